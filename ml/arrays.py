@@ -1,0 +1,72 @@
+"""Validation of the two arrays that everything here is computed from: label counts and probabilities."""
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+#: How far the sum of a probability row may be from one (contract: tables on disk).
+ROW_SUM_TOLERANCE = 1e-6
+
+
+def first_offender(bad: npt.ArrayLike) -> str:
+    """Name the first row of ``bad`` (N,) that is true, and how many rows are."""
+    rows = np.flatnonzero(bad)
+    return f"first at row {rows[0]}, {rows.size} in all"
+
+
+def as_label_counts(label_counts: npt.ArrayLike) -> IntArray:
+    """Check label counts (N, K) and return them as int64.
+
+    Raises:
+        ValueError: not two-dimensional, not whole numbers, or negative.
+    """
+    counts = np.asarray(label_counts)
+    if counts.ndim != 2 or counts.shape[1] < 2:
+        raise ValueError(f"label_counts must have shape (N, K) with K >= 2, got {counts.shape}")
+    if counts.dtype.kind not in "iub":
+        values = np.asarray(counts, dtype=np.float64)
+        # abs() < 2**53 is false for NaN and infinity too
+        bad = ~((values == np.floor(values)) & (np.abs(values) < 2**53)).all(axis=1)
+        if bad.any():
+            raise ValueError(f"label_counts must be whole numbers: {first_offender(bad)}")
+    counts = counts.astype(np.int64, copy=False)
+    if (counts < 0).any():
+        raise ValueError(f"label_counts must not be negative: {first_offender((counts < 0).any(axis=1))}")
+    return counts
+
+
+def as_class_probs(class_probs: npt.ArrayLike, name: str = "class_probs") -> FloatArray:
+    """Check class probabilities (..., N, K) and return them as float64.
+
+    Raises:
+        ValueError: fewer than two axes or classes, a value outside [0, 1] or NaN, or a row whose sum is
+            further than 1e-6 from one.
+    """
+    probs = np.asarray(class_probs, dtype=np.float64)
+    if probs.ndim < 2 or probs.shape[-1] < 2:
+        raise ValueError(f"{name} must have shape (..., N, K) with K >= 2, got {probs.shape}")
+    rows = probs.reshape(-1, probs.shape[-1])
+    bad = ~((rows >= 0) & (rows <= 1 + ROW_SUM_TOLERANCE)).all(axis=1)
+    if bad.any():
+        raise ValueError(f"{name} must lie in [0, 1]: {first_offender(bad)}")
+    bad = np.abs(rows.sum(axis=1) - 1) > ROW_SUM_TOLERANCE
+    if bad.any():
+        raise ValueError(f"rows of {name} must sum to 1 within {ROW_SUM_TOLERANCE:g}: {first_offender(bad)}")
+    return probs
+
+
+def as_vector(values: npt.ArrayLike, length: int, name: str, low: float, high: float) -> FloatArray:
+    """Check a vector (N,) with every value in [low, high] and return it as float64.
+
+    Raises:
+        ValueError: another shape, NaN, or a value out of range.
+    """
+    vector = np.asarray(values, dtype=np.float64)
+    if vector.shape != (length,):
+        raise ValueError(f"{name} must have shape ({length},), got {vector.shape}")
+    bad = ~((vector >= low) & (vector <= high))
+    if bad.any():
+        raise ValueError(f"{name} must lie in [{low:g}, {high:g}]: {first_offender(bad)}")
+    return vector

@@ -1,0 +1,280 @@
+"""Predictive distributions over the unknown true class probabilities of a case.
+
+Every distribution offers the same four things: ``class_probs`` (N, K), ``disagreement_probs`` (N,),
+``posterior(label_counts)`` and ``log_likelihood(label_counts)``.
+
+============== ============ ======================= ===========================================
+distribution   mean         DPE                     posterior after counts y, n = Σy
+============== ============ ======================= ===========================================
+point          f            1 − Σf²                 f
+Dirichlet      f            σ(a)(1 − Σf²)           γf + (1 − γ)μ̂, γ = σ(a − ln n), α ← α + y
+ensemble       mean f⁽ˢ⁾    mean of 1 − Σf⁽ˢ⁾²      weights ∝ w_s Π_k (f_k⁽ˢ⁾)^{y_k}
+mixture        Σ w_s f⁽ˢ⁾   Σ w_s σ(a_s)(1 − Σf²)   weights ∝ w_s DirMult(y | α⁽ˢ⁾), members updated
+============== ============ ======================= ===========================================
+
+``a = log α0`` is what is computed with, never ``α0`` itself, so that everything holds for a in [−40, 40].
+Log-likelihoods are those of the label *sequence*: the multinomial coefficient, which depends on no
+parameter, is left out.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import expit, logsumexp, softmax
+
+from ml.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
+
+LOG_CONCENTRATION_LIMIT = 40.0
+
+
+def gini(class_probs: FloatArray) -> FloatArray:
+    """Probability 1 − Σ_k f_k² that two draws from f differ, over the last axis.
+
+    Computed as Σ f_k (1 − f_k), where one minus the largest is the sum of the others, so that nothing
+    cancels for nearly certain rows.
+
+    >>> gini(np.array([[1 - 1e-20, 1e-20]]))
+    array([2.e-20])
+    """
+    leader = class_probs.argmax(axis=-1, keepdims=True)
+    rest = class_probs.copy()
+    np.put_along_axis(rest, leader, 0.0, axis=-1)
+    largest = np.take_along_axis(class_probs, leader, axis=-1)[..., 0]
+    result: FloatArray = largest * rest.sum(axis=-1) + (rest * (1 - rest)).sum(axis=-1)
+    return result
+
+
+def dirichlet_multinomial_nll(
+    label_counts: IntArray, log_class_probs: FloatArray, log_concentration: FloatArray
+) -> FloatArray:
+    """Negative log-likelihood (..., N) of label sequences under Dir(α0 f), in a = log α0.
+
+    ``Σ_{l<n} softplus(ln l − a) − Σ_k [1{y_k ≥ 1} ln f_k + Σ_{l<y_k} logaddexp(ln f_k, ln l − a)]``
+    (paper eq. 10, rewritten without lgamma). Arrays may have leading ensemble axes.
+    """
+    totals = label_counts.sum(axis=-1)
+    seen = label_counts >= 1
+    result = -np.where(seen, log_class_probs, 0.0).sum(axis=-1)
+    for step in range(1, int(totals.max(initial=0))):
+        offset = np.log(step) - log_concentration
+        result = result + np.where(totals > step, np.logaddexp(0.0, offset), 0.0)
+        more = label_counts > step
+        if more.any():
+            grown = np.logaddexp(log_class_probs, offset[..., None])
+            result = result - np.where(more, grown, 0.0).sum(axis=-1)
+    return np.asarray(result, dtype=np.float64)
+
+
+def _log(class_probs: FloatArray) -> FloatArray:
+    with np.errstate(divide="ignore"):
+        return np.log(class_probs)
+
+
+def _multinomial_log_likelihood(label_counts: IntArray, class_probs: FloatArray) -> FloatArray:
+    logs = np.where(label_counts > 0, _log(class_probs), 0.0)
+    return np.asarray((label_counts * logs).sum(axis=-1), dtype=np.float64)
+
+
+def _dirichlet_posterior(
+    class_probs: FloatArray, log_concentration: FloatArray, label_counts: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    totals = label_counts.sum(axis=-1)
+    with np.errstate(divide="ignore"):
+        log_n = np.log(totals.astype(np.float64))
+    frequencies = label_counts / np.maximum(totals, 1)[..., None]
+    prior_weight = expit(log_concentration - log_n)[..., None]
+    label_weight = expit(log_n - log_concentration)[..., None]
+    mean = prior_weight * class_probs + label_weight * frequencies
+    return mean, np.logaddexp(log_concentration, log_n)
+
+
+def _counts_like(label_counts: npt.ArrayLike, shape: tuple[int, ...]) -> IntArray:
+    counts = as_label_counts(label_counts)
+    if counts.shape != shape:
+        raise ValueError(f"label_counts must have shape {shape}, got {counts.shape}")
+    return counts
+
+
+# stands for equal weights until the members' shape is known
+_UNIFORM: FloatArray = np.empty(0)
+
+
+def _normalised_log_weights(log_weights: npt.ArrayLike | None, members: FloatArray) -> FloatArray:
+    if members.ndim != 3:
+        raise ValueError(f"member_class_probs must have shape (S, N, K), got {members.shape}")
+    weights = (
+        np.zeros(members.shape[:2]) if log_weights is None else np.asarray(log_weights, dtype=np.float64)
+    )
+    if weights.shape != members.shape[:2]:
+        raise ValueError(f"log_weights must have shape {members.shape[:2]}, got {weights.shape}")
+    return np.asarray(weights - logsumexp(weights, axis=0), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class PointCpe:
+    """The CPE taken as the truth: labels teach it nothing (paper §3.1).
+
+    Args:
+        class_probs: (N, K), rows sum to one.
+    """
+
+    class_probs: FloatArray
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "class_probs", as_class_probs(self.class_probs))
+
+    @property
+    def disagreement_probs(self) -> FloatArray:
+        """DPE (N,): 1 − Σf² (paper eq. 7)."""
+        return gini(self.class_probs)
+
+    def posterior(self, label_counts: npt.ArrayLike) -> "PointCpe":
+        """Return itself: a point does not move."""
+        _counts_like(label_counts, self.class_probs.shape)
+        return self
+
+    def log_likelihood(self, label_counts: npt.ArrayLike) -> FloatArray:
+        """Multinomial log-likelihood (N,) of the label sequences, without the coefficient."""
+        counts = _counts_like(label_counts, self.class_probs.shape)
+        return _multinomial_log_likelihood(counts, self.class_probs)
+
+
+@dataclass(frozen=True)
+class DirichletCpe:
+    """Dir(α0 f) over the true CPE: α-calibration (paper §4.2).
+
+    Args:
+        class_probs: (N, K), rows sum to one.
+        log_concentration: (N,), natural logarithm of α0.
+
+    >>> prior = DirichletCpe(np.array([[0.8, 0.2]]), np.array([0.0]))
+    >>> prior.posterior(np.array([[0, 1]])).class_probs.round(3)
+    array([[0.4, 0.6]])
+    """
+
+    class_probs: FloatArray
+    log_concentration: FloatArray
+
+    def __post_init__(self) -> None:
+        probs = as_class_probs(self.class_probs)
+        object.__setattr__(self, "class_probs", probs)
+        a = as_vector(self.log_concentration, len(probs), "log_concentration", -np.inf, np.inf)
+        object.__setattr__(self, "log_concentration", a)
+
+    @property
+    def disagreement_probs(self) -> FloatArray:
+        """DPE (N,): σ(a)(1 − Σf²) (paper eq. 12)."""
+        return np.asarray(expit(self.log_concentration) * gini(self.class_probs), dtype=np.float64)
+
+    def posterior(self, label_counts: npt.ArrayLike) -> "DirichletCpe":
+        """Distribution after labels (N, K): α ← α + y; no labels give the prior back (paper eq. 13)."""
+        counts = _counts_like(label_counts, self.class_probs.shape)
+        return DirichletCpe(*_dirichlet_posterior(self.class_probs, self.log_concentration, counts))
+
+    def log_likelihood(self, label_counts: npt.ArrayLike) -> FloatArray:
+        """Dirichlet-multinomial log-likelihood (N,) of the label sequences, without the coefficient."""
+        counts = _counts_like(label_counts, self.class_probs.shape)
+        return -dirichlet_multinomial_nll(counts, _log(self.class_probs), self.log_concentration)
+
+
+@dataclass(frozen=True)
+class EnsembleCpe:
+    """S point predictions, each true with a weight (Monte-Carlo dropout, test-time augmentation).
+
+    The paper's supplement sums likelihoods over classes where it must multiply; this is the product.
+
+    Args:
+        member_class_probs: (S, N, K).
+        log_weights: (S, N), any constant may be added per case; uniform when left out.
+    """
+
+    member_class_probs: FloatArray
+    log_weights: FloatArray = field(default_factory=lambda: _UNIFORM)
+
+    def __post_init__(self) -> None:
+        members = as_class_probs(self.member_class_probs, "member_class_probs")
+        object.__setattr__(self, "member_class_probs", members)
+        object.__setattr__(self, "log_weights", _normalised_log_weights(self.log_weights, members))
+
+    @property
+    def class_probs(self) -> FloatArray:
+        """Weighted mean of the members (N, K)."""
+        return np.asarray(np.einsum("sn,snk->nk", np.exp(self.log_weights), self.member_class_probs))
+
+    @property
+    def disagreement_probs(self) -> FloatArray:
+        """DPE (N,): weighted mean of the members' 1 − Σf²."""
+        return np.asarray((np.exp(self.log_weights) * gini(self.member_class_probs)).sum(axis=0))
+
+    def _member_log_likelihood(self, label_counts: npt.ArrayLike) -> FloatArray:
+        counts = _counts_like(label_counts, self.member_class_probs.shape[1:])
+        return self.log_weights + _multinomial_log_likelihood(counts, self.member_class_probs)
+
+    def posterior(self, label_counts: npt.ArrayLike) -> "EnsembleCpe":
+        """Members stay, weights become w_s Π_k (f_k⁽ˢ⁾)^{y_k}."""
+        return EnsembleCpe(self.member_class_probs, self._member_log_likelihood(label_counts))
+
+    def log_likelihood(self, label_counts: npt.ArrayLike) -> FloatArray:
+        """Log of the weighted mean of the members' likelihoods (N,)."""
+        return np.asarray(logsumexp(self._member_log_likelihood(label_counts), axis=0))
+
+
+@dataclass(frozen=True)
+class DirichletMixtureCpe:
+    """A mixture of S Dirichlets, conjugate like a single one: an ensemble with α-calibration.
+
+    Args:
+        member_class_probs: (S, N, K).
+        member_log_concentration: (S, N).
+        log_weights: (S, N), any constant may be added per case; uniform when left out.
+    """
+
+    member_class_probs: FloatArray
+    member_log_concentration: FloatArray
+    log_weights: FloatArray = field(default_factory=lambda: _UNIFORM)
+
+    def __post_init__(self) -> None:
+        members = as_class_probs(self.member_class_probs, "member_class_probs")
+        object.__setattr__(self, "member_class_probs", members)
+        object.__setattr__(self, "log_weights", _normalised_log_weights(self.log_weights, members))
+        a = np.asarray(self.member_log_concentration, dtype=np.float64)
+        if a.shape != members.shape[:2] or np.isnan(a).any():
+            raise ValueError(f"member_log_concentration must be (S, N) = {members.shape[:2]} without NaN")
+        object.__setattr__(self, "member_log_concentration", a)
+
+    @property
+    def class_probs(self) -> FloatArray:
+        """Weighted mean of the members (N, K)."""
+        return np.asarray(np.einsum("sn,snk->nk", np.exp(self.log_weights), self.member_class_probs))
+
+    @property
+    def disagreement_probs(self) -> FloatArray:
+        """DPE (N,): weighted mean of σ(a_s)(1 − Σf⁽ˢ⁾²)."""
+        members = expit(self.member_log_concentration) * gini(self.member_class_probs)
+        return np.asarray((np.exp(self.log_weights) * members).sum(axis=0))
+
+    def _member_log_likelihood(self, label_counts: npt.ArrayLike) -> FloatArray:
+        counts = _counts_like(label_counts, self.member_class_probs.shape[1:])
+        nll = dirichlet_multinomial_nll(counts, _log(self.member_class_probs), self.member_log_concentration)
+        return self.log_weights - nll
+
+    def posterior(self, label_counts: npt.ArrayLike) -> "DirichletMixtureCpe":
+        """Weights become w_s DirMult(y | α⁽ˢ⁾), every member is updated: exact."""
+        weights = self._member_log_likelihood(label_counts)
+        counts = _counts_like(label_counts, self.member_class_probs.shape[1:])
+        means, a = _dirichlet_posterior(self.member_class_probs, self.member_log_concentration, counts)
+        return DirichletMixtureCpe(means, a, weights)
+
+    def log_likelihood(self, label_counts: npt.ArrayLike) -> FloatArray:
+        """Log of the weighted mean of the members' likelihoods (N,)."""
+        return np.asarray(logsumexp(self._member_log_likelihood(label_counts), axis=0))
+
+
+#: What a predictor may return.
+PredictiveDistribution = PointCpe | DirichletCpe | EnsembleCpe | DirichletMixtureCpe
+
+
+def softmax_probs(logits: npt.ArrayLike) -> FloatArray:
+    """Class probabilities of logits (..., K), in float64."""
+    return np.asarray(softmax(np.asarray(logits, dtype=np.float64), axis=-1))

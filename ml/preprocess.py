@@ -1,0 +1,201 @@
+"""From an encoded image to the network's input; the same code trains and serves.
+
+Decoding turns any accepted file into plain 8-bit pixels, grey or RGB: EXIF rotation applied, transparency
+laid on white, 16-bit grey scaled to 8, CMYK converted. Decoding a PNG of decoded pixels gives them back,
+so that a stored case gives its prediction again bit for bit.
+"""
+
+from dataclasses import asdict, dataclass
+from io import BytesIO
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from ml.arrays import FloatArray
+
+Pixels = npt.NDArray[np.uint8]
+
+#: Version of what ``decode_image`` and ``Preprocessing`` do; raised when pixels or inputs would change.
+PREPROCESSING_VERSION = 1
+ALLOWED_FORMATS = ("PNG", "JPEG", "TIFF")
+MAX_PIXELS = 25_000_000
+MAX_SIDE = 8192
+MIN_SIDE = 8
+_GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "F"}
+
+Reason = Literal["empty", "format", "broken", "frames", "too-large", "too-small"]
+
+
+class ImageRejectedError(ValueError):
+    """An image that cannot be read safely.
+
+    Attributes:
+        reason: ``empty``, ``format``, ``broken``, ``frames``, ``too-large`` or ``too-small``.
+    """
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def decode_image(data: bytes) -> Image.Image:
+    """Decode an encoded image to mode L or RGB without metadata.
+
+    Args:
+        data: PNG, JPEG or TIFF file, one frame, sides 8 to 8,192 px, at most 25 megapixels.
+
+    Raises:
+        ImageRejectedError: anything else; sizes are checked before any pixel is decoded.
+    """
+    if not data:
+        raise ImageRejectedError("empty", "the file is empty")
+    try:
+        with Image.open(BytesIO(data), formats=ALLOWED_FORMATS) as image:
+            _check_header(image)
+            image.load()
+            return _plain(image)
+    except ImageRejectedError:
+        raise
+    except UnidentifiedImageError as exc:
+        raise ImageRejectedError("format", f"not a readable {', '.join(ALLOWED_FORMATS)} file") from exc
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as exc:
+        raise ImageRejectedError("too-large", f"larger than {MAX_PIXELS:,} pixels") from exc
+    except Exception as exc:  # decoders raise whatever a broken file makes them trip over
+        raise ImageRejectedError("broken", f"the image is damaged: {type(exc).__name__}") from exc
+
+
+def _check_header(image: Image.Image) -> None:
+    width, height = image.size
+    if max(width, height) > MAX_SIDE or width * height > MAX_PIXELS:
+        limit = f"at most {MAX_SIDE:,} px a side and {MAX_PIXELS:,} in all"
+        raise ImageRejectedError("too-large", f"{width} x {height} pixels; {limit}")
+    if min(width, height) < MIN_SIDE:
+        raise ImageRejectedError("too-small", f"{width} x {height} pixels; at least {MIN_SIDE} a side")
+    try:
+        image.seek(1)  # cheaper than n_frames, which walks through all of them
+    except EOFError:
+        image.seek(0)
+    else:
+        raise ImageRejectedError("frames", "more than one frame or page; send one image")
+
+
+def _plain(image: Image.Image) -> Image.Image:
+    """Mode L or RGB, upright, opaque.
+
+    Raises:
+        ImageRejectedError: floating-point pixels.
+    """
+    upright = ImageOps.exif_transpose(image)
+    mode = upright.mode
+    if mode in {"I", "I;16", "I;16B", "I;16L"}:
+        values = np.asarray(upright, dtype=np.int64)
+        top = 65535 if values.max(initial=0) > 255 or "16" in mode else 255
+        return Image.fromarray((values.clip(0, top) * 255 // top).astype(np.uint8))
+    if mode == "F":
+        raise ImageRejectedError("format", "floating-point images are not read; send 8 or 16 bits")
+    if upright.has_transparency_data:
+        layered = upright.convert("RGBA")
+        white = Image.new("RGBA", layered.size, (255, 255, 255, 255))
+        upright = Image.alpha_composite(white, layered)
+    target = "L" if mode in _GREY_MODES else "RGB"
+    return _without_metadata(upright.convert(target))
+
+
+def _without_metadata(image: Image.Image) -> Image.Image:
+    return Image.fromarray(np.asarray(image))
+
+
+def encode_png(image: Image.Image) -> bytes:
+    """Lossless PNG of decoded pixels, without metadata."""
+    buffer = BytesIO()
+    image.save(buffer, "PNG", optimize=False, compress_level=4)
+    return buffer.getvalue()
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """What happens between decoded pixels and the network, part of every release card.
+
+    Attributes:
+        channels: 1 (grey) or 3 (RGB).
+        crop: side in px of the central square that is kept, None for the largest one. An image smaller
+            than that keeps its own largest central square: it is taken to be cropped already.
+        size: side in px of the network's input, reached by area averaging, or bicubic enlargement.
+        mean: one per channel, of pixels scaled to [0, 1].
+        std: one per channel.
+        version: of this code.
+    """
+
+    channels: int
+    crop: int | None
+    size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    version: int = PREPROCESSING_VERSION
+
+    def __post_init__(self) -> None:
+        if self.channels not in {1, 3} or len(self.mean) != self.channels or len(self.std) != self.channels:
+            raise ValueError(f"channels must be 1 or 3 with one mean and std each, got {self}")
+        if self.size < 1 or (self.crop is not None and self.crop < 1) or min(self.std) <= 0:
+            raise ValueError(f"size, crop and std must be positive, got {self}")
+        if self.version != PREPROCESSING_VERSION:
+            raise ValueError(
+                f"preprocessing version {self.version} is not {PREPROCESSING_VERSION}, which this code reads"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return asdict(self) | {"mean": list(self.mean), "std": list(self.std)}
+
+    @classmethod
+    def from_dict(cls, document: dict[str, Any]) -> "Preprocessing":
+        """Read back what ``to_dict`` wrote.
+
+        Raises:
+            ValueError: a field is missing, unknown or out of range.
+        """
+        try:
+            return cls(**document | {"mean": tuple(document["mean"]), "std": tuple(document["std"])})
+        except (KeyError, TypeError) as exc:
+            raise ValueError(f"not a preprocessing document: {exc}") from exc
+
+    def pixels(self, image: Image.Image) -> Pixels:
+        """Crop and resize a decoded image to uint8 (H, W, C)."""
+        image = image.convert("L" if self.channels == 1 else "RGB")
+        side = min(image.size) if self.crop is None else min(self.crop, *image.size)
+        left, top = (image.width - side) // 2, (image.height - side) // 2
+        image = image.crop((left, top, left + side, top + side))
+        if side != self.size:
+            shrink = side > self.size
+            filter_ = Image.Resampling.BOX if shrink else Image.Resampling.BICUBIC
+            image = image.resize((self.size, self.size), filter_)
+        return np.asarray(image, dtype=np.uint8).reshape(self.size, self.size, self.channels)
+
+    def scale_and_offset(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Factors (C, 1, 1) so that input = pixel · scale + offset, for arrays and tensors alike."""
+        mean, std = np.array(self.mean)[:, None, None], np.array(self.std)[:, None, None]
+        return (1 / (255 * std)).astype(np.float32), (-mean / std).astype(np.float32)
+
+    def normalise(self, pixels: Pixels) -> npt.NDArray[np.float32]:
+        """Network input float32 (N, C, H, W) of uint8 pixels (N, H, W, C)."""
+        scale, offset = self.scale_and_offset()
+        planes: npt.NDArray[np.float32] = np.moveaxis(pixels, -1, -3).astype(np.float32)
+        planes *= scale
+        planes += offset
+        return np.ascontiguousarray(planes, dtype=np.float32)
+
+    def __call__(self, image: Image.Image) -> npt.NDArray[np.float32]:
+        """Network input float32 (C, H, W) of a decoded image."""
+        return self.normalise(self.pixels(image)[None])[0]
+
+
+def fit_normalisation(pixels: Pixels) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation per channel of uint8 pixels (N, H, W, C), scaled to [0, 1]."""
+    flat = pixels.reshape(-1, pixels.shape[-1])
+    counts = [np.bincount(flat[:, c], minlength=256) for c in range(flat.shape[1])]
+    values = np.arange(256) / 255
+    means: list[FloatArray] = [(c * values).sum() / c.sum() for c in counts]
+    stds = [np.sqrt((c * (values - m) ** 2).sum() / c.sum()) for c, m in zip(counts, means, strict=True)]
+    return tuple(round(float(m), 4) for m in means), tuple(max(round(float(s), 4), 1e-3) for s in stds)

@@ -1,0 +1,97 @@
+"""Frequencies and probabilities gathered into bins: calibration losses and reliability diagrams."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ml.arrays import FloatArray
+from ml.binning import (
+    BinSums,
+    Debias,
+    Strategy,
+    bin_edges,
+    bin_index,
+    case_sums,
+    cell_sums,
+    contributions,
+    lonely_weight,
+)
+from ml.estimate import Estimate, Replicates, Sample, ratio_replicates, to_estimate
+
+
+@dataclass(frozen=True)
+class _Column:
+    edges: FloatArray
+    cells: BinSums
+    cell_bin: npt.NDArray[np.intp]
+    cell_cluster: npt.NDArray[np.intp] | None
+    bins: BinSums
+
+    def totals(self, debias: Debias, sample: Sample) -> tuple[float, FloatArray]:
+        """W·CL of this column, and what leaving out each cluster takes from it (G,)."""
+        full = contributions(self.bins, debias)
+        reduced = contributions(self.bins.take(self.cell_bin) - self.cells, debias)
+        taken = full[self.cell_bin] - reduced
+        if self.cell_cluster is not None:
+            gathered = np.bincount(self.cell_cluster, weights=taken, minlength=sample.n_clusters)
+            taken = np.asarray(gathered, dtype=np.float64)
+        return float(full.sum()), taken
+
+
+@dataclass(frozen=True)
+class Binned:
+    """Frequencies and probabilities (n, K) gathered into bins, a column a class."""
+
+    columns: tuple[_Column, ...]
+    sample: Sample
+
+    @classmethod
+    def of(
+        cls, freqs: FloatArray, probs: FloatArray, sample: Sample, n_bins: int, strategy: Strategy
+    ) -> "Binned":
+        """Bin frequencies and probabilities (n, K) of the sample's cases, each column by its own edges."""
+        columns = []
+        for freq, prob in zip(freqs.T, probs.T, strict=True):
+            edges = bin_edges(prob, n_bins, strategy)
+            index = bin_index(prob, edges)
+            cases, cluster = case_sums(freq, prob, sample.weight), None
+            if sample.cluster is not None:
+                cases, index, cluster = cell_sums(cases, index, sample.cluster, len(edges) - 1)
+            bins = cases.grouped(index, len(edges) - 1)
+            columns.append(_Column(edges, cases, index, cluster, bins))
+        return cls(tuple(columns), sample)
+
+    def replicates(self, debias: Debias, column: int | None = None) -> Replicates:
+        """CL over all columns or of one, with its leave-one-cluster-out values."""
+        chosen = self.columns if column is None else (self.columns[column],)
+        parts = [one.totals(debias, self.sample) for one in chosen]
+        total = sum(part[0] for part in parts)
+        return ratio_replicates(total, np.sum([part[1] for part in parts], axis=0), self.sample)
+
+    def singleton_mass(self, debias: Debias) -> float:
+        """Share of the weight in bins that the debiased form cannot use."""
+        weight = float(self.sample.weight.sum()) * len(self.columns)
+        return sum(lonely_weight(one.bins, debias) for one in self.columns) / weight if weight > 0 else 0.0
+
+    def estimate(self, debias: Debias) -> Estimate:
+        """CL over all columns."""
+        return to_estimate(self.replicates(debias), self.sample, self.singleton_mass(debias))
+
+    def diagram(self, column: int) -> list[dict[str, Any]]:
+        """Rows of the reliability diagram of one column; means are None in empty bins."""
+        edges, sums = self.columns[column].edges, self.columns[column].bins
+        rows = []
+        for b in range(len(edges) - 1):
+            weight = sums.weight[b]
+            rows.append(
+                {
+                    "low": float(edges[b]),
+                    "high": float(edges[b + 1]),
+                    "n": int(sums.cases[b]),
+                    "mean_prob": float(sums.prob[b] / weight) if weight > 0 else None,
+                    "mean_freq": float(sums.freq[b] / weight) if weight > 0 else None,
+                }
+            )
+        return rows
