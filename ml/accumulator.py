@@ -79,9 +79,7 @@ class Accumulator:
             rows = np.flatnonzero(totals >= order)
             self._add(order, counts[rows], probs[rows], dpe[rows], weights[rows])
 
-    def _add(
-        self, order: int, counts: IntArray, probs: FloatArray, dpe: FloatArray, weight: FloatArray
-    ) -> None:
+    def _add(self, order: int, counts: IntArray, probs: FloatArray, dpe: FloatArray, weight: FloatArray) -> None:
         freqs = class_frequencies(counts)
         self.used[order] += len(counts)
         self.weight[order] += float(weight.sum())

@@ -72,9 +72,7 @@ def majority_prob(distribution: DirichletCpe) -> FloatArray:
     """
     nodes, weights = _tanh_sinh()
     result = np.empty(len(distribution.class_probs))
-    for row, (probs, a) in enumerate(
-        zip(distribution.class_probs, distribution.log_concentration, strict=True)
-    ):
+    for row, (probs, a) in enumerate(zip(distribution.class_probs, distribution.log_concentration, strict=True)):
         alpha = np.exp(np.clip(a, -700, 700))
         leader = int(probs.argmax())
         if alpha * probs[leader] < SMALL_SHAPE:

@@ -39,9 +39,7 @@ class Estimate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values: NaN becomes None."""
-        return {
-            k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in asdict(self).items()
-        }
+        return {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in asdict(self).items()}
 
 
 @dataclass(frozen=True)
@@ -66,9 +64,7 @@ class Sample:
         """Sum values (n,) within clusters."""
         if self.cluster is None:
             return values
-        return np.asarray(
-            np.bincount(self.cluster, weights=values, minlength=self.n_clusters), dtype=np.float64
-        )
+        return np.asarray(np.bincount(self.cluster, weights=values, minlength=self.n_clusters), dtype=np.float64)
 
     @property
     def ess(self) -> float:
@@ -77,9 +73,7 @@ class Sample:
         return float(self.weight.sum()) ** 2 / squares if squares > 0 else 0.0
 
 
-def select(
-    usable: npt.NDArray[np.bool_], weight: FloatArray | None, cluster: npt.NDArray[np.generic] | None
-) -> Sample:
+def select(usable: npt.NDArray[np.bool_], weight: FloatArray | None, cluster: npt.NDArray[np.generic] | None) -> Sample:
     """Select the usable cases; the others are counted as dropped."""
     rows = np.flatnonzero(usable)
     weights = np.ones(rows.size) if weight is None else weight[rows]
@@ -111,9 +105,7 @@ class Replicates:
 
 def mean_replicates(values: FloatArray, sample: Sample) -> Replicates:
     """Weighted (Hájek) mean of values (n,) and its leave-one-cluster-out values."""
-    return ratio_replicates(
-        float((sample.weight * values).sum()), sample.per_cluster(sample.weight * values), sample
-    )
+    return ratio_replicates(float((sample.weight * values).sum()), sample.per_cluster(sample.weight * values), sample)
 
 
 def ratio_replicates(total: float, removed: FloatArray, sample: Sample) -> Replicates:
@@ -132,9 +124,7 @@ def to_estimate(replicates: Replicates, sample: Sample, singleton_mass: float = 
     low = None if se is None else replicates.value - _Z95 * se
     high = None if se is None else replicates.value + _Z95 * se
     size = sample.rows.size
-    return Estimate(
-        replicates.value, se, low, high, size, sample.dropped, sample.ess, singleton_mass=singleton_mass
-    )
+    return Estimate(replicates.value, se, low, high, size, sample.dropped, sample.ess, singleton_mass=singleton_mass)
 
 
 def root(squared: Estimate) -> Estimate:

@@ -209,9 +209,7 @@ def disagreement_loss(
         Mean over cases (paper §4.3).
     """
     counts = as_label_counts(label_counts)
-    sample = select(
-        counts.sum(axis=1) >= 2, _weights(sample_weight, len(counts)), _clusters(cluster, len(counts))
-    )
+    sample = select(counts.sum(axis=1) >= 2, _weights(sample_weight, len(counts)), _clusters(cluster, len(counts)))
     dpe = as_vector(disagreement_probs, len(counts), "disagreement_probs", 0.0, 1.0)[sample.rows]
     return to_estimate(_disagreement(counts[sample.rows], dpe, sample), sample)
 
@@ -241,9 +239,7 @@ def disagreement_calibration_loss(
         Signed CL_φ.
     """
     counts = as_label_counts(label_counts)
-    sample = select(
-        counts.sum(axis=1) >= 2, _weights(sample_weight, len(counts)), _clusters(cluster, len(counts))
-    )
+    sample = select(counts.sum(axis=1) >= 2, _weights(sample_weight, len(counts)), _clusters(cluster, len(counts)))
     dpe = as_vector(disagreement_probs, len(counts), "disagreement_probs", 0.0, 1.0)[sample.rows]
     observed = observed_disagreement(counts[sample.rows])
     return Binned.of(observed[:, None], dpe[:, None], sample, n_bins, strategy).estimate(debias)
@@ -363,9 +359,7 @@ def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def _per_class(
-    names: list[str], data: _Inputs, sample: Sample, binned: Binned, debias: Debias
-) -> list[dict[str, Any]]:
+def _per_class(names: list[str], data: _Inputs, sample: Sample, binned: Binned, debias: Debias) -> list[dict[str, Any]]:
     terms = epistemic_terms(data.counts[sample.rows], data.probs[sample.rows], debias is not None)
     return [
         {

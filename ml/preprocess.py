@@ -181,10 +181,11 @@ class Preprocessing:
     def normalise(self, pixels: Pixels) -> npt.NDArray[np.float32]:
         """Network input float32 (N, C, H, W) of uint8 pixels (N, H, W, C)."""
         scale, offset = self.scale_and_offset()
-        planes: npt.NDArray[np.float32] = np.moveaxis(pixels, -1, -3).astype(np.float32)
+        planes = np.asarray(np.moveaxis(pixels, -1, -3), dtype=np.float32, copy=True)
         planes *= scale
         planes += offset
-        return np.ascontiguousarray(planes, dtype=np.float32)
+        result: npt.NDArray[np.float32] = np.ascontiguousarray(planes)
+        return result
 
     def __call__(self, image: Image.Image) -> npt.NDArray[np.float32]:
         """Network input float32 (C, H, W) of a decoded image."""

@@ -70,9 +70,7 @@ def read_table(path: Path) -> pa.Table:
         if suffix == ".parquet":
             return parquet.read_table(path)
         text = dict.fromkeys(_TEXT_COLUMNS, pa.string())
-        convert = csv.ConvertOptions(
-            column_types=text, strings_can_be_null=True, quoted_strings_can_be_null=False
-        )
+        convert = csv.ConvertOptions(column_types=text, strings_can_be_null=True, quoted_strings_can_be_null=False)
         return csv.read_csv(path, convert_options=convert)
     except (pa.ArrowInvalid, OSError) as exc:
         raise TableError(f"{path}: {exc}") from exc
@@ -129,9 +127,7 @@ def number_column(table: pa.Table, name: str, path: Path) -> FloatArray:
     column = table.column(name)
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         values = column.cast(pa.string()).to_pylist()
-        fail_at(
-            path, np.array([not _is_number(v) for v in values], dtype=bool), name, "not a number:", values
-        )
+        fail_at(path, np.array([not _is_number(v) for v in values], dtype=bool), name, "not a number:", values)
         return np.array([float(v) for v in values], dtype=np.float64)
     numbers = np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
     fail_at(path, ~np.isfinite(numbers), name, "not a finite number:", column.to_pylist())
@@ -244,9 +240,7 @@ def case_column(labels: Labels, name: str, path: Path) -> npt.NDArray[Any]:
         TableError: no such column, a missing value, or one that varies within a case.
     """
     if name not in labels.columns:
-        raise TableError(
-            f"{path}: column {name!r} is missing; there are {', '.join(labels.columns) or 'none'}"
-        )
+        raise TableError(f"{path}: column {name!r} is missing; there are {', '.join(labels.columns) or 'none'}")
     values = labels.columns[name]
     fail_at(path, [value is None for value in values], name, "the value is missing:", values)
     per_case = dict(zip(reversed(labels.rows.tolist()), reversed(values), strict=True))

@@ -1,0 +1,62 @@
+"""Augmentation of a whole batch at once, on the device that trains."""
+
+import math
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional
+
+from ml.datasets.base import Orientation
+
+#: Largest turn (degrees), shift (share of the side), and change of scale of upright images.
+UPRIGHT_TURN, UPRIGHT_SHIFT, UPRIGHT_ZOOM = 20.0, 5 / 32, 0.2
+#: Standard deviation of gain and offset per channel, in units of the normalised input.
+COLOUR_GAIN, COLOUR_OFFSET = 0.08, 0.10
+
+
+def augment(images: Tensor, orientation: Orientation, generator: Generator) -> Tensor:
+    """Augment normalised images (N, C, H, W).
+
+    Args:
+        images: network inputs.
+        orientation: ``any``: mirrored and turned by quarters; ``upright``: mirrored, small turns and shifts;
+            ``fixed``: unchanged.
+        generator: CPU generator, so that a seed means the same on every device.
+    """
+    if orientation == "fixed":
+        return images
+    images = _turned(images, generator) if orientation == "any" else _moved(images, generator)
+    return _recoloured(images, generator) if images.shape[1] == 3 else images
+
+
+def _turned(images: Tensor, generator: Generator) -> Tensor:
+    """One of the eight symmetries of the square for each image."""
+    choice = torch.randint(0, 8, (len(images),), generator=generator).to(images.device)
+    result = torch.empty_like(images)
+    for turn in range(8):
+        rows = (choice == turn).nonzero().flatten()
+        if rows.numel():
+            part = torch.rot90(images[rows], turn % 4, (2, 3))
+            result[rows] = part.flip(3) if turn >= 4 else part
+    return result
+
+
+def _moved(images: Tensor, generator: Generator) -> Tensor:
+    count = len(images)
+    uniform = 2 * torch.rand((count, 5), generator=generator) - 1
+    angle = uniform[:, 0] * math.radians(UPRIGHT_TURN)
+    scale = 1 + uniform[:, 1] * UPRIGHT_ZOOM
+    mirror = torch.where(uniform[:, 4] > 0, 1.0, -1.0)
+    cos, sin = scale * torch.cos(angle), scale * torch.sin(angle)
+    first = torch.stack([mirror * cos, -sin, 2 * UPRIGHT_SHIFT * uniform[:, 2]], dim=1)
+    second = torch.stack([mirror * sin, cos, 2 * UPRIGHT_SHIFT * uniform[:, 3]], dim=1)
+    matrix = torch.stack([first, second], dim=1).to(images)
+    grid = functional.affine_grid(matrix, list(images.shape), align_corners=False)
+    return functional.grid_sample(images, grid, padding_mode="border", align_corners=False)
+
+
+def _recoloured(images: Tensor, generator: Generator) -> Tensor:
+    shape = (len(images), images.shape[1], 1, 1)
+    gain = 1 + COLOUR_GAIN * torch.randn(shape, generator=generator)
+    offset = COLOUR_OFFSET * torch.randn(shape, generator=generator)
+    return images * gain.to(images) + offset.to(images)

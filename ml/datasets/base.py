@@ -1,0 +1,113 @@
+"""What every data set is: images with label histograms, classes, partitions and their preprocessing."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ml.arrays import FloatArray, IntArray
+from ml.preprocess import Pixels, Preprocessing
+
+#: train: fits the network; valid: stops it; calibration: fits the calibrators; test: is held out.
+PARTITIONS = ("train", "valid", "calibration", "test")
+Orientation = Literal["upright", "any", "fixed"]
+
+
+class DatasetMissingError(ValueError):
+    """A data set is not on this machine; the message says where to get it."""
+
+
+@dataclass(frozen=True)
+class ClassInfo:
+    """One class of a reading task: stable code, name for people, key on an annotator's keyboard."""
+
+    code: str
+    name: str
+    shortcut: str
+
+
+@dataclass(frozen=True)
+class ImageDataset:
+    """Images with label histograms.
+
+    Attributes:
+        name: how the data set is called on the command line.
+        classes: K classes.
+        pixels: (N, H, W, C) uint8, after crop and resize.
+        label_counts: (N, K) label histograms.
+        partition: (N,) one of ``PARTITIONS``.
+        case_ids: N identifiers.
+        patients: N identifiers, None where the source tells none.
+        preprocessing: what turns a raw image into ``pixels`` and those into network inputs.
+        orientation: ``any`` (cells lie any way up), ``upright`` (small turns, mirrored) or ``fixed``.
+        source: where images and labels come from, in one sentence.
+        licence: of the data.
+        true_probs: (N, K) where the truth is known (simulated data).
+    """
+
+    name: str
+    classes: tuple[ClassInfo, ...]
+    pixels: Pixels
+    label_counts: IntArray
+    partition: npt.NDArray[np.str_]
+    case_ids: list[str]
+    patients: list[str] | None
+    preprocessing: Preprocessing
+    orientation: Orientation
+    source: str
+    licence: str
+    true_probs: FloatArray | None = None
+
+    def rows(self, *partitions: str) -> npt.NDArray[np.intp]:
+        """Row numbers of the given partitions."""
+        return np.flatnonzero(np.isin(self.partition, partitions))
+
+    @property
+    def calibration_partition(self) -> str:
+        """Where calibrators are fitted: ``calibration``, or ``valid`` in data that set none aside."""
+        return "calibration" if (self.partition == "calibration").any() else "valid"
+
+
+def datasets_folder(name: str, where: str) -> Path:
+    """Folder of a real data set below ``SECONDREAD_DATASETS``.
+
+    Raises:
+        DatasetMissingError: the variable is unset or the folder is not there.
+    """
+    root = os.environ.get("SECONDREAD_DATASETS")
+    if not root:
+        raise DatasetMissingError(f"data set {name!r}: set SECONDREAD_DATASETS to the folder that holds it ({where})")
+    folder = Path(root) / name
+    if not folder.is_dir():
+        raise DatasetMissingError(f"data set {name!r}: {folder} is not there; get it from {where}")
+    return folder
+
+
+def split_partitions(
+    groups: list[str], shares: dict[str, float], seed: int, strata: npt.NDArray[np.int64] | None = None
+) -> npt.NDArray[np.str_]:
+    """Split cases by group (patient), so that no group falls into two partitions.
+
+    Args:
+        groups: group of each case (N,).
+        shares: partition → share of the groups; they sum to one.
+        seed: of the shuffle.
+        strata: (N,) split each stratum alike; a group must lie in one stratum.
+
+    Returns:
+        Partition of each case (N,).
+    """
+    rng = np.random.default_rng(seed)
+    names, first, number = np.unique(np.array(groups), return_index=True, return_inverse=True)
+    stratum = np.zeros(len(names), dtype=np.int64) if strata is None else strata[first]
+    chosen = np.empty(len(names), dtype="U12")
+    bounds = np.cumsum(list(shares.values()))
+    for value in np.unique(stratum):
+        members = rng.permutation(np.flatnonzero(stratum == value))
+        position = (np.arange(len(members)) + 0.5) / len(members)
+        index = np.minimum(np.searchsorted(bounds, position), len(shares) - 1)
+        chosen[members] = np.array(list(shares))[index]
+    return chosen[number]

@@ -1,0 +1,95 @@
+"""Simulated stained white cells with a known label distribution: the embedded default and the test bed."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from PIL import Image
+
+from ml.arrays import FloatArray
+from ml.datasets.annotators import AnnotatorPool, count_labels
+from ml.datasets.base import ImageDataset, split_partitions
+from ml.datasets.cells_morphology import CLASSES, draw_morphology, true_class_probs
+from ml.datasets.cells_render import draw_stain, render
+from ml.preprocess import Pixels, Preprocessing, fit_normalisation
+
+CELLS_PER_PATIENT = 20
+RENDER_SIZE = 96
+INPUT_SIZE = 48
+SHARES = {"train": 0.55, "valid": 0.10, "calibration": 0.15, "test": 0.20}
+LABELS_PER_CASE = {"train": 1, "valid": 2, "calibration": 3, "test": 5}
+
+
+@dataclass(frozen=True)
+class SimulatedCell:
+    """One simulated cell: its picture, its patient and the label distribution of all experts."""
+
+    case_id: str
+    patient: str
+    pixels: Pixels
+    true_probs: FloatArray
+
+
+def simulate_cell(index: int, *, seed: int, size: int = RENDER_SIZE, stain_spread: float = 1.0) -> SimulatedCell:
+    """Simulate the cell with this number; the same number and seed give the same cell.
+
+    Args:
+        index: number of the cell; every twenty belong to one patient.
+        seed: of the whole set.
+        size: side of the picture in px, for a field of 24 µm.
+        stain_spread: how far patients' stains lie apart; above 1 is a drift.
+    """
+    patient = index // CELLS_PER_PATIENT
+    rng = np.random.default_rng([seed, 1, index])
+    cell = draw_morphology(rng)
+    stain = draw_stain(np.random.default_rng([seed, 2, patient]), stain_spread)
+    pixels = render(cell, stain, size, rng)
+    return SimulatedCell(f"cell-{index:06d}", f"patient-{patient:04d}", pixels, true_class_probs(cell))
+
+
+def simulate_cells(count: int, seed: int, size: int = RENDER_SIZE) -> list[SimulatedCell]:
+    """Simulate the first ``count`` cells, on all cores (NumPy gives the interpreter free while it draws)."""
+    draw = partial(simulate_cell, seed=seed, size=size)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(draw, range(count)))
+
+
+def load_cells(count: int = 6000, seed: int = 0, annotators: AnnotatorPool | None = None) -> ImageDataset:
+    """Simulated cells as a data set: split by patient, one label in training, 2, 3 and 5 elsewhere.
+
+    Args:
+        count: number of cells.
+        seed: of cells, split and labels.
+        annotators: who reads them; independent annotators where left out.
+
+    Raises:
+        ValueError: fewer than 200 cells, too few for four partitions of patients.
+    """
+    if count < 10 * CELLS_PER_PATIENT:
+        raise ValueError(f"at least {10 * CELLS_PER_PATIENT} simulated cells are needed, got {count}")
+    cells = simulate_cells(count, seed)
+    patients = [cell.patient for cell in cells]
+    partition = split_partitions(patients, SHARES, seed)
+    true_probs = np.stack([cell.true_probs for cell in cells])
+    n_labels = np.array([LABELS_PER_CASE[name] for name in partition.tolist()])
+    pool = annotators or AnnotatorPool()
+    _, labels = pool.read(true_probs, n_labels, np.random.default_rng([seed, 3]))
+    plain = Preprocessing(3, None, INPUT_SIZE, (0.0,) * 3, (1.0,) * 3)
+    pixels = np.stack([plain.pixels(Image.fromarray(cell.pixels)) for cell in cells])
+    mean, std = fit_normalisation(pixels[partition == "train"])
+    return ImageDataset(
+        name="cells",
+        classes=CLASSES,
+        pixels=pixels,
+        label_counts=count_labels(labels, len(CLASSES)),
+        partition=partition,
+        case_ids=[cell.case_id for cell in cells],
+        patients=patients,
+        preprocessing=Preprocessing(3, None, INPUT_SIZE, mean, std),
+        orientation="any",
+        source=f"{count} simulated stained white cells with simulated annotators (seed {seed})",
+        licence="Apache-2.0, simulated by this project",
+        true_probs=true_probs,
+    )

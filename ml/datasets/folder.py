@@ -1,0 +1,128 @@
+"""A folder of one's own: images and a LABELS table.
+
+::
+
+    DIR/labels.csv (or .parquet)   case_id, annotator, label  or  case_id, count:<class>…
+                                   optional: file, patient, partition
+    DIR/images/<case_id>.png       or .jpg, .jpeg, .tif, .tiff, or the path in column `file`
+    DIR/classes.csv                optional: code, name, shortcut
+"""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from ml.datasets.base import PARTITIONS, ClassInfo, ImageDataset, Orientation, split_partitions
+from ml.preprocess import ImageRejectedError, Pixels, Preprocessing, decode_image, fit_normalisation
+from ml.tables import Labels, TableError, case_column, read_labels, read_table, text_column
+
+SHARES = {"train": 0.6, "valid": 0.1, "calibration": 0.1, "test": 0.2}
+_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
+
+
+def _labels_path(folder: Path) -> Path:
+    for name in ("labels.csv", "labels.parquet"):
+        if (folder / name).is_file():
+            return folder / name
+    raise TableError(f"{folder}: holds neither labels.csv nor labels.parquet")
+
+
+def _classes(folder: Path, codes: list[str]) -> tuple[ClassInfo, ...]:
+    path = folder / "classes.csv"
+    if not path.is_file():
+        return tuple(ClassInfo(code, code.replace("_", " ").capitalize(), "") for code in codes)
+    table = read_table(path)
+    columns = [text_column(table, name, path) for name in ("code", "name")]
+    has_keys = "shortcut" in table.column_names
+    keys = [str(key or "") for key in table.column("shortcut").to_pylist()] if has_keys else [""] * len(columns[0])
+    return tuple(ClassInfo(*row) for row in zip(*columns, keys, strict=True))
+
+
+def _image_paths(folder: Path, labels: Labels, table_path: Path) -> list[Path]:
+    if "file" in labels.columns:
+        names = [str(name) for name in case_column(labels, "file", table_path)]
+        return [folder / name for name in names]
+    found = []
+    for case in labels.case_ids:
+        candidates = [folder / "images" / f"{case}{suffix}" for suffix in _SUFFIXES]
+        existing = [path for path in candidates if path.is_file()]
+        if not existing:
+            raise TableError(
+                f"{table_path}: case {case!r} has no image {candidates[0]} (or {', '.join(_SUFFIXES[1:])})"
+            )
+        found.append(existing[0])
+    return found
+
+
+def _read_pixels(paths: list[Path], preprocessing: Preprocessing) -> Pixels:
+    pixels = np.empty((len(paths), preprocessing.size, preprocessing.size, preprocessing.channels), dtype=np.uint8)
+    for row, path in enumerate(paths):
+        try:
+            pixels[row] = preprocessing.pixels(decode_image(path.read_bytes()))
+        except (OSError, ImageRejectedError) as exc:
+            raise TableError(f"{path}: {exc}") from exc
+    return pixels
+
+
+def _partition(labels: Labels, groups: list[str], path: Path, seed: int) -> npt.NDArray[np.str_]:
+    if "partition" not in labels.columns:
+        return split_partitions(groups, SHARES, seed)
+    given = [str(name) for name in case_column(labels, "partition", path)]
+    wrong = sorted(set(given) - set(PARTITIONS))
+    if wrong:
+        raise TableError(f"{path}: column 'partition': {wrong[0]!r} is none of {', '.join(PARTITIONS)}")
+    return np.array(given, dtype="U12")
+
+
+def load_folder(
+    folder: Path,
+    *,
+    size: int = 96,
+    crop: int | None = None,
+    grey: bool = False,
+    orientation: Orientation = "any",
+    seed: int = 0,
+) -> ImageDataset:
+    """Read a folder of images with a LABELS table.
+
+    Args:
+        folder: as drawn in the module's docstring.
+        size: side of the network's input in px.
+        crop: side of the central square to keep, in px of the images; all of it where left out.
+        grey: read grey images.
+        orientation: how images may be turned in training.
+        seed: of the split, 60/10/10/20 by patient, where the table has no column ``partition``.
+
+    Raises:
+        TableError: the folder, the table or an image cannot be used; the message says which and why.
+    """
+    if not folder.is_dir():
+        raise TableError(f"{folder}: no such folder")
+    path = _labels_path(folder)
+    known = None
+    if (folder / "classes.csv").is_file():
+        known = text_column(read_table(folder / "classes.csv"), "code", folder / "classes.csv")
+    labels = read_labels(path, known)
+    if len(labels.classes) < 2:
+        raise TableError(f"{path}: at least two classes are needed, found {', '.join(labels.classes) or 'none'}")
+    patients = [str(p) for p in case_column(labels, "patient", path)] if "patient" in labels.columns else None
+    channels = 1 if grey else 3
+    plain = Preprocessing(channels, crop, size, (0.0,) * channels, (1.0,) * channels)
+    pixels = _read_pixels(_image_paths(folder, labels, path), plain)
+    partition = _partition(labels, patients or labels.case_ids, path, seed)
+    training = pixels[partition == "train"]
+    mean, std = fit_normalisation(training if len(training) else pixels)
+    return ImageDataset(
+        name=folder.name,
+        classes=_classes(folder, labels.classes),
+        pixels=pixels,
+        label_counts=labels.counts,
+        partition=partition,
+        case_ids=labels.case_ids,
+        patients=patients,
+        preprocessing=Preprocessing(channels, crop, size, mean, std),
+        orientation=orientation,
+        source=f"{len(pixels)} images of the folder {folder.name!r}",
+        licence="not stated",
+    )

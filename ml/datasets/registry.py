@@ -1,0 +1,37 @@
+"""Data sets by name, as the command line calls them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ml.datasets.base import ImageDataset
+
+DATASET_NAMES = ("cells", "mix_mnist", "pbc", "pbc_nucleus")
+
+
+def load_dataset(data: str, options: dict[str, Any]) -> ImageDataset:
+    """Load a data set by name, or a folder by path.
+
+    Args:
+        data: one of ``DATASET_NAMES``, or a folder.
+        options: further arguments of the loader.
+
+    Raises:
+        ValueError: neither a data set nor a folder, or an option that this data set does not take.
+    """
+    from ml.datasets import cells, folder, mix_mnist, pbc
+
+    loaders: dict[str, Callable[..., ImageDataset]] = {
+        "cells": cells.load_cells,
+        "mix_mnist": mix_mnist.load_mix_mnist,
+        "pbc": pbc.load_pbc,
+        "pbc_nucleus": pbc.load_pbc_nucleus,
+    }
+    if data not in loaders and not Path(data).is_dir():
+        raise ValueError(f"{data!r} is neither a folder nor one of the data sets {', '.join(DATASET_NAMES)}")
+    try:
+        if data in loaders:
+            return loaders[data](**options)
+        return folder.load_folder(Path(data), **options)
+    except TypeError as exc:
+        raise ValueError(f"data set {data!r} does not take these options: {', '.join(options)} ({exc})") from exc

@@ -1,0 +1,91 @@
+"""Charts: one specification for SVG and PNG, drawn without a browser and without the network.
+
+Colours are told apart by the colour-blind, and every series also differs in shape or dash.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+
+_INK, _PAIR = "#1b1f24", ["#0072b2", "#d55e00"]
+
+
+def _styled(chart: Any) -> Any:
+    return (
+        chart.configure_view(stroke=None)
+        .configure_axis(labelColor=_INK, titleColor=_INK, gridColor="#e3e6ea", domainColor="#8b949e")
+        .configure(font="sans-serif", background="#ffffff")
+    )
+
+
+def write_chart(chart: Any, path: Path) -> None:
+    """Write a chart as SVG, PNG or JSON specification, by extension.
+
+    Raises:
+        ValueError: another extension.
+    """
+    if path.suffix not in {".svg", ".png", ".json"}:
+        raise ValueError(f"{path}: the extension must be .svg, .png or .json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    chart.save(str(path), scale_factor=2 if path.suffix == ".png" else 1)
+
+
+def learning_curves(history: list[dict[str, Any]]) -> Any:
+    """Training and validation loss, and validation accuracy, over epochs.
+
+    Args:
+        history: rows of ``metrics.jsonl``.
+    """
+    losses = [
+        {"epoch": row["epoch"] + 1, "loss": row[key], "part": part}
+        for row in history
+        for key, part in (("train_loss", "training"), ("valid_loss", "validation"))
+    ]
+    colour = alt.Color("part:N", scale=alt.Scale(range=_PAIR), legend=alt.Legend(title=None, orient="top"))
+    curves = (
+        alt.Chart(alt.Data(values=losses), width=320, height=220)
+        .mark_line(point=True)
+        .encode(
+            x=alt.X("epoch:Q", title="epoch", axis=alt.Axis(tickMinStep=1)),
+            y=alt.Y("loss:Q", title="loss, nats a label", scale=alt.Scale(zero=False)),
+            color=colour,
+            strokeDash=alt.StrokeDash("part:N", legend=None),
+        )
+    )
+    accuracy = (
+        alt.Chart(alt.Data(values=[row | {"epoch": row["epoch"] + 1} for row in history]), width=320, height=220)
+        .mark_line(point=True, color=_INK)
+        .encode(
+            x=alt.X("epoch:Q", title="epoch", axis=alt.Axis(tickMinStep=1)),
+            y=alt.Y("valid_accuracy:Q", title="validation accuracy", scale=alt.Scale(zero=False)),
+        )
+    )
+    return _styled(curves | accuracy)
+
+
+def reliability_diagram(bins: list[dict[str, Any]], *, title: str, what: str) -> Any:
+    """Observed frequency against predicted probability; the area of a point shows how many cases it holds.
+
+    Args:
+        bins: rows with low, high, n, mean_prob, mean_freq, as in ``evaluate``'s document.
+        title: heading.
+        what: what the probability is of, for the axis titles.
+    """
+    filled = [row for row in bins if row["n"] > 0]
+    diagonal = alt.Chart(alt.Data(values=[{"x": 0, "y": 0}, {"x": 1, "y": 1}])).mark_line(
+        color="#8b949e", strokeDash=[4, 4]
+    )
+    unit = alt.Scale(domain=[0, 1])
+    points = alt.Chart(alt.Data(values=filled)).encode(
+        x=alt.X("mean_prob:Q", title=f"predicted {what}", scale=unit),
+        y=alt.Y("mean_freq:Q", title=f"observed {what}", scale=unit),
+    )
+    drawn = (
+        diagonal.encode(x="x:Q", y="y:Q")
+        + points.mark_line(color=_PAIR[0])
+        + points.mark_circle(color=_PAIR[0], opacity=0.9).encode(
+            size=alt.Size("n:Q", title="cases", scale=alt.Scale(range=[20, 400]))
+        )
+    )
+    return _styled(drawn.properties(width=300, height=300, title=title))

@@ -1,0 +1,193 @@
+"""A training run on disk: what it was asked, how it went, where it stands, and its cached outputs."""
+
+import json
+import os
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from ml.arrays import IntArray
+
+
+def write_bytes_atomically(path: Path, data: bytes) -> None:
+    """Write a file so that a reader or a crash sees the old or the new one, never a part."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(path)
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Write a JSON document, sorted and indented, so that identical content gives identical bytes."""
+    text = json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    write_bytes_atomically(path, (text + "\n").encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        ValueError: the file is missing or holds no JSON object.
+    """
+    try:
+        document = json.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as exc:
+        raise ValueError(f"{path}: cannot be read as JSON: {exc}") from exc
+    if not isinstance(document, dict):
+        raise ValueError(f"{path}: must hold a JSON object")
+    return document
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Everything that decides what a run trains; two runs with equal configs give equal weights on a CPU.
+
+    Attributes:
+        data: name of a data set, or a folder.
+        data_options: further arguments of its loader.
+        network: name of a network.
+        epochs: at most.
+        batch_size: images a step.
+        learning_rate: of Adam after warm-up.
+        warmup_epochs: over which the rate rises from a tenth.
+        decay_epochs: after each of which the rate falls to a tenth.
+        patience: epochs without a better validation loss before stopping.
+        seed: of weights, order, dropout and augmentation.
+        precision: ``float32`` or ``bf16`` (autocast).
+        compiled: whether ``torch.compile`` is used.
+        backbone_weights: file with pretrained weights, or None.
+    """
+
+    data: str
+    data_options: dict[str, Any]
+    network: str
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    warmup_epochs: int
+    decay_epochs: tuple[int, ...]
+    patience: int
+    seed: int
+    precision: str
+    compiled: bool
+    backbone_weights: str | None
+
+    def __post_init__(self) -> None:
+        if min(self.epochs, self.batch_size, self.patience) < 1 or not self.learning_rate > 0:
+            raise ValueError("epochs, batch size, patience and learning rate must be positive")
+
+    def rate(self, epoch: int) -> float:
+        """Learning rate of an epoch, counted from zero."""
+        if epoch < self.warmup_epochs:
+            return self.learning_rate * (0.1 + 0.9 * (epoch + 1) / self.warmup_epochs)
+        return float(self.learning_rate * 0.1 ** sum(epoch >= step for step in self.decay_epochs))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return asdict(self) | {"decay_epochs": list(self.decay_epochs)}
+
+
+@dataclass(frozen=True)
+class CachedOutputs:
+    """What the trained network says about the cases that calibrate, stop or test it.
+
+    Attributes:
+        logits: (N, K) float32.
+        features: (N, D) float32.
+        label_counts: (N, K) int64.
+        partition: (N,).
+        case_ids: (N,).
+        groups: (N,) patient, or the case itself where there is none.
+    """
+
+    logits: npt.NDArray[np.float32]
+    features: npt.NDArray[np.float32]
+    label_counts: IntArray
+    partition: npt.NDArray[np.str_]
+    case_ids: npt.NDArray[np.str_]
+    groups: npt.NDArray[np.str_]
+
+    def take(self, rows: npt.NDArray[Any]) -> "CachedOutputs":
+        """Pick cases by position or mask."""
+        return CachedOutputs(*(getattr(self, f.name)[rows] for f in fields(self)))
+
+
+class RunFolder:
+    """Paths and files of one run.
+
+    Args:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.json"
+        self.metrics = path / "metrics.jsonl"
+        self.checkpoint = path / "checkpoint.pt"
+        self.network = path / "network.safetensors"
+        self.outputs = path / "outputs.npz"
+        self.calibration = path / "calibration.json"
+        self.curves = path / "learning_curves.svg"
+
+    @property
+    def finished(self) -> bool:
+        """Whether training has ended and its outputs are cached."""
+        return self.outputs.is_file()
+
+    def read_config(self) -> dict[str, Any]:
+        """What the run was asked, with its data set's description.
+
+        Raises:
+            ValueError: the folder holds no run.
+        """
+        if not self.config.is_file():
+            raise ValueError(f"{self.path}: not a training run (no config.json); start one with `secondread train`")
+        return read_json(self.config)
+
+    def claim(self, document: dict[str, Any]) -> None:
+        """Write the config, or check that the folder holds a run of exactly this one.
+
+        Raises:
+            ValueError: the folder holds another run.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        if self.config.is_file():
+            held = self.read_config()
+            differing = [key for key in document["train"] if held.get("train", {}).get(key) != document["train"][key]]
+            if differing:
+                raise ValueError(
+                    f"{self.path} holds a run with other settings ({', '.join(differing)}); choose another --out"
+                )
+        write_json(self.config, document)
+
+    def write_metrics(self, history: list[dict[str, Any]]) -> None:
+        """Write one JSON line an epoch."""
+        lines = "".join(json.dumps(row, sort_keys=True) + "\n" for row in history)
+        write_bytes_atomically(self.metrics, lines.encode())
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Rows written by ``write_metrics``."""
+        return [json.loads(line) for line in self.metrics.read_text().splitlines()]
+
+    def write_outputs(self, outputs: CachedOutputs) -> None:
+        """Cache the network's outputs."""
+        temporary = self.outputs.with_name("outputs.tmp.npz")
+        columns: dict[str, npt.NDArray[Any]] = {f.name: getattr(outputs, f.name) for f in fields(outputs)}
+        np.savez(temporary, allow_pickle=False, **columns)
+        temporary.replace(self.outputs)
+
+    def read_outputs(self) -> CachedOutputs:
+        """Read the cached outputs.
+
+        Raises:
+            ValueError: training has not finished.
+        """
+        if not self.finished:
+            raise ValueError(f"{self.path}: training has not finished; run `secondread train` again to go on")
+        with np.load(self.outputs, allow_pickle=False) as data:
+            return CachedOutputs(*(cast(Any, data[f.name]) for f in fields(CachedOutputs)))

@@ -1,0 +1,38 @@
+"""torchvision beside a CPU build of torch.
+
+A torchvision wheel built for CUDA cannot load its compiled operators beside torch for CPUs, and its import
+then fails because two operators are undeclared. Declaring them, when and only when they are missing, is
+enough for models, data sets and transforms.
+"""
+
+import sys
+
+import torch
+
+_SCHEMAS = (
+    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+)
+# a library that is collected takes its operators with it
+_LIBRARIES: list[torch.library.Library] = []
+
+
+def _declare_operators() -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
+        del sys.modules[name]
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    for schema in _SCHEMAS:
+        library.define(schema)
+    _LIBRARIES.append(library)
+
+
+try:
+    import torchvision  # noqa: F401
+except RuntimeError as exc:
+    if "torchvision::nms" not in str(exc):
+        raise
+    _declare_operators()
+
+from torchvision import datasets, models  # noqa: E402  (the operators must be declared first)
+
+__all__ = ["datasets", "models"]
