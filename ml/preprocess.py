@@ -181,15 +181,12 @@ class Preprocessing:
     def normalise(self, pixels: Pixels) -> npt.NDArray[np.float32]:
         """Network input float32 (N, C, H, W) of uint8 pixels (N, H, W, C)."""
         scale, offset = self.scale_and_offset()
-        planes = np.asarray(np.moveaxis(pixels, -1, -3), dtype=np.float32, copy=True)
-        planes *= scale
-        planes += offset
-        result: npt.NDArray[np.float32] = np.ascontiguousarray(planes)
-        return result
+        planes = np.moveaxis(pixels, -1, -3) * scale + offset
+        return np.array(planes, dtype=np.float32, order="C")
 
     def __call__(self, image: Image.Image) -> npt.NDArray[np.float32]:
         """Network input float32 (C, H, W) of a decoded image."""
-        return self.normalise(self.pixels(image)[None])[0]
+        return np.asarray(self.normalise(self.pixels(image)[None])[0])
 
 
 def fit_normalisation(pixels: Pixels) -> tuple[tuple[float, ...], tuple[float, ...]]:

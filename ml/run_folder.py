@@ -131,7 +131,9 @@ class RunFolder:
         self.checkpoint = path / "checkpoint.pt"
         self.network = path / "network.safetensors"
         self.outputs = path / "outputs.npz"
+        self.examples = path / "examples.npz"
         self.calibration = path / "calibration.json"
+        self.report = path / "calibration_report.json"
         self.curves = path / "learning_curves.svg"
 
     @property
@@ -180,6 +182,21 @@ class RunFolder:
         columns: dict[str, npt.NDArray[Any]] = {f.name: getattr(outputs, f.name) for f in fields(outputs)}
         np.savez(temporary, allow_pickle=False, **columns)
         temporary.replace(self.outputs)
+
+    def write_examples(self, pixels: npt.NDArray[np.uint8]) -> None:
+        """Keep some held-out images (N, H, W, C), on which exports are checked."""
+        np.savez_compressed(self.examples, allow_pickle=False, pixels=pixels)
+
+    def read_examples(self) -> npt.NDArray[np.uint8]:
+        """Images kept by ``write_examples``.
+
+        Raises:
+            ValueError: training has not finished.
+        """
+        if not self.examples.is_file():
+            raise ValueError(f"{self.path}: training has not finished; run `secondread train` again to go on")
+        with np.load(self.examples, allow_pickle=False) as data:
+            return np.asarray(data["pixels"], dtype=np.uint8)
 
     def read_outputs(self) -> CachedOutputs:
         """Read the cached outputs.

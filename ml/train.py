@@ -25,6 +25,8 @@ from ml.plots import learning_curves, write_chart
 from ml.run_folder import CachedOutputs, RunFolder, TrainConfig, write_bytes_atomically
 
 EVALUATION_BATCH = 512
+#: Held-out images kept in the run, on which the exported network must agree with the trained one.
+EXPORT_EXAMPLES = 256
 
 
 @dataclass(frozen=True)
@@ -216,6 +218,9 @@ def train(
     weights = {name: tensor.contiguous().cpu() for name, tensor in trainer.best.items()}
     write_bytes_atomically(folder.network, save(weights))
     write_chart(learning_curves(trainer.state.history), folder.curves)
+    held_out = dataset.rows("valid", "calibration", "test")
+    chosen = np.random.default_rng(config.seed).permutation(held_out)[:EXPORT_EXAMPLES]
+    folder.write_examples(dataset.pixels[chosen])
     folder.write_outputs(_cached_outputs(trainer))
     folder.checkpoint.unlink(missing_ok=True)
     return trainer.state.history[trainer.state.best_epoch]

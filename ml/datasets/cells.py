@@ -10,10 +10,11 @@ from PIL import Image
 
 from ml.arrays import FloatArray
 from ml.datasets.annotators import AnnotatorPool, count_labels
-from ml.datasets.base import ImageDataset, split_partitions
+from ml.datasets.base import ImageDataset
 from ml.datasets.cells_morphology import CLASSES, draw_morphology, true_class_probs
 from ml.datasets.cells_render import draw_stain, render
 from ml.preprocess import Pixels, Preprocessing, fit_normalisation
+from ml.splits import split_partitions
 
 CELLS_PER_PATIENT = 20
 RENDER_SIZE = 96

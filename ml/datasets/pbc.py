@@ -14,8 +14,9 @@ import pyarrow as pa
 from PIL import Image
 from pyarrow import csv
 
-from ml.datasets.base import ClassInfo, ImageDataset, datasets_folder, split_partitions
+from ml.datasets.base import ClassInfo, ImageDataset, datasets_folder
 from ml.preprocess import Pixels, Preprocessing, fit_normalisation
+from ml.splits import split_partitions
 
 _WHERE = "Acevedo et al. 2020, Mendeley Data snkd93bnjr, and WBCAtt, github.com/apple2373/wbcatt"
 _LICENCE = "CC BY 4.0 (images and types), MIT (attributes)"

@@ -1,0 +1,143 @@
+"""A release on disk: network, calibration and card travel together, every file hashed, verified at each load.
+
+::
+
+    RELEASE/network.onnx       input image (N, C, H, W), outputs logits (N, K) and features (N, D)
+    RELEASE/calibration.json   parameters in float64
+    RELEASE/card.json          classes, preprocessing, data, metrics, limits of use, sha256 of the other files
+    RELEASE/README.md          the card for people
+    RELEASE/fused.onnx         optional: one graph to the final probabilities, for other runtimes
+
+Identical inputs give identical bytes: no date, no machine, no chance enters a release.
+"""
+
+import hashlib
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ml.calibration import Calibration
+from ml.preprocess import Preprocessing
+from ml.run_folder import read_json, write_bytes_atomically, write_json
+
+CARD_VERSION = 1
+MAX_FILE_BYTES = 500_000_000
+_REQUIRED = ("network.onnx", "calibration.json", "README.md")
+_ALLOWED = {*_REQUIRED, "fused.onnx", "head.safetensors"}
+
+
+class ReleaseError(ValueError):
+    """A release folder that must not be used; the message names file and reason."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """A verified release.
+
+    Attributes:
+        path: its folder.
+        card: the whole card.
+        card_sha256: digest of card.json, which pins every other file.
+        classes: class codes in the order of the logits.
+        preprocessing: what raw images go through.
+        calibration: what the network's outputs go through.
+    """
+
+    path: Path
+    card: dict[str, Any]
+    card_sha256: str
+    classes: tuple[str, ...]
+    preprocessing: Preprocessing
+    calibration: Calibration
+
+    @property
+    def network(self) -> Path:
+        """Path of the verified network file."""
+        return self.path / "network.onnx"
+
+
+def file_sha256(path: Path) -> str:
+    """Hexadecimal SHA-256 of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def write_release(
+    path: Path, files: dict[str, bytes], calibration: Calibration, card: dict[str, Any], readme: str
+) -> Release:
+    """Write a release folder, card last, and read it back verified.
+
+    Args:
+        path: folder to make; must not hold another release.
+        files: ``network.onnx`` and optional further files by name.
+        calibration: parameters.
+        card: everything but ``version`` and ``files``, which are added.
+        readme: the card for people.
+
+    Raises:
+        ReleaseError: the folder holds something already.
+    """
+    if path.exists() and any(path.iterdir()):
+        raise ReleaseError(f"{path}: the folder is not empty; choose another --out")
+    path.mkdir(parents=True, exist_ok=True)
+    for name, data in files.items():
+        write_bytes_atomically(path / name, data)
+    write_json(path / "calibration.json", calibration.to_dict())
+    write_bytes_atomically(path / "README.md", readme.encode())
+    names = sorted({*files, "calibration.json", "README.md"})
+    hashes = {name: file_sha256(path / name) for name in names}
+    write_json(path / "card.json", card | {"version": CARD_VERSION, "files": hashes})
+    return read_release(path)
+
+
+def read_release(path: Path) -> Release:
+    """Read a release folder and verify every file against the card.
+
+    Raises:
+        ReleaseError: a file is missing, unlisted, altered, a link or too large, or the card is not readable.
+    """
+    card_path = path / "card.json"
+    if not card_path.is_file() or card_path.is_symlink():
+        raise ReleaseError(f"{path}: not a release (no card.json)")
+    try:
+        card = read_json(card_path)
+        _verify_files(path, card)
+        classes = tuple(str(info["code"]) for info in card["classes"])
+        if len(set(classes)) != len(classes) or len(classes) < 2:
+            raise ReleaseError(f"{path}: card.json must name at least two different classes")
+        preprocessing = Preprocessing.from_dict(card["preprocessing"])
+        calibration = Calibration.from_dict(read_json(path / "calibration.json"))
+    except ReleaseError:
+        raise
+    except (ValueError, KeyError, TypeError) as exc:
+        raise ReleaseError(f"{path}: the release cannot be read: {exc}") from exc
+    return Release(path, card, file_sha256(card_path), classes, preprocessing, calibration)
+
+
+def _verify_files(path: Path, card: dict[str, Any]) -> None:
+    if card["version"] != CARD_VERSION:
+        raise ReleaseError(f"{path}: card version {card['version']} is not {CARD_VERSION}, which this code reads")
+    listed: dict[str, str] = card["files"]
+    unknown = sorted(set(listed) - _ALLOWED)
+    missing = sorted(set(_REQUIRED) - set(listed))
+    stray = sorted({entry.name for entry in path.iterdir()} - set(listed) - {"card.json"})
+    for names, problem in ((unknown, "a file that no release has"), (missing, "is not listed in the card")):
+        if names:
+            raise ReleaseError(f"{path}: {names[0]}: {problem}")
+    if stray:
+        raise ReleaseError(f"{path}: {stray[0]}: not listed in the card")
+    for name, digest in sorted(listed.items()):
+        file = path / name
+        if file.is_symlink() or not file.is_file():
+            raise ReleaseError(f"{file}: missing, or not a plain file")
+        if file.stat().st_size > MAX_FILE_BYTES:
+            raise ReleaseError(f"{file}: larger than {MAX_FILE_BYTES:,} bytes")
+        if file_sha256(file) != digest:
+            raise ReleaseError(f"{file}: does not match its sha256 in card.json; the file was changed")
+
+
+def copy_release(release: Release, target: Path) -> Release:
+    """Copy a verified release to another folder and verify the copy."""
+    shutil.copytree(release.path, target)
+    return read_release(target)

@@ -1,0 +1,322 @@
+"""Calibrators fitted after training, on cached logits and features, in float64 with SciPy's L-BFGS.
+
+Temperature scaling divides the logits by one number. The concentration head (α-calibration, paper §4.2)
+reads the penultimate features: a = wᵀg + c is the log concentration of Dir(α0 f). Both start where they
+change nothing (T = 1; a = 0, α0 = 1), and a fit is kept only where it lowers the loss on cases that it has
+not seen.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import minimize
+from scipy.special import expit, log_softmax
+from threadpoolctl import threadpool_limits
+
+from ml.arrays import FloatArray, IntArray, as_label_counts
+from ml.distributions import DirichletCpe, PointCpe, dirichlet_multinomial_nll, softmax_probs
+from ml.splits import split_partitions
+
+CALIBRATION_VERSION = 1
+#: λ_α of the penalty λ_α/N Σ a² on the log concentration (paper §6.1).
+LOG_CONCENTRATION_PENALTY = 0.005
+#: Candidate ridge penalties on the head's weights for standardised features, chosen on the cv part.
+RIDGE_CANDIDATES = (0.0, 1e-3, 1e-2, 1e-1)
+Normalization = Literal["label", "instance"]
+Method = Literal["none", "temperature"]
+
+
+class FitError(ValueError):
+    """A fit did not converge, or the data cannot support it."""
+
+
+@dataclass(frozen=True)
+class ConcentrationHead:
+    """Log concentration a = wᵀg + c of features g.
+
+    Attributes:
+        weight: (D,).
+        bias: c.
+    """
+
+    weight: FloatArray
+    bias: float
+
+    def __call__(self, features: npt.ArrayLike) -> FloatArray:
+        """Log concentration (N,) of features (N, D)."""
+        return np.asarray(np.asarray(features, dtype=np.float64) @ self.weight + self.bias)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What turns a network's outputs into a predictive distribution.
+
+    Attributes:
+        method: how class probabilities are calibrated.
+        log_temperature: natural logarithm of T; zero for method ``none``.
+        concentration: the head, or None where no case had two labels to learn it from.
+    """
+
+    method: Method
+    log_temperature: float
+    concentration: ConcentrationHead | None
+
+    def apply(self, logits: npt.ArrayLike, features: npt.ArrayLike) -> PointCpe | DirichletCpe:
+        """Predictive distribution of logits (N, K) and features (N, D)."""
+        probs = softmax_probs(np.asarray(logits, dtype=np.float64) * np.exp(-self.log_temperature))
+        if self.concentration is None:
+            return PointCpe(probs)
+        return DirichletCpe(probs, self.concentration(features))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values, float64 to the last bit."""
+        head = self.concentration
+        return {
+            "version": CALIBRATION_VERSION,
+            "method": self.method,
+            "log_temperature": self.log_temperature,
+            "concentration": None if head is None else {"weight": head.weight.tolist(), "bias": head.bias},
+        }
+
+    @classmethod
+    def from_dict(cls, document: dict[str, Any]) -> "Calibration":
+        """Read back what ``to_dict`` wrote.
+
+        Raises:
+            ValueError: another version, or a field is missing or not finite.
+        """
+        try:
+            if document["version"] != CALIBRATION_VERSION:
+                raise ValueError(f"calibration version {document['version']} is not {CALIBRATION_VERSION}")
+            head = document["concentration"]
+            concentration = None
+            if head is not None:
+                concentration = ConcentrationHead(np.array(head["weight"], dtype=np.float64), float(head["bias"]))
+            result = cls(document["method"], float(document["log_temperature"]), concentration)
+        except (KeyError, TypeError) as exc:
+            raise ValueError(f"not a calibration document: {exc!r}") from exc
+        values = [result.log_temperature]
+        if concentration is not None:
+            values += [*concentration.weight.tolist(), concentration.bias]
+        if result.method not in {"none", "temperature"} or not np.isfinite(values).all():
+            raise ValueError("not a calibration document: unknown method or parameters that are not finite")
+        return result
+
+
+def _minimise(
+    objective: Callable[[FloatArray], tuple[float, FloatArray]], start: FloatArray, what: str
+) -> tuple[FloatArray, int]:
+    with threadpool_limits(1, "blas"):  # two threads make products this small four times slower
+        found = minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 5000, "maxfun": 20000})
+    if not (found.success and np.isfinite(found.fun)):
+        raise FitError(f"the fit of the {what} did not converge after {found.nit} iterations: {found.message}")
+    return np.asarray(found.x, dtype=np.float64), int(found.nit)
+
+
+def temperature_loss(logits: FloatArray, label_counts: IntArray, log_temperature: float) -> tuple[float, float]:
+    """Negative log-likelihood a label of softmax(u / T), and its derivative by log T."""
+    inverse = np.exp(-log_temperature)
+    logs = log_softmax(logits * inverse, axis=1)
+    n_labels = label_counts.sum()
+    totals = label_counts.sum(axis=1)
+    slope = (totals * (np.exp(logs) * logits).sum(axis=1)).sum() - (label_counts * logits).sum()
+    return float(-(label_counts * logs).sum() / n_labels), float(-inverse * slope / n_labels)
+
+
+def fit_temperature(logits: npt.ArrayLike, label_counts: npt.ArrayLike) -> tuple[float, int]:
+    """Fit log T by maximum likelihood of label histograms.
+
+    Args:
+        logits: (N, K).
+        label_counts: (N, K).
+
+    Returns:
+        log T and the number of iterations.
+
+    Raises:
+        FitError: no label, or no convergence.
+    """
+    scores, counts = np.asarray(logits, dtype=np.float64), as_label_counts(label_counts)
+    if counts.sum() == 0:
+        raise FitError("the temperature cannot be fitted: no case has a label")
+
+    def objective(x: FloatArray) -> tuple[float, FloatArray]:
+        loss, slope = temperature_loss(scores, counts, float(x[0]))
+        return loss, np.array([slope])
+
+    found, iterations = _minimise(objective, np.zeros(1), "temperature")
+    return float(found[0]), iterations
+
+
+def concentration_loss(
+    class_probs: FloatArray,
+    label_counts: IntArray,
+    log_concentration: FloatArray,
+    *,
+    penalty: float = LOG_CONCENTRATION_PENALTY,
+    normalization: Normalization = "label",
+) -> tuple[float, FloatArray]:
+    """Penalised Dirichlet-multinomial loss of log concentrations (N,), and its gradient by them (N,).
+
+    ``label`` (paper eq. 14): −1/Σn Σ log DirMult(y | α0 f) + λ/N Σ a². ``instance`` (the authors' code):
+    1/N Σ (n_i/n̄) NLL_i + λ/N Σ a², in which λ acts n̄ times weaker.
+
+    Raises:
+        ValueError: an unknown normalization.
+    """
+    totals = label_counts.sum(axis=1)
+    with np.errstate(divide="ignore"):
+        logs = np.log(class_probs)
+    nll = dirichlet_multinomial_nll(label_counts, logs, log_concentration)
+    slope = np.zeros(len(nll))
+    for step in range(1, int(totals.max(initial=0))):
+        offset = np.log(step) - log_concentration
+        slope -= np.where(totals > step, expit(offset), 0.0)
+        more = label_counts > step
+        if more.any():
+            # −∞ − (−∞) where f is zero: such a term does not depend on a in the limit
+            gap = np.where(more, offset[:, None] - np.where(np.isfinite(logs), logs, -1e300), 0.0)
+            slope += np.where(more, expit(gap), 0.0).sum(axis=1)
+    if normalization == "label":
+        weight = np.full(len(nll), 1.0 / max(totals.sum(), 1))
+    elif normalization == "instance":
+        weight = totals / max(totals.mean(), 1e-300) / len(nll)
+    else:
+        raise ValueError(f"normalization must be 'label' or 'instance', got {normalization!r}")
+    value = weight @ nll + penalty * (log_concentration**2).mean()
+    return float(value), weight * slope + 2 * penalty * log_concentration / len(nll)
+
+
+def fit_concentration(
+    features: npt.ArrayLike,
+    class_probs: npt.ArrayLike,
+    label_counts: npt.ArrayLike,
+    *,
+    penalty: float = LOG_CONCENTRATION_PENALTY,
+    ridge: float | None = 0.0,
+    normalization: Normalization = "label",
+) -> tuple[ConcentrationHead, int]:
+    """Fit the concentration head, starting from α0 = 1 everywhere.
+
+    Args:
+        features: (N, D), standardised inside, which leaves the model unchanged.
+        class_probs: (N, K) calibrated class probabilities.
+        label_counts: (N, K); cases with one label carry no information on a.
+        penalty: λ_α.
+        ridge: penalty ρ/2 |w|² on the weights of standardised features; None for a constant head, w = 0.
+        normalization: as in ``concentration_loss``.
+
+    Returns:
+        The head and the number of iterations.
+
+    Raises:
+        FitError: no case has two labels, or no convergence.
+    """
+    counts, probs = as_label_counts(label_counts), np.asarray(class_probs, dtype=np.float64)
+    if not (counts.sum(axis=1) >= 2).any():
+        raise FitError("the concentration cannot be fitted: no case has two labels, and one says nothing about it")
+    raw = np.asarray(features, dtype=np.float64)
+    centre, spread = raw.mean(axis=0), raw.std(axis=0)
+    spread = np.where(spread > 1e-12 * np.maximum(1.0, np.abs(centre)), spread, 1.0)
+    design = (raw - centre) / spread
+    if ridge is None:
+        design = design[:, :0]
+
+    def objective(x: FloatArray) -> tuple[float, FloatArray]:
+        a = design @ x[:-1] + x[-1]
+        value, slope = concentration_loss(probs, counts, a, penalty=penalty, normalization=normalization)
+        shrink = ridge or 0.0
+        gradient = np.append(design.T @ slope + shrink * x[:-1], slope.sum())
+        return value + 0.5 * shrink * float(x[:-1] @ x[:-1]), gradient
+
+    found, iterations = _minimise(objective, np.zeros(design.shape[1] + 1), "concentration head")
+    weight = found[:-1] / spread if ridge is not None else np.zeros(raw.shape[1])
+    return ConcentrationHead(weight, float(found[-1] - weight @ centre)), iterations
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """How a calibration was chosen: losses on the cv part before and after, and what was kept."""
+
+    calibration: Calibration
+    report: dict[str, Any]
+
+
+def calibrate(
+    logits: npt.ArrayLike,
+    features: npt.ArrayLike,
+    label_counts: npt.ArrayLike,
+    groups: list[str],
+    *,
+    method: Method = "temperature",
+    alpha: bool = True,
+    seed: int = 0,
+) -> FitReport:
+    """Fit temperature and concentration head on 80 % of the groups, keep what helps on the other 20 %.
+
+    Args:
+        logits: (N, K).
+        features: (N, D).
+        label_counts: (N, K).
+        groups: patient of each case, or the case itself.
+        method: how class probabilities are calibrated.
+        alpha: whether to fit the concentration head.
+        seed: of the split.
+
+    Returns:
+        The calibration and a report of its losses.
+
+    Raises:
+        FitError: a fit did not converge, or there is no label.
+    """
+    scores, counts = np.asarray(logits, dtype=np.float64), as_label_counts(label_counts)
+    hidden = np.asarray(features, dtype=np.float64)
+    if len(scores) < 10 or counts.sum() == 0:
+        raise FitError(f"calibration needs at least ten labelled cases, got {len(scores)} with {counts.sum()} labels")
+    part = split_partitions(groups, {"fit": 0.8, "cv": 0.2}, seed)
+    fit, cv = part == "fit", part == "cv"
+    report: dict[str, Any] = {"n_fit": int(fit.sum()), "n_cv": int(cv.sum())}
+    log_t = 0.0
+    if method == "temperature":
+        log_t, report["temperature"] = _choose_temperature(scores, counts, fit, cv)
+    probs = softmax_probs(scores * np.exp(-log_t))
+    head = None
+    if alpha and (counts[fit].sum(axis=1) >= 2).any() and (counts[cv].sum(axis=1) >= 2).any():
+        head, report["concentration"] = _choose_head(hidden, probs, counts, fit, cv)
+    return FitReport(Calibration(method, log_t, head), report)
+
+
+def _choose_temperature(
+    scores: FloatArray, counts: IntArray, fit: npt.NDArray[np.bool_], cv: npt.NDArray[np.bool_]
+) -> tuple[float, dict[str, Any]]:
+    log_t, iterations = fit_temperature(scores[fit], counts[fit])
+    before, after = (temperature_loss(scores[cv], counts[cv], t)[0] for t in (0.0, log_t))
+    kept = after < before
+    report = {"temperature": float(np.exp(log_t)), "iterations": iterations, "cv_before": before, "cv_after": after}
+    return log_t if kept else 0.0, report | {"kept": kept}
+
+
+def _choose_head(
+    features: FloatArray,
+    probs: FloatArray,
+    counts: IntArray,
+    fit: npt.NDArray[np.bool_],
+    cv: npt.NDArray[np.bool_],
+) -> tuple[ConcentrationHead, dict[str, Any]]:
+    """Candidates from the free head to a constant one; the best on the cv part is kept, a = 0 if none helps."""
+
+    def cv_loss(head: ConcentrationHead) -> float:
+        return concentration_loss(probs[cv], counts[cv], head(features[cv]), penalty=0.0)[0]
+
+    start = ConcentrationHead(np.zeros(features.shape[1]), 0.0)
+    best, best_loss, chosen, losses = start, cv_loss(start), "start", {}
+    for ridge in (*RIDGE_CANDIDATES, None):
+        name = "constant" if ridge is None else f"ridge {ridge:g}"
+        head, _ = fit_concentration(features[fit], probs[fit], counts[fit], ridge=ridge)
+        losses[name] = cv_loss(head)
+        if losses[name] < best_loss:
+            best, best_loss, chosen = head, losses[name], name
+    return best, {"cv_before": cv_loss(start), "cv_after": best_loss, "chosen": chosen, "candidates": losses}

@@ -1,0 +1,290 @@
+"""The offline half of the ``secondread`` command: train, calibrate, export, predict, score, evaluate.
+
+Thin: parses arguments, shows progress on stderr, prints results on stdout. Heavy packages are imported by
+the command that needs them, so that ``--help`` answers at once.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from ml.train import StepReport
+
+app = typer.Typer(
+    name="secondread",
+    help="Calibrated class and disagreement probabilities for cell images, and blind second reads.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+
+
+def emit(document: Any, as_json: bool, text: str) -> None:
+    """Print a result: the JSON document, or its text for people."""
+    sys.stdout.write((json.dumps(document, indent=2, ensure_ascii=False) if as_json else text) + "\n")
+
+
+def say(message: str) -> None:
+    """Tell a person something on stderr."""
+    sys.stderr.write(message + "\n")
+
+
+def _data_options(
+    data: str, cases: int | None, valid_labels: int | None, size: int | None, crop: int | None, seed: int
+) -> dict[str, Any]:
+    """Arguments of the data set's loader; an option it does not know is refused there by name."""
+    options: dict[str, Any] = {"count": cases, "valid_labels": valid_labels, "size": size, "crop": crop}
+    given = {name: value for name, value in options.items() if value is not None}
+    return given if data in {"mix_mnist", "pbc_nucleus"} else given | {"seed": seed}
+
+
+@app.command()
+def train(
+    data: Annotated[str, typer.Option(help="cells, mix_mnist, pbc, pbc_nucleus, or a folder with a labels table.")],
+    out: Annotated[Path, typer.Option(help="Run folder; the same command again goes on after a kill.")],
+    network: Annotated[str, typer.Option(help="compact, cnn3 or vgg16.")] = "compact",
+    epochs: Annotated[int, typer.Option(help="Epochs at most.")] = 13,
+    batch_size: Annotated[int, typer.Option(help="Images a step.")] = 128,
+    learning_rate: Annotated[float | None, typer.Option(help="Of Adam; 0.002 for compact, else 0.001.")] = None,
+    warmup_epochs: Annotated[int, typer.Option(help="Epochs over which the rate rises.")] = 1,
+    decay: Annotated[
+        str, typer.Option(help="Shares of the epochs after which the rate falls to a tenth.")
+    ] = "0.6,0.85",
+    patience: Annotated[int, typer.Option(help="Epochs without improvement before stopping.")] = 10,
+    seed: Annotated[int, typer.Option(help="Of weights, order, augmentation and split.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    precision: Annotated[str, typer.Option(help="auto, float32 or bf16.")] = "auto",
+    compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Use torch.compile.")] = False,
+    threads: Annotated[int | None, typer.Option(help="CPU threads; fix them for identical results.")] = None,
+    backbone_weights: Annotated[str | None, typer.Option(help="vgg16: file with pretrained weights.")] = None,
+    cases: Annotated[int | None, typer.Option(help="cells: number of simulated cells.")] = None,
+    valid_labels: Annotated[int | None, typer.Option(help="mix_mnist: labels a validation image, 1, 2 or 5.")] = None,
+    size: Annotated[int | None, typer.Option(help="Folder: side of the network's input in px.")] = None,
+    crop: Annotated[int | None, typer.Option(help="Folder: side of the central square to keep, in px.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Train a network on images and label histograms (stage 1)."""
+    import torch
+
+    from ml.datasets.registry import load_dataset
+    from ml.run_folder import RunFolder, TrainConfig
+    from ml.train import choose_device, choose_precision
+    from ml.train import train as run
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    where = choose_device(device)
+    options = _data_options(data, cases, valid_labels, size, crop, seed)
+    config = TrainConfig(
+        data=data,
+        data_options=options,
+        network=network,
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate or (2e-3 if network == "compact" else 1e-3),
+        warmup_epochs=warmup_epochs,
+        decay_epochs=_decay_epochs(decay, epochs),
+        patience=patience,
+        seed=seed,
+        precision=choose_precision(precision, where),
+        compiled=compiled,
+        backbone_weights=backbone_weights,
+    )
+    say(f"loading data set {data}")
+    dataset = load_dataset(data, options)
+    say(f"training {network} on {dataset.rows('train').size:,} images, {where}, {config.precision}")
+    with _TrainingBar(epochs) as bar:
+        best = run(dataset, config, RunFolder(out), device=where, observer=bar.update)
+    text = f"best epoch {best['epoch'] + 1}: validation loss {best['valid_loss']:.4f} nats a label, "
+    emit(best, as_json, text + f"accuracy {best['valid_accuracy']:.4f}\nrun: {out}")
+
+
+def _decay_epochs(decay: str, epochs: int) -> tuple[int, ...]:
+    try:
+        return tuple(max(1, round(float(share) * epochs)) for share in decay.split(",") if share.strip())
+    except ValueError as exc:
+        raise typer.BadParameter(f"--decay must be numbers like 0.6,0.85, got {decay!r}") from exc
+
+
+class _TrainingBar:
+    """Progress on stderr: epoch, loss, images a second, time left; a line an epoch where it is no terminal."""
+
+    def __init__(self, epochs: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        self.epochs = epochs
+        self.console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+        self.bar = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
+        self.task = self.bar.add_task("starting", total=None)
+
+    def __enter__(self) -> "_TrainingBar":
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def update(self, report: "StepReport") -> None:
+        line = (
+            f"epoch {report.epoch + 1}/{self.epochs}  loss {report.loss:.4f}  {report.images_per_second:,.0f} images/s"
+        )
+        done = report.epoch * report.steps + report.step
+        self.bar.update(self.task, description=line, total=self.epochs * report.steps, completed=done)
+        if not self.console.is_terminal and report.step == report.steps:
+            say(line)
+
+
+@app.command()
+def calibrate(
+    run: Annotated[Path, typer.Argument(help="Finished run folder.")],
+    method: Annotated[str, typer.Option(help="none or temperature.")] = "temperature",
+    alpha: Annotated[bool, typer.Option("--alpha/--no-alpha", help="Fit the concentration head.")] = True,
+    seed: Annotated[int, typer.Option(help="Of the 80/20 split.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Fit temperature and concentration head on cached outputs (stage 2)."""  # noqa: DOC501
+    from ml.calibrate import calibrate_run
+    from ml.run_folder import RunFolder
+
+    if method not in {"none", "temperature"}:
+        raise typer.BadParameter(f"--method must be none or temperature, got {method!r}")
+    report = calibrate_run(RunFolder(run), method=method, alpha=alpha, seed=seed)  # type: ignore[arg-type]
+    lines = [f"{report['n_held_out']:,} held-out cases".ljust(26) + "  ".join(f"{m:>9}" for m in _CARD_COLUMNS)]
+    for step, metrics in report["held_out"].items():
+        cells = ("        –" if metrics[m]["value"] is None else f"{metrics[m]['value']:9.4f}" for m in _CARD_COLUMNS)
+        lines.append(f"{step:<26}" + "  ".join(cells))
+    if alpha and not report["disagreement_calibrated"]:
+        lines.append("no concentration head: no case of the calibration part has two labels")
+    emit(report, as_json, "\n".join(lines))
+
+
+_CARD_COLUMNS = ("accuracy", "L", "EL", "CE", "L_D", "CE_D")
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="Calibrated run folder.")],
+    out: Annotated[Path, typer.Option(help="Release folder to make.")],
+    fused: Annotated[bool, typer.Option("--fused", help="Also write one graph with the final probabilities.")] = False,
+    name: Annotated[str | None, typer.Option(help="Name of the release; the run's where left out.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a release: ONNX network, calibration and card, after a parity check (stage 3)."""
+    from ml.export import export_run
+    from ml.run_folder import RunFolder
+
+    say("exporting to ONNX")
+    release = export_run(RunFolder(run), out, fused=fused, name=name)
+    parity = release.card["parity"]
+    text = (
+        f"release {release.card['name']} in {out}\nparity on {parity['n']} images: probabilities within "
+        f"{parity['max_probability_difference']:.1e}, logits within {parity['max_relative_logit_difference']:.1e}"
+    )
+    emit(release.card, as_json, text)
+
+
+@app.command()
+def predict(
+    release: Annotated[Path, typer.Argument(help="Release folder.")],
+    images: Annotated[list[Path], typer.Argument(help="PNG, JPEG or TIFF files.")],
+    as_json: Json = False,
+) -> None:
+    """Predict images with a release."""
+    from ml.score import predict_files
+
+    rows = predict_files(release, images)
+    lines = []
+    for row in rows:
+        leader = max(row["class_probs"], key=row["class_probs"].get)
+        marked = "" if row["disagreement_calibrated"] else " (not calibrated)"
+        lines.append(
+            f"{row['image']}: {leader} {row['class_probs'][leader]:.3f}, "
+            f"experts would disagree {row['disagreement_prob']:.3f}{marked}"
+        )
+    emit(rows, as_json, "\n".join(lines))
+
+
+@app.command()
+def score(
+    release: Annotated[Path, typer.Argument(help="Release folder.")],
+    images: Annotated[Path, typer.Option(help="Folder of images, or a table with columns case_id and file.")],
+    out: Annotated[Path, typer.Option(help="PREDICTIONS table to write, .csv or .parquet.")],
+    as_json: Json = False,
+) -> None:
+    """Predict many images into a table."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from ml.score import score_images
+
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("predicting", total=None)
+        count = score_images(release, images, out, lambda done, total: bar.update(task, completed=done, total=total))
+    emit({"n_cases": count, "predictions": str(out)}, as_json, f"{count:,} predictions in {out}")
+
+
+@app.command()
+def evaluate(
+    labels: Annotated[Path, typer.Option(help="LABELS table, .csv or .parquet.")],
+    predictions: Annotated[Path, typer.Option(help="PREDICTIONS table, .csv or .parquet.")],
+    n_bins: Annotated[int, typer.Option(min=1, help="Equal-width bins.")] = 15,
+    debias: Annotated[str, typer.Option(help="pair, paper or none.")] = "pair",
+    weights: Annotated[str | None, typer.Option(help="Column of LABELS: weights of order 1.")] = None,
+    weights2: Annotated[str | None, typer.Option(help="Column of LABELS: weights of order 2.")] = None,
+    cluster: Annotated[str | None, typer.Option(help="Column of LABELS that names the patient.")] = None,
+    plots: Annotated[Path | None, typer.Option(help="Folder for reliability diagrams.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Evaluate predictions against label histograms (stage 4)."""  # noqa: DOC501
+    from ml.evaluate import evaluate_tables, write_diagrams
+
+    if debias not in {"pair", "paper", "none"}:
+        raise typer.BadParameter(f"--debias must be pair, paper or none, got {debias!r}")
+    document = evaluate_tables(
+        labels,
+        predictions,
+        n_bins=n_bins,
+        debias=None if debias == "none" else debias,  # type: ignore[arg-type]
+        weights=weights,
+        weights2=weights2,
+        cluster=cluster,
+    )
+    for path in write_diagrams(document, plots) if plots is not None else []:
+        say(f"wrote {path}")
+    emit(document, as_json, metrics_table(document))
+
+
+def metrics_table(document: dict[str, Any]) -> str:
+    """Text table of an evaluation, with intervals, for people."""
+    lines = [f"{document['n_cases']:,} cases, {document['n_labels']:,} labels, {document['n_classes']} classes"]
+    lines.append(f"{'metric':<12}{'value':>10}{'95 % interval':>22}{'cases':>9}{'dropped':>9}")
+    for name, row in document["metrics"].items():
+        value = "–" if row["value"] is None else f"{row['value']:.4f}"
+        between = "–" if row["low"] is None else f"{row['low']:.4f} to {row['high']:.4f}"
+        lines.append(f"{name:<12}{value:>10}{between:>22}{row['n']:>9,}{row['dropped']:>9,}")
+    return "\n".join(lines + [f"warning: {text}" for text in document["warnings"]])
+
+
+def run_command(command: typer.Typer) -> None:
+    """Run the command line; a failure is one line on stderr and exit status 1.
+
+    Raises:
+        SystemExit: always, with the exit status.
+    """
+    try:
+        command()
+    except (ValueError, OSError) as exc:
+        say("secondread: " + " ".join(str(exc).split()))
+        raise SystemExit(1) from exc
+    except KeyboardInterrupt as exc:
+        say("secondread: interrupted")
+        raise SystemExit(130) from exc

@@ -1,0 +1,98 @@
+"""Stage 4: label and prediction tables → every metric, with reliability diagrams."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ml.arrays import FloatArray
+from ml.binning import Debias
+from ml.metrics import evaluate
+from ml.tables import TableError, align, case_column, read_labels, read_predictions
+
+
+def evaluate_tables(
+    labels_path: Path,
+    predictions_path: Path,
+    *,
+    n_bins: int = 15,
+    debias: Debias = "pair",
+    weights: str | None = None,
+    weights2: str | None = None,
+    cluster: str | None = None,
+) -> dict[str, Any]:
+    """Evaluate a PREDICTIONS table against a LABELS table.
+
+    Args:
+        labels_path: LABELS, long or wide.
+        predictions_path: PREDICTIONS.
+        n_bins: equal-width bins.
+        debias: form of CL.
+        weights: column of LABELS with inverse probabilities of having a label.
+        weights2: the same of having two labels.
+        cluster: column of LABELS that names the patient.
+
+    Returns:
+        The document of ``ml.metrics.evaluate``.
+
+    Raises:
+        TableError: a table cannot be used; the message names file, row and column.
+    """
+    predictions = read_predictions(predictions_path)
+    labels = read_labels(labels_path, predictions.classes)
+    rows = align(labels, predictions, labels_path)
+    counts = (
+        np.where(rows[:, None] >= 0, labels.counts[rows], 0)
+        if labels.case_ids
+        else np.zeros_like(predictions.class_probs, dtype=np.int64)
+    )
+
+    def column(name: str | None) -> npt.NDArray[Any] | None:
+        if name is None:
+            return None
+        values = case_column(labels, name, labels_path)
+        return np.where(rows >= 0, values[rows], values[0])  # the filler is never used: such a case has no label
+
+    def weight(name: str | None) -> FloatArray | None:
+        values = column(name)
+        if values is None:
+            return None
+        try:
+            numbers = values.astype(np.float64)
+        except ValueError as exc:
+            raise TableError(f"{labels_path}: column {name!r}: weights must be numbers: {exc}") from exc
+        if not (np.isfinite(numbers).all() and (numbers > 0).all()):
+            raise TableError(f"{labels_path}: column {name!r}: weights must be positive")
+        return numbers
+
+    return evaluate(
+        counts,
+        predictions.class_probs,
+        predictions.disagreement_probs,
+        n_bins=n_bins,
+        debias=debias,
+        weights=weight(weights),
+        weights2=weight(weights2),
+        cluster=column(cluster),
+        classes=predictions.classes,
+    )
+
+
+def write_diagrams(document: dict[str, Any], folder: Path) -> list[Path]:
+    """Draw reliability diagrams of every class and of disagreement as SVG, and return their paths."""
+    from ml.plots import reliability_diagram, write_chart
+
+    charts = {
+        f"reliability_{row['class']}": reliability_diagram(row["bins"], title=row["class"], what="probability")
+        for row in document["classes"]
+    }
+    charts["reliability_disagreement"] = reliability_diagram(
+        document["disagreement_bins"], title="Disagreement of two annotators", what="disagreement"
+    )
+    paths = []
+    for name, chart in charts.items():
+        safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)
+        paths.append(folder / f"{safe}.svg")
+        write_chart(chart, paths[-1])
+    return paths

@@ -1,0 +1,186 @@
+"""Stage 3: trained network + calibration → a release folder, after a parity check of ONNX against torch."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import torch
+from torch import Tensor, nn
+
+from ml.artifact import Release, write_release
+from ml.calibration import Calibration
+from ml.card import readme_text
+from ml.distributions import softmax_probs
+from ml.predictor import open_session
+from ml.preprocess import Preprocessing
+from ml.run_folder import RunFolder, read_json
+from ml.train import load_trained
+
+#: Largest difference of class probabilities, and of logits as a share of the largest |logit|.
+PROBABILITY_TOLERANCE, LOGIT_TOLERANCE = 1e-5, 1e-4
+OPSET = 18
+
+
+class ParityError(ValueError):
+    """The exported network does not compute what the trained one does."""
+
+
+class _Fused(nn.Module):
+    """Network, temperature and concentration head in one graph."""
+
+    def __init__(self, network: nn.Module, calibration: Calibration) -> None:
+        super().__init__()
+        self.network = network
+        self.inverse_temperature = float(np.exp(-calibration.log_temperature))
+        head = calibration.concentration
+        self.has_head = head is not None
+        if head is not None:
+            self.register_buffer("weight", torch.tensor(head.weight, dtype=torch.float32))
+            self.bias = float(head.bias)
+
+    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
+        logits, features = self.network(image)
+        probs = torch.softmax(logits * self.inverse_temperature, dim=1)
+        differ = 1 - (probs * probs).sum(dim=1)
+        if not self.has_head:
+            return probs, differ
+        a = features @ self.weight + self.bias
+        return probs, a, torch.sigmoid(a) * differ
+
+
+def to_onnx(network: nn.Module, example: Tensor, outputs: list[str]) -> bytes:
+    """Export to ONNX with a dynamic batch, without traces of the machine.
+
+    Args:
+        network: in evaluation mode, one input ``image``.
+        example: (2, C, H, W).
+        outputs: names of its outputs.
+
+    Raises:
+        ParityError: torch exported nothing.
+    """
+    batch = torch.export.Dim("batch", min=1)
+    with warnings.catch_warnings():
+        # torch's exporter calls what torch itself has deprecated
+        warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
+        program = torch.onnx.export(
+            network,
+            (example,),
+            input_names=["image"],
+            output_names=outputs,
+            opset_version=OPSET,
+            dynamo=True,
+            dynamic_shapes=({0: batch},),
+            verbose=False,
+        )
+    if program is None:
+        raise ParityError("torch.onnx.export returned nothing")
+    model: Any = program.model_proto
+    # stack traces name files of this machine, and would make equal inputs give different bytes
+    model.ClearField("metadata_props")
+    graphs = [model.graph, *model.functions]
+    for graph in graphs:
+        graph.ClearField("metadata_props")
+        for node in graph.node:
+            node.ClearField("metadata_props")
+            node.ClearField("doc_string")
+        for value in [*graph.value_info, *getattr(graph, "input", []), *getattr(graph, "output", [])]:
+            if not isinstance(value, str):
+                value.ClearField("metadata_props")
+    for tensor in model.graph.initializer:
+        tensor.ClearField("metadata_props")
+    onnx.checker.check_model(model)
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def check_parity(network: nn.Module, onnx_bytes: bytes, inputs: npt.NDArray[np.float32]) -> dict[str, float]:
+    """Compare ONNX Runtime with torch.
+
+    Args:
+        network: the trained network.
+        onnx_bytes: its export.
+        inputs: (N, C, H, W).
+
+    Returns:
+        Largest difference of probabilities, and of logits relative to the largest |logit|.
+
+    Raises:
+        ParityError: either is beyond its tolerance.
+    """
+    with torch.inference_mode():
+        expected = network(torch.from_numpy(inputs))[0].numpy()
+    session = open_session(onnx_bytes)
+    found = session.run(["logits"], {"image": inputs})[0]
+    probs = float(np.abs(softmax_probs(found) - softmax_probs(expected)).max())
+    logits = float(np.abs(found - expected).max() / np.abs(expected).max())
+    if not (probs <= PROBABILITY_TOLERANCE and logits <= LOGIT_TOLERANCE):
+        raise ParityError(
+            f"the exported network differs from the trained one: probabilities by {probs:.2g} "
+            f"(at most {PROBABILITY_TOLERANCE:g}), logits by {logits:.2g} of the largest (at most {LOGIT_TOLERANCE:g})"
+        )
+    return {"n": len(inputs), "max_probability_difference": probs, "max_relative_logit_difference": logits}
+
+
+def export_run(folder: RunFolder, out: Path, *, fused: bool = False, name: str | None = None) -> Release:
+    """Write the release of a trained and calibrated run.
+
+    Args:
+        folder: finished and calibrated run.
+        out: release folder to make.
+        fused: also write ``fused.onnx``.
+        name: of the release; the run's folder name where left out.
+
+    Returns:
+        The verified release.
+
+    Raises:
+        ValueError: the run is unfinished or not calibrated, parity fails, or the folder is not empty.
+    """
+    config = folder.read_config()
+    if not folder.calibration.is_file():
+        raise ValueError(f"{folder.path}: not calibrated yet; run `secondread calibrate` first")
+    calibration = Calibration.from_dict(read_json(folder.calibration))
+    report = read_json(folder.report)
+    network = load_trained(folder)
+    preprocessing = Preprocessing.from_dict(config["dataset"]["preprocessing"])
+    inputs = preprocessing.normalise(folder.read_examples())
+    example = torch.from_numpy(inputs[:2])
+    files = {"network.onnx": to_onnx(network, example, ["logits", "features"])}
+    parity = check_parity(network, files["network.onnx"], inputs)
+    if fused:
+        head = ["log_concentration"] if calibration.concentration is not None else []
+        outputs = ["class_probs", *head, "disagreement_prob"]
+        files["fused.onnx"] = to_onnx(_Fused(network, calibration).eval(), example, outputs)
+    card = _card(name or folder.path.name, config, report, parity)
+    return write_release(out, files, calibration, card, readme_text(card))
+
+
+def _card(name: str, config: dict[str, Any], report: dict[str, Any], parity: dict[str, float]) -> dict[str, Any]:
+    data = config["dataset"]
+    return {
+        "name": name,
+        "classes": data["classes"],
+        "preprocessing": data["preprocessing"],
+        "network": config["train"]["network"],
+        "seed": config["train"]["seed"],
+        "data": {key: data[key] for key in ("name", "source", "partitions", "split_by")},
+        "licence": data["licence"],
+        "calibration": report["fit"],
+        "disagreement_calibrated": report["disagreement_calibrated"],
+        "held_out": report["held_out"],
+        "n_held_out": report["n_held_out"],
+        "parity": parity,
+        "parent": None,
+        "versions": config["versions"],
+        "limits_of_use": LIMITS_OF_USE,
+    }
+
+
+LIMITS_OF_USE = (
+    "For research. Not a medical device: not to be used for diagnosis or treatment.",
+    "Valid for images like those it was trained on: same stain, microscope, camera, magnification and framing.",
+    "Cells of classes that are not listed get one of the listed classes all the same.",
+)

@@ -1,0 +1,93 @@
+"""The one inference path: ONNX Runtime and calibration, for the service, for evaluation and for export parity."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+from PIL import Image
+
+from ml.artifact import Release, ReleaseError
+from ml.distributions import PredictiveDistribution
+
+#: Images a run of the network at most, in predictions of many images.
+BATCH = 64
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Predictions of N images.
+
+    Attributes:
+        distribution: over the unknown true class probabilities.
+        logits: (N, K) float32, of the network.
+        features: (N, D) float32, of the network.
+    """
+
+    distribution: PredictiveDistribution
+    logits: npt.NDArray[np.float32]
+    features: npt.NDArray[np.float32]
+
+
+def open_session(network: bytes | str, threads: int = 0) -> onnxruntime.InferenceSession:
+    """Open an ONNX network on the best device of the installed runtime.
+
+    Args:
+        network: the file's bytes, or its path.
+        threads: within one run, 0 for all cores.
+    """
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.log_severity_level = 3
+    wanted = ("CUDAExecutionProvider", "CPUExecutionProvider")
+    providers = [name for name in wanted if name in onnxruntime.get_available_providers()]
+    return onnxruntime.InferenceSession(network, options, providers=providers)
+
+
+class Predictor:
+    """A loaded release: images in, predictive distributions out.
+
+    Args:
+        release: verified release.
+        threads: within one run of the network, 0 for all cores.
+    """
+
+    def __init__(self, release: Release, threads: int = 0) -> None:
+        self.release = release
+        try:
+            self.session = open_session(str(release.network), threads)
+            names = [node.name for node in self.session.get_outputs()]
+            if names != ["logits", "features"] or [node.name for node in self.session.get_inputs()] != ["image"]:
+                raise ReleaseError(f"{release.network}: must map image to logits and features, has {names}")
+            side, channels = release.preprocessing.size, release.preprocessing.channels
+            logits, _ = self.run(np.zeros((1, channels, side, side), dtype=np.float32))
+        except ReleaseError:
+            raise
+        except Exception as exc:  # the runtime raises its own unrelated classes
+            raise ReleaseError(f"{release.network}: ONNX Runtime cannot run it: {exc}") from exc
+        if logits.shape[1] != len(release.classes):
+            raise ReleaseError(f"{release.network}: {logits.shape[1]} outputs for {len(release.classes)} classes")
+
+    def run(self, inputs: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Logits (N, K) and features (N, D) of network inputs (N, C, H, W)."""
+        logits, features = self.session.run(["logits", "features"], {"image": inputs})
+        return np.asarray(logits, dtype=np.float32), np.asarray(features, dtype=np.float32)
+
+    def predict(self, images: Sequence[Image.Image]) -> Prediction:
+        """Predict decoded images.
+
+        Raises:
+            ValueError: no image.
+        """
+        if not images:
+            raise ValueError("no image to predict")
+        parts = []
+        for start in range(0, len(images), BATCH):
+            batch = np.stack([self.release.preprocessing(image) for image in images[start : start + BATCH]])
+            parts.append(self.run(batch))
+        logits = np.concatenate([part[0] for part in parts])
+        features = np.concatenate([part[1] for part in parts])
+        return Prediction(self.release.calibration.apply(logits, features), logits, features)

@@ -1,0 +1,111 @@
+"""Predictions of image files: a few as documents, many as a PREDICTIONS table."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ml.artifact import read_release
+from ml.distributions import DirichletCpe
+from ml.predictor import BATCH, Prediction, Predictor
+from ml.preprocess import ImageRejectedError, decode_image
+from ml.tables import TableError, fail_at, read_table, text_column, write_table
+
+_SUFFIXES = {".png", ".jpg", ".jpeg", ".tif", ".tiff"}
+
+
+def _decode_file(path: Path) -> Image.Image:
+    try:
+        return decode_image(path.read_bytes())
+    except (OSError, ImageRejectedError) as exc:
+        raise ValueError(f"{path}: {exc}") from exc
+
+
+def predict_files(release: Path, paths: list[Path]) -> list[dict[str, Any]]:
+    """Predict image files, one document a file.
+
+    Args:
+        release: release folder.
+        paths: image files.
+
+    Returns:
+        Documents with image, class_probs, log_concentration, disagreement_prob, disagreement_calibrated.
+
+    Raises:
+        ValueError: the release or an image cannot be read; the message names the file.
+    """
+    predictor = Predictor(read_release(release))
+    rows = []
+    for path in paths:
+        distribution = predictor.predict([_decode_file(path)]).distribution
+        a = distribution.log_concentration if isinstance(distribution, DirichletCpe) else None
+        rows.append(
+            {
+                "image": str(path),
+                "class_probs": dict(zip(predictor.release.classes, distribution.class_probs[0].tolist(), strict=True)),
+                "log_concentration": None if a is None else float(a[0]),
+                "disagreement_prob": float(distribution.disagreement_probs[0]),
+                "disagreement_calibrated": a is not None,
+            }
+        )
+    return rows
+
+
+def prediction_columns(case_ids: list[str], classes: tuple[str, ...], prediction: Prediction) -> dict[str, Any]:
+    """Columns of a PREDICTIONS table."""
+    distribution = prediction.distribution
+    columns: dict[str, Any] = {"case_id": case_ids}
+    columns |= {f"prob:{name}": distribution.class_probs[:, k] for k, name in enumerate(classes)}
+    if isinstance(distribution, DirichletCpe):
+        columns["log_concentration"] = distribution.log_concentration
+    columns["disagreement_prob"] = distribution.disagreement_probs
+    return columns
+
+
+def _listed_images(images: Path) -> tuple[list[str], list[Path]]:
+    if images.is_dir():
+        paths = sorted(path for path in images.iterdir() if path.suffix.lower() in _SUFFIXES)
+        if not paths:
+            raise TableError(f"{images}: holds no image ({', '.join(sorted(_SUFFIXES))})")
+        case_ids, source = [path.stem for path in paths], images / "*.csv"
+    else:
+        table = read_table(images)
+        case_ids, source = text_column(table, "case_id", images), images
+        paths = [images.parent / name for name in text_column(table, "file", images)]
+    seen = {case: row for row, case in reversed(list(enumerate(case_ids)))}
+    fail_at(source, [seen[case] != row for row, case in enumerate(case_ids)], "case_id", "duplicated case", case_ids)
+    return case_ids, paths
+
+
+def score_images(
+    release: Path, images: Path, out: Path, observer: Callable[[int, int], None] = lambda done, total: None
+) -> int:
+    """Predict a folder of images, or a manifest with columns case_id and file, into a PREDICTIONS table.
+
+    Args:
+        release: release folder.
+        images: folder, or manifest whose files are relative to it.
+        out: table to write.
+        observer: called with images done and in all.
+
+    Returns:
+        The number of predictions.
+
+    Raises:
+        TableError: the manifest cannot be used.
+        ValueError: the release or an image cannot be read.
+    """
+    if out.suffix.lower() not in {".csv", ".parquet"}:
+        raise TableError(f"{out}: the extension must be .csv or .parquet")
+    predictor = Predictor(read_release(release))
+    case_ids, paths = _listed_images(images)
+    parts = []
+    for start in range(0, len(paths), BATCH):
+        prediction = predictor.predict([_decode_file(path) for path in paths[start : start + BATCH]])
+        batch = case_ids[start : start + BATCH]
+        parts.append(prediction_columns(batch, predictor.release.classes, prediction))
+        observer(start + len(batch), len(paths))
+    write_table({name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, out)
+    return len(paths)
