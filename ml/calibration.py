@@ -110,7 +110,7 @@ def _minimise(
     objective: Callable[[FloatArray], tuple[float, FloatArray]], start: FloatArray, what: str
 ) -> tuple[FloatArray, int]:
     with threadpool_limits(1, "blas"):  # two threads make products this small four times slower
-        found = minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 5000, "maxfun": 20000})
+        found = minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 2000, "maxfun": 5000})
     if not (found.success and np.isfinite(found.fun)):
         raise FitError(f"the fit of the {what} did not converge after {found.nit} iterations: {found.message}")
     return np.asarray(found.x, dtype=np.float64), int(found.nit)
@@ -306,17 +306,28 @@ def _choose_head(
     fit: npt.NDArray[np.bool_],
     cv: npt.NDArray[np.bool_],
 ) -> tuple[ConcentrationHead, dict[str, Any]]:
-    """Candidates from the free head to a constant one; the best on the cv part is kept, a = 0 if none helps."""
+    """Candidates from the free head to a constant one; the best on the cv part is kept, a = 0 if none helps.
+
+    Raises:
+        FitError: no candidate converged.
+    """
 
     def cv_loss(head: ConcentrationHead) -> float:
         return concentration_loss(probs[cv], counts[cv], head(features[cv]), penalty=0.0)[0]
 
     start = ConcentrationHead(np.zeros(features.shape[1]), 0.0)
-    best, best_loss, chosen, losses = start, cv_loss(start), "start", {}
+    best, best_loss, chosen = start, cv_loss(start), "start"
+    losses: dict[str, float | None] = {}
     for ridge in (*RIDGE_CANDIDATES, None):
         name = "constant" if ridge is None else f"ridge {ridge:g}"
-        head, _ = fit_concentration(features[fit], probs[fit], counts[fit], ridge=ridge)
-        losses[name] = cv_loss(head)
-        if losses[name] < best_loss:
-            best, best_loss, chosen = head, losses[name], name
+        try:
+            head, _ = fit_concentration(features[fit], probs[fit], counts[fit], ridge=ridge)
+        except FitError:  # with few cases for many features the free head has no well-defined optimum
+            losses[name] = None
+            continue
+        loss = losses[name] = cv_loss(head)
+        if loss < best_loss:
+            best, best_loss, chosen = head, loss, name
+    if all(loss is None for loss in losses.values()):
+        raise FitError("no fit of the concentration head converged")
     return best, {"cv_before": cv_loss(start), "cv_after": best_loss, "chosen": chosen, "candidates": losses}

@@ -6,6 +6,7 @@ the command that needs them, so that ``--help`` answers at once.
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -274,17 +275,24 @@ def metrics_table(document: dict[str, Any]) -> str:
     return "\n".join(lines + [f"warning: {text}" for text in document["warnings"]])
 
 
-def run_command(command: typer.Typer) -> None:
+def run_command(command: typer.Typer, explain: Callable[[Exception], str | None] = lambda exc: None) -> None:
     """Run the command line; a failure is one line on stderr and exit status 1.
+
+    Args:
+        command: the command line.
+        explain: one line for further errors that a person may meet, None for a defect.
 
     Raises:
         SystemExit: always, with the exit status.
     """
     try:
         command()
-    except (ValueError, OSError) as exc:
-        say("secondread: " + " ".join(str(exc).split()))
-        raise SystemExit(1) from exc
     except KeyboardInterrupt as exc:
         say("secondread: interrupted")
         raise SystemExit(130) from exc
+    except Exception as exc:
+        line = str(exc) if isinstance(exc, ValueError | OSError) else explain(exc)
+        if line is None:
+            raise
+        say("secondread: " + " ".join(line.split()))
+        raise SystemExit(1) from exc

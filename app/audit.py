@@ -1,0 +1,82 @@
+"""Append-only, hash-chained audit events, written in the transaction of what they tell of.
+
+Each digest is HMAC-SHA256(key, previous digest ‖ canonical JSON of the event): a changed, removed or
+reordered event breaks the chain, and the head in a table of its own shows a cut tail.
+"""
+
+import hashlib
+import hmac
+import json
+from typing import Any
+
+from asgi_correlation_id import correlation_id
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.tables import AuditEvent, AuditHead, now
+
+GENESIS = "0" * 64
+
+
+def _digest(key: bytes, previous: str, event: AuditEvent) -> str:
+    document = {
+        "sequence": event.sequence,
+        "created_at": event.created_at.isoformat(),
+        "actor": event.actor,
+        "action": event.action,
+        "object": event.object,
+        "details": event.details,
+        "reason": event.reason,
+        "request_id": event.request_id,
+    }
+    canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hmac.new(key, previous.encode() + canonical.encode(), hashlib.sha256).hexdigest()
+
+
+def record(
+    session: Session,
+    key: bytes,
+    *,
+    actor: str,
+    action: str,
+    object_id: object,
+    details: dict[str, Any] | None = None,
+    reason: str | None = None,
+) -> AuditEvent:
+    """Append an event to the chain; call it last, because it holds the chain's lock until the commit."""
+    head = session.execute(select(AuditHead).where(AuditHead.id == 1).with_for_update()).scalar_one()
+    event = AuditEvent(
+        sequence=head.sequence + 1,
+        created_at=now(),
+        actor=actor,
+        action=action,
+        object=str(object_id),
+        details=details or {},
+        reason=reason,
+        request_id=correlation_id.get(),
+    )
+    event.digest = _digest(key, head.digest, event)
+    session.add(event)
+    head.sequence, head.digest = event.sequence, event.digest
+    session.flush()
+    return event
+
+
+def verify(session: Session, key: bytes) -> tuple[int, list[str]]:
+    """Check the whole chain.
+
+    Returns:
+        Number of events, and a sentence for each fault found.
+    """
+    previous, expected, faults = GENESIS, 1, []
+    for event in session.execute(select(AuditEvent).order_by(AuditEvent.sequence)).scalars().yield_per(1000):
+        if event.sequence != expected:
+            faults.append(f"audit event {expected} is missing")
+            expected = event.sequence
+        if not hmac.compare_digest(event.digest, _digest(key, previous, event)):
+            faults.append(f"audit event {event.sequence} was changed, or one before it was removed")
+        previous, expected = event.digest, expected + 1
+    head = session.execute(select(AuditHead)).scalar_one()
+    if (head.sequence, head.digest) != (expected - 1, previous):
+        faults.append(f"the audit chain ends at {expected - 1}, its head says {head.sequence}")
+    return expected - 1, faults

@@ -1,0 +1,131 @@
+"""The guard of every route. A route without one stops the start-up."""
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from fastapi import FastAPI, Request
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+from starlette.routing import Mount
+
+from app.auth.principal import SCOPES, Principal
+from app.auth.service import principal_of_cookie, principal_of_key, touch_session
+from app.database import Database
+from app.errors import CrossSite, Forbidden, Unauthenticated
+
+COOKIE, SECURE_COOKIE = "sr_session", "__Host-sr_session"
+_SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
+
+
+def session_token(request: Request) -> str | None:
+    """Token of the request's session cookie."""
+    return request.cookies.get(SECURE_COOKIE) or request.cookies.get(COOKIE)
+
+
+def refuse_cross_site(request: Request) -> None:
+    """Refuse a form or script of another site that rides on a signed-in browser.
+
+    Raises:
+        CrossSite: the browser says the request comes from elsewhere.
+    """
+    site = request.headers.get("sec-fetch-site")
+    origin = request.headers.get("origin")
+    if site is not None and site not in {"same-origin", "none"}:
+        raise CrossSite("the request comes from another site")
+    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+        raise CrossSite("the request comes from another site")
+
+
+def identify(request: Request) -> Principal | None:
+    """Caller of a request, None for nobody.
+
+    Raises:
+        Unauthenticated: credentials that are not valid.
+    """
+    database: Database = request.app.state.database
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        with database.read() as session:
+            return principal_of_key(session, token.strip())
+    if scheme:
+        raise Unauthenticated("use the scheme Bearer with an API key")
+    cookie = session_token(request)
+    if cookie is None:
+        return None
+    with database.read() as session:
+        principal, session_id, write_back = principal_of_cookie(session, cookie)
+    if request.method not in _SAFE_METHODS:
+        refuse_cross_site(request)
+    if write_back:
+        with database.write() as session:
+            touch_session(session, session_id)
+    return principal
+
+
+class Policy:
+    """Dependency that lets callers with one of the scopes through, or everybody.
+
+    Args:
+        scopes: any of them suffices; none at all makes the route public.
+    """
+
+    def __init__(self, *scopes: str) -> None:
+        unknown = set(scopes) - set(SCOPES)
+        if unknown:
+            raise ValueError(f"unknown scopes {sorted(unknown)}")
+        self.scopes = frozenset(scopes)
+
+    def __call__(self, request: Request) -> Principal | None:
+        """Caller of a request.
+
+        Raises:
+            Unauthenticated: nobody known is calling.
+            Forbidden: the caller has none of the scopes.
+        """
+        if not self.scopes:
+            return None
+        principal = identify(request)
+        if principal is None:
+            raise Unauthenticated("send an API key as `Authorization: Bearer …`, or sign in")
+        if not principal.scopes & self.scopes:
+            raise Forbidden("your role does not allow this")
+        return principal
+
+
+#: For routes that everybody may use.
+public = Policy()
+
+
+def _dependants(dependant: Dependant) -> Iterator[Dependant]:
+    yield dependant
+    for inner in dependant.dependencies:
+        yield from _dependants(inner)
+
+
+def policy_of(route: APIRoute) -> Policy | None:
+    """Guard of a route."""
+    guards = [d.call for d in _dependants(route.dependant) if isinstance(d.call, Policy)]
+    return guards[0] if guards else None
+
+
+def walk_routes(app: FastAPI) -> Iterator[APIRoute]:
+    """Every route of the application, however it was included."""
+    pending: list[Any] = list(app.routes)
+    while pending:
+        route = pending.pop(0)
+        if isinstance(route, APIRoute):
+            yield route
+        elif not isinstance(route, Mount):
+            pending.extend(getattr(getattr(route, "original_router", route), "routes", []))
+
+
+def require_policies(app: FastAPI) -> None:
+    """Refuse to start with a route that nobody guards.
+
+    Raises:
+        RuntimeError: such a route exists.
+    """
+    bare = [f"{sorted(route.methods or ())} {route.path}" for route in walk_routes(app) if policy_of(route) is None]
+    if bare:
+        raise RuntimeError(f"routes without a policy: {', '.join(bare)}")

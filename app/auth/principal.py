@@ -1,0 +1,42 @@
+"""Who is calling, and what they may do: every role is a set of scopes, a service key names its own."""
+
+import uuid
+from dataclasses import dataclass
+
+SCOPES = {
+    "predict": "predict images without storing them",
+    "cases:read": "read cases, images, predictions, posteriors and labels",
+    "cases:write": "store cases",
+    "reads:own": "see images, give labels, and see one's own cases after committing",
+    "labels:write": "store labels of named annotators of an outside system",
+    "metrics:read": "read metrics and releases",
+}
+_VIEWER = frozenset({"predict", "cases:read", "metrics:read"})
+ROLE_SCOPES = {
+    "viewer": _VIEWER,
+    "annotator": frozenset({"reads:own"}),
+    "admin": _VIEWER | {"cases:write"},
+    "service": frozenset[str](),
+}
+
+
+@dataclass(frozen=True)
+class Principal:
+    """The caller of a request.
+
+    Attributes:
+        account_id: account.
+        name: of the account.
+        role: viewer, annotator, admin or service.
+        scopes: what it may do.
+    """
+
+    account_id: uuid.UUID
+    name: str
+    role: str
+    scopes: frozenset[str]
+
+    @property
+    def blind(self) -> bool:
+        """Whether predictions and others' labels are hidden from this caller until it has committed its own."""
+        return "reads:own" in self.scopes and "cases:read" not in self.scopes

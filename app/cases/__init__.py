@@ -1,0 +1,1 @@
+"""Cases: upload, image, stored predictions."""

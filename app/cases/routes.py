@@ -1,0 +1,113 @@
+"""HTTP routes of predictions and cases."""
+
+import uuid
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Response
+
+from app.auth.policy import Policy
+from app.auth.principal import Principal
+from app.blindness import ensure_revealed
+from app.cases import queries, service
+from app.cases.schemas import CaseIn, CaseOut, CasesOut
+from app.cases.uploads import case_form, image_bytes, upload_schema
+from app.context import Parts
+from app.database import Reader, Writer
+from app.errors import (
+    BadRequest,
+    BlindReadPending,
+    NotFound,
+    OtherImage,
+    StorageFull,
+    TooLarge,
+    UnsupportedImage,
+    responses,
+)
+from app.idempotency import once, request_digest, required_key
+from app.schemas import PredictionOut
+
+router = APIRouter(tags=["cases"])
+_UPLOAD_ERRORS = (BadRequest, TooLarge, UnsupportedImage)
+
+
+@router.post(
+    "/v1/predictions",
+    responses=responses(*_UPLOAD_ERRORS),
+    openapi_extra=upload_schema(case=False),
+    dependencies=[Depends(Policy("predict"))],
+)
+def predict(context: Parts, data: Annotated[bytes, Depends(image_bytes)]) -> PredictionOut:
+    """Predict an image without storing it: multipart field ``image``, or the raw body."""
+    return service.stateless_prediction(context, data)
+
+
+def _prepared(
+    context: Parts,
+    principal: Annotated[Principal, Depends(Policy("cases:write"))],
+    key: Annotated[str, Depends(required_key)],
+    form: Annotated[tuple[CaseIn, bytes], Depends(case_form)],
+) -> service.NewCase:
+    """Decode, predict and store the image before the writing transaction begins."""
+    return service.prepare_case(context, *form)
+
+
+@router.post(
+    "/v1/cases",
+    status_code=201,
+    response_model=CaseOut,
+    responses={
+        200: {"model": CaseOut, "description": "The case was there already."},
+        **responses(*_UPLOAD_ERRORS, OtherImage, StorageFull),
+    },
+    openapi_extra=upload_schema(case=True),
+)
+def add_case(
+    context: Parts,
+    principal: Annotated[Principal, Depends(Policy("cases:write"))],
+    key: Annotated[str, Depends(required_key)],
+    new: Annotated[service.NewCase, Depends(_prepared)],
+    session: Writer,
+) -> Response:
+    """Store an image as a case, with its prediction."""
+    digest = request_digest("POST /v1/cases", new.fields.model_dump(), new.upload.sha256)
+    return once(session, principal, key, digest, lambda: service.store_case(session, context, principal, new))
+
+
+@router.get("/v1/cases", responses=responses(), dependencies=[Depends(Policy("cases:read"))])
+def list_cases(
+    context: Parts,
+    session: Reader,
+    cursor: Annotated[str | None, Query(max_length=100)] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> CasesOut:
+    """A page of cases, newest first."""
+    return service.list_cases(session, context, cursor, limit)
+
+
+@router.get("/v1/cases/{case_id}", responses=responses(NotFound, BlindReadPending))
+def get_case(
+    case_id: uuid.UUID,
+    context: Parts,
+    principal: Annotated[Principal, Depends(Policy("cases:read", "reads:own"))],
+    session: Reader,
+) -> CaseOut:
+    """A case with its prediction; an annotator sees it after committing its own label."""
+    case = queries.case_by_id(session, case_id)
+    ensure_revealed(session, principal, case_id)
+    return service.case_out(session, context, case, queries.latest_prediction(session, case_id))
+
+
+@router.get(
+    "/v1/cases/{case_id}/image",
+    response_class=Response,
+    responses={
+        200: {"content": {"image/png": {"schema": {"type": "string", "format": "binary"}}}},
+        **responses(NotFound),
+    },
+    dependencies=[Depends(Policy("cases:read", "reads:own"))],
+)
+def get_image(case_id: uuid.UUID, context: Parts, session: Reader) -> Response:
+    """The stored pixels as PNG, without metadata."""
+    case = queries.case_by_id(session, case_id)
+    headers = {"Cache-Control": "private, max-age=86400, immutable", "Content-Disposition": "inline"}
+    return Response(context.images.get(case.stored_sha256), media_type="image/png", headers=headers)

@@ -1,0 +1,51 @@
+"""What the routes of cases accept and answer."""
+
+import json
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from app.schemas import In, Line, Out, PredictionOut
+
+
+def _json_object(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (json.JSONDecodeError, RecursionError) as exc:
+        raise ValueError("must be a JSON object of texts") from exc
+
+
+class CaseIn(In):
+    """Fields that come with the image of a case."""
+
+    external_id: Line
+    patient: Line | None = None
+    site: Line | None = None
+    metadata: Annotated[dict[Line, Line], BeforeValidator(_json_object), Field(max_length=20, default_factory=dict)]
+
+
+class CaseOut(Out):
+    """A case with its prediction."""
+
+    id: str
+    external_id: str
+    patient: str | None
+    site: str | None
+    metadata: dict[str, str]
+    width: int
+    height: int
+    partition: str
+    same_image_as: str | None
+    created_at: datetime
+    n_labels: int
+    prediction: PredictionOut
+
+
+class CasesOut(Out):
+    """A page of cases; ``next_cursor`` leads to the next one."""
+
+    items: list[CaseOut]
+    next_cursor: str | None

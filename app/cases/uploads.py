@@ -1,0 +1,81 @@
+"""Reading an uploaded image: a multipart field ``image``, or the raw body."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+
+from app.cases.schemas import CaseIn
+from app.errors import BadRequest, Invalid
+
+_MAX_FILES, _MAX_FIELDS, _MAX_PART = 1, 10, 64 * 1024
+_IMAGE_TYPES = ["image/png", "image/jpeg", "image/tiff", "application/octet-stream"]
+
+
+@dataclass(frozen=True)
+class Form:
+    """A parsed multipart body."""
+
+    image: bytes
+    fields: dict[str, str]
+
+
+async def _multipart(request: Request) -> Form:
+    try:
+        form = await request.form(max_files=_MAX_FILES, max_fields=_MAX_FIELDS, max_part_size=_MAX_PART)
+    except HTTPException as exc:
+        raise BadRequest("the multipart body cannot be read, or has too many or too large parts") from exc
+    image = form.get("image")
+    if not isinstance(image, UploadFile):
+        raise Invalid("send the image as a file in the multipart field `image`")
+    data = await image.read()
+    fields = {name: value for name, value in form.items() if name != "image" and isinstance(value, str)}
+    await form.close()
+    return Form(data, fields)
+
+
+def _is_multipart(request: Request) -> bool:
+    return request.headers.get("content-type", "").lower().startswith("multipart/form-data")
+
+
+async def image_bytes(request: Request) -> bytes:
+    """The uploaded image, from a multipart field or the raw body."""
+    return (await _multipart(request)).image if _is_multipart(request) else await request.body()
+
+
+async def case_form(request: Request) -> tuple[CaseIn, bytes]:
+    """Fields and image of a case.
+
+    Raises:
+        Invalid: the body is not multipart.
+        RequestValidationError: a field is missing or not acceptable.
+    """
+    if not _is_multipart(request):
+        raise Invalid("send multipart/form-data with the fields image and external_id")
+    form = await _multipart(request)
+    try:
+        return CaseIn.model_validate(form.fields), form.image
+    except ValidationError as exc:
+        errors = [e | {"loc": ("body", *e["loc"])} for e in exc.errors(include_input=False, include_context=False)]
+        raise RequestValidationError(errors) from exc
+
+
+def upload_schema(*, case: bool) -> dict[str, Any]:
+    """OpenAPI of the request body."""
+    binary = {"type": "string", "format": "binary"}
+    properties: dict[str, Any] = {"image": binary}
+    required = ["image"]
+    if case:
+        text = {"type": "string", "minLength": 1, "maxLength": 200}
+        metadata = {"type": "string", "description": "JSON object of at most 20 texts"}
+        properties |= {"external_id": text, "patient": text, "site": text, "metadata": metadata}
+        required.append("external_id")
+    multipart = {"schema": {"type": "object", "properties": properties, "required": required}}
+    content: dict[str, Any] = {"multipart/form-data": multipart}
+    if not case:
+        content |= {kind: {"schema": binary} for kind in _IMAGE_TYPES}
+    return {"requestBody": {"required": True, "content": content}}

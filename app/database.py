@@ -1,0 +1,115 @@
+"""Engine, sessions and the only commit.
+
+A request that writes gets one session from ``get_session``, committed before its answer is sent; a request
+that reads gets ``get_reader``. On SQLite a writing transaction begins IMMEDIATE: a deferred one that reads
+first fails with "database is locked" as soon as two of them meet.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.orm import Session
+
+# versions in which a write-ahead log can lose a reset and corrupt the database, and those with the fix
+_WAL_BUG = ((3, 7, 0), (3, 51, 3))
+_WAL_FIXED_BRANCHES = {(3, 50): 7, (3, 44): 6}
+
+
+def sqlite_module() -> ModuleType:
+    """The newest SQLite at hand: the wheel's where it is installed, else Python's own."""
+    try:
+        from pysqlite3 import dbapi2
+    except ImportError:
+        return sqlite3
+    return dbapi2 if dbapi2.sqlite_version_info > sqlite3.sqlite_version_info else sqlite3
+
+
+def wal_is_safe(version: tuple[int, ...]) -> bool:
+    """Whether this SQLite is free of the WAL-reset bug (fixed in 3.51.3, 3.50.7 and 3.44.6).
+
+    >>> wal_is_safe((3, 40, 1)), wal_is_safe((3, 50, 7)), wal_is_safe((3, 51, 3))
+    (False, True, True)
+    """
+    low, high = _WAL_BUG
+    if not low <= version < high:
+        return True
+    return version[2] >= _WAL_FIXED_BRANCHES.get((version[0], version[1]), 10**6)
+
+
+def make_engine(url: str) -> Engine:
+    """Engine for SQLite or PostgreSQL, with the settings that durability and fairness need."""
+    if url.startswith("sqlite"):
+        module = sqlite_module()
+        engine = create_engine(url, module=module, connect_args={"timeout": 5, "check_same_thread": False})
+        mode = "WAL" if wal_is_safe(module.sqlite_version_info) else "DELETE"
+
+        def prepare(connection: Any, _: Any) -> None:
+            connection.isolation_level = None  # transactions are begun below
+            cursor = connection.cursor()
+            for pragma in (f"journal_mode={mode}", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000"):
+                cursor.execute(f"PRAGMA {pragma}")
+            cursor.close()
+
+        def begin(connection: Connection) -> None:
+            connection.exec_driver_sql(connection.get_execution_options().get("sqlite_begin", "BEGIN"))
+
+        event.listen(engine, "connect", prepare)
+        event.listen(engine, "begin", begin)
+        return engine
+    limits = "-c statement_timeout=5000 -c lock_timeout=2000 -c idle_in_transaction_session_timeout=10000"
+    options = f"{limits} -c synchronous_commit=on -c timezone=UTC"
+    return create_engine(url, pool_pre_ping=True, pool_size=10, max_overflow=30, connect_args={"options": options})
+
+
+class Database:
+    """Sessions on one engine.
+
+    Args:
+        url: SQLAlchemy URL of SQLite or PostgreSQL.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.engine = make_engine(url)
+        self._writing = self.engine.execution_options(sqlite_begin="BEGIN IMMEDIATE")
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """Session whose changes are committed at the end, or rolled back on any error."""
+        with Session(self._writing, expire_on_commit=False) as session:
+            yield session
+            session.commit()
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """Session for reading; nothing it changes is kept."""
+        with Session(self.engine, autoflush=False) as session:
+            yield session
+
+    def ping(self) -> None:
+        """Ask the database for an answer."""
+        with self.engine.connect() as connection:
+            connection.execute(text("SELECT 1"))
+
+
+def get_session(request: Request) -> Iterator[Session]:
+    """Writing session of a request, committed before the answer goes out."""
+    database: Database = request.app.state.database
+    with database.write() as session:
+        yield session
+
+
+def get_reader(request: Request) -> Iterator[Session]:
+    """Reading session of a request."""
+    database: Database = request.app.state.database
+    with database.read() as session:
+        yield session
+
+
+#: With FastAPI's default scope a commit that fails would come after a 200 had been sent.
+Writer = Annotated[Session, Depends(get_session, scope="function")]
+Reader = Annotated[Session, Depends(get_reader, scope="function")]

@@ -1,0 +1,130 @@
+"""A service filled with simulated cells by the real pipeline: train, calibrate, export, upload, label.
+
+Doing it again adds nothing that is there and loses nothing.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+import numpy as np
+from PIL import Image
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.auth import service as auth
+from app.auth.principal import Principal
+from app.cases.schemas import CaseIn
+from app.cases.service import prepare_case, store_case
+from app.context import Context
+from app.reads.schemas import LabelIn
+from app.reads.service import submit_label
+from app.releases.queries import champion
+from app.releases.service import add_release
+from app.tables import Account, Case
+from ml.datasets.annotators import AnnotatorPool
+from ml.datasets.cells import SimulatedCell, simulate_cell
+from ml.datasets.cells_morphology import CLASSES
+from ml.preprocess import encode_png
+
+#: Accounts of the demo and their roles.
+PEOPLE = {"admin": "admin", "viewer": "viewer", "annotator-1": "annotator", "annotator-2": "annotator"}
+TRAINING_CELLS, EPOCHS = 1500, 7
+CASES, LABELLED, PICTURE_PX = 60, 40, 240
+# the training cells are those of seed 0
+_SEED = 2021
+_ROBOT = "demo"
+
+Say = Callable[[str], None]
+
+
+def ensure_release(context: Context, say: Say) -> None:
+    """Train, calibrate and export a release on simulated cells, unless one is served."""
+    with context.database.read() as session:
+        if champion(session) is not None:
+            return
+    source = context.settings.home / "demo" / "release"
+    if not (source / "card.json").is_file():
+        _train(context.settings.home / "demo" / "run", source, say)
+    with context.database.write() as session:
+        add_release(session, context.secret, source, context.settings.releases_folder)
+
+
+def _train(run: Path, out: Path, say: Say) -> None:
+    import torch
+
+    from ml.calibrate import calibrate_run
+    from ml.datasets.cells import load_cells
+    from ml.export import export_run
+    from ml.run_folder import RunFolder, TrainConfig
+    from ml.train import choose_precision, train
+
+    device = torch.device("cpu")
+    config = TrainConfig(
+        data="cells",
+        data_options={"count": TRAINING_CELLS, "seed": 0},
+        network="compact",
+        epochs=EPOCHS,
+        batch_size=64,
+        learning_rate=2e-3,
+        warmup_epochs=1,
+        decay_epochs=(4, 6),
+        patience=EPOCHS,
+        seed=0,
+        precision=choose_precision("auto", device),
+        compiled=False,
+        backbone_weights=None,
+    )
+    say(f"demo: simulating {TRAINING_CELLS:,} stained white cells")
+    dataset = load_cells(TRAINING_CELLS, seed=0)
+    folder = RunFolder(run)
+    say(f"demo: training on {dataset.rows('train').size:,} of them, {EPOCHS} epochs")
+    train(dataset, config, folder, device=device)
+    say("demo: calibrating class and disagreement probabilities")
+    calibrate_run(folder, method="temperature", alpha=True)
+    say("demo: exporting the release")
+    export_run(folder, out, name="demo cells")
+
+
+def ensure_accounts(session: Session, context: Context) -> None:
+    """Accounts of the demo, the uploading robot included, and an API key in HOME/demo/api_key."""
+    present = set(session.execute(select(Account.name)).scalars())
+    for name, role in {**PEOPLE, _ROBOT: "service"}.items():
+        if name not in present:
+            auth.add_account(session, context.secret, name, role)
+    path = context.settings.home / "demo" / "api_key"
+    if not path.is_file():
+        _, token = auth.add_key(session, context.secret, "admin", [])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        path.write_text(token + "\n")
+
+
+def ensure_cases(context: Context, say: Say) -> None:
+    """Upload simulated cells of new patients; three outside annotators have read most of them."""
+    with context.database.read() as session:
+        if session.execute(select(Case.id).limit(1)).first() is not None:
+            return
+        robot = session.execute(select(Account).where(Account.name == _ROBOT)).scalar_one()
+        classes = {info.code for info in CLASSES}
+        served = context.inference.served(session).predictor.release.classes
+    if set(served) != classes:
+        return  # another release is served here: its cases come from its lab
+    scopes = frozenset({"cases:write", "labels:write"})
+    principal = Principal(robot.id, robot.name, robot.role, scopes)
+    say(f"demo: uploading {CASES} cells and the labels of three annotators")
+    cells = [simulate_cell(17 * index, seed=_SEED, size=PICTURE_PX) for index in range(CASES)]
+    _, labels = AnnotatorPool(3).read(np.stack([c.true_probs for c in cells]), 3, np.random.default_rng(_SEED))
+    for index, cell in enumerate(cells):
+        given = [CLASSES[k].code for k in labels[index]] if index < LABELLED else []
+        _upload(context, principal, cell, given)
+
+
+def _upload(context: Context, principal: Principal, cell: SimulatedCell, labels: list[str]) -> None:
+    fields = CaseIn(external_id=cell.case_id, patient=cell.patient, site="demo", metadata={})
+    new = prepare_case(context, fields, encode_png(Image.fromarray(cell.pixels)))
+    with context.database.write() as session:
+        _, case = store_case(session, context, principal, new)
+        for number, code in enumerate(labels):
+            body = LabelIn(label=code, annotator=f"reader {'ABC'[number]}", blind=True)
+            submit_label(session, context, principal, UUID(case.id), body)

@@ -1,0 +1,267 @@
+"""Errors of the service, answered as RFC 9457 problem documents.
+
+::
+
+    Problem                     status, stable type, title; detail says what to do
+    ├── BadRequest              400  bad-request
+    │   └── KeyMissing          400  idempotency-key-missing
+    ├── Unauthenticated         401  unauthenticated
+    ├── Forbidden               403  forbidden
+    │   ├── BlindReadPending    403  blind-read-pending
+    │   └── CrossSite           403  cross-site-request
+    ├── NotFound                404  not-found
+    ├── Conflict                409  conflict
+    │   ├── AlreadyLabelled     409  already-labelled
+    │   └── OtherImage          409  external-id-taken
+    ├── TooLarge                413  too-large
+    ├── UnsupportedImage        415  unsupported-image
+    ├── Invalid                 422  invalid
+    │   ├── BrokenImage         422  broken-image
+    │   └── KeyReused           422  idempotency-key-reused
+    ├── Overloaded              429  overloaded           Retry-After
+    ├── Unavailable             503  unavailable          Retry-After
+    │   └── NoRelease           503  no-release           Retry-After
+    └── StorageFull             507  storage-full
+"""
+
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.encoders import jsonable_encoder
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel
+from sqlalchemy.exc import DBAPIError, OperationalError
+from starlette.exceptions import HTTPException
+
+PROBLEM_JSON = "application/problem+json"
+TYPE_PREFIX = "urn:secondread:problem:"
+
+
+class ProblemDocument(BaseModel):
+    """RFC 9457 problem document."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    errors: list[dict[str, Any]] | None = None
+
+
+class Problem(Exception):
+    """An error that a caller may see.
+
+    Args:
+        detail: what was wrong and what to do; must not repeat the caller's input.
+    """
+
+    status = 500
+    code = "internal"
+    title = "Internal error"
+    retry_after: int | None = None
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+
+class BadRequest(Problem):
+    """The request cannot be understood."""
+
+    status, code, title = 400, "bad-request", "Bad request"
+
+
+class KeyMissing(BadRequest):
+    """A POST that stores something came without an Idempotency-Key."""
+
+    code, title = "idempotency-key-missing", "Idempotency-Key missing"
+
+
+class Unauthenticated(Problem):
+    """Nobody known is calling."""
+
+    status, code, title = 401, "unauthenticated", "Not signed in"
+
+
+class Forbidden(Problem):
+    """The caller may not do this."""
+
+    status, code, title = 403, "forbidden", "Not allowed"
+
+
+class BlindReadPending(Forbidden):
+    """An annotator asks for what would unblind a read that is still to be made."""
+
+    code, title = "blind-read-pending", "Blind read pending"
+
+
+class CrossSite(Forbidden):
+    """A browser sent a form from another site."""
+
+    code, title = "cross-site-request", "Cross-site request"
+
+
+class NotFound(Problem):
+    """There is no such thing, or the caller may not know of it."""
+
+    status, code, title = 404, "not-found", "Not found"
+
+
+class Conflict(Problem):
+    """The request contradicts what is stored."""
+
+    status, code, title = 409, "conflict", "Conflict"
+
+
+class AlreadyLabelled(Conflict):
+    """An annotator labels a case twice."""
+
+    code, title = "already-labelled", "Already labelled"
+
+
+class OtherImage(Conflict):
+    """An external id is taken by another image."""
+
+    code, title = "external-id-taken", "External id belongs to another image"
+
+
+class TooLarge(Problem):
+    """The body or the picture is too large."""
+
+    status, code, title = 413, "too-large", "Too large"
+
+
+class UnsupportedImage(Problem):
+    """Not an image format that is read here."""
+
+    status, code, title = 415, "unsupported-image", "Unsupported image"
+
+
+class Invalid(Problem):
+    """A value is not acceptable."""
+
+    status, code, title = 422, "invalid", "Invalid request"
+
+
+class BrokenImage(Invalid):
+    """An image of a known format that cannot be decoded or used."""
+
+    code, title = "broken-image", "Unusable image"
+
+
+class KeyReused(Invalid):
+    """An Idempotency-Key was used before for another request."""
+
+    code, title = "idempotency-key-reused", "Idempotency-Key used for another request"
+
+
+class Overloaded(Problem):
+    """Too many requests wait."""
+
+    status, code, title, retry_after = 429, "overloaded", "Too many requests", 2
+
+
+class Unavailable(Problem):
+    """A part of the service cannot answer just now."""
+
+    status, code, title, retry_after = 503, "unavailable", "Unavailable", 5
+
+
+class NoRelease(Unavailable):
+    """No release is served yet."""
+
+    code, title = "no-release", "No release"
+
+
+class StorageFull(Problem):
+    """Too little space is left for uploads."""
+
+    status, code, title = 507, "storage-full", "Storage full"
+
+
+#: Errors that any route under /v1 may answer.
+COMMON: tuple[type[Problem], ...] = (Unauthenticated, Forbidden, Invalid, Overloaded, Unavailable)
+
+
+def responses(*problems: type[Problem]) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI entries of a route's errors, the common ones included."""
+    found: dict[int | str, dict[str, Any]] = {}
+    for problem in (*COMMON, *problems):
+        entry = found.setdefault(problem.status, {"model": ProblemDocument, "description": ""})
+        entry["description"] = ", ".join(part for part in (entry["description"], problem.code) if part)
+        entry["content"] = {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}}
+        if problem.retry_after is not None:
+            entry["headers"] = {"Retry-After": {"schema": {"type": "integer"}, "description": "seconds"}}
+    return found
+
+
+def problem_response(problem: Problem, errors: list[dict[str, Any]] | None = None) -> JSONResponse:
+    """Answer a problem."""
+    document: dict[str, Any] = {
+        "type": TYPE_PREFIX + problem.code,
+        "title": problem.title,
+        "status": problem.status,
+        "detail": problem.detail,
+    }
+    if errors is not None:
+        document["errors"] = errors
+    headers = {} if problem.retry_after is None else {"Retry-After": str(problem.retry_after)}
+    if problem.status == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse(document, problem.status, headers, PROBLEM_JSON)
+
+
+def _printable(value: Any) -> Any:
+    """Names as UTF-8 can carry them: a lone surrogate in a key would break the answer."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+
+
+def _on_problem(request: Request, exc: Exception) -> Response:
+    problem = exc if isinstance(exc, Problem) else Problem("unexpected")
+    render: PageRenderer | None = request.app.state.problem_page
+    page = None if render is None else render(request, problem)
+    return problem_response(problem) if page is None else page
+
+
+def _on_validation(request: Request, exc: Exception) -> Response:
+    """Say where and what, never repeat the input."""
+    found = exc.errors() if isinstance(exc, RequestValidationError) else []
+    errors = [{"where": [_printable(part) for part in e["loc"]], "what": _printable(e["msg"])} for e in found]
+    return problem_response(Invalid("one or more values are not acceptable; see errors"), jsonable_encoder(errors))
+
+
+_PHRASES: dict[int, type[Problem]] = {p.status: p for p in (BadRequest, NotFound, TooLarge, Invalid, Unauthenticated)}
+
+
+def _on_http(request: Request, exc: Exception) -> Response:
+    status = exc.status_code if isinstance(exc, HTTPException) else 500
+    kind = _PHRASES.get(status)
+    problem = Problem(HTTPStatus(status).phrase) if kind is None else kind(HTTPStatus(status).phrase)
+    if kind is None:
+        problem.status, problem.title = status, HTTPStatus(status).phrase
+        problem.code = HTTPStatus(status).phrase.lower().replace(" ", "-")
+    response = _on_problem(request, problem)
+    response.headers.update(getattr(exc, "headers", None) or {})
+    return response
+
+
+def _on_database(request: Request, exc: Exception) -> Response:
+    """A database that is away, locked or full is a reason to try again; anything else is a defect."""
+    if isinstance(exc, OperationalError) or (isinstance(exc, DBAPIError) and exc.connection_invalidated):
+        return _on_problem(request, Unavailable("the database cannot answer just now; try again"))
+    raise exc
+
+
+#: Draws a problem as a page where a person asked for one, else returns None.
+PageRenderer = Callable[[Request, Problem], Response | None]
+
+
+def install(app: FastAPI, problem_page: PageRenderer | None = None) -> None:
+    """Answer every error of the tree, of validation and of the framework as a problem document, or as a page."""
+    app.state.problem_page = problem_page
+    app.add_exception_handler(Problem, _on_problem)
+    app.add_exception_handler(RequestValidationError, _on_validation)
+    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(DBAPIError, _on_database)

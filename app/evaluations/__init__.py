@@ -1,0 +1,1 @@
+"""Metrics recomputed over collected labels."""

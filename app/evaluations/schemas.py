@@ -1,0 +1,45 @@
+"""What the routes of evaluations answer."""
+
+from typing import Any
+
+from app.schemas import Out
+
+
+class MetricOut(Out):
+    """One estimate."""
+
+    value: float | None
+    se: float | None
+    low: float | None
+    high: float | None
+    n: int
+    dropped: int
+    ess: float | None
+    clipped: bool
+    singleton_mass: float
+
+
+class BinOut(Out):
+    """One bin of a reliability diagram."""
+
+    low: float
+    high: float
+    n: int
+    mean_prob: float | None
+    mean_freq: float | None
+
+
+class MetricsOut(Out):
+    """The document of ``secondread evaluate``, and what it was computed over."""
+
+    release: str
+    partition: str
+    n_cases: int
+    n_labels: int
+    n_classes: int
+    n_bins: int
+    debias: str
+    metrics: dict[str, MetricOut]
+    classes: list[dict[str, Any]]
+    disagreement_bins: list[BinOut]
+    warnings: list[str]

@@ -1,0 +1,57 @@
+"""Liveness, readiness and Prometheus metrics."""
+
+from fastapi import APIRouter, Depends, Response
+from fastapi.responses import JSONResponse
+from sqlalchemy.exc import SQLAlchemyError
+
+from app import observability
+from app.auth.policy import public
+from app.context import Parts
+from app.errors import Problem
+from app.schemas import Out
+
+router = APIRouter(tags=["operations"], dependencies=[Depends(public)])
+
+
+class HealthOut(Out):
+    """Whether the process answers."""
+
+    status: str
+
+
+class ReadyOut(Out):
+    """Whether requests can be served, part by part."""
+
+    status: str
+    database: str
+    release: str
+
+
+@router.get("/healthz")
+def healthz() -> HealthOut:
+    """The process answers."""
+    return HealthOut(status="ok")
+
+
+@router.get("/readyz", response_model=ReadyOut, responses={503: {"model": ReadyOut, "description": "not ready"}})
+def readyz(context: Parts) -> Response:
+    """Database and release can serve."""
+    database = release = "ok"
+    try:
+        with context.database.read() as session:
+            context.inference.served(session)
+        if context.inference.fault is not None:
+            release = "the champion cannot be loaded; an earlier release is serving"
+    except SQLAlchemyError:
+        database, release = "the database does not answer", "unknown"
+    except Problem as exc:
+        release = exc.detail
+    ready = database == release == "ok"
+    body = ReadyOut(status="ready" if ready else "not ready", database=database, release=release)
+    return JSONResponse(body.model_dump(), 200 if ready else 503)
+
+
+@router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+def prometheus() -> Response:
+    """Prometheus text: requests, latency, and the latest label-histogram metrics."""
+    return Response(observability.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")

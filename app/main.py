@@ -1,0 +1,86 @@
+"""The application: parts, middleware, routes and their guards."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+from asgi_correlation_id import CorrelationIdMiddleware
+from fastapi import FastAPI
+from fastapi.staticfiles import StaticFiles
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from app import errors, health, observability
+from app.auth.policy import require_policies
+from app.cases.routes import router as cases
+from app.context import Context
+from app.database import Database
+from app.evaluations.routes import router as evaluations
+from app.inference import LocalInference
+from app.limits import BodyLimits
+from app.pages.headers import SecurityHeaders
+from app.pages.routes import problem_page
+from app.pages.routes import router as pages
+from app.reads.routes import router as reads
+from app.releases.routes import router as releases
+from app.settings import Settings
+from app.storage import ImageStore
+
+_DESCRIPTION = "Calibrated class and disagreement probabilities for cell images. For research, not a medical device."
+
+
+def build_context(settings: Settings) -> Context:
+    """Parts of the service, from settings."""
+    return Context(
+        settings=settings,
+        database=Database(settings.sqlalchemy_url),
+        images=ImageStore(settings.images_folder, settings.min_free_bytes),
+        inference=LocalInference(settings.releases_folder, settings.inference_threads, settings.inference_queue),
+        secret=settings.secret(),
+    )
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Load the active release before the first request; without one, /readyz says so."""
+    context: Context = app.state.context
+    try:
+        with context.database.read() as session:
+            context.inference.served(session)
+    except errors.NoRelease:
+        pass
+    yield
+    context.database.engine.dispose()
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """Build the application.
+
+    Args:
+        settings: read from the environment where left out.
+
+    Raises:
+        RuntimeError: a route has no guard.
+    """
+    settings = settings or Settings()
+    app = FastAPI(
+        title="secondread",
+        version=version("secondread"),
+        description=_DESCRIPTION,
+        lifespan=_lifespan,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.context = build_context(settings)
+    app.state.database = app.state.context.database
+    errors.install(app, problem_page)
+    for router in (cases, reads, evaluations, releases, health.router, pages):
+        app.include_router(router)
+    app.mount("/static", StaticFiles(directory=Path(__file__).parent / "pages" / "static"), name="static")
+    require_policies(app)
+    app.add_middleware(BodyLimits)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=settings.allowed_hosts)
+    app.add_middleware(SecurityHeaders)
+    app.add_middleware(observability.RequestLog)
+    app.add_middleware(CorrelationIdMiddleware)
+    return app

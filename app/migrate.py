@@ -1,0 +1,57 @@
+"""Bringing a database to the present schema."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Engine
+
+import migrations
+
+
+def alembic_config() -> Config:
+    """Alembic's configuration, wherever the package is installed."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    config.set_main_option("file_template", "%%(year)d%%(month).2d%%(day).2d_%%(slug)s")
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+def upgrade(engine: Engine, revision: str = "head") -> None:
+    """Run the migrations that this database lacks."""
+    _run(engine, lambda config: command.upgrade(config, revision))
+
+
+def downgrade(engine: Engine, revision: str) -> None:
+    """Undo migrations down to a revision."""
+    _run(engine, lambda config: command.downgrade(config, revision))
+
+
+def check(engine: Engine) -> None:
+    """Compare the tables with the migrations; raises Alembic's error where they differ."""
+    _run(engine, command.check)
+
+
+def require_head(engine: Engine) -> None:
+    """Refuse a database that lacks migrations.
+
+    Raises:
+        ValueError: the schema is not the present one.
+    """
+    head = ScriptDirectory.from_config(alembic_config()).get_current_head()
+    with engine.connect() as connection:
+        current = MigrationContext.configure(connection).get_current_revision()
+    if current != head:
+        raise ValueError(f"the database is at revision {current}, not {head}; run `secondread db upgrade` first")
+
+
+def _run(engine: Engine, work: Callable[[Config], None]) -> None:
+    config = alembic_config()
+    with engine.execution_options(sqlite_begin="BEGIN IMMEDIATE").connect() as connection:
+        config.attributes["connection"] = connection
+        work(config)
+        connection.commit()

@@ -1,0 +1,91 @@
+"""Logs and Prometheus metrics: identifiers and numbers only, never names, notes or pictures."""
+
+import logging
+import time
+from typing import Any
+
+import structlog
+from asgi_correlation_id import correlation_id
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+registry = CollectorRegistry()
+REQUESTS = Counter("secondread_requests", "Requests answered.", ["method", "route", "status"], registry=registry)
+SECONDS = Histogram("secondread_request_seconds", "Time to answer.", ["method", "route"], registry=registry)
+ESTIMATES = Gauge("secondread_estimate", "Latest label-histogram metrics.", ["metric"], registry=registry)
+_log = structlog.get_logger("secondread")
+
+
+def configure_logging() -> None:
+    """One JSON line an event on stderr."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.WriteLoggerFactory(file=_stderr()),
+    )
+
+
+def _stderr() -> Any:
+    import sys
+
+    return sys.stderr
+
+
+def publish_metrics(metrics: dict[str, dict[str, Any]]) -> None:
+    """Set the gauges of an evaluation."""
+    for name, estimate in metrics.items():
+        if estimate["value"] is not None:
+            ESTIMATES.labels(name).set(estimate["value"])
+
+
+def exposition() -> bytes:
+    """Prometheus text."""
+    return generate_latest(registry)
+
+
+class RequestLog:
+    """ASGI middleware: a log line, a counter and a latency a request, by the route's template, not its path.
+
+    Args:
+        app: the application inside.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started, status = time.perf_counter(), 500
+
+        async def watch(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watch)
+        finally:
+            seconds = time.perf_counter() - started
+            route = getattr(scope.get("route"), "path", "unmatched")
+            method = scope["method"] if scope["method"] in _METHODS else "other"
+            REQUESTS.labels(method, route, str(status)).inc()
+            SECONDS.labels(method, route).observe(seconds)
+            _log.info(
+                "request",
+                method=method,
+                route=route,
+                status=status,
+                milliseconds=round(1000 * seconds, 1),
+                request_id=correlation_id.get(),
+            )
+
+
+_METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}

@@ -1,0 +1,135 @@
+"""HTML routes: sign in, worklist, one case, labelling."""
+
+import uuid
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Form, Request, Response
+from fastapi.responses import RedirectResponse
+from fastapi.templating import Jinja2Templates
+
+from app.auth import service as auth
+from app.auth.policy import COOKIE, SECURE_COOKIE, Policy, public, refuse_cross_site, session_token
+from app.auth.principal import Principal
+from app.blindness import ensure_revealed
+from app.context import Parts
+from app.database import Reader, Writer
+from app.errors import Invalid, Problem, Unauthenticated
+from app.idempotency import once, request_digest
+from app.pages import views
+from app.reads.schemas import LabelIn
+from app.reads.service import submit_label
+
+router = APIRouter(include_in_schema=False)
+_templates = Jinja2Templates(Path(__file__).parent / "templates")
+_templates.env.trim_blocks = _templates.env.lstrip_blocks = True
+_SEE_OTHER = 303
+_People = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]
+
+
+def _page(request: Request, name: str, principal: Principal | None, status: int = 200, **values: Any) -> Response:
+    return _templates.TemplateResponse(request, name, {"principal": principal, **values}, status)
+
+
+def problem_page(request: Request, problem: Problem) -> Response | None:
+    """A problem as a page, where a person's browser asked for one outside the API."""
+    path = request.url.path
+    if path.startswith("/v1") or "text/html" not in request.headers.get("accept", ""):
+        return None
+    if isinstance(problem, Unauthenticated) and path != "/login":
+        return RedirectResponse("/login", _SEE_OTHER)
+    return _page(request, "problem.html", None, problem.status, problem=problem)
+
+
+@router.get("/", dependencies=[Depends(public)])
+def start() -> Response:
+    """Go to the worklist."""
+    return RedirectResponse("/worklist", _SEE_OTHER)
+
+
+@router.get("/login", dependencies=[Depends(public)])
+def login_form(request: Request) -> Response:
+    """Ask for name and one-time password."""
+    return _page(request, "login.html", None, problem=None)
+
+
+@router.post("/login", dependencies=[Depends(public)])
+def login(
+    request: Request,
+    context: Parts,
+    session: Writer,
+    name: Annotated[str, Form(max_length=100)] = "",
+    password: Annotated[str, Form(max_length=100)] = "",
+) -> Response:
+    """Use up a one-time password and start a session.
+
+    Raises:
+        Invalid: a name that no account can have.
+    """
+    refuse_cross_site(request)
+    if "\x00" in name:
+        raise Invalid("the name is not acceptable")
+    try:
+        token = auth.sign_in(session, context.secret, name, password)
+    except Unauthenticated as exc:
+        return _page(request, "login.html", None, 401, problem=exc)
+    response = RedirectResponse("/worklist", _SEE_OTHER)
+    secure = request.url.scheme == "https"
+    seconds = int(auth.SESSION_LIFETIME.total_seconds())
+    response.set_cookie(
+        SECURE_COOKIE if secure else COOKIE, token, max_age=seconds, secure=secure, httponly=True, samesite="lax"
+    )
+    return response
+
+
+@router.post("/logout")
+def logout(request: Request, principal: _People, session: Writer) -> Response:
+    """End the session."""
+    auth.sign_out(session, session_token(request) or "")
+    response = RedirectResponse("/login", _SEE_OTHER)
+    for name in (COOKIE, SECURE_COOKIE):
+        response.delete_cookie(name)
+    return response
+
+
+@router.get("/worklist")
+def worklist(request: Request, context: Parts, principal: _People, session: Reader) -> Response:
+    """Cases by need; to an annotator, in an order of its own that tells nothing."""
+    if principal.blind:
+        items = views.blind_worklist(session, context, principal)
+        return _page(request, "to_read.html", principal, items=items, read=sum(item.read for item in items))
+    return _page(request, "worklist.html", principal, items=views.worklist(session, context))
+
+
+@router.get("/cases/{case_id}")
+def show_case(case_id: uuid.UUID, request: Request, context: Parts, principal: _People, session: Reader) -> Response:
+    """A case: to read, or in full once that is allowed."""
+    blind = views.case_to_read(session, principal, case_id)
+    if blind is not None:
+        return _page(request, "read.html", principal, view=blind)
+    ensure_revealed(session, principal, case_id)
+    after = views.next_unread(session, context, principal) if principal.blind else None
+    return _page(request, "case.html", principal, view=views.case_view(session, context, case_id), next_case=after)
+
+
+@router.post("/cases/{case_id}/label")
+def label_case(
+    case_id: uuid.UUID,
+    context: Parts,
+    principal: Annotated[Principal, Depends(Policy("reads:own"))],
+    session: Writer,
+    label: Annotated[str, Form(max_length=200)] = "",
+    note: Annotated[str, Form(max_length=2000)] = "",
+    form_key: Annotated[str, Form(max_length=64)] = "",
+) -> Response:
+    """Commit a label, then show the case in full; sending the form twice stores one label.
+
+    Raises:
+        Invalid: no class was chosen.
+    """
+    if not label or not form_key or "\x00" in label + note + form_key:
+        raise Invalid("choose a class")
+    body = LabelIn(label=label, note=note or None)
+    digest = request_digest("page label", case_id, body.model_dump())
+    once(session, principal, form_key, digest, lambda: submit_label(session, context, principal, case_id, body))
+    return RedirectResponse(f"/cases/{case_id}", _SEE_OTHER)

@@ -1,0 +1,1 @@
+"""Reads: submitting labels, and the posterior."""

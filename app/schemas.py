@@ -1,0 +1,80 @@
+"""Value types that several domains accept or answer with."""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
+
+
+def _storable(text: str) -> str:
+    """Text that PostgreSQL can store.
+
+    Raises:
+        ValueError: the text contains NUL.
+    """
+    if "\x00" in text:
+        raise ValueError("must not contain NUL")
+    return text
+
+
+#: Text of a line: external ids, names, codes.
+Line = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_storable)]
+#: Longer text.
+Paragraph = Annotated[str, StringConstraints(max_length=2000), AfterValidator(_storable)]
+
+
+class In(BaseModel):
+    """What a caller sends: unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class Out(BaseModel):
+    """What the service answers."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ClassOut(Out):
+    """A class of the reading task."""
+
+    code: str
+    name: str
+    shortcut: str
+
+
+class TriageOut(Out):
+    """Whether a second read is asked, and why."""
+
+    decision: str
+    priority: float
+    expected_gain: float | None
+    reason: str
+
+
+class DistributionOut(Out):
+    """A predictive distribution; what needs a concentration is null in a release without one."""
+
+    class_probs: dict[str, float]
+    log_concentration: float | None
+    disagreement_prob: float
+    disagreement_calibrated: bool
+    class_intervals: dict[str, tuple[float, float]] | None
+
+
+class PredictionOut(DistributionOut):
+    """A prediction by a release."""
+
+    release: str
+    classes: list[str]
+    triage: TriageOut
+    image_sha256: str
+
+
+class PosteriorOut(DistributionOut):
+    """The distribution after all active blind labels."""
+
+    release: str
+    n_labels: int
+    label_counts: dict[str, int]
+    majority_prob: float | None
+    further_labels_expected: int | None

@@ -1,0 +1,94 @@
+"""Settings, the only reader of environment variables: ``SECONDREAD_<NAME>``."""
+
+import os
+import secrets
+from pathlib import Path
+
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+_KNOWN_SECRETS = {"secret", "changeme", "password", "default"}
+MIN_SECRET_BYTES = 32
+
+
+class Settings(BaseSettings):
+    """Everything that the environment decides. Descriptions are shown by ``secondread serve --help``."""
+
+    model_config = SettingsConfigDict(env_prefix="SECONDREAD_", extra="ignore")
+
+    home: Path = Field(Path(".secondread"), description="folder for database, images, releases and the secret key")
+    database_url: str | None = Field(None, description="postgresql+psycopg://… ; unset: SQLite in HOME")
+    storage_url: str | None = Field(None, description="folder for images; unset: HOME/images")
+    datasets: Path | None = Field(None, description="folder with real data sets, for training and tests")
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(8000, ge=0, le=65535, description="port to listen on")
+    allowed_hosts: list[str] = Field(
+        ["127.0.0.1", "localhost", "[::1]"], description='JSON list of host names that requests may name, or ["*"]'
+    )
+    secret_key: SecretStr | None = Field(
+        None, description="at least 32 bytes for the audit chain and the partition of patients; unset: HOME/secret.key"
+    )
+    inference_threads: int = Field(0, ge=0, le=256, description="threads of one network run, 0 for all cores")
+    inference_queue: int = Field(32, ge=1, le=10_000, description="predictions that may wait before 429")
+    min_free_bytes: int = Field(2 * 1024**3, ge=0, description="free space below which uploads get 507")
+    triage_threshold: float = Field(0.20, gt=0, lt=1, description="disagreement above which a second read is asked")
+    target_error: float = Field(0.02, gt=0, lt=2, description="expected squared error at which labels are enough")
+
+    @field_validator("secret_key")
+    @classmethod
+    def _strong(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            text = value.get_secret_value()
+            if len(text.encode()) < MIN_SECRET_BYTES or text.lower().strip("0123456789") in _KNOWN_SECRETS:
+                raise ValueError(f"must be at least {MIN_SECRET_BYTES} bytes and not a known default")
+        return value
+
+    @field_validator("storage_url")
+    @classmethod
+    def _local(cls, value: str | None) -> str | None:
+        if value is not None and "://" in value and not value.startswith("file://"):
+            raise ValueError("only a local folder is supported")
+        return value
+
+    @property
+    def sqlalchemy_url(self) -> str:
+        """Database to use; a bare ``postgresql://`` gets the driver that is installed."""
+        if self.database_url is None:
+            return f"sqlite:///{self.home.absolute() / 'secondread.db'}"
+        return self.database_url.replace("postgresql://", "postgresql+psycopg://", 1)
+
+    @property
+    def images_folder(self) -> Path:
+        """Folder of the image store."""
+        return self.home / "images" if self.storage_url is None else Path(self.storage_url.removeprefix("file://"))
+
+    @property
+    def releases_folder(self) -> Path:
+        """Folder that holds a verified copy of each release."""
+        return self.home / "releases"
+
+    def secret(self) -> bytes:
+        """Secret key, made once in HOME where none is set."""
+        if self.secret_key is not None:
+            return self.secret_key.get_secret_value().encode()
+        path = self.home / "secret.key"
+        if not path.is_file():
+            self.home.mkdir(parents=True, exist_ok=True)
+            try:
+                handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            except FileExistsError:  # another process made it just now
+                return path.read_bytes()
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(secrets.token_hex(MIN_SECRET_BYTES).encode())
+                stream.flush()
+                os.fsync(stream.fileno())
+        return path.read_bytes()
+
+
+def settings_help() -> str:
+    """One line for each setting."""
+    lines = []
+    for name, info in Settings.model_fields.items():
+        default = "unset" if info.default is None else info.default
+        lines.append(f"SECONDREAD_{name.upper()}: {info.description} (default {default})")
+    return "\n\n".join(lines)

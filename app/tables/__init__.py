@@ -1,0 +1,30 @@
+"""Every ORM table, constraint and trigger; one metadata."""
+
+from app.tables.access import Account, ApiKey, BrowserSession
+from app.tables.append_only import APPEND_ONLY, create_triggers, drop_triggers
+from app.tables.base import Table, new_id, now
+from app.tables.cases import Case, CasePrediction
+from app.tables.labels import Annotator, Label
+from app.tables.records import AuditEvent, AuditHead, IdempotencyRecord
+from app.tables.releases import Alias, ReleaseRow
+
+__all__ = [
+    "APPEND_ONLY",
+    "Account",
+    "Alias",
+    "Annotator",
+    "ApiKey",
+    "AuditEvent",
+    "AuditHead",
+    "BrowserSession",
+    "Case",
+    "CasePrediction",
+    "IdempotencyRecord",
+    "Label",
+    "ReleaseRow",
+    "Table",
+    "create_triggers",
+    "drop_triggers",
+    "new_id",
+    "now",
+]

@@ -1,0 +1,63 @@
+"""What all tables share: one metadata with named constraints, identifiers and UTC times."""
+
+import uuid
+from datetime import UTC, datetime
+
+from sqlalchemy import DateTime, Dialect, MetaData, Uuid
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import TypeDecorator
+from uuid_utils import compat
+
+_NAMES = {
+    "ix": "ix_%(column_0_label)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+
+def new_id() -> uuid.UUID:
+    """New identifier (UUIDv7), which sorts by the time it was made."""
+    return compat.uuid7()
+
+
+def now() -> datetime:
+    """Return the time, in UTC."""
+    return datetime.now(UTC)
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """Time in UTC that comes back with its zone, on SQLite too."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Store UTC.
+
+        Raises:
+            ValueError: a time without a zone.
+        """
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError("times must carry a zone")
+        return value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Give the zone back."""
+        return None if value is None else value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Table(DeclarativeBase):
+    """Base of every table."""
+
+    metadata = MetaData(naming_convention=_NAMES)
+
+
+class Identified:
+    """A row with an identifier and the time it was made."""
+
+    id: Mapped[uuid.UUID] = mapped_column(Uuid, primary_key=True, default=new_id)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)

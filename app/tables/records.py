@@ -1,0 +1,49 @@
+"""Audit events, hash-chained, and remembered answers to retried requests."""
+
+import uuid
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import JSON, ForeignKey, Integer, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.tables.base import Table, UtcDateTime, now
+
+
+class AuditEvent(Table):
+    """Who did what to which object; each event's digest covers the one before."""
+
+    __tablename__ = "audit_events"
+
+    sequence: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    actor: Mapped[str] = mapped_column(String(100))
+    action: Mapped[str] = mapped_column(String(50))
+    object: Mapped[str] = mapped_column(String(100), index=True)
+    details: Mapped[dict[str, Any]] = mapped_column(JSON)
+    reason: Mapped[str | None] = mapped_column(Text)
+    request_id: Mapped[str | None] = mapped_column(String(100))
+    digest: Mapped[str] = mapped_column(String(64))
+
+
+class AuditHead(Table):
+    """The chain's last link, one row, locked by every writer of an event."""
+
+    __tablename__ = "audit_head"
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    sequence: Mapped[int] = mapped_column(Integer)
+    digest: Mapped[str] = mapped_column(String(64))
+
+
+class IdempotencyRecord(Table):
+    """The answer that a key got, kept in the transaction that made it true."""
+
+    __tablename__ = "idempotency_records"
+
+    account_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("accounts.id"), primary_key=True)
+    key: Mapped[str] = mapped_column(String(200), primary_key=True)
+    request_sha256: Mapped[str] = mapped_column(String(64))
+    status: Mapped[int] = mapped_column(Integer)
+    body: Mapped[Any] = mapped_column(JSON)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)

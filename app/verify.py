@@ -1,0 +1,35 @@
+"""Integrity of everything that is kept: audit chain, images, releases."""
+
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app import audit
+from app.context import Context
+from app.releases.queries import all_releases
+from app.tables import Case
+from ml.artifact import ReleaseError, read_release
+
+
+def verify_all(session: Session, context: Context) -> dict[str, Any]:
+    """Check the audit chain, the digest of every image that a case names, and every release.
+
+    Returns:
+        Counts, and a sentence for each fault.
+    """
+    n_events, faults = audit.verify(session, context.secret)
+    n_images = 0
+    for digest in session.execute(select(Case.stored_sha256).distinct()).scalars():
+        n_images += 1
+        if not context.images.intact(digest):
+            faults.append(f"image {digest} is missing or was changed")
+    releases = all_releases(session)
+    for row in releases:
+        try:
+            found = read_release(context.settings.releases_folder / str(row.id))
+            if found.card_sha256 != row.card_sha256:
+                faults.append(f"release {row.id}: card.json was changed")
+        except ReleaseError as exc:
+            faults.append(f"release {row.id}: {exc}")
+    return {"n_events": n_events, "n_images": n_images, "n_releases": len(releases), "faults": faults}

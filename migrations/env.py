@@ -1,0 +1,29 @@
+"""Alembic environment: the service's engine and metadata, one transaction for each migration."""
+
+from alembic import context
+from sqlalchemy import Connection
+
+from app.database import make_engine
+from app.settings import Settings
+from app.tables import Table
+
+
+def _migrate(connection: Connection) -> None:
+    context.configure(
+        connection=connection,
+        target_metadata=Table.metadata,
+        render_as_batch=connection.dialect.name == "sqlite",
+        transaction_per_migration=True,
+        compare_type=True,
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+given = context.config.attributes.get("connection")
+if given is not None:
+    _migrate(given)
+else:
+    engine = make_engine(Settings().sqlalchemy_url)
+    with engine.execution_options(sqlite_begin="BEGIN IMMEDIATE").connect() as opened:
+        _migrate(opened)

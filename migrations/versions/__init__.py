@@ -1,0 +1,1 @@
+"""Migrations, one file each."""
