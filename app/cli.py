@@ -86,6 +86,7 @@ def serve(
 @app.command()
 def demo(
     logins: Annotated[bool, typer.Option("--logins/--no-logins", help="Print new one-time passwords.")] = True,
+    port: Annotated[int | None, typer.Option(help="Port to name in the address that is printed.")] = None,
 ) -> None:
     """Fill HOME with a demo: a release trained on simulated cells, cases, annotators; adds only what is missing."""
     from app import demo as filling
@@ -100,7 +101,9 @@ def demo(
         filling.ensure_cases(context, say)
         if not logins:
             return
-        say(f"\nsign in at http://{context.settings.host}:{context.settings.port}/login, each password works once:")
+        say(
+            f"\nsign in at http://{context.settings.host}:{port or context.settings.port}/login, each password works once:"
+        )
         for name in filling.PEOPLE:
             with context.database.write() as session:
                 say(f"  {name:<14}{issue_one_time_password(session, context.secret, name)}")

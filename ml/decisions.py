@@ -4,13 +4,15 @@ All functions take class probabilities f (N, K) and log concentration a (N,), of
 """
 
 import numpy as np
-from scipy.special import betaincinv, expit, gammainc, gammaincinv
+from scipy.special import betaincinv, expit, gammainc, gammaincinv, gammaln
 
 from ml.arrays import FloatArray
 from ml.distributions import DirichletCpe, gini
 
 # Beyond these α0·f the quantile functions lose their digits and the limits are exact to more of them.
 SMALL_SHAPE, LARGE_SHAPE = 1e-8, 1e12
+# below this ln x the power law of the gamma distribution's lower tail is exact
+_LOG_TINY = -25.0
 # z of a two-sided 95 % normal interval
 _Z95 = 1.959963984540054
 
@@ -80,9 +82,21 @@ def majority_prob(distribution: DirichletCpe) -> FloatArray:
         elif alpha > LARGE_SHAPE:
             result[row] = 1.0 / np.count_nonzero(probs == probs[leader])
         else:
-            quantiles = gammaincinv(alpha * probs[leader], nodes)
-            others = np.delete(alpha * probs, leader)
-            others = others[others > 0]
-            below = gammainc(others[:, None], quantiles[None, :]).prod(axis=0)
+            shapes = np.delete(alpha * probs, leader)
+            below = _share_below(shapes[shapes > 0], alpha * probs[leader], nodes)
             result[row] = min(1.0, float(weights @ below))
     return result
+
+
+def _share_below(others: FloatArray, leader: float, nodes: FloatArray) -> FloatArray:
+    """Probability that gammas of shapes ``others`` (J,) all lie below the leader's quantiles (nodes,).
+
+    A gamma of a tiny shape has quantiles below the smallest float; there F(x) = x^s / Γ(s + 1) is exact to all
+    digits, and its logarithm is computed instead.
+    """
+    quantiles = gammaincinv(leader, nodes)
+    log_quantiles = (np.log(nodes) + gammaln(leader + 1)) / leader
+    tiny = log_quantiles < _LOG_TINY
+    direct = gammainc(others[:, None], np.where(tiny, 1.0, quantiles))
+    limit = np.exp(np.minimum(0.0, others[:, None] * log_quantiles - gammaln(others + 1)[:, None]))
+    return np.asarray(np.where(tiny, limit, direct).prod(axis=0))

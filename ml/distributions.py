@@ -100,10 +100,12 @@ def _counts_like(label_counts: npt.ArrayLike, shape: tuple[int, ...]) -> IntArra
 _UNIFORM: FloatArray = np.empty(0)
 
 
-def _normalised_log_weights(log_weights: npt.ArrayLike | None, members: FloatArray) -> FloatArray:
+def _normalised_log_weights(log_weights: npt.ArrayLike, members: FloatArray) -> FloatArray:
     if members.ndim != 3:
         raise ValueError(f"member_class_probs must have shape (S, N, K), got {members.shape}")
-    weights = np.zeros(members.shape[:2]) if log_weights is None else np.asarray(log_weights, dtype=np.float64)
+    weights = np.asarray(log_weights, dtype=np.float64)
+    if weights.size == 0:
+        weights = np.zeros(members.shape[:2])
     if weights.shape != members.shape[:2]:
         raise ValueError(f"log_weights must have shape {members.shape[:2]}, got {weights.shape}")
     return np.asarray(weights - logsumexp(weights, axis=0), dtype=np.float64)

@@ -1,0 +1,49 @@
+# make run    set up everything and serve the demo on http://127.0.0.1:8000
+# make test   set up everything and run every test that this machine can run
+PYTHON ?= python3
+VENV := .venv
+# cpu or gpu: which ONNX Runtime
+RUNTIME ?= cpu
+PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-all lint bench clean
+
+help:
+	@sed -n 's/^# //p' Makefile
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing packages"
+	$(PIP) -e '.[$(RUNTIME),train]'
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP) -e '.[$(RUNTIME),train,dev]'
+	@touch $@
+
+run: $(VENV)/.installed
+	$(VENV)/bin/secondread demo $(if $(PORT),--port $(PORT))
+	exec $(VENV)/bin/secondread serve $(if $(PORT),--port $(PORT))
+
+lint: $(VENV)/.installed-dev
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+
+test: lint
+	$(VENV)/bin/python -m pytest -q -m "not heavy and not gpu"
+
+# make test-all   the long simulations and runs as well
+test-all: lint
+	$(VENV)/bin/python -m pytest -q
+
+# make bench   print speed ratios
+bench: $(VENV)/.installed-dev
+	@for file in benchmarks/*.py; do $(VENV)/bin/python $$file; done
+
+clean:
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .hypothesis

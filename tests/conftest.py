@@ -1,0 +1,73 @@
+"""Fixtures that several parts share: a small release made by the real pipeline, databases, what is missing."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.postgres import PostgresServer, find_binaries
+
+_MISSING: dict[str, int] = {}
+
+
+def missing(what: str) -> None:
+    """Skip with one line that says what is missing; in CI nothing may be missing."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{what} is missing, and CI must have it")
+    _MISSING[what] = _MISSING.get(what, 0) + 1
+    pytest.skip(f"{what} is missing")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for what, count in _MISSING.items():
+        terminalreporter.write_line(f"missing: {what}; {count} tests skipped")
+
+
+@pytest.fixture(scope="session")
+def datasets() -> Path:
+    """The folder with real data sets."""
+    folder = os.environ.get("SECONDREAD_DATASETS")
+    if not folder or not Path(folder).is_dir():
+        missing("the folder with real data sets (set SECONDREAD_DATASETS)")
+    return Path(str(folder))
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A real PostgreSQL, started from the system's binaries."""
+    binaries = find_binaries()
+    if binaries is None:
+        missing("PostgreSQL (Debian package postgresql)")
+    assert binaries is not None
+    server = PostgresServer(binaries)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished and calibrated run of the compact network on 300 simulated cells."""
+    import torch
+
+    from ml.calibrate import calibrate_run
+    from ml.datasets.cells import load_cells
+    from ml.run_folder import RunFolder
+    from ml.train import train
+    from tests.support.configs import quick_config
+
+    path = tmp_path_factory.mktemp("run") / "cells"
+    folder = RunFolder(path)
+    train(load_cells(300, seed=0), quick_config(epochs=2), folder, device=torch.device("cpu"))
+    calibrate_run(folder, method="temperature", alpha=True)
+    return path
+
+
+@pytest.fixture(scope="session")
+def small_release(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A release with a concentration head, of eight simulated cell types."""
+    from ml.export import export_run
+    from ml.run_folder import RunFolder
+
+    path = tmp_path_factory.mktemp("release") / "cells"
+    return export_run(RunFolder(trained_run), path, fused=True, name="small cells").path

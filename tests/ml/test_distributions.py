@@ -1,0 +1,201 @@
+"""Laws of predictive distributions."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import gammaln
+from scipy.stats import beta
+
+from ml.decisions import class_intervals, expected_gain, further_labels_expected, majority_prob
+from ml.distributions import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe, gini
+
+F = np.array([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3]])
+Y = np.array([[2, 1, 0], [0, 0, 3]])
+
+
+def all_distributions(a: float = 0.7) -> list[PointCpe | DirichletCpe | EnsembleCpe | DirichletMixtureCpe]:
+    members = np.stack([F, F[:, ::-1], np.roll(F, 1, axis=1)])
+    return [
+        PointCpe(F),
+        DirichletCpe(F, np.full(2, a)),
+        EnsembleCpe(members),
+        DirichletMixtureCpe(members, np.full((3, 2), a)),
+    ]
+
+
+def test_dirichlet_posterior_is_the_closed_form_by_hand() -> None:
+    # alpha0 = 2: alpha = (1.2, .6, .2), plus counts (2, 1, 0) = (3.2, 1.6, .2) of 5
+    posterior = DirichletCpe(F[:1], np.log([2.0])).posterior(Y[:1])
+    np.testing.assert_allclose(posterior.class_probs, [[0.64, 0.32, 0.04]], atol=1e-15)
+    np.testing.assert_allclose(np.exp(posterior.log_concentration), 5.0, rtol=1e-14)
+    np.testing.assert_allclose(posterior.disagreement_probs, 5 / 6 * (1 - 0.64**2 - 0.32**2 - 0.04**2), rtol=1e-14)
+
+
+def test_no_labels_give_the_prior_back() -> None:
+    nothing = np.zeros_like(Y)
+    for prior in all_distributions():
+        after = prior.posterior(nothing)
+        np.testing.assert_allclose(after.class_probs, prior.class_probs, rtol=1e-15)
+        np.testing.assert_allclose(after.disagreement_probs, prior.disagreement_probs, rtol=1e-15)
+        np.testing.assert_allclose(prior.log_likelihood(nothing), 0, atol=1e-15)
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_updating_twice_equals_updating_once_with_the_sum(index: int) -> None:
+    prior, more = all_distributions()[index], np.array([[1, 0, 1], [2, 0, 0]])
+    twice, once = prior.posterior(Y).posterior(more), prior.posterior(Y + more)
+    np.testing.assert_allclose(twice.class_probs, once.class_probs, rtol=1e-12)
+    np.testing.assert_allclose(twice.disagreement_probs, once.disagreement_probs, rtol=1e-12)
+    chain = prior.log_likelihood(Y) + prior.posterior(Y).log_likelihood(more)
+    np.testing.assert_allclose(chain, prior.log_likelihood(Y + more), rtol=1e-12)
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_permuting_classes_permutes_everything(index: int) -> None:
+    order = [2, 0, 1]
+    straight, mixed = all_distributions()[index], all_distributions()[index]
+    if isinstance(mixed, PointCpe):
+        mixed = PointCpe(F[:, order])
+    elif isinstance(mixed, DirichletCpe):
+        mixed = DirichletCpe(F[:, order], mixed.log_concentration)
+    elif isinstance(mixed, EnsembleCpe):
+        mixed = EnsembleCpe(mixed.member_class_probs[..., order])
+    else:
+        mixed = DirichletMixtureCpe(mixed.member_class_probs[..., order], mixed.member_log_concentration)
+    after, permuted = straight.posterior(Y), mixed.posterior(Y[:, order])
+    np.testing.assert_allclose(permuted.class_probs, after.class_probs[:, order], rtol=1e-13)
+    np.testing.assert_allclose(permuted.disagreement_probs, after.disagreement_probs, rtol=1e-13)
+
+
+def test_predictive_probability_of_one_label_is_the_mean() -> None:
+    for prior in all_distributions():
+        for k in range(3):
+            one = np.tile(np.eye(3, dtype=int)[k], (2, 1))
+            np.testing.assert_allclose(np.exp(prior.log_likelihood(one)), prior.class_probs[:, k], rtol=1e-12)
+
+
+def test_disagreement_is_the_probability_of_two_different_labels() -> None:
+    for prior in all_distributions():
+        same = sum(np.exp(prior.log_likelihood(np.tile(2 * np.eye(3, dtype=int)[k], (2, 1)))) for k in range(3))
+        np.testing.assert_allclose(prior.disagreement_probs, 1 - same, rtol=1e-12)
+
+
+@given(
+    a=st.floats(-8, 8),
+    weights=st.lists(st.floats(0.05, 1), min_size=3, max_size=3),
+    counts=st.lists(st.integers(0, 6), min_size=3, max_size=3),
+)
+def test_likelihood_equals_the_gamma_function_form(a: float, weights: list[float], counts: list[int]) -> None:
+    f, y = np.array([weights]) / sum(weights), np.array([counts])
+    alpha = np.exp(a) * f
+    expected = gammaln(np.exp(a)) - gammaln(np.exp(a) + y.sum()) + (gammaln(alpha + y) - gammaln(alpha)).sum()
+    np.testing.assert_allclose(DirichletCpe(f, np.array([a])).log_likelihood(y), expected, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("a", [-40.0, -20.0, 0.0, 20.0, 40.0])
+def test_extreme_concentrations_reach_their_limits(a: float) -> None:
+    prior = DirichletCpe(F, np.full(2, a))
+    after = prior.posterior(Y)
+    assert np.isfinite(prior.log_likelihood(Y)).all()
+    if a == 40:  # a fixed distribution: labels change nothing, likelihood is multinomial
+        np.testing.assert_allclose(after.class_probs, F, rtol=1e-15)
+        np.testing.assert_allclose(prior.log_likelihood(Y), PointCpe(F).log_likelihood(Y), rtol=1e-14)
+        np.testing.assert_allclose(prior.disagreement_probs, 1 - (F**2).sum(axis=1), rtol=1e-14)
+    if a == -40:  # the first label decides
+        np.testing.assert_allclose(after.class_probs, Y / 3, atol=1e-15)
+        np.testing.assert_allclose(prior.disagreement_probs, np.exp(-40) * (1 - (F**2).sum(axis=1)), rtol=1e-12)
+
+
+def test_tiny_probabilities_keep_their_digits() -> None:
+    f = np.array([[1.0, 1e-300]])
+    assert gini(f)[0] == pytest.approx(2e-300, rel=1e-12)
+    after = DirichletCpe(f, np.array([0.0])).posterior(np.array([[0, 1]]))
+    np.testing.assert_allclose(after.class_probs, [[0.5, 0.5]], rtol=1e-15)
+    assert np.isfinite(DirichletCpe(f, np.array([0.0])).log_likelihood(np.array([[0, 3]]))).all()
+
+
+def test_ensemble_posterior_multiplies_likelihoods() -> None:
+    members = np.array([[[0.9, 0.1]], [[0.2, 0.8]]])
+    after = EnsembleCpe(members).posterior(np.array([[1, 1]]))
+    weights = np.array([0.9 * 0.1, 0.2 * 0.8])
+    expected = (weights / weights.sum()) @ members[:, 0]
+    np.testing.assert_allclose(after.class_probs[0], expected, rtol=1e-14)
+
+
+def test_mixture_of_one_is_the_dirichlet() -> None:
+    single = DirichletCpe(F, np.array([0.3, 2.0]))
+    mixture = DirichletMixtureCpe(F[None], np.array([[0.3, 2.0]]))
+    np.testing.assert_allclose(mixture.posterior(Y).class_probs, single.posterior(Y).class_probs, rtol=1e-14)
+    np.testing.assert_allclose(mixture.log_likelihood(Y), single.log_likelihood(Y), rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("f", "a"),
+    [
+        ([[0.5, 0.6]], [0.0]),
+        ([[np.nan, 1.0]], [0.0]),
+        ([[-0.1, 1.1]], [0.0]),
+        ([[0.5, 0.5]], [np.nan]),
+        ([[0.5, 0.5]], [0.0, 1.0]),
+        ([0.5, 0.5], [0.0]),
+    ],
+)
+def test_bad_parameters_are_named(f: list[object], a: list[float]) -> None:
+    with pytest.raises(ValueError, match=r"class_probs|log_concentration"):
+        DirichletCpe(np.array(f, dtype=float), np.array(a))
+
+
+@pytest.mark.parametrize("y", [[[1, 1]], [[-1, 1, 0], [0, 0, 0]], [[0.5, 0, 0], [0, 0, 0]]])
+def test_bad_counts_are_named(y: list[object]) -> None:
+    with pytest.raises(ValueError, match="label_counts"):
+        DirichletCpe(F, np.zeros(2)).posterior(y)
+
+
+def test_intervals_are_beta_quantiles_and_limits_beyond() -> None:
+    d = DirichletCpe(F, np.array([0.0, 3.0]))
+    alpha = np.exp(d.log_concentration)[:, None]
+    for side, level in enumerate((0.025, 0.975)):
+        expected = beta.ppf(level, alpha * F, alpha * (1 - F))
+        np.testing.assert_allclose(class_intervals(d)[..., side], expected, rtol=1e-9, atol=1e-12)
+    coin = class_intervals(DirichletCpe(np.array([[0.99, 0.01]]), np.array([-40.0])))
+    np.testing.assert_array_equal(coin[0], [[1.0, 1.0], [0.0, 0.0]])
+    fixed = class_intervals(DirichletCpe(F, np.full(2, 40.0)))
+    np.testing.assert_allclose(fixed[..., 0], F, atol=1e-8)
+    assert (fixed[..., 0] <= fixed[..., 1]).all()
+
+
+@settings(max_examples=30, deadline=None)
+@given(a=st.floats(-30, 35), w=st.lists(st.floats(0.0, 1), min_size=3, max_size=3).filter(lambda w: sum(w) > 0.1))
+def test_intervals_and_majority_stay_in_range(a: float, w: list[float]) -> None:
+    d = DirichletCpe(np.array([w]) / sum(w), np.array([a]))
+    low, high = class_intervals(d)[0].T
+    assert ((low >= 0) & (low <= high) & (high <= 1)).all()
+    assert 1 / 3 - 1e-6 <= majority_prob(d)[0] <= 1
+
+
+def test_majority_agrees_with_simulation() -> None:
+    rng = np.random.default_rng(0)
+    d = DirichletCpe(F, np.array([1.0, 2.0]))
+    for row in range(2):
+        draws = rng.dirichlet(np.exp(d.log_concentration[row]) * F[row], 200_000)
+        share = (draws.argmax(axis=1) == F[row].argmax()).mean()
+        assert majority_prob(d)[row] == pytest.approx(share, abs=4 * np.sqrt(0.25 / 200_000))
+
+
+def test_gain_of_a_label_is_the_fall_of_the_expected_squared_error() -> None:
+    d = DirichletCpe(F, np.array([0.5, 2.0]))
+    alpha = np.exp(d.log_concentration)
+    before = d.disagreement_probs / alpha  # expected posterior variance, phi / alpha0
+    np.testing.assert_allclose(expected_gain(d), before - d.disagreement_probs / (alpha + 1), rtol=1e-12)
+
+
+def test_further_labels_reach_the_target_error_and_one_fewer_does_not() -> None:
+    d = DirichletCpe(F, np.array([0.5, 2.0]))
+    needed = further_labels_expected(d, 0.02)
+    alpha = np.exp(d.log_concentration)
+    assert (d.disagreement_probs / (alpha + needed) <= 0.02).all()
+    assert (d.disagreement_probs / (alpha + needed - 1) > 0.02).all()
+    assert (further_labels_expected(DirichletCpe(F, np.full(2, 40.0)), 0.02) == 0).all()
+    with pytest.raises(ValueError, match="target_error"):
+        further_labels_expected(d, 0.0)

@@ -1,0 +1,258 @@
+"""Laws of the label-histogram estimators."""
+
+import itertools
+import json
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ml.binning import Debias
+from ml.histograms import epistemic_terms, observed_disagreement, squared_terms
+from ml.metrics import (
+    Accumulator,
+    calibration_loss,
+    disagreement_calibration_loss,
+    disagreement_loss,
+    dispersion_loss,
+    epistemic_loss,
+    evaluate,
+    expected_squared_loss,
+)
+
+Counts = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+def draw(seed: int, n: int = 120, k: int = 3, low: int = 0, high: int = 5) -> tuple[Counts, Floats]:
+    rng = np.random.default_rng(seed)
+    q = rng.dirichlet(np.ones(k), n)
+    y = np.array([rng.multinomial(m, p) for m, p in zip(rng.integers(low, high + 1, n), q, strict=True)])
+    return y, rng.dirichlet(np.ones(k) + 1, n)
+
+
+def enumerate_pairs(y: Counts, f: Floats, n_bins: int, w: Floats, g: Counts) -> float:
+    """Pair-debiased CL by looking at every pair of cases of different clusters."""
+    rows = y.sum(1) >= 1
+    y, f, w, g = y[rows], f[rows], w[rows], g[rows]
+    d = y / y.sum(1, keepdims=True) - f
+    total = 0.0
+    for k in range(y.shape[1]):
+        bins = np.minimum((f[:, k] * n_bins).astype(int), n_bins - 1)
+        for b in range(n_bins):
+            members = np.flatnonzero(bins == b)
+            pairs = [(i, j) for i, j in itertools.permutations(members, 2) if g[i] != g[j]]
+            weight = sum(w[i] * w[j] for i, j in pairs)
+            if weight > 0:
+                total += w[members].sum() / w.sum() * sum(w[i] * w[j] * d[i, k] * d[j, k] for i, j in pairs) / weight
+    return float(total)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10_000), n_bins=st.integers(1, 6), clustered=st.booleans(), weighted=st.booleans())
+def test_pair_form_equals_enumeration_of_pairs(seed: int, n_bins: int, clustered: bool, weighted: bool) -> None:
+    y, f = draw(seed, n=25)
+    rng = np.random.default_rng(seed)
+    w = rng.uniform(0.5, 3, 25) if weighted else np.ones(25)
+    g = rng.integers(0, 6, 25) if clustered else np.arange(25)
+    found = calibration_loss(
+        y, f, n_bins=n_bins, sample_weight=w if weighted else None, cluster=g if clustered else None
+    )
+    assert found.value == pytest.approx(enumerate_pairs(y, f, n_bins, w, g), abs=1e-12)
+
+
+def test_paper_form_equals_its_formula_bin_by_bin() -> None:
+    y, f = draw(1, low=1)
+    mu = y / y.sum(1, keepdims=True)
+    total = 0.0
+    for k in range(3):
+        bins = np.minimum((f[:, k] * 5).astype(int), 4)
+        for b in range(5):
+            m = (bins == b).sum()
+            if m < 2:
+                continue
+            inside = bins == b
+            gap = (mu[inside, k].mean() - f[inside, k].mean()) ** 2
+            total += m / len(y) * (gap - mu[inside, k].var() / (m - 1))
+    assert calibration_loss(y, f, n_bins=5, debias="paper").value == pytest.approx(total, abs=1e-14)
+
+
+def test_observed_disagreement_equals_enumeration_of_label_pairs() -> None:
+    y, _ = draw(2, low=2)
+    for row in y:
+        labels = np.repeat(np.arange(3), row)
+        pairs = list(itertools.permutations(labels, 2))
+        assert observed_disagreement(row[None])[0] == pytest.approx(np.mean([a != b for a, b in pairs]), abs=1e-15)
+
+
+def test_loss_minus_epistemic_loss_is_the_observed_disagreement() -> None:
+    y, f = draw(3, low=2)
+    gap = squared_terms(y, f).sum(1) - epistemic_terms(y, f, True).sum(1)
+    np.testing.assert_allclose(gap, observed_disagreement(y), atol=5e-16)
+
+
+def test_loss_is_the_mean_squared_error_over_single_labels() -> None:
+    y, f = draw(4, low=1)
+    expected = [np.mean([((np.eye(3)[c] - f[i]) ** 2).sum() for c in np.repeat(range(3), y[i])]) for i in range(len(y))]
+    assert expected_squared_loss(y, f).value == pytest.approx(np.mean(expected), abs=1e-14)
+
+
+@pytest.mark.parametrize("debias", ["pair", "paper", None])
+def test_epistemic_is_calibration_plus_dispersion_on_the_same_cases(debias: Debias) -> None:
+    y, f = draw(5)
+    two = y.sum(1) >= 2
+    parts = calibration_loss(y[two], f[two], debias=debias).value + dispersion_loss(y, f, debias=debias).value
+    assert parts == pytest.approx(epistemic_loss(y, f, debias=debias is not None).value, abs=1e-14)
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+@pytest.mark.parametrize("debias", ["pair", "paper", None])
+def test_standard_errors_are_the_delete_one_jackknife(debias: Debias, clustered: bool) -> None:
+    y, f = draw(6, n=60, low=2)
+    g = np.random.default_rng(6).integers(0, 12, 60) if clustered else np.arange(60)
+
+    def jackknife(estimator: object) -> float:
+        values = []
+        for group in np.unique(g):
+            kept = g != group
+            values.append(estimator(y[kept], f[kept], g[kept] if clustered else None))  # type: ignore[operator]
+        spread = ((np.array(values) - np.mean(values)) ** 2).sum()
+        return float(np.sqrt((len(values) - 1) / len(values) * spread))
+
+    cluster = g if clustered else None
+    for estimator in (calibration_loss, dispersion_loss):
+        expected = jackknife(lambda a, b, c, e=estimator: e(a, b, debias=debias, cluster=c, n_bins=6).value)
+        assert estimator(y, f, debias=debias, cluster=cluster, n_bins=6).se == pytest.approx(expected, rel=1e-9)
+    expected = jackknife(lambda a, b, c: epistemic_loss(a, b, cluster=c).value)
+    assert epistemic_loss(y, f, cluster=cluster).se == pytest.approx(expected, rel=1e-9)
+
+
+def test_own_cluster_for_each_case_changes_nothing() -> None:
+    y, f = draw(7)
+    names = [f"case {i}" for i in range(len(y))]
+    plain, clustered = evaluate(y, f), evaluate(y, f, cluster=names)
+    for name, row in plain["metrics"].items():
+        assert clustered["metrics"][name]["value"] == pytest.approx(row["value"], abs=1e-13)
+        assert clustered["metrics"][name]["se"] == pytest.approx(row["se"], rel=1e-9)
+
+
+def test_a_weight_of_two_equals_the_case_twice_for_means() -> None:
+    y, f = draw(8)
+    w = np.where(np.arange(len(y)) % 3 == 0, 2.0, 1.0)
+    twice = np.repeat(np.arange(len(y)), w.astype(int))
+    for estimator in (expected_squared_loss, epistemic_loss):
+        weighted, repeated = estimator(y, f, sample_weight=w), estimator(y[twice], f[twice])
+        assert weighted.value == pytest.approx(repeated.value, abs=1e-14)
+    assert epistemic_loss(y, f, sample_weight=w).ess < len(y)
+
+
+def test_unusable_cases_are_dropped_and_counted() -> None:
+    y = np.array([[0, 0], [1, 0], [1, 1], [3, 0]])
+    f = np.full((4, 2), 0.5)
+    assert (expected_squared_loss(y, f).n, expected_squared_loss(y, f).dropped) == (3, 1)
+    assert (epistemic_loss(y, f).n, epistemic_loss(y, f).dropped) == (2, 2)
+    nothing = epistemic_loss(y[:2], f[:2])
+    assert np.isnan(nothing.value)
+    assert nothing.se is None
+    assert nothing.to_dict()["value"] is None
+
+
+def test_bins_open_at_their_edge_and_the_last_is_closed() -> None:
+    f = np.array([[0.2, 0.8], [0.6, 0.4], [1.0, 0.0]])
+    bins = evaluate(np.array([[1, 0], [1, 0], [1, 0]]), f, n_bins=5)["classes"][0]["bins"]
+    assert [row["n"] for row in bins] == [0, 1, 0, 1, 1]
+
+
+def test_singleton_bins_contribute_nothing_and_their_mass_is_told() -> None:
+    y, f = np.array([[1, 1], [2, 0]]), np.array([[0.1, 0.9], [0.9, 0.1]])
+    found = calibration_loss(y, f)
+    assert (found.value, found.singleton_mass) == (0.0, 1.0)
+    assert calibration_loss(y, f, debias=None).value > 0
+
+
+def test_accuracy_takes_the_first_index_on_ties() -> None:
+    y, f = np.array([[1, 1], [1, 1]]), np.array([[0.5, 0.5], [0.4, 0.6]])
+    assert evaluate(y, f)["metrics"]["accuracy"]["value"] == 0.5
+
+
+def test_disagreement_metrics_by_hand() -> None:
+    y, phi = np.array([[2, 0], [1, 1], [2, 1]]), np.array([0.25, 0.75, 0.5])
+    observed = np.array([0, 1, 2 / 3])
+    expected = ((observed - phi) ** 2 + observed * (1 - observed)).mean()
+    assert disagreement_loss(y, phi).value == pytest.approx(expected, abs=1e-15)
+    d = observed - phi
+    pairs = 2 * (d[0] * d[1] + d[0] * d[2] + d[1] * d[2])
+    assert disagreement_calibration_loss(y, phi, n_bins=1).value == pytest.approx(pairs / 6, abs=1e-15)
+
+
+@pytest.mark.parametrize("debias", ["pair", "paper", None])
+def test_accumulators_merge_into_the_whole_and_survive_json(debias: Debias) -> None:
+    y, f = draw(9, n=400, k=4)
+    w = np.random.default_rng(9).uniform(0.5, 2, 400)
+    phi = np.random.default_rng(8).uniform(0, 1, 400)
+    parts = []
+    for part in (slice(0, 100), slice(100, 101), slice(101, 400)):
+        acc = Accumulator(4, n_bins=7)
+        acc.update(y[part], f[part], phi[part], w[part])
+        parts.append(Accumulator.from_dict(json.loads(json.dumps(acc.to_dict()))))
+    merged = parts[0].merge(parts[1]).merge(parts[2]).compute(debias)
+    whole = evaluate(y, f, phi, n_bins=7, debias=debias, weights=w, weights2=w)["metrics"]
+    for name, row in whole.items():
+        assert merged[name] == pytest.approx(row["value"], rel=1e-11, abs=1e-13), name
+
+
+def test_accumulator_refuses_other_shapes_and_stays_as_it_was() -> None:
+    acc = Accumulator(3)
+    before = acc.to_dict()
+    with pytest.raises(ValueError, match="3"):
+        acc.update([[1, 0]], [[0.5, 0.5]])
+    with pytest.raises(ValueError, match="sum to 1"):
+        acc.update([[1, 0, 0]], [[0.5, 0.2, 0.2]])
+    with pytest.raises(ValueError, match="merge"):
+        acc.merge(Accumulator(4))
+    assert acc.to_dict() == before
+
+
+def test_debiased_estimators_are_unbiased_and_the_plugin_is_not() -> None:
+    """A perfect predictor has EL = CL = 0 (paper, Fig. 2)."""
+    rng = np.random.default_rng(0)
+    names = ("EL", "CL", "CL_paired", "DL", "EL_plugin", "CL_plugin")
+    found: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(150):
+        p = rng.uniform(0, 1, 200)
+        q = np.stack([p, 1 - p], axis=1)
+        y = np.array([rng.multinomial(2, row) for row in q])
+        metrics = evaluate(y, q)["metrics"]
+        for name in names:
+            found[name].append(metrics[name]["value"])
+    for name, values in found.items():
+        error = np.std(values) / np.sqrt(len(values))
+        off = abs(np.mean(values)) / error
+        assert off > 10 if "plugin" in name else off < 3.5, (name, off)
+
+
+def test_order_two_weights_apply_to_order_two_metrics_only() -> None:
+    y, f = draw(10)
+    w2 = np.random.default_rng(10).uniform(1, 4, len(y))
+    both = evaluate(y, f, weights=np.ones(len(y)), weights2=w2)["metrics"]
+    assert both["L"]["value"] == pytest.approx(expected_squared_loss(y, f).value, abs=1e-14)
+    assert both["EL"]["value"] == pytest.approx(epistemic_loss(y, f, sample_weight=w2).value, abs=1e-14)
+    assert any("order-1" in text for text in evaluate(y, f, weights=w2)["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("y", "f", "what"),
+    [
+        ([[1, 0]], [[0.5, 0.6]], "sum to 1"),
+        ([[1, 0]], [[np.nan, 1.0]], r"lie in \[0, 1\]"),
+        ([[1, 0]], [[0.5, 0.25, 0.25]], "one shape"),
+        ([[-1, 2]], [[0.5, 0.5]], "negative"),
+        ([[0.5, 0.5]], [[0.5, 0.5]], "whole numbers"),
+        ([1, 0], [[0.5, 0.5]], "shape"),
+    ],
+)
+def test_bad_input_is_named(y: object, f: object, what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        epistemic_loss(y, f)  # type: ignore[arg-type]
