@@ -167,10 +167,10 @@ class Preprocessing:
         side = min(image.size) if self.crop is None else min(self.crop, *image.size)
         left, top = (image.width - side) // 2, (image.height - side) // 2
         image = image.crop((left, top, left + side, top + side))
-        if side != self.size:
-            shrink = side > self.size
-            filter_ = Image.Resampling.BOX if shrink else Image.Resampling.BICUBIC
-            image = image.resize((self.size, self.size), filter_)
+        if side % self.size == 0:  # Pillow's filters round twice
+            return _block_means(np.asarray(image).reshape(side, side, self.channels), side // self.size)
+        filter_ = Image.Resampling.BOX if side > self.size else Image.Resampling.BICUBIC
+        image = image.resize((self.size, self.size), filter_)
         return np.asarray(image, dtype=np.uint8).reshape(self.size, self.size, self.channels)
 
     def scale_and_offset(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
@@ -187,6 +187,15 @@ class Preprocessing:
     def __call__(self, image: Image.Image) -> npt.NDArray[np.float32]:
         """Network input float32 (C, H, W) of a decoded image."""
         return np.asarray(self.normalise(self.pixels(image)[None])[0])
+
+
+def _block_means(pixels: Pixels, factor: int) -> Pixels:
+    """Means of blocks of ``factor`` × ``factor`` pixels, rounded half up."""
+    if factor == 1:
+        return pixels
+    side, channels = len(pixels) // factor, pixels.shape[-1]
+    blocks = pixels.reshape(side, factor, side, factor, channels).sum(axis=(1, 3), dtype=np.uint32)
+    return np.asarray((blocks + factor**2 // 2) // factor**2, dtype=np.uint8)
 
 
 def fit_normalisation(pixels: Pixels) -> tuple[tuple[float, ...], tuple[float, ...]]:

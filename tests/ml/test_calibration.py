@@ -1,0 +1,144 @@
+"""Laws of the calibrators."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import approx_fprime
+
+from ml.calibration import (
+    Calibration,
+    ConcentrationHead,
+    FitError,
+    calibrate,
+    concentration_loss,
+    fit_concentration,
+    fit_temperature,
+    temperature_loss,
+)
+from ml.distributions import DirichletCpe, softmax_probs
+
+
+def simulated(n: int = 3000, labels: int = 3, temperature: float = 2.0, seed: int = 0) -> tuple[Any, Any, Any, Any]:
+    """Overconfident logits and a concentration that follows the first feature; truth is known."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(0, 2, (n, 4))
+    features = rng.normal(3, 2, (n, 5))
+    a = 1.0 + 0.5 * (features[:, 0] - 3)
+    f = softmax_probs(logits)
+    q = np.array([rng.dirichlet(np.exp(c) * p + 1e-12) for c, p in zip(a, f, strict=True)])
+    y = np.array([rng.multinomial(labels, p / p.sum()) for p in q])
+    return logits * temperature, features, y, a
+
+
+def test_temperature_recovers_the_truth_and_never_raises_the_fitting_loss() -> None:
+    logits, _, y, _ = simulated()
+    log_t, _ = fit_temperature(logits, y)
+    assert log_t == pytest.approx(np.log(2.0), abs=0.05)
+    assert temperature_loss(logits, y, log_t)[0] <= temperature_loss(logits, y, 0.0)[0]
+
+
+def test_temperature_keeps_the_argmax() -> None:
+    logits, features, y, _ = simulated(200)
+    found = calibrate(logits, features, y, [str(i) for i in range(200)]).calibration
+    calibrated = found.apply(logits, features).class_probs
+    np.testing.assert_array_equal(calibrated.argmax(1), logits.argmax(1))
+
+
+def test_gradient_of_the_temperature_loss() -> None:
+    logits, _, y, _ = simulated(50)
+    numeric = approx_fprime(np.array([0.3]), lambda x: temperature_loss(logits, y, float(x[0]))[0], 1e-7)
+    assert temperature_loss(logits, y, 0.3)[1] == pytest.approx(numeric[0], rel=1e-5)
+
+
+@pytest.mark.parametrize("normalization", ["label", "instance"])
+@pytest.mark.parametrize("scale", [0.5, 5.0])
+def test_gradient_of_the_concentration_loss(normalization: Any, scale: float) -> None:
+    logits, _, y, _ = simulated(12)
+    y[0] = 0
+    y[1] = [1, 0, 0, 0]
+    f, a = softmax_probs(logits), np.random.default_rng(1).normal(0, scale, 12)
+    _, gradient = concentration_loss(f, y, a, normalization=normalization)
+    for row in range(12):
+        ends = [
+            concentration_loss(f, y, a + s * 1e-5 * np.eye(12)[row], normalization=normalization)[0] for s in (1, -1)
+        ]
+        assert gradient[row] == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-5, abs=1e-9)
+
+
+def test_concentration_head_recovers_the_truth() -> None:
+    logits, features, y, a = simulated(20_000, labels=5, temperature=1.0)
+    head, _ = fit_concentration(features, softmax_probs(logits), y, penalty=0.0)
+    assert head.weight[0] == pytest.approx(0.5, abs=0.06)
+    np.testing.assert_allclose(head.weight[1:], 0, atol=0.06)
+    assert np.abs(head(features) - a).mean() < 0.15
+
+
+def test_standardisation_of_features_does_not_change_the_model() -> None:
+    logits, features, y, _ = simulated(400)
+    f = softmax_probs(logits)
+    plain, _ = fit_concentration(features, f, y)
+    moved, _ = fit_concentration(100 * features - 7, f, y)
+    np.testing.assert_allclose(moved(100 * features - 7), plain(features), atol=2e-3)
+
+
+def test_a_feature_that_never_varies_is_harmless() -> None:
+    logits, features, y, _ = simulated(200)
+    head, _ = fit_concentration(np.column_stack([features, np.full(200, 4.0)]), softmax_probs(logits), y)
+    assert np.isfinite(head.weight).all()
+
+
+def test_one_label_a_case_gives_no_head_and_says_so() -> None:
+    logits, features, y, _ = simulated(200, labels=1)
+    with pytest.raises(FitError, match="two labels"):
+        fit_concentration(features, softmax_probs(logits), y)
+    found = calibrate(logits, features, y, [str(i) for i in range(200)])
+    assert found.calibration.concentration is None
+    assert "concentration" not in found.report
+
+
+def test_single_labels_carry_no_information_on_the_concentration() -> None:
+    logits, _, y, _ = simulated(50, labels=1)
+    f = softmax_probs(logits)
+    low, high = (concentration_loss(f, y, np.full(50, a), penalty=0.0)[0] for a in (-3.0, 3.0))
+    assert low == pytest.approx(high, abs=1e-14)
+
+
+def test_calibrating_never_leaves_a_worse_loss_on_the_cases_set_aside() -> None:
+    for seed in range(4):
+        logits, features, y, _ = simulated(60, seed=seed)
+        report = calibrate(logits, features, y, [str(i) for i in range(60)], seed=seed).report
+        kept = report["temperature"]
+        assert (kept["cv_after"] < kept["cv_before"]) == kept["kept"]
+        assert report["concentration"]["cv_after"] <= report["concentration"]["cv_before"]
+
+
+def test_patients_never_fall_on_both_sides() -> None:
+    from ml.splits import split_partitions
+
+    groups = [f"patient {i // 7}" for i in range(200)]
+    part = split_partitions(groups, {"fit": 0.8, "cv": 0.2}, 0)
+    for name in set(groups):
+        assert len(set(part[np.array(groups) == name].tolist())) == 1
+    assert 0.7 < (part == "fit").mean() < 0.9
+
+
+def test_calibration_survives_json_to_the_last_bit() -> None:
+    head = ConcentrationHead(np.random.default_rng(0).normal(size=7), 0.1)
+    original = Calibration("temperature", 0.123456789012345678, head)
+    back = Calibration.from_dict(original.to_dict())
+    assert back.to_dict() == original.to_dict()
+    rng = np.random.default_rng(1)
+    logits, features = rng.normal(size=(3, 4)), rng.normal(size=(3, 7))
+    first, second = original.apply(logits, features), back.apply(logits, features)
+    assert isinstance(first, DirichletCpe)
+    np.testing.assert_array_equal(first.class_probs, second.class_probs)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"version": 2}, {"method": "magic"}, {"log_temperature": float("nan")}, {"concentration": {"weight": [1]}}],
+)
+def test_a_broken_calibration_document_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="calibration"):
+        Calibration.from_dict(Calibration("none", 0.0, None).to_dict() | change)
