@@ -101,9 +101,8 @@ def demo(
         filling.ensure_cases(context, say)
         if not logins:
             return
-        say(
-            f"\nsign in at http://{context.settings.host}:{port or context.settings.port}/login, each password works once:"
-        )
+        address = f"http://{context.settings.host}:{port or context.settings.port}/login"
+        say(f"\nsign in at {address}, each password works once:")
         for name in filling.PEOPLE:
             with context.database.write() as session:
                 say(f"  {name:<14}{issue_one_time_password(session, context.secret, name)}")

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Request
 from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 # versions in which a write-ahead log can lose a reset and corrupt the database, and those with the fix
@@ -64,6 +65,18 @@ def make_engine(url: str) -> Engine:
     limits = "-c statement_timeout=5000 -c lock_timeout=2000 -c idle_in_transaction_session_timeout=10000"
     options = f"{limits} -c synchronous_commit=on -c timezone=UTC"
     return create_engine(url, pool_pre_ping=True, pool_size=10, max_overflow=30, connect_args={"options": options})
+
+
+def insert_if_absent(session: Session, table: type[Any], values: dict[str, Any]) -> bool:
+    """Insert a row unless one with its unique values is there; waits for a concurrent insert of the same.
+
+    Returns:
+        Whether the row is new.
+    """
+    make = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
+    keys = table.__table__.primary_key.columns
+    statement = make(table).values(values).on_conflict_do_nothing().returning(*keys)
+    return session.execute(statement).first() is not None
 
 
 class Database:

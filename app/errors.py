@@ -33,7 +33,7 @@ from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from starlette.exceptions import HTTPException
 
 PROBLEM_JSON = "application/problem+json"
@@ -248,7 +248,9 @@ def _on_http(request: Request, exc: Exception) -> Response:
 
 
 def _on_database(request: Request, exc: Exception) -> Response:
-    """A database that is away, locked or full is a reason to try again; anything else is a defect."""
+    """A database that is away, locked or full, or a collision, is a reason to try again; the rest is a defect."""
+    if isinstance(exc, IntegrityError):
+        return _on_problem(request, Unavailable("another request stored the same at this moment; send yours again"))
     if isinstance(exc, OperationalError) or (isinstance(exc, DBAPIError) and exc.connection_invalidated):
         return _on_problem(request, Unavailable("the database cannot answer just now; try again"))
     raise exc

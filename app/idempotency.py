@@ -13,10 +13,10 @@ from fastapi import Header
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from sqlalchemy import select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from app.auth.principal import Principal
+from app.database import insert_if_absent
 from app.errors import KeyMissing, KeyReused
 from app.tables import IdempotencyRecord, now
 
@@ -70,10 +70,7 @@ def once(
         "body": None,
         "created_at": now(),
     }
-    make = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
-    # on PostgreSQL this waits for a concurrent request with the same key to commit or to fail
-    insert = make(IdempotencyRecord).values(values).on_conflict_do_nothing().returning(IdempotencyRecord.key)
-    new = session.execute(insert).first() is not None
+    new = insert_if_absent(session, IdempotencyRecord, values)
     where = (IdempotencyRecord.account_id == principal.account_id, IdempotencyRecord.key == key)
     record = session.execute(select(IdempotencyRecord).where(*where)).scalar_one()
     if not new:

@@ -278,6 +278,8 @@ def calibrate(
         raise FitError(f"calibration needs at least ten labelled cases, got {len(scores)} with {counts.sum()} labels")
     part = split_partitions(groups, {"fit": 0.8, "cv": 0.2}, seed)
     fit, cv = part == "fit", part == "cv"
+    if counts[fit].sum() == 0 or counts[cv].sum() == 0:
+        raise FitError(f"calibration needs labelled cases of at least three patients, got {len(set(groups))} patients")
     report: dict[str, Any] = {"n_fit": int(fit.sum()), "n_cv": int(cv.sum())}
     log_t = 0.0
     if method == "temperature":

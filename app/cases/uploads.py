@@ -26,16 +26,14 @@ class Form:
 
 async def _multipart(request: Request) -> Form:
     try:
-        form = await request.form(max_files=_MAX_FILES, max_fields=_MAX_FIELDS, max_part_size=_MAX_PART)
+        async with request.form(max_files=_MAX_FILES, max_fields=_MAX_FIELDS, max_part_size=_MAX_PART) as form:
+            image = form.get("image")
+            if not isinstance(image, UploadFile):
+                raise Invalid("send the image as a file in the multipart field `image`")
+            data = await image.read()
+            return Form(data, {name: value for name, value in form.items() if isinstance(value, str)})
     except HTTPException as exc:
         raise BadRequest("the multipart body cannot be read, or has too many or too large parts") from exc
-    image = form.get("image")
-    if not isinstance(image, UploadFile):
-        raise Invalid("send the image as a file in the multipart field `image`")
-    data = await image.read()
-    fields = {name: value for name, value in form.items() if name != "image" and isinstance(value, str)}
-    await form.close()
-    return Form(data, fields)
 
 
 def _is_multipart(request: Request) -> bool:

@@ -12,11 +12,12 @@ from app.cases import queries
 from app.cases.queries import ActiveLabel
 from app.cases.stored import stored_prediction
 from app.context import Context
+from app.database import insert_if_absent
 from app.errors import AlreadyLabelled, Forbidden, Invalid, NotFound
 from app.reads.schemas import LabelIn, LabelOut, SubmittedOut
 from app.releases.queries import release_by_id
 from app.schemas import PosteriorOut
-from app.tables import Annotator, Label
+from app.tables import Annotator, Label, new_id, now
 from app.triage import summarise
 
 
@@ -41,12 +42,11 @@ def _annotator_of(session: Session, principal: Principal, body: LabelIn) -> tupl
 
 
 def _new_annotator(session: Session, name: str, account_id: uuid.UUID | None) -> Annotator:
-    taken = session.execute(select(Annotator).where(Annotator.name == name)).scalar_one_or_none()
-    if taken is not None:
-        raise Forbidden("an outside annotator has this name; ask for another account name")
-    annotator = Annotator(name=name, account_id=account_id)
-    session.add(annotator)
-    session.flush()
+    values = {"id": new_id(), "created_at": now(), "name": name, "account_id": account_id}
+    insert_if_absent(session, Annotator, values)  # another request may be making the same one
+    annotator = session.execute(select(Annotator).where(Annotator.name == name)).scalar_one()
+    if annotator.account_id != account_id:
+        raise Forbidden("this name belongs to another annotator; ask for another one")
     return annotator
 
 

@@ -16,7 +16,7 @@ from ml.datasets.cells_render import draw_stain, render
 from ml.preprocess import Pixels, Preprocessing, fit_normalisation
 from ml.splits import split_partitions
 
-CELLS_PER_PATIENT = 20
+CELLS_PER_PATIENT = 10
 RENDER_SIZE = 96
 INPUT_SIZE = 48
 SHARES = {"train": 0.55, "valid": 0.10, "calibration": 0.15, "test": 0.20}
@@ -37,7 +37,7 @@ def simulate_cell(index: int, *, seed: int, size: int = RENDER_SIZE, stain_sprea
     """Simulate the cell with this number; the same number and seed give the same cell.
 
     Args:
-        index: number of the cell; every twenty belong to one patient.
+        index: number of the cell; every ten belong to one patient.
         seed: of the whole set.
         size: side of the picture in px, for a field of 24 µm.
         stain_spread: how far patients' stains lie apart; above 1 is a drift.
@@ -68,8 +68,8 @@ def load_cells(count: int = 6000, seed: int = 0, annotators: AnnotatorPool | Non
     Raises:
         ValueError: fewer than 200 cells, too few for four partitions of patients.
     """
-    if count < 10 * CELLS_PER_PATIENT:
-        raise ValueError(f"at least {10 * CELLS_PER_PATIENT} simulated cells are needed, got {count}")
+    if count < 20 * CELLS_PER_PATIENT:
+        raise ValueError(f"at least {20 * CELLS_PER_PATIENT} simulated cells are needed, got {count}")
     cells = simulate_cells(count, seed)
     patients = [cell.patient for cell in cells]
     partition = split_partitions(patients, SHARES, seed)

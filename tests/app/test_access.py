@@ -1,0 +1,102 @@
+"""Who may do what: every route against every kind of caller equals the checked-in matrix."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from app.auth import service as auth
+from app.auth.policy import policy_of, require_policies, walk_routes
+from app.main import create_app
+from app.settings import Settings
+from tests.support.service import Service
+
+MATRIX = Path(__file__).parent / "route_matrix.json"
+CALLERS = (None, "viewer", "anna", "admin", "outside", "predicting", "writing")
+_ID = "01890000-0000-7000-8000-000000000000"
+
+
+def outcome(status: int) -> str:
+    return {401: "who are you", 403: "not allowed"}.get(status, "let through")
+
+
+def test_every_route_against_every_caller(service: Service) -> None:
+    with service.context.database.write() as session:
+        for name, scope in (("predicting", "predict"), ("writing", "cases:write")):
+            auth.add_account(session, service.context.secret, name, "service")
+            service.keys[name] = auth.add_key(session, service.context.secret, name, [scope])[1]
+    found = {}
+    for route in walk_routes(service.client.app):  # type: ignore[arg-type]
+        path = route.path.replace("{case_id}", _ID).replace("{release_id}", _ID)
+        for method in sorted(route.methods or ()):
+            row = {}
+            for who in CALLERS:
+                answer = service.call(who, method, path, follow_redirects=False, headers={"Idempotency-Key": "k"})
+                row[who or "nobody"] = outcome(answer.status_code)
+            found[f"{method} {route.path}"] = row
+    assert found == json.loads(MATRIX.read_text()), json.dumps(found, indent=1)
+
+
+def test_a_route_without_a_guard_stops_the_start_up(settings: Settings) -> None:
+    app = create_app(settings)
+
+    @app.get("/forgotten")
+    def forgotten() -> str:
+        return "open"
+
+    with pytest.raises(RuntimeError, match="/forgotten"):
+        require_policies(app)
+    assert all(policy_of(route) for route in walk_routes(app) if route.path != "/forgotten")
+
+
+@pytest.mark.parametrize(
+    "header", ["Bearer x", "Bearer sr_1_2", "Bearer ", "Basic YTpi", f"Bearer sr_{'0' * 32}_{'0' * 64}"]
+)
+def test_credentials_that_are_not_valid_are_401(service: Service, header: str) -> None:
+    response = service.client.get("/v1/cases", headers={"Authorization": header})
+    assert (response.status_code, response.json()["type"]) == (401, "urn:secondread:problem:unauthenticated")
+    assert response.headers["www-authenticate"] == "Bearer"
+
+
+def test_a_revoked_and_an_expired_key_stop_working(service: Service) -> None:
+    from datetime import UTC, datetime
+
+    token = service.keys["viewer"]
+    with service.context.database.write() as session:
+        principal = auth.principal_of_key(session, token)
+        assert principal.role == "viewer"
+        key, expired = auth.add_key(session, service.context.secret, "viewer", [], datetime(2020, 1, 1, tzinfo=UTC))
+        assert key.secret_sha256 not in expired
+    assert service.client.get("/v1/cases", headers={"Authorization": f"Bearer {expired}"}).status_code == 401
+    from uuid import UUID
+
+    with service.context.database.write() as session:
+        auth.revoke_key(session, service.context.secret, UUID(hex=token.split("_")[1]))
+    assert service.get("viewer", "/v1/cases").status_code == 401
+
+
+def test_a_key_of_an_annotator_takes_no_scopes(service: Service) -> None:
+    with service.context.database.write() as session, pytest.raises(ValueError, match="blind"):
+        auth.add_key(session, service.context.secret, "anna", ["cases:read"])
+
+
+def test_another_host_is_refused(service: Service) -> None:
+    assert service.client.get("/healthz", headers={"Host": "elsewhere.example"}).status_code == 400
+
+
+def test_every_answer_carries_the_security_headers(service: Service) -> None:
+    for path in ("/login", "/healthz", "/v1/cases", "/static/style.css"):
+        headers = service.client.get(path).headers
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("secret", ["", "short", "changeme" * 1, "secret12345678901234567890123456789012"])
+def test_a_weak_secret_stops_the_start_up(secret: str) -> None:
+    with pytest.raises(ValueError, match="secret_key"):
+        Settings(secret_key=secret)  # type: ignore[arg-type]
+
+
+def test_unauthenticated_people_are_sent_to_the_login(service: Service) -> None:
+    answer = service.client.get("/worklist", headers={"Accept": "text/html"}, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/login")

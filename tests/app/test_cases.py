@@ -1,0 +1,188 @@
+"""Predictions and cases over HTTP, on both databases."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ml.artifact import read_release
+from ml.decisions import class_intervals
+from ml.predictor import Predictor
+from ml.preprocess import decode_image
+from tests.support.images import CORPUS, exif_rotated
+from tests.support.service import Service, cell_png, pixels_of
+
+_STATUS = {"empty": 422, "broken": 422, "frames": 422, "too-small": 422, "too-large": 413, "format": 415}
+
+
+def test_a_prediction_has_the_shape_of_the_contract(service: Service) -> None:
+    body = service.post("viewer", "/v1/predictions", files={"image": ("x.png", cell_png())}).json()
+    release = read_release(service.context.settings.releases_folder / body["release"])
+    assert body["classes"] == list(release.classes)
+    expected = Predictor(release).predict([decode_image(cell_png())]).distribution
+    assert list(body["class_probs"].values()) == expected.class_probs[0].tolist()
+    assert body["disagreement_prob"] == expected.disagreement_probs[0]
+    assert body["log_concentration"] == expected.log_concentration[0]  # type: ignore[union-attr]
+    np.testing.assert_array_equal(list(body["class_intervals"].values()), class_intervals(expected)[0])  # type: ignore[arg-type]
+    assert body["disagreement_calibrated"] is True
+    assert set(body["triage"]) == {"decision", "priority", "expected_gain", "reason"}
+    assert body["triage"]["decision"] == ("second_read" if body["disagreement_prob"] > 0.2 else "single_read")
+    assert len(body["image_sha256"]) == 64
+
+
+def test_raw_body_and_multipart_give_the_same(service: Service) -> None:
+    multipart = service.post("viewer", "/v1/predictions", files={"image": ("x.png", cell_png())})
+    raw = service.post("viewer", "/v1/predictions", content=cell_png(), headers={"Content-Type": "image/png"})
+    assert raw.status_code == 200
+    assert raw.json() == multipart.json()
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_every_upload_is_read_or_refused_clearly(service: Service, name: str) -> None:
+    data, reason = CORPUS[name]
+    for response in (
+        service.post("viewer", "/v1/predictions", files={"image": ("x.png", data)}),
+        service.upload(f"case {name}", data),
+    ):
+        if reason is None:
+            assert response.status_code in {200, 201}, response.text
+        else:
+            assert response.status_code == _STATUS[reason]
+            assert response.headers["content-type"] == "application/problem+json"
+            assert response.json()["detail"]
+
+
+def test_a_file_of_thirty_megabytes_is_refused(service: Service) -> None:
+    data = bytes(30 * 1024**2)
+    assert service.post("viewer", "/v1/predictions", files={"image": ("x.png", data)}).status_code == 413
+    assert service.upload("big", data).status_code == 413
+
+    def chunks() -> Any:  # no declared length
+        for _ in range(30):
+            yield bytes(1024**2)
+
+    streamed = service.post("viewer", "/v1/predictions", content=chunks(), headers={"Content-Type": "image/png"})
+    assert streamed.status_code == 413
+    assert streamed.json()["type"] == "urn:secondread:problem:too-large"
+    wide = service.post("viewer", "/v1/cases/x/labels", content=bytes(2 * 1024**2))
+    assert wide.status_code == 413
+
+
+def test_a_stored_case_gives_its_prediction_again_bit_for_bit(service: Service) -> None:
+    for name in ("CMYK", "16-bit grey", "EXIF-rotated", "palette with alpha", "plain JPEG"):
+        case = service.add_case(name, CORPUS[name][0])
+        image = service.get("viewer", f"/v1/cases/{case['id']}/image")
+        assert image.headers["content-type"] == "image/png"
+        again = service.post("viewer", "/v1/predictions", files={"image": ("x.png", image.content)}).json()
+        assert again["class_probs"] == case["prediction"]["class_probs"]
+        assert again["log_concentration"] == case["prediction"]["log_concentration"]
+
+
+def test_a_case_keeps_what_came_with_it(service: Service) -> None:
+    fields = {"patient": "p1", "site": "Å-Lab", "metadata": json.dumps({"stain": "May-Grünwald"})}
+    case = service.add_case("case-1", **fields)
+    assert (case["external_id"], case["patient"], case["site"]) == ("case-1", "p1", "Å-Lab")
+    assert case["metadata"] == {"stain": "May-Grünwald"}
+    assert case["n_labels"] == 0
+    assert service.get("viewer", f"/v1/cases/{case['id']}").json() == case
+
+
+def test_same_image_again_is_200_another_image_is_409_a_twin_is_flagged(service: Service) -> None:
+    first = service.add_case("case-1")
+    again = service.upload("case-1", cell_png())
+    assert (again.status_code, again.json()["id"]) == (200, first["id"])
+    other = service.upload("case-1", cell_png(1))
+    assert (other.status_code, other.json()["type"]) == (409, "urn:secondread:problem:external-id-taken")
+    twin = service.add_case("case-2")
+    assert twin["same_image_as"] == first["id"]
+
+
+def test_idempotency_key_is_required_replayed_and_not_reused(service: Service) -> None:
+    files = {"image": ("x.png", cell_png())}
+    without = service.call("admin", "POST", "/v1/cases", files=files, data={"external_id": "a"})
+    assert (without.status_code, without.json()["type"]) == (400, "urn:secondread:problem:idempotency-key-missing")
+    first = service.upload("a", cell_png(), "key-1")
+    again = service.upload("a", cell_png(), "key-1")  # a new multipart boundary, the same request
+    assert (again.status_code, again.json()) == (201, first.json())
+    assert again.headers["idempotent-replayed"] == "true"
+    reused = service.upload("b", cell_png(), "key-1")
+    assert (reused.status_code, reused.json()["type"]) == (422, "urn:secondread:problem:idempotency-key-reused")
+    assert len(service.get("viewer", "/v1/cases").json()["items"]) == 1
+
+
+def test_pages_of_cases_walk_through_all(service: Service) -> None:
+    ids = [service.add_case(f"case-{i}", cell_png(i))["id"] for i in range(5)]
+    seen, cursor = [], None
+    while True:
+        page = service.get("viewer", "/v1/cases", params={"limit": 2} | ({"cursor": cursor} if cursor else {})).json()
+        seen += [case["id"] for case in page["items"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    assert seen == ids[::-1]
+    assert service.get("viewer", "/v1/cases", params={"cursor": "nonsense"}).status_code == 422
+
+
+def test_metadata_in_the_file_stays_out_of_everything(service: Service) -> None:
+    case = service.add_case("case-1", exif_rotated())
+    image = service.get("viewer", f"/v1/cases/{case['id']}/image").content
+    assert b"CANARY" not in image
+    assert pixels_of(image).shape == (64, 64, 3)
+    shown = service.get("viewer", f"/v1/cases/{case['id']}").text + service.get(None, "/metrics").text
+    assert "CANARY" not in shown
+    assert "secret-file-name" not in shown
+    for path in service.context.settings.home.rglob("*"):
+        if path.is_file():
+            assert b"CANARY" not in path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"external_id": ""}, 422),
+        ({}, 422),
+        ({"external_id": "x" * 201}, 422),
+        ({"external_id": "a\x00b"}, 422),
+        ({"external_id": "a", "metadata": "[1]"}, 422),
+        ({"external_id": "a", "metadata": "{"}, 422),
+        ({"external_id": "a", "metadata": '{"k": 1}'}, 422),
+        ({"external_id": "a", "surprise": "b"}, 422),
+        ({"external_id": "../../etc/passwd"}, 201),
+    ],
+)
+def test_fields_of_a_case_are_checked(service: Service, fields: dict[str, str], status: int) -> None:
+    response = service.post("admin", "/v1/cases", files={"image": ("../../x.png", cell_png())}, data=fields)
+    assert response.status_code == status, response.text
+    stored = [path for path in service.context.images.root.rglob("*") if path.is_file()]
+    assert all(len(path.name) == 64 for path in stored)
+
+
+def test_case_without_multipart_or_image_is_refused(service: Service) -> None:
+    assert service.post("admin", "/v1/cases", json={"external_id": "a"}).status_code == 422
+    assert service.post("admin", "/v1/cases", data={"external_id": "a"}).status_code == 422
+    assert service.post("viewer", "/v1/predictions", files={"picture": ("x.png", cell_png())}).status_code == 422
+    many = [("image", ("x.png", cell_png()))] * 3
+    assert service.post("viewer", "/v1/predictions", files=many).status_code == 400
+
+
+def test_partition_follows_the_patient_and_never_changes(service: Service) -> None:
+    cases = [service.add_case(f"case-{i}", cell_png(i), patient=f"p{i // 2}") for i in range(12)]
+    parts = {case["patient"]: set() for case in cases}
+    for case in cases:
+        parts[case["patient"]].add(case["partition"])
+    assert all(len(found) == 1 for found in parts.values())
+    assert {"calibration", "evaluation"} >= set().union(*parts.values())
+
+
+def test_missing_things_are_404(service: Service) -> None:
+    missing = "01890000-0000-7000-8000-000000000000"
+    for path in (
+        f"/v1/cases/{missing}",
+        f"/v1/cases/{missing}/image",
+        f"/v1/cases/{missing}/posterior",
+        f"/v1/releases/{missing}",
+    ):
+        response = service.get("viewer", path)
+        assert (response.status_code, response.json()["type"]) == (404, "urn:secondread:problem:not-found")
+    assert service.get("viewer", "/v1/nothing").json()["type"] == "urn:secondread:problem:not-found"

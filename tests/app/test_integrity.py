@@ -1,0 +1,144 @@
+"""Audit chain, image store, releases, readiness: what is changed or missing is found and named."""
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from app.database import Database, wal_is_safe
+from app.errors import StorageFull
+from app.storage import ImageStore
+from app.verify import verify_all
+from tests.support.service import Service
+
+
+def verify(service: Service) -> list[str]:
+    with service.context.database.read() as session:
+        faults: list[str] = verify_all(session, service.context)["faults"]
+        return faults
+
+
+def _without_triggers(service: Service) -> str:
+    return (
+        "DROP TRIGGER audit_events_no_update"
+        if "sqlite" in service.context.settings.sqlalchemy_url
+        else ("DROP TRIGGER audit_events_append_only ON audit_events")
+    )
+
+
+def test_an_untouched_service_verifies(service: Service) -> None:
+    service.outside_label(service.add_case()["id"], "r1", "blast")
+    assert verify(service) == []
+
+
+def test_every_stored_thing_has_its_audit_event(service: Service) -> None:
+    case = service.add_case()
+    service.outside_label(case["id"], "r1", "blast")
+    with service.context.database.read() as session:
+        rows = session.execute(text("SELECT action, actor FROM audit_events ORDER BY sequence")).all()
+    assert [tuple(row) for row in rows][-2:] == [("case.add", "admin"), ("label.add", "outside")]
+
+
+def test_a_changed_audit_event_is_named(service: Service) -> None:
+    service.add_case()
+    with service.context.database.write() as session:
+        session.execute(text(_without_triggers(service)))
+        session.execute(text("UPDATE audit_events SET actor = 'somebody' WHERE sequence = 2"))
+    assert verify(service) == ["audit event 2 was changed, or one before it was removed"]
+
+
+def test_a_cut_tail_of_the_audit_shows(service: Service) -> None:
+    with service.context.database.write() as session:
+        session.execute(text(_without_triggers(service).replace("no_update", "no_delete")))
+        session.execute(text("DELETE FROM audit_events WHERE sequence = (SELECT max(sequence) FROM audit_events)"))
+    assert any("its head says" in fault for fault in verify(service))
+
+
+def test_one_flipped_byte_in_an_image_or_a_release_is_named(service: Service) -> None:
+    service.add_case()
+    image = next(path for path in service.context.images.root.rglob("*") if path.is_file())
+    network = next(service.context.settings.releases_folder.rglob("network.onnx"))
+    for path in (image, network):
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    faults = verify(service)
+    assert len(faults) == 2
+    assert image.name in faults[0]
+    assert "network.onnx" in faults[1]
+
+
+def test_a_release_that_breaks_on_disk_leaves_the_loaded_one_serving(service: Service) -> None:
+    from app.releases.service import promote
+
+    assert service.get(None, "/readyz").json()["status"] == "ready"
+    network = next(service.context.settings.releases_folder.rglob("network.onnx"))
+    network.write_bytes(network.read_bytes()[:-1])
+    with service.context.database.write() as session:
+        served = service.context.inference.served(session)
+        promote(session, service.context.secret, served.release_id, "a new revision, so that it is loaded anew")
+    assert service.add_case()["prediction"]["release"]
+    ready = service.get(None, "/readyz")
+    assert (ready.status_code, "cannot be loaded" in ready.json()["release"]) == (503, True)
+
+
+def test_without_a_release_the_service_says_so(settings: object, database_url: str) -> None:
+    from fastapi.testclient import TestClient
+
+    from app.main import create_app
+
+    with TestClient(create_app(settings)) as client:  # type: ignore[arg-type]
+        assert client.get("/healthz").status_code == 200
+        ready = client.get("/readyz")
+        assert (ready.status_code, ready.json()["database"]) == (503, "ok")
+
+
+def test_image_names_never_come_from_outside(tmp_path: Path) -> None:
+    store = ImageStore(tmp_path, 0)
+    for name in ("../x", "A" * 64, "0" * 63, "/etc/passwd"):
+        with pytest.raises(ValueError, match="SHA-256"):
+            store.path(name)
+    digest = store.put(b"pixels")
+    assert store.get(digest) == b"pixels"
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [digest]
+
+
+def test_a_full_disk_refuses_uploads_with_507(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service.context.images, "min_free_bytes", 10**18)
+    with pytest.raises(StorageFull):
+        service.context.images.put(b"new")
+    from tests.support.service import cell_png
+
+    response = service.upload("case-1", cell_png())
+    assert (response.status_code, response.json()["type"]) == (507, "urn:secondread:problem:storage-full")
+    assert service.get("viewer", "/v1/cases").json()["items"] == []
+
+
+def test_the_journal_mode_follows_the_version(tmp_path: Path) -> None:
+    from app.database import sqlite_module
+
+    database = Database(f"sqlite:///{tmp_path / 'x.db'}")
+    with database.engine.connect() as connection:
+        mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar()
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
+        assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
+    assert mode == ("wal" if wal_is_safe(sqlite_module().sqlite_version_info) else "delete")
+    assert [wal_is_safe(v) for v in ((3, 44, 5), (3, 44, 6), (3, 51, 2), (3, 6, 9), (3, 53, 0))] == [
+        False,
+        True,
+        False,
+        True,
+        True,
+    ]
+
+
+def test_openapi_names_every_error(service: Service) -> None:
+    document = service.client.get("/openapi.json").json()
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            codes = set(operation["responses"])
+            if path.startswith("/v1"):
+                assert {"401", "403", "422", "429", "503"} <= codes, path
+            if "requestBody" in operation and path in {"/v1/cases", "/v1/predictions"}:
+                assert {"400", "413", "415"} <= codes
+    assert "ProblemDocument" in document["components"]["schemas"]

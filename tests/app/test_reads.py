@@ -1,0 +1,213 @@
+"""Labels, blindness and posteriors over HTTP, on both databases."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from sqlalchemy import select, text
+from sqlalchemy.exc import DBAPIError
+
+from app.tables import APPEND_ONLY, Label
+from ml.decisions import majority_prob
+from ml.distributions import DirichletCpe
+from tests.support.service import Service, cell_png
+
+
+def test_posterior_is_the_closed_form_of_the_stored_prior(service: Service) -> None:
+    case = service.add_case()
+    classes, prior = case["prediction"]["classes"], case["prediction"]
+    counts = np.zeros((1, len(classes)), dtype=int)
+    for reader, code in (("r1", classes[2]), ("r2", classes[2]), ("r3", classes[0])):
+        body = service.outside_label(case["id"], reader, code)
+        counts[0, classes.index(code)] += 1
+        expected = DirichletCpe(
+            np.array([list(prior["class_probs"].values())]), np.array([prior["log_concentration"]])
+        ).posterior(counts)
+        after = body["posterior"]
+        np.testing.assert_allclose(list(after["class_probs"].values()), expected.class_probs[0], atol=1e-12)
+        assert after["log_concentration"] == pytest.approx(expected.log_concentration[0], abs=1e-12)
+        assert after["disagreement_prob"] == pytest.approx(expected.disagreement_probs[0], abs=1e-12)
+        assert after["majority_prob"] == pytest.approx(majority_prob(expected)[0], abs=1e-12)
+        assert after["n_labels"] == counts.sum()
+    assert service.get("viewer", f"/v1/cases/{case['id']}/posterior").json() == after
+
+
+def test_without_labels_the_posterior_is_the_prior(service: Service) -> None:
+    case = service.add_case()
+    posterior = service.get("viewer", f"/v1/cases/{case['id']}/posterior").json()
+    for name in ("class_probs", "log_concentration", "disagreement_prob", "class_intervals"):
+        assert posterior[name] == case["prediction"][name]
+    assert posterior["n_labels"] == 0
+
+
+def test_excluding_an_annotator_takes_its_label_out(service: Service) -> None:
+    case = service.add_case()
+    one = service.outside_label(case["id"], "r1", case["prediction"]["classes"][0])["posterior"]
+    service.outside_label(case["id"], "r2", case["prediction"]["classes"][3])
+    without = service.get("viewer", f"/v1/cases/{case['id']}/posterior", params={"exclude_annotator": "r2"}).json()
+    assert without == one
+
+
+def test_labels_that_were_not_blind_stay_out_of_the_posterior(service: Service) -> None:
+    case = service.add_case()
+    body = service.outside_label(case["id"], "r1", case["prediction"]["classes"][0], blind=False)
+    assert body["posterior"]["n_labels"] == 0
+    assert body["posterior"]["class_probs"] == case["prediction"]["class_probs"]
+    assert service.get("viewer", "/v1/metrics").json()["n_labels"] == 0
+
+
+def test_commit_then_reveal(service: Service) -> None:
+    case = service.add_case()
+    hidden = [f"/v1/cases/{case['id']}{tail}" for tail in ("", "/posterior", "/labels")]
+    for path in hidden:
+        response = service.get("anna", path)
+        assert (response.status_code, response.json()["type"]) == (403, "urn:secondread:problem:blind-read-pending")
+    for path in ("/v1/cases", "/v1/metrics", "/v1/releases"):
+        assert service.get("anna", path).status_code == 403
+    assert service.post("anna", "/v1/predictions", files={"image": ("x.png", cell_png())}).status_code == 403
+    assert service.get("anna", f"/v1/cases/{case['id']}/image").status_code == 200
+    assert service.label("anna", case["id"], case["prediction"]["classes"][0]).status_code == 201
+    for path in hidden:
+        assert service.get("anna", path).status_code == 200
+        assert service.get("ben", path).status_code == 403
+
+
+def test_what_an_annotator_gets_before_committing_holds_no_prediction(service: Service) -> None:
+    case = service.add_case("basophil-from-the-file-name")
+    prediction = case["prediction"]
+    secrets = [f"{p:.3f}" for p in prediction["class_probs"].values()] + [f"{prediction['disagreement_prob']:.3f}"]
+    secrets += ["basophil-from", "second_read", "second read", "single read", prediction["release"]]
+    cookie = _signed_in(service, "anna")
+    for path in ("/worklist", f"/cases/{case['id']}", f"/v1/cases/{case['id']}/image", f"/v1/cases/{case['id']}"):
+        response = service.client.get(path, headers={"Accept": "text/html", "Cookie": cookie})
+        seen = response.text + str(response.headers)
+        for secret in secrets:
+            assert secret not in seen, (path, secret)
+
+
+def _signed_in(service: Service, name: str) -> str:
+    from app.auth.service import issue_one_time_password
+
+    with service.context.database.write() as session:
+        password = issue_one_time_password(session, service.context.secret, name)
+    answer = service.client.post("/login", data={"name": name, "password": password}, follow_redirects=False)
+    assert answer.status_code == 303, answer.text
+    service.client.cookies.clear()
+    return "; ".join(f"{key}={value}" for key, value in answer.cookies.items())
+
+
+def test_a_one_time_password_works_once(service: Service) -> None:
+    from app.auth.service import issue_one_time_password
+
+    with service.context.database.write() as session:
+        password = issue_one_time_password(session, service.context.secret, "anna")
+    form = {"name": "anna", "password": password}
+    assert service.client.post("/login", data=form, follow_redirects=False).status_code == 303
+    service.client.cookies.clear()
+    assert service.client.post("/login", data=form, follow_redirects=False).status_code == 401
+    assert service.client.post("/login", data={"name": "anna", "password": ""}).status_code == 401
+
+
+def test_a_form_of_another_site_is_refused(service: Service) -> None:
+    case = service.add_case()
+    cookie = _signed_in(service, "anna")
+    form = {"label": case["prediction"]["classes"][0], "form_key": "k1"}
+    for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://elsewhere.example"}):
+        answer = service.client.post(f"/cases/{case['id']}/label", data=form, headers=headers | {"Cookie": cookie})
+        assert (answer.status_code, answer.json()["type"]) == (403, "urn:secondread:problem:cross-site-request")
+    same = {"Origin": "http://testserver", "Sec-Fetch-Site": "same-origin"}
+    for _ in range(2):  # sent twice, stored once
+        answer = service.client.post(
+            f"/cases/{case['id']}/label", data=form, headers=same | {"Cookie": cookie}, follow_redirects=False
+        )
+        assert answer.status_code == 303
+    assert len(service.get("viewer", f"/v1/cases/{case['id']}/labels").json()["items"]) == 1
+
+
+def test_a_label_is_given_once_and_only_for_oneself(service: Service) -> None:
+    case = service.add_case()
+    code = case["prediction"]["classes"][0]
+    assert service.label("anna", case["id"], code).status_code == 201
+    again = service.label("anna", case["id"], code)
+    assert (again.status_code, again.json()["type"]) == (409, "urn:secondread:problem:already-labelled")
+    assert service.label("ben", case["id"], code, annotator="anna").status_code == 403
+    assert service.label("outside", case["id"], code, annotator="anna", blind=True).status_code == 403
+    assert service.label("ben", case["id"], code, blind=False).status_code == 403
+    assert service.label("viewer", case["id"], code).status_code == 403
+    assert service.label("admin", case["id"], code).status_code == 403
+    assert service.label("outside", case["id"], code).status_code == 422
+    assert service.label("ben", case["id"], "dragon").status_code == 422
+
+
+def test_a_retry_with_the_same_key_stores_one_label(service: Service) -> None:
+    case = service.add_case()
+    code = case["prediction"]["classes"][0]
+    first = service.label("anna", case["id"], code, "k")
+    again = service.label("anna", case["id"], code, "k")
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert again.json() == first.json()
+    assert service.label("anna", case["id"], case["prediction"]["classes"][1], "k").status_code == 422
+
+
+def test_many_at_once_store_each_label_exactly_once(service: Service) -> None:
+    cases = [service.add_case(f"case-{i}", cell_png(i))["id"] for i in range(3)]
+    code = service.get("viewer", f"/v1/cases/{cases[0]}").json()["prediction"]["classes"][0]
+    wanted = [(case, f"r{r}") for case in cases for r in range(4)] * 3  # every one three times, same key
+
+    def send(job: tuple[str, str]) -> int:
+        case, reader = job
+        return service.label("outside", case, code, f"{case}-{reader}", annotator=reader, blind=True).status_code
+
+    with ThreadPoolExecutor(12) as pool:
+        statuses = list(pool.map(send, wanted))
+    assert set(statuses) <= {201, 503}, statuses
+    for job, status in zip(wanted, statuses, strict=True):  # what was told to try again is tried again
+        assert status == 201 or send(job) == 201
+    with service.context.database.read() as session:
+        assert len(session.execute(select(Label)).scalars().all()) == 12
+    for case in cases:
+        assert service.get("viewer", f"/v1/cases/{case}/posterior").json()["n_labels"] == 4
+
+
+@pytest.mark.parametrize("table", APPEND_ONLY)
+def test_the_database_itself_refuses_to_change_or_delete(service: Service, table: str) -> None:
+    case = service.add_case()
+    service.outside_label(case["id"], "r1", case["prediction"]["classes"][0])
+    for statement in (f"UPDATE {table} SET created_at = created_at", f"DELETE FROM {table}"):
+        with service.context.database.write() as session, pytest.raises(DBAPIError, match="append-only"):
+            session.execute(text(statement))
+
+
+def test_a_commit_that_fails_is_never_answered_with_success(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sqlalchemy.orm import Session
+
+    case = service.add_case()
+
+    def fail(self: Session) -> None:
+        raise RuntimeError("disk gone")
+
+    monkeypatch.setattr(Session, "commit", fail)
+    response = service.label("anna", case["id"], case["prediction"]["classes"][0])
+    monkeypatch.undo()
+    assert response.status_code == 500
+    assert service.get("viewer", f"/v1/cases/{case['id']}/labels").json()["items"] == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"label": NaN}', b'{"label": "x", "confidence": NaN}', b'{"label": "x", "confidence": Infinity}',
+        b'{"label": "x", "confidence": 1e999}', b'{"label": "\\ud800"}', b'{"\\ud800": 1}', b'{"label": "a\\u0000b"}',
+        b'{"label": "x", "note": "\\u0000"}', b'{"label": "x", "confidence": 99999999999999999999999999}', b"{", b"",
+        b"[]", b"null", b'"x"', b'{"label": "x", "surprise": 1}', b"\xff\xfe", b'{"label": ' + b"[" * 5000,
+        b'{"label": "x", "blind": 9223372036854775808}', b'{"label": "' + b"x" * 300 + b'"}',
+    ],
+)  # fmt: skip
+def test_malformed_json_is_4xx_and_never_echoed(service: Service, body: bytes) -> None:
+    case = service.add_case()
+    response = service.post(
+        "anna", f"/v1/cases/{case['id']}/labels", content=body, headers={"Content-Type": "application/json"}
+    )
+    assert 400 <= response.status_code < 500, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    assert "xxxxxxxxxx" not in response.text

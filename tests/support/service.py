@@ -1,0 +1,77 @@
+"""A service under test and short ways to call it."""
+
+import uuid
+from io import BytesIO
+from typing import Any
+
+import httpx2 as httpx
+import numpy as np
+from fastapi.testclient import TestClient
+from PIL import Image
+
+from app.auth import service as auth
+from app.context import Context
+from ml.datasets.cells import simulate_cell
+from tests.support.images import encode
+
+PEOPLE = {
+    "admin": "admin",
+    "viewer": "viewer",
+    "anna": "annotator",
+    "ben": "annotator",
+    "outside": "service",
+}
+
+
+def cell_png(index: int = 0) -> bytes:
+    return encode(simulate_cell(index, seed=77, size=96).pixels)
+
+
+class Service:
+    def __init__(self, client: TestClient, context: Context) -> None:
+        self.client, self.context = client, context
+        self.keys: dict[str, str] = {}
+
+    def add_people(self) -> None:
+        with self.context.database.write() as session:
+            for name, role in PEOPLE.items():
+                auth.add_account(session, self.context.secret, name, role)
+                scopes = ["labels:write"] if role == "service" else []
+                self.keys[name] = auth.add_key(session, self.context.secret, name, scopes)[1]
+
+    def call(self, who: str | None, method: str, path: str, **options: Any) -> httpx.Response:
+        headers = options.pop("headers", {})
+        if who is not None:
+            headers["Authorization"] = f"Bearer {self.keys[who]}"
+        response: httpx.Response = self.client.request(method, path, headers=headers, **options)
+        return response
+
+    def get(self, who: str | None, path: str, **options: Any) -> httpx.Response:
+        return self.call(who, "GET", path, **options)
+
+    def post(self, who: str | None, path: str, key: str | None = None, **options: Any) -> httpx.Response:
+        headers = {"Idempotency-Key": key or uuid.uuid4().hex, **options.pop("headers", {})}
+        return self.call(who, "POST", path, headers=headers, **options)
+
+    def add_case(self, external_id: str = "case-1", data: bytes | None = None, **fields: str) -> dict[str, Any]:
+        response = self.upload(external_id, cell_png() if data is None else data, **fields)
+        assert response.status_code == 201, response.text
+        body: dict[str, Any] = response.json()
+        return body
+
+    def upload(self, external_id: str, data: bytes, key: str | None = None, **fields: str) -> httpx.Response:
+        files = {"image": ("secret-file-name.png", data)}
+        return self.post("admin", "/v1/cases", key, files=files, data={"external_id": external_id, **fields})
+
+    def label(self, who: str, case_id: str, code: str, key: str | None = None, **fields: Any) -> httpx.Response:
+        return self.post(who, f"/v1/cases/{case_id}/labels", key, json={"label": code, **fields})
+
+    def outside_label(self, case_id: str, annotator: str, code: str, *, blind: bool = True) -> dict[str, Any]:
+        response = self.label("outside", case_id, code, annotator=annotator, blind=blind)
+        assert response.status_code == 201, response.text
+        body: dict[str, Any] = response.json()
+        return body
+
+
+def pixels_of(data: bytes) -> Any:
+    return np.asarray(Image.open(BytesIO(data)))
