@@ -1,0 +1,239 @@
+"""Training, export and releases: resumable, identical, verified."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from ml.artifact import ReleaseError, read_release
+from ml.augmentation import augment
+from ml.calibrate import calibrate_run
+from ml.datasets.base import ImageDataset
+from ml.datasets.cells import load_cells
+from ml.distributions import DirichletCpe
+from ml.export import ParityError, check_parity, export_run, to_onnx
+from ml.losses import count_weighted_nll
+from ml.networks import NETWORK_NAMES, build_network
+from ml.predictor import Predictor
+from ml.run_folder import RunFolder
+from ml.train import StepReport, _Trainer, train
+from tests.support.configs import quick_config
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def cells() -> ImageDataset:
+    return load_cells(240, seed=3)
+
+
+@pytest.fixture
+def one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class KilledError(Exception):
+    """Stands for a kill in the middle of an epoch."""
+
+
+@pytest.mark.parametrize("kill_at", [(0, 2), (1, 1), (2, 3)])
+@pytest.mark.usefixtures("one_thread")
+def test_a_killed_run_goes_on_to_the_same_weights(
+    cells: ImageDataset, tmp_path: Path, kill_at: tuple[int, int]
+) -> None:
+    config = quick_config(epochs=3, decay_epochs=(2,))
+    whole, broken = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "broken")
+    train(cells, config, whole, device=CPU)
+
+    def kill(report: StepReport) -> None:
+        if (report.epoch, report.step) == kill_at:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        train(cells, config, broken, device=CPU, observer=kill)
+    assert not broken.finished
+    train(cells, config, broken, device=CPU)
+    first, second = load_file(whole.network), load_file(broken.network)
+    for name, tensor in first.items():
+        assert torch.equal(tensor, second[name]), name
+    np.testing.assert_array_equal(whole.read_outputs().logits, broken.read_outputs().logits)
+    strip = [{k: v for k, v in row.items() if k != "images_per_second"} for row in whole.read_metrics()]
+    assert strip == [{k: v for k, v in row.items() if k != "images_per_second"} for row in broken.read_metrics()]
+
+
+def test_a_run_folder_is_whole_and_belongs_to_one_config(
+    cells: ImageDataset, trained_run: Path, tmp_path: Path
+) -> None:
+    names = {path.name for path in trained_run.iterdir()}
+    assert {"config.json", "metrics.jsonl", "learning_curves.svg", "network.safetensors", "outputs.npz"} <= names
+    assert "checkpoint.pt" not in names
+    assert "<svg" in (trained_run / "learning_curves.svg").read_text()
+    copy = tmp_path / "run"
+    shutil.copytree(trained_run, copy)
+    before = (copy / "network.safetensors").read_bytes()
+    train(cells, quick_config(), RunFolder(copy), device=CPU)  # finished already: nothing to do
+    assert (copy / "network.safetensors").read_bytes() == before
+    with pytest.raises(ValueError, match=r"other settings \(epochs\)"):
+        train(cells, quick_config(epochs=5), RunFolder(copy), device=CPU)
+
+
+def test_training_and_serving_see_the_same_input(cells: ImageDataset) -> None:
+    trainer = _Trainer(cells, quick_config(), CPU)
+    rows = np.arange(5)
+    served = np.stack([cells.preprocessing(Image.fromarray(cells.pixels[row])) for row in rows])
+    np.testing.assert_allclose(trainer.inputs(rows).numpy(), served, atol=1e-6)
+
+
+def test_loss_weighs_cases_by_their_labels() -> None:
+    logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
+    counts = torch.tensor([[3, 0], [0, 1]])
+    logs = torch.log_softmax(logits, dim=1)
+    assert count_weighted_nll(logits, counts).item() == pytest.approx(-(3 * logs[0, 0] + logs[1, 1]).item() / 4)
+    assert count_weighted_nll(logits, torch.zeros(2, 2)).item() == 0
+
+
+@pytest.mark.parametrize("name", NETWORK_NAMES)
+def test_networks_return_logits_and_features_and_gradients_reach_everything(name: str) -> None:
+    torch.manual_seed(0)
+    channels, side = (1, 28) if name == "cnn3" else (3, 32)
+    network = build_network(name, channels, 5)
+    logits, features = network(torch.randn(4, channels, side, side))
+    assert logits.shape == (4, 5)
+    assert features.shape == (4, network.feature_size)
+    logits.square().sum().backward()
+    for parameter, tensor in network.named_parameters():
+        assert tensor.grad is not None, parameter
+    network.eval()
+    logits, features = network(torch.randn(2, channels, side, side))
+    torch.testing.assert_close(network.head(features), logits)
+
+
+def test_unknown_networks_and_wrong_weights_are_refused() -> None:
+    with pytest.raises(ValueError, match="unknown network"):
+        build_network("huge", 3, 5)
+    with pytest.raises(ValueError, match="RGB"):
+        build_network("vgg16", 1, 5)
+    with pytest.raises(ValueError, match="vgg16"):
+        build_network("vgg16", 3, 5, {"features.0.weight": torch.zeros(1)})
+
+
+@pytest.mark.parametrize("orientation", ["any", "upright", "fixed"])
+def test_augmentation_keeps_shape_and_depends_on_the_generator_only(orientation: Any) -> None:
+    images = torch.randn(16, 3, 24, 24)
+    first, second, other = (augment(images, orientation, torch.Generator().manual_seed(s)) for s in (1, 1, 2))
+    assert first.shape == images.shape
+    assert torch.equal(first, second)
+    assert torch.equal(first, images) == (orientation == "fixed")
+    assert torch.equal(first, other) == (orientation == "fixed")
+
+
+def test_grey_images_are_only_turned() -> None:
+    images = torch.arange(2 * 16.0).reshape(2, 1, 4, 4)
+    turned = augment(images, "any", torch.Generator().manual_seed(0))
+    assert torch.equal(turned.flatten(1).sort().values, images.flatten(1).sort().values)
+
+
+def test_identical_inputs_give_identical_bytes(trained_run: Path, small_release: Path, tmp_path: Path) -> None:
+    export_run(RunFolder(trained_run), tmp_path / "again", fused=True, name="small cells")
+    for path in small_release.iterdir():
+        assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes(), path.name
+    content = (small_release / "network.onnx").read_bytes()
+    for trace in (b"site-packages", b"/ml/networks.py", b"stack_trace"):
+        assert trace not in content
+
+
+def test_the_export_has_a_dynamic_batch_and_agrees_with_torch(trained_run: Path, small_release: Path) -> None:
+    session = onnxruntime.InferenceSession(str(small_release / "network.onnx"))
+    for batch in (1, 3, 17):
+        logits, features = session.run(None, {"image": np.zeros((batch, 3, 48, 48), dtype=np.float32)})
+        assert (logits.shape, features.shape) == ((batch, 8), (batch, 128))
+    parity = json.loads((small_release / "card.json").read_text())["parity"]
+    assert parity["max_probability_difference"] <= 1e-5
+    assert parity["max_relative_logit_difference"] <= 1e-4
+
+
+def test_an_export_that_differs_is_refused(trained_run: Path) -> None:
+    torch.manual_seed(1)
+    network, other = (build_network("compact", 3, 8).eval() for _ in range(2))
+    exported = to_onnx(other, torch.zeros(2, 3, 48, 48), ["logits", "features"])
+    with pytest.raises(ParityError, match="differs"):
+        check_parity(network, exported, np.random.default_rng(0).normal(size=(4, 3, 48, 48)).astype(np.float32))
+
+
+def test_the_fused_graph_says_what_the_calibration_says(small_release: Path) -> None:
+    predictor = Predictor(read_release(small_release))
+    inputs = np.random.default_rng(0).normal(size=(6, 3, 48, 48)).astype(np.float32)
+    expected = predictor.release.calibration.apply(*predictor.run(inputs))
+    assert isinstance(expected, DirichletCpe)
+    session = onnxruntime.InferenceSession(str(small_release / "fused.onnx"))
+    probs, a, differ = session.run(["class_probs", "log_concentration", "disagreement_prob"], {"image": inputs})
+    np.testing.assert_allclose(probs, expected.class_probs, atol=1e-5)
+    np.testing.assert_allclose(a, expected.log_concentration, atol=1e-4)
+    np.testing.assert_allclose(differ, expected.disagreement_probs, atol=1e-5)
+
+
+def test_one_label_a_case_gives_a_release_that_says_so(cells: ImageDataset, trained_run: Path, tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "run")
+    shutil.copytree(trained_run, run.path)
+    report = calibrate_run(run, method="temperature", alpha=False)
+    assert report["disagreement_calibrated"] is False
+    release = export_run(run, tmp_path / "release", fused=True)
+    assert release.card["disagreement_calibrated"] is False
+    assert "not calibrated" in (release.path / "README.md").read_text()
+    assert [o.name for o in onnxruntime.InferenceSession(str(release.path / "fused.onnx")).get_outputs()] == [
+        "class_probs",
+        "disagreement_prob",
+    ]
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (lambda r: _flip(r / "network.onnx"), "network.onnx: does not match"),
+        (lambda r: _flip(r / "calibration.json"), "calibration.json"),
+        (lambda r: (r / "network.onnx").unlink(), "network.onnx: missing"),
+        (lambda r: (r / "extra.bin").write_bytes(b"x"), "extra.bin: not listed"),
+        (lambda r: (r / "card.json").unlink(), "no card.json"),
+        (lambda r: (r / "card.json").write_text("{"), "cannot be read"),
+        (lambda r: (r / "card.json").write_text("[]"), "JSON object"),
+    ],
+)
+def test_a_harmed_release_is_refused_by_name(harm: Any, words: str, small_release: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "release"
+    shutil.copytree(small_release, copy)
+    harm(copy)
+    with pytest.raises(ReleaseError, match=words):
+        read_release(copy)
+
+
+def test_a_link_in_a_release_is_refused(small_release: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "release"
+    shutil.copytree(small_release, copy)
+    (copy / "network.onnx").unlink()
+    (copy / "network.onnx").symlink_to(small_release / "network.onnx")
+    with pytest.raises(ReleaseError, match="plain file"):
+        read_release(copy)
+
+
+def test_predictions_do_not_depend_on_the_company(small_release: Path, cells: ImageDataset) -> None:
+    predictor = Predictor(read_release(small_release))
+    images = [Image.fromarray(pixels) for pixels in cells.pixels[:70]]
+    together = predictor.predict(images).distribution.class_probs
+    alone = np.concatenate([predictor.predict([image]).distribution.class_probs for image in images[:5]])
+    np.testing.assert_allclose(together[:5], alone, atol=1e-6)
