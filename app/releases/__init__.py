@@ -1,0 +1,1 @@
+"""Releases, champion and challenger."""
