@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from app.schemas import DistributionOut
 
-ROW, BAR, LABEL, WIDTH = 34, 9, 190, 560
+ROW, LABEL, WIDTH = 34, 178, 390
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import hmac
 import uuid
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
 from app.auth.principal import Principal
@@ -21,7 +21,8 @@ from app.releases.service import reading_classes
 from app.schemas import ClassOut, PosteriorOut
 from app.tables import Annotator, Case, Label
 
-WORKLIST_LENGTH = 120
+#: Cases shown on one page, and unread cases that are shuffled among themselves.
+WORKLIST_LENGTH, BATCH = 120, 1000
 
 
 @dataclass(frozen=True)
@@ -38,23 +39,49 @@ def case_number(case_id: uuid.UUID) -> str:
     return case_id.hex[-6:].upper()
 
 
-def blind_worklist(session: Session, context: Context, principal: Principal) -> list[BlindItem]:
-    """Cases in an order of this annotator's own, which neither need nor time of arrival decides; unread first."""
-    own = (
+@dataclass(frozen=True)
+class BlindWorklist:
+    """What an annotator has to read and has read."""
+
+    items: list[BlindItem]
+    n_read: int
+    n_cases: int
+
+
+def _own_labels(principal: Principal) -> Select[uuid.UUID]:
+    return (
         select(Label.case_id)
         .join(Annotator, Annotator.id == Label.annotator_id)
         .where(Annotator.account_id == principal.account_id)
+        .distinct()
     )
-    read = set(session.execute(own).scalars())
-    case_ids = session.execute(select(Case.id).order_by(Case.id).limit(2000)).scalars().all()
+
+
+def unread_cases(session: Session, context: Context, principal: Principal) -> list[uuid.UUID]:
+    """Cases still to be read, in an order of this annotator's own that neither need nor time of arrival decides.
+
+    The oldest ``BATCH`` unread cases are shuffled among themselves, so that no case waits for ever.
+    """
+    own = _own_labels(principal)
+    unread = session.execute(select(Case.id).where(Case.id.not_in(own)).order_by(Case.id).limit(BATCH)).scalars()
 
     def place(case_id: uuid.UUID) -> bytes:
         seed = b"order:" + principal.account_id.bytes + case_id.bytes
         return hmac.new(context.secret, seed, hashlib.sha256).digest()
 
-    shuffled = sorted(case_ids, key=place)
-    items = [BlindItem(case_id, case_number(case_id), case_id in read) for case_id in shuffled]
-    return sorted(items, key=lambda item: item.read)[:WORKLIST_LENGTH]
+    return sorted(unread, key=place)
+
+
+def blind_worklist(session: Session, context: Context, principal: Principal) -> BlindWorklist:
+    """The cases to read, then those this annotator has read, newest first."""
+    own = _own_labels(principal)
+    unread = unread_cases(session, context, principal)[:WORKLIST_LENGTH]
+    room = max(WORKLIST_LENGTH - len(unread), 0)
+    read = session.execute(select(Case.id).where(Case.id.in_(own)).order_by(Case.id.desc()).limit(room)).scalars()
+    items = [BlindItem(case_id, case_number(case_id), False) for case_id in unread]
+    items += [BlindItem(case_id, case_number(case_id), True) for case_id in read]
+    n_read = session.execute(select(func.count()).select_from(own.subquery())).scalar_one()
+    return BlindWorklist(items, n_read, session.execute(select(func.count()).select_from(Case)).scalar_one())
 
 
 def worklist(session: Session, context: Context) -> list[CaseOut]:
@@ -108,4 +135,4 @@ def case_to_read(session: Session, principal: Principal, case_id: uuid.UUID) -> 
 
 def next_unread(session: Session, context: Context, principal: Principal) -> uuid.UUID | None:
     """The next case in this annotator's order that it has not read."""
-    return next((item.case_id for item in blind_worklist(session, context, principal) if not item.read), None)
+    return next(iter(unread_cases(session, context, principal)), None)

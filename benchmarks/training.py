@@ -1,0 +1,63 @@
+"""One training step of the compact network: plain float32 against channels_last, bf16 and torch.compile.
+
+Ratios are of medians of interleaved rounds in one run; an absolute time says little on a shared machine.
+"""
+
+import platform
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from ml.losses import count_weighted_nll
+from ml.networks import build_network
+
+BATCH, SIDE, CLASSES, ROUNDS, STEPS = 128, 48, 8, 7, 4
+
+
+def make_step(*, channels_last: bool, bf16: bool, compiled: bool) -> Callable[[], None]:
+    torch.manual_seed(0)
+    network = build_network("compact", 3, CLASSES)
+    images, counts = torch.randn(BATCH, 3, SIDE, SIDE), torch.eye(CLASSES)[torch.arange(BATCH) % CLASSES]
+    if channels_last:
+        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        images = images.contiguous(memory_format=torch.channels_last)
+    forward = torch.compile(network) if compiled else network
+    optimiser = torch.optim.Adam(network.parameters())
+
+    def step() -> None:
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            loss = count_weighted_nll(forward(images)[0].float(), counts)
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        optimiser.step()
+
+    return step
+
+
+def main() -> None:
+    variants = {
+        "plain float32": make_step(channels_last=False, bf16=False, compiled=False),
+        "channels_last": make_step(channels_last=True, bf16=False, compiled=False),
+        "channels_last, bf16": make_step(channels_last=True, bf16=True, compiled=False),
+        "channels_last, bf16, compiled": make_step(channels_last=True, bf16=True, compiled=True),
+    }
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    for step in variants.values():
+        step()  # warm-up; compiles where asked
+    for _ in range(ROUNDS):
+        for name, step in variants.items():
+            started = time.perf_counter()
+            for _ in range(STEPS):
+                step()
+            times[name].append((time.perf_counter() - started) / STEPS)
+    base = float(np.median(times["plain float32"]))
+    print(f"training step, batch {BATCH} at {SIDE} px, torch {torch.__version__}, {platform.machine()}")
+    for name, values in times.items():
+        median = float(np.median(values))
+        print(f"{name:<32}{1000 * median:8.1f} ms {base / median:6.2f} x")
+
+
+if __name__ == "__main__":
+    main()
