@@ -256,6 +256,11 @@ def _on_database(request: Request, exc: Exception) -> Response:
     raise exc
 
 
+def _on_defect(request: Request, exc: Exception) -> Response:
+    """A defect of the service: nothing of it is told to the caller; the server's log holds it."""
+    return problem_response(Problem("the service failed; nothing of this request was stored"))
+
+
 #: Draws a problem as a page where a person asked for one, else returns None.
 PageRenderer = Callable[[Request, Problem], Response | None]
 
@@ -267,3 +272,4 @@ def install(app: FastAPI, problem_page: PageRenderer | None = None) -> None:
     app.add_exception_handler(RequestValidationError, _on_validation)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(DBAPIError, _on_database)
+    app.add_exception_handler(Exception, _on_defect)

@@ -1,8 +1,9 @@
 """Value types that several domains accept or answer with."""
 
+from datetime import UTC, datetime
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, StringConstraints
 
 
 def _storable(text: str) -> str:
@@ -20,6 +21,22 @@ def _storable(text: str) -> str:
 Line = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_storable)]
 #: Longer text.
 Paragraph = Annotated[str, StringConstraints(max_length=2000), AfterValidator(_storable)]
+
+
+def _in_utc(time: datetime) -> datetime:
+    """The time in UTC.
+
+    Raises:
+        ValueError: it lies outside the years that can be told in UTC.
+    """
+    try:
+        return time.astimezone(UTC)
+    except OverflowError as exc:
+        raise ValueError("lies outside the years 1 to 9999") from exc
+
+
+#: A time with its zone.
+Moment = Annotated[AwareDatetime, AfterValidator(_in_utc)]
 
 
 class In(BaseModel):
