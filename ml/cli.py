@@ -275,6 +275,16 @@ def metrics_table(document: dict[str, Any]) -> str:
     return "\n".join(lines + [f"warning: {text}" for text in document["warnings"]])
 
 
+_TRAINING_PACKAGES = {"torch", "torchvision", "onnx", "onnxscript", "safetensors"}
+
+
+def _explain(exc: Exception) -> str | None:
+    """One line for an error that a person can mend, None for a defect."""
+    if isinstance(exc, ModuleNotFoundError) and exc.name in _TRAINING_PACKAGES:
+        return f"this needs the package {exc.name!r}: install secondread with its extra [train]"
+    return str(exc) if isinstance(exc, ValueError | OSError) else None
+
+
 def run_command(command: typer.Typer, explain: Callable[[Exception], str | None] = lambda exc: None) -> None:
     """Run the command line; a failure is one line on stderr and exit status 1.
 
@@ -291,7 +301,7 @@ def run_command(command: typer.Typer, explain: Callable[[Exception], str | None]
         say("secondread: interrupted")
         raise SystemExit(130) from exc
     except Exception as exc:
-        line = str(exc) if isinstance(exc, ValueError | OSError) else explain(exc)
+        line = _explain(exc) or explain(exc)
         if line is None:
             raise
         say("secondread: " + " ".join(line.split()))

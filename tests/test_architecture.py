@@ -90,6 +90,9 @@ def test_functions_are_short_and_public_ones_documented(path: Path) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert _length(node) <= MAX_FUNCTION, f"{node.name} has {_length(node)} lines"
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            assert ast.get_docstring(node), f"{node.name} is public and has no docstring"
 
 
 def test_no_pickle_and_no_assert_in_the_sources() -> None:

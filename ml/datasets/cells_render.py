@@ -136,7 +136,7 @@ def _nucleus(canvas: _Canvas, cell: Morphology) -> FloatArray:
         bend = np.clip((cell.maturity - 0.08) / 0.5, 0, 1)
         ties = float(np.clip((cell.maturity - 0.50) / 0.26, 0, 1))
         width = radius * (0.62 - 0.36 * bend - 0.01 * ties)
-        span, arc = 4.3 * bend, radius * (0.10 + 0.40 * bend)
+        span, arc = (4.3 + 0.5 * ties) * bend, radius * (0.10 + 0.40 * bend + 0.06 * ties)
     else:
         bend = float(np.clip((cell.monocytic - 0.35) / 0.6, 0, 1)) * (1 - 0.7 * cell.blastic)
         ties = 0.0
@@ -149,9 +149,13 @@ def _nucleus(canvas: _Canvas, cell: Morphology) -> FloatArray:
     wander = arc * (1 + 0.12 * np.sin(2 * np.pi * (position + rng.random())) * bend)
     shift = -arc * (0.55 if span > 0 else 0.0) * np.array([np.cos(turn), np.sin(turn)]) * min(1.0, span / 3)
     xs, ys = wander * np.cos(angle) + shift[0], wander * np.sin(angle) + shift[1]
-    profile = np.abs(np.sin(np.pi * cell.lobes * position)) ** 0.8
+    profile = np.abs(np.sin(np.pi * cell.lobes * position)) ** 1.7
     ends = 0.75 + 0.25 * np.sin(np.pi * position)
-    widths = width * ((1 - ties) * ends + ties * (0.10 + 1.10 * profile)) * rng.normal(1, 0.04, position.size)
+    widths = (
+        width
+        * ((1 - ties) * ends + ties * (0.13 + (1.16 - 0.09 * (cell.lobes - 2)) * profile))
+        * rng.normal(1, 0.04, position.size)
+    )
     signed = np.full_like(canvas.x, -np.inf)
     for x, y, half in zip(xs, ys, widths, strict=True):
         np.maximum(signed, half - np.sqrt((canvas.x - x) ** 2 + (canvas.y - y) ** 2), out=signed)

@@ -8,7 +8,7 @@ import pytest
 
 from ml.datasets.annotators import AnnotatorPool, count_labels
 from ml.datasets.base import DatasetMissingError
-from ml.datasets.cells import load_cells, simulate_cell
+from ml.datasets.cells import contact_sheet, load_cells, simulate_cell
 from ml.datasets.cells_morphology import CLASSES, draw_morphology, true_class_probs
 from ml.datasets.folder import load_folder
 from ml.datasets.mix_mnist import load_mix_mnist
@@ -25,6 +25,10 @@ def test_the_same_number_gives_the_same_cell_and_patients_share_a_stain() -> Non
     assert first.patient == neighbour.patient
     assert simulate_cell(10, seed=1, size=64).patient != first.patient
     assert (first.pixels != simulate_cell(3, seed=2, size=64).pixels).any()
+
+
+def test_the_contact_sheet_has_a_row_a_class() -> None:
+    assert contact_sheet(2, size=32).shape == (8 * 32, 2 * 32, 3)
 
 
 def test_true_label_distributions_cover_every_class_and_real_continua() -> None:
