@@ -1,11 +1,16 @@
 """One training step of the compact network: plain float32 against channels_last, bf16 and torch.compile.
 
 Ratios are of medians of interleaved rounds in one run; an absolute time says little on a shared machine.
+``--save`` keeps the figures in ``results/``.
 """
 
+import json
 import platform
+import sys
 import time
 from collections.abc import Callable
+from datetime import date
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -53,10 +58,15 @@ def main() -> None:
                 step()
             times[name].append((time.perf_counter() - started) / STEPS)
     base = float(np.median(times["plain float32"]))
-    print(f"training step, batch {BATCH} at {SIDE} px, torch {torch.__version__}, {platform.machine()}")
-    for name, values in times.items():
-        median = float(np.median(values))
-        print(f"{name:<32}{1000 * median:8.1f} ms {base / median:6.2f} x")
+    title = f"training step, batch {BATCH} at {SIDE} px, torch {torch.__version__}, {torch.get_num_threads()} threads"
+    print(title)
+    rows = {name: {"ms": 1000 * float(np.median(v)), "ratio": base / float(np.median(v))} for name, v in times.items()}
+    for name, row in rows.items():
+        print(f"{name:<32}{row['ms']:8.1f} ms {row['ratio']:6.2f} x")
+    if "--save" in sys.argv:
+        path = Path(__file__).parent / "results" / f"{date.today().isoformat()}_training.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps({"what": title, "machine": platform.machine(), "rows": rows}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -264,6 +264,41 @@ def evaluate(
     emit(document, as_json, metrics_table(document))
 
 
+@app.command()
+def agreement(
+    labels: Annotated[Path, typer.Option(help="LABELS table with one row a label, .csv or .parquet.")],
+    cluster: Annotated[str | None, typer.Option(help="Column that names the patient.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the permutation test.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Measure how well annotators agree: overall, by pair, annotator, class and site."""
+    from ml.agreement_tables import agreement_of_table
+
+    document = agreement_of_table(labels, cluster=cluster, seed=seed)
+    emit(document, as_json, agreement_table(document))
+
+
+def _interval(row: dict[str, Any]) -> str:
+    if row["value"] is None:
+        return "–"
+    between = "" if row["low"] is None else f"  ({row['low']:.3f} to {row['high']:.3f})"
+    return f"{row['value']:.3f}{between}"
+
+
+def agreement_table(document: dict[str, Any]) -> str:
+    """Text table of agreement, for people."""
+    counts = f"{document['n_cases']:,} cases, {document['n_labels']:,} labels, {document['n_annotators']} annotators"
+    lines = [counts, f"{'Krippendorff alpha':<44}{_interval(document['krippendorff_alpha'])}"]
+    lines += [f"{'  class ' + row['class']:<44}{_interval(row['krippendorff_alpha'])}" for row in document["classes"]]
+    lines += [f"{'  site ' + str(row['site']):<44}{_interval(row['krippendorff_alpha'])}" for row in document["sites"]]
+    for row in document["pairs"]:
+        lines.append(f"{'Cohen kappa ' + ' and '.join(row['annotators']):<44}{_interval(row['cohen_kappa'])}")
+    for row in document["annotators"]:
+        lines.append(f"{row['annotator'] + ' agrees with others':<44}{_interval(row['agreement_with_others'])}")
+    lines.append(f"{'annotators use classes alike: p':<44}{document['rater_marginals']['p_value']:.3f}")
+    return "\n".join(lines + [f"warning: {text}" for text in document["warnings"]])
+
+
 def metrics_table(document: dict[str, Any]) -> str:
     """Text table of an evaluation, with intervals, for people."""
     lines = [f"{document['n_cases']:,} cases, {document['n_labels']:,} labels, {document['n_classes']} classes"]

@@ -6,7 +6,7 @@ the file, the first offending row (as a person counts lines in the file) and col
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ class Labels:
         classes: class names of the counts' columns.
         counts: (N, K) label histograms.
         rows: (M,) case number of each row of the table.
+        annotators: (M,) names, empty in a wide table.
+        numbers: (M,) class number of each label, empty in a wide table.
         columns: further columns of the table, M values each.
     """
 
@@ -43,6 +45,8 @@ class Labels:
     counts: IntArray
     rows: npt.NDArray[np.intp]
     columns: dict[str, list[Any]]
+    annotators: list[str] = field(default_factory=list)
+    numbers: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -208,8 +212,9 @@ def read_labels(path: Path, classes: Sequence[str] | None = None) -> Labels:
     order = {case: i for i, case in enumerate(dict.fromkeys(case_ids))}
     rows = np.array([order[case] for case in case_ids], dtype=np.intp)
     counts = np.zeros((len(order), len(known)), dtype=np.int64)
-    np.add.at(counts, (rows, np.array([number[label] for label in labels], dtype=np.intp)), 1)
-    return Labels(list(order), known, counts, rows, _further_columns(table))
+    numbers = np.array([number[label] for label in labels], dtype=np.int64)
+    np.add.at(counts, (rows, numbers), 1)
+    return Labels(list(order), known, counts, rows, _further_columns(table), annotators, numbers)
 
 
 def _wide_labels(table: pa.Table, case_ids: list[str], path: Path, classes: Sequence[str] | None) -> Labels:
