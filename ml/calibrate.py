@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from ml.calibration import Calibration, Method, calibrate
+from ml.calibration import Calibration, calibrate
 from ml.metrics import evaluate
 from ml.run_folder import CachedOutputs, RunFolder, write_json
+from ml.scaling import Method, Scaling
 
 #: Metrics of the held-out part that go on the card.
 CARD_METRICS = ("accuracy", "L", "EL", "CE", "L_D", "CE_D")
@@ -32,9 +33,9 @@ def calibrate_run(folder: RunFolder, *, method: Method, alpha: bool, seed: int =
     found = calibrate(
         part.logits, part.features, part.label_counts, part.groups.tolist(), method=method, alpha=alpha, seed=seed
     )
-    steps = {"raw": Calibration("none", 0.0, None)}
+    steps = {"raw": Calibration(Scaling(), None)}
     if method != "none":
-        steps[method] = Calibration(method, found.calibration.log_temperature, None)
+        steps[method] = Calibration(found.calibration.scaling, None)
     if found.calibration.concentration is not None:
         steps["with concentration head"] = found.calibration
     held_out = outputs.take(outputs.partition == "test")

@@ -1,23 +1,22 @@
 """Calibrators fitted after training, on cached logits and features, in float64 with SciPy's L-BFGS.
 
-Temperature scaling divides the logits by one number. The concentration head (α-calibration, paper §4.2)
-reads the penultimate features: a = wᵀg + c is the log concentration of Dir(α0 f). Both start where they
-change nothing (T = 1; a = 0, α0 = 1), and a fit is kept only where it lowers the loss on cases that it has
-not seen.
+Class probabilities are calibrated by a scaling of the logits (``ml.scaling``). The concentration head
+(α-calibration, paper §4.2) reads the penultimate features: a = wᵀg + c is the log concentration of Dir(α0 f).
+Both start where they change nothing (identity; a = 0, α0 = 1), and a fit is kept only where it lowers the loss
+on cases that it has not seen.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import minimize
-from scipy.special import expit, log_softmax
-from threadpoolctl import threadpool_limits
+from scipy.special import expit
 
 from ml.arrays import FloatArray, IntArray, as_label_counts
 from ml.distributions import DirichletCpe, PointCpe, dirichlet_multinomial_nll, softmax_probs
+from ml.fitting import FitError, minimise
+from ml.scaling import Method, Scaling, choose_scaling
 from ml.splits import split_partitions
 
 CALIBRATION_VERSION = 1
@@ -26,11 +25,6 @@ LOG_CONCENTRATION_PENALTY = 0.005
 #: Candidate ridge penalties on the head's weights for standardised features, chosen on the cv part.
 RIDGE_CANDIDATES = (0.0, 1e-3, 1e-2, 1e-1)
 Normalization = Literal["label", "instance"]
-Method = Literal["none", "temperature"]
-
-
-class FitError(ValueError):
-    """A fit did not converge, or the data cannot support it."""
 
 
 @dataclass(frozen=True)
@@ -55,18 +49,16 @@ class Calibration:
     """What turns a network's outputs into a predictive distribution.
 
     Attributes:
-        method: how class probabilities are calibrated.
-        log_temperature: natural logarithm of T; zero for method ``none``.
+        scaling: how class probabilities are calibrated.
         concentration: the head, or None where no case had two labels to learn it from.
     """
 
-    method: Method
-    log_temperature: float
+    scaling: Scaling
     concentration: ConcentrationHead | None
 
     def apply(self, logits: npt.ArrayLike, features: npt.ArrayLike) -> PointCpe | DirichletCpe:
         """Predictive distribution of logits (N, K) and features (N, D)."""
-        probs = softmax_probs(np.asarray(logits, dtype=np.float64) * np.exp(-self.log_temperature))
+        probs = softmax_probs(self.scaling(logits))
         if self.concentration is None:
             return PointCpe(probs)
         return DirichletCpe(probs, self.concentration(features))
@@ -76,8 +68,7 @@ class Calibration:
         head = self.concentration
         return {
             "version": CALIBRATION_VERSION,
-            "method": self.method,
-            "log_temperature": self.log_temperature,
+            **self.scaling.to_dict(),
             "concentration": None if head is None else {"weight": head.weight.tolist(), "bias": head.bias},
         }
 
@@ -86,69 +77,20 @@ class Calibration:
         """Read back what ``to_dict`` wrote.
 
         Raises:
-            ValueError: another version, or a field is missing or not finite.
+            ValueError: another version, or a field is missing, misshapen or not finite.
         """
         try:
             if document["version"] != CALIBRATION_VERSION:
                 raise ValueError(f"calibration version {document['version']} is not {CALIBRATION_VERSION}")
-            head = document["concentration"]
-            concentration = None
-            if head is not None:
-                concentration = ConcentrationHead(np.array(head["weight"], dtype=np.float64), float(head["bias"]))
-            result = cls(document["method"], float(document["log_temperature"]), concentration)
+            scaling, head = Scaling.from_dict(document), document["concentration"]
+            if head is None:
+                return cls(scaling, None)
+            weight, bias = np.array(head["weight"], dtype=np.float64), float(head["bias"])
         except (KeyError, TypeError) as exc:
             raise ValueError(f"not a calibration document: {exc!r}") from exc
-        values = [result.log_temperature]
-        if concentration is not None:
-            values += [*concentration.weight.tolist(), concentration.bias]
-        if result.method not in {"none", "temperature"} or not np.isfinite(values).all():
-            raise ValueError("not a calibration document: unknown method or parameters that are not finite")
-        return result
-
-
-def _minimise(
-    objective: Callable[[FloatArray], tuple[float, FloatArray]], start: FloatArray, what: str
-) -> tuple[FloatArray, int]:
-    with threadpool_limits(1, "blas"):  # two threads make products this small four times slower
-        found = minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 2000, "maxfun": 5000})
-    if not (found.success and np.isfinite(found.fun)):
-        raise FitError(f"the fit of the {what} did not converge after {found.nit} iterations: {found.message}")
-    return np.asarray(found.x, dtype=np.float64), int(found.nit)
-
-
-def temperature_loss(logits: FloatArray, label_counts: IntArray, log_temperature: float) -> tuple[float, float]:
-    """Negative log-likelihood a label of softmax(u / T), and its derivative by log T."""
-    inverse = np.exp(-log_temperature)
-    logs = log_softmax(logits * inverse, axis=1)
-    n_labels = label_counts.sum()
-    totals = label_counts.sum(axis=1)
-    slope = (totals * (np.exp(logs) * logits).sum(axis=1)).sum() - (label_counts * logits).sum()
-    return float(-(label_counts * logs).sum() / n_labels), float(-inverse * slope / n_labels)
-
-
-def fit_temperature(logits: npt.ArrayLike, label_counts: npt.ArrayLike) -> tuple[float, int]:
-    """Fit log T by maximum likelihood of label histograms.
-
-    Args:
-        logits: (N, K).
-        label_counts: (N, K).
-
-    Returns:
-        log T and the number of iterations.
-
-    Raises:
-        FitError: no label, or no convergence.
-    """
-    scores, counts = np.asarray(logits, dtype=np.float64), as_label_counts(label_counts)
-    if counts.sum() == 0:
-        raise FitError("the temperature cannot be fitted: no case has a label")
-
-    def objective(x: FloatArray) -> tuple[float, FloatArray]:
-        loss, slope = temperature_loss(scores, counts, float(x[0]))
-        return loss, np.array([slope])
-
-    found, iterations = _minimise(objective, np.zeros(1), "temperature")
-    return float(found[0]), iterations
+        if weight.ndim != 1 or not (np.isfinite(weight).all() and np.isfinite(bias)):
+            raise ValueError("not a calibration document: the concentration head is misshapen or not finite")
+        return cls(scaling, ConcentrationHead(weight, bias))
 
 
 def concentration_loss(
@@ -232,7 +174,7 @@ def fit_concentration(
         gradient = np.append(design.T @ slope + shrink * x[:-1], slope.sum())
         return value + 0.5 * shrink * float(x[:-1] @ x[:-1]), gradient
 
-    found, iterations = _minimise(objective, np.zeros(design.shape[1] + 1), "concentration head")
+    found, iterations = minimise(objective, np.zeros(design.shape[1] + 1), "concentration head")
     weight = found[:-1] / spread if ridge is not None else np.zeros(raw.shape[1])
     return ConcentrationHead(weight, float(found[-1] - weight @ centre)), iterations
 
@@ -281,24 +223,14 @@ def calibrate(
     if counts[fit].sum() == 0 or counts[cv].sum() == 0:
         raise FitError(f"calibration needs labelled cases of at least three patients, got {len(set(groups))} patients")
     report: dict[str, Any] = {"n_fit": int(fit.sum()), "n_cv": int(cv.sum())}
-    log_t = 0.0
-    if method == "temperature":
-        log_t, report["temperature"] = _choose_temperature(scores, counts, fit, cv)
-    probs = softmax_probs(scores * np.exp(-log_t))
+    scaling = Scaling()
+    if method != "none":
+        scaling, report[method] = choose_scaling(scores, counts, fit, cv, method)
+    probs = softmax_probs(scaling(scores))
     head = None
     if alpha and (counts[fit].sum(axis=1) >= 2).any() and (counts[cv].sum(axis=1) >= 2).any():
         head, report["concentration"] = _choose_head(hidden, probs, counts, fit, cv)
-    return FitReport(Calibration(method, log_t, head), report)
-
-
-def _choose_temperature(
-    scores: FloatArray, counts: IntArray, fit: npt.NDArray[np.bool_], cv: npt.NDArray[np.bool_]
-) -> tuple[float, dict[str, Any]]:
-    log_t, iterations = fit_temperature(scores[fit], counts[fit])
-    before, after = (temperature_loss(scores[cv], counts[cv], t)[0] for t in (0.0, log_t))
-    kept = after < before
-    report = {"temperature": float(np.exp(log_t)), "iterations": iterations, "cv_before": before, "cv_after": after}
-    return log_t if kept else 0.0, report | {"kept": kept}
+    return FitReport(Calibration(scaling, head), report)
 
 
 def _choose_head(

@@ -146,7 +146,7 @@ class _TrainingBar:
 @app.command()
 def calibrate(
     run: Annotated[Path, typer.Argument(help="Finished run folder.")],
-    method: Annotated[str, typer.Option(help="none or temperature.")] = "temperature",
+    method: Annotated[str, typer.Option(help="none, temperature, vector or matrix.")] = "temperature",
     alpha: Annotated[bool, typer.Option("--alpha/--no-alpha", help="Fit the concentration head.")] = True,
     seed: Annotated[int, typer.Option(help="Of the 80/20 split.")] = 0,
     as_json: Json = False,
@@ -154,10 +154,11 @@ def calibrate(
     """Fit temperature and concentration head on cached outputs (stage 2)."""  # noqa: DOC501
     from ml.calibrate import calibrate_run
     from ml.run_folder import RunFolder
+    from ml.scaling import METHODS
 
-    if method not in {"none", "temperature"}:
-        raise typer.BadParameter(f"--method must be none or temperature, got {method!r}")
-    report = calibrate_run(RunFolder(run), method=method, alpha=alpha, seed=seed)  # type: ignore[arg-type]
+    if method not in METHODS:
+        raise typer.BadParameter(f"--method must be one of {', '.join(METHODS)}, got {method!r}")
+    report = calibrate_run(RunFolder(run), method=method, alpha=alpha, seed=seed)
     lines = [f"{report['n_held_out']:,} held-out cases".ljust(26) + "  ".join(f"{m:>9}" for m in _CARD_COLUMNS)]
     for step, metrics in report["held_out"].items():
         cells = ("        –" if metrics[m]["value"] is None else f"{metrics[m]['value']:9.4f}" for m in _CARD_COLUMNS)

@@ -29,12 +29,16 @@ class ParityError(ValueError):
 
 
 class _Fused(nn.Module):
-    """Network, temperature and concentration head in one graph."""
+    """Network, scaling and concentration head in one graph."""
 
-    def __init__(self, network: nn.Module, calibration: Calibration) -> None:
+    def __init__(self, network: nn.Module, calibration: Calibration, n_classes: int) -> None:
         super().__init__()
         self.network = network
-        self.inverse_temperature = float(np.exp(-calibration.log_temperature))
+        # W and b of the scaling, read off from what it makes of zero and of the unit vectors
+        offset = calibration.scaling(np.zeros((1, n_classes)))[0]
+        weight = (calibration.scaling(np.eye(n_classes)) - offset).T
+        self.register_buffer("scale", torch.tensor(weight, dtype=torch.float32))
+        self.register_buffer("offset", torch.tensor(offset, dtype=torch.float32))
         head = calibration.concentration
         self.has_head = head is not None
         if head is not None:
@@ -43,7 +47,7 @@ class _Fused(nn.Module):
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
         logits, features = self.network(image)
-        probs = torch.softmax(logits * self.inverse_temperature, dim=1)
+        probs = torch.softmax(logits @ self.scale.T + self.offset, dim=1)
         differ = 1 - (probs * probs).sum(dim=1)
         if not self.has_head:
             return probs, differ
@@ -153,7 +157,9 @@ def export_run(folder: RunFolder, out: Path, *, fused: bool = False, name: str |
     if fused:
         head = ["log_concentration"] if calibration.concentration is not None else []
         outputs = ["class_probs", *head, "disagreement_prob"]
-        files["fused.onnx"] = to_onnx(_Fused(network, calibration).eval(), example, outputs)
+        files["fused.onnx"] = to_onnx(
+            _Fused(network, calibration, len(config["dataset"]["classes"])).eval(), example, outputs
+        )
     card = _card(name or folder.path.name, config, report, parity)
     return write_release(out, files, calibration, card, readme_text(card))
 

@@ -14,7 +14,7 @@ DOMAINS = ("cases", "reads", "releases", "evaluations")
 MAX_FUNCTION, MAX_FILE = 40, 400
 FREE_OF_TORCH = ("arrays", "preprocess", "distributions", "decisions", "metrics", "accumulator", "binning")
 FREE_OF_TORCH += ("reliability", "estimate", "histograms", "calibration", "artifact", "predictor", "tables")
-FREE_OF_TORCH += ("splits", "score", "evaluate", "calibrate", "card", "run_folder")
+FREE_OF_TORCH += ("splits", "scaling", "fitting", "agreement", "score", "evaluate", "calibrate", "card", "run_folder")
 
 
 def imports(path: Path) -> set[str]:

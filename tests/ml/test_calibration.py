@@ -13,10 +13,9 @@ from ml.calibration import (
     calibrate,
     concentration_loss,
     fit_concentration,
-    fit_temperature,
-    temperature_loss,
 )
 from ml.distributions import DirichletCpe, softmax_probs
+from ml.scaling import METHODS, Scaling, affine_loss, fit_affine, fit_temperature, scaling_loss, temperature_loss
 
 
 def simulated(n: int = 3000, labels: int = 3, temperature: float = 2.0, seed: int = 0) -> tuple[Any, Any, Any, Any]:
@@ -43,6 +42,59 @@ def test_temperature_keeps_the_argmax() -> None:
     found = calibrate(logits, features, y, [str(i) for i in range(200)]).calibration
     calibrated = found.apply(logits, features).class_probs
     np.testing.assert_array_equal(calibrated.argmax(1), logits.argmax(1))
+
+
+@pytest.mark.parametrize("method", ["vector", "matrix"])
+def test_gradients_of_the_affine_loss(method: Any) -> None:
+    logits, _, y, _ = simulated(20)
+    rng = np.random.default_rng(0)
+    shape = (4,) if method == "vector" else (4, 4)
+    x = rng.normal(size=int(np.prod(shape)) + 4)
+
+    def loss(x: Any) -> Any:
+        return affine_loss(x[:-4].reshape(shape), x[-4:], logits, y, (0.7, 1.3))
+
+    _, by_weight, by_bias = loss(x)
+    numeric = [(loss(x + e)[0] - loss(x - e)[0]) / 2e-6 for e in 1e-6 * np.eye(len(x))]
+    np.testing.assert_allclose(np.concatenate([by_weight.ravel(), by_bias]), numeric, rtol=1e-5, atol=1e-7)
+
+
+def test_affine_scalings_undo_what_was_done_to_the_logits() -> None:
+    """Counts from softmax(u), seen through u' = (u − b) / w: vector and matrix scaling find w and b again."""
+    rng = np.random.default_rng(0)
+    truth = rng.normal(0, 1.5, (30_000, 4))
+    y = np.array([rng.multinomial(3, p) for p in softmax_probs(truth)])
+    w, b = np.array([0.5, 1.0, 2.0, 1.5]), np.array([0.6, -0.3, 0.0, -0.3])
+    seen = (truth - b) / w
+    for method in ("vector", "matrix"):
+        found, _ = fit_affine(seen, y, method, off_penalty=1e-4, bias_penalty=1e-6)  # type: ignore[arg-type]
+        assert found.weight is not None
+        whole = np.diag(found.weight) if method == "vector" else found.weight
+        # softmax does not see what is added to a whole column of W or to the whole of b
+        np.testing.assert_allclose(whole - whole.mean(axis=0), np.diag(w) - w / 4, atol=0.06)
+        assert found.bias is not None
+        np.testing.assert_allclose(found.bias - found.bias.mean(), b - b.mean(), atol=0.06)
+        assert scaling_loss(found, seen, y) < scaling_loss(Scaling(), seen, y) - 0.01
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_method_is_worse_than_nothing_where_it_was_chosen_and_all_survive_json(method: Any) -> None:
+    logits, features, y, _ = simulated(300, temperature=0.5)
+    found = calibrate(logits, features, y, [str(i) for i in range(300)], method=method)
+    if method != "none":
+        assert found.report[method]["cv_after"] < found.report[method]["cv_before"]
+        assert found.calibration.scaling.method == method
+    back = Calibration.from_dict(found.calibration.to_dict())
+    expected, again = (c.apply(logits, features).class_probs for c in (found.calibration, back))
+    np.testing.assert_array_equal(expected, again)
+
+
+def test_a_strong_penalty_leaves_no_off_diagonal_and_no_bias() -> None:
+    logits, _, y, _ = simulated(500)
+    found, _ = fit_affine(logits, y, "matrix", off_penalty=1e6, bias_penalty=1e6)
+    assert found.weight is not None
+    np.testing.assert_allclose(found.weight - np.diag(np.diag(found.weight)), 0, atol=1e-4)
+    np.testing.assert_allclose(found.bias, 0, atol=1e-4)
 
 
 def test_gradient_of_the_temperature_loss() -> None:
@@ -108,8 +160,7 @@ def test_calibrating_never_leaves_a_worse_loss_on_the_cases_set_aside() -> None:
     for seed in range(4):
         logits, features, y, _ = simulated(60, seed=seed)
         report = calibrate(logits, features, y, [str(i) for i in range(60)], seed=seed).report
-        kept = report["temperature"]
-        assert (kept["cv_after"] < kept["cv_before"]) == kept["kept"]
+        assert report["temperature"]["cv_after"] <= report["temperature"]["cv_before"]
         assert report["concentration"]["cv_after"] <= report["concentration"]["cv_before"]
 
 
@@ -125,7 +176,7 @@ def test_patients_never_fall_on_both_sides() -> None:
 
 def test_calibration_survives_json_to_the_last_bit() -> None:
     head = ConcentrationHead(np.random.default_rng(0).normal(size=7), 0.1)
-    original = Calibration("temperature", 0.123456789012345678, head)
+    original = Calibration(Scaling("temperature", 0.123456789012345678), head)
     back = Calibration.from_dict(original.to_dict())
     assert back.to_dict() == original.to_dict()
     rng = np.random.default_rng(1)
@@ -141,4 +192,4 @@ def test_calibration_survives_json_to_the_last_bit() -> None:
 )
 def test_a_broken_calibration_document_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="calibration"):
-        Calibration.from_dict(Calibration("none", 0.0, None).to_dict() | change)
+        Calibration.from_dict(Calibration(Scaling(), None).to_dict() | change)

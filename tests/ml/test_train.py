@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from ml.artifact import ReleaseError, read_release
 from ml.augmentation import augment
 from ml.calibrate import calibrate_run
+from ml.calibration import Calibration
 from ml.datasets.base import ImageDataset
 from ml.datasets.cells import load_cells
 from ml.distributions import DirichletCpe
@@ -22,7 +23,8 @@ from ml.export import ParityError, check_parity, export_run, to_onnx
 from ml.losses import count_weighted_nll
 from ml.networks import NETWORK_NAMES, build_network
 from ml.predictor import Predictor
-from ml.run_folder import RunFolder
+from ml.run_folder import RunFolder, write_json
+from ml.scaling import Scaling
 from ml.train import StepReport, _Trainer, train
 from tests.support.configs import quick_config
 
@@ -180,6 +182,20 @@ def test_the_fused_graph_says_what_the_calibration_says(small_release: Path) -> 
     np.testing.assert_allclose(probs, expected.class_probs, atol=1e-5)
     np.testing.assert_allclose(a, expected.log_concentration, atol=1e-4)
     np.testing.assert_allclose(differ, expected.disagreement_probs, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["vector", "matrix"])
+def test_the_fused_graph_holds_any_scaling(trained_run: Path, tmp_path: Path, method: Any) -> None:
+    run = RunFolder(tmp_path / "run")
+    shutil.copytree(trained_run, run.path)
+    rng = np.random.default_rng(0)
+    weight = rng.normal(1, 0.3, 8) if method == "vector" else np.eye(8) + rng.normal(0, 0.1, (8, 8))
+    write_json(run.calibration, Calibration(Scaling(method, 0.0, weight, rng.normal(size=8)), None).to_dict())
+    predictor = Predictor(export_run(run, tmp_path / "release", fused=True))
+    inputs = np.random.default_rng(0).normal(size=(6, 3, 48, 48)).astype(np.float32)
+    expected = predictor.release.calibration.apply(*predictor.run(inputs))
+    session = onnxruntime.InferenceSession(str(predictor.release.path / "fused.onnx"))
+    np.testing.assert_allclose(session.run(["class_probs"], {"image": inputs})[0], expected.class_probs, atol=1e-5)
 
 
 def test_one_label_a_case_gives_a_release_that_says_so(cells: ImageDataset, trained_run: Path, tmp_path: Path) -> None:

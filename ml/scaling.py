@@ -1,0 +1,221 @@
+"""Scalings of logits: temperature, vector with an L2 penalty, matrix with off-diagonal regularisation (ODIR).
+
+Each is f = softmax(W u + b) fitted by maximum likelihood of label histograms, starting from the identity:
+temperature has W = 1/T and no bias; vector a diagonal W; matrix a free W. Penalties are λ_b/K Σb² and, for the
+matrix, λ_w/(K(K − 1)) Σ_{k≠k'} W² (Kull et al. 2019; paper §6.1).
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import log_softmax
+
+from ml.arrays import FloatArray, IntArray, as_label_counts
+from ml.fitting import FitError, minimise
+
+Method = Literal["none", "temperature", "vector", "matrix"]
+METHODS: tuple[Method, ...] = ("none", "temperature", "vector", "matrix")
+#: Candidates for λ_w and λ_b, chosen on cases that no fit has seen.
+PENALTY_CANDIDATES = (0.1, 1.0, 10.0)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Calibrated logits W u + b.
+
+    Attributes:
+        method: which family it is of.
+        log_temperature: natural logarithm of T; zero unless the method is ``temperature``.
+        weight: (K,) diagonal or (K, K) matrix; None for ``none`` and ``temperature``.
+        bias: (K,); None for ``none`` and ``temperature``.
+    """
+
+    method: Method = "none"
+    log_temperature: float = 0.0
+    weight: FloatArray | None = None
+    bias: FloatArray | None = None
+
+    def __call__(self, logits: npt.ArrayLike) -> FloatArray:
+        """Calibrated logits (N, K) in float64."""
+        scores = np.asarray(logits, dtype=np.float64)
+        if self.weight is None or self.bias is None:
+            return np.asarray(scores * np.exp(-self.log_temperature))
+        turned = scores * self.weight if self.weight.ndim == 1 else scores @ self.weight.T
+        return np.asarray(turned + self.bias)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {
+            "method": self.method,
+            "log_temperature": self.log_temperature,
+            "weight": None if self.weight is None else self.weight.tolist(),
+            "bias": None if self.bias is None else self.bias.tolist(),
+        }
+
+    @classmethod
+    def from_dict(cls, document: dict[str, Any]) -> "Scaling":
+        """Read back what ``to_dict`` wrote.
+
+        Raises:
+            ValueError: an unknown method, or parameters that are missing, misshapen or not finite.
+        """
+        method = document["method"]
+        if method not in METHODS:
+            raise ValueError(f"unknown calibration method {method!r}")
+        log_t = float(document["log_temperature"])
+        if not np.isfinite(log_t):
+            raise ValueError("not a calibration document: the temperature is not finite")
+        if method in {"none", "temperature"}:
+            return cls(method, log_t)
+        weight, bias = (np.array(document[name], dtype=np.float64) for name in ("weight", "bias"))
+        shape = bias.shape * (1 if method == "vector" else 2)
+        if bias.ndim != 1 or weight.shape != shape or not (np.isfinite(weight).all() and np.isfinite(bias).all()):
+            raise ValueError("not a calibration document: weight and bias are misshapen or not finite")
+        return cls(method, 0.0, weight, bias)
+
+
+def scaling_loss(scaling: Scaling, logits: FloatArray, label_counts: IntArray) -> float:
+    """Negative log-likelihood a label of softmax(W u + b)."""
+    return float(-(label_counts * log_softmax(scaling(logits), axis=1)).sum() / label_counts.sum())
+
+
+def temperature_loss(logits: FloatArray, label_counts: IntArray, log_temperature: float) -> tuple[float, float]:
+    """Negative log-likelihood a label of softmax(u / T), and its derivative by log T."""
+    inverse = np.exp(-log_temperature)
+    logs = log_softmax(logits * inverse, axis=1)
+    n_labels = label_counts.sum()
+    totals = label_counts.sum(axis=1)
+    slope = (totals * (np.exp(logs) * logits).sum(axis=1)).sum() - (label_counts * logits).sum()
+    return float(-(label_counts * logs).sum() / n_labels), float(-inverse * slope / n_labels)
+
+
+def _checked(logits: npt.ArrayLike, label_counts: npt.ArrayLike, what: str) -> tuple[FloatArray, IntArray]:
+    scores, counts = np.asarray(logits, dtype=np.float64), as_label_counts(label_counts)
+    if scores.shape != counts.shape:
+        raise ValueError(f"logits {scores.shape} and label_counts {counts.shape} must have one shape")
+    if counts.sum() == 0:
+        raise FitError(f"the {what} cannot be fitted: no case has a label")
+    return scores, counts
+
+
+def fit_temperature(logits: npt.ArrayLike, label_counts: npt.ArrayLike) -> tuple[float, int]:
+    """Fit log T by maximum likelihood of label histograms.
+
+    Args:
+        logits: (N, K).
+        label_counts: (N, K).
+
+    Returns:
+        log T and the number of iterations.
+
+    Raises:
+        FitError: no label, or no convergence.
+    """
+    scores, counts = _checked(logits, label_counts, "temperature")
+
+    def objective(x: FloatArray) -> tuple[float, FloatArray]:
+        loss, slope = temperature_loss(scores, counts, float(x[0]))
+        return loss, np.array([slope])
+
+    found, iterations = minimise(objective, np.zeros(1), "temperature")
+    return float(found[0]), iterations
+
+
+def affine_loss(
+    weight: FloatArray, bias: FloatArray, logits: FloatArray, label_counts: IntArray, penalties: tuple[float, float]
+) -> tuple[float, FloatArray, FloatArray]:
+    """Penalised loss of softmax(W u + b), and its gradients by W and b.
+
+    Args:
+        weight: (K,) for a vector, (K, K) for a matrix.
+        bias: (K,).
+        logits: (N, K).
+        label_counts: (N, K).
+        penalties: λ_w (matrix only) and λ_b.
+    """
+    k, n_labels = len(bias), label_counts.sum()
+    off_penalty, bias_penalty = penalties
+    diagonal = weight.ndim == 1
+    logs = log_softmax((logits * weight if diagonal else logits @ weight.T) + bias, axis=1)
+    residual = (label_counts.sum(axis=1, keepdims=True) * np.exp(logs) - label_counts) / n_labels
+    loss = -(label_counts * logs).sum() / n_labels + bias_penalty / k * (bias**2).sum()
+    bias_slope = residual.sum(axis=0) + 2 * bias_penalty / k * bias
+    if diagonal:
+        return float(loss), (residual * logits).sum(axis=0), bias_slope
+    off = weight - np.diag(np.diag(weight))
+    loss += off_penalty / (k * (k - 1)) * (off**2).sum()
+    return float(loss), residual.T @ logits + 2 * off_penalty / (k * (k - 1)) * off, bias_slope
+
+
+def fit_affine(
+    logits: npt.ArrayLike, label_counts: npt.ArrayLike, method: Method, *, off_penalty: float, bias_penalty: float
+) -> tuple[Scaling, int]:
+    """Fit vector or matrix scaling for given penalties.
+
+    Args:
+        logits: (N, K).
+        label_counts: (N, K).
+        method: ``vector`` or ``matrix``.
+        off_penalty: λ_w on off-diagonal weights (matrix only).
+        bias_penalty: λ_b.
+
+    Returns:
+        The scaling and the number of iterations.
+
+    Raises:
+        FitError: no label, or no convergence.
+        ValueError: another method.
+    """
+    if method not in {"vector", "matrix"}:
+        raise ValueError(f"method must be 'vector' or 'matrix', got {method!r}")
+    scores, counts = _checked(logits, label_counts, f"{method} scaling")
+    k = scores.shape[1]
+    shape = (k,) if method == "vector" else (k, k)
+    start = np.ones(k) if method == "vector" else np.eye(k)
+
+    def objective(x: FloatArray) -> tuple[float, FloatArray]:
+        weight, bias = x[:-k].reshape(shape), x[-k:]
+        loss, by_weight, by_bias = affine_loss(weight, bias, scores, counts, (off_penalty, bias_penalty))
+        return loss, np.concatenate([by_weight.ravel(), by_bias])
+
+    found, iterations = minimise(objective, np.concatenate([start.ravel(), np.zeros(k)]), f"{method} scaling")
+    return Scaling(method, 0.0, found[:-k].reshape(shape), found[-k:]), iterations
+
+
+def choose_scaling(
+    logits: FloatArray,
+    label_counts: IntArray,
+    fit: npt.NDArray[np.bool_],
+    cv: npt.NDArray[np.bool_],
+    method: Method,
+) -> tuple[Scaling, dict[str, Any]]:
+    """Fit on one part with every candidate penalty, and keep what lowers the loss on the other part most.
+
+    Args:
+        logits: (N, K).
+        label_counts: (N, K).
+        fit: (N,) cases to fit on.
+        cv: (N,) cases to choose on.
+        method: family of the scaling.
+
+    Returns:
+        The scaling, the identity where nothing helps, and a report of the losses.
+    """
+    candidates: dict[str, Scaling] = {}
+    if method == "temperature":
+        candidates["temperature"] = Scaling(method, fit_temperature(logits[fit], label_counts[fit])[0])
+    for bias_penalty in PENALTY_CANDIDATES if method in {"vector", "matrix"} else ():
+        for off_penalty in PENALTY_CANDIDATES if method == "matrix" else (0.0,):
+            name = f"bias {bias_penalty:g}" + (f", off-diagonal {off_penalty:g}" if method == "matrix" else "")
+            candidates[name], _ = fit_affine(
+                logits[fit], label_counts[fit], method, off_penalty=off_penalty, bias_penalty=bias_penalty
+            )
+    identity = Scaling()
+    before = scaling_loss(identity, logits[cv], label_counts[cv])
+    losses = {name: scaling_loss(one, logits[cv], label_counts[cv]) for name, one in candidates.items()}
+    best = min(losses, key=lambda name: losses[name]) if losses else None
+    if best is None or losses[best] >= before:
+        return identity, {"cv_before": before, "cv_after": before, "chosen": "identity", "candidates": losses}
+    return candidates[best], {"cv_before": before, "cv_after": losses[best], "chosen": best, "candidates": losses}
