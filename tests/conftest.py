@@ -8,20 +8,20 @@ import pytest
 
 from tests.support.postgres import PostgresServer, find_binaries
 
-_MISSING: dict[str, int] = {}
+_MISSING: set[str] = set()
 
 
 def missing(what: str) -> None:
     """Skip with one line that says what is missing; in CI nothing may be missing."""
     if os.environ.get("CI") == "true":
         pytest.fail(f"{what} is missing, and CI must have it")
-    _MISSING[what] = _MISSING.get(what, 0) + 1
+    _MISSING.add(what)
     pytest.skip(f"{what} is missing")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for what, count in _MISSING.items():
-        terminalreporter.write_line(f"missing: {what}; {count} tests skipped")
+    for what in sorted(_MISSING):
+        terminalreporter.write_line(f"missing: {what}; the tests that need it were skipped")
 
 
 @pytest.fixture(scope="session")
