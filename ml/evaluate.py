@@ -49,7 +49,7 @@ def evaluate_tables(
     )
 
     def column(name: str | None) -> npt.NDArray[Any] | None:
-        if name is None:
+        if name is None or not labels.case_ids:
             return None
         values = case_column(labels, name, labels_path)
         return np.where(rows >= 0, values[rows], values[0])  # the filler is never used: such a case has no label

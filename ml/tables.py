@@ -105,8 +105,7 @@ def fail_at(path: Path, bad: npt.ArrayLike, column: str, problem: str, values: S
     if rows.size:
         first = int(rows[0])
         line = first + 2 if path.suffix.lower() == ".csv" else first + 1
-        many = f", {rows.size} in all" if rows.size > 1 else ""
-        raise TableError(f"{path}: row {line}, column {column}: {problem} {values[first]!r}{many}")
+        raise TableError(f"{path}: row {line}, column {column}: {problem} {values[first]!r}, {rows.size} in all")
 
 
 def text_column(table: pa.Table, name: str, path: Path) -> list[str]:

@@ -153,6 +153,14 @@ def test_weights_must_be_positive_numbers(weights: str, tmp_path: Path) -> None:
         evaluate_tables(tmp_path / "labels.csv", tmp_path / "predictions.csv", weights="w")
 
 
+def test_a_table_without_labels_gives_empty_metrics(tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text("case_id,annotator,label,patient\n")
+    (tmp_path / "predictions.csv").write_text(GOOD_PREDICTIONS)
+    document = evaluate_tables(tmp_path / "labels.csv", tmp_path / "predictions.csv", cluster="patient")
+    assert (document["n_cases"], document["metrics"]["L"]["value"]) == (2, None)
+    assert "no case has a label" in document["warnings"][0]
+
+
 def test_a_case_column_must_be_constant_within_a_case(tmp_path: Path) -> None:
     (tmp_path / "labels.csv").write_text("case_id,annotator,label,patient\na,r,x,p1\na,q,x,p2\n")
     (tmp_path / "predictions.csv").write_text(GOOD_PREDICTIONS)
