@@ -266,6 +266,33 @@ def evaluate(
 
 
 @app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(help="debias: the paper's Figure 2.")],
+    out: Annotated[Path, typer.Option(help="Folder for table, figure and JSON.")] = Path("reproduced"),
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="A short version.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Reproduce a figure of the paper."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from ml.reproduce.report import reproduce as run
+
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(name, total=None)
+        document = run(
+            name,
+            out,
+            seed=seed,
+            quick=quick,
+            observer=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    emit(document, as_json, (out / f"{name}.md").read_text())
+
+
+@app.command()
 def agreement(
     labels: Annotated[Path, typer.Option(help="LABELS table with one row a label, .csv or .parquet.")],
     cluster: Annotated[str | None, typer.Option(help="Column that names the patient.")] = None,

@@ -9,6 +9,7 @@ from typing import Any
 import altair as alt
 
 _INK, _PAIR = "#1b1f24", ["#0072b2", "#d55e00"]
+_FIVE = ["#0072b2", "#56b4e9", "#d55e00", "#cc79a7", "#009e73"]
 
 
 def _styled(chart: Any) -> Any:
@@ -89,3 +90,26 @@ def reliability_diagram(bins: list[dict[str, Any]], *, title: str, what: str) ->
         )
     )
     return _styled(drawn.properties(width=300, height=300, title=title))
+
+
+def debias_figure(rows: list[dict[str, Any]]) -> Any:
+    """Means of estimators whose truth is zero against the number of cases, a panel a number of labels.
+
+    Args:
+        rows: with estimator, n_labels, n_cases, mean and se.
+    """
+    values = [row | {"low": row["mean"] - 2 * row["se"], "high": row["mean"] + 2 * row["se"]} for row in rows]
+    names = list(dict.fromkeys(row["estimator"] for row in rows))
+    base = alt.Chart().encode(
+        x=alt.X("n_cases:Q", title="cases", scale=alt.Scale(type="log"), axis=alt.Axis(values=[100, 1_000, 10_000]))
+    )
+    colour = alt.Color("estimator:N", title=None, sort=names, scale=alt.Scale(range=_FIVE))
+    lines = base.mark_line(point=True).encode(
+        y=alt.Y("mean:Q", title="mean estimate (truth 0)"),
+        color=colour,
+        strokeDash=alt.StrokeDash("estimator:N", sort=names, legend=None),
+    )
+    bars = base.mark_rule().encode(y="low:Q", y2="high:Q", color=colour)
+    zero = alt.Chart().mark_rule(color="#8b949e").encode(y=alt.datum(0))
+    panel = alt.layer(zero, bars, lines).properties(width=300, height=260)
+    return _styled(panel.facet(column=alt.Column("n_labels:O", title="labels a case"), data=alt.Data(values=values)))

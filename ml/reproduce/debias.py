@@ -1,0 +1,90 @@
+"""The paper's Figure 2: a perfect predictor has EL = CL = 0, and only debiased estimators say so.
+
+True class probabilities q ~ U(0, 1) are predicted exactly and labelled n times. The plug-in estimators then
+measure the noise of the labels; the debiased ones scatter around zero.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ml.accumulator import Accumulator
+
+LABELS = (2, 5)
+SIZES = (100, 300, 1_000, 3_000, 10_000)
+RUNS, QUICK_RUNS = 200, 30
+#: Estimators: name → metric of the accumulator and form of the debiasing.
+ESTIMATORS: dict[str, tuple[str, Any]] = {
+    "EL, debiased": ("EL", "pair"),
+    "EL, plug-in": ("EL_plugin", "pair"),
+    "CL, pair": ("CL", "pair"),
+    "CL, paper": ("CL", "paper"),
+    "CL, plug-in": ("CL_plugin", "pair"),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """Mean of an estimator whose truth is zero, over independent runs.
+
+    Attributes:
+        estimator: name.
+        n_labels: labels a case.
+        n_cases: N.
+        mean: over the runs.
+        se: Monte-Carlo standard error of the mean.
+    """
+
+    estimator: str
+    n_labels: int
+    n_cases: int
+    mean: float
+    se: float
+
+
+def simulate(n_cases: int, n_labels: int, rng: np.random.Generator) -> dict[str, float]:
+    """One run: estimates of a perfect predictor on N cases of two classes."""
+    positive = rng.uniform(size=n_cases)
+    counts = rng.binomial(n_labels, positive)
+    acc = Accumulator(2)
+    acc.update(np.stack([counts, n_labels - counts], axis=1), np.stack([positive, 1 - positive], axis=1))
+    computed = {form: acc.compute(form) for form in ("pair", "paper")}
+    return {name: computed[form][metric] for name, (metric, form) in ESTIMATORS.items()}
+
+
+def run(seed: int = 0, *, quick: bool = False, observer: Callable[[int, int], None] = lambda d, t: None) -> list[Row]:
+    """Simulate every size and number of labels.
+
+    Args:
+        seed: of the simulation.
+        quick: fewer runs.
+        observer: called with settings done and in all.
+
+    Returns:
+        A row for each estimator, number of labels and size.
+    """
+    runs = QUICK_RUNS if quick else RUNS
+    rows = []
+    settings = [(labels, size) for labels in LABELS for size in SIZES]
+    for done, (labels, size) in enumerate(settings):
+        rng = np.random.default_rng([seed, labels, size])
+        found = [simulate(size, labels, rng) for _ in range(runs)]
+        for name in ESTIMATORS:
+            values = np.array([one[name] for one in found])
+            error = float(values.std(ddof=1) / np.sqrt(runs))
+            rows.append(Row(name, labels, size, float(values.mean()), error))
+        observer(done + 1, len(settings))
+    return rows
+
+
+def markdown(rows: list[Row]) -> str:
+    """Table of means with their distance from zero in Monte-Carlo standard errors."""
+    lines = ["| labels a case | cases | " + " | ".join(ESTIMATORS) + " |", "|---" * (2 + len(ESTIMATORS)) + "|"]
+    for labels in LABELS:
+        for size in SIZES:
+            cells = [row for row in rows if (row.n_labels, row.n_cases) == (labels, size)]
+            texts = [f"{row.mean:+.5f} ({row.mean / row.se:+.1f})" for row in cells]
+            lines.append(f"| {labels} | {size:,} | " + " | ".join(texts) + " |")
+    return "\n".join(lines)
