@@ -44,6 +44,11 @@ def request_digest(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
+def answered(session: Session, principal: Principal, key: str) -> bool:
+    """Whether this key has an answer already, so that nothing costly needs to be prepared for it."""
+    return session.get(IdempotencyRecord, (principal.account_id, key)) is not None
+
+
 def once(
     session: Session, principal: Principal, key: str, digest: str, action: Callable[[], tuple[int, BaseModel]]
 ) -> JSONResponse:

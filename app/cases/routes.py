@@ -1,6 +1,8 @@
 """HTTP routes of predictions and cases."""
 
+import hashlib
 import uuid
+from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
@@ -20,10 +22,11 @@ from app.errors import (
     OtherImage,
     StorageFull,
     TooLarge,
+    Unavailable,
     UnsupportedImage,
     responses,
 )
-from app.idempotency import once, request_digest, required_key
+from app.idempotency import answered, once, request_digest, required_key
 from app.schemas import PredictionOut
 
 router = APIRouter(tags=["cases"])
@@ -41,14 +44,26 @@ def predict(context: Parts, data: Annotated[bytes, Depends(image_bytes)]) -> Pre
     return service.stateless_prediction(context, data)
 
 
+@dataclass(frozen=True)
+class _Prepared:
+    """A request to store a case: its digest, and what is to be stored unless the key was answered before."""
+
+    digest: str
+    new: service.NewCase | None
+
+
 def _prepared(
     context: Parts,
     principal: Annotated[Principal, Depends(Policy("cases:write"))],
     key: Annotated[str, Depends(required_key)],
     form: Annotated[tuple[CaseIn, bytes], Depends(case_form)],
-) -> service.NewCase:
-    """Decode, predict and store the image before the writing transaction begins."""
-    return service.prepare_case(context, *form)
+) -> _Prepared:
+    """Decode, predict and store the image before the writing transaction begins; a retry costs none of that."""
+    fields, data = form
+    digest = request_digest("POST /v1/cases", fields.model_dump(), hashlib.sha256(data).hexdigest())
+    with context.database.read() as session:
+        known = answered(session, principal, key)
+    return _Prepared(digest, None if known else service.prepare_case(context, fields, data))
 
 
 @router.post(
@@ -65,12 +80,17 @@ def add_case(
     context: Parts,
     principal: Annotated[Principal, Depends(Policy("cases:write"))],
     key: Annotated[str, Depends(required_key)],
-    new: Annotated[service.NewCase, Depends(_prepared)],
+    prepared: Annotated[_Prepared, Depends(_prepared)],
     session: Writer,
 ) -> Response:
     """Store an image as a case, with its prediction."""
-    digest = request_digest("POST /v1/cases", new.fields.model_dump(), new.upload.sha256)
-    return once(session, principal, key, digest, lambda: service.store_case(session, context, principal, new))
+
+    def store() -> tuple[int, CaseOut]:
+        if prepared.new is None:
+            raise Unavailable("the first answer to this key is gone; send the request again")
+        return service.store_case(session, context, principal, prepared.new)
+
+    return once(session, principal, key, prepared.digest, store)
 
 
 @router.get("/v1/cases", responses=responses(), dependencies=[Depends(Policy("cases:read"))])

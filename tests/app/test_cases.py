@@ -111,6 +111,18 @@ def test_idempotency_key_is_required_replayed_and_not_reused(service: Service) -
     assert len(service.get("viewer", "/v1/cases").json()["items"]) == 1
 
 
+def test_a_retry_costs_no_prediction(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = service.upload("a", cell_png(), "key-1")
+
+    def fail(*_: object) -> None:
+        raise AssertionError("the network ran again")
+
+    monkeypatch.setattr(service.context.inference, "predict", fail)
+    again = service.upload("a", cell_png(), "key-1")
+    assert (again.status_code, again.json()) == (201, first.json())
+    assert service.upload("b", cell_png(), "key-1").status_code == 422
+
+
 def test_pages_of_cases_walk_through_all(service: Service) -> None:
     ids = [service.add_case(f"case-{i}", cell_png(i))["id"] for i in range(5)]
     seen, cursor = [], None
