@@ -6,13 +6,12 @@ from typing import Any
 
 import structlog
 from asgi_correlation_id import correlation_id
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import Counter, Gauge, Histogram, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-registry = CollectorRegistry()
-REQUESTS = Counter("secondread_requests", "Requests answered.", ["method", "route", "status"], registry=registry)
-SECONDS = Histogram("secondread_request_seconds", "Time to answer.", ["method", "route"], registry=registry)
-ESTIMATES = Gauge("secondread_estimate", "Latest label-histogram metrics.", ["metric"], registry=registry)
+REQUESTS = Counter("secondread_requests", "Requests answered.", ["method", "route", "status"])
+SECONDS = Histogram("secondread_request_seconds", "Time to answer.", ["method", "route"])
+ESTIMATES = Gauge("secondread_estimate", "Latest label-histogram metrics.", ["metric"])
 _log = structlog.get_logger("secondread")
 
 
@@ -44,7 +43,7 @@ def publish_metrics(metrics: dict[str, dict[str, Any]]) -> None:
 
 def exposition() -> bytes:
     """Prometheus text."""
-    return generate_latest(registry)
+    return generate_latest()
 
 
 class RequestLog:

@@ -17,11 +17,11 @@ from app.cases import queries
 from app.cases.schemas import CaseIn, CaseOut, CasesOut
 from app.cases.stored import stored_prediction
 from app.context import Context
-from app.errors import BrokenImage, Invalid, NotFound, OtherImage, TooLarge, UnsupportedImage
+from app.errors import BrokenImage, Invalid, OtherImage, TooLarge, UnsupportedImage
 from app.inference import Served
-from app.releases.queries import release_by_id
+from app.releases.queries import class_codes, existing_release
 from app.schemas import PredictionOut, TriageOut
-from app.tables import Case, CasePrediction, ReleaseRow
+from app.tables import Case, CasePrediction
 from app.triage import Policy, summarise, triage
 from ml.distributions import DirichletCpe, PredictiveDistribution
 from ml.predictor import Prediction
@@ -162,21 +162,14 @@ def _prediction_row(case_id: uuid.UUID, new: NewCase) -> CasePrediction:
     )
 
 
-def _release(session: Session, release_id: uuid.UUID) -> ReleaseRow:
-    row = release_by_id(session, release_id)
-    if row is None:
-        raise NotFound("the release of the prediction is gone")
-    return row
-
-
 def case_out(
     session: Session, context: Context, case: Case, prediction: CasePrediction, n_labels: int | None = None
 ) -> CaseOut:
     """A case as the API shows it."""
-    release = _release(session, prediction.release_id)
+    release = existing_release(session, prediction.release_id)
     if n_labels is None:
         n_labels = len(queries.labels_of_case(session, case.id))
-    classes = [info["code"] for info in release.card["classes"]]
+    classes = class_codes(release)
     return CaseOut(
         id=str(case.id),
         external_id=case.external_id,

@@ -6,10 +6,10 @@ from datetime import datetime
 from sqlalchemy.orm import Session
 
 from app import observability
-from app.errors import NoRelease, NotFound
+from app.errors import NoRelease
 from app.evaluations.collected import Collected, collect
 from app.evaluations.schemas import MetricsOut
-from app.releases.queries import champion, release_by_id
+from app.releases.queries import champion, class_codes, existing_release
 from ml.metrics import evaluate
 
 
@@ -31,10 +31,7 @@ def collected_for(
         if alias is None:
             raise NoRelease("no release is served; add one with `secondread release add`")
         release_id = alias.release_id
-    release = release_by_id(session, release_id)
-    if release is None:
-        raise NotFound("there is no such release")
-    classes = [info["code"] for info in release.card["classes"]]
+    classes = class_codes(existing_release(session, release_id))
     part = None if partition == "all" else partition
     return release_id, collect(session, release_id, classes, partition=part, since=since, until=until)
 

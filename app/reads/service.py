@@ -13,9 +13,9 @@ from app.cases.queries import ActiveLabel
 from app.cases.stored import stored_prediction
 from app.context import Context
 from app.database import insert_if_absent
-from app.errors import AlreadyLabelled, Forbidden, Invalid, NotFound
+from app.errors import AlreadyLabelled, Forbidden, Invalid
 from app.reads.schemas import LabelIn, LabelOut, SubmittedOut
-from app.releases.queries import release_by_id
+from app.releases.queries import class_codes, existing_release
 from app.schemas import PosteriorOut
 from app.tables import Annotator, Label, new_id, now
 from app.triage import summarise
@@ -64,7 +64,7 @@ def submit_label(
         AlreadyLabelled: this annotator labelled the case before.
     """
     case = queries.case_by_id(session, case_id, lock=True)
-    classes = _classes(session, queries.latest_prediction(session, case_id).release_id)
+    classes = class_codes(existing_release(session, queries.latest_prediction(session, case_id).release_id))
     if body.label not in classes:
         raise Invalid(f"unknown class; the classes are {', '.join(classes)}")
     annotator, blind = _annotator_of(session, principal, body)
@@ -90,13 +90,6 @@ def submit_label(
     details = {"case": str(case.id), "annotator": str(annotator.id), "label": body.label, "blind": blind}
     audit.record(session, context.secret, actor=principal.name, action="label.add", object_id=label.id, details=details)
     return 201, result
-
-
-def _classes(session: Session, release_id: uuid.UUID) -> list[str]:
-    release = release_by_id(session, release_id)
-    if release is None:
-        raise NotFound("the release of the prediction is gone")
-    return [info["code"] for info in release.card["classes"]]
 
 
 def label_out(active: ActiveLabel) -> LabelOut:
@@ -132,7 +125,7 @@ def posterior(
     """
     queries.case_by_id(session, case_id)
     prediction = queries.latest_prediction(session, case_id)
-    classes = _classes(session, prediction.release_id)
+    classes = class_codes(existing_release(session, prediction.release_id))
     counts = np.zeros((1, len(classes)), dtype=np.int64)
     for active in queries.labels_of_case(session, case_id):
         if active.label.blind and active.annotator != exclude_annotator and active.label.class_code in classes:

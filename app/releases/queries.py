@@ -5,6 +5,7 @@ import uuid
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.errors import NotFound
 from app.tables import Alias, ReleaseRow
 
 
@@ -16,6 +17,23 @@ def champion(session: Session) -> Alias | None:
 def release_by_id(session: Session, release_id: uuid.UUID) -> ReleaseRow | None:
     """Release row."""
     return session.get(ReleaseRow, release_id)
+
+
+def existing_release(session: Session, release_id: uuid.UUID) -> ReleaseRow:
+    """Release row that must be there.
+
+    Raises:
+        NotFound: there is no such release.
+    """
+    row = release_by_id(session, release_id)
+    if row is None:
+        raise NotFound("there is no such release")
+    return row
+
+
+def class_codes(release: ReleaseRow) -> list[str]:
+    """Codes of a release's classes, in the order of its outputs."""
+    return [info["code"] for info in release.card["classes"]]
 
 
 def all_releases(session: Session) -> list[ReleaseRow]:

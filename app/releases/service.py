@@ -7,8 +7,8 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from app import audit
-from app.errors import Conflict, NoRelease, NotFound
-from app.releases.queries import aliases, all_releases, champion, release_by_id
+from app.errors import Conflict, NoRelease
+from app.releases.queries import aliases, all_releases, champion, existing_release, release_by_id
 from app.releases.schemas import ReleaseDetailOut, ReleaseOut
 from app.schemas import ClassOut
 from app.tables import Alias, ReleaseRow, new_id
@@ -59,8 +59,7 @@ def promote(session: Session, secret: bytes, release_id: uuid.UUID, reason: str)
         NoRelease: there is no champion to follow.
         Conflict: the alias moved meanwhile.
     """
-    if release_by_id(session, release_id) is None:
-        raise NotFound("there is no such release")
+    existing_release(session, release_id)
     alias = champion(session)
     if alias is None:
         raise NoRelease("there is no champion; add a release first")
@@ -112,7 +111,5 @@ def detail(session: Session, release_id: uuid.UUID) -> ReleaseDetailOut:
     Raises:
         NotFound: no such release.
     """
-    row = release_by_id(session, release_id)
-    if row is None:
-        raise NotFound("there is no such release")
+    row = existing_release(session, release_id)
     return ReleaseDetailOut(**describe(session, row).model_dump(), card=row.card)

@@ -1,9 +1,6 @@
 """Simulated stained white cells with a known label distribution: the embedded default and the test bed."""
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from PIL import Image
@@ -51,10 +48,8 @@ def simulate_cell(index: int, *, seed: int, size: int = RENDER_SIZE, stain_sprea
 
 
 def simulate_cells(count: int, seed: int, size: int = RENDER_SIZE) -> list[SimulatedCell]:
-    """Simulate the first ``count`` cells, on all cores (NumPy gives the interpreter free while it draws)."""
-    draw = partial(simulate_cell, seed=seed, size=size)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(draw, range(count)))
+    """Simulate the first ``count`` cells."""
+    return [simulate_cell(index, seed=seed, size=size) for index in range(count)]
 
 
 def contact_sheet(per_class: int = 8, *, seed: int = 0, size: int = 96) -> Pixels:
