@@ -7,6 +7,8 @@
     RELEASE/card.json          classes, preprocessing, data, metrics, limits of use, sha256 of the other files
     RELEASE/README.md          the card for people
     RELEASE/fused.onnx         optional: one graph to the final probabilities, for other runtimes
+    RELEASE/head.safetensors   optional: the layers after the backbone with S dropout masks, for Monte-Carlo
+                               dropout; features are then tapped before the first dropout
 
 Identical inputs give identical bytes: no date, no machine, no chance enters a release.
 """
@@ -18,13 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from ml.calibration import Calibration
+from ml.dropout_head import DropoutHead
 from ml.preprocess import Preprocessing
 from ml.run_folder import read_json, write_bytes_atomically, write_json
 
 CARD_VERSION = 1
 MAX_FILE_BYTES = 500_000_000
 _REQUIRED = ("network.onnx", "calibration.json", "README.md")
-_ALLOWED = {*_REQUIRED, "fused.onnx", "head.safetensors"}
+HEAD_FILE = "head.safetensors"
+_ALLOWED = {*_REQUIRED, "fused.onnx", HEAD_FILE}
 
 
 class ReleaseError(ValueError):
@@ -42,6 +46,7 @@ class Release:
         classes: class codes in the order of the logits.
         preprocessing: what raw images go through.
         calibration: what the network's outputs go through.
+        head: dropout head between network and calibration, or None.
     """
 
     path: Path
@@ -50,6 +55,7 @@ class Release:
     classes: tuple[str, ...]
     preprocessing: Preprocessing
     calibration: Calibration
+    head: DropoutHead | None = None
 
     @property
     def network(self) -> Path:
@@ -108,11 +114,12 @@ def read_release(path: Path) -> Release:
             raise ReleaseError(f"{path}: card.json must name at least two different classes")
         preprocessing = Preprocessing.from_dict(card["preprocessing"])
         calibration = Calibration.from_dict(read_json(path / "calibration.json"))
+        head = DropoutHead.from_bytes((path / HEAD_FILE).read_bytes()) if HEAD_FILE in card["files"] else None
     except ReleaseError:
         raise
     except (ValueError, KeyError, TypeError) as exc:
         raise ReleaseError(f"{path}: the release cannot be read: {exc}") from exc
-    return Release(path, card, file_sha256(card_path), classes, preprocessing, calibration)
+    return Release(path, card, file_sha256(card_path), classes, preprocessing, calibration, head)
 
 
 def _verify_files(path: Path, card: dict[str, Any]) -> None:

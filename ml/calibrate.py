@@ -3,22 +3,27 @@
 from typing import Any
 
 from ml.calibration import Calibration, calibrate
+from ml.dropout_head import DropoutHead
 from ml.metrics import evaluate
-from ml.run_folder import CachedOutputs, RunFolder, write_json
+from ml.run_folder import CachedOutputs, RunFolder, write_bytes_atomically, write_json
 from ml.scaling import Method, Scaling
 
 #: Metrics of the held-out part that go on the card.
 CARD_METRICS = ("accuracy", "L", "EL", "CE", "L_D", "CE_D")
 
 
-def calibrate_run(folder: RunFolder, *, method: Method, alpha: bool, seed: int = 0) -> dict[str, Any]:
+def calibrate_run(
+    folder: RunFolder, *, method: Method, alpha: bool, seed: int = 0, mc_dropout: int | None = None
+) -> dict[str, Any]:
     """Fit calibrators on a finished run and write ``calibration.json`` and its report.
 
     Args:
         folder: finished run.
         method: how class probabilities are calibrated.
         alpha: whether to fit the concentration head.
-        seed: of the 80/20 split by patient.
+        seed: of the 80/20 split by patient, and of the dropout masks.
+        mc_dropout: members of a Monte-Carlo dropout ensemble; None for the deterministic network. The calibrators
+            are then fitted on the ensemble's own likelihood, and the head with its masks goes into the release.
 
     Returns:
         The report: fit, number of cases, held-out metrics raw, after the method, and after the head.
@@ -29,10 +34,12 @@ def calibrate_run(folder: RunFolder, *, method: Method, alpha: bool, seed: int =
     outputs = folder.read_outputs()
     config = folder.read_config()["dataset"]
     partition = str(config["calibration_partition"])
+    head = None
+    if mc_dropout is not None:
+        head = DropoutHead.draw(folder.read_head_layers(), samples=mc_dropout, seed=seed)
     part = outputs.take(outputs.partition == partition)
-    found = calibrate(
-        part.logits, part.features, part.label_counts, part.groups.tolist(), method=method, alpha=alpha, seed=seed
-    )
+    logits, features = member_outputs(part, head)
+    found = calibrate(logits, features, part.label_counts, part.groups.tolist(), method=method, alpha=alpha, seed=seed)
     steps = {"raw": Calibration(Scaling(), None)}
     if method != "none":
         steps[method] = Calibration(found.calibration.scaling, None)
@@ -44,19 +51,30 @@ def calibrate_run(folder: RunFolder, *, method: Method, alpha: bool, seed: int =
         "partition": partition,
         "split_by": config["split_by"],
         "n_held_out": len(held_out.case_ids),
-        "held_out": {name: held_out_metrics(held_out, step) for name, step in steps.items()},
+        "held_out": {name: held_out_metrics(held_out, step, head) for name, step in steps.items()},
+        "mc_dropout": None if head is None else {"samples": head.samples, "seed": seed},
         "disagreement_calibrated": found.calibration.concentration is not None,
     }
+    folder.dropout_head.unlink(missing_ok=True)
+    if head is not None:
+        write_bytes_atomically(folder.dropout_head, head.to_bytes())
     write_json(folder.calibration, found.calibration.to_dict())
     write_json(folder.report, report)
     return report
 
 
-def held_out_metrics(outputs: CachedOutputs, calibration: Calibration) -> dict[str, Any]:
+def member_outputs(outputs: CachedOutputs, head: DropoutHead | None) -> tuple[Any, Any]:
+    """Logits and features of the network (N, …), or of the members of its dropout ensemble (S, N, …)."""
+    return (outputs.logits, outputs.features) if head is None else head(outputs.pooled)
+
+
+def held_out_metrics(
+    outputs: CachedOutputs, calibration: Calibration, head: DropoutHead | None = None
+) -> dict[str, Any]:
     """Metrics of a calibration on cached outputs, by patient where there are several cells of one."""
     if len(outputs.case_ids) == 0:
         return {}
-    distribution = calibration.apply(outputs.logits, outputs.features)
+    distribution = calibration.apply(*member_outputs(outputs, head))
     clustered = len(set(outputs.groups.tolist())) < len(outputs.groups)
     document = evaluate(
         outputs.label_counts,

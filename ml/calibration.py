@@ -4,6 +4,9 @@ Class probabilities are calibrated by a scaling of the logits (``ml.scaling``). 
 (α-calibration, paper §4.2) reads the penultimate features: a = wᵀg + c is the log concentration of Dir(α0 f).
 Both start where they change nothing (identity; a = 0, α0 = 1), and a fit is kept only where it lowers the loss
 on cases that it has not seen.
+
+Logits and features may have a leading axis of S ensemble members (Monte-Carlo dropout, test-time augmentation):
+the losses are then those of the members' uniform mixture, and the result is an ensemble or a Dirichlet mixture.
 """
 
 from dataclasses import dataclass
@@ -14,9 +17,17 @@ import numpy.typing as npt
 from scipy.special import expit
 
 from ml.arrays import FloatArray, IntArray, as_label_counts
-from ml.distributions import DirichletCpe, PointCpe, dirichlet_multinomial_nll, softmax_probs
+from ml.distributions import (
+    DirichletCpe,
+    DirichletMixtureCpe,
+    EnsembleCpe,
+    PointCpe,
+    PredictiveDistribution,
+    dirichlet_multinomial_nll,
+    softmax_probs,
+)
 from ml.fitting import FitError, minimise
-from ml.scaling import Method, Scaling, choose_scaling
+from ml.scaling import Method, Scaling, choose_scaling, mixture_log_likelihood
 from ml.splits import split_partitions
 
 CALIBRATION_VERSION = 1
@@ -40,7 +51,7 @@ class ConcentrationHead:
     bias: float
 
     def __call__(self, features: npt.ArrayLike) -> FloatArray:
-        """Log concentration (N,) of features (N, D)."""
+        """Log concentration (...,) of features (..., D)."""
         return np.asarray(np.asarray(features, dtype=np.float64) @ self.weight + self.bias)
 
 
@@ -56,12 +67,19 @@ class Calibration:
     scaling: Scaling
     concentration: ConcentrationHead | None
 
-    def apply(self, logits: npt.ArrayLike, features: npt.ArrayLike) -> PointCpe | DirichletCpe:
-        """Predictive distribution of logits (N, K) and features (N, D)."""
+    def apply(self, logits: npt.ArrayLike, features: npt.ArrayLike) -> PredictiveDistribution:
+        """Predictive distribution of logits (N, K) and features (N, D), or (S, N, K) and (S, N, D) of an ensemble.
+
+        Raises:
+            ValueError: neither two nor three axes.
+        """
         probs = softmax_probs(self.scaling(logits))
+        if probs.ndim not in {2, 3}:
+            raise ValueError(f"logits must have shape (N, K) or (S, N, K), got {probs.shape}")
         if self.concentration is None:
-            return PointCpe(probs)
-        return DirichletCpe(probs, self.concentration(features))
+            return PointCpe(probs) if probs.ndim == 2 else EnsembleCpe(probs)
+        a = self.concentration(features)
+        return DirichletCpe(probs, a) if probs.ndim == 2 else DirichletMixtureCpe(probs, a)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values, float64 to the last bit."""
@@ -101,35 +119,47 @@ def concentration_loss(
     penalty: float = LOG_CONCENTRATION_PENALTY,
     normalization: Normalization = "label",
 ) -> tuple[float, FloatArray]:
-    """Penalised Dirichlet-multinomial loss of log concentrations (N,), and its gradient by them (N,).
+    """Penalised Dirichlet-multinomial loss of log concentrations (..., N), and its gradient by them.
 
     ``label`` (paper eq. 14): −1/Σn Σ log DirMult(y | α0 f) + λ/N Σ a². ``instance`` (the authors' code):
-    1/N Σ (n_i/n̄) NLL_i + λ/N Σ a², in which λ acts n̄ times weaker.
+    1/N Σ (n_i/n̄) NLL_i + λ/N Σ a², in which λ acts n̄ times weaker. With a leading member axis DirMult is the
+    uniform mixture of the members' and the penalty their mean.
 
     Raises:
         ValueError: an unknown normalization.
     """
     totals = label_counts.sum(axis=1)
+    member_nll, slope = _sequence_nll(class_probs, label_counts, log_concentration)
+    likelihood, share = mixture_log_likelihood(-member_nll)
+    if normalization == "label":
+        weight = np.full(len(totals), 1.0 / max(totals.sum(), 1))
+    elif normalization == "instance":
+        weight = totals / max(totals.mean(), 1e-300) / len(totals)
+    else:
+        raise ValueError(f"normalization must be 'label' or 'instance', got {normalization!r}")
+    value = -weight @ likelihood + penalty * (log_concentration**2).mean()
+    return float(value), weight * share * slope + 2 * penalty * log_concentration / log_concentration.size
+
+
+def _sequence_nll(
+    class_probs: FloatArray, label_counts: IntArray, log_concentration: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Dirichlet-multinomial negative log-likelihoods (..., N) and their derivatives by a."""
+    totals = label_counts.sum(axis=1)
     with np.errstate(divide="ignore"):
         logs = np.log(class_probs)
-    nll = dirichlet_multinomial_nll(label_counts, logs, log_concentration)
-    slope = np.zeros(len(nll))
+    slope = np.zeros(log_concentration.shape)
     for step in range(1, int(totals.max(initial=0))):
         offset = np.log(step) - log_concentration
         slope -= np.where(totals > step, expit(offset), 0.0)
-        more = label_counts > step
-        if more.any():
+        # only cells with a further label of the same class matter: few, so pick them
+        rows, columns = np.nonzero(label_counts > step)
+        if rows.size:
+            log_f = logs[..., rows, columns]
             # −∞ − (−∞) where f is zero: such a term does not depend on a in the limit
-            gap = np.where(more, offset[:, None] - np.where(np.isfinite(logs), logs, -1e300), 0.0)
-            slope += np.where(more, expit(gap), 0.0).sum(axis=1)
-    if normalization == "label":
-        weight = np.full(len(nll), 1.0 / max(totals.sum(), 1))
-    elif normalization == "instance":
-        weight = totals / max(totals.mean(), 1e-300) / len(nll)
-    else:
-        raise ValueError(f"normalization must be 'label' or 'instance', got {normalization!r}")
-    value = weight @ nll + penalty * (log_concentration**2).mean()
-    return float(value), weight * slope + 2 * penalty * log_concentration / len(nll)
+            cells: Any = (..., rows)
+            np.add.at(slope, cells, expit(offset[cells] - np.where(np.isfinite(log_f), log_f, -1e300)))
+    return dirichlet_multinomial_nll(label_counts, logs, log_concentration), slope
 
 
 def fit_concentration(
@@ -144,8 +174,8 @@ def fit_concentration(
     """Fit the concentration head, starting from α0 = 1 everywhere.
 
     Args:
-        features: (N, D), standardised inside, which leaves the model unchanged.
-        class_probs: (N, K) calibrated class probabilities.
+        features: (N, D) or (S, N, D), standardised inside, which leaves the model unchanged.
+        class_probs: (N, K) or (S, N, K) calibrated class probabilities.
         label_counts: (N, K); cases with one label carry no information on a.
         penalty: λ_α.
         ridge: penalty ρ/2 |w|² on the weights of standardised features; None for a constant head, w = 0.
@@ -161,6 +191,7 @@ def fit_concentration(
     if not (counts.sum(axis=1) >= 2).any():
         raise FitError("the concentration cannot be fitted: no case has two labels, and one says nothing about it")
     raw = np.asarray(features, dtype=np.float64)
+    members, raw = raw.shape[:-1], raw.reshape(-1, raw.shape[-1])
     centre, spread = raw.mean(axis=0), raw.std(axis=0)
     spread = np.where(spread > 1e-12 * np.maximum(1.0, np.abs(centre)), spread, 1.0)
     design = (raw - centre) / spread
@@ -168,9 +199,9 @@ def fit_concentration(
         design = design[:, :0]
 
     def objective(x: FloatArray) -> tuple[float, FloatArray]:
-        a = design @ x[:-1] + x[-1]
-        value, slope = concentration_loss(probs, counts, a, penalty=penalty, normalization=normalization)
-        shrink = ridge or 0.0
+        a = (design @ x[:-1] + x[-1]).reshape(members)
+        value, by_a = concentration_loss(probs, counts, a, penalty=penalty, normalization=normalization)
+        shrink, slope = ridge or 0.0, by_a.ravel()
         gradient = np.append(design.T @ slope + shrink * x[:-1], slope.sum())
         return value + 0.5 * shrink * float(x[:-1] @ x[:-1]), gradient
 
@@ -200,8 +231,8 @@ def calibrate(
     """Fit temperature and concentration head on 80 % of the groups, keep what helps on the other 20 %.
 
     Args:
-        logits: (N, K).
-        features: (N, D).
+        logits: (N, K), or (S, N, K) of an ensemble.
+        features: (N, D), or (S, N, D).
         label_counts: (N, K).
         groups: patient of each case, or the case itself.
         method: how class probabilities are calibrated.
@@ -216,8 +247,8 @@ def calibrate(
     """
     scores, counts = np.asarray(logits, dtype=np.float64), as_label_counts(label_counts)
     hidden = np.asarray(features, dtype=np.float64)
-    if len(scores) < 10 or counts.sum() == 0:
-        raise FitError(f"calibration needs at least ten labelled cases, got {len(scores)} with {counts.sum()} labels")
+    if len(counts) < 10 or counts.sum() == 0:
+        raise FitError(f"calibration needs at least ten labelled cases, got {len(counts)} with {counts.sum()} labels")
     part = split_partitions(groups, {"fit": 0.8, "cv": 0.2}, seed)
     fit, cv = part == "fit", part == "cv"
     if counts[fit].sum() == 0 or counts[cv].sum() == 0:
@@ -247,15 +278,16 @@ def _choose_head(
     """
 
     def cv_loss(head: ConcentrationHead) -> float:
-        return concentration_loss(probs[cv], counts[cv], head(features[cv]), penalty=0.0)[0]
+        a = head(features[..., cv, :])
+        return concentration_loss(probs[..., cv, :], counts[cv], a, penalty=0.0)[0]
 
-    start = ConcentrationHead(np.zeros(features.shape[1]), 0.0)
+    start = ConcentrationHead(np.zeros(features.shape[-1]), 0.0)
     best, best_loss, chosen = start, cv_loss(start), "start"
     losses: dict[str, float | None] = {}
     for ridge in (*RIDGE_CANDIDATES, None):
         name = "constant" if ridge is None else f"ridge {ridge:g}"
         try:
-            head, _ = fit_concentration(features[fit], probs[fit], counts[fit], ridge=ridge)
+            head, _ = fit_concentration(features[..., fit, :], probs[..., fit, :], counts[fit], ridge=ridge)
         except FitError:  # with few cases for many features the free head has no well-defined optimum
             losses[name] = None
             continue

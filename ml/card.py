@@ -24,6 +24,12 @@ def _disagreement_paragraph(card: dict[str, Any]) -> str:
     )
 
 
+def _ensemble_sentence(card: dict[str, Any]) -> str:
+    if card["mc_dropout"] is None:
+        return ""
+    return f" Predictions are means of {card['mc_dropout']['samples']} samples of the network's head (dropout)."
+
+
 def _metrics_table(card: dict[str, Any]) -> str:
     words = {
         "accuracy": "share of cells whose most probable class is the experts' most frequent one",
@@ -70,7 +76,7 @@ probability that two experts would disagree.
 ## Where it comes from
 
 Data: {card["data"]["source"]}. Cells: {parts}; split by {by}. Licence of the data: {card["licence"]}.
-Network `{card["network"]}`, seed {card["seed"]}.
+Network `{card["network"]}`, seed {card["seed"]}.{_ensemble_sentence(card)}
 
 ## How good it was on {card["n_held_out"]:,} cells it had never seen
 

@@ -148,7 +148,10 @@ def calibrate(
     run: Annotated[Path, typer.Argument(help="Finished run folder.")],
     method: Annotated[str, typer.Option(help="none, temperature, vector or matrix.")] = "temperature",
     alpha: Annotated[bool, typer.Option("--alpha/--no-alpha", help="Fit the concentration head.")] = True,
-    seed: Annotated[int, typer.Option(help="Of the 80/20 split.")] = 0,
+    mc_dropout: Annotated[
+        int | None, typer.Option(min=1, help="Members of a Monte-Carlo dropout ensemble, usually 20.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the 80/20 split and the dropout masks.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Fit temperature and concentration head on cached outputs (stage 2)."""  # noqa: DOC501
@@ -158,7 +161,7 @@ def calibrate(
 
     if method not in METHODS:
         raise typer.BadParameter(f"--method must be one of {', '.join(METHODS)}, got {method!r}")
-    report = calibrate_run(RunFolder(run), method=method, alpha=alpha, seed=seed)
+    report = calibrate_run(RunFolder(run), method=method, alpha=alpha, seed=seed, mc_dropout=mc_dropout)
     lines = [f"{report['n_held_out']:,} held-out cases".ljust(26) + "  ".join(f"{m:>9}" for m in _CARD_COLUMNS)]
     for step, metrics in report["held_out"].items():
         cells = ("        –" if metrics[m]["value"] is None else f"{metrics[m]['value']:9.4f}" for m in _CARD_COLUMNS)
@@ -338,7 +341,7 @@ def metrics_table(document: dict[str, Any]) -> str:
     return "\n".join(lines + [f"warning: {text}" for text in document["warnings"]])
 
 
-_TRAINING_PACKAGES = {"torch", "torchvision", "onnx", "onnxscript", "safetensors"}
+_TRAINING_PACKAGES = {"torch", "torchvision", "onnx", "onnxscript"}
 
 
 def _explain(exc: Exception) -> str | None:

@@ -1,13 +1,15 @@
-"""What a single Dirichlet says in closed form: intervals, majority, the worth of one more label.
+"""What a predictive distribution says beyond its mean: intervals, majority, the worth of one more label.
 
-All functions take class probabilities f (N, K) and log concentration a (N,), of a prior or a posterior.
+A single Dirichlet has closed forms. A mixture has its mixture CDF, its members' weighted probabilities, and for
+the labels still needed the single Dirichlet with the same first two moments. Points are members without spread.
 """
 
 import numpy as np
-from scipy.special import betaincinv, expit, gammainc, gammaincinv, gammaln
+from scipy.optimize import elementwise
+from scipy.special import betainc, betaincinv, expit, gammainc, gammaincinv, gammaln, ndtr
 
 from ml.arrays import FloatArray
-from ml.distributions import DirichletCpe, gini
+from ml.distributions import DirichletCpe, DirichletMixtureCpe, PointCpe, PredictiveDistribution, gini, moment_matched
 
 # Beyond these α0·f the quantile functions lose their digits and the limits are exact to more of them.
 SMALL_SHAPE, LARGE_SHAPE = 1e-8, 1e12
@@ -15,14 +17,33 @@ SMALL_SHAPE, LARGE_SHAPE = 1e-8, 1e12
 _LOG_TINY = -25.0
 # z of a two-sided 95 % normal interval
 _Z95 = 1.959963984540054
+_TAILS = (0.025, 0.975)
 
 
-def class_intervals(distribution: DirichletCpe) -> FloatArray:
+def _members(distribution: PredictiveDistribution) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Class probabilities (S, N, K), α0 (S, N) and weights (S, N) of the members; points have infinite α0."""
+    if isinstance(distribution, DirichletCpe):
+        a = np.clip(distribution.log_concentration, -700, 700)[None]
+        return distribution.class_probs[None], np.exp(a), np.ones(a.shape)
+    if isinstance(distribution, PointCpe):
+        probs = distribution.class_probs[None]
+        return probs, np.full(probs.shape[:2], np.inf), np.ones(probs.shape[:2])
+    weights = np.exp(distribution.log_weights)
+    if isinstance(distribution, DirichletMixtureCpe):
+        a = np.clip(distribution.member_log_concentration, -700, 700)
+        return distribution.member_class_probs, np.exp(a), weights
+    return distribution.member_class_probs, np.full(weights.shape, np.inf), weights
+
+
+def class_intervals(distribution: PredictiveDistribution) -> FloatArray:
     """Equal-tailed 95 % intervals (N, K, 2) of each class's true probability.
 
     The marginal of Dir(α0 f) is Beta(α0 f_k, α0 (1 − f_k)). Where a shape is below 1e-8 its limit is used,
-    a coin that is 1 with probability f_k; above α0 = 1e12 the normal limit.
+    a coin that is 1 with probability f_k; above α0 = 1e12 the normal limit. A mixture's ends are the smallest
+    x at which its CDF reaches the level.
     """
+    if not isinstance(distribution, DirichletCpe):
+        return _mixture_intervals(distribution)
     probs = distribution.class_probs
     log_alpha = np.clip(distribution.log_concentration, -700, 700)
     alpha = np.exp(log_alpha)[:, None]
@@ -32,7 +53,7 @@ def class_intervals(distribution: DirichletCpe) -> FloatArray:
     safe = ~(coin | sure)
     result = np.empty((*probs.shape, 2))
     spread = np.sqrt(probs * (1 - probs) / (alpha + 1))
-    for side, (level, sign) in enumerate(((0.025, -1), (0.975, 1))):
+    for side, (level, sign) in enumerate(zip(_TAILS, (-1, 1), strict=True)):
         bound = np.where(level <= 1 - probs, 0.0, 1.0)
         bound[safe] = betaincinv(first[safe], second[safe], level)
         bound[sure] = np.clip(probs + sign * _Z95 * spread, 0, 1)[sure]
@@ -40,21 +61,80 @@ def class_intervals(distribution: DirichletCpe) -> FloatArray:
     return result
 
 
-def expected_gain(distribution: DirichletCpe) -> FloatArray:
-    """Expected fall (N,) of the squared error Σ_k (q_k − f_k)² from one more label: (1 − Σf²)/(α0 + 1)²."""
-    return np.asarray(gini(distribution.class_probs) * expit(-distribution.log_concentration) ** 2)
+def _mixture_intervals(distribution: PredictiveDistribution) -> FloatArray:
+    probs, alpha, weights = _members(distribution)
+    n_classes = probs.shape[2]
+    # a row a (case, class), a column a member
+    by_cell = np.moveaxis(probs, 0, -1).reshape(-1, len(probs))
+    alpha, weights = (np.repeat(values.T, n_classes, axis=0) for values in (alpha, weights))
+
+    def above(x: FloatArray, cell: FloatArray, level: FloatArray) -> FloatArray:
+        rows = cell.astype(np.intp)
+        shares = weights[rows] * _marginal_cdf(x[..., None], by_cell[rows], alpha[rows])
+        return np.asarray(shares.sum(axis=-1) - level)
+
+    cells = np.arange(len(by_cell), dtype=np.float64)
+    ends = []
+    for tail in _TAILS:
+        level = np.full(cells.shape, tail)
+        at_zero = above(np.zeros(cells.shape), cells, level) >= 0
+        # a root finder needs a change of sign, and below zero the CDF is zero
+        low = np.where(at_zero, -1.0, 0.0)
+        found = elementwise.find_root(above, (low, np.ones(cells.shape)), args=(cells, level), tolerances=_TIGHT)
+        ends.append(np.where(at_zero, 0.0, np.clip(found.x, 0.0, 1.0)))
+    return np.stack(ends, axis=-1).reshape(-1, n_classes, 2)
 
 
-def further_labels_expected(distribution: DirichletCpe, target_error: float) -> FloatArray:
+_TIGHT = {"xatol": 1e-12, "xrtol": 1e-12, "fatol": 0.0}
+
+
+def _marginal_cdf(x: FloatArray, probs: FloatArray, alpha: FloatArray) -> FloatArray:
+    """CDF of Beta(α0 f, α0 (1 − f)), with its limits for tiny and for huge shapes; 0 below zero."""
+    finite = np.minimum(alpha, LARGE_SHAPE)
+    first, second = finite * probs, finite * (1 - probs)
+    coin = np.minimum(first, second) < SMALL_SHAPE
+    inside = np.clip(x, 0.0, 1.0)
+    beta = betainc(np.where(coin, 1.0, first), np.where(coin, 1.0, second), inside)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scaled = (x - probs) / np.sqrt(probs * (1 - probs) / (alpha + 1))
+    # without spread the difference is 0 / 0 at the point itself, where the CDF has reached one
+    normal = np.where(np.isnan(scaled), 1.0, ndtr(scaled))
+    cdf = np.where(alpha > LARGE_SHAPE, normal, np.where(coin, np.where(x < 1, 1 - probs, 1.0), beta))
+    return np.asarray(np.where(x < 0, 0.0, np.where(x >= 1, 1.0, cdf)), dtype=np.float64)
+
+
+def expected_gain(distribution: PredictiveDistribution) -> FloatArray:
+    """Expected fall (N,) of the squared error Σ_k (q_k − f_k)² from one more label.
+
+    Σ_c f_c |E[q | c] − f|², the variance of the posterior mean; for one Dirichlet (1 − Σf²)/(α0 + 1)².
+    """
+    probs = distribution.class_probs
+    if isinstance(distribution, DirichletCpe):
+        return np.asarray(gini(probs) * expit(-distribution.log_concentration) ** 2)
+    gain = np.zeros(len(probs))
+    for label in range(probs.shape[1]):
+        one = np.zeros(probs.shape, dtype=np.int64)
+        # a label that no member thinks possible has no posterior, and no weight
+        one[probs[:, label] > 0, label] = 1
+        gain += probs[:, label] * ((distribution.posterior(one).class_probs - probs) ** 2).sum(axis=1)
+    return gain
+
+
+def further_labels_expected(distribution: PredictiveDistribution, target_error: float) -> FloatArray:
     """Labels (N,) still needed for an expected squared error of ``target_error``: max(0, ⌈φ/τ − α0⌉).
+
+    For a mixture α0 is that of the Dirichlet with its mean and DPE, whose error φ/(α0 + m) after m labels is the
+    best of all estimates that are linear in the labels: the mixture itself needs no more. Infinite where labels
+    cannot help, since the distribution has no spread.
 
     Raises:
         ValueError: ``target_error`` is not positive.
     """
     if not target_error > 0:
         raise ValueError(f"target_error must be positive, got {target_error}")
-    alpha = np.exp(np.clip(distribution.log_concentration, -700, 700))
-    needed = np.ceil(distribution.disagreement_probs / target_error - alpha)
+    single = distribution if isinstance(distribution, DirichletCpe) else moment_matched(distribution)
+    alpha = np.exp(np.clip(single.log_concentration, -700, 700))
+    needed = np.ceil(single.disagreement_probs / target_error - alpha)
     return np.asarray(np.maximum(0.0, needed))
 
 
@@ -66,26 +146,35 @@ def _tanh_sinh(half_width: float = 3.2, nodes: int = 161) -> tuple[FloatArray, F
     return expit(inner), weights / weights.sum()
 
 
-def majority_prob(distribution: DirichletCpe) -> FloatArray:
-    """Probability (N,) that the leading class has the largest true probability.
+def majority_prob(distribution: PredictiveDistribution) -> FloatArray:
+    """Probability (N,) that the leading class, the one of the largest mean, has the largest true probability.
 
     With independent gammas G_j of shapes α0 f_j it is ∫₀¹ Π_{j≠k} F_j(F_k⁻¹(u)) du, integrated in one
     dimension. Below α0 f = 1e-8 the limit is a coin, f_k; above α0 = 1e12 the leader is certain unless tied.
+    A mixture's is the weighted mean of its members'.
     """
-    nodes, weights = _tanh_sinh()
-    result = np.empty(len(distribution.class_probs))
-    for row, (probs, a) in enumerate(zip(distribution.class_probs, distribution.log_concentration, strict=True)):
-        alpha = np.exp(np.clip(a, -700, 700))
-        leader = int(probs.argmax())
-        if alpha * probs[leader] < SMALL_SHAPE:
-            result[row] = probs[leader]
-        elif alpha > LARGE_SHAPE:
-            result[row] = 1.0 / np.count_nonzero(probs == probs[leader])
-        else:
-            shapes = np.delete(alpha * probs, leader)
-            below = _share_below(shapes[shapes > 0], alpha * probs[leader], nodes)
-            result[row] = min(1.0, float(weights @ below))
-    return result
+    probs, alpha, weights = _members(distribution)
+    leaders = distribution.class_probs.argmax(axis=1)
+    result = np.zeros(len(leaders))
+    rule = _tanh_sinh()
+    for member in range(len(probs)):
+        for row, leader in enumerate(leaders):
+            share = _prob_largest(probs[member, row], float(alpha[member, row]), int(leader), rule)
+            result[row] += weights[member, row] * share
+    return np.minimum(result, 1.0)
+
+
+def _prob_largest(probs: FloatArray, alpha: float, leader: int, rule: tuple[FloatArray, FloatArray]) -> float:
+    """Probability that class ``leader`` of one Dir(α0 f), f (K,), is the largest."""
+    nodes, weights = rule
+    if alpha > LARGE_SHAPE:
+        best = probs.max()
+        return 1.0 / np.count_nonzero(probs == best) if probs[leader] == best else 0.0
+    if alpha * probs[leader] < SMALL_SHAPE:
+        return float(probs[leader])
+    shapes = np.delete(alpha * probs, leader)
+    below = _share_below(shapes[shapes > 0], alpha * probs[leader], nodes)
+    return min(1.0, float(weights @ below))
 
 
 def _share_below(others: FloatArray, leader: float, nodes: FloatArray) -> FloatArray:

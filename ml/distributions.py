@@ -18,6 +18,7 @@ parameter, is left out.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -51,18 +52,22 @@ def dirichlet_multinomial_nll(
     """Negative log-likelihood (..., N) of label sequences under Dir(α0 f), in a = log α0.
 
     ``Σ_{l<n} softplus(ln l − a) − Σ_k [1{y_k ≥ 1} ln f_k + Σ_{l<y_k} logaddexp(ln f_k, ln l − a)]``
-    (paper eq. 10, rewritten without lgamma). Arrays may have leading ensemble axes.
+    (paper eq. 10, rewritten without lgamma).
+
+    Args:
+        label_counts: (N, K).
+        log_class_probs: (..., N, K), with leading ensemble axes where there are members.
+        log_concentration: (..., N).
     """
     totals = label_counts.sum(axis=-1)
-    seen = label_counts >= 1
-    result = -np.where(seen, log_class_probs, 0.0).sum(axis=-1)
+    result = -np.where(label_counts >= 1, log_class_probs, 0.0).sum(axis=-1)
     for step in range(1, int(totals.max(initial=0))):
         offset = np.log(step) - log_concentration
         result = result + np.where(totals > step, np.logaddexp(0.0, offset), 0.0)
-        more = label_counts > step
-        if more.any():
-            grown = np.logaddexp(log_class_probs, offset[..., None])
-            result = result - np.where(more, grown, 0.0).sum(axis=-1)
+        # few cells have a further label of the same class, so only those are visited
+        rows, columns = np.nonzero(label_counts > step)
+        cells: Any = (..., rows)
+        np.subtract.at(result, cells, np.logaddexp(log_class_probs[..., rows, columns], offset[cells]))
     return np.asarray(result, dtype=np.float64)
 
 
@@ -273,6 +278,26 @@ class DirichletMixtureCpe:
 
 #: What a predictor may return.
 PredictiveDistribution = PointCpe | DirichletCpe | EnsembleCpe | DirichletMixtureCpe
+
+
+def has_concentration(distribution: PredictiveDistribution) -> bool:
+    """Whether a concentration was learned, so that disagreement is calibrated and labels move the prediction."""
+    return isinstance(distribution, DirichletCpe | DirichletMixtureCpe)
+
+
+def moment_matched(distribution: PredictiveDistribution) -> DirichletCpe:
+    """The single Dirichlet with the same mean and the same DPE φ: a = ln φ − ln(1 − Σf̄² − φ).
+
+    Its posterior mean is the best one that is linear in the label frequencies (Bühlmann 1967). A distribution
+    without spread has infinite concentration.
+    """
+    mean, dpe = distribution.class_probs, distribution.disagreement_probs
+    # members that agree leave a difference of rounding errors
+    spread = gini(mean) - dpe
+    spread = np.where(spread > 1e-15, spread, 0.0)
+    with np.errstate(divide="ignore"):
+        a = np.log(np.maximum(dpe, 1e-300)) - np.log(spread)
+    return DirichletCpe(mean, a)
 
 
 def softmax_probs(logits: npt.ArrayLike) -> FloatArray:

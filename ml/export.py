@@ -10,10 +10,12 @@ import onnx
 import torch
 from torch import Tensor, nn
 
-from ml.artifact import Release, write_release
+from ml.artifact import HEAD_FILE, Release, write_release
 from ml.calibration import Calibration
 from ml.card import readme_text
 from ml.distributions import softmax_probs
+from ml.dropout_head import DropoutHead
+from ml.networks import Network
 from ml.predictor import open_session
 from ml.preprocess import Preprocessing
 from ml.run_folder import RunFolder, read_json
@@ -53,6 +55,18 @@ class _Fused(nn.Module):
             return probs, differ
         a = features @ self.weight + self.bias
         return probs, a, torch.sigmoid(a) * differ
+
+
+class _Tapped(nn.Module):
+    """Logits, and instead of the features the pooled vectors that a dropout head starts from."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
+        pooled = self.network.pooled(image)
+        return self.network.apply_head(pooled)[0], pooled
 
 
 def to_onnx(network: nn.Module, example: Tensor, outputs: list[str]) -> bytes:
@@ -128,6 +142,19 @@ def check_parity(network: nn.Module, onnx_bytes: bytes, inputs: npt.NDArray[np.f
     return {"n": len(inputs), "max_probability_difference": probs, "max_relative_logit_difference": logits}
 
 
+def _check_head(files: dict[str, bytes], inputs: npt.NDArray[np.float32]) -> None:
+    """Check that the numpy head without dropout gives the network's own logits.
+
+    Raises:
+        ParityError: it does not.
+    """
+    logits, pooled = open_session(files["network.onnx"]).run(["logits", "features"], {"image": inputs})
+    found = DropoutHead.from_bytes(files[HEAD_FILE]).without_dropout()(pooled)[0][0]
+    gap = float(np.abs(found - logits).max() / np.abs(logits).max())
+    if not gap <= LOGIT_TOLERANCE:
+        raise ParityError(f"the dropout head differs from the network's by {gap:.2g} of the largest logit")
+
+
 def export_run(folder: RunFolder, out: Path, *, fused: bool = False, name: str | None = None) -> Release:
     """Write the release of a trained and calibrated run.
 
@@ -152,8 +179,14 @@ def export_run(folder: RunFolder, out: Path, *, fused: bool = False, name: str |
     preprocessing = Preprocessing.from_dict(config["dataset"]["preprocessing"])
     inputs = preprocessing.normalise(folder.read_examples())
     example = torch.from_numpy(inputs[:2])
-    files = {"network.onnx": to_onnx(network, example, ["logits", "features"])}
+    served = _Tapped(network).eval() if folder.dropout_head.is_file() else network
+    files = {"network.onnx": to_onnx(served, example, ["logits", "features"])}
     parity = check_parity(network, files["network.onnx"], inputs)
+    if folder.dropout_head.is_file():
+        files[HEAD_FILE] = folder.dropout_head.read_bytes()
+        _check_head(files, inputs)
+        if fused:
+            raise ValueError("a Monte-Carlo dropout release has no fused graph: drop --fused, or --mc-dropout before")
     if fused:
         head = ["log_concentration"] if calibration.concentration is not None else []
         outputs = ["class_probs", *head, "disagreement_prob"]
@@ -175,6 +208,7 @@ def _card(name: str, config: dict[str, Any], report: dict[str, Any], parity: dic
         "data": {key: data[key] for key in ("name", "source", "partitions", "split_by")},
         "licence": data["licence"],
         "calibration": report["fit"],
+        "mc_dropout": report["mc_dropout"],
         "disagreement_calibrated": report["disagreement_calibrated"],
         "held_out": report["held_out"],
         "n_held_out": report["n_held_out"],

@@ -4,23 +4,54 @@ The features are the tensor before the last linear layer, without dropout: what 
 """
 
 from itertools import pairwise
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 
-class Network(Protocol):
-    """What training and export need of a network."""
+class Network(nn.Module):
+    """A backbone, pooled to a vector, and a head of linear layers with dropout before each.
 
-    feature_size: int
+    Attributes:
+        backbone: images (N, C, H, W) → maps.
+        dense: pooled vector → features, or None where the pooled vector is the features.
+        dropout: before the last layer.
+        head: features (N, D) → logits (N, K).
+    """
 
-    def __call__(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits (N, K) and features (N, D) of images (N, C, H, W)."""
+    backbone: nn.Module
+    dense: nn.Sequential | None
+    dropout: nn.Dropout
+    head: nn.Linear
+
+    def pooled(self, images: Tensor) -> Tensor:
+        """Pooled vectors (N, P) of images (N, C, H, W), before the head's first dropout."""
+        maps: Tensor = self.backbone(images)
+        return maps.mean(dim=(2, 3))
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits (N, K) and features (N, D)."""
+        return self.apply_head(self.pooled(images))
+
+    def apply_head(self, pooled: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits (N, K) and features (N, D) of pooled vectors (N, P)."""
+        features = pooled if self.dense is None else self.dense(pooled)
+        return self.head(self.dropout(features)), features
+
+    def head_layers(self) -> list[tuple[float, nn.Linear]]:
+        """Dropout rate before each linear layer of the head, and the layer; ReLU lies between them."""
+        layers = [] if self.dense is None else list(self.dense)
+        rates = [float(layer.p) for layer in (*layers, self.dropout) if isinstance(layer, nn.Dropout)]
+        linear = [layer for layer in (*layers, self.head) if isinstance(layer, nn.Linear)]
+        return list(zip(rates, linear, strict=True))
 
 
-class CompactNetwork(nn.Module):
+def _dense(inside: int) -> nn.Sequential:
+    return nn.Sequential(nn.Dropout(0.5), nn.Linear(inside, 128), nn.ReLU())
+
+
+class CompactNetwork(Network):
     """Six batch-normalised convolutions for small cell images.
 
     Args:
@@ -42,17 +73,12 @@ class CompactNetwork(nn.Module):
             if index % 2 == 1 and index < 5:
                 layers.append(nn.MaxPool2d(2))
         self.backbone = nn.Sequential(*layers)
+        self.dense = None
         self.dropout = nn.Dropout(0.3)
-        self.feature_size = widths[-1]
-        self.head = nn.Linear(self.feature_size, n_classes)
-
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits (N, K) and features (N, D)."""
-        features = self.backbone(images).mean(dim=(2, 3))
-        return self.head(self.dropout(features)), features
+        self.head = nn.Linear(widths[-1], n_classes)
 
 
-class Cnn3Network(nn.Module):
+class Cnn3Network(Network):
     """The paper's Mix-MNIST network (§6.1), with the Dense-128 and convolution dropout of the authors' code."""
 
     def __init__(self, channels: int, n_classes: int) -> None:
@@ -62,18 +88,12 @@ class Cnn3Network(nn.Module):
             nn.Conv2d(32, 64, 7, padding=3), nn.ReLU(), nn.Dropout(0.05), nn.MaxPool2d(4, padding=1),
             nn.Conv2d(64, 128, 11, padding=5), nn.ReLU(), nn.Dropout(0.05),
         )  # fmt: skip
-        self.dense = nn.Sequential(nn.Dropout(0.5), nn.Linear(128, 128), nn.ReLU())
+        self.dense = _dense(128)
         self.dropout = nn.Dropout(0.5)
-        self.feature_size = 128
-        self.head = nn.Linear(self.feature_size, n_classes)
-
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits (N, K) and features (N, D)."""
-        features = self.dense(self.backbone(images).mean(dim=(2, 3)))
-        return self.head(self.dropout(features)), features
+        self.head = nn.Linear(128, n_classes)
 
 
-class Vgg16Network(nn.Module):
+class Vgg16Network(Network):
     """VGG16 convolutions, global max pooling, Dense-128: the paper's network for photographs (§6.1, §6.2).
 
     Args:
@@ -96,15 +116,13 @@ class Vgg16Network(nn.Module):
             except RuntimeError as exc:
                 raise ValueError(f"not the weights of torchvision's vgg16: {exc}") from exc
         self.backbone = whole.features
-        self.dense = nn.Sequential(nn.Dropout(0.5), nn.Linear(512, 128), nn.ReLU())
+        self.dense = _dense(512)
         self.dropout = nn.Dropout(0.5)
-        self.feature_size = 128
-        self.head = nn.Linear(self.feature_size, n_classes)
+        self.head = nn.Linear(128, n_classes)
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits (N, K) and features (N, D)."""
-        features = self.dense(functional.adaptive_max_pool2d(self.backbone(images), 1).flatten(1))
-        return self.head(self.dropout(features)), features
+    def pooled(self, images: Tensor) -> Tensor:
+        """Global maxima (N, 512) of the last maps."""
+        return functional.adaptive_max_pool2d(self.backbone(images), 1).flatten(1)
 
 
 NETWORK_NAMES = ("compact", "cnn3", "vgg16")
@@ -112,7 +130,7 @@ NETWORK_NAMES = ("compact", "cnn3", "vgg16")
 
 def build_network(
     name: str, channels: int, n_classes: int, backbone_weights: dict[str, Tensor] | None = None
-) -> nn.Module:
+) -> Network:
     """Build a network by name.
 
     Raises:

@@ -22,7 +22,7 @@ class Prediction:
     Attributes:
         distribution: over the unknown true class probabilities.
         logits: (N, K) float32, of the network.
-        features: (N, D) float32, of the network.
+        features: (N, D) float32, of the network; in a release with a dropout head the pooled vectors before it.
     """
 
     distribution: PredictiveDistribution
@@ -90,4 +90,11 @@ class Predictor:
             parts.append(self.run(batch))
         logits = np.concatenate([part[0] for part in parts])
         features = np.concatenate([part[1] for part in parts])
-        return Prediction(self.release.calibration.apply(logits, features), logits, features)
+        return Prediction(distribution_of(self.release, logits, features), logits, features)
+
+
+def distribution_of(release: Release, logits: npt.ArrayLike, features: npt.ArrayLike) -> PredictiveDistribution:
+    """Predictive distribution of a network's outputs (N, K) and (N, D), now or stored, by a release."""
+    if release.head is None:
+        return release.calibration.apply(logits, features)
+    return release.calibration.apply(*release.head(np.asarray(features, dtype=np.float32)))

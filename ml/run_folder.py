@@ -11,6 +11,10 @@ import numpy.typing as npt
 
 from ml.arrays import IntArray
 
+#: Dropout rate, weight (out, in) and bias (out,) of one layer of a network's head.
+HeadArrays = tuple[float, npt.NDArray[np.float32], npt.NDArray[np.float32]]
+_LAYER = ("rate", "weight", "bias")
+
 
 def write_bytes_atomically(path: Path, data: bytes) -> None:
     """Write a file so that a reader or a crash sees the old or the new one, never a part."""
@@ -99,6 +103,7 @@ class CachedOutputs:
     Attributes:
         logits: (N, K) float32.
         features: (N, D) float32.
+        pooled: (N, P) float32, before the head's first dropout.
         label_counts: (N, K) int64.
         partition: (N,).
         case_ids: (N,).
@@ -107,6 +112,7 @@ class CachedOutputs:
 
     logits: npt.NDArray[np.float32]
     features: npt.NDArray[np.float32]
+    pooled: npt.NDArray[np.float32]
     label_counts: IntArray
     partition: npt.NDArray[np.str_]
     case_ids: npt.NDArray[np.str_]
@@ -132,6 +138,8 @@ class RunFolder:
         self.network = path / "network.safetensors"
         self.outputs = path / "outputs.npz"
         self.examples = path / "examples.npz"
+        self.head_layers = path / "head_layers.npz"
+        self.dropout_head = path / "head.safetensors"
         self.calibration = path / "calibration.json"
         self.report = path / "calibration_report.json"
         self.curves = path / "learning_curves.svg"
@@ -183,6 +191,23 @@ class RunFolder:
         np.savez(temporary, allow_pickle=False, **columns)
         temporary.replace(self.outputs)
 
+    def write_head_layers(self, layers: list[HeadArrays]) -> None:
+        """Keep the head's layers as (dropout rate, weight, bias), for Monte-Carlo dropout without torch."""
+        arrays = {f"{name}{i}": a for i, layer in enumerate(layers) for name, a in zip(_LAYER, layer, strict=True)}
+        np.savez(self.head_layers, allow_pickle=False, **cast(Any, arrays))
+
+    def read_head_layers(self) -> list[HeadArrays]:
+        """Layers kept by ``write_head_layers``.
+
+        Raises:
+            ValueError: the run has none.
+        """
+        if not self.head_layers.is_file():
+            raise ValueError(f"{self.path}: has no head_layers.npz; train again to use Monte-Carlo dropout")
+        with np.load(self.head_layers, allow_pickle=False) as data:
+            count = len(data.files) // len(_LAYER)
+            return [(float(data[f"rate{i}"]), data[f"weight{i}"], data[f"bias{i}"]) for i in range(count)]
+
     def write_examples(self, pixels: npt.NDArray[np.uint8]) -> None:
         """Keep some held-out images (N, H, W, C), on which exports are checked."""
         np.savez_compressed(self.examples, allow_pickle=False, pixels=pixels)
@@ -207,4 +232,7 @@ class RunFolder:
         if not self.finished:
             raise ValueError(f"{self.path}: training has not finished; run `secondread train` again to go on")
         with np.load(self.outputs, allow_pickle=False) as data:
+            missing = [f.name for f in fields(CachedOutputs) if f.name not in data.files]
+            if missing:
+                raise ValueError(f"{self.outputs}: holds no {missing[0]!r}; train again with this version")
             return CachedOutputs(*(cast(Any, data[f.name]) for f in fields(CachedOutputs)))

@@ -3,6 +3,9 @@
 Each is f = softmax(W u + b) fitted by maximum likelihood of label histograms, starting from the identity:
 temperature has W = 1/T and no bias; vector a diagonal W; matrix a free W. Penalties are λ_b/K Σb² and, for the
 matrix, λ_w/(K(K − 1)) Σ_{k≠k'} W² (Kull et al. 2019; paper §6.1).
+
+Logits may have a leading axis of S ensemble members, (S, N, K). The loss is then that of the members' uniform
+mixture, not of each by itself, so that a scaling does not count the spread between members twice.
 """
 
 from dataclasses import dataclass
@@ -10,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log_softmax
+from scipy.special import log_softmax, logsumexp
 
 from ml.arrays import FloatArray, IntArray, as_label_counts
 from ml.fitting import FitError, minimise
@@ -38,7 +41,7 @@ class Scaling:
     bias: FloatArray | None = None
 
     def __call__(self, logits: npt.ArrayLike) -> FloatArray:
-        """Calibrated logits (N, K) in float64."""
+        """Calibrated logits (..., K) in float64."""
         scores = np.asarray(logits, dtype=np.float64)
         if self.weight is None or self.bias is None:
             return np.asarray(scores * np.exp(-self.log_temperature))
@@ -76,25 +79,36 @@ class Scaling:
         return cls(method, 0.0, weight, bias)
 
 
+def mixture_log_likelihood(member_log_likelihood: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Log-likelihood (N,) of the uniform mixture of members (..., N), and each member's share in it (..., N).
+
+    The shares are the weights of the members' gradients; without a member axis they are one.
+    """
+    members = member_log_likelihood.reshape(-1, member_log_likelihood.shape[-1])
+    total = logsumexp(members, axis=0)
+    return np.asarray(total - np.log(len(members))), np.asarray(np.exp(member_log_likelihood - total))
+
+
 def scaling_loss(scaling: Scaling, logits: FloatArray, label_counts: IntArray) -> float:
-    """Negative log-likelihood a label of softmax(W u + b)."""
-    return float(-(label_counts * log_softmax(scaling(logits), axis=1)).sum() / label_counts.sum())
+    """Negative log-likelihood a label of softmax(W u + b), of the mixture where there are members."""
+    logs = log_softmax(scaling(logits), axis=-1)
+    return float(-mixture_log_likelihood((label_counts * logs).sum(axis=-1))[0].sum() / label_counts.sum())
 
 
 def temperature_loss(logits: FloatArray, label_counts: IntArray, log_temperature: float) -> tuple[float, float]:
     """Negative log-likelihood a label of softmax(u / T), and its derivative by log T."""
-    inverse = np.exp(-log_temperature)
-    logs = log_softmax(logits * inverse, axis=1)
-    n_labels = label_counts.sum()
-    totals = label_counts.sum(axis=1)
-    slope = (totals * (np.exp(logs) * logits).sum(axis=1)).sum() - (label_counts * logits).sum()
-    return float(-(label_counts * logs).sum() / n_labels), float(-inverse * slope / n_labels)
+    scaled = logits * np.exp(-log_temperature)
+    logs = log_softmax(scaled, axis=-1)
+    likelihood, share = mixture_log_likelihood((label_counts * logs).sum(axis=-1))
+    n_labels, totals = label_counts.sum(), label_counts.sum(axis=1)
+    slope = totals * (np.exp(logs) * scaled).sum(axis=-1) - (label_counts * scaled).sum(axis=-1)
+    return float(-likelihood.sum() / n_labels), float(-(share * slope).sum() / n_labels)
 
 
 def _checked(logits: npt.ArrayLike, label_counts: npt.ArrayLike, what: str) -> tuple[FloatArray, IntArray]:
     scores, counts = np.asarray(logits, dtype=np.float64), as_label_counts(label_counts)
-    if scores.shape != counts.shape:
-        raise ValueError(f"logits {scores.shape} and label_counts {counts.shape} must have one shape")
+    if scores.ndim not in {2, 3} or scores.shape[-2:] != counts.shape:
+        raise ValueError(f"logits {scores.shape} must have the shape {counts.shape} of label_counts, or (S, N, K)")
     if counts.sum() == 0:
         raise FitError(f"the {what} cannot be fitted: no case has a label")
     return scores, counts
@@ -104,7 +118,7 @@ def fit_temperature(logits: npt.ArrayLike, label_counts: npt.ArrayLike) -> tuple
     """Fit log T by maximum likelihood of label histograms.
 
     Args:
-        logits: (N, K).
+        logits: (N, K), or (S, N, K) of an ensemble.
         label_counts: (N, K).
 
     Returns:
@@ -131,22 +145,24 @@ def affine_loss(
     Args:
         weight: (K,) for a vector, (K, K) for a matrix.
         bias: (K,).
-        logits: (N, K).
+        logits: (N, K), or (S, N, K) of an ensemble.
         label_counts: (N, K).
         penalties: λ_w (matrix only) and λ_b.
     """
     k, n_labels = len(bias), label_counts.sum()
     off_penalty, bias_penalty = penalties
     diagonal = weight.ndim == 1
-    logs = log_softmax((logits * weight if diagonal else logits @ weight.T) + bias, axis=1)
-    residual = (label_counts.sum(axis=1, keepdims=True) * np.exp(logs) - label_counts) / n_labels
-    loss = -(label_counts * logs).sum() / n_labels + bias_penalty / k * (bias**2).sum()
+    logs = log_softmax((logits * weight if diagonal else logits @ weight.T) + bias, axis=-1)
+    likelihood, share = mixture_log_likelihood((label_counts * logs).sum(axis=-1))
+    residual = share[..., None] * (label_counts.sum(axis=1, keepdims=True) * np.exp(logs) - label_counts) / n_labels
+    residual, inputs = residual.reshape(-1, k), logits.reshape(-1, k)
+    loss = -likelihood.sum() / n_labels + bias_penalty / k * (bias**2).sum()
     bias_slope = residual.sum(axis=0) + 2 * bias_penalty / k * bias
     if diagonal:
-        return float(loss), (residual * logits).sum(axis=0), bias_slope
+        return float(loss), (residual * inputs).sum(axis=0), bias_slope
     off = weight - np.diag(np.diag(weight))
     loss += off_penalty / (k * (k - 1)) * (off**2).sum()
-    return float(loss), residual.T @ logits + 2 * off_penalty / (k * (k - 1)) * off, bias_slope
+    return float(loss), residual.T @ inputs + 2 * off_penalty / (k * (k - 1)) * off, bias_slope
 
 
 def fit_affine(
@@ -155,7 +171,7 @@ def fit_affine(
     """Fit vector or matrix scaling for given penalties.
 
     Args:
-        logits: (N, K).
+        logits: (N, K), or (S, N, K) of an ensemble.
         label_counts: (N, K).
         method: ``vector`` or ``matrix``.
         off_penalty: λ_w on off-diagonal weights (matrix only).
@@ -171,7 +187,7 @@ def fit_affine(
     if method not in {"vector", "matrix"}:
         raise ValueError(f"method must be 'vector' or 'matrix', got {method!r}")
     scores, counts = _checked(logits, label_counts, f"{method} scaling")
-    k = scores.shape[1]
+    k = scores.shape[-1]
     shape = (k,) if method == "vector" else (k, k)
     start = np.ones(k) if method == "vector" else np.eye(k)
 
@@ -194,7 +210,7 @@ def choose_scaling(
     """Fit on one part with every candidate penalty, and keep what lowers the loss on the other part most.
 
     Args:
-        logits: (N, K).
+        logits: (N, K), or (S, N, K) of an ensemble.
         label_counts: (N, K).
         fit: (N,) cases to fit on.
         cv: (N,) cases to choose on.
@@ -205,16 +221,16 @@ def choose_scaling(
     """
     candidates: dict[str, Scaling] = {}
     if method == "temperature":
-        candidates["temperature"] = Scaling(method, fit_temperature(logits[fit], label_counts[fit])[0])
+        candidates["temperature"] = Scaling(method, fit_temperature(logits[..., fit, :], label_counts[fit])[0])
     for bias_penalty in PENALTY_CANDIDATES if method in {"vector", "matrix"} else ():
         for off_penalty in PENALTY_CANDIDATES if method == "matrix" else (0.0,):
             name = f"bias {bias_penalty:g}" + (f", off-diagonal {off_penalty:g}" if method == "matrix" else "")
             candidates[name], _ = fit_affine(
-                logits[fit], label_counts[fit], method, off_penalty=off_penalty, bias_penalty=bias_penalty
+                logits[..., fit, :], label_counts[fit], method, off_penalty=off_penalty, bias_penalty=bias_penalty
             )
     identity = Scaling()
-    before = scaling_loss(identity, logits[cv], label_counts[cv])
-    losses = {name: scaling_loss(one, logits[cv], label_counts[cv]) for name, one in candidates.items()}
+    before = scaling_loss(identity, logits[..., cv, :], label_counts[cv])
+    losses = {name: scaling_loss(one, logits[..., cv, :], label_counts[cv]) for name, one in candidates.items()}
     best = min(losses, key=lambda name: losses[name]) if losses else None
     if best is None or losses[best] >= before:
         return identity, {"cv_before": before, "cv_after": before, "chosen": "identity", "candidates": losses}

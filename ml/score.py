@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from ml.artifact import read_release
-from ml.distributions import DirichletCpe
+from ml.distributions import DirichletCpe, has_concentration
 from ml.predictor import BATCH, Prediction, Predictor
 from ml.preprocess import ImageRejectedError, decode_image
 from ml.tables import TableError, fail_at, read_table, text_column, write_table
@@ -47,7 +47,7 @@ def predict_files(release: Path, paths: list[Path]) -> list[dict[str, Any]]:
                 "class_probs": dict(zip(predictor.release.classes, distribution.class_probs[0].tolist(), strict=True)),
                 "log_concentration": None if a is None else float(a[0]),
                 "disagreement_prob": float(distribution.disagreement_probs[0]),
-                "disagreement_calibrated": a is not None,
+                "disagreement_calibrated": has_concentration(distribution),
             }
         )
     return rows

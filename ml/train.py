@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from safetensors.torch import load_file, save
-from torch import Tensor, nn
+from torch import Tensor
 
 from ml.augmentation import augment
 from ml.datasets.base import ImageDataset
 from ml.losses import count_weighted_nll
-from ml.networks import build_network, read_backbone_weights
+from ml.networks import Network, build_network, read_backbone_weights
 from ml.plots import learning_curves, write_chart
 from ml.run_folder import CachedOutputs, RunFolder, TrainConfig, write_bytes_atomically
 
@@ -95,7 +95,7 @@ class _Trainer:
         weights = read_backbone_weights(config.backbone_weights) if config.backbone_weights else None
         channels = dataset.preprocessing.channels
         network = build_network(config.network, channels, len(dataset.classes), weights)
-        self.network = network.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.network: Network = network.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.forward: Callable[[Tensor], tuple[Tensor, Tensor]] = self.network
         if config.compiled:
             self.forward = torch.compile(self.network)
@@ -144,17 +144,21 @@ class _Trainer:
         return float(total) / max(seen, 1)
 
     def outputs(self, rows: npt.NDArray[np.intp]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Logits, features and counts of cases in batches, in float32 without dropout."""
+        """Logits, features and pooled vectors of cases in batches, in float32 without dropout."""
         self.network.eval()
         for batch in np.split(rows, range(EVALUATION_BATCH, len(rows), EVALUATION_BATCH)):
             with torch.inference_mode():
-                logits, features = self.network(self.inputs(batch))
-            yield logits, features, self.counts(batch)
+                pooled = self.network.pooled(self.inputs(batch))
+                logits, features = self.network.apply_head(pooled)
+            yield logits, features, pooled
 
     def validate(self, rows: npt.NDArray[np.intp]) -> dict[str, float]:
         """Validation loss in nats a label, and accuracy against the most frequent label."""
         loss = hits = labels = 0.0
-        for logits, _, counts in self.outputs(rows):
+        start = 0
+        for logits, _, _ in self.outputs(rows):
+            counts = self.counts(rows[start : start + len(logits)])
+            start += len(logits)
             n_labels = float(counts.sum())
             loss += float(count_weighted_nll(logits, counts)) * n_labels
             labels += n_labels
@@ -221,6 +225,8 @@ def train(
     held_out = dataset.rows("valid", "calibration", "test")
     chosen = np.random.default_rng(config.seed).permutation(held_out)[:EXPORT_EXAMPLES]
     folder.write_examples(dataset.pixels[chosen])
+    layers = [(rate, layer.weight, layer.bias) for rate, layer in trainer.network.head_layers()]
+    folder.write_head_layers([(rate, w.detach().cpu().numpy(), b.detach().cpu().numpy()) for rate, w, b in layers])
     folder.write_outputs(_cached_outputs(trainer))
     folder.checkpoint.unlink(missing_ok=True)
     return trainer.state.history[trainer.state.best_epoch]
@@ -248,11 +254,12 @@ def _run_epochs(trainer: _Trainer, folder: RunFolder, observer: Observer) -> Non
 def _cached_outputs(trainer: _Trainer) -> CachedOutputs:
     dataset = trainer.dataset
     rows = dataset.rows("valid", "calibration", "test")
-    logits, features, _ = zip(*trainer.outputs(rows), strict=True)
+    logits, features, pooled = zip(*trainer.outputs(rows), strict=True)
     cases = np.array(dataset.case_ids)[rows]
     return CachedOutputs(
         logits=torch.cat(logits).cpu().numpy(),
         features=torch.cat(features).cpu().numpy(),
+        pooled=torch.cat(pooled).cpu().numpy(),
         label_counts=dataset.label_counts[rows],
         partition=dataset.partition[rows],
         case_ids=cases,
@@ -279,7 +286,7 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
 
 
-def load_trained(folder: RunFolder) -> nn.Module:
+def load_trained(folder: RunFolder) -> Network:
     """Network of a finished run, with its best weights, ready for inference.
 
     Raises:
@@ -294,4 +301,5 @@ def load_trained(folder: RunFolder) -> nn.Module:
         network.load_state_dict(load_file(folder.network))
     except RuntimeError as exc:
         raise ValueError(f"{folder.network}: weights do not fit the network: {exc}") from exc
-    return network.eval()
+    network.eval()
+    return network

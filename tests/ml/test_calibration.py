@@ -193,3 +193,55 @@ def test_calibration_survives_json_to_the_last_bit() -> None:
 def test_a_broken_calibration_document_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="calibration"):
         Calibration.from_dict(Calibration(Scaling(), None).to_dict() | change)
+
+
+def members(n: int = 14, s: int = 3, seed: int = 3) -> tuple[Any, Any, Any]:
+    """Logits and features of an ensemble, and counts with empty, single and several labels."""
+    rng = np.random.default_rng(seed)
+    y = np.array([rng.multinomial(m, [0.4, 0.3, 0.2, 0.1]) for m in rng.integers(0, 6, n)])
+    return rng.normal(0, 2, (s, n, 4)), rng.normal(0, 1, (s, n, 5)), y
+
+
+def test_gradients_of_the_mixture_losses() -> None:
+    logits, _, y = members()
+    numeric = [(temperature_loss(logits, y, 0.3 + h)[0]) for h in (1e-6, -1e-6)]
+    assert temperature_loss(logits, y, 0.3)[1] == pytest.approx((numeric[0] - numeric[1]) / 2e-6, rel=1e-5)
+    x = np.random.default_rng(0).normal(size=20)
+
+    def affine(x: Any) -> Any:
+        return affine_loss(x[:16].reshape(4, 4), x[16:], logits, y, (0.7, 1.3))
+
+    slopes = [(affine(x + e)[0] - affine(x - e)[0]) / 2e-6 for e in 1e-6 * np.eye(20)]
+    _, by_weight, by_bias = affine(x)
+    np.testing.assert_allclose(np.concatenate([by_weight.ravel(), by_bias]), slopes, rtol=1e-5, atol=1e-7)
+    f, a = softmax_probs(logits), np.random.default_rng(1).normal(0, 1, len(y))
+    a = np.stack([a, a + 1, a - 0.5])
+    _, gradient = concentration_loss(f, y, a)
+    for index in np.ndindex(a.shape):
+        step = np.zeros(a.shape)
+        step[index] = 1e-5
+        ends = [concentration_loss(f, y, a + sign * step)[0] for sign in (1, -1)]
+        assert gradient[index] == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-5, abs=1e-9)
+
+
+def test_an_ensemble_of_equal_members_is_calibrated_like_one_of_them() -> None:
+    logits, features, y, _ = simulated(400)
+    groups = [str(i) for i in range(400)]
+    one = calibrate(logits, features, y, groups).calibration
+    three = calibrate(np.stack([logits] * 3), np.stack([features] * 3), y, groups).calibration
+    assert three.scaling.log_temperature == pytest.approx(one.scaling.log_temperature, abs=1e-4)
+    single, mixture = one.apply(logits, features), three.apply(np.stack([logits] * 3), np.stack([features] * 3))
+    np.testing.assert_allclose(mixture.disagreement_probs, single.disagreement_probs, atol=2e-3)
+
+
+def test_an_ensemble_aware_fit_beats_calibrators_fitted_for_single_members() -> None:
+    """Members scatter around the truth; the mixture's own likelihood knows that, a member's does not."""
+    logits, features, y, _ = simulated(4000, temperature=1.0, seed=5)
+    rng = np.random.default_rng(0)
+    noisy = logits + rng.normal(0, 1.5, (8, *logits.shape))
+    many = np.broadcast_to(features, (8, *features.shape))
+    groups = [str(i) for i in range(4000)]
+    aware = calibrate(noisy, many, y, groups).calibration
+    single = calibrate(noisy[0], features, y, groups).calibration
+    fresh = [c.apply(noisy, many).log_likelihood(y).mean() for c in (aware, single)]
+    assert fresh[0] > fresh[1] + 0.005

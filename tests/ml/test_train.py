@@ -111,7 +111,7 @@ def test_networks_return_logits_and_features_and_gradients_reach_everything(name
     network = build_network(name, channels, 5)
     logits, features = network(torch.randn(4, channels, side, side))
     assert logits.shape == (4, 5)
-    assert features.shape == (4, network.feature_size)
+    assert features.shape == (4, network.head.in_features)
     logits.square().sum().backward()
     for parameter, tensor in network.named_parameters():
         assert tensor.grad is not None, parameter

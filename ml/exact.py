@@ -1,0 +1,53 @@
+"""The metrics where simulated data tell the true class probabilities, so that no label noise has to be removed."""
+
+import numpy as np
+import numpy.typing as npt
+
+from ml.arrays import as_class_probs, as_vector
+from ml.binning import Debias
+from ml.distributions import gini
+from ml.estimate import Estimate, mean_replicates, root, select, to_estimate
+from ml.reliability import Binned
+
+
+def exact_metrics(
+    true_probs: npt.ArrayLike,
+    class_probs: npt.ArrayLike,
+    disagreement_probs: npt.ArrayLike,
+    *,
+    n_bins: int = 15,
+    debias: Debias = "pair",
+) -> dict[str, Estimate]:
+    """L, EL, CL, CE, L_D, CL_D, CE_D and accuracy against known true class probabilities q.
+
+    The true disagreement of two annotators is 1 − Σq². CL is still a statistic of the cases that happened to
+    fall into each bin, so its plug-in form is biased here too, by the spread of q − z within bins.
+
+    Args:
+        true_probs: (N, K).
+        class_probs: (N, K) class probability estimates.
+        disagreement_probs: (N,) disagreement probability estimates φ.
+        n_bins: equal-width bins.
+        debias: form of CL.
+
+    Raises:
+        ValueError: shapes that do not match or values out of range.
+    """
+    truth, probs = as_class_probs(true_probs, "true_probs"), as_class_probs(class_probs)
+    if truth.shape != probs.shape:
+        raise ValueError(f"true_probs {truth.shape} and class_probs {probs.shape} must have one shape")
+    dpe = as_vector(disagreement_probs, len(probs), "disagreement_probs", 0.0, 1.0)
+    sample = select(np.ones(len(truth), dtype=np.bool_), None, None)
+    differ = gini(truth)
+    epistemic = ((truth - probs) ** 2).sum(axis=1)
+    hits = (truth.argmax(axis=1) == probs.argmax(axis=1)).astype(np.float64)
+    means = {
+        "accuracy": hits,
+        "L": epistemic + differ,
+        "EL": epistemic,
+        "L_D": (differ - dpe) ** 2 + differ * (1 - differ),
+    }
+    found = {name: to_estimate(mean_replicates(values, sample), sample) for name, values in means.items()}
+    found["CL"] = Binned.of(truth, probs, sample, n_bins, "uniform").estimate(debias)
+    found["CL_D"] = Binned.of(differ[:, None], dpe[:, None], sample, n_bins, "uniform").estimate(debias)
+    return found | {"CE": root(found["CL"]), "CE_D": root(found["CL_D"])}

@@ -1,0 +1,137 @@
+"""How much labels improve the class probabilities: posteriors scored on labels that did not form them.
+
+One label is taken as "the expert's", the posterior after it is scored on the others, and the result is averaged
+over which label is taken (weights y_c / n). That is unbiased like the paper's single random split (§6.4), with about
+half its standard deviation. A posterior is never scored on the label that formed it.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from ml.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
+from ml.distributions import PredictiveDistribution
+from ml.estimate import Estimate, Sample, mean_replicates, select, to_estimate
+from ml.histograms import epistemic_terms, squared_terms
+
+#: Terms (N, K) of a loss of probabilities (N, K) on label histograms (N, K).
+_Terms = Callable[[IntArray, FloatArray], FloatArray]
+
+
+def _single_label_posteriors(distribution: PredictiveDistribution, label: int) -> FloatArray:
+    """Posterior means (N, K) after one label of the given class in each case."""
+    one = np.zeros(distribution.class_probs.shape, dtype=np.int64)
+    one[:, label] = 1
+    return distribution.posterior(one).class_probs
+
+
+def _all_splits(counts: IntArray, distribution: PredictiveDistribution, terms: _Terms) -> FloatArray:
+    """Mean loss (N,) over which of a case's labels formed the posterior; cases with two labels or more."""
+    result = np.zeros(len(counts))
+    totals = counts.sum(axis=1)
+    for label in range(counts.shape[1]):
+        rows = np.flatnonzero(counts[:, label])
+        posterior = _single_label_posteriors(distribution, label)[rows]
+        rest = counts[rows].copy()
+        rest[:, label] -= 1
+        result[rows] += counts[rows, label] / totals[rows] * terms(rest, posterior).sum(axis=1)
+    return result
+
+
+def _sample(
+    label_counts: npt.ArrayLike,
+    distribution: PredictiveDistribution,
+    min_labels: int,
+    sample_weight: npt.ArrayLike | None,
+    cluster: npt.ArrayLike | None,
+) -> tuple[IntArray, Sample]:
+    counts = as_label_counts(label_counts)
+    if counts.shape != distribution.class_probs.shape:
+        raise ValueError(f"label_counts {counts.shape} do not fit predictions {distribution.class_probs.shape}")
+    weight = sample_weight
+    if weight is not None:
+        weight = as_vector(weight, len(counts), "sample_weight", 0.0, np.finfo(np.float64).max)
+    groups = None if cluster is None else np.asarray(cluster)
+    return counts, select(counts.sum(axis=1) >= min_labels, weight, groups)
+
+
+def posterior_gain(
+    label_counts: npt.ArrayLike,
+    distribution: PredictiveDistribution,
+    *,
+    sample_weight: npt.ArrayLike | None = None,
+    cluster: npt.ArrayLike | None = None,
+) -> Estimate:
+    """Fall EL − EL′ of the epistemic loss by one expert label, estimated as L − L′ on the other labels, n ≥ 2.
+
+    Args:
+        label_counts: (N, K) label histograms.
+        distribution: prior predictions of the N cases.
+        sample_weight: (N,) instance weights of order 2.
+        cluster: (N,) patient of each case.
+
+    Returns:
+        Mean over cases; negative where posteriors over-react.
+
+    Raises:
+        ValueError: shapes that do not match.
+    """
+    counts, sample = _sample(label_counts, distribution, 2, sample_weight, cluster)
+    usable = np.where((counts.sum(axis=1) >= 2)[:, None], counts, 0)
+    # over all labels and over all but one the prior's loss has the same mean
+    before = squared_terms(usable, distribution.class_probs).sum(axis=1)
+    after = _all_splits(usable, distribution, squared_terms)
+    return to_estimate(mean_replicates((before - after)[sample.rows], sample), sample)
+
+
+def posterior_epistemic_loss(
+    label_counts: npt.ArrayLike,
+    distribution: PredictiveDistribution,
+    *,
+    sample_weight: npt.ArrayLike | None = None,
+    cluster: npt.ArrayLike | None = None,
+) -> Estimate:
+    """Epistemic loss EL′ of the posterior after one expert label, on the other labels, n ≥ 3.
+
+    Args:
+        label_counts: (N, K) label histograms.
+        distribution: prior predictions of the N cases.
+        sample_weight: (N,) instance weights of order 3.
+        cluster: (N,) patient of each case.
+
+    Returns:
+        Mean over cases (paper Table 2, without its single split).
+
+    Raises:
+        ValueError: shapes that do not match.
+    """
+    counts, sample = _sample(label_counts, distribution, 3, sample_weight, cluster)
+    usable = np.where((counts.sum(axis=1) >= 3)[:, None], counts, 0)
+    after = _all_splits(usable, distribution, lambda rest, posterior: epistemic_terms(rest, posterior, True))
+    return to_estimate(mean_replicates(after[sample.rows], sample), sample)
+
+
+def exact_posterior_epistemic_loss(
+    label_counts: npt.ArrayLike, true_probs: npt.ArrayLike, distribution: PredictiveDistribution
+) -> Estimate:
+    """EL′ = E Σ_k (q − z′)² against known true class probabilities q, over all labels as the expert's, n ≥ 1.
+
+    Args:
+        label_counts: (N, K) label histograms, of which each label in turn forms the posterior.
+        true_probs: (N, K) true class probabilities of simulated data.
+        distribution: prior predictions of the N cases.
+
+    Raises:
+        ValueError: shapes that do not match.
+    """
+    counts, sample = _sample(label_counts, distribution, 1, None, None)
+    truth = as_class_probs(true_probs, "true_probs")
+    if truth.shape != counts.shape:
+        raise ValueError(f"true_probs {truth.shape} and label_counts {counts.shape} must have one shape")
+    loss = np.zeros(len(counts))
+    totals = np.maximum(counts.sum(axis=1), 1)
+    for label in range(counts.shape[1]):
+        gap = _single_label_posteriors(distribution, label) - truth
+        loss += counts[:, label] / totals * (gap**2).sum(axis=1)
+    return to_estimate(mean_replicates(loss[sample.rows], sample), sample)
