@@ -1,27 +1,31 @@
 """Mergeable sums from which the label-histogram metrics follow: memory O(K · bins), independent of N."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
-from ml.binning import BinSums, Debias, bin_edges, bin_index, case_sums, contributions
+from ml.binning import BinSums, Debias, bin_edges, contributions, uniform_bin_index
+from ml.cluster_cells import ClusterCells
 from ml.distributions import gini
-from ml.histograms import class_frequencies, epistemic_terms, observed_disagreement, squared_terms
+from ml.histograms import observed_disagreement
 
 # names of the means, each with the number of labels a case needs
 _MEANS = {"L": 1, "accuracy": 1, "EL": 2, "EL_plugin": 2, "L_D": 2}
-# names of the binned tables, each with the number of labels a case needs
-_TABLES = {"classes": 1, "classes_paired": 2, "disagreement": 2}
+# binned tables: classes of cases with one label, with several, and their disagreement
+_TABLES = ("single", "several", "disagreement")
+#: Cases worked on at once: temporaries stay in the processor's cache, and memory does not grow with N.
+CHUNK = 2048
 
 
 class Accumulator:
     """Sums over cases seen so far; merging two equals accumulating both.
 
     Counts are exact (int64), sums float64. Weights belong to one order: use one accumulator per order where
-    inverse selection probabilities of one and of two labels differ.
+    inverse selection probabilities of one and of two labels differ. With clusters the sums of every
+    (cluster, bin) cell are kept as well, so memory grows with the cells seen.
 
     Args:
         n_classes: K.
@@ -36,15 +40,20 @@ class Accumulator:
     def __init__(self, n_classes: int, n_bins: int = 15) -> None:
         if n_classes < 2:
             raise ValueError(f"n_classes must be at least 2, got {n_classes}")
+        bin_edges(np.empty(0), n_bins, "uniform")
         self.n_classes = n_classes
         self.n_bins = n_bins
-        self.edges = bin_edges(np.empty(0), n_bins, "uniform")
         self.n_cases = 0
         self.n_labels = 0
         self.used = {1: 0, 2: 0}
         self.weight = {1: 0.0, 2: 0.0}
         self.sums = dict.fromkeys(_MEANS, 0.0)
-        self.tables = {name: _empty(1 if name == "disagreement" else n_classes, n_bins) for name in _TABLES}
+        self.tables = {name: _empty(self._columns(name) * n_bins) for name in _TABLES}
+        #: None until the first update decides whether cases come with clusters
+        self.cells: dict[str, ClusterCells] | None = None
+
+    def _columns(self, table: str) -> int:
+        return 1 if table == "disagreement" else self.n_classes
 
     def update(
         self,
@@ -52,6 +61,7 @@ class Accumulator:
         class_probs: npt.ArrayLike,
         disagreement_probs: npt.ArrayLike | None = None,
         weight: npt.ArrayLike | None = None,
+        cluster: npt.ArrayLike | None = None,
     ) -> None:
         """Add cases.
 
@@ -60,6 +70,7 @@ class Accumulator:
             class_probs: (N, K) class probability estimates.
             disagreement_probs: (N,) DPEs; 1 − Σf² where left out.
             weight: (N,) instance weights.
+            cluster: (N,) patient of each case; all updates have one or none has.
 
         Raises:
             ValueError: shapes that do not match or values out of range; nothing is added then.
@@ -68,56 +79,125 @@ class Accumulator:
         if counts.shape != probs.shape or counts.shape[1] != self.n_classes:
             shapes = f"label_counts {counts.shape} and class_probs {probs.shape}"
             raise ValueError(f"{shapes} must both be (N, {self.n_classes})")
-        dpe = gini(probs) if disagreement_probs is None else disagreement_probs
-        dpe = as_vector(dpe, len(counts), "disagreement_probs", 0.0, 1.0)
-        weights = np.ones(len(counts)) if weight is None else weight
-        weights = as_vector(weights, len(counts), "weight", 0.0, np.finfo(np.float64).max)
-        self.n_cases += len(counts)
-        self.n_labels += int(counts.sum())
-        totals = counts.sum(axis=1)
-        for order in (1, 2):
-            rows = np.flatnonzero(totals >= order)
-            self._add(order, counts[rows], probs[rows], dpe[rows], weights[rows])
+        size = len(counts)
+        dpe, weights = disagreement_probs, weight
+        if dpe is not None:
+            dpe = as_vector(dpe, size, "disagreement_probs", 0.0, 1.0)
+        if weights is not None:
+            weights = as_vector(weights, size, "weight", 0.0, np.finfo(np.float64).max)
+        names = None if cluster is None else np.asarray(cluster)
+        if names is not None and names.shape != (size,):
+            raise ValueError(f"cluster must have shape ({size},), got {names.shape}")
+        if self.n_cases and (names is None) != (self.cells is None):
+            raise ValueError("either all cases come with a cluster or none does")
+        if names is not None and self.cells is None:
+            self.cells = {name: ClusterCells(self._columns(name) * self.n_bins) for name in _TABLES}
+        for start in range(0, size, CHUNK):
+            part = slice(start, start + CHUNK)
+            y, f = counts[part], probs[part]
+            phi = gini(f) if dpe is None else dpe[part]
+            w = np.ones(len(y)) if weights is None else weights[part]
+            self._add(y, f, phi, w, weights is None, None if names is None else names[part])
 
-    def _add(self, order: int, counts: IntArray, probs: FloatArray, dpe: FloatArray, weight: FloatArray) -> None:
-        freqs = class_frequencies(counts)
-        self.used[order] += len(counts)
-        self.weight[order] += float(weight.sum())
-        if order == 1:
-            hits = counts.argmax(axis=1) == probs.argmax(axis=1)
-            terms = {"L": squared_terms(counts, probs).sum(axis=1), "accuracy": hits}
-            columns = {"classes": (freqs, probs)}
-        else:
-            observed = observed_disagreement(counts)
-            terms = {
-                "EL": epistemic_terms(counts, probs, True).sum(axis=1),
-                "EL_plugin": epistemic_terms(counts, probs, False).sum(axis=1),
-                "L_D": (observed - dpe) ** 2 + observed * (1 - observed),
-            }
-            columns = {"classes_paired": (freqs, probs), "disagreement": (observed[:, None], dpe[:, None])}
+    def _add(
+        self,
+        y: IntArray,
+        f: FloatArray,
+        phi: FloatArray,
+        w: FloatArray,
+        plain: bool,
+        names: npt.NDArray[Any] | None,
+    ) -> None:
+        totals = y.sum(axis=1)
+        self.n_cases += len(y)
+        self.n_labels += int(totals.sum())
+        for table, mask in (("single", totals == 1), ("several", totals >= 2)):
+            n = int(np.count_nonzero(mask))
+            if n == 0:
+                continue
+            whole = n == len(y)
+            rows = slice(None) if whole else np.flatnonzero(mask)
+            columns = (y[rows], f[rows], phi[rows], w[rows], totals[rows])
+            self._add_group(table, *columns, plain, None if names is None else names[rows])
+
+    def _add_group(
+        self,
+        table: str,
+        y: IntArray,
+        f: FloatArray,
+        phi: FloatArray,
+        w: FloatArray,
+        n: IntArray,
+        plain: bool,
+        names: npt.NDArray[Any] | None,
+    ) -> None:
+        """Add cases that all have one label, or all several."""
+        weight = float(w.sum())
+        freq = y / n[:, None]
+        cross = np.einsum("nk,nk->n", freq, f)
+        freq_sq, prob_sq = np.einsum("nk,nk->n", freq, freq), np.einsum("nk,nk->n", f, f)
+        plugin = freq_sq - 2 * cross + prob_sq
+        terms = {"L": plugin + 1 - freq_sq, "accuracy": y.argmax(axis=1) == f.argmax(axis=1)}
+        if table == "several":
+            observed = observed_disagreement(y)
+            terms |= {"EL_plugin": plugin, "EL": plugin - (1 - freq_sq) / (n - 1)}
+            terms["L_D"] = (observed - phi) ** 2 + observed * (1 - observed)
+            self._add_table("disagreement", observed[:, None], phi[:, None], w, plain, names)
+        for order in (1, 2) if table == "several" else (1,):
+            self.used[order] += len(y)
+            self.weight[order] += weight
         for name, values in terms.items():
-            self.sums[name] += float(weight @ values)
-        for name, (truth, estimate) in columns.items():
-            self.tables[name] = self.tables[name] + self._table(truth, estimate, weight)
+            self.sums[name] += float(w @ values)
+        self._add_table(table, freq, f, w, plain, names)
 
-    def _table(self, freqs: FloatArray, probs: FloatArray, weight: FloatArray) -> BinSums:
-        width = freqs.shape[1]
-        column = np.arange(width) * self.n_bins
-        index = bin_index(probs, self.edges) + column
-        cases = case_sums(freqs.ravel(), probs.ravel(), np.repeat(weight, width))
-        return cases.grouped(index.ravel(), width * self.n_bins)
+    def _add_table(
+        self,
+        table: str,
+        freq: FloatArray,
+        prob: FloatArray,
+        w: FloatArray,
+        plain: bool,
+        names: npt.NDArray[Any] | None,
+    ) -> None:
+        slot = uniform_bin_index(prob, self.n_bins)
+        slot += np.arange(prob.shape[1]) * self.n_bins
+        size = self._columns(table) * self.n_bins
+        self.tables[table] = self.tables[table] + _slot_sums(slot, freq, prob, w, plain, size)
+        if names is not None and self.cells is not None:
+            weights = np.broadcast_to(w[:, None], prob.shape)
+            self.cells[table].add(names, slot, weights, weights * (freq - prob))
+
+    def _table(self, *names: str) -> BinSums:
+        """One table, or the sum of two, with its cells where there are clusters."""
+        table = self.tables[names[0]]
+        for name in names[1:]:
+            table = table + self.tables[name]
+        if self.cells is None:
+            return table
+        cells = ClusterCells(len(table.cases))
+        for name in names:
+            cells.merge(self.cells[name])
+        number, weight_sq, diff_sq = cells.per_slot()
+        return replace(table, cells=number, cell_weight_sq=weight_sq, cell_diff_sq=diff_sq)
 
     def merge(self, other: "Accumulator") -> "Accumulator":
         """Add another accumulator's sums to this one, and return this one.
 
         Raises:
-            ValueError: another number of classes or bins.
+            ValueError: another number of classes or bins, or clusters in only one of them.
         """
         if (self.n_classes, self.n_bins) != (other.n_classes, other.n_bins):
             raise ValueError(
                 f"cannot merge {other.n_classes} classes in {other.n_bins} bins "
                 f"into {self.n_classes} classes in {self.n_bins} bins"
             )
+        if self.n_cases and other.n_cases and (self.cells is None) != (other.cells is None):
+            raise ValueError("cannot merge cases with clusters and cases without")
+        if other.cells is not None:
+            if self.cells is None:
+                self.cells = {name: ClusterCells(self._columns(name) * self.n_bins) for name in _TABLES}
+            for name in _TABLES:
+                self.cells[name].merge(other.cells[name])
         self.n_cases += other.n_cases
         self.n_labels += other.n_labels
         for order in (1, 2):
@@ -132,16 +212,15 @@ class Accumulator:
     def compute(self, debias: Debias = "pair") -> dict[str, float]:
         """Values of every metric over the cases seen; NaN where no case could be used."""
         values = {name: _ratio(self.sums[name], self.weight[order]) for name, order in _MEANS.items()}
-        for name, table, form in (
-            ("CL", "classes", debias),
-            ("CL_plugin", "classes", None),
-            ("CL_paired", "classes_paired", debias),
-            ("CL_paired_plugin", "classes_paired", None),
-            ("CL_D", "disagreement", debias),
-            ("CL_D_plugin", "disagreement", None),
+        for name, order, tables in (
+            ("CL", 1, ("single", "several")),
+            ("CL_paired", 2, ("several",)),
+            ("CL_D", 2, ("disagreement",)),
         ):
-            total = float(contributions(self.tables[table], form).sum())
-            values[name] = _ratio(total, self.weight[_TABLES[table]])
+            table = self._table(*tables)
+            for form, suffix in ((debias, ""), (None, "_plugin")):
+                total = float(contributions(table, form).sum())
+                values[name + suffix] = _ratio(total, self.weight[order])
         if debias is None:
             values["EL"] = values["EL_plugin"]
         values["DL"] = values["EL"] - values["CL_paired"]
@@ -164,6 +243,7 @@ class Accumulator:
                 name: {f.name: getattr(table, f.name).tolist() for f in fields(BinSums)}
                 for name, table in self.tables.items()
             },
+            "cells": None if self.cells is None else {name: self.cells[name].to_dict() for name in _TABLES},
         }
 
     @classmethod
@@ -181,9 +261,53 @@ class Accumulator:
             acc.sums = {name: float(document["sums"][name]) for name in _MEANS}
             for name, empty in acc.tables.items():
                 acc.tables[name] = _read_table(document["tables"][name], empty)
+            if document["cells"] is not None:
+                acc.cells = {
+                    name: ClusterCells.from_dict(document["cells"][name], len(table.cases))
+                    for name, table in acc.tables.items()
+                }
         except (KeyError, TypeError) as exc:
             raise ValueError(f"not an accumulator document: {exc!r}") from exc
         return acc
+
+
+def _slot_sums(
+    slot: npt.NDArray[np.intp], freq: FloatArray, prob: FloatArray, w: FloatArray, plain: bool, size: int
+) -> BinSums:
+    """Sums over cases in each slot; with unit weights four of them are the number of cases.
+
+    Frequencies are mostly zero, so their sums visit only the cells with labels.
+    """
+    at = slot.ravel()
+    cases = np.bincount(at, minlength=size)
+    labels = np.flatnonzero(freq.ravel() != 0)
+    labelled, mu = at[labels], freq.ravel()[labels]
+    if plain:
+        weight = weight_sq = cases.astype(np.float64)
+        prob_sum, square = _sums(at, prob, size), _sums(at, (freq - prob) ** 2, size)
+        scaled = mu
+    else:
+        spread = np.broadcast_to(w[:, None], prob.shape)
+        weight, weight_sq = _sums(at, spread, size), _sums(at, spread**2, size)
+        prob_sum, square = _sums(at, spread * prob, size), _sums(at, (spread * (freq - prob)) ** 2, size)
+        scaled = w[labels // freq.shape[1]] * mu
+    freq_sum, freq_sq = _sums(labelled, scaled, size), _sums(labelled, scaled * mu, size)
+    return BinSums(
+        cells=cases,
+        cases=cases,
+        weight=weight,
+        freq=freq_sum,
+        prob=prob_sum,
+        diff=freq_sum - prob_sum,
+        freq_sq=freq_sq,
+        weight_sq=weight_sq,
+        cell_weight_sq=weight_sq,
+        cell_diff_sq=square,
+    )
+
+
+def _sums(index: npt.NDArray[np.intp], values: FloatArray, size: int) -> FloatArray:
+    return np.asarray(np.bincount(index, values.ravel(), size), dtype=np.float64)
 
 
 def _read_table(document: dict[str, Any], empty: BinSums) -> BinSums:
@@ -200,7 +324,6 @@ def _ratio(total: float, weight: float) -> float:
     return total / weight if weight > 0 else float("nan")
 
 
-def _empty(columns: int, n_bins: int) -> BinSums:
-    size = columns * n_bins
+def _empty(size: int) -> BinSums:
     counts, sums = np.zeros(size, dtype=np.int64), np.zeros(size)
     return BinSums(counts, counts, *[sums] * (len(fields(BinSums)) - 2))

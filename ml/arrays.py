@@ -32,7 +32,7 @@ def as_label_counts(label_counts: npt.ArrayLike) -> IntArray:
         if bad.any():
             raise ValueError(f"label_counts must be whole numbers: {first_offender(bad)}")
     counts = counts.astype(np.int64, copy=False)
-    if (counts < 0).any():
+    if counts.size and counts.min() < 0:
         raise ValueError(f"label_counts must not be negative: {first_offender((counts < 0).any(axis=1))}")
     return counts
 
@@ -48,10 +48,12 @@ def as_class_probs(class_probs: npt.ArrayLike, name: str = "class_probs") -> Flo
     if probs.ndim < 2 or probs.shape[-1] < 2:
         raise ValueError(f"{name} must have shape (..., N, K) with K >= 2, got {probs.shape}")
     rows = probs.reshape(-1, probs.shape[-1])
-    bad = ~((rows >= 0) & (rows <= 1 + ROW_SUM_TOLERANCE)).all(axis=1)
-    if bad.any():
+    # minimum and maximum are NaN where any value is, and then no comparison holds
+    if rows.size and not (rows.min() >= 0 and rows.max() <= 1 + ROW_SUM_TOLERANCE):
+        bad = ~((rows >= 0) & (rows <= 1 + ROW_SUM_TOLERANCE)).all(axis=1)
         raise ValueError(f"{name} must lie in [0, 1]: {first_offender(bad)}")
-    bad = np.abs(rows.sum(axis=1) - 1) > ROW_SUM_TOLERANCE
+    # a product with ones adds up short rows several times faster than a sum along the axis
+    bad = np.abs(rows @ np.ones(rows.shape[1]) - 1) > ROW_SUM_TOLERANCE
     if bad.any():
         raise ValueError(f"rows of {name} must sum to 1 within {ROW_SUM_TOLERANCE:g}: {first_offender(bad)}")
     return probs

@@ -42,12 +42,12 @@ def _data_options(
     """Arguments of the data set's loader; an option it does not know is refused there by name."""
     options: dict[str, Any] = {"count": cases, "valid_labels": valid_labels, "size": size, "crop": crop}
     given = {name: value for name, value in options.items() if value is not None}
-    return given if data in {"mix_mnist", "pbc_nucleus"} else given | {"seed": seed}
+    return given if data in {"mix_mnist", "mix_cifar10", "pbc_nucleus"} else given | {"seed": seed}
 
 
 @app.command()
 def train(
-    data: Annotated[str, typer.Option(help="cells, mix_mnist, pbc, pbc_nucleus, or a folder with a labels table.")],
+    data: Annotated[str, typer.Option(help="cells, mix_mnist, mix_cifar10, cifar10h, pbc, pbc_nucleus, or a folder.")],
     out: Annotated[Path, typer.Option(help="Run folder; the same command again goes on after a kill.")],
     network: Annotated[str, typer.Option(help="compact, cnn3 or vgg16.")] = "compact",
     epochs: Annotated[int, typer.Option(help="Epochs at most.")] = 13,
@@ -65,7 +65,7 @@ def train(
     threads: Annotated[int | None, typer.Option(help="CPU threads; fix them for identical results.")] = None,
     backbone_weights: Annotated[str | None, typer.Option(help="vgg16: file with pretrained weights.")] = None,
     cases: Annotated[int | None, typer.Option(help="cells: number of simulated cells.")] = None,
-    valid_labels: Annotated[int | None, typer.Option(help="mix_mnist: labels a validation image, 1, 2 or 5.")] = None,
+    valid_labels: Annotated[int | None, typer.Option(help="mix_…: labels a validation image, 1, 2 or 5.")] = None,
     size: Annotated[int | None, typer.Option(help="Folder: side of the network's input in px.")] = None,
     crop: Annotated[int | None, typer.Option(help="Folder: side of the central square to keep, in px.")] = None,
     as_json: Json = False,

@@ -25,6 +25,8 @@ class Estimate:
         ess: effective sample size (Σw)²/Σw².
         clipped: True where a negative squared quantity was set to zero before the root.
         singleton_mass: share of the weight (mean over classes) in bins with one member.
+        horvitz_thompson: the estimate over the number of all cases, where weights were inverse probabilities.
+        largest_weight: of the cases used, where there were weights.
     """
 
     value: float
@@ -36,6 +38,8 @@ class Estimate:
     ess: float
     clipped: bool = False
     singleton_mass: float = 0.0
+    horvitz_thompson: float | None = None
+    largest_weight: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values: NaN becomes None."""

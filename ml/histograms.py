@@ -35,3 +35,8 @@ def observed_disagreement(label_counts: IntArray) -> FloatArray:
     totals = label_counts.sum(axis=1)
     same = (label_counts * (label_counts - 1)).sum(axis=1)
     return np.asarray((totals * (totals - 1) - same) / (totals * (totals - 1)))
+
+
+def statistic_terms(observed: FloatArray, predicted: FloatArray) -> FloatArray:
+    """Terms (N,) of the squared loss for a binary event: (û − p)² + û(1 − û), û its U-statistic."""
+    return np.asarray((observed - predicted) ** 2 + observed * (1 - observed))

@@ -77,6 +77,31 @@ class Binned:
         """CL over all columns."""
         return to_estimate(self.replicates(debias), self.sample, self.singleton_mass(debias))
 
+    def horvitz_thompson(self, probs: FloatArray, cluster: npt.NDArray[Any] | None) -> float:
+        """CL in the pair form over all cases, Σ_b N_b/N · Σ_{i≠j} w_i w_j d_i d_j / (pairs of bin b).
+
+        Each pair of cases is selected with the product of their probabilities; N_b and the number of pairs are
+        those of all cases, with labels or without, so no weight stands in a denominator.
+
+        Args:
+            probs: (N, K) probabilities of all cases.
+            cluster: (N,) patient of all cases.
+        """
+        total = 0.0
+        for one, prob in zip(self.columns, probs.T, strict=True):
+            n_bins = len(one.edges) - 1
+            index = bin_index(prob, one.edges)
+            cases = np.bincount(index, minlength=n_bins).astype(np.float64)
+            own = cases
+            if cluster is not None:
+                numbers = np.unique(cluster, return_inverse=True)[1]
+                keys, sizes = np.unique(numbers * n_bins + index, return_counts=True)
+                own = np.asarray(np.bincount(keys % n_bins, sizes.astype(np.float64) ** 2, n_bins), dtype=np.float64)
+            pairs = cases**2 - own
+            crossed = one.bins.diff**2 - one.bins.cell_diff_sq
+            total += float((cases * crossed / np.where(pairs > 0, pairs, np.inf)).sum())
+        return total / len(probs)
+
     def diagram(self, column: int) -> list[dict[str, Any]]:
         """Rows of the reliability diagram of one column; means are None in empty bins."""
         edges, sums = self.columns[column].edges, self.columns[column].bins

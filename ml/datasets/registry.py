@@ -6,7 +6,7 @@ from typing import Any
 
 from ml.datasets.base import ImageDataset
 
-DATASET_NAMES = ("cells", "mix_mnist", "pbc", "pbc_nucleus")
+DATASET_NAMES = ("cells", "mix_mnist", "mix_cifar10", "cifar10h", "pbc", "pbc_nucleus")
 
 
 def load_dataset(data: str, options: dict[str, Any]) -> ImageDataset:
@@ -19,11 +19,13 @@ def load_dataset(data: str, options: dict[str, Any]) -> ImageDataset:
     Raises:
         ValueError: neither a data set nor a folder, or an option that this data set does not take.
     """
-    from ml.datasets import cells, folder, mix_mnist, pbc
+    from ml.datasets import blends, cells, cifar, folder, pbc
 
     loaders: dict[str, Callable[..., ImageDataset]] = {
         "cells": cells.load_cells,
-        "mix_mnist": mix_mnist.load_mix_mnist,
+        "mix_mnist": blends.load_mix_mnist,
+        "mix_cifar10": blends.load_mix_cifar10,
+        "cifar10h": cifar.load_cifar10h,
         "pbc": pbc.load_pbc,
         "pbc_nucleus": pbc.load_pbc_nucleus,
     }

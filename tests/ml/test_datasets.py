@@ -8,10 +8,10 @@ import pytest
 
 from ml.datasets.annotators import AnnotatorPool, count_labels
 from ml.datasets.base import DatasetMissingError
+from ml.datasets.blends import load_mix_mnist
 from ml.datasets.cells import contact_sheet, load_cells, simulate_cell
 from ml.datasets.cells_morphology import CLASSES, draw_morphology, true_class_probs
 from ml.datasets.folder import load_folder
-from ml.datasets.mix_mnist import load_mix_mnist
 from ml.datasets.pbc import load_pbc, load_pbc_nucleus
 from ml.datasets.registry import load_dataset
 from ml.histograms import observed_disagreement

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml.binning import Debias
+from ml.binning import Debias, bin_index, uniform_bin_index
 from ml.histograms import epistemic_terms, observed_disagreement, squared_terms
 from ml.metrics import (
     Accumulator,
@@ -256,3 +256,44 @@ def test_order_two_weights_apply_to_order_two_metrics_only() -> None:
 def test_bad_input_is_named(y: object, f: object, what: str) -> None:
     with pytest.raises(ValueError, match=what):
         epistemic_loss(y, f)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_an_accumulator_with_clusters_equals_the_clustered_estimators_and_merges(weighted: bool) -> None:
+    y, f = draw(20, n=300)
+    rng = np.random.default_rng(20)
+    patient = np.array([f"patient {p}" for p in rng.integers(0, 25, 300)])
+    w = rng.uniform(0.5, 3, 300) if weighted else None
+    whole, left, right = Accumulator(3), Accumulator(3), Accumulator(3)
+    whole.update(y, f, weight=w, cluster=patient)
+    for part, rows in ((left, slice(0, 90)), (left, slice(90, 130)), (right, slice(130, 300))):
+        part.update(y[rows], f[rows], weight=None if w is None else w[rows], cluster=patient[rows])
+    merged = Accumulator.from_dict(json.loads(json.dumps(left.to_dict()))).merge(right)
+    document = evaluate(y, f, weights=w, weights2=w, cluster=patient)["metrics"]
+    for acc in (whole, merged):
+        computed = acc.compute()
+        for name in ("L", "EL", "CL", "CL_paired", "DL", "CL_D", "L_D", "accuracy"):
+            assert computed[name] == pytest.approx(document[name]["value"], abs=1e-13), name
+
+
+def test_an_accumulator_takes_clusters_always_or_never() -> None:
+    y, f = draw(21, n=10)
+    acc = Accumulator(3)
+    acc.update(y, f)
+    with pytest.raises(ValueError, match="cluster"):
+        acc.update(y, f, cluster=np.arange(10))
+    other = Accumulator(3)
+    other.update(y, f, cluster=np.arange(10))
+    with pytest.raises(ValueError, match="cluster"):
+        acc.merge(other)
+
+
+@settings(max_examples=60, deadline=None)
+@given(n_bins=st.integers(1, 64), steps=st.integers(-3, 3))
+def test_bins_without_a_search_are_the_bins_with_one(n_bins: int, steps: int) -> None:
+    edges = np.arange(n_bins + 1) / n_bins
+    probs = edges.copy()
+    for _ in range(abs(steps)):
+        probs = np.nextafter(probs, np.sign(steps) * np.inf)
+    probs = np.clip(np.concatenate([probs, np.random.default_rng(n_bins).random(200)]), 0, 1)
+    np.testing.assert_array_equal(uniform_bin_index(probs, n_bins), bin_index(probs, edges))

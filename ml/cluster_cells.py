@@ -1,0 +1,96 @@
+"""Sums per (cluster, bin) cell, which the clustered pair form of CL needs: they grow with the cells seen."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ml.arrays import FloatArray, IntArray
+
+
+class ClusterCells:
+    """Σw and Σwd of every (cluster, slot) cell, slot being a bin of a class.
+
+    Args:
+        n_slots: number of slots.
+    """
+
+    def __init__(self, n_slots: int) -> None:
+        self.n_slots = n_slots
+        self.numbers: dict[str, int] = {}
+        self._parts: list[tuple[IntArray, FloatArray, FloatArray]] = []
+
+    def add(self, cluster: npt.NDArray[Any], slot: IntArray, weight: FloatArray, diff: FloatArray) -> None:
+        """Add cases.
+
+        Args:
+            cluster: (N,) names.
+            slot: (N, C) slot of each case in each of C classes.
+            weight: (N, C).
+            diff: (N, C) weighted differences w d.
+        """
+        names, inverse = np.unique(cluster, return_inverse=True)
+        keys = self._number(names.tolist())[inverse][:, None] * self.n_slots + slot
+        self._parts.append(_gathered(keys.ravel(), weight.ravel(), diff.ravel()))
+        if sum(len(part[0]) for part in self._parts[1:]) > len(self._parts[0][0]):  # amortised: doubles at least
+            self._compact()
+
+    def _number(self, names: list[Any]) -> IntArray:
+        return np.array([self.numbers.setdefault(str(name), len(self.numbers)) for name in names], dtype=np.int64)
+
+    def _compact(self) -> tuple[IntArray, FloatArray, FloatArray]:
+        if not self._parts:
+            return np.empty(0, dtype=np.int64), np.empty(0), np.empty(0)
+        if len(self._parts) > 1:
+            keys, weight, diff = (np.concatenate(column) for column in zip(*self._parts, strict=True))
+            self._parts = [_gathered(keys, weight, diff)]
+        return self._parts[0]
+
+    def merge(self, other: "ClusterCells") -> None:
+        """Add another's sums; clusters of the same name are one."""
+        keys, weight, diff = other._compact()
+        ours = self._number(list(other.numbers))
+        moved = ours[keys // other.n_slots] * self.n_slots + keys % other.n_slots if keys.size else keys
+        self._parts.append(_gathered(moved, weight, diff))
+
+    def per_slot(self) -> tuple[IntArray, FloatArray, FloatArray]:
+        """Number of cells, Σ (Σw)² and Σ (Σwd)² over the cells of each slot (n_slots,)."""
+        keys, weight, diff = self._compact()
+        slot = keys % self.n_slots
+        cells = np.asarray(np.bincount(slot, minlength=self.n_slots), dtype=np.int64)
+        return cells, _sums(slot, weight**2, self.n_slots), _sums(slot, diff**2, self.n_slots)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the sums as JSON values."""
+        keys, weight, diff = self._compact()
+        return {
+            "clusters": list(self.numbers),
+            "keys": keys.tolist(),
+            "weight": weight.tolist(),
+            "diff": diff.tolist(),
+        }
+
+    @classmethod
+    def from_dict(cls, document: dict[str, Any], n_slots: int) -> "ClusterCells":
+        """Read back what ``to_dict`` wrote.
+
+        Raises:
+            ValueError: fields of different lengths.
+        """
+        cells = cls(n_slots)
+        cells._number(document["clusters"])
+        keys = np.array(document["keys"], dtype=np.int64)
+        weight, diff = (np.array(document[name], dtype=np.float64) for name in ("weight", "diff"))
+        if not keys.shape == weight.shape == diff.shape or (keys.size and keys.max() >= len(cells.numbers) * n_slots):
+            raise ValueError("cluster sums do not fit each other")
+        cells._parts.append((keys, weight, diff))
+        return cells
+
+
+def _gathered(keys: IntArray, weight: FloatArray, diff: FloatArray) -> tuple[IntArray, FloatArray, FloatArray]:
+    found, inverse = np.unique(keys, return_inverse=True)
+    return found, _sums(inverse, weight, len(found)), _sums(inverse, diff, len(found))
+
+
+def _sums(index: npt.NDArray[np.intp], values: FloatArray, size: int) -> FloatArray:
+    return np.asarray(np.bincount(index, values, size), dtype=np.float64)

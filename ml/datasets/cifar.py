@@ -1,0 +1,86 @@
+"""CIFAR-10 photographs, and the human labels collected for them (CIFAR-10N and CIFAR-10H)."""
+
+import lzma
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import csv
+
+from ml.arrays import IntArray
+from ml.datasets.base import ClassInfo, ImageDataset, datasets_folder
+from ml.preprocess import Pixels, Preprocessing, fit_normalisation
+from ml.splits import split_partitions
+
+_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CLASSES = tuple(ClassInfo(name, name.capitalize(), str(number)) for number, name in enumerate(_NAMES))
+PARTS = ("train_1", "train_2", "train_3", "train_4", "train_5", "test")
+#: Photographs in each part.
+PART_SIZE = 10_000
+
+
+def _part(folder: Path, part: str) -> Pixels:
+    with lzma.open(folder / f"images_{part}.npy.xz") as stream:
+        return np.asarray(np.lib.format.read_array(stream, allow_pickle=False), dtype=np.uint8)
+
+
+def load_photographs() -> tuple[Pixels, IntArray]:
+    """All photographs (60000, 32, 32, 3) and their classes, training part first.
+
+    Raises:
+        DatasetMissingError: they are not on this machine.
+    """
+    folder = datasets_folder("cifar10", "www.cs.toronto.edu/~kriz/cifar.html")
+    table: pa.Table = csv.read_csv(folder / "labels.csv.gz")
+    classes = np.asarray(table.column("label").to_numpy(), dtype=np.int64)
+    return np.concatenate([_part(folder, part) for part in PARTS]), classes
+
+
+def load_cifar10h(train_labels: int = 3, seed: int = 0, cases: int | None = None) -> ImageDataset:
+    """Train on human labels of the training photographs (CIFAR-10N), test on about 51 a photograph (CIFAR-10H).
+
+    Args:
+        train_labels: 1 (the first of the three collected labels, for training photographs) or 3; validation
+            photographs always carry all three, without which no concentration can be learned.
+        seed: of the split of the 50,000 into 42,500 for training and 7,500 for validation.
+        cases: keep only so many of each partition, for quick looks; then only the first training part is read.
+
+    Raises:
+        DatasetMissingError: a data set is not on this machine.
+        ValueError: another number of labels.
+    """
+    if train_labels not in {1, 3}:
+        raise ValueError(f"train_labels must be 1 or 3, got {train_labels}")
+    folder = datasets_folder("cifar10", "www.cs.toronto.edu/~kriz/cifar.html")
+    noisy = datasets_folder("cifar10n", "github.com/UCSC-REAL/cifar-10-100n") / "cifar10n_labels.npz"
+    human = datasets_folder("cifar10h", "github.com/jcpeterson/cifar-10h") / "cifar10h_counts.npz"
+    read = PARTS if cases is None else (PARTS[0], PARTS[-1])
+    pixels = np.concatenate([_part(folder, part) for part in read])
+    n_train = len(pixels) - PART_SIZE
+    with np.load(noisy, allow_pickle=False) as data:
+        labels = data["labels"][:n_train].astype(np.int64)
+    with np.load(human, allow_pickle=False) as data:
+        test_counts = data["counts"].astype(np.int64)
+    names = [f"cifar10-{row:05d}" for row in range(n_train)]
+    names += [f"cifar10-{row:05d}" for row in range(50_000, 60_000)]
+    part = split_partitions(names[:n_train], {"train": 0.85, "valid": 0.15}, seed)
+    one_hot = np.eye(len(CLASSES), dtype=np.int64)
+    counts = one_hot[labels].sum(axis=1)
+    if train_labels == 1:
+        counts[part == "train"] = one_hot[labels[part == "train", 0]]
+    partition = np.concatenate([part, np.full(PART_SIZE, "test", dtype="U12")])
+    mean, std = fit_normalisation(pixels[partition == "train"])
+    dataset = ImageDataset(
+        name="cifar10h",
+        classes=CLASSES,
+        pixels=pixels,
+        label_counts=np.concatenate([counts, test_counts]),
+        partition=partition,
+        case_ids=names,
+        patients=None,
+        preprocessing=Preprocessing(3, None, 32, mean, std),
+        orientation="upright",
+        source=f"CIFAR-10 with {train_labels} label(s) of CIFAR-10N a training photograph and CIFAR-10H for the test",
+        licence="CC BY-NC 4.0 (CIFAR-10N), CC BY-NC-SA 4.0 (CIFAR-10H), free for research (CIFAR-10)",
+    )
+    return dataset if cases is None else dataset.thinned(cases)

@@ -1,0 +1,62 @@
+"""Checking what estimators are given, once, in the public function."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ml.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
+from ml.estimate import Sample, select
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Checked label counts (N, K), probabilities (N, K), weights (N,) and clusters (N,)."""
+
+    counts: IntArray
+    probs: FloatArray
+    weight: FloatArray | None
+    cluster: npt.NDArray[np.generic] | None
+
+    def sample(self, min_labels: int) -> Sample:
+        """Select the cases with so many labels."""
+        return select(self.counts.sum(axis=1) >= min_labels, self.weight, self.cluster)
+
+
+def check_inputs(
+    label_counts: npt.ArrayLike,
+    class_probs: npt.ArrayLike,
+    sample_weight: npt.ArrayLike | None,
+    cluster: npt.ArrayLike | None,
+) -> Inputs:
+    """Check what every estimator takes.
+
+    Raises:
+        ValueError: shapes that do not match or values out of range.
+    """
+    counts = as_label_counts(label_counts)
+    probs = as_class_probs(class_probs)
+    if probs.shape != counts.shape:
+        raise ValueError(f"class_probs {probs.shape} and label_counts {counts.shape} must have one shape")
+    return Inputs(counts, probs, check_weights(sample_weight, len(counts)), check_clusters(cluster, len(counts)))
+
+
+def check_weights(sample_weight: npt.ArrayLike | None, length: int) -> FloatArray | None:
+    """Check instance weights (N,), not negative."""
+    if sample_weight is None:
+        return None
+    return as_vector(sample_weight, length, "sample_weight", 0.0, np.finfo(np.float64).max)
+
+
+def check_clusters(cluster: npt.ArrayLike | None, length: int) -> npt.NDArray[np.generic] | None:
+    """Check cluster names (N,).
+
+    Raises:
+        ValueError: another shape.
+    """
+    if cluster is None:
+        return None
+    names = np.asarray(cluster)
+    if names.shape != (length,):
+        raise ValueError(f"cluster must have shape ({length},), got {names.shape}")
+    return names

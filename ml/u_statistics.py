@@ -1,0 +1,150 @@
+"""Any symmetric statistic of m annotators' labels, estimated without bias from label histograms of n ≥ m labels.
+
+The disagreement of two annotators is one such statistic. Others are "at least two of three say malignant" or "all
+three differ". A statistic is given as a kernel: a function of the label counts of m annotators.
+
+>>> two_of_three = lambda counts: float(counts[1] >= 2)
+>>> u_statistic(np.array([[2, 2], [1, 3]]), two_of_three, 3)
+array([0.5, 1. ])
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import combinations_with_replacement
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import binom, gammaln
+
+from ml.arrays import FloatArray, IntArray, as_label_counts, as_vector
+from ml.binning import Debias, Strategy
+from ml.distributions import PredictiveDistribution
+from ml.estimate import Estimate, Sample, mean_replicates, select, to_estimate
+from ml.histograms import statistic_terms
+from ml.inputs import check_clusters, check_weights
+from ml.reliability import Binned
+
+#: Value of a statistic for the label counts (K,) of m annotators.
+Kernel = Callable[[IntArray], float]
+
+
+def disagreement_kernel(counts: IntArray) -> float:
+    """1 where the annotators' labels are not all the same."""
+    return float(np.count_nonzero(counts) > 1)
+
+
+def _histograms(n_classes: int, m: int) -> Iterator[IntArray]:
+    """Every label histogram (K,) of m labels."""
+    for labels in combinations_with_replacement(range(n_classes), m):
+        yield np.bincount(labels, minlength=n_classes).astype(np.int64)
+
+
+def u_statistic(label_counts: npt.ArrayLike, kernel: Kernel, m: int) -> FloatArray:
+    """Mean (N,) of a kernel over all ways to take m of a case's labels; NaN where there are fewer.
+
+    Σ_c Π_k C(y_k, c_k) / C(n, m) · kernel(c) over the histograms c of m labels (Hoeffding 1948).
+
+    Args:
+        label_counts: (N, K) label histograms.
+        kernel: statistic of m labels.
+        m: number of annotators that the statistic is about.
+
+    Raises:
+        ValueError: ``m`` below one.
+    """
+    if m < 1:
+        raise ValueError(f"m must be at least 1, got {m}")
+    counts = as_label_counts(label_counts)
+    totals = counts.sum(axis=1)
+    result = np.zeros(len(counts))
+    for histogram in _histograms(counts.shape[1], m):
+        value = kernel(histogram)
+        if value == 0:
+            continue
+        used = np.flatnonzero(histogram)
+        result += value * binom(counts[:, used], histogram[used]).prod(axis=1)
+    enough = totals >= m
+    return np.where(enough, result / np.where(enough, binom(totals, m), 1.0), np.nan)
+
+
+def expected_statistic(distribution: PredictiveDistribution, kernel: Kernel, m: int) -> FloatArray:
+    """Prediction (N,) of a statistic of m annotators: Σ_c P(c) kernel(c), by the distribution's own likelihood.
+
+    For ``disagreement_kernel`` and m = 2 it is the DPE.
+    """
+    n_cases, n_classes = distribution.class_probs.shape
+    result = np.zeros(n_cases)
+    for histogram in _histograms(n_classes, m):
+        value = kernel(histogram)
+        if value == 0:
+            continue
+        sequences = np.exp(gammaln(m + 1) - gammaln(histogram + 1).sum())
+        likelihood = distribution.log_likelihood(np.tile(histogram, (n_cases, 1)))
+        result += value * sequences * np.exp(likelihood)
+    return result
+
+
+def _observed(
+    label_counts: npt.ArrayLike,
+    predicted: npt.ArrayLike,
+    kernel: Kernel,
+    m: int,
+    sample_weight: npt.ArrayLike | None,
+    cluster: npt.ArrayLike | None,
+) -> tuple[FloatArray, FloatArray, Sample]:
+    observed = u_statistic(label_counts, kernel, m)
+    estimate = as_vector(predicted, len(observed), "predicted", 0.0, 1.0)
+    groups = check_clusters(cluster, len(observed))
+    sample = select(~np.isnan(observed), check_weights(sample_weight, len(observed)), groups)
+    return observed[sample.rows], estimate[sample.rows], sample
+
+
+def statistic_loss(
+    label_counts: npt.ArrayLike,
+    predicted: npt.ArrayLike,
+    kernel: Kernel,
+    m: int,
+    *,
+    sample_weight: npt.ArrayLike | None = None,
+    cluster: npt.ArrayLike | None = None,
+) -> Estimate:
+    """Squared loss of predictions (N,) of a binary statistic of m annotators, n ≥ m; L_φ for disagreement.
+
+    Args:
+        label_counts: (N, K) label histograms.
+        predicted: (N,) probabilities of the event.
+        kernel: 0 or 1 for the label counts of m annotators.
+        m: number of annotators.
+        sample_weight: (N,) instance weights of order m.
+        cluster: (N,) patient of each case.
+    """
+    observed, estimate, sample = _observed(label_counts, predicted, kernel, m, sample_weight, cluster)
+    return to_estimate(mean_replicates(statistic_terms(observed, estimate), sample), sample)
+
+
+def statistic_calibration_loss(
+    label_counts: npt.ArrayLike,
+    predicted: npt.ArrayLike,
+    kernel: Kernel,
+    m: int,
+    *,
+    n_bins: int = 15,
+    strategy: Strategy = "uniform",
+    debias: Debias = "pair",
+    sample_weight: npt.ArrayLike | None = None,
+    cluster: npt.ArrayLike | None = None,
+) -> Estimate:
+    """Calibration loss of predictions (N,) of a statistic of m annotators, n ≥ m; CL_φ for disagreement.
+
+    Args:
+        label_counts: (N, K) label histograms.
+        predicted: (N,) probabilities of the event.
+        kernel: statistic of m labels.
+        m: number of annotators.
+        n_bins: bins of [0, 1].
+        strategy: as in ``ml.metrics.calibration_loss``.
+        debias: as in ``ml.metrics.calibration_loss``.
+        sample_weight: (N,) instance weights of order m.
+        cluster: (N,) patient of each case.
+    """
+    observed, estimate, sample = _observed(label_counts, predicted, kernel, m, sample_weight, cluster)
+    return Binned.of(observed[:, None], estimate[:, None], sample, n_bins, strategy).estimate(debias)
