@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray
+from ml.arrays import FloatArray, IntArray
 from ml.binning import Debias
 from ml.metrics import evaluate
-from ml.tables import TableError, align, case_column, read_labels, read_predictions
+from ml.tables import Labels, TableError, align, case_column, read_labels, read_predictions
 
 
 def evaluate_tables(
@@ -42,41 +42,52 @@ def evaluate_tables(
     predictions = read_predictions(predictions_path)
     labels = read_labels(labels_path, predictions.classes)
     rows = align(labels, predictions, labels_path)
-    counts = (
-        np.where(rows[:, None] >= 0, labels.counts[rows], 0)
-        if labels.case_ids
-        else np.zeros_like(predictions.class_probs, dtype=np.int64)
-    )
-
-    def column(name: str | None) -> npt.NDArray[Any] | None:
-        if name is None or not labels.case_ids:
-            return None
-        values = case_column(labels, name, labels_path)
-        return np.where(rows >= 0, values[rows], values[0])  # the filler is never used: such a case has no label
-
-    def weight(name: str | None) -> FloatArray | None:
-        values = column(name)
-        if values is None:
-            return None
-        try:
-            numbers = values.astype(np.float64)
-        except ValueError as exc:
-            raise TableError(f"{labels_path}: column {name!r}: weights must be numbers: {exc}") from exc
-        if not (np.isfinite(numbers).all() and (numbers > 0).all()):
-            raise TableError(f"{labels_path}: column {name!r}: weights must be positive")
-        return numbers
-
+    counts = aligned_counts(labels, rows)
     return evaluate(
         counts,
         predictions.class_probs,
         predictions.disagreement_probs,
         n_bins=n_bins,
         debias=debias,
-        weights=weight(weights),
-        weights2=weight(weights2),
-        cluster=column(cluster),
+        weights=aligned_weights(labels, weights, rows, labels_path),
+        weights2=aligned_weights(labels, weights2, rows, labels_path),
+        cluster=_aligned_column(labels, cluster, rows, labels_path),
         classes=predictions.classes,
     )
+
+
+def aligned_counts(labels: Labels, rows: npt.NDArray[np.intp]) -> IntArray:
+    """Label histograms (N, K) of predictions, given the row of LABELS of each or −1."""
+    if not labels.case_ids:
+        return np.zeros((len(rows), len(labels.classes)), dtype=np.int64)
+    return np.asarray(np.where(rows[:, None] >= 0, labels.counts[rows], 0), dtype=np.int64)
+
+
+def _aligned_column(
+    labels: Labels, name: str | None, rows: npt.NDArray[np.intp], path: Path
+) -> npt.NDArray[Any] | None:
+    if name is None or not labels.case_ids:
+        return None
+    values = case_column(labels, name, path)
+    return np.where(rows >= 0, values[rows], values[0])  # the filler is never used: such a case has no label
+
+
+def aligned_weights(labels: Labels, name: str | None, rows: npt.NDArray[np.intp], path: Path) -> FloatArray | None:
+    """Weights (N,) of predictions from a column of LABELS, None where no column is named.
+
+    Raises:
+        TableError: weights that are no numbers or not positive.
+    """
+    values = _aligned_column(labels, name, rows, path)
+    if values is None:
+        return None
+    try:
+        numbers = values.astype(np.float64)
+    except ValueError as exc:
+        raise TableError(f"{path}: column {name!r}: weights must be numbers: {exc}") from exc
+    if not (np.isfinite(numbers).all() and (numbers > 0).all()):
+        raise TableError(f"{path}: column {name!r}: weights must be positive")
+    return numbers
 
 
 def write_diagrams(document: dict[str, Any], folder: Path) -> list[Path]:

@@ -5,7 +5,7 @@ LABELS come long (``case_id, annotator, label``) or wide (``case_id, count:<clas
 the file, the first offending row (as a person counts lines in the file) and column, and how many there are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,9 @@ from ml.arrays import ROW_SUM_TOLERANCE, FloatArray, IntArray
 from ml.distributions import gini
 
 _TEXT_COLUMNS = ("case_id", "annotator", "label", "file", "patient", "partition")
+_CONVERT = csv.ConvertOptions(
+    column_types=dict.fromkeys(_TEXT_COLUMNS, pa.string()), strings_can_be_null=True, quoted_strings_can_be_null=False
+)
 
 
 class TableError(ValueError):
@@ -65,19 +68,40 @@ def read_table(path: Path) -> pa.Table:
     Raises:
         TableError: no such file, another extension, or a broken file.
     """
-    suffix = path.suffix.lower()
-    if suffix not in {".csv", ".parquet"}:
+    _check_file(path)
+    try:
+        if path.suffix.lower() == ".parquet":
+            return parquet.read_table(path)
+        return csv.read_csv(path, convert_options=_CONVERT)
+    except (pa.ArrowInvalid, OSError) as exc:
+        raise TableError(f"{path}: {exc}") from exc
+
+
+def read_batches(path: Path, rows: int) -> Iterator[pa.Table]:
+    """Read a CSV or Parquet file in batches of about so many rows, for files larger than memory.
+
+    Raises:
+        TableError: as ``read_table``.
+    """
+    _check_file(path)
+    try:
+        if path.suffix.lower() == ".parquet":
+            with parquet.ParquetFile(path) as file:
+                yield from (pa.Table.from_batches([batch]) for batch in file.iter_batches(rows))
+        else:
+            # about 200 characters a row; Arrow cuts at whole rows
+            options = csv.ReadOptions(block_size=200 * rows)
+            with csv.open_csv(path, read_options=options, convert_options=_CONVERT) as reader:
+                yield from (pa.Table.from_batches([batch]) for batch in reader)
+    except (pa.ArrowInvalid, OSError) as exc:
+        raise TableError(f"{path}: {exc}") from exc
+
+
+def _check_file(path: Path) -> None:
+    if path.suffix.lower() not in {".csv", ".parquet"}:
         raise TableError(f"{path}: the extension must be .csv or .parquet")
     if not path.is_file():
         raise TableError(f"{path}: no such file")
-    try:
-        if suffix == ".parquet":
-            return parquet.read_table(path)
-        text = dict.fromkeys(_TEXT_COLUMNS, pa.string())
-        convert = csv.ConvertOptions(column_types=text, strings_can_be_null=True, quoted_strings_can_be_null=False)
-        return csv.read_csv(path, convert_options=convert)
-    except (pa.ArrowInvalid, OSError) as exc:
-        raise TableError(f"{path}: {exc}") from exc
 
 
 def write_table(columns: dict[str, Any], path: Path) -> None:
@@ -157,7 +181,15 @@ def read_predictions(path: Path) -> Predictions:
         TableError: a missing column, a duplicated case, a value that is no probability, or a row of
             probabilities that does not sum to one within 1e-6.
     """
-    table = read_table(path)
+    return check_predictions(read_table(path), path)
+
+
+def check_predictions(table: pa.Table, path: Path) -> Predictions:
+    """Check a PREDICTIONS table, or a batch of one; errors as in ``read_predictions``.
+
+    Raises:
+        TableError: fewer than two columns of probabilities.
+    """
     case_ids = text_column(table, "case_id", path)
     fail_at(path, _repeated(case_ids), "case_id", "duplicated case", case_ids)
     names = [name for name in table.column_names if name.startswith("prob:")]
@@ -196,7 +228,11 @@ def read_labels(path: Path, classes: Sequence[str] | None = None) -> Labels:
         TableError: a missing column or value, an unknown class, a negative or fractional count, a
             duplicated case (wide), or an annotator who labels a case twice (long).
     """
-    table = read_table(path)
+    return check_labels(read_table(path), path, classes)
+
+
+def check_labels(table: pa.Table, path: Path, classes: Sequence[str] | None = None) -> Labels:
+    """Check a LABELS table, or a batch of one; arguments and errors as in ``read_labels``."""
     case_ids = text_column(table, "case_id", path)
     if any(name.startswith("count:") for name in table.column_names):
         return _wide_labels(table, case_ids, path, classes)

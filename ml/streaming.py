@@ -1,0 +1,161 @@
+"""Evaluation of label and prediction tables that are larger than memory.
+
+Both tables must be sorted by ``case_id`` (ascending, as ``sort`` under LC_ALL=C does): they are then merged batch by
+batch into an accumulator, and a case that stands twice or in the wrong place is seen. Values equal those of the
+evaluation in memory; intervals, which need every case again, are left out.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ml.accumulator import Accumulator
+from ml.arrays import FloatArray
+from ml.binning import Debias
+from ml.evaluate import aligned_counts, aligned_weights
+from ml.tables import Labels, Predictions, TableError, align, case_column, check_labels, check_predictions, read_batches
+
+BATCH_ROWS = 50_000
+#: Metrics that order-1 weights belong to; all others take order-2 weights.
+_FIRST_ORDER = ("L", "CL", "CL_plugin", "CE", "accuracy")
+
+
+class _SortedLabels:
+    """LABELS in batches, handed out up to a given case."""
+
+    def __init__(self, path: Path, classes: list[str], rows: int) -> None:
+        self.path, self.classes = path, classes
+        self.batches = read_batches(path, rows)
+        self.held: pa.Table | None = None
+        self.last = ""
+
+    def up_to(self, case: str | None) -> Labels | None:
+        """Labels of all cases up to this one, or of all that are left; None where there is none."""
+        while self.held is None or case is None or self.last <= case:
+            batch = next(self.batches, None)
+            if batch is None:
+                break
+            ids = _sorted_ids(batch, self.path, self.last, strictly=False)
+            self.last = ids[-1] if ids else self.last
+            self.held = batch if self.held is None else pa.concat_tables([self.held, batch])
+        if self.held is None or self.held.num_rows == 0:
+            return None
+        ids = self.held.column("case_id").cast(pa.string()).to_pylist()
+        count = len(ids) if case is None else int(np.searchsorted(np.array(ids, dtype=object), case, side="right"))
+        taken, self.held = self.held.slice(0, count), self.held.slice(count)
+        return check_labels(taken, self.path, self.classes) if count else None
+
+
+def _sorted_ids(table: pa.Table, path: Path, last: str, *, strictly: bool) -> list[str]:
+    """Identifiers of a batch, checked to go on in order from the last one.
+
+    Raises:
+        TableError: one is missing, stands twice in a prediction table, or is smaller than the one before.
+    """
+    if "case_id" not in table.column_names:
+        raise TableError(f"{path}: column 'case_id' is missing; there are {', '.join(table.column_names)}")
+    ids = table.column("case_id").cast(pa.string()).to_pylist()
+    before = last
+    for case in ids:
+        if not case:
+            raise TableError(f"{path}: column case_id: a value is missing after {before!r}")
+        if case < before or (strictly and case == before):
+            wrong = "stands twice" if case == before else f"stands after {before!r}: sort the table by case_id"
+            raise TableError(f"{path}: column case_id: {case!r} {wrong}")
+        before = case
+    return [str(case) for case in ids]
+
+
+def _joined(labels_path: Path, predictions_path: Path, rows: int) -> Iterator[tuple[Predictions, Labels | None]]:
+    labels: _SortedLabels | None = None
+    last = ""
+    for batch in read_batches(predictions_path, rows):
+        ids = _sorted_ids(batch, predictions_path, last, strictly=True)
+        if not ids:
+            continue
+        last = ids[-1]
+        predictions = check_predictions(batch, predictions_path)
+        labels = labels or _SortedLabels(labels_path, predictions.classes, rows)
+        yield predictions, labels.up_to(last)
+    left = labels.up_to(None) if labels is not None else None
+    if left is not None:
+        raise TableError(f"{labels_path}: case {left.case_ids[0]!r} has a label but no prediction")
+
+
+def evaluate_stream(
+    labels_path: Path,
+    predictions_path: Path,
+    *,
+    n_bins: int = 15,
+    debias: Debias = "pair",
+    weights: str | None = None,
+    weights2: str | None = None,
+    cluster: str | None = None,
+    batch_rows: int = BATCH_ROWS,
+    observer: Callable[[int], None] = lambda cases: None,
+) -> dict[str, Any]:
+    """Evaluate sorted tables in one pass, in memory that does not grow with their length.
+
+    Args:
+        labels_path: LABELS, long or wide, sorted by case_id.
+        predictions_path: PREDICTIONS, sorted by case_id.
+        n_bins: equal-width bins.
+        debias: form of CL.
+        weights: column of LABELS with inverse probabilities of having a label.
+        weights2: the same of having two labels.
+        cluster: column of LABELS that names the patient; memory then grows with the (patient, bin) cells.
+        batch_rows: rows of a batch.
+        observer: called with the cases done.
+
+    Returns:
+        The document of ``ml.metrics.evaluate`` without intervals, reliability tables and warnings.
+
+    Raises:
+        TableError: a table cannot be used or is not sorted.
+    """
+    accumulators: list[Accumulator] = []
+    for predictions, labels in _joined(labels_path, predictions_path, batch_rows):
+        if not accumulators:
+            accumulators = [Accumulator(len(predictions.classes), n_bins) for _ in range(2)]
+        counts = np.zeros(predictions.class_probs.shape, dtype=np.int64)
+        names = None if cluster is None else np.zeros(len(counts), dtype=str)
+        both: list[FloatArray | None] = [None, None]
+        if labels is not None:
+            rows = align(labels, predictions, labels_path)
+            counts = aligned_counts(labels, rows)
+            both = [aligned_weights(labels, name, rows, labels_path) for name in (weights, weights2 or weights)]
+            names = None if cluster is None else case_column(labels, cluster, labels_path)[rows]
+        for acc, weight in zip(accumulators, both, strict=True):
+            acc.update(counts, predictions.class_probs, predictions.disagreement_probs, weight, names)
+        observer(accumulators[0].n_cases)
+    if not accumulators:
+        raise TableError(f"{predictions_path}: holds no prediction")
+    return _document(accumulators, n_bins, debias)
+
+
+def _document(accumulators: list[Accumulator], n_bins: int, debias: Debias) -> dict[str, Any]:
+    first, second = accumulators
+    values = second.compute(debias) | {name: first.compute(debias)[name] for name in _FIRST_ORDER}
+    metrics = {}
+    for name, value in values.items():
+        used = first.used[1] if name in _FIRST_ORDER else second.used[2]
+        metrics[name] = {
+            "value": value if np.isfinite(value) else None,
+            "se": None,
+            "low": None,
+            "high": None,
+            "n": used,
+            "dropped": first.n_cases - used,
+        }
+    return {
+        "n_cases": first.n_cases,
+        "n_labels": first.n_labels,
+        "n_classes": first.n_classes,
+        "n_bins": n_bins,
+        "debias": debias or "none",
+        "metrics": metrics,
+        "warnings": ["streamed in one pass: no intervals"],
+    }

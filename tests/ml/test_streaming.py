@@ -1,0 +1,83 @@
+"""Streaming over sorted tables gives what the evaluation in memory gives."""
+
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ml.evaluate import evaluate_tables
+from ml.streaming import evaluate_stream
+from ml.tables import TableError, write_table
+from tests.ml.test_metrics import draw
+
+
+def tables(folder: Path, suffix: str, *, wide: bool, n: int = 400) -> tuple[Path, Path]:
+    """Sorted tables; every seventh case has no label, and each case a patient and weights."""
+    y, f = draw(0, n=n)
+    y[::7] = 0
+    rng = np.random.default_rng(0)
+    phi, ids = rng.uniform(0, 1, n), [f"c{i:05d}" for i in range(n)]
+    weights, patients = rng.uniform(1, 4, (2, n)), [f"p{i}" for i in rng.integers(0, 40, n)]
+    predictions = folder / f"predictions{suffix}"
+    columns: dict[str, Any] = {"case_id": ids} | {f"prob:k{k}": f[:, k] for k in range(3)}
+    write_table(columns | {"disagreement_prob": phi}, predictions)
+    labels = folder / f"labels{suffix}"
+    has = np.flatnonzero(y.sum(1))
+    rows = has if wide else np.repeat(np.arange(n), y.sum(1))
+    columns = {"case_id": [ids[i] for i in rows], "w1": weights[0][rows], "w2": weights[1][rows]}
+    columns["who"] = [patients[i] for i in rows]
+    if wide:
+        columns |= {f"count:k{k}": y[has, k] for k in range(3)}
+    else:
+        columns["annotator"] = [f"a{j}" for i in range(n) for j in range(y[i].sum())]
+        columns["label"] = [f"k{k}" for i in range(n) for k in np.repeat(range(3), y[i])]
+    write_table(columns, labels)
+    return labels, predictions
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize("columns", [{}, {"weights": "w1", "weights2": "w2", "cluster": "who"}])
+def test_streaming_equals_memory(tmp_path: Path, suffix: str, wide: bool, columns: dict[str, str]) -> None:
+    labels, predictions = tables(tmp_path, suffix, wide=wide)
+    whole = evaluate_tables(labels, predictions, **columns)  # type: ignore[arg-type]
+    for rows in (37, 100_000):
+        seen: list[int] = []
+        found = evaluate_stream(labels, predictions, batch_rows=rows, observer=seen.append, **columns)  # type: ignore[arg-type]
+        assert (found["n_cases"], found["n_labels"]) == (whole["n_cases"], whole["n_labels"])
+        for name, row in found["metrics"].items():
+            assert row["value"] == pytest.approx(whole["metrics"][name]["value"], abs=1e-12), name
+            assert (row["n"], row["dropped"]) == tuple(whole["metrics"][name][key] for key in ("n", "dropped"))
+        assert seen[-1] == 400
+
+
+def test_memory_does_not_grow_with_the_tables(tmp_path: Path) -> None:
+    peaks = []
+    for n in (4_000, 16_000):
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        labels, predictions = tables(folder, ".parquet", wide=True, n=n)
+        tracemalloc.start()
+        evaluate_stream(labels, predictions, batch_rows=1_000)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.3 * peaks[0]
+
+
+def test_unsorted_doubled_and_stray_cases_are_refused(tmp_path: Path) -> None:
+    probs: dict[str, Any] = {"prob:a": [0.5] * 3, "prob:b": [0.5] * 3}
+    labels, predictions = tmp_path / "labels.csv", tmp_path / "predictions.csv"
+    write_table({"case_id": ["a", "b"], "count:a": [1, 0], "count:b": [0, 2]}, labels)
+    for ids, problem in ((["a", "c", "b"], "sort the table"), (["a", "b", "b"], "twice"), (["a", "c", "d"], "'b'")):
+        write_table({"case_id": ids} | probs, predictions)
+        with pytest.raises(TableError, match=problem):
+            evaluate_stream(labels, predictions)
+    write_table({"case_id": ["a", "b", "c"]} | probs, predictions)
+    write_table({"case_id": ["b", "a"], "count:a": [1, 0], "count:b": [0, 2]}, labels)
+    with pytest.raises(TableError, match="sort the table"):
+        evaluate_stream(labels, predictions)
+    write_table({"case_id": ["a", "z"], "count:a": [1, 0], "count:b": [0, 2]}, labels)
+    with pytest.raises(TableError, match="'z' has a label but no prediction"):
+        evaluate_stream(labels, predictions)
