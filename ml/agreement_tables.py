@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from ml.agreement import cohen_kappa, krippendorff_alpha, rater_marginal_test
 from ml.arrays import IntArray
+from ml.dawid_skene import dawid_skene
 from ml.estimate import Estimate, mean_replicates, select, to_estimate
 from ml.tables import Labels, TableError, case_column, read_labels
 
@@ -53,6 +54,7 @@ def agreement_of_table(path: Path, *, cluster: str | None = None, seed: int = 0)
         raise TableError(f"{path}: agreement needs one row a label with the annotator; this table has counts only")
     matrix, names = label_matrix(labels)
     groups = None if cluster is None else case_column(labels, cluster, path)
+    model = dawid_skene(matrix, len(labels.classes))
     test = rater_marginal_test(matrix, len(labels.classes), permutations=PERMUTATIONS, seed=seed)
     return {
         "n_cases": len(labels.case_ids),
@@ -65,6 +67,7 @@ def agreement_of_table(path: Path, *, cluster: str | None = None, seed: int = 0)
                 "annotator": name,
                 "n_labels": int((matrix[:, column] >= 0).sum()),
                 "agreement_with_others": agreement_with_others(matrix, column, groups).to_dict(),
+                "confusion": model.confusion[column].tolist(),
             }
             for column, name in enumerate(names)
         ],

@@ -228,7 +228,7 @@ def calibrate(
     alpha: bool = True,
     seed: int = 0,
 ) -> FitReport:
-    """Fit temperature and concentration head on 80 % of the groups, keep what helps on the other 20 %.
+    """Fit scaling and concentration head on 80 % of the groups, choose what helps on the other 20 %, refit on all.
 
     Args:
         logits: (N, K), or (S, N, K) of an ensemble.
@@ -264,6 +264,16 @@ def calibrate(
     return FitReport(Calibration(scaling, head), report)
 
 
+def _refitted(
+    features: FloatArray, probs: FloatArray, counts: IntArray, ridge: float | None, chosen: ConcentrationHead
+) -> ConcentrationHead:
+    """The chosen kind of head fitted on all cases, or the chosen head itself where that does not converge."""
+    try:
+        return fit_concentration(features, probs, counts, ridge=ridge)[0]
+    except FitError:
+        return chosen
+
+
 def _choose_head(
     features: FloatArray,
     probs: FloatArray,
@@ -282,7 +292,7 @@ def _choose_head(
         return concentration_loss(probs[..., cv, :], counts[cv], a, penalty=0.0)[0]
 
     start = ConcentrationHead(np.zeros(features.shape[-1]), 0.0)
-    best, best_loss, chosen = start, cv_loss(start), "start"
+    best, best_loss, chosen, best_ridge = start, cv_loss(start), "start", None
     losses: dict[str, float | None] = {}
     for ridge in (*RIDGE_CANDIDATES, None):
         name = "constant" if ridge is None else f"ridge {ridge:g}"
@@ -293,7 +303,9 @@ def _choose_head(
             continue
         loss = losses[name] = cv_loss(head)
         if loss < best_loss:
-            best, best_loss, chosen = head, loss, name
+            best, best_loss, chosen, best_ridge = head, loss, name, ridge
     if all(loss is None for loss in losses.values()):
         raise FitError("no fit of the concentration head converged")
+    if chosen != "start":
+        best = _refitted(features, probs, counts, best_ridge, best)
     return best, {"cv_before": cv_loss(start), "cv_after": best_loss, "chosen": chosen, "candidates": losses}

@@ -65,6 +65,7 @@ class TrainConfig:
         precision: ``float32`` or ``bf16`` (autocast).
         compiled: whether ``torch.compile`` is used.
         backbone_weights: file with pretrained weights, or None.
+        finish_epochs: epochs at a tenth of the rate, from the best weights on; the last weights are then kept.
     """
 
     data: str
@@ -80,6 +81,7 @@ class TrainConfig:
     precision: str
     compiled: bool
     backbone_weights: str | None
+    finish_epochs: int = 0
 
     def __post_init__(self) -> None:
         if min(self.epochs, self.batch_size, self.patience) < 1 or not self.learning_rate > 0:
@@ -168,7 +170,9 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         if self.config.is_file():
             held = self.read_config()
-            differing = [key for key in document["train"] if held.get("train", {}).get(key) != document["train"][key]]
+            defaults = {f.name: f.default for f in fields(TrainConfig)}  # runs from before a setting existed
+            before = defaults | held.get("train", {})
+            differing = [key for key in document["train"] if before.get(key) != document["train"][key]]
             if differing:
                 raise ValueError(
                     f"{self.path} holds a run with other settings ({', '.join(differing)}); choose another --out"

@@ -8,6 +8,7 @@ Logits may have a leading axis of S ensemble members, (S, N, K). The loss is the
 mixture, not of each by itself, so that a scaling does not count the spread between members twice.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -207,7 +208,7 @@ def choose_scaling(
     cv: npt.NDArray[np.bool_],
     method: Method,
 ) -> tuple[Scaling, dict[str, Any]]:
-    """Fit on one part with every candidate penalty, and keep what lowers the loss on the other part most.
+    """Fit on one part with every candidate penalty, choose what lowers the loss on the other part most, refit on both.
 
     Args:
         logits: (N, K), or (S, N, K) of an ensemble.
@@ -219,19 +220,22 @@ def choose_scaling(
     Returns:
         The scaling, the identity where nothing helps, and a report of the losses.
     """
-    candidates: dict[str, Scaling] = {}
+    fits: dict[str, Callable[[npt.NDArray[np.bool_]], Scaling]] = {}
     if method == "temperature":
-        candidates["temperature"] = Scaling(method, fit_temperature(logits[..., fit, :], label_counts[fit])[0])
+        fits["temperature"] = lambda rows: Scaling(
+            "temperature", fit_temperature(logits[..., rows, :], label_counts[rows])[0]
+        )
     for bias_penalty in PENALTY_CANDIDATES if method in {"vector", "matrix"} else ():
         for off_penalty in PENALTY_CANDIDATES if method == "matrix" else (0.0,):
             name = f"bias {bias_penalty:g}" + (f", off-diagonal {off_penalty:g}" if method == "matrix" else "")
-            candidates[name], _ = fit_affine(
-                logits[..., fit, :], label_counts[fit], method, off_penalty=off_penalty, bias_penalty=bias_penalty
-            )
+            fits[name] = lambda rows, off=off_penalty, bias=bias_penalty: fit_affine(  # type: ignore[misc]
+                logits[..., rows, :], label_counts[rows], method, off_penalty=off, bias_penalty=bias
+            )[0]
     identity = Scaling()
     before = scaling_loss(identity, logits[..., cv, :], label_counts[cv])
-    losses = {name: scaling_loss(one, logits[..., cv, :], label_counts[cv]) for name, one in candidates.items()}
+    losses = {name: scaling_loss(one(fit), logits[..., cv, :], label_counts[cv]) for name, one in fits.items()}
     best = min(losses, key=lambda name: losses[name]) if losses else None
     if best is None or losses[best] >= before:
         return identity, {"cv_before": before, "cv_after": before, "chosen": "identity", "candidates": losses}
-    return candidates[best], {"cv_before": before, "cv_after": losses[best], "chosen": best, "candidates": losses}
+    report = {"cv_before": before, "cv_after": losses[best], "chosen": best, "candidates": losses}
+    return fits[best](fit | cv), report

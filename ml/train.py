@@ -83,6 +83,7 @@ class _State:
     epoch: int = 0
     best_loss: float = float("inf")
     best_epoch: int = -1
+    finish_from: int = -1
     history: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -117,6 +118,23 @@ class _Trainer:
     def autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bf16")
 
+    def rate(self) -> float:
+        """Learning rate of the current epoch."""
+        if self.state.finish_from >= 0:
+            return self.config.learning_rate * 0.1
+        return self.config.rate(self.state.epoch)
+
+    def start_finish(self) -> None:
+        """Go back to the best weights, with a fresh optimiser, for the last epochs at a tenth of the rate."""
+        self.network.load_state_dict(self.best)
+        self.optimiser = torch.optim.Adam(self.network.parameters(), lr=self.config.learning_rate)
+        self.state.finish_from = self.state.epoch
+
+    def keep(self, loss: float) -> None:
+        """Remember the current weights as the best."""
+        self.state.best_loss, self.state.best_epoch = loss, self.state.epoch
+        self.best = {k: v.detach().clone() for k, v in self.network.state_dict().items()}
+
     def train_epoch(self, rows: npt.NDArray[np.intp], observer: Observer) -> float:
         """Train on each row once, in an order and with augmentation that depend on seed and epoch only."""
         epoch, config = self.state.epoch, self.config
@@ -124,7 +142,7 @@ class _Trainer:
         generator = torch.Generator().manual_seed(config.seed * 100_003 + epoch)
         torch.manual_seed(config.seed * 100_003 + epoch)
         for group in self.optimiser.param_groups:
-            group["lr"] = config.rate(epoch)
+            group["lr"] = self.rate()
         self.network.train()
         # a last batch of one image would leave batch normalisation without a variance
         batches = [b for b in np.split(order, range(config.batch_size, len(order), config.batch_size)) if len(b) > 1]
@@ -213,7 +231,8 @@ def train(
             raise ValueError(f"data set {dataset.name!r} has fewer than two cases in partition {name!r}")
     folder.claim({"train": config.to_dict(), "dataset": describe(dataset), "versions": versions()})
     if folder.finished:
-        return min(folder.read_metrics(), key=lambda row: float(row["valid_loss"]))
+        history = folder.read_metrics()
+        return history[-1] if config.finish_epochs else min(history, key=lambda row: float(row["valid_loss"]))
     trainer = _Trainer(dataset, config, device)
     if folder.checkpoint.is_file():
         trainer.load(folder)
@@ -234,21 +253,37 @@ def train(
 
 def _run_epochs(trainer: _Trainer, folder: RunFolder, observer: Observer) -> None:
     state, config = trainer.state, trainer.config
-    training, validation = trainer.dataset.rows("train"), trainer.dataset.rows("valid")
-    while state.epoch < config.epochs and state.epoch - state.best_epoch <= config.patience:
-        started = time.perf_counter()
-        loss = trainer.train_epoch(training, observer)
-        seconds = time.perf_counter() - started
-        row = {"epoch": state.epoch, "train_loss": loss, "learning_rate": config.rate(state.epoch)}
-        row |= trainer.validate(validation) | {"images_per_second": round(len(training) / seconds, 1)}
-        if not np.isfinite(row["valid_loss"]):
-            raise ValueError(f"training diverged in epoch {state.epoch}: try a lower --learning-rate")
-        state.history.append(row)
-        if row["valid_loss"] < state.best_loss:
-            state.best_loss, state.best_epoch = row["valid_loss"], state.epoch
-            trainer.best = {k: v.detach().clone() for k, v in trainer.network.state_dict().items()}
+    while state.finish_from < 0 and state.epoch < config.epochs and state.epoch - state.best_epoch <= config.patience:
+        loss = _run_epoch(trainer, observer)
+        if loss < state.best_loss:
+            trainer.keep(loss)
         state.epoch += 1
         trainer.save(folder)
+    if config.finish_epochs and state.finish_from < 0:
+        trainer.start_finish()
+    while state.finish_from >= 0 and state.epoch < state.finish_from + config.finish_epochs:
+        trainer.keep(_run_epoch(trainer, observer))
+        state.epoch += 1
+        trainer.save(folder)
+
+
+def _run_epoch(trainer: _Trainer, observer: Observer) -> float:
+    """Train and validate once; returns the validation loss.
+
+    Raises:
+        ValueError: the loss is not finite.
+    """
+    state, training = trainer.state, trainer.dataset.rows("train")
+    started = time.perf_counter()
+    loss = trainer.train_epoch(training, observer)
+    seconds = time.perf_counter() - started
+    row = {"epoch": state.epoch, "train_loss": loss, "learning_rate": trainer.rate()}
+    row |= trainer.validate(trainer.dataset.rows("valid"))
+    row |= {"images_per_second": round(len(training) / seconds, 1)}
+    if not np.isfinite(row["valid_loss"]):
+        raise ValueError(f"training diverged in epoch {state.epoch}: try a lower --learning-rate")
+    state.history.append(row)
+    return float(row["valid_loss"])
 
 
 def _cached_outputs(trainer: _Trainer) -> CachedOutputs:

@@ -70,6 +70,7 @@ def config(name: str, seed: int, quick: bool, precision: str) -> TrainConfig:
         precision=precision,
         compiled=False,
         backbone_weights=None,
+        finish_epochs=10 if mnist and not quick else 0,
     )
 
 
@@ -82,7 +83,7 @@ def seed_rows(
     dataset = dataset.thinned(QUICK_CASES) if quick else dataset
     chosen = config(name, seed, quick, choose_precision("auto", device))
     folder = RunFolder(out / f"seed-{seed}")
-    epochs = chosen.epochs
+    epochs = chosen.epochs + chosen.finish_epochs
 
     def training(report: Any) -> None:
         observer(f"seed {seed}: training", report.epoch * report.steps + report.step, epochs * report.steps)

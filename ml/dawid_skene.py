@@ -1,0 +1,92 @@
+"""What each annotator makes of each class: confusion matrices without a gold standard (Dawid and Skene 1979).
+
+A case has one true class; annotator a gives label l with probability π_a[true class, l], independently of the
+others. Expectation–maximisation finds the class shares, the confusion matrices and each case's class probabilities.
+
+It answers another question than the rest of this package: here experts may be *wrong*, there the shares of
+experts are the truth. Read it to find an annotator who mixes two classes up, not to score predictions.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import logsumexp
+
+from ml.agreement import as_label_matrix
+from ml.arrays import FloatArray, IntArray
+
+MAX_ITERATIONS = 5000
+
+
+@dataclass(frozen=True)
+class DawidSkene:
+    """A fitted model.
+
+    Attributes:
+        class_shares: (K,) of the true classes.
+        confusion: (A, K, K) probability of each label (last axis) for each true class.
+        class_probs: (N, K) probability of each true class given the case's labels.
+        log_likelihood: of the labels, with the prior.
+        iterations: until it settled.
+    """
+
+    class_shares: FloatArray
+    confusion: FloatArray
+    class_probs: FloatArray
+    log_likelihood: float
+    iterations: int
+
+
+def dawid_skene(
+    labels: npt.ArrayLike, n_classes: int, *, prior_labels: float = 1.0, tolerance: float = 1e-10
+) -> DawidSkene:
+    """Fit by expectation–maximisation, starting from the label shares of each case.
+
+    Args:
+        labels: (N, A) class numbers, −1 where there is none.
+        n_classes: K.
+        prior_labels: pseudo-labels per annotator and true class, spread as all annotators together spread theirs
+            at the start, so that an annotator with few labels is described like the average one.
+        tolerance: relative change of the log-likelihood at which it has settled.
+
+    Raises:
+        ValueError: no label, or it did not settle.
+    """
+    matrix = as_label_matrix(labels, n_classes)
+    if not (matrix >= 0).any():
+        raise ValueError("no label to fit from")
+    one_hot = (matrix[..., None] == np.arange(n_classes)).astype(np.float64)
+    counts = one_hot.sum(axis=1)
+    probs = (counts + 1 / n_classes) / (counts + 1 / n_classes).sum(axis=1, keepdims=True)
+    pooled = np.einsum("nk,nal->kl", probs, one_hot) + 1 / n_classes
+    pseudo = prior_labels * pooled / pooled.sum(axis=1, keepdims=True)
+    before = -np.inf
+    for iteration in range(1, MAX_ITERATIONS + 1):
+        shares, confusion, log_prior = _maximise(one_hot, probs, pseudo)
+        probs, likelihood = _expect(matrix, shares, confusion)
+        value = likelihood + log_prior
+        if value - before <= tolerance * abs(value):
+            return DawidSkene(shares, confusion, probs, value, iteration)
+        before = value
+    raise ValueError(f"Dawid–Skene did not settle within {MAX_ITERATIONS} iterations")
+
+
+def _maximise(one_hot: FloatArray, probs: FloatArray, pseudo: FloatArray) -> tuple[FloatArray, FloatArray, float]:
+    """Class shares, confusion matrices, and the logarithm of their prior density up to a constant."""
+    n_classes = probs.shape[1]
+    seen = np.einsum("nk,nal->akl", probs, one_hot) + pseudo
+    confusion = seen / seen.sum(axis=2, keepdims=True)
+    shares = (probs.sum(axis=0) + 1 / n_classes) / (len(probs) + 1)
+    log_prior = float((pseudo * np.log(confusion)).sum() + np.log(shares).sum() / n_classes)
+    return shares, confusion, log_prior
+
+
+def _expect(matrix: IntArray, shares: FloatArray, confusion: FloatArray) -> tuple[FloatArray, float]:
+    """Class probabilities (N, K) of cases, and the log-likelihood of all labels."""
+    logs = np.tile(np.log(shares), (len(matrix), 1))
+    for annotator, column in enumerate(matrix.T):
+        rows = np.flatnonzero(column >= 0)
+        logs[rows] += np.log(confusion[annotator][:, column[rows]]).T
+    total = logsumexp(logs, axis=1, keepdims=True)
+    return np.exp(logs - total), float(total.sum())

@@ -1,0 +1,184 @@
+"""How well second reads are spent: the triage operating curve, and the net benefit of sending cases on.
+
+A case's observed disagreement φ̂ is the U-statistic of two annotators differing, so that every sum over cases
+below is unbiased for what endless annotators would say, whatever number of labels a case has.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import xlogy
+
+from ml.arrays import FloatArray, as_class_probs, as_label_counts
+from ml.estimate import Estimate, Replicates, Sample, mean_replicates, select, to_estimate
+from ml.histograms import observed_disagreement
+from ml.inputs import check_clusters, check_weights
+
+
+def uncertainty_scores(class_probs: npt.ArrayLike) -> dict[str, FloatArray]:
+    """The two rules that people use now: 1 − largest class probability, and entropy in nats, (N,) each."""
+    probs = as_class_probs(class_probs)
+    return {"max probability": 1 - probs.max(axis=1), "entropy": -xlogy(probs, probs).sum(axis=1)}
+
+
+@dataclass(frozen=True)
+class _Ranked:
+    """Usable cases in order of falling score."""
+
+    sample: Sample
+    order: npt.NDArray[np.intp]
+    observed: FloatArray
+    score: FloatArray
+
+    @classmethod
+    def of(
+        cls,
+        label_counts: npt.ArrayLike,
+        scores: npt.ArrayLike,
+        sample_weight: npt.ArrayLike | None,
+        cluster: npt.ArrayLike | None,
+    ) -> "_Ranked":
+        counts = as_label_counts(label_counts)
+        score = np.asarray(scores, dtype=np.float64)
+        if score.shape != (len(counts),) or np.isnan(score).any():
+            raise ValueError(f"scores must be {len(counts)} numbers without NaN, got shape {score.shape}")
+        weight, groups = check_weights(sample_weight, len(counts)), check_clusters(cluster, len(counts))
+        sample = select(counts.sum(axis=1) >= 2, weight, groups)
+        if sample.weight.sum() <= 0:
+            raise ValueError("no case has two labels: disagreements cannot be counted")
+        kept = score[sample.rows]
+        order = np.argsort(-kept, kind="stable")
+        return cls(sample, order, observed_disagreement(counts[sample.rows]), kept)
+
+    def sent(self, capacity: float) -> tuple[FloatArray, float]:
+        """Share (n,) of each case that is sent at a capacity, and the mean φ̂ at the threshold.
+
+        Cases of one score are sent in equal shares, as if in random order.
+        """
+        weight = self.sample.weight
+        budget = capacity * weight.sum()
+        ordered = self.score[self.order]
+        first = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+        tied = np.add.reduceat(weight[self.order], first)
+        before = np.concatenate([[0.0], np.cumsum(tied)[:-1]])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            share = np.where(tied > 0, np.clip((budget - before) / tied, 0.0, 1.0), 0.0)
+        sizes = np.diff(np.append(first, len(ordered)))
+        result = np.empty(len(ordered))
+        result[self.order] = np.repeat(share, sizes)
+        return result, self._threshold_mean(budget)
+
+    def _threshold_mean(self, budget: float) -> float:
+        """Mean φ̂ among the √n cases around the threshold: what one place more would catch."""
+        position = int(np.searchsorted(np.cumsum(self.sample.weight[self.order]), budget))
+        half = max(1, int(np.sqrt(len(self.order)) / 2))
+        near = self.order[max(0, position - half) : position + half]
+        weight = self.sample.weight[near]
+        return float(weight @ self.observed[near] / weight.sum()) if weight.sum() > 0 else 0.0
+
+
+def triage_recall(
+    label_counts: npt.ArrayLike,
+    scores: npt.ArrayLike,
+    capacities: npt.ArrayLike,
+    *,
+    sample_weight: npt.ArrayLike | None = None,
+    cluster: npt.ArrayLike | None = None,
+) -> list[Estimate]:
+    """Share of all disagreements caught when the highest-scoring share of cases gets a second read.
+
+    Recall(c) = Σ_sent w φ̂ / Σ w φ̂. Its error is that of a Lorenz ordinate, with the threshold's own wobble: the
+    influence of a case is [s_i (φ̂_i − m) + c m − R φ̂_i] / mean φ̂, s_i whether it is sent and m the mean φ̂ at the
+    threshold (Beach and Davidson 1983).
+
+    Args:
+        label_counts: (N, K) label histograms, n ≥ 2 used.
+        scores: (N,) higher is sent first: the DPE, or ``uncertainty_scores``.
+        capacities: (C,) shares of cases in [0, 1] that can be sent.
+        sample_weight: (N,) instance weights of order 2.
+        cluster: (N,) patient of each case.
+
+    Returns:
+        An estimate for each capacity.
+
+    Raises:
+        ValueError: bad shapes, capacities out of range, no case with two labels, or no disagreement at all.
+    """
+    wanted = np.asarray(capacities, dtype=np.float64)
+    if wanted.ndim != 1 or not ((wanted >= 0) & (wanted <= 1)).all():
+        raise ValueError("capacities must be a list of shares between 0 and 1")
+    ranked = _Ranked.of(label_counts, scores, sample_weight, cluster)
+    sample, observed = ranked.sample, ranked.observed
+    mean = float(sample.weight @ observed / sample.weight.sum())
+    if mean == 0:
+        raise ValueError("no two labels of a case differ: there is no disagreement to catch")
+    found = []
+    for capacity in wanted:
+        sent, at_threshold = ranked.sent(float(capacity))
+        value = float(sample.weight @ (sent * observed) / (sample.weight @ observed))
+        influence = (sent * (observed - at_threshold) + capacity * at_threshold - value * observed) / mean
+        spread = mean_replicates(influence, sample)
+        found.append(to_estimate(Replicates(value, spread.without + (value - spread.value)), sample))
+    return found
+
+
+def net_benefit(
+    label_counts: npt.ArrayLike,
+    scores: npt.ArrayLike,
+    capacity: float,
+    threshold: float,
+    *,
+    sample_weight: npt.ArrayLike | None = None,
+    cluster: npt.ArrayLike | None = None,
+) -> Estimate:
+    """Net benefit a case of sending the highest-scoring share on: mean of s [φ̂ − (1 − φ̂) t/(1 − t)].
+
+    A caught disagreement counts 1; a second read that agrees costs t/(1 − t), t being the probability of
+    disagreement at which a second read is just worth its cost (Vickers and Elkin 2006). Rules that score
+    differently are compared at the same capacity.
+
+    Args:
+        label_counts: (N, K) label histograms, n ≥ 2 used.
+        scores: (N,) higher is sent first.
+        capacity: share of cases sent.
+        threshold: t in (0, 1).
+        sample_weight: (N,) instance weights of order 2.
+        cluster: (N,) patient of each case.
+
+    Raises:
+        ValueError: as ``triage_recall``, or a threshold out of range.
+    """
+    if not (0 < threshold < 1 and 0 <= capacity <= 1):
+        raise ValueError(f"threshold must lie in (0, 1) and capacity in [0, 1], got {threshold} and {capacity}")
+    ranked = _Ranked.of(label_counts, scores, sample_weight, cluster)
+    return to_estimate(_benefit(ranked, capacity, threshold), ranked.sample)
+
+
+def _benefit(ranked: _Ranked, capacity: float, threshold: float) -> Replicates:
+    worth = ranked.observed - (1 - ranked.observed) * threshold / (1 - threshold)
+    sent, at_threshold = ranked.sent(capacity)
+    marginal = at_threshold - (1 - at_threshold) * threshold / (1 - threshold)
+    value = mean_replicates(sent * worth, ranked.sample)
+    spread = mean_replicates(sent * (worth - marginal), ranked.sample)
+    return Replicates(value.value, spread.without + (value.value - spread.value))
+
+
+def net_benefit_difference(
+    label_counts: npt.ArrayLike,
+    scores: npt.ArrayLike,
+    other_scores: npt.ArrayLike,
+    capacity: float,
+    threshold: float,
+    *,
+    sample_weight: npt.ArrayLike | None = None,
+    cluster: npt.ArrayLike | None = None,
+) -> Estimate:
+    """Net benefit of one score less that of another at the same capacity, with the error of the paired difference.
+
+    Arguments and errors as in ``net_benefit``.
+    """
+    first = _Ranked.of(label_counts, scores, sample_weight, cluster)
+    second = _Ranked.of(label_counts, other_scores, sample_weight, cluster)
+    difference = _benefit(first, capacity, threshold) - _benefit(second, capacity, threshold)
+    return to_estimate(difference, first.sample)
