@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import ml.cli_results  # noqa: F401  registers its commands
 from ml.cli import Json, app, emit, run_command, say
 
 if TYPE_CHECKING:

@@ -35,6 +35,8 @@ CALIBRATION_VERSION = 1
 LOG_CONCENTRATION_PENALTY = 0.005
 #: Candidate ridge penalties on the head's weights for standardised features, chosen on the cv part.
 RIDGE_CANDIDATES = (0.0, 1e-3, 1e-2, 1e-1)
+#: Weaker λ_α, tried after the paper's.
+WEAKER_PENALTIES = (5e-4, 5e-5)
 Normalization = Literal["label", "instance"]
 
 
@@ -264,14 +266,16 @@ def calibrate(
     return FitReport(Calibration(scaling, head), report)
 
 
-def _refitted(
-    features: FloatArray, probs: FloatArray, counts: IntArray, ridge: float | None, chosen: ConcentrationHead
-) -> ConcentrationHead:
-    """The chosen kind of head fitted on all cases, or the chosen head itself where that does not converge."""
-    try:
-        return fit_concentration(features, probs, counts, ridge=ridge)[0]
-    except FitError:
-        return chosen
+@dataclass(frozen=True)
+class _Candidate:
+    """A kind of concentration head: ridge ρ (None for a constant head) and penalty λ_α."""
+
+    ridge: float | None
+    penalty: float
+
+    def __str__(self) -> str:
+        kind = "constant" if self.ridge is None else f"ridge {self.ridge:g}"
+        return kind if self.penalty == LOG_CONCENTRATION_PENALTY else f"{kind}, penalty {self.penalty:g}"
 
 
 def _choose_head(
@@ -281,31 +285,57 @@ def _choose_head(
     fit: npt.NDArray[np.bool_],
     cv: npt.NDArray[np.bool_],
 ) -> tuple[ConcentrationHead, dict[str, Any]]:
-    """Candidates from the free head to a constant one; the best on the cv part is kept, a = 0 if none helps.
+    """Candidates from the free head to a constant one; the best on the cv part is refitted, a = 0 if none helps.
+
+    The paper's λ_α pulls α0 towards 1, which is far too small where predictions are nearly right; weaker
+    penalties are tried for the best ridge and for a constant head.
 
     Raises:
         FitError: no candidate converged.
     """
+    losses: dict[str, float | None] = {}
 
-    def cv_loss(head: ConcentrationHead) -> float:
+    def try_candidate(candidate: _Candidate) -> float:
+        try:
+            head = _fitted(candidate, features, probs, counts, fit)
+        except FitError:  # with few cases for many features the free head has no well-defined optimum
+            losses[str(candidate)] = None
+            return np.inf
         a = head(features[..., cv, :])
-        return concentration_loss(probs[..., cv, :], counts[cv], a, penalty=0.0)[0]
+        loss = concentration_loss(probs[..., cv, :], counts[cv], a, penalty=0.0)[0]
+        losses[str(candidate)] = loss
+        return loss
 
     start = ConcentrationHead(np.zeros(features.shape[-1]), 0.0)
-    best, best_loss, chosen, best_ridge = start, cv_loss(start), "start", None
-    losses: dict[str, float | None] = {}
-    for ridge in (*RIDGE_CANDIDATES, None):
-        name = "constant" if ridge is None else f"ridge {ridge:g}"
-        try:
-            head, _ = fit_concentration(features[..., fit, :], probs[..., fit, :], counts[fit], ridge=ridge)
-        except FitError:  # with few cases for many features the free head has no well-defined optimum
-            losses[name] = None
-            continue
-        loss = losses[name] = cv_loss(head)
-        if loss < best_loss:
-            best, best_loss, chosen, best_ridge = head, loss, name, ridge
-    if all(loss is None for loss in losses.values()):
+    before = concentration_loss(probs[..., cv, :], counts[cv], start(features[..., cv, :]), penalty=0.0)[0]
+    tried = {_Candidate(ridge, LOG_CONCENTRATION_PENALTY): np.inf for ridge in (*RIDGE_CANDIDATES, None)}
+    tried = {candidate: try_candidate(candidate) for candidate in tried}
+    ridges = {min(tried, key=lambda one: tried[one]).ridge, None}
+    weaker = [_Candidate(ridge, penalty) for ridge in ridges for penalty in WEAKER_PENALTIES]
+    tried |= {candidate: try_candidate(candidate) for candidate in weaker}
+    if not np.isfinite(list(tried.values())).any():
         raise FitError("no fit of the concentration head converged")
-    if chosen != "start":
-        best = _refitted(features, probs, counts, best_ridge, best)
-    return best, {"cv_before": cv_loss(start), "cv_after": best_loss, "chosen": chosen, "candidates": losses}
+    best = min(tried, key=lambda one: tried[one])
+    report = {"cv_before": before, "cv_after": min(before, tried[best]), "candidates": losses}
+    if tried[best] >= before:
+        return start, report | {"chosen": "start"}
+    try:
+        return _fitted(best, features, probs, counts, fit | cv), report | {"chosen": str(best)}
+    except FitError:  # it did converge on the fit part
+        return _fitted(best, features, probs, counts, fit), report | {"chosen": str(best)}
+
+
+def _fitted(
+    candidate: _Candidate,
+    features: FloatArray,
+    probs: FloatArray,
+    counts: IntArray,
+    rows: npt.NDArray[np.bool_],
+) -> ConcentrationHead:
+    return fit_concentration(
+        features[..., rows, :],
+        probs[..., rows, :],
+        counts[rows],
+        ridge=candidate.ridge,
+        penalty=candidate.penalty,
+    )[0]

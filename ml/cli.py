@@ -1,4 +1,4 @@
-"""The offline half of the ``secondread`` command: train, calibrate, export, predict, score, evaluate.
+"""The offline half of the ``secondread`` command: train, calibrate, export, predict, score.
 
 Thin: parses arguments, shows progress on stderr, prints results on stdout. Heavy packages are imported by
 the command that needs them, so that ``--help`` answers at once.
@@ -239,110 +239,6 @@ def score(
         task = bar.add_task("predicting", total=None)
         count = score_images(release, images, out, lambda done, total: bar.update(task, completed=done, total=total))
     emit({"n_cases": count, "predictions": str(out)}, as_json, f"{count:,} predictions in {out}")
-
-
-@app.command()
-def evaluate(
-    labels: Annotated[Path, typer.Option(help="LABELS table, .csv or .parquet.")],
-    predictions: Annotated[Path, typer.Option(help="PREDICTIONS table, .csv or .parquet.")],
-    n_bins: Annotated[int, typer.Option(min=1, help="Equal-width bins.")] = 15,
-    debias: Annotated[str, typer.Option(help="pair, paper or none.")] = "pair",
-    weights: Annotated[str | None, typer.Option(help="Column of LABELS: weights of order 1.")] = None,
-    weights2: Annotated[str | None, typer.Option(help="Column of LABELS: weights of order 2.")] = None,
-    cluster: Annotated[str | None, typer.Option(help="Column of LABELS that names the patient.")] = None,
-    plots: Annotated[Path | None, typer.Option(help="Folder for reliability diagrams.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Evaluate predictions against label histograms (stage 4)."""  # noqa: DOC501
-    from ml.evaluate import evaluate_tables, write_diagrams
-
-    if debias not in {"pair", "paper", "none"}:
-        raise typer.BadParameter(f"--debias must be pair, paper or none, got {debias!r}")
-    document = evaluate_tables(
-        labels,
-        predictions,
-        n_bins=n_bins,
-        debias=None if debias == "none" else debias,  # type: ignore[arg-type]
-        weights=weights,
-        weights2=weights2,
-        cluster=cluster,
-    )
-    for path in write_diagrams(document, plots) if plots is not None else []:
-        say(f"wrote {path}")
-    emit(document, as_json, metrics_table(document))
-
-
-@app.command()
-def reproduce(
-    name: Annotated[str, typer.Argument(help="debias: the paper's Figure 2.")],
-    out: Annotated[Path, typer.Option(help="Folder for table, figure and JSON.")] = Path("reproduced"),
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
-    quick: Annotated[bool, typer.Option("--quick", help="A short version.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Reproduce a figure of the paper."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from ml.reproduce.report import reproduce as run
-
-    console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(name, total=None)
-        document = run(
-            name,
-            out,
-            seed=seed,
-            quick=quick,
-            observer=lambda done, total: bar.update(task, completed=done, total=total),
-        )
-    emit(document, as_json, (out / f"{name}.md").read_text())
-
-
-@app.command()
-def agreement(
-    labels: Annotated[Path, typer.Option(help="LABELS table with one row a label, .csv or .parquet.")],
-    cluster: Annotated[str | None, typer.Option(help="Column that names the patient.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the permutation test.")] = 0,
-    as_json: Json = False,
-) -> None:
-    """Measure how well annotators agree: overall, by pair, annotator, class and site."""
-    from ml.agreement_tables import agreement_of_table
-
-    document = agreement_of_table(labels, cluster=cluster, seed=seed)
-    emit(document, as_json, agreement_table(document))
-
-
-def _interval(row: dict[str, Any]) -> str:
-    if row["value"] is None:
-        return "–"
-    between = "" if row["low"] is None else f"  ({row['low']:.3f} to {row['high']:.3f})"
-    return f"{row['value']:.3f}{between}"
-
-
-def agreement_table(document: dict[str, Any]) -> str:
-    """Text table of agreement, for people."""
-    counts = f"{document['n_cases']:,} cases, {document['n_labels']:,} labels, {document['n_annotators']} annotators"
-    lines = [counts, f"{'Krippendorff alpha':<44}{_interval(document['krippendorff_alpha'])}"]
-    lines += [f"{'  class ' + row['class']:<44}{_interval(row['krippendorff_alpha'])}" for row in document["classes"]]
-    lines += [f"{'  site ' + str(row['site']):<44}{_interval(row['krippendorff_alpha'])}" for row in document["sites"]]
-    for row in document["pairs"]:
-        lines.append(f"{'Cohen kappa ' + ' and '.join(row['annotators']):<44}{_interval(row['cohen_kappa'])}")
-    for row in document["annotators"]:
-        lines.append(f"{row['annotator'] + ' agrees with others':<44}{_interval(row['agreement_with_others'])}")
-    lines.append(f"{'annotators use classes alike: p':<44}{document['rater_marginals']['p_value']:.3f}")
-    return "\n".join(lines + [f"warning: {text}" for text in document["warnings"]])
-
-
-def metrics_table(document: dict[str, Any]) -> str:
-    """Text table of an evaluation, with intervals, for people."""
-    lines = [f"{document['n_cases']:,} cases, {document['n_labels']:,} labels, {document['n_classes']} classes"]
-    lines.append(f"{'metric':<12}{'value':>10}{'95 % interval':>22}{'cases':>9}{'dropped':>9}")
-    for name, row in document["metrics"].items():
-        value = "–" if row["value"] is None else f"{row['value']:.4f}"
-        between = "–" if row["low"] is None else f"{row['low']:.4f} to {row['high']:.4f}"
-        lines.append(f"{name:<12}{value:>10}{between:>22}{row['n']:>9,}{row['dropped']:>9,}")
-    return "\n".join(lines + [f"warning: {text}" for text in document["warnings"]])
 
 
 _TRAINING_PACKAGES = {"torch", "torchvision", "onnx", "onnxscript"}

@@ -98,6 +98,9 @@ def write_diagrams(document: dict[str, Any], folder: Path) -> list[Path]:
         f"reliability_{row['class']}": reliability_diagram(row["bins"], title=row["class"], what="probability")
         for row in document["classes"]
     }
+    charts["reliability_all_classes"] = reliability_diagram(
+        document["class_bins"], title="All classes", what="probability"
+    )
     charts["reliability_disagreement"] = reliability_diagram(
         document["disagreement_bins"], title="Disagreement of two annotators", what="disagreement"
     )

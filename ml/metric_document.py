@@ -84,7 +84,8 @@ def evaluate(
         "debias": debias or "none",
         "metrics": {name: estimate.to_dict() for name, estimate in metrics.items()},
         "classes": _per_class(names, second, two, binned, debias),
-        "disagreement_bins": binned_dpe.diagram(0),
+        "class_bins": binned.diagram(),
+        "disagreement_bins": binned_dpe.diagram(),
         "warnings": _warnings(one, two, weights is not None, weights2 is not None),
     }
 

@@ -8,14 +8,17 @@ from typing import Any
 
 import altair as alt
 
-_INK, _PAIR = "#1b1f24", ["#0072b2", "#d55e00"]
-_FIVE = ["#0072b2", "#56b4e9", "#d55e00", "#cc79a7", "#009e73"]
+#: Colour of axes, of diagonals and of what is no data.
+_INK, GREY, _PAIR = "#1b1f24", "#8b949e", ["#0072b2", "#d55e00"]
+#: Series colours, told apart by the colour-blind.
+FIVE = ["#0072b2", "#56b4e9", "#d55e00", "#cc79a7", "#009e73"]
 
 
-def _styled(chart: Any) -> Any:
+def styled(chart: Any) -> Any:
+    """Apply the house's colours and fonts."""
     return (
         chart.configure_view(stroke=None)
-        .configure_axis(labelColor=_INK, titleColor=_INK, gridColor="#e3e6ea", domainColor="#8b949e")
+        .configure_axis(labelColor=_INK, titleColor=_INK, gridColor="#e3e6ea", domainColor=GREY)
         .configure(font="sans-serif", background="#ffffff")
     )
 
@@ -62,34 +65,36 @@ def learning_curves(history: list[dict[str, Any]]) -> Any:
             y=alt.Y("valid_accuracy:Q", title="validation accuracy", scale=alt.Scale(zero=False)),
         )
     )
-    return _styled(curves | accuracy)
+    return styled(curves | accuracy)
 
 
 def reliability_diagram(bins: list[dict[str, Any]], *, title: str, what: str) -> Any:
-    """Observed frequency against predicted probability; the area of a point shows how many cases it holds.
+    """Observed frequency against predicted probability with 95 % intervals, over a histogram of the cases.
 
     Args:
-        bins: rows with low, high, n, mean_prob, mean_freq, as in ``evaluate``'s document.
+        bins: rows with low, high, n, mean_prob, mean_freq, freq_low, freq_high, as in ``evaluate``'s document.
         title: heading.
         what: what the probability is of, for the axis titles.
     """
     filled = [row for row in bins if row["n"] > 0]
-    diagonal = alt.Chart(alt.Data(values=[{"x": 0, "y": 0}, {"x": 1, "y": 1}])).mark_line(
-        color="#8b949e", strokeDash=[4, 4]
-    )
+    ends = [{"x": 0, "y": 0}, {"x": 1, "y": 1}]
+    diagonal = alt.Chart(alt.Data(values=ends)).mark_line(color=GREY, strokeDash=[4, 4]).encode(x="x:Q", y="y:Q")
     unit = alt.Scale(domain=[0, 1])
-    points = alt.Chart(alt.Data(values=filled)).encode(
+    base = alt.Chart(alt.Data(values=filled)).encode(
         x=alt.X("mean_prob:Q", title=f"predicted {what}", scale=unit),
-        y=alt.Y("mean_freq:Q", title=f"observed {what}", scale=unit),
     )
-    drawn = (
-        diagonal.encode(x="x:Q", y="y:Q")
-        + points.mark_line(color=_PAIR[0])
-        + points.mark_circle(color=_PAIR[0], opacity=0.9).encode(
-            size=alt.Size("n:Q", title="cases", scale=alt.Scale(range=[20, 400]))
-        )
+    observed = alt.Y("mean_freq:Q", title=f"observed {what}", scale=unit)
+    known = alt.Chart(alt.Data(values=[row for row in filled if row["freq_low"] is not None]))
+    intervals = known.mark_rule(color=_PAIR[0]).encode(x="mean_prob:Q", y="freq_low:Q", y2="freq_high:Q")
+    points = base.mark_line(color=_PAIR[0]).encode(y=observed) + base.mark_circle(color=_PAIR[0], size=50).encode(
+        y=observed
     )
-    return _styled(drawn.properties(width=300, height=300, title=title))
+    curve = (diagonal + intervals + points).properties(width=300, height=300, title=title)
+    bars = alt.Chart(alt.Data(values=bins)).mark_bar(color=GREY, binSpacing=1)
+    counts = bars.encode(
+        x=alt.X("low:Q", bin="binned", title=None, scale=unit), x2="high:Q", y=alt.Y("n:Q", title="cases")
+    ).properties(width=300, height=60)
+    return styled(alt.vconcat(curve, counts, spacing=6))
 
 
 def debias_figure(rows: list[dict[str, Any]]) -> Any:
@@ -103,13 +108,13 @@ def debias_figure(rows: list[dict[str, Any]]) -> Any:
     base = alt.Chart().encode(
         x=alt.X("n_cases:Q", title="cases", scale=alt.Scale(type="log"), axis=alt.Axis(values=[100, 1_000, 10_000]))
     )
-    colour = alt.Color("estimator:N", title=None, sort=names, scale=alt.Scale(range=_FIVE))
+    colour = alt.Color("estimator:N", title=None, sort=names, scale=alt.Scale(range=FIVE))
     lines = base.mark_line(point=True).encode(
         y=alt.Y("mean:Q", title="mean estimate (truth 0)"),
         color=colour,
         strokeDash=alt.StrokeDash("estimator:N", sort=names, legend=None),
     )
     bars = base.mark_rule().encode(y="low:Q", y2="high:Q", color=colour)
-    zero = alt.Chart().mark_rule(color="#8b949e").encode(y=alt.datum(0))
+    zero = alt.Chart().mark_rule(color=GREY).encode(y=alt.datum(0))
     panel = alt.layer(zero, bars, lines).properties(width=300, height=260)
-    return _styled(panel.facet(column=alt.Column("n_labels:O", title="labels a case"), data=alt.Data(values=values)))
+    return styled(panel.facet(column=alt.Column("n_labels:O", title="labels a case"), data=alt.Data(values=values)))

@@ -102,19 +102,37 @@ class Binned:
             total += float((cases * crossed / np.where(pairs > 0, pairs, np.inf)).sum())
         return total / len(probs)
 
-    def diagram(self, column: int) -> list[dict[str, Any]]:
-        """Rows of the reliability diagram of one column; means are None in empty bins."""
-        edges, sums = self.columns[column].edges, self.columns[column].bins
+    def diagram(self, column: int | None = None) -> list[dict[str, Any]]:
+        """Rows of the reliability diagram of one column, or of all pooled; means are None in empty bins.
+
+        ``freq_low`` and ``freq_high`` are the 95 % interval of the mean frequency, over clusters where there are
+        any; None in bins with one member.
+        """
+        chosen = self.columns if column is None else (self.columns[column],)
+        edges = chosen[0].edges
+        sums = chosen[0].bins
+        for one in chosen[1:]:
+            sums = sums + one.bins
+        mean = sums.freq / np.where(sums.weight > 0, sums.weight, 1.0)
+        spread, members = np.zeros(len(edges) - 1), np.zeros(len(edges) - 1)
+        for one in chosen:
+            residual = one.cells.freq - mean[one.cell_bin] * one.cells.weight
+            spread += np.bincount(one.cell_bin, residual**2, len(spread))
+            members += np.bincount(one.cell_bin, minlength=len(spread))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            half = 1.96 * np.sqrt(spread * members / (members - 1)) / sums.weight
         rows = []
         for b in range(len(edges) - 1):
-            weight = sums.weight[b]
+            weight, known = sums.weight[b], members[b] > 1 and np.isfinite(half[b])
             rows.append(
                 {
                     "low": float(edges[b]),
                     "high": float(edges[b + 1]),
                     "n": int(sums.cases[b]),
                     "mean_prob": float(sums.prob[b] / weight) if weight > 0 else None,
-                    "mean_freq": float(sums.freq[b] / weight) if weight > 0 else None,
+                    "mean_freq": float(mean[b]) if weight > 0 else None,
+                    "freq_low": float(max(0.0, mean[b] - half[b])) if known else None,
+                    "freq_high": float(min(1.0, mean[b] + half[b])) if known else None,
                 }
             )
         return rows

@@ -14,7 +14,7 @@ from pyarrow import csv
 
 from ml.arrays import FloatArray, IntArray
 from ml.datasets import cifar, mnist
-from ml.datasets.base import ClassInfo, ImageDataset, Orientation, datasets_folder
+from ml.datasets.base import PARTITIONS, ClassInfo, ImageDataset, Orientation, datasets_folder
 from ml.preprocess import Pixels, Preprocessing, fit_normalisation
 
 _WHERE = "github.com/m1m0r1/lh_calib, data/mixed_mnist and data/mixed_cifar10"
@@ -78,6 +78,12 @@ class BlendTable:
     label_counts: IntArray
     partition: npt.NDArray[np.str_]
 
+    def thinned(self, at_most: int) -> "BlendTable":
+        """The first ``at_most`` cases of each partition."""
+        rows = np.sort(np.concatenate([np.flatnonzero(self.partition == p)[:at_most] for p in PARTITIONS]))
+        names = [self.case_ids[row] for row in rows]
+        return BlendTable(names, self.ids[rows], self.ratios[rows], self.label_counts[rows], self.partition[rows])
+
 
 def read_blend_table(source: BlendSource, valid_labels: int) -> BlendTable:
     """Read the table with ``valid_labels`` labels per validation image; images are the same in all.
@@ -133,12 +139,14 @@ def load_blend(source: BlendSource, valid_labels: int = 2, cases: int | None = N
         ValueError: ``valid_labels`` is not 1, 2 or 5.
     """
     table = read_blend_table(source, valid_labels)
+    if cases is not None:
+        table = table.thinned(cases)
     originals, classes = source.originals()
     pixels = blend(originals, table.ids, table.ratios)
     pixels = pixels[..., None] if pixels.ndim == 3 else pixels
     one_hot, r = np.eye(len(source.classes))[classes], table.ratios[:, None]
     mean, std = fit_normalisation(pixels[table.partition == "train"])
-    dataset = ImageDataset(
+    return ImageDataset(
         name=source.name,
         classes=source.classes,
         pixels=pixels,
@@ -152,7 +160,6 @@ def load_blend(source: BlendSource, valid_labels: int = 2, cases: int | None = N
         licence=f"{source.licence}, MIT (split tables)",
         true_probs=r * one_hot[table.ids[:, 0]] + (1 - r) * one_hot[table.ids[:, 1]],
     )
-    return dataset if cases is None else dataset.thinned(cases)
 
 
 def load_mix_mnist(valid_labels: int = 2, cases: int | None = None) -> ImageDataset:

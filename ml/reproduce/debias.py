@@ -4,13 +4,14 @@ True class probabilities q ~ U(0, 1) are predicted exactly and labelled n times.
 measure the noise of the labels; the debiased ones scatter around zero.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from ml.accumulator import Accumulator
+from ml.plots import debias_figure
+from ml.reproduce.setting import Observer, Reproduction, Setting
 
 LABELS = (2, 5)
 SIZES = (100, 300, 1_000, 3_000, 10_000)
@@ -54,13 +55,13 @@ def simulate(n_cases: int, n_labels: int, rng: np.random.Generator) -> dict[str,
     return {name: computed[form][metric] for name, (metric, form) in ESTIMATORS.items()}
 
 
-def run(seed: int = 0, *, quick: bool = False, observer: Callable[[int, int], None] = lambda d, t: None) -> list[Row]:
+def run(seed: int = 0, *, quick: bool = False, observer: Observer = lambda what, done, total: None) -> list[Row]:
     """Simulate every size and number of labels.
 
     Args:
         seed: of the simulation.
         quick: fewer runs.
-        observer: called with settings done and in all.
+        observer: shows progress.
 
     Returns:
         A row for each estimator, number of labels and size.
@@ -75,7 +76,7 @@ def run(seed: int = 0, *, quick: bool = False, observer: Callable[[int, int], No
             values = np.array([one[name] for one in found])
             error = float(values.std(ddof=1) / np.sqrt(runs))
             rows.append(Row(name, labels, size, float(values.mean()), error))
-        observer(done + 1, len(settings))
+        observer("simulating", done + 1, len(settings))
     return rows
 
 
@@ -88,3 +89,16 @@ def markdown(rows: list[Row]) -> str:
             texts = [f"{row.mean:+.5f} ({row.mean / row.se:+.1f})" for row in cells]
             lines.append(f"| {labels} | {size:,} | " + " | ".join(texts) + " |")
     return "\n".join(lines)
+
+
+def reproduce(setting: Setting) -> Reproduction:
+    """Simulate and draw Figure 2."""
+    rows = run(setting.seeds[0], quick=setting.quick, observer=setting.observer)
+    documents = [asdict(row) for row in rows]
+    note = "In brackets: distance from 0 in Monte-Carlo standard errors.\n\n"
+    return Reproduction(
+        what="Figure 2: EL and CL of a perfect predictor, whose truth is 0",
+        rows=documents,
+        text=note + markdown(rows),
+        charts={"debias": debias_figure(documents)},
+    )

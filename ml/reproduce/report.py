@@ -1,66 +1,77 @@
-"""Reports of reproductions: a Markdown page, a JSON document and a figure, with seed and versions."""
+"""Reproductions by name, each written as a Markdown page, a JSON document and figures, with seeds and versions."""
 
 import platform
 from collections.abc import Callable
-from dataclasses import asdict
-from importlib.metadata import version
-from pathlib import Path
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from ml.plots import debias_figure, write_chart
-from ml.reproduce import debias
+from ml.plots import write_chart
+from ml.reproduce.setting import Reproduction, Setting
 from ml.run_folder import write_bytes_atomically, write_json
 
-#: What can be reproduced.
-NAMES = ("debias",)
+#: What can be reproduced, and the module that does it.
+MODULES = {
+    "debias": "debias",
+    "mix-mnist": "synthetic_report",
+    "mix-cifar10": "synthetic_report",
+    "cifar10h": "human_labels",
+    "pbc-nucleus": "nucleus",
+    "lidc": "nodules",
+    "theorem-1": "theorem",
+    "coverage": "coverage",
+}
+NAMES = tuple(MODULES)
 
 
 def versions() -> dict[str, str]:
     """Versions of what the numbers depend on."""
-    packages = {name: version(name) for name in ("secondread", "numpy", "scipy")}
-    return {"python": platform.python_version(), **packages}
+    found = {"python": platform.python_version()}
+    for name in ("secondread", "numpy", "scipy", "torch"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:  # torch is in the extra [train] only
+            continue
+    return found
 
 
-def reproduce(
-    name: str,
-    out: Path,
-    *,
-    seed: int = 0,
-    quick: bool = False,
-    observer: Callable[[int, int], None] = lambda d, t: None,
-) -> dict[str, Any]:
-    """Reproduce a figure or table of the paper.
+def reproduce(setting: Setting) -> dict[str, Any]:
+    """Reproduce a figure or table.
 
     Args:
-        name: one of ``NAMES``.
-        out: folder that receives ``<name>.md``, ``<name>.json`` and ``<name>.svg``.
-        seed: of everything random.
-        quick: a short version.
-        observer: called with steps done and in all.
+        setting: what, where, and how; the folder receives ``<name>.md``, ``<name>.json`` and the figures.
 
     Returns:
         The JSON document.
 
     Raises:
-        ValueError: an unknown name.
+        ValueError: an unknown name, or data that are not on this machine.
     """
-    if name not in NAMES:
-        raise ValueError(f"unknown reproduction {name!r}; there are {', '.join(NAMES)}")
-    rows = debias.run(seed, quick=quick, observer=observer)
+    if setting.name not in NAMES:
+        raise ValueError(f"unknown reproduction {setting.name!r}; there are {', '.join(NAMES)}")
+    setting.out.mkdir(parents=True, exist_ok=True)
+    run: Callable[[Setting], Reproduction] = import_module(f"ml.reproduce.{MODULES[setting.name]}").reproduce
+    found = run(setting)
     document: dict[str, Any] = {
-        "name": name,
-        "what": "Figure 2: EL and CL of a perfect predictor, whose truth is 0",
-        "seed": seed,
-        "quick": quick,
+        "name": setting.name,
+        "what": found.what,
+        "seeds": list(setting.seeds),
+        "quick": setting.quick,
+        "truth": setting.truth,
         "versions": versions(),
-        "rows": [asdict(row) for row in rows],
+        "rows": found.rows,
+        **found.further,
     }
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(out / f"{name}.json", document)
-    used = ", ".join(f"{package} {number}" for package, number in document["versions"].items())
-    head = (
-        f"# {document['what']}\n\nSeed {seed}; {used}. In brackets: distance from 0 in Monte-Carlo standard errors.\n\n"
-    )
-    write_bytes_atomically(out / f"{name}.md", (head + debias.markdown(rows) + "\n").encode())
-    write_chart(debias_figure(document["rows"]), out / f"{name}.svg")
+    write_json(setting.out / f"{setting.name}.json", document)
+    for name, chart in found.charts.items():
+        write_chart(chart, setting.out / f"{name}.svg")
+    write_bytes_atomically(setting.out / f"{setting.name}.md", _page(document, found).encode())
     return document
+
+
+def _page(document: dict[str, Any], found: Reproduction) -> str:
+    used = ", ".join(f"{package} {number}" for package, number in document["versions"].items())
+    seeds = ", ".join(str(seed) for seed in document["seeds"])
+    short = " A quick version: its numbers only show that everything runs." if document["quick"] else ""
+    figures = "".join(f"\n![{name.replace('_', ' ')}]({name}.svg)\n" for name in found.charts)
+    return f"# {found.what}\n\nSeeds {seeds}; {used}.{short}\n\n{found.text}\n{figures}"

@@ -5,16 +5,16 @@ and TTA use calibrators fitted on the ensemble's own likelihood; ``per member`` 
 deterministic network's calibrators, as the paper does.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray
+from ml.binning import Debias
 from ml.calibration import Calibration, calibrate
 from ml.datasets.base import ImageDataset
 from ml.datasets.blends import BLENDS, load_blend, read_blend_table
@@ -23,12 +23,11 @@ from ml.exact import exact_metrics
 from ml.metrics import evaluate
 from ml.posteriors import exact_posterior_epistemic_loss, posterior_epistemic_loss
 from ml.reproduce.members import Outputs, cached, network_outputs
+from ml.reproduce.setting import Setting, Truth
 from ml.run_folder import RunFolder, TrainConfig
 from ml.scaling import Scaling
 from ml.train import choose_device, choose_precision, load_trained, train
 
-Truth = Literal["exact", "counts"]
-Observer = Callable[[str, int, int], None]
 LABELS = (2, 5)
 SAMPLES, QUICK_SAMPLES = 20, 4
 QUICK_CASES = 700
@@ -74,82 +73,104 @@ def config(name: str, seed: int, quick: bool, precision: str) -> TrainConfig:
     )
 
 
-def seed_rows(
-    name: str, out: Path, seed: int, *, truth: Truth, quick: bool, device_name: str, observer: Observer
-) -> list[Row]:
-    """Train (or go on), run the members, calibrate, and score every row of one seed."""
-    device = choose_device(device_name)
-    dataset = load_blend(BLENDS[name])
-    dataset = dataset.thinned(QUICK_CASES) if quick else dataset
-    chosen = config(name, seed, quick, choose_precision("auto", device))
-    folder = RunFolder(out / f"seed-{seed}")
+def seed_outputs(setting: Setting, seed: int) -> "SeedOutputs":
+    """Train one seed (or go on), and run the network once, with dropout and, for photographs, augmented."""
+    device = choose_device(setting.device)
+    dataset = load_blend(BLENDS[setting.name], cases=QUICK_CASES if setting.quick else None)
+    chosen = config(setting.name, seed, setting.quick, choose_precision("auto", device))
+    folder = RunFolder(setting.out / f"seed-{seed}")
     epochs = chosen.epochs + chosen.finish_epochs
 
     def training(report: Any) -> None:
-        observer(f"seed {seed}: training", report.epoch * report.steps + report.step, epochs * report.steps)
+        done = report.epoch * report.steps + report.step
+        setting.observer(f"seed {seed}: training, at most {epochs} epochs", done, epochs * report.steps)
 
     train(dataset, chosen, folder, device=device, observer=training)
     network = load_trained(folder)
     rows = dataset.rows("valid", "test")
-    kinds = ("Raw", "MCDO") if name == "mix-mnist" else ("Raw", "MCDO", "TTA")
-    samples = QUICK_SAMPLES if quick else SAMPLES
+    kinds = ("Raw", "MCDO") if setting.name == "mix-mnist" else ("Raw", "MCDO", "TTA")
+    samples = QUICK_SAMPLES if setting.quick else SAMPLES
 
     def run(kind: str) -> Outputs:
         def passing(done: int, total: int) -> None:
-            observer(f"seed {seed}: {kind}", done, total)
+            setting.observer(f"seed {seed}: {kind}", done, total)
 
         return network_outputs(
             network, dataset, rows, kind=kind, samples=samples, seed=seed, device=device, observer=passing
         )
 
     outputs = {kind: cached(folder.path / f"{kind.lower()}.npz", partial(run, kind)) for kind in kinds}
-    found = []
-    for labels in LABELS:
-        observer(f"seed {seed}: calibrating with {labels} labels", labels, 2 * LABELS[-1])
-        scored = _Scored(name, dataset, rows, outputs, labels, seed, truth)
-        found += list(scored.rows())
-    return found
+    return SeedOutputs(setting.name, dataset, rows, outputs, seed)
 
 
 @dataclass(frozen=True)
-class _Scored:
-    """One seed's outputs with one number of labels per validation image."""
+class SeedOutputs:
+    """One seed's network on validation and test images.
+
+    Attributes:
+        name: of the reproduction.
+        dataset: images.
+        cases: rows of the data set that the outputs are of.
+        outputs: by kind, ``Raw``, ``MCDO`` and ``TTA``.
+        seed: of the network.
+    """
 
     name: str
     dataset: ImageDataset
     cases: npt.NDArray[np.intp]
     outputs: dict[str, Outputs]
-    labels: int
     seed: int
-    truth: Truth
 
-    def rows(self) -> Iterator[Row]:
-        single = self._calibrations(self.outputs["Raw"])
-        test = np.flatnonzero(self.dataset.partition[self.cases] == "test")
-        counts = self.dataset.label_counts[self.cases][test]
+    def part(self, name: str) -> npt.NDArray[np.intp]:
+        """Positions of a partition among the cases."""
+        return np.flatnonzero(self.dataset.partition[self.cases] == name)
+
+    @property
+    def test_counts(self) -> IntArray:
+        """Label histograms (N, K) of the test images."""
+        return self.dataset.label_counts[self.cases][self.part("test")]
+
+    @property
+    def true_probs(self) -> FloatArray:
+        """True class probabilities (N, K) of the test images.
+
+        Raises:
+            ValueError: the data set tells none.
+        """
+        known = self.dataset.true_probs
+        if known is None:
+            raise ValueError(f"data set {self.dataset.name!r} tells no true probabilities")
+        return known[self.cases[self.part("test")]]
+
+    def rows(self, labels: int, truth: Truth) -> Iterator[Row]:
+        """Every method with so many labels per validation image."""
+        score = partial(self._row, labels, truth)
+        single = self.calibrations("Raw", labels)
         for kind, outputs in self.outputs.items():
-            own = single if kind == "Raw" else self._calibrations(outputs)
-            held_out = outputs.rows(test)
+            own = single if kind == "Raw" else self.calibrations(kind, labels)
+            held_out = outputs.rows(self.part("test"))
             for step, calibration in own.items():
                 distribution = calibration.apply(held_out.logits, held_out.features)
-                yield self._row(kind + step, distribution, counts, test)
+                yield score(kind + step, distribution)
                 if kind == "Raw":
                     continue
                 if step:
-                    fed = single[step].apply(held_out.logits, held_out.features)
-                    yield self._row(f"{kind}{step} [per member]", fed, counts, test)
+                    yield score(f"{kind}{step} [per member]", single[step].apply(held_out.logits, held_out.features))
                 if step.endswith("α"):
-                    yield self._row(f"{kind}{step} [moment-matched]", moment_matched(distribution), counts, test)
+                    yield score(f"{kind}{step} [moment-matched]", moment_matched(distribution))
                 elif isinstance(distribution, EnsembleCpe):
-                    yield self._erratum(f"{kind}{step} [authors' posterior]", distribution, counts, test)
+                    loss = authors_posterior_loss(self.test_counts, self.true_probs, distribution)
+                    name = f"{kind}{step} [authors' posterior]"
+                    yield Row(name, labels, self.seed, {"EL_posterior": loss})
 
-    def _calibrations(self, outputs: Outputs) -> dict[str, Calibration]:
-        valid = np.flatnonzero(self.dataset.partition[self.cases] == "valid")
-        table = read_blend_table(BLENDS[self.name], self.labels)
+    def calibrations(self, kind: str, labels: int) -> dict[str, Calibration]:
+        """Calibrators fitted on the validation images with so many labels each, by step."""
+        valid = self.part("valid")
+        table = read_blend_table(BLENDS[self.name], labels)
         by_case = dict(zip(table.case_ids, table.label_counts, strict=True))
         names = [self.dataset.case_ids[row] for row in self.cases[valid]]
         counts = np.array([by_case[name] for name in names])
-        fitted = outputs.rows(valid)
+        fitted = self.outputs[kind].rows(valid)
         args = (fitted.logits, fitted.features, counts, names)
         plain = calibrate(*args, method="none", seed=self.seed).calibration
         scaled = calibrate(*args, method="temperature", seed=self.seed).calibration
@@ -160,43 +181,44 @@ class _Scored:
             "+ts+α": scaled,
         }
 
-    def _row(
-        self, method: str, distribution: PredictiveDistribution, counts: IntArray, test: npt.NDArray[np.intp]
-    ) -> Row:
-        probs, dpe = distribution.class_probs, distribution.disagreement_probs
-        true_probs = self._true_probs(test)
+    def _row(self, labels: int, truth: Truth, method: str, distribution: PredictiveDistribution) -> Row:
+        probs, dpe, counts = distribution.class_probs, distribution.disagreement_probs, self.test_counts
         values: dict[str, float] = {}
-        for debias, suffix in (("paper", ""), ("pair", "_pair")):
-            if self.truth == "exact":
-                exact = exact_metrics(true_probs, probs, dpe, debias=debias)  # type: ignore[arg-type]
+        for debias, suffix in _FORMS:
+            if truth == "exact":
+                exact = exact_metrics(self.true_probs, probs, dpe, debias=debias)
                 found = {name: one.value for name, one in exact.items()}
             else:
-                document = evaluate(counts, probs, dpe, debias=debias)["metrics"]  # type: ignore[arg-type]
+                document = evaluate(counts, probs, dpe, debias=debias)["metrics"]
                 found = {name: one["value"] for name, one in document.items()}
             kept = METRICS[:-1] if not suffix else ("CE", "CE_D")
             values |= {name + suffix: found[name] for name in kept}
-        values["EL_posterior"] = self._posterior(distribution, counts, true_probs)
+        if truth == "exact":
+            values["EL_posterior"] = exact_posterior_epistemic_loss(counts, self.true_probs, distribution).value
+        else:
+            values["EL_posterior"] = posterior_epistemic_loss(counts, distribution).value
         values["log_likelihood"] = float(distribution.log_likelihood(counts).sum() / counts.sum())
-        return Row(method, self.labels, self.seed, values)
+        return Row(method, labels, self.seed, values)
 
-    def _true_probs(self, test: npt.NDArray[np.intp]) -> FloatArray:
-        known = self.dataset.true_probs
-        if known is None:
-            raise ValueError(f"data set {self.dataset.name!r} tells no true probabilities")
-        return known[self.cases[test]]
 
-    def _posterior(self, distribution: PredictiveDistribution, counts: IntArray, true_probs: FloatArray) -> float:
-        if self.truth == "exact":
-            return exact_posterior_epistemic_loss(counts, true_probs, distribution).value
-        return posterior_epistemic_loss(counts, distribution).value
+#: The paper's form, to compare with its tables, and the unbiased one.
+_FORMS: tuple[tuple[Debias, str], ...] = (("paper", ""), ("pair", "_pair"))
 
-    def _erratum(self, method: str, prior: EnsembleCpe, counts: IntArray, test: npt.NDArray[np.intp]) -> Row:
-        """Posterior by the authors' weights Σ_k f_k^{y_k}, which for one label are f_c + K − 1."""
-        members, true_probs = prior.member_class_probs, self._true_probs(test)
-        totals = counts.sum(axis=1)
-        loss = np.zeros(len(counts))
-        for label in range(counts.shape[1]):
-            weights = members[:, :, label] + members.shape[2] - 1
-            after = np.einsum("sn,snk->nk", weights / weights.sum(axis=0), members)
-            loss += counts[:, label] / totals * ((after - true_probs) ** 2).sum(axis=1)
-        return Row(method, self.labels, self.seed, {"EL_posterior": float(loss.mean())})
+
+def authors_posterior_loss(counts: IntArray, true_probs: FloatArray, prior: EnsembleCpe) -> float:
+    """Posterior EL by the weights of the authors' code, Σ_k f_k^{y_k}: after one label c they are f_c + K − 1.
+
+    They must be the product Π_k f_k^{y_k} = f_c, and the sum hardly moves: an erratum, shown with numbers.
+
+    Args:
+        counts: (N, K) label histograms; each label in turn is the expert's.
+        true_probs: (N, K).
+        prior: ensemble of points.
+    """
+    members, totals = prior.member_class_probs, counts.sum(axis=1)
+    loss = np.zeros(len(counts))
+    for label in range(counts.shape[1]):
+        weights = members[:, :, label] + members.shape[2] - 1
+        after = np.einsum("sn,snk->nk", weights / weights.sum(axis=0), members)
+        loss += counts[:, label] / totals * ((after - true_probs) ** 2).sum(axis=1)
+    return float(loss.mean())

@@ -51,6 +51,7 @@ def test_json_document_of_the_contract(tables: tuple[Path, Path]) -> None:
         "debias",
         "metrics",
         "classes",
+        "class_bins",
         "disagreement_bins",
         "warnings",
     } == set(document)
@@ -172,7 +173,7 @@ def test_plots_are_written(tables: tuple[Path, Path], tmp_path: Path) -> None:
     done = run("evaluate", "--labels", tables[0], "--predictions", tables[1], "--plots", tmp_path / "plots")
     assert done.returncode == 0, done.stderr
     drawn = sorted(path.name for path in (tmp_path / "plots").iterdir())
-    assert drawn == [f"reliability_{n}.svg" for n in ("blue", "disagreement", "green", "red")]
+    assert drawn == [f"reliability_{n}.svg" for n in ("all_classes", "blue", "disagreement", "green", "red")]
     assert all("<svg" in path.read_text() for path in (tmp_path / "plots").iterdir())
 
 

@@ -1,0 +1,136 @@
+"""Lung nodules: measured features in, the malignancy ratings of four radiologists out, split by patient.
+
+Five folds of patients: a ridge regression is fitted on three, calibrated on one and tested on the last, so that
+every nodule is tested once. Radiologists differ between patients, so the labels are exchangeable by design.
+"""
+
+from typing import Any
+
+import numpy as np
+from scipy.special import log_softmax
+
+from ml.agreement import fleiss_kappa, krippendorff_alpha
+from ml.arrays import FloatArray, IntArray
+from ml.datasets.lidc import Nodules, load_nodules
+from ml.distributions import DirichletCpe, PointCpe, PredictiveDistribution, softmax_probs
+from ml.fitting import minimise
+from ml.metrics import evaluate
+from ml.plots import reliability_diagram
+from ml.reproduce.scoring import calibration_steps, markdown, scored_rows, triage_rows
+from ml.reproduce.setting import Reproduction, Setting
+from ml.result_plots import triage_chart
+from ml.splits import split_partitions
+from ml.u_statistics import expected_statistic, statistic_calibration_loss, statistic_loss
+
+FOLDS = 5
+RIDGE = 3e-3
+METHODS = ("+ts", "+vector", "+matrix")
+
+
+def fit_regression(features: FloatArray, counts: IntArray) -> FloatArray:
+    """Weights (D + 1, K) of a multinomial regression with a ridge on all but the constant."""
+    design = np.column_stack([features, np.ones(len(features))])
+    shape, n_labels = (design.shape[1], counts.shape[1]), counts.sum()
+
+    def objective(x: FloatArray) -> tuple[float, FloatArray]:
+        weight = x.reshape(shape)
+        logs = log_softmax(design @ weight, axis=1)
+        residual = (counts.sum(axis=1, keepdims=True) * np.exp(logs) - counts) / n_labels
+        slope = design.T @ residual
+        slope[:-1] += RIDGE * weight[:-1]
+        loss = -(counts * logs).sum() / n_labels + 0.5 * RIDGE * (weight[:-1] ** 2).sum()
+        return float(loss), slope.ravel()
+
+    return minimise(objective, np.zeros(shape[0] * shape[1]), "regression")[0].reshape(shape)
+
+
+def _fold(data: Nodules, fold: Any, number: int) -> dict[str, tuple[FloatArray, FloatArray | None]]:
+    """Class probabilities and log concentrations of the test nodules of one fold, by method."""
+    test, held = fold == number, fold == (number + 1) % FOLDS
+    train = ~(test | held)
+    centre, spread = data.features[train].mean(axis=0), data.features[train].std(axis=0)
+    inputs = (data.features - centre) / np.where(spread > 0, spread, 1.0)
+    # a few nodules are measured far outside the others' range
+    inputs = np.clip(inputs, -5, 5)
+    weight = fit_regression(inputs[train], data.label_counts[train])
+    logits = np.column_stack([inputs, np.ones(len(inputs))]) @ weight
+    # the head reads what the regression says, not its 67 inputs: a hundred nodules cannot support more
+    features = softmax_probs(logits)
+    steps = calibration_steps(
+        logits[held], features[held], data.label_counts[held], data.patients[held].tolist(), methods=METHODS
+    )
+    found = {}
+    for method, one in steps.items():
+        distribution = one.apply(logits[test], features[test])
+        a = distribution.log_concentration if isinstance(distribution, DirichletCpe) else None
+        found[method] = (distribution.class_probs, a)
+    return found
+
+
+def predictions(data: Nodules, seed: int, observer: Any) -> dict[str, PredictiveDistribution]:
+    """Every nodule predicted by a model that saw no nodule of its patient."""
+    names = [str(number) for number in range(FOLDS)]
+    shares = dict.fromkeys(names, 1 / FOLDS)
+    fold = split_partitions(data.patients.tolist(), shares, seed).astype(int)
+    parts = []
+    for number in range(FOLDS):
+        parts.append(_fold(data, fold, number))
+        observer("fitting", number + 1, FOLDS)
+    found: dict[str, PredictiveDistribution] = {}
+    for method in parts[0]:
+        probs, a = np.empty(data.label_counts.shape), np.empty(len(fold))
+        for number, part in enumerate(parts):
+            probs[fold == number] = part[method][0]
+            if part[method][1] is not None:
+                a[fold == number] = part[method][1]
+        found[method] = DirichletCpe(probs, a) if "α" in method else PointCpe(probs)
+    return found
+
+
+def malignant_majority(counts: IntArray) -> float:
+    """1 where at least two of three radiologists call a nodule suspicious (4 or 5)."""
+    return float(counts[3:].sum() >= 2)
+
+
+def _majority_table(data: Nodules, found: dict[str, PredictiveDistribution]) -> tuple[str, list[dict[str, Any]]]:
+    lines = ["| method | squared loss | calibration loss |", "|---|---|---|"]
+    rows = []
+    for method, distribution in found.items():
+        predicted = expected_statistic(distribution, malignant_majority, 3)
+        args = (data.label_counts, np.clip(predicted, 0, 1), malignant_majority, 3)
+        loss = statistic_loss(*args, cluster=data.patients)
+        gap = statistic_calibration_loss(*args, cluster=data.patients)
+        rows.append({"method": method, "majority_loss": loss.to_dict(), "majority_CL": gap.to_dict()})
+        lines.append(f"| {method} | {loss.value:.4f} ± {loss.se:.4f} | {gap.value:.5f} ± {gap.se:.5f} |")
+    return "\n".join(lines), rows
+
+
+def reproduce(setting: Setting) -> Reproduction:
+    """Fit, calibrate and test by patient."""
+    data = load_nodules()
+    found = predictions(data, setting.seeds[0], setting.observer)
+    rows = scored_rows(data.label_counts, found, data.patients)
+    ordinal = krippendorff_alpha(data.label_counts, level="ordinal", cluster=data.patients)
+    fleiss = fleiss_kappa(data.label_counts, cluster=data.patients)
+    majority, majority_rows = _majority_table(data, found)
+    best = found["Raw+ts+α"]
+    document = evaluate(data.label_counts, best.class_probs, best.disagreement_probs, cluster=data.patients)
+    agree = f"Krippendorff's α (ordinal) {ordinal.value:.3f} ({ordinal.low:.3f} to {ordinal.high:.3f}), "
+    agree += f"Fleiss' κ {fleiss.value:.3f} ({fleiss.low:.3f} to {fleiss.high:.3f})."
+    text = f"{len(data.patients)} nodules of {len(set(data.patients.tolist()))} patients; errors by patient. {agree}"
+    text += f"\n\n{markdown(rows)}\n\n## At least two of three radiologists call it suspicious\n\n{majority}"
+    return Reproduction(
+        what="Lung nodules: malignancy by four radiologists",
+        rows=rows,
+        text=text,
+        charts={
+            "triage": triage_chart(triage_rows(data.label_counts, best, data.patients)),
+            "reliability_disagreement": reliability_diagram(
+                document["disagreement_bins"], title="Raw+ts+α: disagreement", what="disagreement"
+            ),
+            "reliability_classes": reliability_diagram(
+                document["class_bins"], title="Raw+ts+α: all classes", what="probability"
+            ),
+        },
+        further={"majority": majority_rows, "krippendorff_ordinal": ordinal.to_dict(), "fleiss": fleiss.to_dict()},
+    )

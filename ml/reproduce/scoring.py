@@ -1,0 +1,85 @@
+"""Rows of a report on real labels, where only the labels themselves tell how good predictions are."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ml.arrays import IntArray
+from ml.calibration import Calibration, calibrate
+from ml.distributions import PredictiveDistribution, has_concentration
+from ml.metrics import evaluate
+from ml.posteriors import posterior_epistemic_loss, posterior_gain
+from ml.scaling import Method, Scaling
+from ml.triage_curves import triage_recall, uncertainty_scores
+
+METRICS = ("accuracy", "L", "EL", "CE", "DL", "L_D", "CE_D")
+_STEPS: dict[str, Method] = {"+ts": "temperature", "+vector": "vector", "+matrix": "matrix"}
+
+
+def calibration_steps(
+    logits: npt.ArrayLike, features: npt.ArrayLike, counts: IntArray, groups: list[str], *, methods: tuple[str, ...]
+) -> dict[str, Calibration]:
+    """Raw, and each scaling, with the concentration head and without it, fitted on the given cases."""
+    found = {"Raw": Calibration(Scaling(), None)}
+    found["Raw+α"] = calibrate(logits, features, counts, groups, method="none").calibration
+    for step in methods:
+        both = calibrate(logits, features, counts, groups, method=_STEPS[step]).calibration
+        found |= {f"Raw{step}": Calibration(both.scaling, None), f"Raw{step}+α": both}
+    return found
+
+
+def scored_rows(
+    counts: IntArray, distributions: Mapping[str, PredictiveDistribution], cluster: npt.ArrayLike | None
+) -> list[dict[str, Any]]:
+    """Metrics with intervals, and what one expert label gains, for each method."""
+    rows = []
+    many = bool((counts.sum(axis=1) >= 3).all())
+    for method, distribution in distributions.items():
+        document = evaluate(counts, distribution.class_probs, distribution.disagreement_probs, cluster=cluster)
+        values = {name: document["metrics"][name] for name in METRICS}
+        if has_concentration(distribution):
+            values["gain"] = posterior_gain(counts, distribution, cluster=cluster).to_dict()
+            if many:
+                values["EL_posterior"] = posterior_epistemic_loss(counts, distribution, cluster=cluster).to_dict()
+        rows.append({"method": method, "metrics": values})
+    return rows
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """A table with a row a method; values with their standard errors."""
+    names = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
+    titles = {"L_D": "L_φ", "CE_D": "CE_φ", "gain": "gain EL − EL′", "EL_posterior": "EL′"}
+    lines = ["| method | " + " | ".join(titles.get(name, name) for name in names) + " |"]
+    lines.append("|---" * (1 + len(names)) + "|")
+    for row in rows:
+        cells = [_cell(row["metrics"].get(name)) for name in names]
+        lines.append(f"| {row['method']} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(estimate: dict[str, Any] | None) -> str:
+    if estimate is None or estimate["value"] is None:
+        return "–"
+    if estimate["clipped"]:
+        return f"0 (at most {estimate['high']:.4f})"
+    error = "" if estimate["se"] is None else f" ± {estimate['se']:.4f}"
+    return f"{estimate['value']:.4f}{error}"
+
+
+def triage_rows(
+    counts: IntArray, distribution: PredictiveDistribution, cluster: npt.ArrayLike | None
+) -> list[dict[str, Any]]:
+    """Operating curves of the disagreement probability and of the two simple rules."""
+    capacities = np.linspace(0, 1, 41)
+    scores = {"disagreement probability": distribution.disagreement_probs}
+    scores |= uncertainty_scores(distribution.class_probs)
+    rows = []
+    for name, score in scores.items():
+        curve = triage_recall(counts, score, capacities, cluster=cluster)
+        rows += [
+            {"score": name, "capacity": float(capacity), "value": one.value, "low": one.low, "high": one.high}
+            for capacity, one in zip(capacities, curve, strict=True)
+        ]
+    return rows

@@ -1,0 +1,158 @@
+"""Charts of results: methods on the calibration-dispersion map, temperature, concentration, triage, coverage.
+
+Drawn like those of ``ml.plots``, from plain rows, so that a report's JSON holds all that its figures show.
+"""
+
+from typing import Any
+
+import altair as alt
+import numpy as np
+
+from ml.plots import FIVE, GREY, styled
+
+_SHAPES = ["circle", "square", "triangle-up", "diamond", "cross"]
+
+
+def _colour(field: str, names: list[str]) -> Any:
+    return alt.Color(f"{field}:N", title=None, sort=names, scale=alt.Scale(domain=names, range=FIVE[: len(names)]))
+
+
+def calibration_dispersion_map(rows: list[dict[str, Any]]) -> Any:
+    """Calibration loss against dispersion loss, a point a method; along a grey line their sum EL is the same.
+
+    Args:
+        rows: with method, family, CL and DL.
+    """
+    families = list(dict.fromkeys(row["family"] for row in rows))
+    low, high = (f([row["CL"] + row["DL"] for row in rows]) for f in (min, max))
+    xs, ys = [row["DL"] for row in rows], [max(row["CL"], 0.0) for row in rows]
+    left, right, top = min(xs) * 0.97, max(xs) * 1.03, max(ys) * 1.15
+    lines = [
+        {"EL": f"{level:.3f}", "DL": x, "CL": level - x}
+        for level in np.linspace(low, high * 1.02, 5).tolist()
+        for x in np.linspace(left, right, 30).tolist()
+        if 0 <= level - x <= top
+    ]
+    plane: dict[str, Any] = {
+        "x": alt.X("DL:Q", title="dispersion loss DL", scale=alt.Scale(domain=[left, right])),
+        "y": alt.Y("CL:Q", title="calibration loss CL", scale=alt.Scale(domain=[0, top])),
+    }
+    iso = alt.Chart(alt.Data(values=lines)).mark_line(color=GREY, strokeDash=[3, 3]).encode(**plane, detail="EL:N")
+    points = alt.Chart(alt.Data(values=rows)).encode(**plane)
+    marks = points.mark_point(filled=True, size=90).encode(
+        color=_colour("family", families),
+        shape=alt.Shape("family:N", sort=families, scale=alt.Scale(domain=families, range=_SHAPES), legend=None),
+    )
+    names = points.mark_text(align="left", dx=7, fontSize=10).encode(text="method:N")
+    return styled((iso + marks + names).properties(width=440, height=320))
+
+
+def temperature_chart(rows: list[dict[str, Any]], fitted: float) -> Any:
+    """How class and disagreement probabilities change with the temperature (paper App. E.2).
+
+    Args:
+        rows: with temperature, measure, panel and value.
+        fitted: the temperature that maximum likelihood chooses, drawn as a line.
+    """
+    names = list(dict.fromkeys(row["measure"] for row in rows))
+    base = alt.Chart().encode(
+        x=alt.X("temperature:Q", title="temperature", scale=alt.Scale(type="log", nice=False)),
+        y=alt.Y("value:Q", title=None),
+    )
+    lines = base.mark_line().encode(
+        color=_colour("measure", names), strokeDash=alt.StrokeDash("measure:N", sort=names, legend=None)
+    )
+    rule = alt.Chart().mark_rule(color=GREY, strokeDash=[4, 4]).encode(x=alt.datum(fitted))
+    panel = alt.layer(rule, lines).properties(width=280, height=220)
+    chart = panel.facet(column=alt.Column("panel:N", title=None, sort=None), data=alt.Data(values=rows))
+    return styled(chart.resolve_scale(y="independent"))
+
+
+def concentration_chart(rows: list[dict[str, Any]], optima: list[dict[str, Any]]) -> Any:
+    """Error of the DPE and of the posterior against log α0, with the optima of Theorem 1 and simulated points.
+
+    Args:
+        rows: with log_concentration, curve, value and simulated (None or a number).
+        optima: with curve and log_concentration.
+    """
+    names = list(dict.fromkeys(row["curve"] for row in rows))
+    x = alt.X("log_concentration:Q", title="log concentration log α0")
+    base = alt.Chart(alt.Data(values=rows)).encode(x=x, color=_colour("curve", names))
+    lines = base.mark_line().encode(
+        y=alt.Y("value:Q", title="squared error"), strokeDash=alt.StrokeDash("curve:N", sort=names, legend=None)
+    )
+    simulated = [row for row in rows if row["simulated"] is not None]
+    dots = (
+        alt.Chart(alt.Data(values=simulated))
+        .mark_circle(size=35)
+        .encode(x=x, y="simulated:Q", color=_colour("curve", names))
+    )
+    rules = (
+        alt.Chart(alt.Data(values=optima))
+        .mark_rule(strokeDash=[4, 4])
+        .encode(x="log_concentration:Q", color=_colour("curve", names))
+    )
+    return styled((rules + lines + dots).properties(width=440, height=280))
+
+
+def triage_chart(rows: list[dict[str, Any]]) -> Any:
+    """Share of disagreements caught against share of cases sent for a second read, with 95 % bands.
+
+    Args:
+        rows: with score, capacity, value, low and high.
+    """
+    names = list(dict.fromkeys(row["score"] for row in rows))
+    percent = alt.Axis(format="%")
+    base = alt.Chart(alt.Data(values=rows)).encode(
+        x=alt.X("capacity:Q", title="cases sent for a second read", axis=percent), color=_colour("score", names)
+    )
+    band = base.mark_area(opacity=0.18).encode(y="low:Q", y2="high:Q")
+    lines = base.mark_line().encode(
+        y=alt.Y("value:Q", title="disagreements caught", axis=percent, scale=alt.Scale(domain=[0, 1])),
+        strokeDash=alt.StrokeDash("score:N", sort=names, legend=None),
+    )
+    chance = alt.Chart(alt.Data(values=[{"x": 0, "y": 0}, {"x": 1, "y": 1}]))
+    line = chance.mark_line(color=GREY, strokeDash=[4, 4]).encode(x="x:Q", y="y:Q")
+    return styled((line + band + lines).properties(width=380, height=320))
+
+
+def method_chart(rows: list[dict[str, Any]], *, measure: str) -> Any:
+    """A measure by method, ours with the spread over seeds beside the paper's.
+
+    Args:
+        rows: with method, labels, who, value, low and high.
+        measure: axis title.
+    """
+    who = list(dict.fromkeys(row["who"] for row in rows))
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    base = alt.Chart().encode(y=alt.Y("method:N", sort=methods, title=None))
+    points = base.mark_point(filled=True, size=70).encode(
+        x=alt.X("value:Q", title=measure),
+        color=_colour("who", who),
+        shape=alt.Shape("who:N", sort=who, scale=alt.Scale(domain=who, range=_SHAPES[: len(who)]), legend=None),
+    )
+    bars = base.mark_rule().encode(x="low:Q", x2="high:Q", color=_colour("who", who))
+    panel = alt.layer(bars, points).properties(width=280, height=22 * len(methods))
+    return styled(panel.facet(column=alt.Column("labels:N", title=None), data=alt.Data(values=rows)))
+
+
+def thinning_chart(rows: list[dict[str, Any]]) -> Any:
+    """Estimates from few labels a case against the answer from all of them.
+
+    Args:
+        rows: with metric, estimator, labels, value, low, high and full.
+    """
+    names = list(dict.fromkeys(row["estimator"] for row in rows))
+    base = alt.Chart().encode(x=alt.X("labels:O", title="labels kept a case"))
+    offset = alt.XOffset("estimator:N", sort=names)
+    points = base.mark_point(filled=True, size=60).encode(
+        y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=False)),
+        color=_colour("estimator", names),
+        shape=alt.Shape("estimator:N", sort=names, scale=alt.Scale(domain=names, range=_SHAPES[: len(names)])),
+        xOffset=offset,
+    )
+    bars = base.mark_rule().encode(y="low:Q", y2="high:Q", color=_colour("estimator", names), xOffset=offset)
+    full = base.mark_rule(color=GREY, strokeDash=[4, 4]).encode(y="full:Q")
+    panel = alt.layer(full, bars, points).properties(width=180, height=220)
+    chart = panel.facet(column=alt.Column("metric:N", title=None, sort=None), data=alt.Data(values=rows))
+    return styled(chart.resolve_scale(y="independent"))
