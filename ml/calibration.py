@@ -10,51 +10,26 @@ the losses are then those of the members' uniform mixture, and the result is an 
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit
 
 from ml.arrays import FloatArray, IntArray, as_label_counts
+from ml.concentration import ConcentrationHead, HeadKind, choose_head, fit_jointly, joint_loss
 from ml.distributions import (
     DirichletCpe,
     DirichletMixtureCpe,
     EnsembleCpe,
     PointCpe,
     PredictiveDistribution,
-    dirichlet_multinomial_nll,
     softmax_probs,
 )
-from ml.fitting import FitError, minimise
-from ml.scaling import Method, Scaling, choose_scaling, mixture_log_likelihood
+from ml.fitting import FitError
+from ml.scaling import Method, Scaling, choose_scaling
 from ml.splits import split_partitions
 
 CALIBRATION_VERSION = 1
-#: λ_α of the penalty λ_α/N Σ a² on the log concentration (paper §6.1).
-LOG_CONCENTRATION_PENALTY = 0.005
-#: Candidate ridge penalties on the head's weights for standardised features, chosen on the cv part.
-RIDGE_CANDIDATES = (0.0, 1e-3, 1e-2, 1e-1)
-#: Weaker λ_α, tried after the paper's.
-WEAKER_PENALTIES = (5e-4, 5e-5)
-Normalization = Literal["label", "instance"]
-
-
-@dataclass(frozen=True)
-class ConcentrationHead:
-    """Log concentration a = wᵀg + c of features g.
-
-    Attributes:
-        weight: (D,).
-        bias: c.
-    """
-
-    weight: FloatArray
-    bias: float
-
-    def __call__(self, features: npt.ArrayLike) -> FloatArray:
-        """Log concentration (...,) of features (..., D)."""
-        return np.asarray(np.asarray(features, dtype=np.float64) @ self.weight + self.bias)
 
 
 @dataclass(frozen=True)
@@ -113,105 +88,6 @@ class Calibration:
         return cls(scaling, ConcentrationHead(weight, bias))
 
 
-def concentration_loss(
-    class_probs: FloatArray,
-    label_counts: IntArray,
-    log_concentration: FloatArray,
-    *,
-    penalty: float = LOG_CONCENTRATION_PENALTY,
-    normalization: Normalization = "label",
-) -> tuple[float, FloatArray]:
-    """Penalised Dirichlet-multinomial loss of log concentrations (..., N), and its gradient by them.
-
-    ``label`` (paper eq. 14): −1/Σn Σ log DirMult(y | α0 f) + λ/N Σ a². ``instance`` (the authors' code):
-    1/N Σ (n_i/n̄) NLL_i + λ/N Σ a², in which λ acts n̄ times weaker. With a leading member axis DirMult is the
-    uniform mixture of the members' and the penalty their mean.
-
-    Raises:
-        ValueError: an unknown normalization.
-    """
-    totals = label_counts.sum(axis=1)
-    member_nll, slope = _sequence_nll(class_probs, label_counts, log_concentration)
-    likelihood, share = mixture_log_likelihood(-member_nll)
-    if normalization == "label":
-        weight = np.full(len(totals), 1.0 / max(totals.sum(), 1))
-    elif normalization == "instance":
-        weight = totals / max(totals.mean(), 1e-300) / len(totals)
-    else:
-        raise ValueError(f"normalization must be 'label' or 'instance', got {normalization!r}")
-    value = -weight @ likelihood + penalty * (log_concentration**2).mean()
-    return float(value), weight * share * slope + 2 * penalty * log_concentration / log_concentration.size
-
-
-def _sequence_nll(
-    class_probs: FloatArray, label_counts: IntArray, log_concentration: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Dirichlet-multinomial negative log-likelihoods (..., N) and their derivatives by a."""
-    totals = label_counts.sum(axis=1)
-    with np.errstate(divide="ignore"):
-        logs = np.log(class_probs)
-    slope = np.zeros(log_concentration.shape)
-    for step in range(1, int(totals.max(initial=0))):
-        offset = np.log(step) - log_concentration
-        slope -= np.where(totals > step, expit(offset), 0.0)
-        # only cells with a further label of the same class matter: few, so pick them
-        rows, columns = np.nonzero(label_counts > step)
-        if rows.size:
-            log_f = logs[..., rows, columns]
-            # −∞ − (−∞) where f is zero: such a term does not depend on a in the limit
-            cells: Any = (..., rows)
-            np.add.at(slope, cells, expit(offset[cells] - np.where(np.isfinite(log_f), log_f, -1e300)))
-    return dirichlet_multinomial_nll(label_counts, logs, log_concentration), slope
-
-
-def fit_concentration(
-    features: npt.ArrayLike,
-    class_probs: npt.ArrayLike,
-    label_counts: npt.ArrayLike,
-    *,
-    penalty: float = LOG_CONCENTRATION_PENALTY,
-    ridge: float | None = 0.0,
-    normalization: Normalization = "label",
-) -> tuple[ConcentrationHead, int]:
-    """Fit the concentration head, starting from α0 = 1 everywhere.
-
-    Args:
-        features: (N, D) or (S, N, D), standardised inside, which leaves the model unchanged.
-        class_probs: (N, K) or (S, N, K) calibrated class probabilities.
-        label_counts: (N, K); cases with one label carry no information on a.
-        penalty: λ_α.
-        ridge: penalty ρ/2 |w|² on the weights of standardised features; None for a constant head, w = 0.
-        normalization: as in ``concentration_loss``.
-
-    Returns:
-        The head and the number of iterations.
-
-    Raises:
-        FitError: no case has two labels, or no convergence.
-    """
-    counts, probs = as_label_counts(label_counts), np.asarray(class_probs, dtype=np.float64)
-    if not (counts.sum(axis=1) >= 2).any():
-        raise FitError("the concentration cannot be fitted: no case has two labels, and one says nothing about it")
-    raw = np.asarray(features, dtype=np.float64)
-    members, raw = raw.shape[:-1], raw.reshape(-1, raw.shape[-1])
-    centre, spread = raw.mean(axis=0), raw.std(axis=0)
-    spread = np.where(spread > 1e-12 * np.maximum(1.0, np.abs(centre)), spread, 1.0)
-    design = (raw - centre) / spread
-    if ridge is None:
-        design = design[:, :0]
-
-    def objective(x: FloatArray) -> tuple[float, FloatArray]:
-        a = (design @ x[:-1] + x[-1]).reshape(members)
-        value, by_a = concentration_loss(probs, counts, a, penalty=penalty, normalization=normalization)
-        shrink, slope = ridge or 0.0, by_a.ravel()
-        gradient = np.append(design.T @ slope + shrink * x[:-1], slope.sum())
-        return value + 0.5 * shrink * float(x[:-1] @ x[:-1]), gradient
-
-    found, iterations = minimise(objective, np.zeros(design.shape[1] + 1), "concentration head")
-    weight = found[:-1] / spread if ridge is not None else np.zeros(raw.shape[1])
-    return ConcentrationHead(weight, float(found[-1] - weight @ centre)), iterations
-
-
 @dataclass(frozen=True)
 class FitReport:
     """How a calibration was chosen: losses on the cv part before and after, and what was kept."""
@@ -262,80 +138,36 @@ def calibrate(
     probs = softmax_probs(scaling(scores))
     head = None
     if alpha and (counts[fit].sum(axis=1) >= 2).any() and (counts[cv].sum(axis=1) >= 2).any():
-        head, report["concentration"] = _choose_head(hidden, probs, counts, fit, cv)
+        head, kind, report["concentration"] = choose_head(hidden, probs, counts, fit, cv)
+        if method == "temperature" and kind is not None:
+            scaling, head, report["joint"] = _joined(scores, hidden, counts, fit, cv, (scaling, head, kind))
     return FitReport(Calibration(scaling, head), report)
 
 
-@dataclass(frozen=True)
-class _Candidate:
-    """A kind of concentration head: ridge ρ (None for a constant head) and penalty λ_α."""
-
-    ridge: float | None
-    penalty: float
-
-    def __str__(self) -> str:
-        kind = "constant" if self.ridge is None else f"ridge {self.ridge:g}"
-        return kind if self.penalty == LOG_CONCENTRATION_PENALTY else f"{kind}, penalty {self.penalty:g}"
-
-
-def _choose_head(
+def _joined(
+    logits: FloatArray,
     features: FloatArray,
-    probs: FloatArray,
     counts: IntArray,
     fit: npt.NDArray[np.bool_],
     cv: npt.NDArray[np.bool_],
-) -> tuple[ConcentrationHead, dict[str, Any]]:
-    """Candidates from the free head to a constant one; the best on the cv part is refitted, a = 0 if none helps.
+    staged: tuple[Scaling, ConcentrationHead, HeadKind],
+) -> tuple[Scaling, ConcentrationHead, dict[str, Any]]:
+    """Temperature and head fitted together, where that lowers the loss on the cv part; else as they were.
 
-    The paper's λ_α pulls α0 towards 1, which is far too small where predictions are nearly right; weaker
-    penalties are tried for the best ridge and for a constant head.
-
-    Raises:
-        FitError: no candidate converged.
+    A temperature fitted alone takes the class probabilities for the truth, and explains the labels' extra spread,
+    which belongs to the concentration, by flatter probabilities (or in an ensemble by its members).
     """
-    losses: dict[str, float | None] = {}
+    scaling, head, kind = staged
+    parts = [(logits[..., rows, :], features[..., rows, :], counts[rows]) for rows in (fit, cv, fit | cv)]
 
-    def try_candidate(candidate: _Candidate) -> float:
-        try:
-            head = _fitted(candidate, features, probs, counts, fit)
-        except FitError:  # with few cases for many features the free head has no well-defined optimum
-            losses[str(candidate)] = None
-            return np.inf
-        a = head(features[..., cv, :])
-        loss = concentration_loss(probs[..., cv, :], counts[cv], a, penalty=0.0)[0]
-        losses[str(candidate)] = loss
-        return loss
+    def cv_loss(log_t: float, one: ConcentrationHead) -> float:
+        return joint_loss(parts[1][0], parts[1][2], log_t, one(parts[1][1]), 0.0)[0]
 
-    start = ConcentrationHead(np.zeros(features.shape[-1]), 0.0)
-    before = concentration_loss(probs[..., cv, :], counts[cv], start(features[..., cv, :]), penalty=0.0)[0]
-    tried = {_Candidate(ridge, LOG_CONCENTRATION_PENALTY): np.inf for ridge in (*RIDGE_CANDIDATES, None)}
-    tried = {candidate: try_candidate(candidate) for candidate in tried}
-    ridges = {min(tried, key=lambda one: tried[one]).ridge, None}
-    weaker = [_Candidate(ridge, penalty) for ridge in ridges for penalty in WEAKER_PENALTIES]
-    tried |= {candidate: try_candidate(candidate) for candidate in weaker}
-    if not np.isfinite(list(tried.values())).any():
-        raise FitError("no fit of the concentration head converged")
-    best = min(tried, key=lambda one: tried[one])
-    report = {"cv_before": before, "cv_after": min(before, tried[best]), "candidates": losses}
-    if tried[best] >= before:
-        return start, report | {"chosen": "start"}
-    try:
-        return _fitted(best, features, probs, counts, fit | cv), report | {"chosen": str(best)}
-    except FitError:  # it did converge on the fit part
-        return _fitted(best, features, probs, counts, fit), report | {"chosen": str(best)}
-
-
-def _fitted(
-    candidate: _Candidate,
-    features: FloatArray,
-    probs: FloatArray,
-    counts: IntArray,
-    rows: npt.NDArray[np.bool_],
-) -> ConcentrationHead:
-    return fit_concentration(
-        features[..., rows, :],
-        probs[..., rows, :],
-        counts[rows],
-        ridge=candidate.ridge,
-        penalty=candidate.penalty,
-    )[0]
+    # both are judged as fitted on the fit part alone, started from where the staged fit ended
+    before = fit_jointly(*parts[0], (scaling.log_temperature, head), kind, temperature_fixed=True)
+    after = fit_jointly(*parts[0], (scaling.log_temperature, head), kind)
+    report: dict[str, Any] = {"cv_before": cv_loss(*before), "cv_after": cv_loss(*after), "kept": False}
+    if report["cv_after"] >= report["cv_before"]:
+        return scaling, head, report
+    log_t, head = fit_jointly(*parts[2], (scaling.log_temperature, head), kind)
+    return Scaling("temperature", log_t), head, report | {"kept": True, "temperature": float(np.exp(log_t))}

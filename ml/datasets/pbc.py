@@ -14,7 +14,7 @@ import pyarrow as pa
 from PIL import Image
 from pyarrow import csv
 
-from ml.datasets.base import ClassInfo, ImageDataset, datasets_folder
+from ml.datasets.base import PARTITIONS, ClassInfo, ImageDataset, datasets_folder
 from ml.preprocess import Pixels, Preprocessing, fit_normalisation
 from ml.splits import split_partitions
 
@@ -106,11 +106,14 @@ def _swap_into_test(
     return result
 
 
-def load_pbc_nucleus() -> ImageDataset:
+def load_pbc_nucleus(cases: int | None = None) -> ImageDataset:
     """Nucleus shape of 10,298 white cells, of which 1,000 carry a second label by other annotators.
 
     Trained on cells labelled once; the concentration is fitted on the 696 cells labelled twice in the
     source's train and validation parts and tested on the 304 of its test part.
+
+    Args:
+        cases: keep only so many of each partition, for quick looks.
 
     Raises:
         DatasetMissingError: the data set is not on this machine.
@@ -126,6 +129,9 @@ def load_pbc_nucleus() -> ImageDataset:
         np.add.at(counts, (given, np.array([codes.index(a) for a in answers[given]])), 1)
     partition = np.array([{"val": "valid"}.get(s, s) for s in _text(table, "wbcatt_split")[rows]], dtype="U12")
     partition[(second[rows] != "") & (partition != "test")] = "calibration"
+    if cases is not None:
+        kept = np.sort(np.concatenate([np.flatnonzero(partition == name)[:cases] for name in PARTITIONS]))
+        rows, counts, partition = rows[kept], counts[kept], partition[kept]
     pixels = _images(folder, rows)
     files = table.column("file").to_pylist()
     return ImageDataset(

@@ -25,8 +25,9 @@ def calibration_steps(
     found = {"Raw": Calibration(Scaling(), None)}
     found["Raw+α"] = calibrate(logits, features, counts, groups, method="none").calibration
     for step in methods:
-        both = calibrate(logits, features, counts, groups, method=_STEPS[step]).calibration
-        found |= {f"Raw{step}": Calibration(both.scaling, None), f"Raw{step}+α": both}
+        for suffix, alpha in (("", False), ("+α", True)):
+            fitted = calibrate(logits, features, counts, groups, method=_STEPS[step], alpha=alpha)
+            found[f"Raw{step}{suffix}"] = fitted.calibration
     return found
 
 

@@ -173,12 +173,11 @@ class SeedOutputs:
         fitted = self.outputs[kind].rows(valid)
         args = (fitted.logits, fitted.features, counts, names)
         plain = calibrate(*args, method="none", seed=self.seed).calibration
-        scaled = calibrate(*args, method="temperature", seed=self.seed).calibration
         return {
             "": Calibration(Scaling(), None),
             "+α": plain,
-            "+ts": Calibration(scaled.scaling, None),
-            "+ts+α": scaled,
+            "+ts": calibrate(*args, method="temperature", alpha=False, seed=self.seed).calibration,
+            "+ts+α": calibrate(*args, method="temperature", seed=self.seed).calibration,
         }
 
     def _row(self, labels: int, truth: Truth, method: str, distribution: PredictiveDistribution) -> Row:

@@ -6,15 +6,10 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 
-from ml.calibration import (
-    Calibration,
-    ConcentrationHead,
-    FitError,
-    calibrate,
-    concentration_loss,
-    fit_concentration,
-)
+from ml.calibration import Calibration, calibrate
+from ml.concentration import ConcentrationHead, concentration_loss, fit_concentration, joint_loss
 from ml.distributions import DirichletCpe, softmax_probs
+from ml.fitting import FitError
 from ml.scaling import METHODS, Scaling, affine_loss, fit_affine, fit_temperature, scaling_loss, temperature_loss
 
 
@@ -245,3 +240,26 @@ def test_an_ensemble_aware_fit_beats_calibrators_fitted_for_single_members() -> 
     single = calibrate(noisy[0], features, y, groups).calibration
     fresh = [c.apply(noisy, many).log_likelihood(y).mean() for c in (aware, single)]
     assert fresh[0] > fresh[1] + 0.005
+
+
+@pytest.mark.parametrize("ensemble", [False, True])
+def test_gradients_of_the_joint_loss(ensemble: bool) -> None:
+    logits, _, y = members()
+    logits = logits if ensemble else logits[0]
+    a = np.random.default_rng(2).normal(0, 1, logits.shape[:-1])
+    _, by_a, by_t = joint_loss(logits, y, 0.2, a, 0.005)
+    ends = [joint_loss(logits, y, 0.2 + h, a, 0.005)[0] for h in (1e-6, -1e-6)]
+    assert by_t == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-5)
+    step = np.zeros(a.shape)
+    step.flat[3] = 1e-5
+    ends = [joint_loss(logits, y, 0.2, a + sign * step, 0.005)[0] for sign in (1, -1)]
+    assert by_a.flat[3] == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-5, abs=1e-9)
+
+
+def test_temperature_and_concentration_together_explain_labels_better_than_one_after_the_other() -> None:
+    logits, features, y, _ = simulated(6000, labels=5, temperature=1.6, seed=7)
+    found = calibrate(logits, features, y, [str(i) for i in range(6000)])
+    joint = found.report["joint"]
+    assert joint["cv_after"] <= joint["cv_before"] or not joint["kept"]
+    # the truth: T = 1.6, and a that follows the first feature
+    assert found.calibration.scaling.log_temperature == pytest.approx(np.log(1.6), abs=0.04)

@@ -1,0 +1,305 @@
+"""The concentration head (α-calibration, paper §4.2): log concentration a = wᵀg + c from the penultimate features g.
+
+It starts at a = 0, α0 = 1 everywhere. With a leading axis of S ensemble members the loss is that of the members'
+uniform mixture.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import expit, log_softmax
+
+from ml.arrays import FloatArray, IntArray, as_label_counts
+from ml.distributions import dirichlet_multinomial_nll
+from ml.fitting import FitError, minimise
+from ml.scaling import mixture_log_likelihood
+
+#: λ_α of the penalty λ_α/N Σ a² on the log concentration (paper §6.1).
+LOG_CONCENTRATION_PENALTY = 0.005
+#: Candidate ridge penalties on the head's weights for standardised features, chosen on the cv part.
+RIDGE_CANDIDATES = (0.0, 1e-3, 1e-2, 1e-1)
+#: Weaker λ_α, tried after the paper's.
+WEAKER_PENALTIES = (5e-4, 5e-5)
+Normalization = Literal["label", "instance"]
+
+
+@dataclass(frozen=True)
+class ConcentrationHead:
+    """Log concentration a = wᵀg + c of features g.
+
+    Attributes:
+        weight: (D,).
+        bias: c.
+    """
+
+    weight: FloatArray
+    bias: float
+
+    def __call__(self, features: npt.ArrayLike) -> FloatArray:
+        """Log concentration (...,) of features (..., D)."""
+        return np.asarray(np.asarray(features, dtype=np.float64) @ self.weight + self.bias)
+
+
+def concentration_loss(
+    class_probs: FloatArray,
+    label_counts: IntArray,
+    log_concentration: FloatArray,
+    *,
+    penalty: float = LOG_CONCENTRATION_PENALTY,
+    normalization: Normalization = "label",
+) -> tuple[float, FloatArray]:
+    """Penalised Dirichlet-multinomial loss of log concentrations (..., N), and its gradient by them.
+
+    ``label`` (paper eq. 14): −1/Σn Σ log DirMult(y | α0 f) + λ/N Σ a². ``instance`` (the authors' code):
+    1/N Σ (n_i/n̄) NLL_i + λ/N Σ a², in which λ acts n̄ times weaker. With a leading member axis DirMult is the
+    uniform mixture of the members' and the penalty their mean.
+
+    Raises:
+        ValueError: an unknown normalization.
+    """
+    totals = label_counts.sum(axis=1)
+    member_nll, slope = _sequence_nll(class_probs, label_counts, log_concentration)
+    likelihood, share = mixture_log_likelihood(-member_nll)
+    if normalization == "label":
+        weight = np.full(len(totals), 1.0 / max(totals.sum(), 1))
+    elif normalization == "instance":
+        weight = totals / max(totals.mean(), 1e-300) / len(totals)
+    else:
+        raise ValueError(f"normalization must be 'label' or 'instance', got {normalization!r}")
+    value = -weight @ likelihood + penalty * (log_concentration**2).mean()
+    return float(value), weight * share * slope + 2 * penalty * log_concentration / log_concentration.size
+
+
+def _sequence_nll(
+    class_probs: FloatArray, label_counts: IntArray, log_concentration: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Dirichlet-multinomial negative log-likelihoods (..., N) and their derivatives by a."""
+    totals = label_counts.sum(axis=1)
+    with np.errstate(divide="ignore"):
+        logs = np.log(class_probs)
+    slope = np.zeros(log_concentration.shape)
+    for step in range(1, int(totals.max(initial=0))):
+        offset = np.log(step) - log_concentration
+        slope -= np.where(totals > step, expit(offset), 0.0)
+        # only cells with a further label of the same class matter: few, so pick them
+        rows, columns = np.nonzero(label_counts > step)
+        if rows.size:
+            log_f = logs[..., rows, columns]
+            # −∞ − (−∞) where f is zero: such a term does not depend on a in the limit
+            cells: Any = (..., rows)
+            np.add.at(slope, cells, expit(offset[cells] - np.where(np.isfinite(log_f), log_f, -1e300)))
+    return dirichlet_multinomial_nll(label_counts, logs, log_concentration), slope
+
+
+def fit_concentration(
+    features: npt.ArrayLike,
+    class_probs: npt.ArrayLike,
+    label_counts: npt.ArrayLike,
+    *,
+    penalty: float = LOG_CONCENTRATION_PENALTY,
+    ridge: float | None = 0.0,
+    normalization: Normalization = "label",
+) -> tuple[ConcentrationHead, int]:
+    """Fit the concentration head, starting from α0 = 1 everywhere.
+
+    Args:
+        features: (N, D) or (S, N, D), standardised inside, which leaves the model unchanged.
+        class_probs: (N, K) or (S, N, K) calibrated class probabilities.
+        label_counts: (N, K); cases with one label carry no information on a.
+        penalty: λ_α.
+        ridge: penalty ρ/2 |w|² on the weights of standardised features; None for a constant head, w = 0.
+        normalization: as in ``concentration_loss``.
+
+    Returns:
+        The head and the number of iterations.
+
+    Raises:
+        FitError: no case has two labels, or no convergence.
+    """
+    counts, probs = as_label_counts(label_counts), np.asarray(class_probs, dtype=np.float64)
+    if not (counts.sum(axis=1) >= 2).any():
+        raise FitError("the concentration cannot be fitted: no case has two labels, and one says nothing about it")
+    table = _Design.of(np.asarray(features, dtype=np.float64), ridge)
+    members = probs.shape[:-1]
+
+    def objective(x: FloatArray) -> tuple[float, FloatArray]:
+        a = (table.design @ x[:-1] + x[-1]).reshape(members)
+        value, by_a = concentration_loss(probs, counts, a, penalty=penalty, normalization=normalization)
+        shrink, slope = ridge or 0.0, by_a.ravel()
+        gradient = np.append(table.design.T @ slope + shrink * x[:-1], slope.sum())
+        return value + 0.5 * shrink * float(x[:-1] @ x[:-1]), gradient
+
+    found, iterations = minimise(objective, np.zeros(table.design.shape[1] + 1), "concentration head")
+    return table.head(found), iterations
+
+
+@dataclass(frozen=True)
+class _Design:
+    """Standardised features (M, D) with what undoes it; no column for a constant head."""
+
+    design: FloatArray
+    centre: FloatArray
+    spread: FloatArray
+
+    @classmethod
+    def of(cls, features: FloatArray, ridge: float | None) -> "_Design":
+        raw = features.reshape(-1, features.shape[-1])
+        centre, spread = raw.mean(axis=0), raw.std(axis=0)
+        spread = np.where(spread > 1e-12 * np.maximum(1.0, np.abs(centre)), spread, 1.0)
+        design = (raw - centre) / spread
+        return cls(design if ridge is not None else design[:, :0], centre, spread)
+
+    def head(self, x: FloatArray) -> ConcentrationHead:
+        """Head of the raw features for weights and bias of the standardised ones."""
+        weight = x[:-1] / self.spread if self.design.shape[1] else np.zeros(len(self.centre))
+        return ConcentrationHead(weight, float(x[-1] - weight @ self.centre))
+
+    def parameters(self, head: ConcentrationHead) -> FloatArray:
+        """The opposite of ``head``."""
+        weight = head.weight * self.spread if self.design.shape[1] else np.empty(0)
+        return np.append(weight, head.bias + head.weight @ self.centre)
+
+
+def joint_loss(
+    logits: FloatArray, label_counts: IntArray, log_temperature: float, log_concentration: FloatArray, penalty: float
+) -> tuple[float, FloatArray, float]:
+    """``concentration_loss`` of softmax(u / T), and its gradients by a and by log T.
+
+    Args:
+        logits: (N, K), or (S, N, K) of an ensemble.
+        label_counts: (N, K).
+        log_temperature: log T.
+        log_concentration: (N,) or (S, N).
+        penalty: λ_α.
+    """
+    scaled = logits * np.exp(-log_temperature)
+    logs = log_softmax(scaled, axis=-1)
+    probs = np.exp(logs)
+    value, slope = concentration_loss(probs, label_counts, log_concentration, penalty=penalty)
+    # −∂NLL/∂ln f_k = 1{y_k ≥ 1} + Σ_{l<y_k} σ(ln f_k − ln l + a)
+    rate = np.broadcast_to(label_counts >= 1, logs.shape).astype(np.float64)
+    for step in range(1, int(label_counts.max(initial=0))):
+        more: Any = (..., *np.nonzero(label_counts > step))
+        rows: Any = more[:2]
+        rate[more] += expit(logs[more] - np.log(step) + log_concentration[rows])
+    by_t = (rate * scaled).sum(axis=-1) - rate.sum(axis=-1) * (probs * scaled).sum(axis=-1)
+    share = mixture_log_likelihood(-dirichlet_multinomial_nll(label_counts, logs, log_concentration))[1]
+    return value, slope, float((share * by_t).sum() / label_counts.sum())
+
+
+def fit_jointly(
+    logits: FloatArray,
+    features: FloatArray,
+    label_counts: IntArray,
+    start: tuple[float, ConcentrationHead],
+    kind: "HeadKind",
+    *,
+    temperature_fixed: bool = False,
+) -> tuple[float, ConcentrationHead]:
+    """Fit temperature and concentration head together, on the one likelihood that both belong to.
+
+    Args:
+        logits: (N, K), or (S, N, K) of an ensemble.
+        features: (N, D), or (S, N, D).
+        label_counts: (N, K).
+        start: log T and head that were fitted one after the other.
+        kind: ridge and penalty of the head.
+        temperature_fixed: fit the head only.
+
+    Returns:
+        log T and head.
+
+    Raises:
+        FitError: no convergence.
+    """
+    table = _Design.of(features, kind.ridge)
+    shrink = kind.ridge or 0.0
+
+    def objective(x: FloatArray) -> tuple[float, FloatArray]:
+        a = (table.design @ x[:-2] + x[-2]).reshape(logits.shape[:-1])
+        value, by_a, by_t = joint_loss(logits, label_counts, float(x[-1]), a, kind.penalty)
+        slope = by_a.ravel()
+        by_t = 0.0 if temperature_fixed else by_t
+        gradient = np.concatenate([table.design.T @ slope + shrink * x[:-2], [slope.sum(), by_t]])
+        return value + 0.5 * shrink * float(x[:-2] @ x[:-2]), gradient
+
+    found, _ = minimise(objective, np.append(table.parameters(start[1]), start[0]), "temperature and concentration")
+    return float(found[-1]), table.head(found[:-1])
+
+
+@dataclass(frozen=True)
+class HeadKind:
+    """A kind of concentration head: ridge ρ (None for a constant head) and penalty λ_α."""
+
+    ridge: float | None
+    penalty: float
+
+    def __str__(self) -> str:
+        kind = "constant" if self.ridge is None else f"ridge {self.ridge:g}"
+        return kind if self.penalty == LOG_CONCENTRATION_PENALTY else f"{kind}, penalty {self.penalty:g}"
+
+
+def choose_head(
+    features: FloatArray,
+    probs: FloatArray,
+    counts: IntArray,
+    fit: npt.NDArray[np.bool_],
+    cv: npt.NDArray[np.bool_],
+) -> tuple[ConcentrationHead, HeadKind | None, dict[str, Any]]:
+    """Candidates from the free head to a constant one; the best on the cv part is refitted, a = 0 if none helps.
+
+    The paper's λ_α pulls α0 towards 1, which is far too small where predictions are nearly right; weaker
+    penalties are tried for the best ridge and for a constant head.
+
+    Raises:
+        FitError: no candidate converged.
+    """
+    losses: dict[str, float | None] = {}
+
+    def try_candidate(candidate: HeadKind) -> float:
+        try:
+            head = _fitted(candidate, features, probs, counts, fit)
+        except FitError:  # with few cases for many features the free head has no well-defined optimum
+            losses[str(candidate)] = None
+            return np.inf
+        a = head(features[..., cv, :])
+        loss = concentration_loss(probs[..., cv, :], counts[cv], a, penalty=0.0)[0]
+        losses[str(candidate)] = loss
+        return loss
+
+    start = ConcentrationHead(np.zeros(features.shape[-1]), 0.0)
+    before = concentration_loss(probs[..., cv, :], counts[cv], start(features[..., cv, :]), penalty=0.0)[0]
+    tried = {HeadKind(ridge, LOG_CONCENTRATION_PENALTY): np.inf for ridge in (*RIDGE_CANDIDATES, None)}
+    tried = {candidate: try_candidate(candidate) for candidate in tried}
+    ridges = {min(tried, key=lambda one: tried[one]).ridge, None}
+    weaker = [HeadKind(ridge, penalty) for ridge in ridges for penalty in WEAKER_PENALTIES]
+    tried |= {candidate: try_candidate(candidate) for candidate in weaker}
+    if not np.isfinite(list(tried.values())).any():
+        raise FitError("no fit of the concentration head converged")
+    best = min(tried, key=lambda one: tried[one])
+    report = {"cv_before": before, "cv_after": min(before, tried[best]), "candidates": losses}
+    if tried[best] >= before:
+        return start, None, report | {"chosen": "start"}
+    try:
+        head = _fitted(best, features, probs, counts, fit | cv)
+    except FitError:  # it did converge on the fit part
+        head = _fitted(best, features, probs, counts, fit)
+    return head, best, report | {"chosen": str(best)}
+
+
+def _fitted(
+    candidate: HeadKind,
+    features: FloatArray,
+    probs: FloatArray,
+    counts: IntArray,
+    rows: npt.NDArray[np.bool_],
+) -> ConcentrationHead:
+    return fit_concentration(
+        features[..., rows, :],
+        probs[..., rows, :],
+        counts[rows],
+        ridge=candidate.ridge,
+        penalty=candidate.penalty,
+    )[0]

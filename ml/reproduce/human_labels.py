@@ -1,0 +1,135 @@
+"""Real human labels: trained on one or three a photograph (CIFAR-10N), tested on about 51 (CIFAR-10H).
+
+What the paper does with its private data (MDS-1 and MDS-full). Because the test photographs carry 51 labels each,
+estimates from two, three or five of them can be compared with the answer from all.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from ml.arrays import IntArray
+from ml.datasets.cifar import load_cifar10h
+from ml.distributions import PredictiveDistribution
+from ml.metrics import evaluate
+from ml.plots import reliability_diagram
+from ml.reproduce.scoring import calibration_steps, markdown, scored_rows, triage_rows
+from ml.reproduce.setting import Reproduction, Setting
+from ml.result_plots import thinning_chart, triage_chart
+from ml.run_folder import CachedOutputs, RunFolder, TrainConfig
+from ml.train import choose_device, choose_precision, train
+
+TRAIN_LABELS = (1, 3)
+THINNED = (2, 3, 5)
+QUICK_CASES = 500
+COMPARED = ("EL", "EL_plugin", "CL", "CL_plugin", "CL_D", "CL_D_plugin")
+METHODS = ("+ts", "+vector", "+matrix")
+
+
+def _config(setting: Setting, seed: int, labels: int, precision: str) -> TrainConfig:
+    network = setting.network or ("compact" if setting.quick else "vgg16")
+    epochs = 1 if setting.quick else (20 if network == "compact" else 100)
+    return TrainConfig(
+        data="cifar10h",
+        data_options={"train_labels": labels, "seed": seed} | ({"cases": QUICK_CASES} if setting.quick else {}),
+        network=network,
+        epochs=epochs,
+        batch_size=128,
+        learning_rate=2e-3 if network == "compact" else 1e-3,
+        warmup_epochs=1 if network == "compact" else 5,
+        decay_epochs=(int(epochs * 0.6), int(epochs * 0.85)),
+        patience=epochs,
+        seed=seed,
+        precision=precision,
+        compiled=False,
+        backbone_weights=None,
+    )
+
+
+def _outputs(setting: Setting, seed: int, labels: int) -> CachedOutputs:
+    device = choose_device(setting.device)
+    config = _config(setting, seed, labels, choose_precision("auto", device))
+    folder = RunFolder(setting.out / f"labels-{labels}_seed-{seed}")
+
+    def training(report: Any) -> None:
+        done = report.epoch * report.steps + report.step
+        setting.observer(f"seed {seed}, {labels} label(s): training", done, config.epochs * report.steps)
+
+    if not folder.finished:
+        train(load_cifar10h(**config.data_options), config, folder, device=device, observer=training)
+    return folder.read_outputs()
+
+
+def thin(counts: IntArray, n_labels: int, seed: int) -> IntArray:
+    """Keep so many labels (N, K) of each case, drawn without replacement."""
+    rng = np.random.default_rng(seed)
+    return np.stack([rng.multivariate_hypergeometric(row, n_labels) for row in counts]).astype(np.int64)
+
+
+def _thinning_rows(test: CachedOutputs, distribution: PredictiveDistribution, seed: int) -> list[dict[str, Any]]:
+    full = evaluate(test.label_counts, distribution.class_probs, distribution.disagreement_probs)["metrics"]
+    rows = []
+    for labels in THINNED:
+        counts = thin(test.label_counts, labels, seed)
+        found = evaluate(counts, distribution.class_probs, distribution.disagreement_probs)["metrics"]
+        for name in COMPARED:
+            metric = name.removesuffix("_plugin")
+            rows.append(
+                {
+                    "metric": metric,
+                    "estimator": "plug-in" if name != metric else "debiased",
+                    "labels": labels,
+                    "full": full[metric]["value"],
+                    **{key: found[name][key] for key in ("value", "low", "high", "se")},
+                }
+            )
+    return rows
+
+
+def _thinning_table(rows: list[dict[str, Any]]) -> str:
+    lines = ["| metric | from all labels | estimator | " + " | ".join(f"n = {n}" for n in THINNED) + " |"]
+    lines.append("|---" * (3 + len(THINNED)) + "|")
+    for metric, estimator in dict.fromkeys((row["metric"], row["estimator"]) for row in rows):
+        some = [row for row in rows if (row["metric"], row["estimator"]) == (metric, estimator)]
+        cells = [f"{row['value']:.4f} ± {row['se']:.4f}" for row in some]
+        lines.append(f"| {metric} | {some[0]['full']:.4f} | {estimator} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def reproduce(setting: Setting) -> Reproduction:
+    """Train with one and with three labels, calibrate on three, test on all."""
+    rows: list[dict[str, Any]] = []
+    thinning: list[dict[str, Any]] = []
+    sections, charts = [], {}
+    for labels in TRAIN_LABELS:
+        for seed in setting.seeds:
+            outputs = _outputs(setting, seed, labels)
+            valid, test = (outputs.take(outputs.partition == part) for part in ("valid", "test"))
+            steps = calibration_steps(
+                valid.logits, valid.features, valid.label_counts, valid.groups.tolist(), methods=METHODS
+            )
+            found = {method: one.apply(test.logits, test.features) for method, one in steps.items()}
+            scored = [
+                row | {"train_labels": labels, "seed": seed} for row in scored_rows(test.label_counts, found, None)
+            ]
+            rows += scored
+            sections.append(f"## {labels} label(s) a training photograph, seed {seed}\n\n{markdown(scored)}")
+            best = found["Raw+ts+α"]
+            if labels == TRAIN_LABELS[-1] and not thinning:
+                thinning = _thinning_rows(test, best, seed)
+                document = evaluate(test.label_counts, best.class_probs, best.disagreement_probs)
+                charts = {
+                    "thinning": thinning_chart(thinning),
+                    "triage": triage_chart(triage_rows(test.label_counts, best, None)),
+                    "reliability_disagreement": reliability_diagram(
+                        document["disagreement_bins"], title="Raw+ts+α: disagreement", what="disagreement"
+                    ),
+                }
+    text = "\n\n".join([*sections, "## Few labels against all of them (Raw+ts+α)", _thinning_table(thinning)])
+    return Reproduction(
+        what="CIFAR-10N → CIFAR-10H: real human labels",
+        rows=rows,
+        text=text,
+        charts=charts,
+        further={"thinning": thinning, "network": _config(setting, 0, 3, "float32").network},
+    )
