@@ -6,12 +6,8 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
+from ml.augmented_views import COLOUR_GAIN, COLOUR_OFFSET, UPRIGHT_SHIFT, UPRIGHT_TURN, UPRIGHT_ZOOM
 from ml.datasets.base import Orientation
-
-#: Largest turn (degrees), shift (share of the side), and change of scale of upright images.
-UPRIGHT_TURN, UPRIGHT_SHIFT, UPRIGHT_ZOOM = 20.0, 5 / 32, 0.2
-#: Standard deviation of gain and offset per channel, in units of the normalised input.
-COLOUR_GAIN, COLOUR_OFFSET = 0.08, 0.10
 
 
 def augment(images: Tensor, orientation: Orientation, generator: Generator) -> Tensor:

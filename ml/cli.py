@@ -204,12 +204,14 @@ def export(
 def predict(
     release: Annotated[Path, typer.Argument(help="Release folder.")],
     images: Annotated[list[Path], typer.Argument(help="PNG, JPEG or TIFF files.")],
+    tta: Annotated[int | None, typer.Option(min=1, help="Augmented views an image, usually 20.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the views.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Predict images with a release."""
     from ml.score import predict_files
 
-    rows = predict_files(release, images)
+    rows = predict_files(release, images, tta=tta, seed=seed)
     lines = []
     for row in rows:
         leader = max(row["class_probs"], key=row["class_probs"].get)
@@ -226,6 +228,8 @@ def score(
     release: Annotated[Path, typer.Argument(help="Release folder.")],
     images: Annotated[Path, typer.Option(help="Folder of images, or a table with columns case_id and file.")],
     out: Annotated[Path, typer.Option(help="PREDICTIONS table to write, .csv or .parquet.")],
+    tta: Annotated[int | None, typer.Option(min=1, help="Augmented views an image, usually 20.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the views.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Predict many images into a table."""
@@ -237,7 +241,11 @@ def score(
     console = Console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("predicting", total=None)
-        count = score_images(release, images, out, lambda done, total: bar.update(task, completed=done, total=total))
+
+        def observe(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        count = score_images(release, images, out, observe, tta=tta, seed=seed)
     emit({"n_cases": count, "predictions": str(out)}, as_json, f"{count:,} predictions in {out}")
 
 

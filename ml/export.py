@@ -203,6 +203,7 @@ def _card(name: str, config: dict[str, Any], report: dict[str, Any], parity: dic
         "name": name,
         "classes": data["classes"],
         "preprocessing": data["preprocessing"],
+        "orientation": data.get("orientation", "fixed"),
         "network": config["train"]["network"],
         "seed": config["train"]["seed"],
         "data": {key: data[key] for key in ("name", "source", "partitions", "split_by")},

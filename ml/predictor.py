@@ -9,6 +9,7 @@ import onnxruntime
 from PIL import Image
 
 from ml.artifact import Release, ReleaseError
+from ml.augmented_views import views
 from ml.distributions import PredictiveDistribution
 
 #: Images a run of the network at most, in predictions of many images.
@@ -75,6 +76,33 @@ class Predictor:
         """Logits (N, K) and features (N, D) of network inputs (N, C, H, W)."""
         logits, features = self.session.run(["logits", "features"], {"image": inputs})
         return np.asarray(logits, dtype=np.float32), np.asarray(features, dtype=np.float32)
+
+    def predict_augmented(
+        self, images: Sequence[Image.Image], *, samples: int, seed: int = 0
+    ) -> PredictiveDistribution:
+        """Predict decoded images by an ensemble of augmented views, each through the release's calibration.
+
+        Args:
+            images: decoded.
+            samples: views an image; the network runs once for each.
+            seed: of the views.
+
+        Raises:
+            ValueError: no image, or a release whose images must not be turned or that is an ensemble already.
+        """
+        if not images:
+            raise ValueError("no image to predict")
+        if self.release.head is not None:
+            raise ValueError("this release is a Monte-Carlo dropout ensemble already: leave --tta out")
+        orientation = self.release.card.get("orientation", "fixed")
+        parts = []
+        for start in range(0, len(images), BATCH):
+            batch = np.stack([self.release.preprocessing(image) for image in images[start : start + BATCH]])
+            seen = views(batch, orientation, samples=samples, seed=seed)
+            parts.append([self.run(view) for view in seen])
+        members = [[np.concatenate(column) for column in zip(*part, strict=True)] for part in zip(*parts, strict=True)]
+        logits, features = (np.stack([member[index] for member in members]) for index in (0, 1))
+        return self.release.calibration.apply(logits, features)
 
     def predict(self, images: Sequence[Image.Image]) -> Prediction:
         """Predict decoded images.

@@ -8,8 +8,8 @@ import numpy as np
 from PIL import Image
 
 from ml.artifact import read_release
-from ml.distributions import DirichletCpe, has_concentration
-from ml.predictor import BATCH, Prediction, Predictor
+from ml.distributions import DirichletCpe, PredictiveDistribution, has_concentration
+from ml.predictor import BATCH, Predictor
 from ml.preprocess import ImageRejectedError, decode_image
 from ml.tables import TableError, fail_at, read_table, text_column, write_table
 
@@ -23,12 +23,20 @@ def _decode_file(path: Path) -> Image.Image:
         raise ValueError(f"{path}: {exc}") from exc
 
 
-def predict_files(release: Path, paths: list[Path]) -> list[dict[str, Any]]:
+def _predict(predictor: Predictor, images: list[Image.Image], tta: int | None, seed: int) -> PredictiveDistribution:
+    if tta is None:
+        return predictor.predict(images).distribution
+    return predictor.predict_augmented(images, samples=tta, seed=seed)
+
+
+def predict_files(release: Path, paths: list[Path], *, tta: int | None = None, seed: int = 0) -> list[dict[str, Any]]:
     """Predict image files, one document a file.
 
     Args:
         release: release folder.
         paths: image files.
+        tta: augmented views an image, None for the image itself.
+        seed: of the views.
 
     Returns:
         Documents with image, class_probs, log_concentration, disagreement_prob, disagreement_calibrated.
@@ -39,7 +47,7 @@ def predict_files(release: Path, paths: list[Path]) -> list[dict[str, Any]]:
     predictor = Predictor(read_release(release))
     rows = []
     for path in paths:
-        distribution = predictor.predict([_decode_file(path)]).distribution
+        distribution = _predict(predictor, [_decode_file(path)], tta, seed)
         a = distribution.log_concentration if isinstance(distribution, DirichletCpe) else None
         rows.append(
             {
@@ -53,9 +61,10 @@ def predict_files(release: Path, paths: list[Path]) -> list[dict[str, Any]]:
     return rows
 
 
-def prediction_columns(case_ids: list[str], classes: tuple[str, ...], prediction: Prediction) -> dict[str, Any]:
+def prediction_columns(
+    case_ids: list[str], classes: tuple[str, ...], distribution: PredictiveDistribution
+) -> dict[str, Any]:
     """Columns of a PREDICTIONS table."""
-    distribution = prediction.distribution
     columns: dict[str, Any] = {"case_id": case_ids}
     columns |= {f"prob:{name}": distribution.class_probs[:, k] for k, name in enumerate(classes)}
     if isinstance(distribution, DirichletCpe):
@@ -80,7 +89,13 @@ def _listed_images(images: Path) -> tuple[list[str], list[Path]]:
 
 
 def score_images(
-    release: Path, images: Path, out: Path, observer: Callable[[int, int], None] = lambda done, total: None
+    release: Path,
+    images: Path,
+    out: Path,
+    observer: Callable[[int, int], None] = lambda done, total: None,
+    *,
+    tta: int | None = None,
+    seed: int = 0,
 ) -> int:
     """Predict a folder of images, or a manifest with columns case_id and file, into a PREDICTIONS table.
 
@@ -89,6 +104,8 @@ def score_images(
         images: folder, or manifest whose files are relative to it.
         out: table to write.
         observer: called with images done and in all.
+        tta: augmented views an image, None for the image itself.
+        seed: of the views.
 
     Returns:
         The number of predictions.
@@ -103,9 +120,9 @@ def score_images(
     case_ids, paths = _listed_images(images)
     parts = []
     for start in range(0, len(paths), BATCH):
-        prediction = predictor.predict([_decode_file(path) for path in paths[start : start + BATCH]])
+        distribution = _predict(predictor, [_decode_file(path) for path in paths[start : start + BATCH]], tta, seed)
         batch = case_ids[start : start + BATCH]
-        parts.append(prediction_columns(batch, predictor.release.classes, prediction))
+        parts.append(prediction_columns(batch, predictor.release.classes, distribution))
         observer(start + len(batch), len(paths))
     write_table({name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, out)
     return len(paths)

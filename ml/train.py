@@ -308,6 +308,7 @@ def describe(dataset: ImageDataset) -> dict[str, Any]:
         "name": dataset.name,
         "classes": [vars(info) for info in dataset.classes],
         "preprocessing": dataset.preprocessing.to_dict(),
+        "orientation": dataset.orientation,
         "partitions": {str(n): int(c) for n, c in zip(*np.unique(dataset.partition, return_counts=True), strict=True)},
         "calibration_partition": dataset.calibration_partition,
         "split_by": "case" if dataset.patients is None else "patient",

@@ -15,7 +15,7 @@ from app import audit
 from app.auth.principal import Principal
 from app.cases import queries
 from app.cases.schemas import CaseIn, CaseOut, CasesOut
-from app.cases.stored import stored_prediction
+from app.cases.stored import members_bytes, stored_prediction
 from app.context import Context
 from app.errors import BrokenImage, Invalid, OtherImage, TooLarge, UnsupportedImage
 from app.inference import Served
@@ -63,7 +63,7 @@ def prediction_out(
         class_probs=dict(zip(classes, summary.class_probs, strict=True)),
         log_concentration=summary.log_concentration,
         disagreement_prob=summary.disagreement_prob,
-        disagreement_calibrated=summary.log_concentration is not None,
+        disagreement_calibrated=summary.disagreement_calibrated,
         class_intervals=None if intervals is None else dict(zip(classes, intervals, strict=True)),
         triage=TriageOut(**vars(triage(distribution, policy))),
         image_sha256=image_sha256,
@@ -159,6 +159,7 @@ def _prediction_row(case_id: uuid.UUID, new: NewCase) -> CasePrediction:
         class_probs=[float(p) for p in distribution.class_probs[0]],
         log_concentration=a,
         disagreement_prob=float(distribution.disagreement_probs[0]),
+        members=members_bytes(distribution),
     )
 
 

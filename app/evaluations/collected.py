@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy.orm import Session
 
+from app.cases.stored import stored_prediction
 from app.evaluations.queries import Predicted, evaluation_labels, predicted_cases
 from ml.arrays import FloatArray, IntArray
 from ml.distributions import DirichletCpe, PointCpe
@@ -85,7 +86,10 @@ def collect(
 
 def _disagreement(predicted: list[Predicted], probs: FloatArray) -> FloatArray:
     """DPEs computed anew from what is stored, so that they are those of the library to the last bit."""
-    a = [one.prediction.log_concentration for one in predicted]
-    if not predicted or any(value is None for value in a):
+    rows = [one.prediction for one in predicted]
+    if any(row.members is not None for row in rows):
+        return np.array([stored_prediction(row).disagreement_probs[0] for row in rows], dtype=np.float64)
+    a = [row.log_concentration for row in rows]
+    if not rows or any(value is None for value in a):
         return PointCpe(probs).disagreement_probs
     return DirichletCpe(probs, np.array(a, dtype=np.float64)).disagreement_probs

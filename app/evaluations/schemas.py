@@ -17,6 +17,8 @@ class MetricOut(Out):
     ess: float | None
     clipped: bool
     singleton_mass: float
+    horvitz_thompson: float | None
+    largest_weight: float | None
 
 
 class BinOut(Out):
@@ -27,6 +29,8 @@ class BinOut(Out):
     n: int
     mean_prob: float | None
     mean_freq: float | None
+    freq_low: float | None
+    freq_high: float | None
 
 
 class MetricsOut(Out):
@@ -41,5 +45,6 @@ class MetricsOut(Out):
     debias: str
     metrics: dict[str, MetricOut]
     classes: list[dict[str, Any]]
+    class_bins: list[BinOut]
     disagreement_bins: list[BinOut]
     warnings: list[str]

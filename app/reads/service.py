@@ -19,6 +19,7 @@ from app.releases.queries import class_codes, existing_release
 from app.schemas import PosteriorOut
 from app.tables import Annotator, Label, new_id, now
 from app.triage import summarise
+from ml.distributions import has_concentration
 
 
 def _annotator_of(session: Session, principal: Principal, body: LabelIn) -> tuple[Annotator, bool]:
@@ -130,14 +131,17 @@ def posterior(
     for active in queries.labels_of_case(session, case_id):
         if active.label.blind and active.annotator != exclude_annotator and active.label.class_code in classes:
             counts[0, classes.index(active.label.class_code)] += 1
-    summary = summarise(stored_prediction(prediction).posterior(counts), context.policy.target_error)
+    prior = stored_prediction(prediction)
+    # without a concentration it is unknown how much a label weighs, and the posterior stays the prior
+    posterior = prior.posterior(counts) if has_concentration(prior) else prior
+    summary = summarise(posterior, context.policy.target_error)
     intervals = summary.class_intervals
     return PosteriorOut(
         release=str(prediction.release_id),
         class_probs=dict(zip(classes, summary.class_probs, strict=True)),
         log_concentration=summary.log_concentration,
         disagreement_prob=summary.disagreement_prob,
-        disagreement_calibrated=summary.log_concentration is not None,
+        disagreement_calibrated=summary.disagreement_calibrated,
         class_intervals=None if intervals is None else dict(zip(classes, intervals, strict=True)),
         n_labels=int(counts.sum()),
         label_counts=dict(zip(classes, counts[0].tolist(), strict=True)),

@@ -1,0 +1,165 @@
+"""Monte-Carlo dropout releases and test-time augmentation: seeded, batched, and equal to the network's own layers."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from ml.artifact import ReleaseError, read_release
+from ml.augmented_views import views
+from ml.calibrate import calibrate_run
+from ml.datasets.cells import simulate_cell
+from ml.distributions import DirichletMixtureCpe, EnsembleCpe, has_concentration
+from ml.dropout_head import DropoutHead
+from ml.export import ParityError, _check_head, export_run
+from ml.networks import build_network
+from ml.predictor import Predictor
+from ml.run_folder import RunFolder
+from ml.score import predict_files, score_images
+from ml.tables import read_predictions
+from tests.support.images import encode
+
+
+@pytest.fixture(scope="module")
+def dropout_release(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = RunFolder(tmp_path_factory.mktemp("ensemble") / "run")
+    shutil.copytree(trained_run, run.path)
+    report = calibrate_run(run, method="temperature", alpha=True, mc_dropout=6, seed=1)
+    assert report["mc_dropout"] == {"samples": 6, "seed": 1}
+    return export_run(run, run.path.parent / "release").path
+
+
+@pytest.fixture
+def cells() -> list[Image.Image]:
+    return [Image.fromarray(simulate_cell(index, seed=5, size=48).pixels) for index in range(7)]
+
+
+@pytest.mark.parametrize("name", ["compact", "cnn3", "vgg16"])
+def test_the_numpy_head_is_the_networks_head(name: str) -> None:
+    torch.manual_seed(0)
+    channels, side = (1, 28) if name == "cnn3" else (3, 32)
+    network = build_network(name, channels, 5).eval()
+    layers = [(p, one.weight.detach().numpy(), one.bias.detach().numpy()) for p, one in network.head_layers()]
+    with torch.inference_mode():
+        pooled = network.pooled(torch.randn(4, channels, side, side))
+        logits, features = network.apply_head(pooled)
+    head = DropoutHead.draw(layers, samples=9, seed=3)
+    plain_logits, plain_features = head.without_dropout()(pooled.numpy())
+    np.testing.assert_allclose(plain_logits[0], logits, atol=1e-5)
+    np.testing.assert_allclose(plain_features[0], features, atol=1e-5)
+    member_logits, member_features = head(pooled.numpy())
+    assert member_logits.shape == (9, 4, 5)
+    # one member by torch, with the same masks
+    hidden = pooled
+    for index, ((_, layer), drawn) in enumerate(zip(network.head_layers(), head.layers, strict=True)):
+        if index == len(layers) - 1:
+            np.testing.assert_allclose(member_features[2], hidden.detach().numpy(), atol=1e-5)
+        hidden = layer(hidden * torch.from_numpy(drawn.mask[2]))
+        hidden = torch.relu(hidden) if index < len(layers) - 1 else hidden
+    np.testing.assert_allclose(member_logits[2], hidden.detach().numpy(), atol=1e-4)
+
+
+def test_masks_follow_the_seed_and_drop_the_asked_share() -> None:
+    weight, bias = np.ones((3, 2000), np.float32), np.zeros(3, np.float32)
+    one, same, other = (DropoutHead.draw([(0.3, weight, bias)], samples=20, seed=s) for s in (1, 1, 2))
+    assert one.to_bytes() == same.to_bytes()
+    assert one.to_bytes() != other.to_bytes()
+    assert (one.layers[0].mask == 0).mean() == pytest.approx(0.3, abs=0.01)
+    assert one.layers[0].mask.max() == pytest.approx(1 / 0.7)
+    back = DropoutHead.from_bytes(one.to_bytes())
+    pooled = np.random.default_rng(0).normal(size=(2, 2000)).astype(np.float32)
+    np.testing.assert_array_equal(back(pooled)[0], one(pooled)[0])
+
+
+def test_a_dropout_release_gives_a_mixture_that_does_not_depend_on_the_batch(
+    dropout_release: Path, cells: list[Image.Image]
+) -> None:
+    predictor = Predictor(read_release(dropout_release))
+    together = predictor.predict(cells).distribution
+    assert isinstance(together, DirichletMixtureCpe)
+    assert together.member_class_probs.shape == (6, 7, 8)
+    alone = predictor.predict(cells[3:4]).distribution
+    assert isinstance(alone, DirichletMixtureCpe)
+    np.testing.assert_allclose(alone.member_class_probs[:, 0], together.member_class_probs[:, 3], atol=1e-5)
+    assert np.ptp(together.member_class_probs, axis=0).max() > 0.01  # the members do differ
+    assert "samples of the network's head" in (dropout_release / "README.md").read_text()
+
+
+def test_calibrating_without_dropout_again_removes_the_head(trained_run: Path, tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "run")
+    shutil.copytree(trained_run, run.path)
+    calibrate_run(run, method="none", alpha=False, mc_dropout=3)
+    assert run.dropout_head.is_file()
+    release = export_run(run, tmp_path / "points")
+    assert release.card["disagreement_calibrated"] is False
+    image = Image.fromarray(simulate_cell(0, seed=5, size=48).pixels)
+    assert isinstance(Predictor(release).predict([image]).distribution, EnsembleCpe)
+    with pytest.raises(ValueError, match="fused"):
+        export_run(run, tmp_path / "fused", fused=True)
+    calibrate_run(run, method="none", alpha=False)
+    assert not run.dropout_head.exists()
+
+
+def test_a_head_that_does_not_belong_is_refused(dropout_release: Path, tmp_path: Path) -> None:
+    wrong = DropoutHead.draw([(0.3, np.ones((8, 128), np.float32), np.zeros(8, np.float32))], samples=2)
+    files = {
+        "network.onnx": (dropout_release / "network.onnx").read_bytes(),
+        "head.safetensors": wrong.to_bytes(),
+    }
+    with pytest.raises(ParityError, match="head"):
+        _check_head(files, np.random.default_rng(0).normal(size=(2, 3, 48, 48)).astype(np.float32))
+    copy = tmp_path / "release"
+    shutil.copytree(dropout_release, copy)
+    (copy / "head.safetensors").write_bytes(wrong.to_bytes())
+    with pytest.raises(ReleaseError, match="sha256"):
+        read_release(copy)
+    for broken in (b"", b"nonsense", b"\x00" * 20):
+        with pytest.raises(ValueError, match="head"):
+            DropoutHead.from_bytes(broken)
+
+
+@pytest.mark.parametrize("orientation", ["any", "upright"])
+def test_views_are_the_same_for_every_image_and_follow_the_seed(orientation: str) -> None:
+    inputs = np.random.default_rng(0).normal(size=(3, 3, 16, 16)).astype(np.float32)
+    seen = views(inputs, orientation, samples=10, seed=4)  # type: ignore[arg-type]
+    assert seen.shape == (10, 3, 3, 16, 16)
+    np.testing.assert_array_equal(seen[:, 1:2], views(inputs[1:2], orientation, samples=10, seed=4))  # type: ignore[arg-type]
+    assert not np.array_equal(seen, views(inputs, orientation, samples=10, seed=5))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="turned"):
+        views(inputs, "fixed", samples=2)
+
+
+def test_grey_cells_are_seen_in_each_of_the_eight_ways() -> None:
+    inputs = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
+    seen = views(inputs, "any", samples=8)
+    assert len({view.tobytes() for view in seen}) == 8
+    for view in seen:
+        np.testing.assert_array_equal(np.sort(view.ravel()), np.arange(16))
+
+
+def test_predict_and_score_with_augmented_views(small_release: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for index in range(3):
+        (folder / f"{index}.png").write_bytes(encode(simulate_cell(index, seed=5, size=48).pixels))
+    paths = sorted(folder.iterdir())
+    rows = predict_files(small_release, paths, tta=5, seed=2)
+    assert rows == predict_files(small_release, paths, tta=5, seed=2)
+    assert rows[0]["log_concentration"] is None
+    assert rows[0]["disagreement_calibrated"] is True
+    score_images(small_release, folder, tmp_path / "p.csv", tta=5, seed=2)
+    table = read_predictions(tmp_path / "p.csv")
+    np.testing.assert_allclose(table.class_probs[1], list(rows[1]["class_probs"].values()), atol=1e-6)
+    np.testing.assert_allclose(table.disagreement_probs[1], rows[1]["disagreement_prob"], atol=1e-6)
+    plain = predict_files(small_release, paths[:1])[0]
+    assert plain["class_probs"] != rows[0]["class_probs"]
+
+
+def test_a_dropout_release_takes_no_augmented_views(dropout_release: Path, cells: list[Image.Image]) -> None:
+    predictor = Predictor(read_release(dropout_release))
+    assert has_concentration(predictor.predict(cells[:1]).distribution)
+    with pytest.raises(ValueError, match="already"):
+        predictor.predict_augmented(cells[:1], samples=4)
