@@ -20,6 +20,8 @@ from ml.scaling import mixture_log_likelihood
 LOG_CONCENTRATION_PENALTY = 0.005
 #: Candidate ridge penalties on the head's weights for standardised features, chosen on the cv part.
 RIDGE_CANDIDATES = (0.0, 1e-3, 1e-2, 1e-1)
+#: Cases a feature below which a head without ridge is not tried: it has no well-defined optimum then.
+CASES_PER_FEATURE = 10
 #: Weaker λ_α, tried after the paper's.
 WEAKER_PENALTIES = (5e-4, 5e-5)
 Normalization = Literal["label", "instance"]
@@ -59,38 +61,70 @@ def concentration_loss(
     Raises:
         ValueError: an unknown normalization.
     """
-    totals = label_counts.sum(axis=1)
-    member_nll, slope = _sequence_nll(class_probs, label_counts, log_concentration)
-    likelihood, share = mixture_log_likelihood(-member_nll)
+    likelihood = _SequenceLikelihood(label_counts, class_probs)
+    return _penalised(likelihood, label_counts.sum(axis=1), log_concentration, penalty, normalization)
+
+
+class _SequenceLikelihood:
+    """Dirichlet-multinomial likelihood of label sequences as a function of a, with all that a does not touch kept.
+
+    Args:
+        label_counts: (N, K).
+        class_probs: (..., N, K).
+    """
+
+    def __init__(self, label_counts: IntArray, class_probs: FloatArray) -> None:
+        totals = label_counts.sum(axis=1)
+        with np.errstate(divide="ignore"):
+            logs = np.log(class_probs)
+        self.constant = -np.where(label_counts >= 1, logs, 0.0).sum(axis=-1)
+        self.steps: list[tuple[float, Any, Any, FloatArray]] = []
+        for step in range(1, int(totals.max(initial=0))):
+            # only cells with a further label of the same class matter: few, so pick them
+            rows, columns = np.nonzero(label_counts > step)
+            log_f = logs[..., rows, columns]
+            # −∞ − (−∞) where f is zero: such a term does not depend on a in the limit
+            finite = np.where(np.isfinite(log_f), log_f, -1e300)
+            self.steps.append((np.log(step), (..., np.flatnonzero(totals > step)), (..., rows), finite))
+
+    def __call__(self, log_concentration: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Negative log-likelihoods (..., N) and their derivatives by a."""
+        nll, slope = self.constant.copy(), np.zeros(self.constant.shape)
+        for log_step, longer, cells, log_f in self.steps:
+            value, share = _softplus(log_step - log_concentration[longer])
+            nll[longer] += value
+            slope[longer] -= share
+            offset = log_step - log_concentration[cells]
+            value, share = _softplus(offset - log_f)
+            # logaddexp(ln f, offset) = ln f + softplus(offset − ln f); a row may have several such classes
+            np.subtract.at(nll, cells, np.where(log_f > -1e299, log_f + value, offset))
+            np.add.at(slope, cells, share)
+        return nll, slope
+
+
+def _softplus(x: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """ln(1 + eˣ) and its derivative, from one exponential."""
+    small = np.exp(-np.abs(x))
+    return np.maximum(x, 0.0) + np.log1p(small), np.where(x >= 0, 1.0, small) / (1.0 + small)
+
+
+def _penalised(
+    likelihood: _SequenceLikelihood,
+    totals: IntArray,
+    log_concentration: FloatArray,
+    penalty: float,
+    normalization: Normalization,
+) -> tuple[float, FloatArray]:
+    member_nll, slope = likelihood(log_concentration)
+    mixed, share = mixture_log_likelihood(-member_nll)
     if normalization == "label":
         weight = np.full(len(totals), 1.0 / max(totals.sum(), 1))
     elif normalization == "instance":
         weight = totals / max(totals.mean(), 1e-300) / len(totals)
     else:
         raise ValueError(f"normalization must be 'label' or 'instance', got {normalization!r}")
-    value = -weight @ likelihood + penalty * (log_concentration**2).mean()
+    value = -weight @ mixed + penalty * (log_concentration**2).mean()
     return float(value), weight * share * slope + 2 * penalty * log_concentration / log_concentration.size
-
-
-def _sequence_nll(
-    class_probs: FloatArray, label_counts: IntArray, log_concentration: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Dirichlet-multinomial negative log-likelihoods (..., N) and their derivatives by a."""
-    totals = label_counts.sum(axis=1)
-    with np.errstate(divide="ignore"):
-        logs = np.log(class_probs)
-    slope = np.zeros(log_concentration.shape)
-    for step in range(1, int(totals.max(initial=0))):
-        offset = np.log(step) - log_concentration
-        slope -= np.where(totals > step, expit(offset), 0.0)
-        # only cells with a further label of the same class matter: few, so pick them
-        rows, columns = np.nonzero(label_counts > step)
-        if rows.size:
-            log_f = logs[..., rows, columns]
-            # −∞ − (−∞) where f is zero: such a term does not depend on a in the limit
-            cells: Any = (..., rows)
-            np.add.at(slope, cells, expit(offset[cells] - np.where(np.isfinite(log_f), log_f, -1e300)))
-    return dirichlet_multinomial_nll(label_counts, logs, log_concentration), slope
 
 
 def fit_concentration(
@@ -122,11 +156,11 @@ def fit_concentration(
     if not (counts.sum(axis=1) >= 2).any():
         raise FitError("the concentration cannot be fitted: no case has two labels, and one says nothing about it")
     table = _Design.of(np.asarray(features, dtype=np.float64), ridge)
-    members = probs.shape[:-1]
+    members, likelihood, totals = probs.shape[:-1], _SequenceLikelihood(counts, probs), counts.sum(axis=1)
 
     def objective(x: FloatArray) -> tuple[float, FloatArray]:
         a = (table.design @ x[:-1] + x[-1]).reshape(members)
-        value, by_a = concentration_loss(probs, counts, a, penalty=penalty, normalization=normalization)
+        value, by_a = _penalised(likelihood, totals, a, penalty, normalization)
         shrink, slope = ridge or 0.0, by_a.ravel()
         gradient = np.append(table.design.T @ slope + shrink * x[:-1], slope.sum())
         return value + 0.5 * shrink * float(x[:-1] @ x[:-1]), gradient
@@ -271,11 +305,11 @@ def choose_head(
 
     start = ConcentrationHead(np.zeros(features.shape[-1]), 0.0)
     before = concentration_loss(probs[..., cv, :], counts[cv], start(features[..., cv, :]), penalty=0.0)[0]
-    tried = {HeadKind(ridge, LOG_CONCENTRATION_PENALTY): np.inf for ridge in (*RIDGE_CANDIDATES, None)}
-    tried = {candidate: try_candidate(candidate) for candidate in tried}
-    ridges = {min(tried, key=lambda one: tried[one]).ridge, None}
-    weaker = [HeadKind(ridge, penalty) for ridge in ridges for penalty in WEAKER_PENALTIES]
-    tried |= {candidate: try_candidate(candidate) for candidate in weaker}
+    enough = (counts[fit].sum(axis=1) >= 2).sum() >= CASES_PER_FEATURE * features.shape[-1]
+    ridges = [ridge for ridge in RIDGE_CANDIDATES if ridge > 0 or enough]
+    tried = {kind: try_candidate(kind) for kind in (HeadKind(r, LOG_CONCENTRATION_PENALTY) for r in (*ridges, None))}
+    weaker = {min(tried, key=lambda one: tried[one]).ridge, None}
+    tried |= {kind: try_candidate(kind) for kind in (HeadKind(r, p) for r in weaker for p in WEAKER_PENALTIES)}
     if not np.isfinite(list(tried.values())).any():
         raise FitError("no fit of the concentration head converged")
     best = min(tried, key=lambda one: tried[one])

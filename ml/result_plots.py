@@ -30,7 +30,7 @@ def calibration_dispersion_map(rows: list[dict[str, Any]]) -> Any:
     lines = [
         {"EL": f"{level:.3f}", "DL": x, "CL": level - x}
         for level in np.linspace(low, high * 1.02, 5).tolist()
-        for x in np.linspace(left, right, 30).tolist()
+        for x in np.linspace(left, right, 200).tolist()
         if 0 <= level - x <= top
     ]
     plane: dict[str, Any] = {
@@ -41,7 +41,7 @@ def calibration_dispersion_map(rows: list[dict[str, Any]]) -> Any:
     points = alt.Chart(alt.Data(values=rows)).encode(**plane)
     marks = points.mark_point(filled=True, size=90).encode(
         color=_colour("family", families),
-        shape=alt.Shape("family:N", sort=families, scale=alt.Scale(domain=families, range=_SHAPES), legend=None),
+        shape=alt.Shape("family:N", sort=families, scale=alt.Scale(domain=families, range=_SHAPES), title=None),
     )
     names = points.mark_text(align="left", dx=7, fontSize=10).encode(text="method:N")
     return styled((iso + marks + names).properties(width=440, height=320))
@@ -129,7 +129,7 @@ def method_chart(rows: list[dict[str, Any]], *, measure: str) -> Any:
     points = base.mark_point(filled=True, size=70).encode(
         x=alt.X("value:Q", title=measure),
         color=_colour("who", who),
-        shape=alt.Shape("who:N", sort=who, scale=alt.Scale(domain=who, range=_SHAPES[: len(who)]), legend=None),
+        shape=alt.Shape("who:N", sort=who, scale=alt.Scale(domain=who, range=_SHAPES[: len(who)]), title=None),
     )
     bars = base.mark_rule().encode(x="low:Q", x2="high:Q", color=_colour("who", who))
     panel = alt.layer(bars, points).properties(width=280, height=22 * len(methods))

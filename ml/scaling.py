@@ -85,6 +85,8 @@ def mixture_log_likelihood(member_log_likelihood: FloatArray) -> tuple[FloatArra
 
     The shares are the weights of the members' gradients; without a member axis they are one.
     """
+    if member_log_likelihood.ndim == 1:
+        return member_log_likelihood, np.ones(member_log_likelihood.shape)
     members = member_log_likelihood.reshape(-1, member_log_likelihood.shape[-1])
     total = logsumexp(members, axis=0)
     return np.asarray(total - np.log(len(members))), np.asarray(np.exp(member_log_likelihood - total))

@@ -29,7 +29,8 @@ class BlendSource:
         name: of the data set.
         title: for people.
         table: first part of the tables' file names.
-        originals: loads all originals (M, H, W) or (M, H, W, 3) and their classes (M,), training part first.
+        originals: loads the originals (M, H, W) or (M, H, W, 3) and classes (M,), training part first, of which
+            those with the given numbers are wanted.
         classes: K classes.
         orientation: of the images, for augmentation.
         licence: of the originals.
@@ -38,7 +39,7 @@ class BlendSource:
     name: str
     title: str
     table: str
-    originals: Callable[[], tuple[Pixels, IntArray]]
+    originals: Callable[[IntArray], tuple[Pixels, IntArray]]
     classes: tuple[ClassInfo, ...]
     orientation: Orientation
     licence: str
@@ -79,8 +80,9 @@ class BlendTable:
     partition: npt.NDArray[np.str_]
 
     def thinned(self, at_most: int) -> "BlendTable":
-        """The first ``at_most`` cases of each partition."""
-        rows = np.sort(np.concatenate([np.flatnonzero(self.partition == p)[:at_most] for p in PARTITIONS]))
+        """So many cases of each partition: those whose originals come first, so that few files are needed."""
+        early = np.argsort(self.ids.max(axis=1), kind="stable")
+        rows = np.sort(np.concatenate([early[self.partition[early] == name][:at_most] for name in PARTITIONS]))
         names = [self.case_ids[row] for row in rows]
         return BlendTable(names, self.ids[rows], self.ratios[rows], self.label_counts[rows], self.partition[rows])
 
@@ -141,7 +143,7 @@ def load_blend(source: BlendSource, valid_labels: int = 2, cases: int | None = N
     table = read_blend_table(source, valid_labels)
     if cases is not None:
         table = table.thinned(cases)
-    originals, classes = source.originals()
+    originals, classes = source.originals(table.ids)
     pixels = blend(originals, table.ids, table.ratios)
     pixels = pixels[..., None] if pixels.ndim == 3 else pixels
     one_hot, r = np.eye(len(source.classes))[classes], table.ratios[:, None]

@@ -24,8 +24,11 @@ def _part(folder: Path, part: str) -> Pixels:
         return np.asarray(np.lib.format.read_array(stream, allow_pickle=False), dtype=np.uint8)
 
 
-def load_photographs() -> tuple[Pixels, IntArray]:
-    """All photographs (60000, 32, 32, 3) and their classes, training part first.
+def load_photographs(wanted: IntArray) -> tuple[Pixels, IntArray]:
+    """Photographs (60000, 32, 32, 3) and their classes, training part first.
+
+    Args:
+        wanted: numbers of those that will be used; parts without any of them stay black.
 
     Raises:
         DatasetMissingError: they are not on this machine.
@@ -33,7 +36,10 @@ def load_photographs() -> tuple[Pixels, IntArray]:
     folder = datasets_folder("cifar10", "www.cs.toronto.edu/~kriz/cifar.html")
     table: pa.Table = csv.read_csv(folder / "labels.csv.gz")
     classes = np.asarray(table.column("label").to_numpy(), dtype=np.int64)
-    return np.concatenate([_part(folder, part) for part in PARTS]), classes
+    photographs = np.zeros((len(classes), 32, 32, 3), dtype=np.uint8)
+    for number in np.unique(wanted // PART_SIZE):
+        photographs[number * PART_SIZE : (number + 1) * PART_SIZE] = _part(folder, PARTS[number])
+    return photographs, classes
 
 
 def load_cifar10h(train_labels: int = 3, seed: int = 0, cases: int | None = None) -> ImageDataset:

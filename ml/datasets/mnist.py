@@ -11,8 +11,11 @@ from ml.preprocess import Pixels
 CLASSES = tuple(ClassInfo(str(digit), f"Digit {digit}", str(digit)) for digit in range(10))
 
 
-def load_digits() -> tuple[Pixels, IntArray]:
+def load_digits(wanted: IntArray) -> tuple[Pixels, IntArray]:
     """All digits (70000, 28, 28) and their classes, training part first, from the data folder or torchvision.
+
+    Args:
+        wanted: numbers of those that will be used; all of them are in one small file.
 
     Raises:
         DatasetMissingError: neither has them.

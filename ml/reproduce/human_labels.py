@@ -21,7 +21,7 @@ from ml.train import choose_device, choose_precision, train
 
 TRAIN_LABELS = (1, 3)
 THINNED = (2, 3, 5)
-QUICK_CASES = 500
+QUICK_CASES = 300
 COMPARED = ("EL", "EL_plugin", "CL", "CL_plugin", "CL_D", "CL_D_plugin")
 METHODS = ("+ts", "+vector", "+matrix")
 

@@ -20,7 +20,7 @@ from ml.run_folder import CachedOutputs, RunFolder, TrainConfig
 from ml.scaling import Scaling
 from ml.train import choose_device, choose_precision, train
 
-QUICK_CASES = 500
+QUICK_CASES = 300
 
 
 def _config(setting: Setting, precision: str) -> TrainConfig:

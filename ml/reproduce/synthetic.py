@@ -8,6 +8,7 @@ deterministic network's calibrators, as the paper does.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,13 +25,15 @@ from ml.metrics import evaluate
 from ml.posteriors import exact_posterior_epistemic_loss, posterior_epistemic_loss
 from ml.reproduce.members import Outputs, cached, network_outputs
 from ml.reproduce.setting import Setting, Truth
-from ml.run_folder import RunFolder, TrainConfig
+from ml.run_folder import RunFolder, TrainConfig, read_json, write_json
 from ml.scaling import Scaling
 from ml.train import choose_device, choose_precision, load_trained, train
 
 LABELS = (2, 5)
-SAMPLES, QUICK_SAMPLES = 20, 4
-QUICK_CASES = 700
+SAMPLES, QUICK_SAMPLES = 20, 3
+QUICK_CASES = 400
+#: What is done to a network's outputs: nothing, the concentration head, temperature scaling, both.
+STEPS = ("", "+α", "+ts", "+ts+α")
 METRICS = ("accuracy", "L", "EL", "CE", "L_D", "CE_D", "EL_posterior")
 
 
@@ -100,7 +103,7 @@ def seed_outputs(setting: Setting, seed: int) -> "SeedOutputs":
         )
 
     outputs = {kind: cached(folder.path / f"{kind.lower()}.npz", partial(run, kind)) for kind in kinds}
-    return SeedOutputs(setting.name, dataset, rows, outputs, seed)
+    return SeedOutputs(setting.name, dataset, rows, outputs, seed, folder.path)
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,7 @@ class SeedOutputs:
         cases: rows of the data set that the outputs are of.
         outputs: by kind, ``Raw``, ``MCDO`` and ``TTA``.
         seed: of the network.
+        folder: where fitted calibrators are kept, to go on after a kill.
     """
 
     name: str
@@ -120,6 +124,7 @@ class SeedOutputs:
     cases: npt.NDArray[np.intp]
     outputs: dict[str, Outputs]
     seed: int
+    folder: Path
 
     def part(self, name: str) -> npt.NDArray[np.intp]:
         """Positions of a partition among the cases."""
@@ -165,17 +170,25 @@ class SeedOutputs:
 
     def calibrations(self, kind: str, labels: int) -> dict[str, Calibration]:
         """Calibrators fitted on the validation images with so many labels each, by step."""
+        path = self.folder / f"calibrations_{kind.lower()}_{labels}.json"
+        if not path.is_file():
+            fitted = self._fitted(kind, labels)
+            write_json(path, {step: one.to_dict() for step, one in fitted.items()})
+        # in the order of the tables, whatever the file's
+        document = read_json(path)
+        return {step: Calibration.from_dict(document[step]) for step in STEPS}
+
+    def _fitted(self, kind: str, labels: int) -> dict[str, Calibration]:
         valid = self.part("valid")
         table = read_blend_table(BLENDS[self.name], labels)
         by_case = dict(zip(table.case_ids, table.label_counts, strict=True))
         names = [self.dataset.case_ids[row] for row in self.cases[valid]]
         counts = np.array([by_case[name] for name in names])
-        fitted = self.outputs[kind].rows(valid)
-        args = (fitted.logits, fitted.features, counts, names)
-        plain = calibrate(*args, method="none", seed=self.seed).calibration
+        outputs = self.outputs[kind].rows(valid)
+        args = (outputs.logits, outputs.features, counts, names)
         return {
             "": Calibration(Scaling(), None),
-            "+α": plain,
+            "+α": calibrate(*args, method="none", seed=self.seed).calibration,
             "+ts": calibrate(*args, method="temperature", alpha=False, seed=self.seed).calibration,
             "+ts+α": calibrate(*args, method="temperature", seed=self.seed).calibration,
         }
