@@ -156,3 +156,29 @@ def thinning_chart(rows: list[dict[str, Any]]) -> Any:
     panel = alt.layer(full, bars, points).properties(width=180, height=220)
     chart = panel.facet(column=alt.Column("metric:N", title=None, sort=None), data=alt.Data(values=rows))
     return styled(chart.resolve_scale(y="independent"))
+
+
+def coverage_chart(rows: list[dict[str, Any]]) -> Any:
+    """Share of 95 % intervals that hold the truth, by estimator; the grey band is chance around 95 %.
+
+    Args:
+        rows: with estimator, n_cases, clustered, coverage and runs.
+    """
+    runs = rows[0]["runs"]
+    half = 1.96 * float(np.sqrt(0.95 * 0.05 / runs))
+    values = [
+        row | {"panel": "by patient" if row["clustered"] else "independent cases", "size": f"{row['n_cases']:,} cases"}
+        for row in rows
+    ]
+    names = list(dict.fromkeys(row["estimator"] for row in rows))
+    sizes = list(dict.fromkeys(row["size"] for row in values))
+    base = alt.Chart().encode(y=alt.Y("estimator:N", sort=names, title=None))
+    scale = alt.Scale(domain=[min(0.88, *(row["coverage"] for row in rows)), 1.0])
+    band = base.mark_rect(opacity=0.12, color=GREY).encode(x=alt.datum(0.95 - half), x2=alt.datum(0.95 + half))
+    points = base.mark_point(filled=True, size=60).encode(
+        x=alt.X("coverage:Q", title="coverage of 95 % intervals", scale=scale, axis=alt.Axis(format="%")),
+        color=_colour("size", sizes),
+        shape=alt.Shape("size:N", sort=sizes, scale=alt.Scale(domain=sizes, range=_SHAPES[: len(sizes)]), title=None),
+    )
+    panel = alt.layer(band, points).properties(width=260, height=20 * len(names))
+    return styled(panel.facet(column=alt.Column("panel:N", title=None, sort=None), data=alt.Data(values=values)))

@@ -89,7 +89,7 @@ def test_bad_input_is_refused() -> None:
 
 @pytest.mark.heavy
 def test_intervals_of_recall_and_benefit_cover() -> None:
-    runs, n = 400, 400
+    runs, n = 1500, 400
     big, score = cases(400_000, 99)
     truth = [e.value for e in triage_recall(big, score, [0.1, 0.3, 0.6])]
     benefit = net_benefit(big, score, 0.3, 0.2).value

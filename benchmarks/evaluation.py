@@ -1,0 +1,105 @@
+"""A full evaluation (every metric, no jackknife) beside the nearest functions of torchmetrics and scikit-learn.
+
+Neither library knows label histograms: they get the most frequent label and compute an expected calibration error
+and a Brier score, a small part of what the accumulator computes. Times are medians of interleaved rounds.
+``--save`` keeps the figures in ``results/``.
+"""
+
+import json
+import platform
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+
+from ml.accumulator import Accumulator
+from ml.metrics import evaluate
+
+K, ROUNDS = 22, 7
+
+
+def problem(n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    gammas = rng.standard_gamma(0.3, (n, K)) + 1e-12
+    probs = gammas / gammas.sum(axis=1, keepdims=True)
+    counts = rng.multinomial(5, probs).astype(np.int64)
+    return counts, probs, rng.uniform(0, 1, n)
+
+
+def accumulate(counts: np.ndarray, probs: np.ndarray, dpe: np.ndarray) -> None:
+    acc = Accumulator(K)
+    acc.update(counts, probs, dpe)
+    acc.compute()
+
+
+def with_torchmetrics(counts: np.ndarray, probs: np.ndarray, dpe: np.ndarray) -> None:
+    import torch
+    from torchmetrics.functional.classification import multiclass_accuracy, multiclass_calibration_error
+
+    p, y = torch.from_numpy(probs), torch.from_numpy(counts.argmax(axis=1))
+    multiclass_calibration_error(p, y, num_classes=K, n_bins=15, norm="l2")
+    multiclass_accuracy(p, y, num_classes=K, average="micro")
+
+
+def with_sklearn(counts: np.ndarray, probs: np.ndarray, dpe: np.ndarray) -> None:
+    from sklearn.calibration import calibration_curve
+    from sklearn.metrics import accuracy_score, brier_score_loss
+
+    y = counts.argmax(axis=1)
+    for k in range(K):
+        calibration_curve(y == k, probs[:, k], n_bins=15)
+        brier_score_loss(y == k, probs[:, k])
+    accuracy_score(y, probs.argmax(axis=1))
+
+
+def main() -> None:
+    rivals: dict[str, Callable[..., None]] = {"secondread, all metrics": accumulate}
+    for name, package, run in (
+        ("torchmetrics, ECE and accuracy", "torchmetrics", with_torchmetrics),
+        ("scikit-learn, curve and Brier a class", "sklearn", with_sklearn),
+    ):
+        try:
+            __import__(package)
+        except ImportError:
+            print(f"{name}: not installed, left out (pip install torchmetrics scikit-learn)")
+            continue
+        rivals[name] = run
+    document: dict[str, object] = {"date": date.today().isoformat(), "machine": f"{platform.machine()}, two cores"}
+    sizes = (100_000, 300_000, 1_000_000)
+    for n in sizes:
+        data = problem(n)
+        seconds: dict[str, list[float]] = {name: [] for name in rivals}
+        for _ in range(ROUNDS if n == sizes[0] else 3):
+            for name, run in rivals.items():
+                started = time.perf_counter()
+                run(*data)
+                seconds[name].append(time.perf_counter() - started)
+        median = {name: statistics.median(values) for name, values in seconds.items()}
+        ours = median["secondread, all metrics"]
+        print(f"N = {n:,}, K = {K}")
+        for name, value in median.items():
+            print(f"  {name:<40}{1000 * value:>10.1f} ms{value / ours:>8.2f} × ours")
+        document[f"N={n}"] = median
+    data = problem(sizes[0])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    accumulate(*data)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    print(f"peak memory grown by {grown:.1f} MB beyond the inputs")
+    started = time.perf_counter()
+    evaluate(*data)
+    document["with intervals, N=100000"] = time.perf_counter() - started
+    print(
+        f"with jackknife intervals of every metric, N = {sizes[0]:,}: {1000 * (time.perf_counter() - started):.0f} ms"
+    )
+    if "--save" in sys.argv:
+        path = Path(__file__).parent / "results" / f"{document['date']}_evaluation.json"
+        path.write_text(json.dumps(document, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
