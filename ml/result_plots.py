@@ -8,13 +8,15 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from ml.plots import FIVE, GREY, styled
+from ml.plots import GREY, styled
 
+#: Told apart by the colour-blind, most different first.
+SERIES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9"]
 _SHAPES = ["circle", "square", "triangle-up", "diamond", "cross"]
 
 
 def _colour(field: str, names: list[str]) -> Any:
-    return alt.Color(f"{field}:N", title=None, sort=names, scale=alt.Scale(domain=names, range=FIVE[: len(names)]))
+    return alt.Color(f"{field}:N", title=None, sort=names, scale=alt.Scale(domain=names, range=SERIES[: len(names)]))
 
 
 def calibration_dispersion_map(rows: list[dict[str, Any]]) -> Any:
@@ -173,8 +175,9 @@ def coverage_chart(rows: list[dict[str, Any]]) -> Any:
     names = list(dict.fromkeys(row["estimator"] for row in rows))
     sizes = list(dict.fromkeys(row["size"] for row in values))
     base = alt.Chart().encode(y=alt.Y("estimator:N", sort=names, title=None))
-    scale = alt.Scale(domain=[min(0.88, *(row["coverage"] for row in rows)), 1.0])
-    band = base.mark_rect(opacity=0.12, color=GREY).encode(x=alt.datum(0.95 - half), x2=alt.datum(0.95 + half))
+    scale = alt.Scale(domain=[min(0.88, *(row["coverage"] for row in rows)), 1.0], zero=False, nice=False)
+    ends = {"x": alt.XDatum(0.95 - half, scale=scale), "x2": alt.X2Datum(0.95 + half)}
+    band = base.mark_rect(opacity=0.12, color=GREY).encode(**ends)
     points = base.mark_point(filled=True, size=60).encode(
         x=alt.X("coverage:Q", title="coverage of 95 % intervals", scale=scale, axis=alt.Axis(format="%")),
         color=_colour("size", sizes),
