@@ -43,6 +43,7 @@ test-all: lint
 
 # make bench   print speed ratios
 bench: $(VENV)/.installed-dev
+	$(PIP) -e '.[bench]'
 	@for file in benchmarks/*.py; do $(VENV)/bin/python $$file; done
 
 clean:

@@ -58,6 +58,8 @@ def with_sklearn(counts: np.ndarray, probs: np.ndarray, dpe: np.ndarray) -> None
 
 
 def main() -> None:
+    import ml.torchvision_ops  # noqa: F401  torchmetrics imports torchvision, whose CUDA build lacks operators here
+
     rivals: dict[str, Callable[..., None]] = {"secondread, all metrics": accumulate}
     for name, package, run in (
         ("torchmetrics, ECE and accuracy", "torchmetrics", with_torchmetrics),

@@ -56,19 +56,27 @@ def _grouped(values: Any, index: npt.NDArray[np.intp], size: int) -> Any:
     return np.bincount(index, weights=values, minlength=size).astype(values.dtype, copy=False)
 
 
-def bin_edges(probs: FloatArray, n_bins: int, strategy: Strategy) -> FloatArray:
-    """Edges of equal-width bins, or of quantile bins of the given probabilities (N,).
+def bin_edges(probs: FloatArray, n_bins: int, strategy: Strategy | FloatArray) -> FloatArray:
+    """Edges of equal-width bins, of quantile bins of the given probabilities (N,), or edges frozen before.
+
+    Quantiles of the data that are judged make bins that move with the data. To compare releases or months, take
+    edges from a reference once, ``bin_edges(reference, n_bins, "quantile")``, and give those.
 
     Raises:
-        ValueError: ``n_bins`` below one or an unknown strategy.
+        ValueError: ``n_bins`` below one, an unknown strategy, or edges that do not rise from 0 to 1.
     """
     if n_bins < 1:
         raise ValueError(f"n_bins must be at least 1, got {n_bins}")
+    if isinstance(strategy, np.ndarray):
+        rising = strategy.ndim == 1 and strategy.size >= 2 and bool((np.diff(strategy) > 0).all())
+        if not (rising and strategy[0] == 0 and strategy[-1] == 1):
+            raise ValueError("frozen bin edges must rise from 0 to 1")
+        return strategy.astype(np.float64)
     if strategy == "uniform":
         # each edge is the correctly rounded b / n_bins, so that 0.6 opens the tenth of 15 bins
         return np.arange(n_bins + 1) / n_bins
     if strategy != "quantile":
-        raise ValueError(f"strategy must be 'uniform' or 'quantile', got {strategy!r}")
+        raise ValueError(f"strategy must be 'uniform', 'quantile' or edges, got {strategy!r}")
     inner = np.quantile(probs, np.arange(1, n_bins) / n_bins) if probs.size else np.empty(0)
     return np.unique(np.concatenate(([0.0], inner, [1.0])))
 

@@ -73,19 +73,16 @@ def _mixture_intervals(distribution: PredictiveDistribution) -> FloatArray:
         shares = weights[rows] * _marginal_cdf(x[..., None], by_cell[rows], alpha[rows])
         return np.asarray(shares.sum(axis=-1) - level)
 
-    cells = np.arange(len(by_cell), dtype=np.float64)
-    ends = []
-    for tail in _TAILS:
-        level = np.full(cells.shape, tail)
-        at_zero = above(np.zeros(cells.shape), cells, level) >= 0
-        # a root finder needs a change of sign, and below zero the CDF is zero
-        low = np.where(at_zero, -1.0, 0.0)
-        found = elementwise.find_root(above, (low, np.ones(cells.shape)), args=(cells, level), tolerances=_TIGHT)
-        ends.append(np.where(at_zero, 0.0, np.clip(found.x, 0.0, 1.0)))
-    return np.stack(ends, axis=-1).reshape(-1, n_classes, 2)
+    cells, level = (grid.ravel() for grid in np.meshgrid(np.arange(len(by_cell)), _TAILS, indexing="ij"))
+    cells = cells.astype(np.float64)
+    at_zero = above(np.zeros(cells.shape), cells, level) >= 0
+    # a root finder needs a change of sign, and below zero the CDF is zero
+    low = np.where(at_zero, -1.0, 0.0)
+    found = elementwise.find_root(above, (low, np.ones(cells.shape)), args=(cells, level), tolerances=_TIGHT)
+    return np.where(at_zero, 0.0, np.clip(found.x, 0.0, 1.0)).reshape(-1, n_classes, 2)
 
 
-_TIGHT = {"xatol": 1e-12, "xrtol": 1e-12, "fatol": 0.0}
+_TIGHT = {"xatol": 1e-10, "xrtol": 1e-12, "fatol": 0.0}
 
 
 def _marginal_cdf(x: FloatArray, probs: FloatArray, alpha: FloatArray) -> FloatArray:

@@ -10,7 +10,7 @@ Source: paper §3, §4.1, App. B and C; the pair form of CL is derived in docs/e
 import numpy.typing as npt
 
 from ml.accumulator import Accumulator
-from ml.arrays import as_label_counts, as_vector
+from ml.arrays import FloatArray, as_label_counts, as_vector
 from ml.binning import Debias, Strategy
 from ml.estimate import Estimate, mean_replicates, select, to_estimate
 from ml.histograms import class_frequencies, epistemic_terms, observed_disagreement, squared_terms, statistic_terms
@@ -86,7 +86,7 @@ def calibration_loss(
     class_probs: npt.ArrayLike,
     *,
     n_bins: int = 15,
-    strategy: Strategy = "uniform",
+    strategy: Strategy | FloatArray = "uniform",
     debias: Debias = "pair",
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
@@ -97,7 +97,7 @@ def calibration_loss(
         label_counts: (N, K) label histograms, n ≥ 1 used.
         class_probs: (N, K) class probability estimates.
         n_bins: bins of [0, 1].
-        strategy: ``uniform`` widths or ``quantile`` of the probabilities of each class.
+        strategy: ``uniform`` widths, ``quantile`` of the probabilities of each class, or frozen edges as an array.
         debias: ``pair`` (unbiased), ``paper`` (paper eq. 16) or None (plug-in).
         sample_weight: (N,) instance weights.
         cluster: (N,) patient of each case; the pair form then never pairs cases of one patient.
@@ -117,7 +117,7 @@ def dispersion_loss(
     class_probs: npt.ArrayLike,
     *,
     n_bins: int = 15,
-    strategy: Strategy = "uniform",
+    strategy: Strategy | FloatArray = "uniform",
     debias: Debias = "pair",
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
@@ -178,7 +178,7 @@ def disagreement_calibration_loss(
     disagreement_probs: npt.ArrayLike,
     *,
     n_bins: int = 15,
-    strategy: Strategy = "uniform",
+    strategy: Strategy | FloatArray = "uniform",
     debias: Debias = "pair",
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,

@@ -48,7 +48,9 @@ class Binned:
     sample: Sample
 
     @classmethod
-    def of(cls, freqs: FloatArray, probs: FloatArray, sample: Sample, n_bins: int, strategy: Strategy) -> "Binned":
+    def of(
+        cls, freqs: FloatArray, probs: FloatArray, sample: Sample, n_bins: int, strategy: Strategy | FloatArray
+    ) -> "Binned":
         """Bin frequencies and probabilities (n, K) of the sample's cases, each column by its own edges."""
         columns = []
         for freq, prob in zip(freqs.T, probs.T, strict=True):

@@ -128,7 +128,7 @@ def statistic_calibration_loss(
     m: int,
     *,
     n_bins: int = 15,
-    strategy: Strategy = "uniform",
+    strategy: Strategy | FloatArray = "uniform",
     debias: Debias = "pair",
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,

@@ -15,6 +15,16 @@ MAX_FUNCTION, MAX_FILE = 40, 400
 FREE_OF_TORCH = ("arrays", "preprocess", "distributions", "decisions", "metrics", "accumulator", "binning")
 FREE_OF_TORCH += ("reliability", "estimate", "histograms", "calibration", "artifact", "predictor", "tables")
 FREE_OF_TORCH += ("splits", "scaling", "fitting", "agreement", "score", "evaluate", "calibrate", "card", "run_folder")
+FREE_OF_TORCH += ("concentration", "cluster_cells", "metric_document", "inputs", "u_statistics", "posteriors", "exact")
+FREE_OF_TORCH += (
+    "triage_curves",
+    "optimal_concentration",
+    "dawid_skene",
+    "dropout_head",
+    "augmented_views",
+    "streaming",
+)
+FREE_OF_TORCH += ("streaming", "plots", "result_plots")
 
 
 def imports(path: Path) -> set[str]:

@@ -1,5 +1,6 @@
 """Laws of predictive distributions."""
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -199,3 +200,37 @@ def test_further_labels_reach_the_target_error_and_one_fewer_does_not() -> None:
     assert (further_labels_expected(DirichletCpe(F, np.full(2, 40.0)), 0.02) == 0).all()
     with pytest.raises(ValueError, match="target_error"):
         further_labels_expected(d, 0.0)
+
+
+@pytest.mark.parametrize("a", [-40.0, -12.0, 0.0, 12.0, 40.0])
+@pytest.mark.parametrize("tiny", [1e-300, 1e-12, 0.2])
+def test_a_mixture_is_right_at_the_ends_of_the_range(a: float, tiny: float) -> None:
+    """Posterior weights, means and DPE of two members against 400-digit arithmetic."""
+    members = np.array([[[tiny, 1 - tiny, 0.0]], [[0.5, 0.25, 0.25]]])
+    log_a, counts = np.array([[a], [1.0]]), np.array([[2, 1, 0]])
+    prior = DirichletMixtureCpe(members, log_a)
+    with mpmath.workdps(400):
+        likelihood, means, dpes = [], [], []
+        for f, log_alpha in zip(members[:, 0], log_a[:, 0], strict=True):
+            alpha = mpmath.exp(mpmath.mpf(float(log_alpha)))
+            shares = [mpmath.mpf(float(x)) * alpha for x in f]
+            total, value = sum(shares), mpmath.mpf(1)
+            for k, y in enumerate(counts[0]):
+                for step in range(int(y)):
+                    value *= shares[k] + step
+            for step in range(int(counts.sum())):
+                value /= total + step
+            likelihood.append(value)
+            after = [share + int(y) for share, y in zip(shares, counts[0], strict=True)]
+            whole = sum(after)
+            means.append([share / whole for share in after])
+            spread = 1 - sum((share / whole) ** 2 for share in after)
+            dpes.append(whole / (whole + 1) * spread)
+        weights = [value / sum(likelihood) for value in likelihood]
+        mean = [float(sum(w * m[k] for w, m in zip(weights, means, strict=True))) for k in range(3)]
+        dpe = float(sum(w * d for w, d in zip(weights, dpes, strict=True)))
+        logs = float(mpmath.log(sum(likelihood) / 2))
+    posterior = prior.posterior(counts)
+    np.testing.assert_allclose(posterior.class_probs[0], mean, rtol=1e-9, atol=1e-300)
+    assert posterior.disagreement_probs[0] == pytest.approx(dpe, rel=1e-9)
+    assert prior.log_likelihood(counts)[0] == pytest.approx(logs, rel=1e-11, abs=1e-11)

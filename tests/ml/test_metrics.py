@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml.binning import Debias, bin_index, uniform_bin_index
+from ml.binning import Debias, bin_edges, bin_index, uniform_bin_index
 from ml.histograms import epistemic_terms, observed_disagreement, squared_terms
 from ml.metrics import (
     Accumulator,
@@ -297,3 +297,18 @@ def test_bins_without_a_search_are_the_bins_with_one(n_bins: int, steps: int) ->
         probs = np.nextafter(probs, np.sign(steps) * np.inf)
     probs = np.clip(np.concatenate([probs, np.random.default_rng(n_bins).random(200)]), 0, 1)
     np.testing.assert_array_equal(uniform_bin_index(probs, n_bins), bin_index(probs, edges))
+
+
+def test_frozen_edges_are_used_as_they_are() -> None:
+    y, f = draw(22)
+    even = np.arange(11) / 10
+    assert calibration_loss(y, f, strategy=even).value == calibration_loss(y, f, n_bins=10).value
+    reference = draw(23)[1][:, 0]
+    edges = bin_edges(reference, 8, "quantile")
+    frozen = calibration_loss(y, f, strategy=edges)
+    moving = calibration_loss(y, f, n_bins=8, strategy="quantile")
+    assert np.isfinite(frozen.value)
+    assert frozen.value != moving.value
+    for broken in ([0.0, 0.5, 0.4, 1.0], [0.1, 1.0], [0.0]):
+        with pytest.raises(ValueError, match="edges"):
+            calibration_loss(y, f, strategy=np.array(broken))
