@@ -73,8 +73,8 @@ def _mixture_intervals(distribution: PredictiveDistribution) -> FloatArray:
         shares = weights[rows] * _marginal_cdf(x[..., None], by_cell[rows], alpha[rows])
         return np.asarray(shares.sum(axis=-1) - level)
 
-    cells, level = (grid.ravel() for grid in np.meshgrid(np.arange(len(by_cell)), _TAILS, indexing="ij"))
-    cells = cells.astype(np.float64)
+    cells = np.repeat(np.arange(len(by_cell), dtype=np.float64), len(_TAILS))
+    level = np.tile(np.array(_TAILS), len(by_cell))
     at_zero = above(np.zeros(cells.shape), cells, level) >= 0
     # a root finder needs a change of sign, and below zero the CDF is zero
     low = np.where(at_zero, -1.0, 0.0)
