@@ -1,6 +1,9 @@
 """Monte-Carlo dropout releases and test-time augmentation: seeded, batched, and equal to the network's own layers."""
 
+import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -163,3 +166,26 @@ def test_a_dropout_release_takes_no_augmented_views(dropout_release: Path, cells
     assert has_concentration(predictor.predict(cells[:1]).distribution)
     with pytest.raises(ValueError, match="already"):
         predictor.predict_augmented(cells[:1], samples=4)
+
+
+def test_the_commands_make_and_use_an_ensemble(trained_run: Path, tmp_path: Path) -> None:
+    run, release = tmp_path / "run", tmp_path / "release"
+    shutil.copytree(trained_run, run)
+    image = tmp_path / "cell.png"
+    image.write_bytes(encode(simulate_cell(0, seed=5, size=48).pixels))
+    secondread = str(Path(sys.executable).parent / "secondread")
+    for arguments in (
+        ["calibrate", run, "--mc-dropout", "4"],
+        ["export", run, "--out", release],
+        ["predict", release, image, "--json"],
+    ):
+        done = subprocess.run([secondread, *map(str, arguments)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)
+    assert row["log_concentration"] is None
+    assert row["disagreement_calibrated"] is True
+    refused = subprocess.run(
+        [secondread, "predict", str(release), str(image), "--tta", "3"], capture_output=True, text=True, check=False
+    )
+    assert refused.returncode == 1
+    assert "already" in refused.stderr

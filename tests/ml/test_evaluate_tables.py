@@ -187,6 +187,8 @@ def test_help_everywhere() -> None:
         ["predict"],
         ["score"],
         ["evaluate"],
+        ["agreement"],
+        ["reproduce"],
         ["serve"],
         ["demo"],
     ):

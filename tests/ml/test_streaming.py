@@ -1,5 +1,8 @@
 """Streaming over sorted tables gives what the evaluation in memory gives."""
 
+import json
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -81,3 +84,16 @@ def test_unsorted_doubled_and_stray_cases_are_refused(tmp_path: Path) -> None:
     write_table({"case_id": ["a", "z"], "count:a": [1, 0], "count:b": [0, 2]}, labels)
     with pytest.raises(TableError, match="'z' has a label but no prediction"):
         evaluate_stream(labels, predictions)
+
+
+def test_streaming_from_the_command_line(tmp_path: Path) -> None:
+    labels, predictions = tables(tmp_path, ".csv", wide=True)
+    command = [str(Path(sys.executable).parent / "secondread"), "evaluate", "--stream"]
+    command += ["--labels", str(labels), "--predictions", str(predictions)]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    expected = evaluate_tables(labels, predictions)["metrics"]["EL"]["value"]
+    assert json.loads(done.stdout)["metrics"]["EL"]["value"] == pytest.approx(expected, abs=1e-12)
+    refused = subprocess.run([*command, "--plots", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert "--plots" in refused.stderr

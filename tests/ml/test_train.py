@@ -73,6 +73,31 @@ def test_a_killed_run_goes_on_to_the_same_weights(
     assert strip == [{k: v for k, v in row.items() if k != "images_per_second"} for row in broken.read_metrics()]
 
 
+@pytest.mark.parametrize("kill_at", [(1, 1), (2, 2), (3, 1)])
+@pytest.mark.usefixtures("one_thread")
+def test_the_last_epochs_at_a_tenth_of_the_rate_go_on_after_a_kill_too(
+    cells: ImageDataset, tmp_path: Path, kill_at: tuple[int, int]
+) -> None:
+    config = quick_config(epochs=2, finish_epochs=2)
+    whole, broken = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "broken")
+    last = train(cells, config, whole, device=CPU)
+    rates = [row["learning_rate"] for row in whole.read_metrics()]
+    assert rates[-2:] == pytest.approx([config.learning_rate / 10] * 2)
+    assert last["epoch"] == 3  # the last weights are kept, not the best
+    assert train(cells, config, whole, device=CPU) == last
+
+    def kill(report: StepReport) -> None:
+        if (report.epoch, report.step) == kill_at:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        train(cells, config, broken, device=CPU, observer=kill)
+    train(cells, config, broken, device=CPU)
+    first, second = load_file(whole.network), load_file(broken.network)
+    for name, tensor in first.items():
+        assert torch.equal(tensor, second[name]), name
+
+
 def test_a_run_folder_is_whole_and_belongs_to_one_config(
     cells: ImageDataset, trained_run: Path, tmp_path: Path
 ) -> None:
