@@ -132,42 +132,55 @@ def calibrate(
     if counts[fit].sum() == 0 or counts[cv].sum() == 0:
         raise FitError(f"calibration needs labelled cases of at least three patients, got {len(set(groups))} patients")
     report: dict[str, Any] = {"n_fit": int(fit.sum()), "n_cv": int(cv.sum())}
-    scaling = Scaling()
+    parts = _Parts(scores, hidden, counts, fit, cv)
+    chosen = scaling = Scaling()
     if method != "none":
-        scaling, report[method] = choose_scaling(scores, counts, fit, cv, method)
-    probs = softmax_probs(scaling(scores))
+        chosen, scaling, report[method] = choose_scaling(scores, counts, fit, cv, method)
     head = None
     if alpha and (counts[fit].sum(axis=1) >= 2).any() and (counts[cv].sum(axis=1) >= 2).any():
+        probs = softmax_probs(chosen(scores)), softmax_probs(scaling(scores))
         head, kind, report["concentration"] = choose_head(hidden, probs, counts, fit, cv)
         if method == "temperature" and kind is not None:
-            scaling, head, report["joint"] = _joined(scores, hidden, counts, fit, cv, (scaling, head, kind))
+            scaling, head, report["joint"] = _joined(parts, chosen.log_temperature, scaling, head, kind)
     return FitReport(Calibration(scaling, head), report)
 
 
+@dataclass(frozen=True)
+class _Parts:
+    """Outputs and labels, and which of them are fitted on and chosen on."""
+
+    logits: FloatArray
+    features: FloatArray
+    counts: IntArray
+    fit: npt.NDArray[np.bool_]
+    cv: npt.NDArray[np.bool_]
+
+    def take(self, rows: npt.NDArray[np.bool_]) -> tuple[FloatArray, FloatArray, IntArray]:
+        return self.logits[..., rows, :], self.features[..., rows, :], self.counts[rows]
+
+
 def _joined(
-    logits: FloatArray,
-    features: FloatArray,
-    counts: IntArray,
-    fit: npt.NDArray[np.bool_],
-    cv: npt.NDArray[np.bool_],
-    staged: tuple[Scaling, ConcentrationHead, HeadKind],
+    parts: _Parts, log_temperature: float, scaling: Scaling, head: ConcentrationHead, kind: HeadKind
 ) -> tuple[Scaling, ConcentrationHead, dict[str, Any]]:
     """Temperature and head fitted together, where that lowers the loss on the cv part; else as they were.
 
     A temperature fitted alone takes the class probabilities for the truth, and explains the labels' extra spread,
     which belongs to the concentration, by flatter probabilities (or in an ensemble by its members).
     """
-    scaling, head, kind = staged
-    parts = [(logits[..., rows, :], features[..., rows, :], counts[rows]) for rows in (fit, cv, fit | cv)]
+    logits, features, counts = parts.take(parts.cv)
 
     def cv_loss(log_t: float, one: ConcentrationHead) -> float:
-        return joint_loss(parts[1][0], parts[1][2], log_t, one(parts[1][1]), 0.0)[0]
+        return joint_loss(logits, counts, log_t, one(features), 0.0)[0]
 
-    # both are judged as fitted on the fit part alone, started from where the staged fit ended
-    before = fit_jointly(*parts[0], (scaling.log_temperature, head), kind, temperature_fixed=True)
-    after = fit_jointly(*parts[0], (scaling.log_temperature, head), kind)
-    report: dict[str, Any] = {"cv_before": cv_loss(*before), "cv_after": cv_loss(*after), "kept": False}
-    if report["cv_after"] >= report["cv_before"]:
-        return scaling, head, report
-    log_t, head = fit_jointly(*parts[2], (scaling.log_temperature, head), kind)
-    return Scaling("temperature", log_t), head, report | {"kept": True, "temperature": float(np.exp(log_t))}
+    try:
+        # both are judged as fitted on the fit part alone
+        before = fit_jointly(*parts.take(parts.fit), (log_temperature, head), kind, temperature_fixed=True)
+        after = fit_jointly(*parts.take(parts.fit), (log_temperature, head), kind)
+        report: dict[str, Any] = {"cv_before": cv_loss(*before), "cv_after": cv_loss(*after), "kept": False}
+        if report["cv_after"] >= report["cv_before"]:
+            return scaling, head, report
+        start = (scaling.log_temperature, head)
+        log_t, joint = fit_jointly(*parts.take(parts.fit | parts.cv), start, kind)
+    except FitError as exc:  # what was fitted one after the other stands
+        return scaling, head, {"kept": False, "failed": str(exc)}
+    return Scaling("temperature", log_t), joint, report | {"kept": True, "temperature": float(np.exp(log_t))}

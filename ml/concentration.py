@@ -277,7 +277,7 @@ class HeadKind:
 
 def choose_head(
     features: FloatArray,
-    probs: FloatArray,
+    probs: tuple[FloatArray, FloatArray],
     counts: IntArray,
     fit: npt.NDArray[np.bool_],
     cv: npt.NDArray[np.bool_],
@@ -287,24 +287,36 @@ def choose_head(
     The paper's λ_α pulls α0 towards 1, which is far too small where predictions are nearly right; weaker
     penalties are tried for the best ridge and for a constant head.
 
+    Args:
+        features: (N, D), or (S, N, D) of an ensemble.
+        probs: class probabilities (..., N, K) by a scaling fitted on the fit part, to choose with, and by the final
+            one, to refit with.
+        counts: (N, K).
+        fit: (N,) cases to fit on.
+        cv: (N,) cases to choose on.
+
+    Returns:
+        The head, its kind (None where a = 0 is kept), and a report of the losses.
+
     Raises:
         FitError: no candidate converged.
     """
+    chosen_on, final = probs
     losses: dict[str, float | None] = {}
 
     def try_candidate(candidate: HeadKind) -> float:
         try:
-            head = _fitted(candidate, features, probs, counts, fit)
+            head = _fitted(candidate, features, chosen_on, counts, fit)
         except FitError:  # with few cases for many features the free head has no well-defined optimum
             losses[str(candidate)] = None
             return np.inf
         a = head(features[..., cv, :])
-        loss = concentration_loss(probs[..., cv, :], counts[cv], a, penalty=0.0)[0]
+        loss = concentration_loss(chosen_on[..., cv, :], counts[cv], a, penalty=0.0)[0]
         losses[str(candidate)] = loss
         return loss
 
     start = ConcentrationHead(np.zeros(features.shape[-1]), 0.0)
-    before = concentration_loss(probs[..., cv, :], counts[cv], start(features[..., cv, :]), penalty=0.0)[0]
+    before = concentration_loss(chosen_on[..., cv, :], counts[cv], start(features[..., cv, :]), penalty=0.0)[0]
     enough = (counts[fit].sum(axis=1) >= 2).sum() >= CASES_PER_FEATURE * features.shape[-1]
     ridges = [ridge for ridge in RIDGE_CANDIDATES if ridge > 0 or enough]
     tried = {kind: try_candidate(kind) for kind in (HeadKind(r, LOG_CONCENTRATION_PENALTY) for r in (*ridges, None))}
@@ -317,9 +329,9 @@ def choose_head(
     if tried[best] >= before:
         return start, None, report | {"chosen": "start"}
     try:
-        head = _fitted(best, features, probs, counts, fit | cv)
+        head = _fitted(best, features, final, counts, fit | cv)
     except FitError:  # it did converge on the fit part
-        head = _fitted(best, features, probs, counts, fit)
+        head = _fitted(best, features, chosen_on, counts, fit)
     return head, best, report | {"chosen": str(best)}
 
 

@@ -209,7 +209,7 @@ def choose_scaling(
     fit: npt.NDArray[np.bool_],
     cv: npt.NDArray[np.bool_],
     method: Method,
-) -> tuple[Scaling, dict[str, Any]]:
+) -> tuple[Scaling, Scaling, dict[str, Any]]:
     """Fit on one part with every candidate penalty, choose what lowers the loss on the other part most, refit on both.
 
     Args:
@@ -220,7 +220,8 @@ def choose_scaling(
         method: family of the scaling.
 
     Returns:
-        The scaling, the identity where nothing helps, and a report of the losses.
+        The chosen scaling as fitted on the first part, and on both; the identity where nothing helps; and a report
+        of the losses. What is chosen next on the other part must start from the former.
     """
     fits: dict[str, Callable[[npt.NDArray[np.bool_]], Scaling]] = {}
     if method == "temperature":
@@ -235,9 +236,11 @@ def choose_scaling(
             )[0]
     identity = Scaling()
     before = scaling_loss(identity, logits[..., cv, :], label_counts[cv])
-    losses = {name: scaling_loss(one(fit), logits[..., cv, :], label_counts[cv]) for name, one in fits.items()}
+    fitted = {name: one(fit) for name, one in fits.items()}
+    losses = {name: scaling_loss(one, logits[..., cv, :], label_counts[cv]) for name, one in fitted.items()}
     best = min(losses, key=lambda name: losses[name]) if losses else None
     if best is None or losses[best] >= before:
-        return identity, {"cv_before": before, "cv_after": before, "chosen": "identity", "candidates": losses}
+        report = {"cv_before": before, "cv_after": before, "chosen": "identity", "candidates": losses}
+        return identity, identity, report
     report = {"cv_before": before, "cv_after": losses[best], "chosen": best, "candidates": losses}
-    return fits[best](fit | cv), report
+    return fitted[best], fits[best](fit | cv), report

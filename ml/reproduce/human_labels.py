@@ -28,7 +28,7 @@ METHODS = ("+ts", "+vector", "+matrix")
 
 def _config(setting: Setting, seed: int, labels: int, precision: str) -> TrainConfig:
     network = setting.network or ("compact" if setting.quick else "vgg16")
-    epochs = 1 if setting.quick else (20 if network == "compact" else 100)
+    epochs = 1 if setting.quick else (12 if network == "compact" else 100)
     return TrainConfig(
         data="cifar10h",
         data_options={"train_labels": labels, "seed": seed} | ({"cases": QUICK_CASES} if setting.quick else {}),
