@@ -108,7 +108,7 @@ def triage_chart(rows: list[dict[str, Any]]) -> Any:
     base = alt.Chart(alt.Data(values=rows)).encode(
         x=alt.X("capacity:Q", title="cases sent for a second read", axis=percent), color=_colour("score", names)
     )
-    band = base.mark_area(opacity=0.18).encode(y="low:Q", y2="high:Q")
+    band = base.mark_area(opacity=0.18, clip=True).encode(y="low:Q", y2="high:Q")
     lines = base.mark_line().encode(
         y=alt.Y("value:Q", title="disagreements caught", axis=percent, scale=alt.Scale(domain=[0, 1])),
         strokeDash=alt.StrokeDash("score:N", sort=names, legend=None),

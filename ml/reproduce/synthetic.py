@@ -2,7 +2,8 @@
 
 One network a seed; its calibrators are fitted on validation images with two or five labels each. Rows named MCDO
 and TTA use calibrators fitted on the ensemble's own likelihood; ``per member`` rows feed each member through the
-deterministic network's calibrators, as the paper does.
+deterministic network's calibrators, as the paper does. ``moment-matched`` rows are the single Dirichlet with the
+mixture's mean and DPE, ``on the mean`` rows one whose head was fitted on the ensemble's mean outputs.
 """
 
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from ml.binning import Debias
 from ml.calibration import Calibration, calibrate
 from ml.datasets.base import ImageDataset
 from ml.datasets.blends import BLENDS, load_blend, read_blend_table
-from ml.distributions import EnsembleCpe, PredictiveDistribution, moment_matched
+from ml.distributions import EnsembleCpe, PredictiveDistribution, moment_matched, softmax_probs
 from ml.exact import exact_metrics
 from ml.metrics import evaluate
 from ml.posteriors import exact_posterior_epistemic_loss, posterior_epistemic_loss
@@ -167,10 +168,23 @@ class SeedOutputs:
                     loss = authors_posterior_loss(self.test_counts, self.true_probs, distribution)
                     name = f"{kind}{step} [authors' posterior]"
                     yield Row(name, labels, self.seed, {"EL_posterior": loss})
+            if kind != "Raw":
+                mean = self._of_kind(kind + _MEAN).rows(self.part("test"))
+                for step, calibration in self.calibrations(kind + _MEAN, labels).items():
+                    if step.endswith("α"):
+                        yield score(f"{kind}{step} [on the mean]", calibration.apply(mean.logits, mean.features))
+
+    def _of_kind(self, kind: str) -> Outputs:
+        """Outputs of a kind, or one network's that says what the ensemble says on average."""
+        if not kind.endswith(_MEAN):
+            return self.outputs[kind]
+        members = self.outputs[kind.removesuffix(_MEAN)]
+        logits = np.log(softmax_probs(members.logits).mean(axis=0))
+        return Outputs(logits.astype(np.float32), members.features.mean(axis=0))
 
     def calibrations(self, kind: str, labels: int) -> dict[str, Calibration]:
         """Calibrators fitted on the validation images with so many labels each, by step."""
-        path = self.folder / f"calibrations_{kind.lower()}_{labels}.json"
+        path = self.folder / f"calibrations_{kind.lower().replace(' ', '_')}_{labels}.json"
         if not path.is_file():
             fitted = self._fitted(kind, labels)
             write_json(path, {step: one.to_dict() for step, one in fitted.items()})
@@ -184,7 +198,7 @@ class SeedOutputs:
         by_case = dict(zip(table.case_ids, table.label_counts, strict=True))
         names = [self.dataset.case_ids[row] for row in self.cases[valid]]
         counts = np.array([by_case[name] for name in names])
-        outputs = self.outputs[kind].rows(valid)
+        outputs = self._of_kind(kind).rows(valid)
         args = (outputs.logits, outputs.features, counts, names)
         return {
             "": Calibration(Scaling(), None),
@@ -213,6 +227,8 @@ class SeedOutputs:
         return Row(method, labels, self.seed, values)
 
 
+#: Marks the ensemble's mean as a kind of its own.
+_MEAN = " mean"
 #: The paper's form, to compare with its tables, and the unbiased one.
 _FORMS: tuple[tuple[Debias, str], ...] = (("paper", ""), ("pair", "_pair"))
 
