@@ -26,20 +26,18 @@ def calibration_dispersion_map(rows: list[dict[str, Any]]) -> Any:
         rows: with method, family, CL and DL.
     """
     families = list(dict.fromkeys(row["family"] for row in rows))
-    low, high = (f([row["CL"] + row["DL"] for row in rows]) for f in (min, max))
+    sums = [row["CL"] + row["DL"] for row in rows]
     xs, ys = [row["DL"] for row in rows], [max(row["CL"], 0.0) for row in rows]
-    left, right, top = min(xs) * 0.97, max(xs) * 1.03, max(ys) * 1.15
-    lines = [
-        {"EL": f"{level:.3f}", "DL": x, "CL": level - x}
-        for level in np.linspace(low, high * 1.02, 5).tolist()
-        for x in np.linspace(left, right, 200).tolist()
-        if 0 <= level - x <= top
-    ]
+    margin = max(0.15 * (max(xs) - min(xs)), 0.02 * max(xs))
+    left, right, top = min(xs) - margin, max(xs) + 3 * margin, max(ys) * 1.15
+    levels = np.linspace(min(sums), max(sums) if max(sums) > min(sums) else 1.02 * max(sums), 4).tolist()
+    lines = [{"EL": level, "DL": x, "CL": level - x} for level in levels for x in (left, right)]
     plane: dict[str, Any] = {
         "x": alt.X("DL:Q", title="dispersion loss DL", scale=alt.Scale(domain=[left, right])),
         "y": alt.Y("CL:Q", title="calibration loss CL", scale=alt.Scale(domain=[0, top])),
     }
-    iso = alt.Chart(alt.Data(values=lines)).mark_line(color=GREY, strokeDash=[3, 3]).encode(**plane, detail="EL:N")
+    iso = alt.Chart(alt.Data(values=lines)).mark_line(color=GREY, strokeDash=[3, 3], clip=True)
+    iso = iso.encode(**plane, detail="EL:N")
     points = alt.Chart(alt.Data(values=rows)).encode(**plane)
     marks = points.mark_point(filled=True, size=90).encode(
         color=_colour("family", families),
@@ -154,7 +152,7 @@ def thinning_chart(rows: list[dict[str, Any]]) -> Any:
         xOffset=offset,
     )
     bars = base.mark_rule().encode(y="low:Q", y2="high:Q", color=_colour("estimator", names), xOffset=offset)
-    full = base.mark_rule(color=GREY, strokeDash=[4, 4]).encode(y="full:Q")
+    full = alt.Chart().mark_rule(color=GREY, strokeDash=[4, 4]).encode(y="full:Q")
     panel = alt.layer(full, bars, points).properties(width=180, height=220)
     chart = panel.facet(column=alt.Column("metric:N", title=None, sort=None), data=alt.Data(values=rows))
     return styled(chart.resolve_scale(y="independent"))
