@@ -25,7 +25,7 @@ def _disagreement_paragraph(card: dict[str, Any]) -> str:
 
 
 def _ensemble_sentence(card: dict[str, Any]) -> str:
-    if card["mc_dropout"] is None:
+    if card.get("mc_dropout") is None:
         return ""
     return f" Predictions are means of {card['mc_dropout']['samples']} samples of the network's head (dropout)."
 

@@ -209,7 +209,7 @@ def _card(name: str, config: dict[str, Any], report: dict[str, Any], parity: dic
         "data": {key: data[key] for key in ("name", "source", "partitions", "split_by")},
         "licence": data["licence"],
         "calibration": report["fit"],
-        "mc_dropout": report["mc_dropout"],
+        "mc_dropout": report.get("mc_dropout"),
         "disagreement_calibrated": report["disagreement_calibrated"],
         "held_out": report["held_out"],
         "n_held_out": report["n_held_out"],
