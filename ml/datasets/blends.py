@@ -7,6 +7,7 @@ the second's (paper §6.1). The paper's "half of the images mixed" means one thi
 import gzip
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -87,6 +88,7 @@ class BlendTable:
         return BlendTable(names, self.ids[rows], self.ratios[rows], self.label_counts[rows], self.partition[rows])
 
 
+@lru_cache(maxsize=2)
 def read_blend_table(source: BlendSource, valid_labels: int) -> BlendTable:
     """Read the table with ``valid_labels`` labels per validation image; images are the same in all.
 

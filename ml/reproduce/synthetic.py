@@ -31,8 +31,8 @@ from ml.scaling import Scaling
 from ml.train import choose_device, choose_precision, load_trained, train
 
 LABELS = (2, 5)
-SAMPLES, QUICK_SAMPLES = 20, 3
-QUICK_CASES = 400
+SAMPLES, QUICK_SAMPLES = 20, 2
+QUICK_CASES = 250
 #: What is done to a network's outputs: nothing, the concentration head, temperature scaling, both.
 STEPS = ("", "+α", "+ts", "+ts+α")
 METRICS = ("accuracy", "L", "EL", "CE", "L_D", "CE_D", "EL_posterior")
