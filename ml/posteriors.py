@@ -10,10 +10,11 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
+from ml.arrays import FloatArray, IntArray, as_class_probs, as_label_counts
 from ml.distributions import PredictiveDistribution
 from ml.estimate import Estimate, Sample, mean_replicates, select, to_estimate
 from ml.histograms import epistemic_terms, squared_terms
+from ml.inputs import check_clusters, check_weights
 
 #: Terms (N, K) of a loss of probabilities (N, K) on label histograms (N, K).
 _Terms = Callable[[IntArray, FloatArray], FloatArray]
@@ -49,10 +50,7 @@ def _sample(
     counts = as_label_counts(label_counts)
     if counts.shape != distribution.class_probs.shape:
         raise ValueError(f"label_counts {counts.shape} do not fit predictions {distribution.class_probs.shape}")
-    weight = sample_weight
-    if weight is not None:
-        weight = as_vector(weight, len(counts), "sample_weight", 0.0, np.finfo(np.float64).max)
-    groups = None if cluster is None else np.asarray(cluster)
+    weight, groups = check_weights(sample_weight, len(counts)), check_clusters(cluster, len(counts))
     return counts, select(counts.sum(axis=1) >= min_labels, weight, groups)
 
 
