@@ -1,13 +1,25 @@
-"""Commit, then reveal: who may see predictions and others' labels of a case."""
+"""Commit, then reveal: who may see predictions and others' labels of a case, and the record of what was shown."""
 
 import uuid
+from typing import Literal
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.annotators import annotator_of_account
 from app.auth.principal import Principal
+from app.database import Database, insert_if_absent
 from app.errors import BlindReadPending
-from app.tables import Annotator, Label
+from app.policies.queries import current_policy, policy_of_version
+from app.tables import Annotator, CasePrediction, Exposure, Label, ReadRequest, new_id, now
+
+Hidden = Literal["before-commit", "until-case-closed", "never"]
+
+_WORDS: dict[Hidden, str] = {
+    "before-commit": "commit your own label first; then this is shown",
+    "until-case-closed": "this is shown once all planned reads of the case are in",
+    "never": "the reading policy shows this to no annotator",
+}
 
 
 def has_committed(session: Session, principal: Principal, case_id: uuid.UUID) -> bool:
@@ -21,11 +33,70 @@ def has_committed(session: Session, principal: Principal, case_id: uuid.UUID) ->
     return session.execute(found).first() is not None
 
 
+def hidden_because(session: Session, principal: Principal, case_id: uuid.UUID) -> Hidden | None:
+    """Why predictions and others' labels of a case are hidden from a caller; None where they are not.
+
+    An audit case is shown only when all its planned reads are in: showing the model after every read would teach
+    annotators the model, and the audit is there to measure without it.
+    """
+    if not principal.blind:
+        return None
+    if not has_committed(session, principal, case_id):
+        return "before-commit"
+    requests = session.execute(select(ReadRequest).where(ReadRequest.case_id == case_id)).scalars().all()
+    newest = max((request.policy_version for request in requests), default=None)
+    reveal = (current_policy(session) if newest is None else policy_of_version(session, newest)).reveal
+    if reveal == "never":
+        return "never"
+    waits = reveal == "after_case_closed" or any(request.arm == "audit" for request in requests)
+    time = now()
+    pending = any(
+        request.round == "planned" and request.state in {"open", "leased"} and request.due_at > time
+        for request in requests
+    )
+    return "until-case-closed" if waits and pending else None
+
+
 def ensure_revealed(session: Session, principal: Principal, case_id: uuid.UUID) -> None:
-    """Stop an annotator who has not committed a label yet.
+    """Stop an annotator who may not see a case in full yet.
 
     Raises:
-        BlindReadPending: what is asked for would unblind the read.
+        BlindReadPending: what is asked for would unblind a read.
     """
-    if principal.blind and not has_committed(session, principal, case_id):
-        raise BlindReadPending("commit your own label first; then this is shown")
+    hidden = hidden_because(session, principal, case_id)
+    if hidden is not None:
+        raise BlindReadPending(_WORDS[hidden])
+
+
+def was_exposed(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -> bool:
+    """Whether prediction or others' labels of a case were ever shown to an annotator."""
+    found = select(Exposure.id).where(Exposure.annotator_id == annotator_id, Exposure.case_id == case_id)
+    return session.execute(found).first() is not None
+
+
+def expose(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -> None:
+    """Record in a writing session that a case is shown in full to an annotator, the first time it is."""
+    newest = select(CasePrediction.release_id).where(CasePrediction.case_id == case_id)
+    release_id = session.execute(newest.order_by(CasePrediction.id.desc()).limit(1)).scalar_one()
+    shown = select(Label.id).where(Label.case_id == case_id).order_by(Label.id.desc()).limit(1)
+    values = {
+        "id": new_id(),
+        "created_at": now(),
+        "case_id": case_id,
+        "annotator_id": annotator_id,
+        "release_id": release_id,
+        "label_id": session.execute(shown).scalar_one_or_none(),
+    }
+    insert_if_absent(session, Exposure, values)
+
+
+def note_exposure(database: Database, session: Session, principal: Principal, case_id: uuid.UUID) -> None:
+    """Record before a read-only request answers that it shows a case in full to an annotator."""
+    if not principal.blind:
+        return
+    annotator = annotator_of_account(session, principal.account_id)
+    if annotator is None or was_exposed(session, annotator.id, case_id):
+        return
+    session.rollback()  # SQLite: the reading transaction must not wait for the writing one
+    with database.write() as writing:
+        expose(writing, annotator.id, case_id)

@@ -8,7 +8,6 @@ from fastapi import Depends, Request
 from app.database import Database
 from app.settings import Settings
 from app.storage import ImageStore
-from app.triage import Policy
 
 if TYPE_CHECKING:
     from app.inference import LocalInference
@@ -31,11 +30,6 @@ class Context:
     images: ImageStore
     inference: "LocalInference"
     secret: bytes
-
-    @property
-    def policy(self) -> Policy:
-        """Triage policy."""
-        return Policy(self.settings.triage_threshold, self.settings.target_error)
 
 
 def _context(request: Request) -> Context:

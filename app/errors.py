@@ -12,12 +12,16 @@
     ├── NotFound                404  not-found
     ├── Conflict                409  conflict
     │   ├── AlreadyLabelled     409  already-labelled
+    │   ├── Superseded          409  superseded
+    │   ├── LeaseLost           409  lease-lost
     │   └── OtherImage          409  external-id-taken
+    ├── PreconditionFailed      412  precondition-failed
     ├── TooLarge                413  too-large
     ├── UnsupportedImage        415  unsupported-image
     ├── Invalid                 422  invalid
     │   ├── BrokenImage         422  broken-image
     │   └── KeyReused           422  idempotency-key-reused
+    ├── PreconditionRequired    428  precondition-required
     ├── Overloaded              429  overloaded           Retry-After
     ├── Unavailable             503  unavailable          Retry-After
     │   └── NoRelease           503  no-release           Retry-After
@@ -119,6 +123,30 @@ class AlreadyLabelled(Conflict):
     """An annotator labels a case twice."""
 
     code, title = "already-labelled", "Already labelled"
+
+
+class Superseded(Conflict):
+    """The label is no longer the last of its chain."""
+
+    code, title = "superseded", "Label superseded"
+
+
+class LeaseLost(Conflict):
+    """The lease ended, and somebody else has the read or it is closed."""
+
+    code, title = "lease-lost", "Lease lost"
+
+
+class PreconditionFailed(Problem):
+    """What the caller wants to change is not what it saw."""
+
+    status, code, title = 412, "precondition-failed", "Changed meanwhile"
+
+
+class PreconditionRequired(Problem):
+    """A change came without If-Match."""
+
+    status, code, title = 428, "precondition-required", "If-Match missing"
 
 
 class OtherImage(Conflict):

@@ -6,7 +6,7 @@ from sqlalchemy.orm import Session
 
 from app.context import Context
 from app.evaluations.service import collected_for
-from app.releases.service import reading_classes
+from app.releases.queries import reading_classes
 from ml.tables import write_table
 
 

@@ -21,6 +21,7 @@ from app.limits import BodyLimits
 from app.pages.headers import SecurityHeaders
 from app.pages.routes import problem_page
 from app.pages.routes import router as pages
+from app.policies.routes import router as policies
 from app.reads.routes import router as reads
 from app.releases.routes import router as releases
 from app.settings import Settings
@@ -74,7 +75,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.context = build_context(settings)
     app.state.database = app.state.context.database
     errors.install(app, problem_page)
-    for router in (cases, reads, evaluations, releases, health.router, pages):
+    for router in (cases, reads, policies, evaluations, releases, health.router, pages):
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "pages" / "static"), name="static")
     require_policies(app)

@@ -84,6 +84,7 @@ class PredictionOut(DistributionOut):
     release: str
     classes: list[str]
     triage: TriageOut
+    out_of_distribution: bool
     image_sha256: str
 
 

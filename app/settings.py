@@ -31,8 +31,6 @@ class Settings(BaseSettings):
     inference_threads: int = Field(0, ge=0, le=256, description="threads of one network run, 0 for all cores")
     inference_queue: int = Field(32, ge=1, le=10_000, description="predictions that may wait before 429")
     min_free_bytes: int = Field(2 * 1024**3, ge=0, description="free space below which uploads get 507")
-    triage_threshold: float = Field(0.20, gt=0, lt=1, description="disagreement above which a second read is asked")
-    target_error: float = Field(0.02, gt=0, lt=2, description="expected squared error at which labels are enough")
 
     @field_validator("secret_key")
     @classmethod

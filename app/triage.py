@@ -1,27 +1,49 @@
-"""Whom to ask next: pure rules on a predictive distribution."""
+"""Whom to ask next: pure rules on a predictive distribution.
 
+The number of planned reads of a case follows from its image and its prediction only, never from a label: a rule
+selects it for a second read, and of those that it does not select a share ε, the audit rate, is read twice as
+well. So every case has a known probability π > 0 of two planned reads, and what is measured on cases read twice
+can be weighted back to all cases.
+"""
+
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from ml.arrays import FloatArray
 from ml.decisions import class_intervals, expected_gain, further_labels_expected, majority_prob
 from ml.distributions import DirichletCpe, PredictiveDistribution, has_concentration
 
 Decision = Literal["single_read", "second_read"]
+Score = Literal["disagreement", "expected_gain"]
+Arm = Literal["triage", "audit"]
+
+#: Bits in which the perceptual hashes of near-duplicates differ at most.
+NEAR_DUPLICATE_BITS = 4
 
 
 @dataclass(frozen=True)
-class Policy:
-    """What decides about second reads.
+class Rule:
+    """What decides about reads, with every number resolved.
 
     Attributes:
-        disagreement_threshold: P(two annotators differ) above which a second read is asked.
+        score: what is compared with the threshold.
+        threshold: score above which a second read is asked; infinite: of no case.
+        audit_rate: ε, probability of a second read of a case that is not selected.
         target_error: expected squared error of the class probabilities at which labels are enough.
+        adjudicate_below: probability that the leading class is the majority, below which another annotator is
+            asked once the planned reads are in; None for never.
+        max_labels: labels of one case at which nobody else is asked.
     """
 
-    disagreement_threshold: float
+    score: Score
+    threshold: float
+    audit_rate: float
     target_error: float
+    adjudicate_below: float | None
+    max_labels: int
 
 
 @dataclass(frozen=True)
@@ -29,7 +51,7 @@ class Triage:
     """Decision for one case.
 
     Attributes:
-        decision: whether a second read is asked.
+        decision: whether the rule selects the case for a second read.
         priority: disagreement probability as a share of the largest possible one, 1 − 1/K.
         expected_gain: fall of the expected squared error by one more label; None without a concentration.
         reason: in words.
@@ -41,20 +63,109 @@ class Triage:
     reason: str
 
 
-def triage(distribution: PredictiveDistribution, policy: Policy) -> Triage:
-    """Decide about the single case of a distribution."""
+def triage(
+    distribution: PredictiveDistribution,
+    rule: Rule,
+    *,
+    out_of_distribution: bool = False,
+    near_duplicate: bool = False,
+) -> Triage:
+    """Decide about the single case of a distribution.
+
+    Args:
+        distribution: prediction of one case.
+        rule: resolved policy.
+        out_of_distribution: the image is far from the training cells; it is always selected.
+        near_duplicate: a near-duplicate of the same patient was selected before; it is not selected again.
+    """
     disagreement = float(distribution.disagreement_probs[0])
-    n_classes = distribution.class_probs.shape[1]
-    asked = disagreement > policy.disagreement_threshold
     calibrated = has_concentration(distribution)
-    where = "above" if asked else "at most"
-    reason = f"disagreement {where} {policy.disagreement_threshold:.2f}" + ("" if calibrated else " (not calibrated)")
-    return Triage(
-        "second_read" if asked else "single_read",
-        min(1.0, disagreement / (1 - 1 / n_classes)),
-        float(expected_gain(distribution)[0]) if calibrated else None,
-        reason,
-    )
+    gain = float(expected_gain(distribution)[0]) if calibrated else None
+    priority = min(1.0, disagreement / (1 - 1 / distribution.class_probs.shape[1]))
+    selected, reason = _judge(rule, disagreement, gain)
+    if out_of_distribution:
+        selected, reason = True, "unlike the cells that the network was trained on"
+    elif selected and near_duplicate:
+        selected, reason = False, "near-duplicate of a cell of this patient that is read twice"
+    return Triage("second_read" if selected else "single_read", priority, gain, reason)
+
+
+def _judge(rule: Rule, disagreement: float, gain: float | None) -> tuple[bool, str]:
+    """Whether the rule selects, and why in words."""
+    by_gain = rule.score == "expected_gain" and gain is not None
+    value = gain if by_gain and gain is not None else disagreement
+    name, digits = ("expected gain", 4) if by_gain else ("disagreement", 2)
+    note = "" if gain is not None else " (not calibrated)"
+    if math.isinf(rule.threshold):
+        return False, f"no threshold for {name} yet: too few earlier cases{note}"
+    selected = value > rule.threshold
+    return selected, f"{name} {'above' if selected else 'at most'} {rule.threshold:.{digits}f}{note}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How often a case is to be read.
+
+    Attributes:
+        pi: probability of a second planned read, the largest over all looks.
+        arm: why, if it is read twice; None for one planned read.
+    """
+
+    pi: float
+    arm: Arm | None
+
+
+def plan(u: float, selected: bool, audit_rate: float, earlier_pi: float = 0.0) -> Plan:
+    """Plan the reads of a case by the coin that was tossed when it came.
+
+    The coin u ~ U(0, 1) is tossed once. A later look with another policy or release uses the same u, and π is the
+    largest of all looks, so that P(second planned read) = π whatever the order of looks.
+
+    Args:
+        u: of the case, in [0, 1).
+        selected: whether this look's rule selects the case.
+        audit_rate: ε of this look.
+        earlier_pi: π before this look, 0 for none.
+    """
+    pi = max(earlier_pi, 1.0 if selected else audit_rate)
+    return Plan(pi, None if u >= pi else "triage" if pi >= 1 else "audit")
+
+
+def capacity_threshold(scores: FloatArray, capacity_per_day: float, days: float, audit_rate: float) -> float:
+    """Score above which a rule by capacity selects, from the scores of earlier days.
+
+    With capacity c a day and n cases a day a share s of the cases is selected so that s + ε (1 − s) = c / n; the
+    threshold is the (1 − s) quantile. Today's queue never enters.
+
+    Args:
+        scores: (N,) of the cases of earlier days.
+        capacity_per_day: second reads a day, audit reads included.
+        days: number of those days.
+        audit_rate: ε.
+
+    Returns:
+        The threshold; infinite without earlier cases or where audit reads alone fill the capacity.
+    """
+    if scores.size == 0:
+        return math.inf
+    share = (capacity_per_day * days / scores.size - audit_rate) / (1 - audit_rate) if audit_rate < 1 else 0.0
+    if share <= 0:
+        return math.inf
+    return float(np.quantile(scores, 1 - share)) if share < 1 else 0.0
+
+
+def another_annotator(posterior: PredictiveDistribution, n_labels: int, rule: Rule) -> bool:
+    """Whether the labels so far call for an adjudication; never changes the number of planned reads.
+
+    Args:
+        posterior: of one case, after all its blind labels.
+        n_labels: how many there are.
+        rule: resolved policy.
+    """
+    if rule.adjudicate_below is None or not 2 <= n_labels < rule.max_labels or not has_concentration(posterior):
+        return False
+    undecided = float(majority_prob(posterior)[0]) < rule.adjudicate_below
+    return undecided and float(further_labels_expected(posterior, rule.target_error)[0]) > 0
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@
     RELEASE/fused.onnx         optional: one graph to the final probabilities, for other runtimes
     RELEASE/head.safetensors   optional: the layers after the backbone with S dropout masks, for Monte-Carlo
                                dropout; features are then tapped before the first dropout
+    RELEASE/feature_distance.safetensors
+                               optional: how far an image lies from the training cells, to flag unfamiliar ones
 
 Identical inputs give identical bytes: no date, no machine, no chance enters a release.
 """
@@ -21,6 +23,7 @@ from typing import Any
 
 from ml.calibration import Calibration
 from ml.dropout_head import DropoutHead
+from ml.feature_distance import FeatureDistance
 from ml.preprocess import Preprocessing
 from ml.run_folder import read_json, write_bytes_atomically, write_json
 
@@ -28,7 +31,8 @@ CARD_VERSION = 1
 MAX_FILE_BYTES = 500_000_000
 _REQUIRED = ("network.onnx", "calibration.json", "README.md")
 HEAD_FILE = "head.safetensors"
-_ALLOWED = {*_REQUIRED, "fused.onnx", HEAD_FILE}
+DISTANCE_FILE = "feature_distance.safetensors"
+_ALLOWED = {*_REQUIRED, "fused.onnx", HEAD_FILE, DISTANCE_FILE}
 
 
 class ReleaseError(ValueError):
@@ -47,6 +51,7 @@ class Release:
         preprocessing: what raw images go through.
         calibration: what the network's outputs go through.
         head: dropout head between network and calibration, or None.
+        distance: how far features lie from the training cells, or None.
     """
 
     path: Path
@@ -56,11 +61,17 @@ class Release:
     preprocessing: Preprocessing
     calibration: Calibration
     head: DropoutHead | None = None
+    distance: FeatureDistance | None = None
 
     @property
     def network(self) -> Path:
         """Path of the verified network file."""
         return self.path / "network.onnx"
+
+    @property
+    def network_sha256(self) -> str:
+        """Digest of the network file: releases of one network share what it makes of an image."""
+        return str(self.card["files"]["network.onnx"])
 
 
 def file_sha256(path: Path) -> str:
@@ -115,11 +126,14 @@ def read_release(path: Path) -> Release:
         preprocessing = Preprocessing.from_dict(card["preprocessing"])
         calibration = Calibration.from_dict(read_json(path / "calibration.json"))
         head = DropoutHead.from_bytes((path / HEAD_FILE).read_bytes()) if HEAD_FILE in card["files"] else None
+        distance = (
+            FeatureDistance.from_bytes((path / DISTANCE_FILE).read_bytes()) if DISTANCE_FILE in card["files"] else None
+        )
     except ReleaseError:
         raise
     except (ValueError, KeyError, TypeError) as exc:
         raise ReleaseError(f"{path}: the release cannot be read: {exc}") from exc
-    return Release(path, card, file_sha256(card_path), classes, preprocessing, calibration, head)
+    return Release(path, card, file_sha256(card_path), classes, preprocessing, calibration, head, distance)
 
 
 def _verify_files(path: Path, card: dict[str, Any]) -> None:

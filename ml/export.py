@@ -10,15 +10,17 @@ import onnx
 import torch
 from torch import Tensor, nn
 
-from ml.artifact import HEAD_FILE, Release, write_release
+from ml.artifact import DISTANCE_FILE, HEAD_FILE, Release, write_release
 from ml.calibration import Calibration
 from ml.card import readme_text
 from ml.distributions import softmax_probs
 from ml.dropout_head import DropoutHead
+from ml.feature_distance import fit_feature_distance
+from ml.image_statistics import optical_density
 from ml.networks import Network
 from ml.predictor import open_session
 from ml.preprocess import Preprocessing
-from ml.run_folder import RunFolder, read_json
+from ml.run_folder import CachedOutputs, RunFolder, read_json
 from ml.train import load_trained
 
 #: Largest difference of class probabilities, and of logits as a share of the largest |logit|.
@@ -193,8 +195,34 @@ def export_run(folder: RunFolder, out: Path, *, fused: bool = False, name: str |
         files["fused.onnx"] = to_onnx(
             _Fused(network, calibration, len(config["dataset"]["classes"])).eval(), example, outputs
         )
-    card = _card(name or folder.path.name, config, report, parity)
+    held_out = _add_feature_distance(folder, files)
+    card = _card(name or folder.path.name, config, report, parity) | {"reference": _reference(folder, held_out)}
     return write_release(out, files, calibration, card, readme_text(card))
+
+
+def _add_feature_distance(folder: RunFolder, files: dict[str, bytes]) -> CachedOutputs:
+    """Add the distance from the training cells to a release's files; returns the held-out outputs."""
+    outputs = folder.read_outputs()
+    features = outputs.pooled if HEAD_FILE in files else outputs.features
+    held_out = outputs.partition == "test"
+    distance = fit_feature_distance(features[~held_out], features[held_out])
+    if distance is not None:
+        files[DISTANCE_FILE] = distance.to_bytes()
+    return outputs.take(held_out)
+
+
+def _reference(folder: RunFolder, held_out: CachedOutputs) -> dict[str, Any]:
+    """What familiar data look like, for telling later whether stain or case mix drift away."""
+    pixels = folder.read_examples()
+    stain = np.array([optical_density(one) for one in pixels])
+    counts = held_out.label_counts.sum(axis=0)
+    return {
+        "stain_mean": stain.mean(axis=0).tolist(),
+        "stain_sd": stain.std(axis=0, ddof=1).tolist(),
+        "n_stain": len(stain),
+        "label_share": (counts / max(counts.sum(), 1)).tolist(),
+        "n_labels": int(counts.sum()),
+    }
 
 
 def _card(name: str, config: dict[str, Any], report: dict[str, Any], parity: dict[str, float]) -> dict[str, Any]:

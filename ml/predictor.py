@@ -24,11 +24,13 @@ class Prediction:
         distribution: over the unknown true class probabilities.
         logits: (N, K) float32, of the network.
         features: (N, D) float32, of the network; in a release with a dropout head the pooled vectors before it.
+        out_of_distribution: (N,) farther from the training cells than held-out cells are.
     """
 
     distribution: PredictiveDistribution
     logits: npt.NDArray[np.float32]
     features: npt.NDArray[np.float32]
+    out_of_distribution: npt.NDArray[np.bool_]
 
 
 def open_session(network: bytes | str, threads: int = 0) -> onnxruntime.InferenceSession:
@@ -118,7 +120,15 @@ class Predictor:
             parts.append(self.run(batch))
         logits = np.concatenate([part[0] for part in parts])
         features = np.concatenate([part[1] for part in parts])
-        return Prediction(distribution_of(self.release, logits, features), logits, features)
+        return prediction_of(self.release, logits, features)
+
+
+def prediction_of(release: Release, logits: npt.NDArray[np.float32], features: npt.NDArray[np.float32]) -> Prediction:
+    """Prediction of a network's outputs (N, K) and (N, D), now or stored, by a release."""
+    unfamiliar = (
+        np.zeros(len(logits), dtype=bool) if release.distance is None else release.distance.unfamiliar(features)
+    )
+    return Prediction(distribution_of(release, logits, features), logits, features, unfamiliar)
 
 
 def distribution_of(release: Release, logits: npt.ArrayLike, features: npt.ArrayLike) -> PredictiveDistribution:

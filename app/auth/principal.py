@@ -9,13 +9,14 @@ SCOPES = {
     "cases:write": "store cases",
     "reads:own": "see images, give labels, and see one's own cases after committing",
     "labels:write": "store labels of named annotators of an outside system",
-    "metrics:read": "read metrics and releases",
+    "metrics:read": "read metrics, releases, policies and jobs",
+    "manage": "change policies, recalibrate, promote, manage people and keys, read the audit",
 }
 _VIEWER = frozenset({"predict", "cases:read", "metrics:read"})
 ROLE_SCOPES = {
     "viewer": _VIEWER,
     "annotator": frozenset({"reads:own"}),
-    "admin": _VIEWER | {"cases:write"},
+    "admin": _VIEWER | {"cases:write", "manage"},
     "service": frozenset[str](),
 }
 

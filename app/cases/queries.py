@@ -2,12 +2,13 @@
 
 import uuid
 from dataclasses import dataclass
+from datetime import datetime
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import ColumnElement, Select, func, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
 from app.errors import NotFound
-from app.tables import Annotator, Case, CasePrediction, Label
+from app.tables import Annotator, Case, CasePrediction, Label, Read, ReadRequest
 
 
 def case_by_id(session: Session, case_id: uuid.UUID, *, lock: bool = False) -> Case:
@@ -46,18 +47,71 @@ def latest_prediction(session: Session, case_id: uuid.UUID) -> CasePrediction:
     return prediction
 
 
-def page_of_cases(
-    session: Session, *, after: uuid.UUID | None, limit: int, by_need: bool = False
-) -> list[tuple[Case, CasePrediction]]:
-    """Cases with their predictions, newest first, or those in most need of another annotator first."""
-    found = select(Case, CasePrediction).join(CasePrediction, CasePrediction.case_id == Case.id)
-    if by_need:
-        found = found.order_by(CasePrediction.disagreement_prob.desc(), Case.id)
-    else:
-        found = found.order_by(Case.id.desc())
-        if after is not None:
-            found = found.where(Case.id < after)
-    return [(row[0], row[1]) for row in session.execute(found.limit(limit))]
+@dataclass(frozen=True)
+class CaseFilter:
+    """Which cases are listed; None for all."""
+
+    external_id: str | None = None
+    patient: str | None = None
+    site: str | None = None
+    partition: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def conditions(self) -> list[ColumnElement[bool]]:
+        """As SQL."""
+        equal = {Case.external_id: self.external_id, Case.patient: self.patient, Case.site: self.site}
+        found: list[ColumnElement[bool]] = [column == value for column, value in equal.items() if value is not None]
+        if self.partition is not None:
+            found.append(Case.partition == self.partition)
+        if self.since is not None:
+            found.append(Case.created_at >= self.since)
+        if self.until is not None:
+            found.append(Case.created_at < self.until)
+        return found
+
+
+def page_of_cases(session: Session, chosen: CaseFilter, *, after: uuid.UUID | None, limit: int) -> list[Case]:
+    """Cases, newest first, after one of them."""
+    found = select(Case).where(Case.erased_at.is_(None), *chosen.conditions()).order_by(Case.id.desc())
+    if after is not None:
+        found = found.where(Case.id < after)
+    return list(session.execute(found.limit(limit)).scalars())
+
+
+def page_by_need(session: Session, *, after: tuple[float, uuid.UUID] | None, limit: int) -> list[Case]:
+    """Cases of which a read is wanted, those in most need first, after one of them."""
+    found = select(Case).where(Case.waiting.is_(True)).order_by(Case.need.desc(), Case.id.desc())
+    if after is not None:
+        found = found.where(tuple_(Case.need, Case.id) < after)
+    return list(session.execute(found.limit(limit)).scalars())
+
+
+def predictions_of(session: Session, case_ids: list[uuid.UUID]) -> dict[uuid.UUID, CasePrediction]:
+    """Newest prediction of each of the cases that have one."""
+    found = select(CasePrediction).where(CasePrediction.case_id.in_(case_ids)).order_by(CasePrediction.id)
+    return {row.case_id: row for row in session.execute(found).scalars()}
+
+
+def predictions_of_case(session: Session, case_id: uuid.UUID) -> list[CasePrediction]:
+    """Every prediction of a case, newest first."""
+    found = select(CasePrediction).where(CasePrediction.case_id == case_id).order_by(CasePrediction.id.desc())
+    return list(session.execute(found).scalars())
+
+
+def requests_of(session: Session, case_ids: list[uuid.UUID]) -> dict[uuid.UUID, list[tuple[ReadRequest, str | None]]]:
+    """Requests of each of the cases in order, with the name of who holds it now."""
+    rows = session.execute(
+        select(ReadRequest, Annotator.name)
+        .outerjoin(Read, (Read.request_id == ReadRequest.id) & (Read.state == "leased"))
+        .outerjoin(Annotator, Annotator.id == Read.annotator_id)
+        .where(ReadRequest.case_id.in_(case_ids))
+        .order_by(ReadRequest.ordinal)
+    )
+    found: dict[uuid.UUID, list[tuple[ReadRequest, str | None]]] = {}
+    for request, name in rows:
+        found.setdefault(request.case_id, []).append((request, name))
+    return found
 
 
 def active_labels() -> Select[Label, Annotator]:
@@ -83,6 +137,17 @@ class ActiveLabel:
 def labels_of_case(session: Session, case_id: uuid.UUID) -> list[ActiveLabel]:
     """Active labels of a case, oldest first."""
     rows = session.execute(active_labels().where(Label.case_id == case_id))
+    return [ActiveLabel(label, annotator.name) for label, annotator in rows]
+
+
+def label_history(session: Session, case_id: uuid.UUID) -> list[ActiveLabel]:
+    """Every label row of a case, oldest first."""
+    rows = session.execute(
+        select(Label, Annotator)
+        .join(Annotator, Annotator.id == Label.annotator_id)
+        .where(Label.case_id == case_id)
+        .order_by(Label.id)
+    )
     return [ActiveLabel(label, annotator.name) for label, annotator in rows]
 
 

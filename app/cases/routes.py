@@ -3,15 +3,15 @@
 import hashlib
 import uuid
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Response
 
 from app.auth.policy import Policy
 from app.auth.principal import Principal
-from app.blindness import ensure_revealed
+from app.blindness import ensure_revealed, note_exposure
 from app.cases import queries, service
-from app.cases.schemas import CaseIn, CaseOut, CasesOut
+from app.cases.schemas import CaseIn, CaseOut, CasesOut, PredictionsOut, WorklistOut
 from app.cases.uploads import case_form, image_bytes, upload_schema
 from app.context import Parts
 from app.database import Reader, Writer
@@ -27,9 +27,10 @@ from app.errors import (
     responses,
 )
 from app.idempotency import answered, once, request_digest, required_key
-from app.schemas import PredictionOut
+from app.schemas import Line, Moment, PredictionOut
 
 router = APIRouter(tags=["cases"])
+_Reading = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]
 _UPLOAD_ERRORS = (BadRequest, TooLarge, UnsupportedImage)
 
 
@@ -93,28 +94,53 @@ def add_case(
     return once(session, principal, key, prepared.digest, store)
 
 
-@router.get("/v1/cases", responses=responses(), dependencies=[Depends(Policy("cases:read"))])
+_Viewing = Depends(Policy("cases:read"))
+_Cursor = Annotated[str | None, Query(max_length=100, description="`next_cursor` of the page before.")]
+_Limit = Annotated[int, Query(ge=1, le=200)]
+_Text = Annotated[Line | None, Query()]
+
+
+@router.get("/v1/cases", responses=responses(), dependencies=[_Viewing])
 def list_cases(
-    context: Parts,
     session: Reader,
-    cursor: Annotated[str | None, Query(max_length=100)] = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    cursor: _Cursor = None,
+    limit: _Limit = 50,
+    external_id: _Text = None,
+    patient: _Text = None,
+    site: _Text = None,
+    partition: Annotated[Literal["evaluation", "calibration"] | None, Query()] = None,
+    since: Annotated[Moment | None, Query(description="Stored at this time or later.")] = None,
+    until: Annotated[Moment | None, Query(description="Stored before this time.")] = None,
 ) -> CasesOut:
     """A page of cases, newest first."""
-    return service.list_cases(session, context, cursor, limit)
+    chosen = queries.CaseFilter(external_id, patient, site, partition, since, until)
+    return service.list_cases(session, chosen, cursor, limit)
+
+
+@router.get("/v1/worklist", responses=responses(), dependencies=[_Viewing])
+def worklist(session: Reader, cursor: _Cursor = None, limit: _Limit = 50) -> WorklistOut:
+    """Cases of which another read is wanted, those in most need first, with the reason."""
+    return service.worklist(session, cursor, limit)
 
 
 @router.get("/v1/cases/{case_id}", responses=responses(NotFound, BlindReadPending))
-def get_case(
-    case_id: uuid.UUID,
-    context: Parts,
-    principal: Annotated[Principal, Depends(Policy("cases:read", "reads:own"))],
-    session: Reader,
-) -> CaseOut:
+def get_case(case_id: uuid.UUID, context: Parts, principal: _Reading, session: Reader) -> CaseOut:
     """A case with its prediction; an annotator sees it after committing its own label."""
-    case = queries.case_by_id(session, case_id)
+    queries.case_by_id(session, case_id)
     ensure_revealed(session, principal, case_id)
-    return service.case_out(session, context, case, queries.latest_prediction(session, case_id))
+    result = service.show_case(session, case_id)
+    note_exposure(context.database, session, principal, case_id)
+    return result
+
+
+@router.get("/v1/cases/{case_id}/predictions", responses=responses(NotFound, BlindReadPending))
+def list_predictions(case_id: uuid.UUID, context: Parts, principal: _Reading, session: Reader) -> PredictionsOut:
+    """Every prediction of a case, newest first; each keeps the release that made it."""
+    queries.case_by_id(session, case_id)
+    ensure_revealed(session, principal, case_id)
+    result = service.list_predictions(session, case_id)
+    note_exposure(context.database, session, principal, case_id)
+    return result
 
 
 @router.get(

@@ -41,11 +41,48 @@ class CaseOut(Out):
     same_image_as: str | None
     created_at: datetime
     n_labels: int
-    prediction: PredictionOut
+    prediction: PredictionOut | None
 
 
 class CasesOut(Out):
     """A page of cases; ``next_cursor`` leads to the next one."""
 
     items: list[CaseOut]
+    next_cursor: str | None
+
+
+class PredictionsOut(Out):
+    """Predictions of a case, newest first."""
+
+    items: list[PredictionOut]
+
+
+class RequestOut(Out):
+    """A read that is wanted, why, and what became of it."""
+
+    ordinal: int
+    round: str
+    arm: str
+    u: float
+    pi: float
+    policy_version: int
+    state: str
+    due_at: datetime
+    closed_at: datetime | None
+    held_by: str | None
+
+
+class WorkOut(Out):
+    """A case of which a read is wanted; ``need`` is its disagreement probability, 1 without a prediction."""
+
+    case: CaseOut
+    need: float
+    near_duplicate: bool
+    requests: list[RequestOut]
+
+
+class WorklistOut(Out):
+    """Cases in most need first; ``next_cursor`` leads to the next page."""
+
+    items: list[WorkOut]
     next_cursor: str | None

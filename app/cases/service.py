@@ -1,7 +1,5 @@
 """Uploading and showing cases."""
 
-import base64
-import binascii
 import hashlib
 import hmac
 import uuid
@@ -14,16 +12,20 @@ from sqlalchemy.orm import Session
 from app import audit
 from app.auth.principal import Principal
 from app.cases import queries
-from app.cases.schemas import CaseIn, CaseOut, CasesOut
+from app.cases.cursors import decode_cursor, decode_need_cursor, encode_cursor, encode_need_cursor
+from app.cases.schemas import CaseIn, CaseOut, CasesOut, PredictionsOut, RequestOut, WorklistOut, WorkOut
 from app.cases.stored import members_bytes, stored_prediction
 from app.context import Context
-from app.errors import BrokenImage, Invalid, OtherImage, TooLarge, UnsupportedImage
+from app.errors import BrokenImage, OtherImage, TooLarge, UnsupportedImage
 from app.inference import Served
+from app.planning import coin, judge, look
+from app.policies.queries import current_rule
 from app.releases.queries import class_codes, existing_release
 from app.schemas import PredictionOut, TriageOut
-from app.tables import Case, CasePrediction
-from app.triage import Policy, summarise, triage
+from app.tables import Case, CasePrediction, NetworkOutput, ReadRequest
+from app.triage import Rule, Triage, summarise, triage
 from ml.distributions import DirichletCpe, PredictiveDistribution
+from ml.image_statistics import difference_hash, optical_density
 from ml.predictor import Prediction
 from ml.preprocess import ImageRejectedError, decode_image, encode_png
 
@@ -52,10 +54,17 @@ def read_upload(data: bytes) -> Upload:
 
 
 def prediction_out(
-    distribution: PredictiveDistribution, release_id: uuid.UUID, classes: list[str], image_sha256: str, policy: Policy
+    distribution: PredictiveDistribution,
+    release_id: uuid.UUID,
+    classes: list[str],
+    image_sha256: str,
+    decision: Triage,
+    target_error: float,
+    *,
+    out_of_distribution: bool,
 ) -> PredictionOut:
     """A prediction as the API shows it."""
-    summary = summarise(distribution, policy.target_error)
+    summary = summarise(distribution, target_error)
     intervals = summary.class_intervals
     return PredictionOut(
         release=str(release_id),
@@ -65,7 +74,8 @@ def prediction_out(
         disagreement_prob=summary.disagreement_prob,
         disagreement_calibrated=summary.disagreement_calibrated,
         class_intervals=None if intervals is None else dict(zip(classes, intervals, strict=True)),
-        triage=TriageOut(**vars(triage(distribution, policy))),
+        triage=TriageOut(**vars(decision)),
+        out_of_distribution=out_of_distribution,
         image_sha256=image_sha256,
     )
 
@@ -82,7 +92,19 @@ def stateless_prediction(context: Context, data: bytes) -> PredictionOut:
     upload = read_upload(data)
     served, prediction = predict_upload(context, upload)
     classes = list(served.predictor.release.classes)
-    return prediction_out(prediction.distribution, served.release_id, classes, upload.sha256, context.policy)
+    with context.database.read() as session:
+        rule = current_rule(session)
+    unusual = bool(prediction.out_of_distribution[0])
+    decision = triage(prediction.distribution, rule, out_of_distribution=unusual)
+    return prediction_out(
+        prediction.distribution,
+        served.release_id,
+        classes,
+        upload.sha256,
+        decision,
+        rule.target_error,
+        out_of_distribution=unusual,
+    )
 
 
 def partition_of(secret: bytes, patient: str | None, external_id: str) -> str:
@@ -123,7 +145,7 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
     if known is not None:
         if known.image_sha256 != new.upload.sha256:
             raise OtherImage("a case of this external id has another image; choose another external id")
-        return 200, case_out(session, context, known, queries.latest_prediction(session, known.id))
+        return 200, show_case(session, known.id)
     twin = queries.first_with_image(session, new.upload.sha256)
     case = Case(
         external_id=new.fields.external_id,
@@ -136,41 +158,62 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
         height=new.upload.image.height,
         same_image_as=None if twin is None else twin.id,
         partition=partition_of(context.secret, new.fields.patient, new.fields.external_id),
+        u=coin(context.secret, new.fields.external_id),
+        pi=0.0,
+        image_hash=difference_hash(new.upload.image),
+        stain=list(optical_density(new.served.predictor.release.preprocessing.pixels(new.upload.image))),
         created_by=principal.account_id,
     )
     session.add(case)
     session.flush()
-    prediction = _prediction_row(case.id, new)
-    session.add(prediction)
+    output = NetworkOutput(
+        case_id=case.id,
+        network_sha256=new.served.predictor.release.network_sha256,
+        logits=np.asarray(new.prediction.logits[0], dtype="<f4").tobytes(),
+        features=np.asarray(new.prediction.features[0], dtype="<f4").tobytes(),
+    )
+    prediction = prediction_row(case.id, new.served.release_id, new.prediction)
+    session.add_all([output, prediction])
     session.flush()
+    look(session, case, prediction)
     details = {"image_sha256": case.image_sha256, "release": str(prediction.release_id)}
     audit.record(session, context.secret, actor=principal.name, action="case.add", object_id=case.id, details=details)
-    return 201, case_out(session, context, case, prediction)
+    return 201, case_out(session, case, prediction)
 
 
-def _prediction_row(case_id: uuid.UUID, new: NewCase) -> CasePrediction:
-    distribution = new.prediction.distribution
+def prediction_row(case_id: uuid.UUID, release_id: uuid.UUID, prediction: Prediction) -> CasePrediction:
+    """The row of a prediction of one image."""
+    distribution = prediction.distribution
     a = float(distribution.log_concentration[0]) if isinstance(distribution, DirichletCpe) else None
     return CasePrediction(
         case_id=case_id,
-        release_id=new.served.release_id,
-        logits=np.asarray(new.prediction.logits[0], dtype="<f4").tobytes(),
-        features=np.asarray(new.prediction.features[0], dtype="<f4").tobytes(),
+        release_id=release_id,
         class_probs=[float(p) for p in distribution.class_probs[0]],
         log_concentration=a,
         disagreement_prob=float(distribution.disagreement_probs[0]),
         members=members_bytes(distribution),
+        out_of_distribution=bool(prediction.out_of_distribution[0]),
     )
 
 
-def case_out(
-    session: Session, context: Context, case: Case, prediction: CasePrediction, n_labels: int | None = None
-) -> CaseOut:
+def stored_prediction_out(session: Session, case: Case, prediction: CasePrediction, rule: Rule) -> PredictionOut:
+    """A stored prediction as the API shows it, judged by the rule that holds."""
+    return prediction_out(
+        stored_prediction(prediction),
+        prediction.release_id,
+        class_codes(existing_release(session, prediction.release_id)),
+        case.image_sha256,
+        judge(session, case, prediction, rule),
+        rule.target_error,
+        out_of_distribution=prediction.out_of_distribution,
+    )
+
+
+def case_out(session: Session, case: Case, prediction: CasePrediction | None, n_labels: int | None = None) -> CaseOut:
     """A case as the API shows it."""
-    release = existing_release(session, prediction.release_id)
     if n_labels is None:
         n_labels = len(queries.labels_of_case(session, case.id))
-    classes = class_codes(release)
+    shown = None if prediction is None else stored_prediction_out(session, case, prediction, current_rule(session))
     return CaseOut(
         id=str(case.id),
         external_id=case.external_id,
@@ -183,33 +226,58 @@ def case_out(
         same_image_as=None if case.same_image_as is None else str(case.same_image_as),
         created_at=case.created_at,
         n_labels=n_labels,
-        prediction=prediction_out(
-            stored_prediction(prediction), prediction.release_id, classes, case.image_sha256, context.policy
-        ),
+        prediction=shown,
     )
 
 
-def encode_cursor(case_id: uuid.UUID) -> str:
-    """Opaque cursor that continues after a case."""
-    return base64.urlsafe_b64encode(case_id.bytes).decode().rstrip("=")
-
-
-def decode_cursor(cursor: str) -> uuid.UUID:
-    """Case that a cursor continues after.
+def show_case(session: Session, case_id: uuid.UUID) -> CaseOut:
+    """One case with its newest prediction.
 
     Raises:
-        Invalid: not a cursor that this service gave out.
+        NotFound: there is no such case.
     """
-    try:
-        return uuid.UUID(bytes=base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-    except (ValueError, binascii.Error) as exc:
-        raise Invalid("the cursor is not one that this service gave out") from exc
+    case = queries.case_by_id(session, case_id)
+    return case_out(session, case, queries.predictions_of(session, [case_id]).get(case_id))
 
 
-def list_cases(session: Session, context: Context, cursor: str | None, limit: int) -> CasesOut:
+def list_predictions(session: Session, case_id: uuid.UUID) -> PredictionsOut:
+    """Every prediction of a case, newest first."""
+    case, rule = queries.case_by_id(session, case_id), current_rule(session)
+    rows = queries.predictions_of_case(session, case_id)
+    return PredictionsOut(items=[stored_prediction_out(session, case, row, rule) for row in rows])
+
+
+def list_cases(session: Session, chosen: queries.CaseFilter, cursor: str | None, limit: int) -> CasesOut:
     """A page of cases, newest first."""
     after = None if cursor is None else decode_cursor(cursor)
-    rows = queries.page_of_cases(session, after=after, limit=limit + 1)
-    totals = queries.label_totals(session, [case.id for case, _ in rows])
-    items = [case_out(session, context, case, one, totals.get(case.id, 0)) for case, one in rows[:limit]]
-    return CasesOut(items=items, next_cursor=encode_cursor(rows[limit - 1][0].id) if len(rows) > limit else None)
+    rows = queries.page_of_cases(session, chosen, after=after, limit=limit + 1)
+    ids = [case.id for case in rows[:limit]]
+    totals, predictions = queries.label_totals(session, ids), queries.predictions_of(session, ids)
+    items = [case_out(session, case, predictions.get(case.id), totals.get(case.id, 0)) for case in rows[:limit]]
+    return CasesOut(items=items, next_cursor=encode_cursor(rows[limit - 1].id) if len(rows) > limit else None)
+
+
+def worklist(session: Session, cursor: str | None, limit: int) -> WorklistOut:
+    """A page of the cases of which a read is wanted, those in most need first."""
+    after = None if cursor is None else decode_need_cursor(cursor)
+    rows = queries.page_by_need(session, after=after, limit=limit + 1)
+    ids = [case.id for case in rows[:limit]]
+    totals, predictions = queries.label_totals(session, ids), queries.predictions_of(session, ids)
+    requests = queries.requests_of(session, ids)
+    items = [
+        WorkOut(
+            case=case_out(session, case, predictions.get(case.id), totals.get(case.id, 0)),
+            need=case.need + (1.0 if case.need < 0 else 0.0),
+            near_duplicate=case.need < 0,
+            requests=[request_out(*row) for row in requests.get(case.id, [])],
+        )
+        for case in rows[:limit]
+    ]
+    last = rows[limit - 1] if len(rows) > limit else None
+    return WorklistOut(items=items, next_cursor=None if last is None else encode_need_cursor(last.need, last.id))
+
+
+def request_out(request: ReadRequest, held_by: str | None) -> RequestOut:
+    """A request as those see it who manage reads."""
+    fields = ("ordinal", "round", "arm", "u", "pi", "policy_version", "state", "due_at", "closed_at")
+    return RequestOut(held_by=held_by, **{name: getattr(request, name) for name in fields})

@@ -11,12 +11,13 @@ from fastapi.templating import Jinja2Templates
 from app.auth import service as auth
 from app.auth.policy import COOKIE, SECURE_COOKIE, Policy, public, refuse_cross_site, session_token
 from app.auth.principal import Principal
-from app.blindness import ensure_revealed
+from app.blindness import hidden_because, note_exposure
 from app.context import Parts
 from app.database import Reader, Writer
 from app.errors import Invalid, Problem, Unauthenticated
 from app.idempotency import once, request_digest
 from app.pages import views
+from app.reads.leases import lease_next, list_leases
 from app.reads.schemas import LabelIn
 from app.reads.service import submit_label
 
@@ -96,8 +97,8 @@ def logout(request: Request, principal: _People, session: Writer) -> Response:
 def worklist(request: Request, context: Parts, principal: _People, session: Reader) -> Response:
     """Cases by need; to an annotator, in an order of its own that tells nothing."""
     if principal.blind:
-        return _page(request, "to_read.html", principal, view=views.blind_worklist(session, context, principal))
-    return _page(request, "worklist.html", principal, items=views.worklist(session, context))
+        return _page(request, "to_read.html", principal, view=views.blind_worklist(session, principal))
+    return _page(request, "worklist.html", principal, items=views.worklist(session))
 
 
 @router.get("/cases/{case_id}")
@@ -106,9 +107,21 @@ def show_case(case_id: uuid.UUID, request: Request, context: Parts, principal: _
     blind = views.case_to_read(session, principal, case_id)
     if blind is not None:
         return _page(request, "read.html", principal, view=blind)
-    ensure_revealed(session, principal, case_id)
-    after = views.next_unread(session, context, principal) if principal.blind else None
-    return _page(request, "case.html", principal, view=views.case_view(session, context, case_id), next_case=after)
+    if hidden_because(session, principal, case_id) is not None:
+        return _page(request, "committed.html", principal, number=views.case_number(case_id), case_id=case_id)
+    shown = views.case_view(session, case_id)
+    note_exposure(context.database, session, principal, case_id)
+    return _page(request, "case.html", principal, view=shown)
+
+
+@router.post("/reads/next")
+def read_next(
+    context: Parts, principal: Annotated[Principal, Depends(Policy("reads:own"))], session: Writer
+) -> Response:
+    """Go on with the read that is held, or lease the next one."""
+    held = list_leases(session, principal)
+    read = held[0] if held else lease_next(session, context, principal)
+    return RedirectResponse("/worklist" if read is None else f"/cases/{read.case_id}", _SEE_OTHER)
 
 
 @router.post("/cases/{case_id}/label")

@@ -1,7 +1,5 @@
 """What the pages show, gathered from the domains."""
 
-import hashlib
-import hmac
 import uuid
 from dataclasses import dataclass
 
@@ -12,17 +10,20 @@ from app.auth.principal import Principal
 from app.blindness import has_committed
 from app.cases import queries
 from app.cases import service as cases
-from app.cases.schemas import CaseOut
-from app.context import Context
+from app.cases.schemas import CaseOut, WorkOut
+from app.errors import NotFound
 from app.pages.charts import Bars, posterior_bars
-from app.reads import service as reads
+from app.reads.leases import list_leases
+from app.reads.posterior import posterior
+from app.reads.queries import count_waiting
 from app.reads.schemas import LabelOut
-from app.releases.service import reading_classes
+from app.reads.service import label_out
+from app.releases.queries import reading_classes
 from app.schemas import ClassOut, PosteriorOut
 from app.tables import Annotator, Case, Label
 
-#: Cases shown on one page, and unread cases that are shuffled among themselves.
-WORKLIST_LENGTH, BATCH = 120, 1000
+#: Cases shown on one page.
+WORKLIST_LENGTH = 120
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,11 @@ def case_number(case_id: uuid.UUID) -> str:
 
 @dataclass(frozen=True)
 class BlindWorklist:
-    """What an annotator has to read and has read."""
+    """What an annotator holds, has read, and how much waits."""
 
     items: list[BlindItem]
     n_read: int
-    n_cases: int
+    n_waiting: int
 
 
 def _own_labels(principal: Principal) -> Select[uuid.UUID]:
@@ -57,38 +58,20 @@ def _own_labels(principal: Principal) -> Select[uuid.UUID]:
     )
 
 
-def unread_cases(session: Session, context: Context, principal: Principal) -> list[uuid.UUID]:
-    """Cases still to be read, in an order of this annotator's own that neither need nor time of arrival decides.
-
-    The oldest ``BATCH`` unread cases are shuffled among themselves, so that no case waits for ever.
-    """
+def blind_worklist(session: Session, principal: Principal) -> BlindWorklist:
+    """Cases that this annotator holds, then those it has read, newest first; of the others only how many wait."""
     own = _own_labels(principal)
-    unread = session.execute(select(Case.id).where(Case.id.not_in(own)).order_by(Case.id).limit(BATCH)).scalars()
-
-    def place(case_id: uuid.UUID) -> bytes:
-        seed = b"order:" + principal.account_id.bytes + case_id.bytes
-        return hmac.new(context.secret, seed, hashlib.sha256).digest()
-
-    return sorted(unread, key=place)
-
-
-def blind_worklist(session: Session, context: Context, principal: Principal) -> BlindWorklist:
-    """The cases to read, then those this annotator has read, newest first."""
-    own = _own_labels(principal)
-    unread = unread_cases(session, context, principal)[:WORKLIST_LENGTH]
-    room = max(WORKLIST_LENGTH - len(unread), 0)
-    read = session.execute(select(Case.id).where(Case.id.in_(own)).order_by(Case.id.desc()).limit(room)).scalars()
-    items = [BlindItem(case_id, case_number(case_id), False) for case_id in unread]
-    items += [BlindItem(case_id, case_number(case_id), True) for case_id in read]
+    held = [uuid.UUID(read.case_id) for read in list_leases(session, principal)]
+    read = session.execute(select(Case.id).where(Case.id.in_(own)).order_by(Case.id.desc()).limit(WORKLIST_LENGTH))
+    items = [BlindItem(case_id, case_number(case_id), False) for case_id in held]
+    items += [BlindItem(case_id, case_number(case_id), True) for case_id in read.scalars()]
     n_read = session.execute(select(func.count()).select_from(own.subquery())).scalar_one()
-    return BlindWorklist(items, n_read, session.execute(select(func.count()).select_from(Case)).scalar_one())
+    return BlindWorklist(items, n_read, count_waiting(session, principal))
 
 
-def worklist(session: Session, context: Context) -> list[CaseOut]:
-    """Cases in most need of another annotator first."""
-    rows = queries.page_of_cases(session, after=None, limit=WORKLIST_LENGTH, by_need=True)
-    totals = queries.label_totals(session, [case.id for case, _ in rows])
-    return [cases.case_out(session, context, case, one, totals.get(case.id, 0)) for case, one in rows]
+def worklist(session: Session) -> list[WorkOut]:
+    """Cases of which a read is wanted, those in most need first."""
+    return cases.worklist(session, None, WORKLIST_LENGTH).items
 
 
 @dataclass(frozen=True)
@@ -103,14 +86,19 @@ class CaseView:
     labels: list[LabelOut]
 
 
-def case_view(session: Session, context: Context, case_id: uuid.UUID) -> CaseView:
-    """Everything about a case; only for those who may see it."""
-    case = queries.case_by_id(session, case_id)
-    shown = cases.case_out(session, context, case, queries.latest_prediction(session, case_id))
-    after = reads.posterior(session, context, case_id)
+def case_view(session: Session, case_id: uuid.UUID) -> CaseView:
+    """Everything about a case; only for those who may see it.
+
+    Raises:
+        NotFound: no such case, or it has no prediction yet.
+    """
+    shown = cases.show_case(session, case_id)
+    if shown.prediction is None:
+        raise NotFound("the case has no prediction yet")
+    after = posterior(session, case_id)
     known = {info.code: info.name for info in reading_classes(session)}
     names = {code: known.get(code, code) for code in shown.prediction.classes}
-    labels = [reads.label_out(active) for active in queries.labels_of_case(session, case_id)]
+    labels = [label_out(active) for active in queries.labels_of_case(session, case_id)]
     bars = posterior_bars(names, shown.prediction, after, after.label_counts)
     return CaseView(shown, case_number(case_id), names, after, bars, labels)
 
@@ -131,8 +119,3 @@ def case_to_read(session: Session, principal: Principal, case_id: uuid.UUID) -> 
     if not principal.blind or has_committed(session, principal, case_id):
         return None
     return BlindCase(case_id, case_number(case_id), reading_classes(session), uuid.uuid4().hex)
-
-
-def next_unread(session: Session, context: Context, principal: Principal) -> uuid.UUID | None:
-    """The next case in this annotator's order that it has not read."""
-    return next(iter(unread_cases(session, context, principal)), None)

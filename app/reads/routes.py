@@ -1,4 +1,4 @@
-"""HTTP routes of labels and posteriors."""
+"""HTTP routes of reads, labels and posteriors."""
 
 import uuid
 from typing import Annotated
@@ -7,18 +7,118 @@ from fastapi import APIRouter, Depends, Query, Response
 
 from app.auth.policy import Policy
 from app.auth.principal import Principal
-from app.blindness import ensure_revealed
+from app.blindness import ensure_revealed, note_exposure
 from app.cases import queries
 from app.context import Parts
 from app.database import Reader, Writer
-from app.errors import AlreadyLabelled, BlindReadPending, KeyMissing, NotFound, responses
+from app.errors import (
+    AlreadyLabelled,
+    BlindReadPending,
+    KeyMissing,
+    LeaseLost,
+    NotFound,
+    Superseded,
+    responses,
+)
 from app.idempotency import once, request_digest, required_key
-from app.reads import service
-from app.reads.schemas import LabelIn, LabelsOut, SubmittedOut
+from app.reads import leases, service
+from app.reads.posterior import posterior
+from app.reads.schemas import (
+    DeclineIn,
+    LabelIn,
+    LabelsOut,
+    OwnLabelIn,
+    ReadOut,
+    ReadsOut,
+    RetractionIn,
+    RevisionIn,
+    SubmittedOut,
+)
 from app.schemas import PosteriorOut
 
 router = APIRouter(tags=["reads"])
 _Reading = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]
+_Annotating = Annotated[Principal, Depends(Policy("reads:own"))]
+_Labelling = Annotated[Principal, Depends(Policy("reads:own", "labels:write"))]
+_Key = Annotated[str, Depends(required_key)]
+_NO_CONTENT = 204
+
+
+class _NothingToReadError(Exception):
+    """There is no read for this annotator now."""
+
+
+@router.post(
+    "/v1/reads",
+    status_code=201,
+    response_model=ReadOut,
+    responses={204: {"description": "Nothing to read now."}, **responses(KeyMissing)},
+)
+def lease(context: Parts, principal: _Annotating, key: _Key, session: Writer) -> Response:
+    """Lease the next case for the caller: by due date, then in an order of its own."""
+
+    def take() -> tuple[int, ReadOut]:
+        read = leases.lease_next(session, context, principal)
+        if read is None:
+            raise _NothingToReadError
+        return 201, read
+
+    try:
+        return once(session, principal, key, request_digest("POST /v1/reads"), take)
+    except _NothingToReadError:
+        session.rollback()  # the key stays free: asking again later may give a case
+        return Response(status_code=_NO_CONTENT)
+
+
+@router.get("/v1/reads", responses=responses())
+def list_reads(principal: _Annotating, session: Reader) -> ReadsOut:
+    """Leases that the caller holds, oldest first."""
+    return ReadsOut(items=leases.list_leases(session, principal))
+
+
+@router.get("/v1/reads/{read_id}", responses=responses(NotFound))
+def get_read(read_id: uuid.UUID, principal: _Annotating, session: Reader) -> ReadOut:
+    """One of the caller's own reads."""
+    return leases.show(session, principal, read_id)
+
+
+@router.patch("/v1/reads/{read_id}", responses=responses(NotFound, LeaseLost))
+def heartbeat(read_id: uuid.UUID, principal: _Annotating, session: Writer) -> ReadOut:
+    """Extend a lease."""
+    return leases.heartbeat(session, principal, read_id)
+
+
+@router.delete("/v1/reads/{read_id}", status_code=204, responses=responses(NotFound, LeaseLost))
+def release(read_id: uuid.UUID, principal: _Annotating, session: Writer) -> None:
+    """Give a lease back; the case may come again."""
+    leases.release(session, principal, read_id)
+
+
+@router.post(
+    "/v1/reads/{read_id}/decline", response_model=ReadOut, responses=responses(KeyMissing, NotFound, LeaseLost)
+)
+def decline(
+    read_id: uuid.UUID, body: DeclineIn, context: Parts, principal: _Annotating, key: _Key, session: Writer
+) -> Response:
+    """Decline a read, with a reason; ``cannot_tell`` closes it for everybody."""
+    digest = request_digest("POST decline", read_id, body.model_dump())
+    return once(session, principal, key, digest, lambda: leases.decline(session, context, principal, read_id, body))
+
+
+@router.post(
+    "/v1/reads/{read_id}/labels",
+    status_code=201,
+    response_model=SubmittedOut,
+    responses=responses(KeyMissing, NotFound, LeaseLost, AlreadyLabelled),
+)
+def commit_read(
+    read_id: uuid.UUID, body: OwnLabelIn, context: Parts, principal: _Annotating, key: _Key, session: Writer
+) -> Response:
+    """End a read by a label; the answer reveals the posterior where the policy allows."""
+    digest = request_digest("POST read label", read_id, body.model_dump())
+    return once(
+        session, principal, key, digest, lambda: service.commit_read(session, context, principal, read_id, body)
+    )
 
 
 @router.post(
@@ -28,26 +128,58 @@ _Reading = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]
     responses=responses(KeyMissing, NotFound, AlreadyLabelled),
 )
 def submit_label(
-    case_id: uuid.UUID,
-    body: LabelIn,
-    context: Parts,
-    principal: Annotated[Principal, Depends(Policy("reads:own", "labels:write"))],
-    key: Annotated[str, Depends(required_key)],
-    session: Writer,
+    case_id: uuid.UUID, body: LabelIn, context: Parts, principal: _Labelling, key: _Key, session: Writer
 ) -> Response:
-    """Commit a label; the answer reveals the posterior."""
+    """Store a label of an outside annotator system, or of the calling annotator for a case of its choice."""
     digest = request_digest("POST labels", case_id, body.model_dump())
     return once(
         session, principal, key, digest, lambda: service.submit_label(session, context, principal, case_id, body)
     )
 
 
+@router.post(
+    "/v1/labels/{label_id}/revisions",
+    status_code=201,
+    response_model=SubmittedOut,
+    responses=responses(KeyMissing, NotFound, Superseded),
+)
+def revise(
+    label_id: uuid.UUID, body: RevisionIn, context: Parts, principal: _Labelling, key: _Key, session: Writer
+) -> Response:
+    """Correct one's own label; both rows stay."""
+    digest = request_digest("POST revisions", label_id, body.model_dump())
+    return once(session, principal, key, digest, lambda: service.revise(session, context, principal, label_id, body))
+
+
+@router.post(
+    "/v1/labels/{label_id}/retraction",
+    status_code=201,
+    response_model=SubmittedOut,
+    responses=responses(KeyMissing, NotFound, Superseded),
+)
+def retract(
+    label_id: uuid.UUID, body: RetractionIn, context: Parts, principal: _Labelling, key: _Key, session: Writer
+) -> Response:
+    """Take one's own label back; both rows stay."""
+    digest = request_digest("POST retraction", label_id, body.model_dump())
+    return once(session, principal, key, digest, lambda: service.retract(session, context, principal, label_id, body))
+
+
 @router.get("/v1/cases/{case_id}/labels", responses=responses(NotFound, BlindReadPending))
-def list_labels(case_id: uuid.UUID, principal: _Reading, session: Reader) -> LabelsOut:
+def list_labels(
+    case_id: uuid.UUID,
+    context: Parts,
+    principal: _Reading,
+    session: Reader,
+    history: Annotated[bool, Query(description="Superseded labels and retractions too.")] = False,
+) -> LabelsOut:
     """Active labels of a case; an annotator sees them after committing its own."""
     queries.case_by_id(session, case_id)
     ensure_revealed(session, principal, case_id)
-    return LabelsOut(items=[service.label_out(active) for active in queries.labels_of_case(session, case_id)])
+    found = queries.label_history(session, case_id) if history else queries.labels_of_case(session, case_id)
+    result = LabelsOut(items=[service.label_out(active) for active in found])
+    note_exposure(context.database, session, principal, case_id)
+    return result
 
 
 @router.get("/v1/cases/{case_id}/posterior", responses=responses(NotFound, BlindReadPending))
@@ -61,4 +193,6 @@ def get_posterior(
     """Posterior from the stored prior and all active blind labels."""
     queries.case_by_id(session, case_id)
     ensure_revealed(session, principal, case_id)
-    return service.posterior(session, context, case_id, exclude_annotator)
+    result = posterior(session, case_id, exclude_annotator)
+    note_exposure(context.database, session, principal, case_id)
+    return result

@@ -1,23 +1,69 @@
 """What the routes of reads accept and answer."""
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from app.schemas import In, Line, Out, Paragraph, PosteriorOut
+from app.schemas import ClassOut, In, Line, Out, Paragraph, PosteriorOut
 
 AnnotatorName = Annotated[Line, Field(max_length=100)]
+DeclineReason = Literal["cannot_tell", "image_quality", "not_my_field", "know_this_case", "other"]
+Confidence = Annotated[float, Field(ge=0, le=1)]
 
 
-class LabelIn(In):
-    """A label; ``annotator`` and ``blind`` only from an outside annotator system."""
+class OwnLabelIn(In):
+    """A label that ends a read."""
 
     label: Line
-    confidence: Annotated[float, Field(ge=0, le=1)] | None = None
+    confidence: Confidence | None = None
     note: Paragraph | None = None
+
+
+class LabelIn(OwnLabelIn):
+    """A label; ``annotator``, ``blind`` and ``round`` only from an outside annotator system."""
+
     annotator: AnnotatorName | None = None
     blind: bool | None = None
+    round: Literal["planned", "adjudication"] | None = None
+
+
+class RevisionIn(OwnLabelIn):
+    """A correction, and why; ``blind`` only from an outside annotator system."""
+
+    reason: Paragraph
+    blind: bool | None = None
+
+
+class RetractionIn(In):
+    """Why a label is taken back."""
+
+    reason: Paragraph
+
+
+class DeclineIn(In):
+    """Why a case is not read; ``cannot_tell`` means that the image does not allow a diagnosis."""
+
+    reason: DeclineReason
+    note: Paragraph | None = None
+
+
+class ReadOut(Out):
+    """A read as its annotator sees it."""
+
+    id: str
+    case_id: str
+    image: str
+    classes: list[ClassOut]
+    state: str
+    leased_at: datetime
+    expires_at: datetime
+
+
+class ReadsOut(Out):
+    """Leases that the caller holds."""
+
+    items: list[ReadOut]
 
 
 class LabelOut(Out):
@@ -26,23 +72,28 @@ class LabelOut(Out):
     id: str
     case_id: str
     annotator: str
-    label: str
+    label: str | None
     confidence: float | None
     note: str | None
     blind: bool
     round: str
     kind: str
+    supersedes: str | None
+    post_reveal: bool
+    reason: str | None
+    reading_seconds: float | None
     created_at: datetime
 
 
 class SubmittedOut(Out):
-    """The stored label, and what it made of the case."""
+    """The stored label, and what it made of the case; ``posterior`` is null while the case stays hidden."""
 
     label: LabelOut
-    posterior: PosteriorOut
+    posterior: PosteriorOut | None
+    hidden_because: str | None
 
 
 class LabelsOut(Out):
-    """Active labels of a case, oldest first."""
+    """Labels of a case, oldest first."""
 
     items: list[LabelOut]

@@ -5,7 +5,8 @@ import uuid
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.errors import NotFound
+from app.errors import NoRelease, NotFound
+from app.schemas import ClassOut
 from app.tables import Alias, ReleaseRow
 
 
@@ -44,3 +45,16 @@ def all_releases(session: Session) -> list[ReleaseRow]:
 def aliases(session: Session) -> list[Alias]:
     """Every alias."""
     return list(session.execute(select(Alias).order_by(Alias.name)).scalars())
+
+
+def reading_classes(session: Session) -> list[ClassOut]:
+    """Classes of the reading task.
+
+    Raises:
+        NoRelease: no release was added yet.
+    """
+    alias = champion(session)
+    row = None if alias is None else release_by_id(session, alias.release_id)
+    if row is None:
+        raise NoRelease("no release is served; add one with `secondread release add`")
+    return [ClassOut(**info) for info in row.card["classes"]]

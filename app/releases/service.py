@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from app import audit
 from app.errors import Conflict, NoRelease
-from app.releases.queries import aliases, all_releases, champion, existing_release, release_by_id
+from app.releases.queries import aliases, all_releases, champion, existing_release
 from app.releases.schemas import ReleaseDetailOut, ReleaseOut
 from app.schemas import ClassOut
 from app.tables import Alias, ReleaseRow, new_id
@@ -77,19 +77,6 @@ def promote(session: Session, secret: bytes, release_id: uuid.UUID, reason: str)
         session, secret, actor="command line", action="alias.move", object_id=release_id, details=details, reason=reason
     )
     return session.get_one(Alias, "champion")
-
-
-def reading_classes(session: Session) -> list[ClassOut]:
-    """Classes of the reading task.
-
-    Raises:
-        NoRelease: no release was added yet.
-    """
-    alias = champion(session)
-    row = None if alias is None else release_by_id(session, alias.release_id)
-    if row is None:
-        raise NoRelease("no release is served; add one with `secondread release add`")
-    return [ClassOut(**info) for info in row.card["classes"]]
 
 
 def describe(session: Session, row: ReleaseRow) -> ReleaseOut:

@@ -3,8 +3,10 @@
 from app.tables.access import Account, ApiKey, BrowserSession
 from app.tables.append_only import APPEND_ONLY, create_triggers, drop_triggers
 from app.tables.base import Table, new_id, now
-from app.tables.cases import Case, CasePrediction
+from app.tables.cases import Case, CasePrediction, NetworkOutput
+from app.tables.jobs import Evaluation, ImportRow, Job
 from app.tables.labels import Annotator, Label
+from app.tables.reads import DailyThreshold, Exposure, Look, PolicyRow, Read, ReadRequest
 from app.tables.records import AuditEvent, AuditHead, IdempotencyRecord
 from app.tables.releases import Alias, ReleaseRow
 
@@ -19,8 +21,18 @@ __all__ = [
     "BrowserSession",
     "Case",
     "CasePrediction",
+    "DailyThreshold",
+    "Evaluation",
+    "Exposure",
     "IdempotencyRecord",
+    "ImportRow",
+    "Job",
     "Label",
+    "Look",
+    "NetworkOutput",
+    "PolicyRow",
+    "Read",
+    "ReadRequest",
     "ReleaseRow",
     "Table",
     "create_triggers",

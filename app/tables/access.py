@@ -3,7 +3,7 @@
 import uuid
 from datetime import datetime
 
-from sqlalchemy import JSON, CheckConstraint, ForeignKey, String
+from sqlalchemy import JSON, Boolean, CheckConstraint, ForeignKey, Integer, String, false
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.tables.base import Identified, Table, UtcDateTime
@@ -22,6 +22,12 @@ class Account(Identified, Table):
     disabled_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     # SHA-256 of a random one-time password, cleared by its first use
     one_time_sha256: Mapped[str | None] = mapped_column(String(64))
+    # argon2id; None for those who sign in elsewhere, and until the first password is chosen
+    password_hash: Mapped[str | None] = mapped_column(String(200))
+    failed_sign_ins: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
+    locked_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    # «issuer subject» of an OpenID provider
+    oidc_subject: Mapped[str | None] = mapped_column(String(500), index=True, unique=True)
 
 
 class ApiKey(Identified, Table):
@@ -43,5 +49,7 @@ class BrowserSession(Identified, Table):
 
     account_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("accounts.id"), index=True)
     token_sha256: Mapped[str] = mapped_column(String(64), unique=True)
+    # signed in by a one-time password, may do nothing but choose a password
+    password_wanted: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
     seen_at: Mapped[datetime] = mapped_column(UtcDateTime)
     ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

@@ -1,7 +1,7 @@
 """Triggers that make a table append-only, in the dialect at hand."""
 
 #: Tables whose rows are never changed or deleted.
-APPEND_ONLY = ("labels", "predictions", "audit_events")
+APPEND_ONLY = ("labels", "predictions", "audit_events", "policies", "looks", "exposures")
 
 
 def create_triggers(dialect: str, table: str) -> list[str]:

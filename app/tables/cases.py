@@ -1,21 +1,42 @@
 """Cases and their immutable predictions."""
 
 import uuid
+from datetime import datetime
 
-from sqlalchemy import JSON, CheckConstraint, Float, ForeignKey, Integer, LargeBinary, String, UniqueConstraint
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    String,
+    UniqueConstraint,
+    false,
+    true,
+)
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.tables.base import Identified, Table
+from app.tables.base import Identified, Table, UtcDateTime
 
 
 class Case(Identified, Table):
     """One image to be read."""
 
     __tablename__ = "cases"
-    __table_args__ = (CheckConstraint("partition IN ('calibration', 'evaluation')", name="partition"),)
+    __table_args__ = (
+        CheckConstraint("partition IN ('calibration', 'evaluation')", name="partition"),
+        Index("ix_cases_patient_id", "patient", "id"),
+        Index("ix_cases_site_id", "site", "id"),
+        Index("ix_cases_partition_id", "partition", "id"),
+        Index("ix_cases_worklist", "waiting", "need", "id"),
+    )
 
     external_id: Mapped[str] = mapped_column(String(200), unique=True)
-    patient: Mapped[str | None] = mapped_column(String(200), index=True)
+    patient: Mapped[str | None] = mapped_column(String(200))
     site: Mapped[str | None] = mapped_column(String(200))
     case_metadata: Mapped[dict[str, str]] = mapped_column(JSON)
     # of the uploaded bytes, and of the stored PNG, which is its name in the store
@@ -26,6 +47,20 @@ class Case(Identified, Table):
     # an earlier case with the same image under another external id
     same_image_as: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("cases.id"))
     partition: Mapped[str] = mapped_column(String(20))
+    # of the coin that decides about a second planned read: tossed once, from the image's identity alone
+    u: Mapped[float] = mapped_column(Float(53))
+    # probability of a second planned read, the largest of all looks, and what made it so
+    pi: Mapped[float] = mapped_column(Float(53))
+    # place in the worklist: disagreement probability of the newest prediction, 1 without one; of near-duplicates of
+    # a patient's cell less 1, so that they come after all others
+    need: Mapped[float] = mapped_column(Float(53), default=1.0, server_default="1")
+    # a read is wanted that nobody has ended yet
+    waiting: Mapped[bool] = mapped_column(Boolean, default=False, server_default=true())
+    # perceptual hash of the stored pixels, to find near-duplicates of a patient
+    image_hash: Mapped[int | None] = mapped_column(BigInteger)
+    # mean optical density of red, green and blue, to notice a stain that drifts
+    stain: Mapped[list[float] | None] = mapped_column(JSON(none_as_null=True))
+    erased_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     created_by: Mapped[uuid.UUID] = mapped_column(ForeignKey("accounts.id"))
 
 
@@ -37,12 +72,24 @@ class CasePrediction(Identified, Table):
 
     case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"))
     release_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("releases.id"), index=True)
-    # little-endian float32, so that a later calibration needs no network run
-    logits: Mapped[bytes] = mapped_column(LargeBinary)
-    features: Mapped[bytes] = mapped_column(LargeBinary)
     # in the order of the release's classes
     class_probs: Mapped[list[float]] = mapped_column(JSON)
     log_concentration: Mapped[float | None] = mapped_column(Float(53))
     disagreement_prob: Mapped[float] = mapped_column(Float(53), index=True)
     # of an ensemble: what ``app.cases.stored`` makes its posterior from
     members: Mapped[bytes | None] = mapped_column(LargeBinary)
+    # farther from the training cells than held-out cells are
+    out_of_distribution: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
+
+
+class NetworkOutput(Identified, Table):
+    """What one network made of one image, so that a later calibration needs no run of the network."""
+
+    __tablename__ = "network_outputs"
+    __table_args__ = (UniqueConstraint("case_id", "network_sha256"),)
+
+    case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"))
+    network_sha256: Mapped[str] = mapped_column(String(64), index=True)
+    # little-endian float32, (K,) and (D,)
+    logits: Mapped[bytes] = mapped_column(LargeBinary)
+    features: Mapped[bytes] = mapped_column(LargeBinary)

@@ -2,7 +2,7 @@
 
 import uuid
 
-from sqlalchemy import Boolean, CheckConstraint, Float, ForeignKey, Index, String, Text, text
+from sqlalchemy import Boolean, CheckConstraint, Float, ForeignKey, Index, Integer, String, Text, false, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.tables.base import Identified, Table
@@ -45,10 +45,18 @@ class Label(Identified, Table):
     annotator_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("annotators.id"), index=True)
     kind: Mapped[str] = mapped_column(String(20))
     supersedes_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("labels.id"))
+    # place in the chain of this annotator's labels of this case, whatever the clocks said
+    position: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
     class_code: Mapped[str | None] = mapped_column(String(100))
     confidence: Mapped[float | None] = mapped_column(Float(53))
     note: Mapped[str | None] = mapped_column(Text)
     # made without knowing the prediction, other labels or the reason for asking
     blind: Mapped[bool] = mapped_column(Boolean)
     round: Mapped[str] = mapped_column(String(20))
+    # a change of mind after the prediction or other labels were shown
+    post_reveal: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
+    # why it was revised or retracted
+    reason: Mapped[str | None] = mapped_column(Text)
+    # seconds from the lease to the label
+    reading_seconds: Mapped[float | None] = mapped_column(Float(53))
     created_by: Mapped[uuid.UUID] = mapped_column(ForeignKey("accounts.id"))

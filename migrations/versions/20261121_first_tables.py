@@ -4,12 +4,13 @@ import sqlalchemy as sa
 from alembic import op
 
 from app.audit import GENESIS
-from app.tables import APPEND_ONLY, create_triggers, drop_triggers
+from app.tables import create_triggers, drop_triggers
 
 revision = "0001"
 down_revision = None
 branch_labels = None
 depends_on = None
+APPEND_ONLY = ("labels", "predictions", "audit_events")
 
 
 def upgrade() -> None:

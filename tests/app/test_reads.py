@@ -172,7 +172,7 @@ def test_many_at_once_store_each_label_exactly_once(service: Service) -> None:
 @pytest.mark.parametrize("table", APPEND_ONLY)
 def test_the_database_itself_refuses_to_change_or_delete(service: Service, table: str) -> None:
     case = service.add_case()
-    service.outside_label(case["id"], "r1", case["prediction"]["classes"][0])
+    assert service.label("anna", case["id"], case["prediction"]["classes"][0]).status_code == 201
     for statement in (f"UPDATE {table} SET created_at = created_at", f"DELETE FROM {table}"):
         with service.context.database.write() as session, pytest.raises(DBAPIError, match="append-only"):
             session.execute(text(statement))

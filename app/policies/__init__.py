@@ -1,0 +1,1 @@
+"""Reading policies: versioned rows that decide whom to ask next."""

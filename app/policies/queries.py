@@ -1,0 +1,84 @@
+"""Database access of policies, and the threshold of a day."""
+
+import math
+from datetime import datetime, timedelta
+
+import numpy as np
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from app.database import WRITES, insert_if_absent
+from app.tables import Case, CasePrediction, DailyThreshold, PolicyRow, now
+from app.triage import Rule, Score, capacity_threshold
+
+#: Days whose cases set the threshold of a rule by capacity.
+CAPACITY_DAYS = 14
+# of the newest of those days' cases at most, so that the first case of a day is not kept waiting
+_CAPACITY_CASES = 20_000
+
+
+def current_policy(session: Session) -> PolicyRow:
+    """The policy that holds: the highest version."""
+    return session.execute(select(PolicyRow).order_by(PolicyRow.version.desc()).limit(1)).scalar_one()
+
+
+def policy_of_version(session: Session, version: int) -> PolicyRow:
+    """The policy of a version."""
+    return session.execute(select(PolicyRow).where(PolicyRow.version == version)).scalar_one()
+
+
+def all_policies(session: Session) -> list[PolicyRow]:
+    """Every version, newest first."""
+    return list(session.execute(select(PolicyRow).order_by(PolicyRow.version.desc())).scalars())
+
+
+def rule_of(session: Session, policy: PolicyRow, at: datetime | None = None) -> Rule:
+    """The policy as a pure rule, with the threshold of the day; remembers that threshold where the session writes."""
+    threshold = _day_threshold(session, policy, at or now()) if policy.rule == "capacity" else policy.threshold
+    score: Score = "expected_gain" if policy.rule == "expected_gain" else "disagreement"
+    return Rule(
+        score=score,
+        threshold=math.inf if threshold is None else threshold,
+        audit_rate=policy.audit_rate,
+        target_error=policy.target_error,
+        adjudicate_below=policy.adjudicate_below,
+        max_labels=policy.max_labels,
+    )
+
+
+def current_rule(session: Session) -> Rule:
+    """The rule that holds now."""
+    return rule_of(session, current_policy(session))
+
+
+def _day_threshold(session: Session, policy: PolicyRow, at: datetime) -> float | None:
+    day = at.date().isoformat()
+    known = session.get(DailyThreshold, (policy.version, day))
+    if known is not None:
+        return known.threshold
+    threshold, n_cases = _threshold_before(session, policy, at)
+    if not session.info.get(WRITES):
+        return threshold
+    values = {"policy_version": policy.version, "day": day, "threshold": threshold, "n_cases": n_cases}
+    insert_if_absent(session, DailyThreshold, values)
+    return session.get_one(DailyThreshold, (policy.version, day)).threshold
+
+
+def _threshold_before(session: Session, policy: PolicyRow, at: datetime) -> tuple[float | None, int]:
+    """Threshold from the cases of the days before, and how many there were."""
+    midnight = at.replace(hour=0, minute=0, second=0, microsecond=0)
+    span = (Case.created_at >= midnight - timedelta(days=CAPACITY_DAYS), Case.created_at < midnight)
+    n_cases, first = session.execute(select(func.count(), func.min(Case.created_at)).where(*span)).one()
+    if not n_cases:
+        return None, 0
+    newest = (
+        select(CasePrediction.disagreement_prob)
+        .join(Case, Case.id == CasePrediction.case_id)
+        .where(*span)
+        .order_by(Case.id.desc())
+        .limit(_CAPACITY_CASES)
+    )
+    scores = np.array(session.execute(newest).scalars().all(), dtype=np.float64)
+    days = max(1.0, (midnight - first).total_seconds() / 86_400) * scores.size / n_cases
+    threshold = capacity_threshold(scores, policy.capacity_per_day or 0, days, policy.audit_rate)
+    return (None if math.isinf(threshold) else threshold), int(n_cases)

@@ -1,0 +1,35 @@
+"""HTTP routes of policies."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Response
+
+from app.auth.policy import Policy
+from app.auth.principal import Principal
+from app.context import Parts
+from app.database import Reader, Writer
+from app.errors import Conflict, KeyMissing, responses
+from app.idempotency import once, request_digest, required_key
+from app.policies import service
+from app.policies.schemas import PoliciesOut, PolicyIn, PolicyOut
+
+router = APIRouter(tags=["policies"])
+
+
+@router.get("/v1/policies", responses=responses(), dependencies=[Depends(Policy("metrics:read"))])
+def list_policies(session: Reader) -> PoliciesOut:
+    """Every version of the reading policy, newest first; the first one holds."""
+    return service.list_policies(session)
+
+
+@router.post("/v1/policies", status_code=201, response_model=PolicyOut, responses=responses(KeyMissing, Conflict))
+def add_policy(
+    body: PolicyIn,
+    context: Parts,
+    principal: Annotated[Principal, Depends(Policy("manage"))],
+    key: Annotated[str, Depends(required_key)],
+    session: Writer,
+) -> Response:
+    """Change the policy by a new version; cases planned before keep their coin."""
+    digest = request_digest("POST /v1/policies", body.model_dump())
+    return once(session, principal, key, digest, lambda: service.add_policy(session, context.secret, principal, body))

@@ -1,0 +1,65 @@
+"""What the routes of policies accept and answer."""
+
+from datetime import datetime
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from app.schemas import In, Line, Out
+
+
+class PolicyIn(In):
+    """A new version of the policy, whole; what is left out takes its default."""
+
+    rule: Literal["disagreement", "expected_gain", "capacity"] = "disagreement"
+    threshold: Annotated[float, Field(ge=0, lt=1)] | None = None
+    capacity_per_day: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    audit_rate: Annotated[float, Field(gt=0, le=1)] = 0.10
+    target_error: Annotated[float, Field(gt=0, lt=2)] = 0.02
+    adjudicate_below: Annotated[float, Field(gt=0, lt=1)] | None = 0.90
+    max_labels: Annotated[int, Field(ge=2, le=100)] = 5
+    reveal: Literal["after_commit", "after_case_closed", "never"] = "after_commit"
+    lease_seconds: Annotated[int, Field(ge=30, le=86_400)] = 600
+    due_days: Annotated[int, Field(ge=1, le=365)] = 7
+    reason: Line
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        """Each rule needs its own number, and no other.
+
+        Raises:
+            ValueError: it is missing, or the other is given.
+        """
+        wanted, other = (
+            ("capacity_per_day", "threshold") if self.rule == "capacity" else ("threshold", "capacity_per_day")
+        )
+        if getattr(self, wanted) is None:
+            raise ValueError(f"the rule by {self.rule.replace('_', ' ')} needs {wanted}")
+        if getattr(self, other) is not None:
+            raise ValueError(f"the rule by {self.rule.replace('_', ' ')} takes no {other}")
+        return self
+
+
+class PolicyOut(Out):
+    """A version of the policy."""
+
+    version: int
+    current: bool
+    rule: str
+    threshold: float | None
+    capacity_per_day: int | None
+    audit_rate: float
+    target_error: float
+    adjudicate_below: float | None
+    max_labels: int
+    reveal: str
+    lease_seconds: int
+    due_days: int
+    reason: str
+    created_at: datetime
+
+
+class PoliciesOut(Out):
+    """Every version, newest first."""
+
+    items: list[PolicyOut]

@@ -1,0 +1,55 @@
+"""Changing the policy: a new version, audited; cases already planned keep their coin."""
+
+from sqlalchemy.orm import Session
+
+from app import audit
+from app.auth.principal import Principal
+from app.errors import Conflict
+from app.policies.queries import all_policies, current_policy
+from app.policies.schemas import PoliciesOut, PolicyIn, PolicyOut
+from app.tables import PolicyRow
+
+
+def policy_out(row: PolicyRow, current: int) -> PolicyOut:
+    """A version as the API shows it."""
+    fields = {name: getattr(row, name) for name in PolicyOut.model_fields if name != "current"}
+    return PolicyOut(**fields, current=row.version == current)
+
+
+def list_policies(session: Session) -> PoliciesOut:
+    """Every version, newest first."""
+    rows = all_policies(session)
+    return PoliciesOut(items=[policy_out(row, rows[0].version) for row in rows])
+
+
+def add_policy(session: Session, secret: bytes, principal: Principal, body: PolicyIn) -> tuple[int, PolicyOut]:
+    """Make a new version, which holds from now on.
+
+    Returns:
+        201 and the version.
+
+    Raises:
+        Conflict: it says what the present one says.
+    """
+    before = current_policy(session)
+    wanted = body.model_dump()
+    if all(getattr(before, name) == value for name, value in wanted.items() if name != "reason"):
+        raise Conflict("this is the policy that holds already")
+    row = PolicyRow(version=before.version + 1, created_by=principal.account_id, **wanted)
+    session.add(row)
+    session.flush()
+    changed = {
+        name: [getattr(before, name), value]
+        for name, value in wanted.items()
+        if name != "reason" and getattr(before, name) != value
+    }
+    audit.record(
+        session,
+        secret,
+        actor=principal.name,
+        action="policy.change",
+        object_id=row.version,
+        details=changed,
+        reason=body.reason,
+    )
+    return 201, policy_out(row, row.version)

@@ -1,0 +1,128 @@
+"""Claiming a case to read: lease, heartbeat, release, decline. A lease that runs out returns by itself."""
+
+import uuid
+from datetime import timedelta
+
+from sqlalchemy.orm import Session
+
+from app import audit
+from app.annotators import annotator_of_account, own_annotator
+from app.auth.principal import Principal
+from app.context import Context
+from app.errors import LeaseLost
+from app.planning import refresh_waiting
+from app.policies.queries import current_policy
+from app.reads import queries
+from app.reads.schemas import DeclineIn, ReadOut
+from app.releases.queries import reading_classes
+from app.tables import Case, Read, ReadRequest, now
+
+
+def read_out(session: Session, read: Read) -> ReadOut:
+    """A read as its annotator sees it: nothing of the reason for asking, nothing of the model."""
+    return ReadOut(
+        id=str(read.id),
+        case_id=str(read.case_id),
+        image=f"/v1/cases/{read.case_id}/image",
+        classes=reading_classes(session),
+        state=read.state,
+        leased_at=read.created_at,
+        expires_at=read.expires_at,
+    )
+
+
+def lease_next(session: Session, context: Context, principal: Principal) -> ReadOut | None:
+    """Lease the next case for the caller; None when there is nothing to read."""
+    annotator = own_annotator(session, principal)
+    queries.annotator_locked(session, annotator.id)
+    queries.expire_overdue(session, now())
+    request = queries.next_request(session, context.secret, annotator.id)
+    return None if request is None else read_out(session, take(session, request, annotator.id))
+
+
+def take(session: Session, request: ReadRequest, annotator_id: uuid.UUID) -> Read:
+    """Lease an open request to an annotator."""
+    expires = now() + timedelta(seconds=current_policy(session).lease_seconds)
+    request.state, request.lease_expires_at = "leased", expires
+    read = Read(request_id=request.id, case_id=request.case_id, annotator_id=annotator_id, expires_at=expires)
+    session.add(read)
+    session.flush()
+    return read
+
+
+def _held(session: Session, principal: Principal, read_id: uuid.UUID) -> tuple[Read, ReadRequest]:
+    """A lease that the caller still holds, with its request.
+
+    Raises:
+        NotFound: it has no such read.
+        LeaseLost: the read ended, or the lease ran out and was given to somebody else.
+    """
+    annotator = annotator_of_account(session, principal.account_id)
+    read = queries.own_read(session, None if annotator is None else annotator.id, read_id)
+    request = session.get_one(ReadRequest, read.request_id, with_for_update=True)
+    session.refresh(read)
+    if read.state == "expired" and request.state == "open":
+        read.state, request.state = "leased", "leased"  # nobody else took it meanwhile
+        read.ended_at = None
+    if read.state != "leased":
+        raise LeaseLost(f"this read is {read.state}; lease the next one")
+    return read, request
+
+
+def heartbeat(session: Session, principal: Principal, read_id: uuid.UUID) -> ReadOut:
+    """Extend a lease from now on."""
+    read, request = _held(session, principal, read_id)
+    read.expires_at = now() + timedelta(seconds=current_policy(session).lease_seconds)
+    request.lease_expires_at = read.expires_at
+    session.flush()
+    return read_out(session, read)
+
+
+def release(session: Session, principal: Principal, read_id: uuid.UUID) -> None:
+    """Give a lease back; the case may come to this annotator again."""
+    read, request = _held(session, principal, read_id)
+    read.state, read.ended_at = "released", now()
+    request.state, request.lease_expires_at = "open", None
+
+
+def decline(
+    session: Session, context: Context, principal: Principal, read_id: uuid.UUID, body: DeclineIn
+) -> tuple[int, ReadOut]:
+    """Decline a read: a record, never a label. ``cannot_tell`` closes the request, else somebody else may read it."""
+    read, request = _held(session, principal, read_id)
+    time = now()
+    read.state, read.ended_at, read.decline_reason, read.note = "declined", time, body.reason, body.note
+    request.lease_expires_at = None
+    if body.reason == "cannot_tell":
+        request.state, request.closed_at = "closed", time
+    else:
+        request.state = "open"
+    refresh_waiting(session, session.get_one(Case, read.case_id))
+    audit.record(
+        session,
+        context.secret,
+        actor=principal.name,
+        action="read.decline",
+        object_id=read.id,
+        details={"case": str(read.case_id), "reason": body.reason},
+    )
+    return 200, read_out(session, read)
+
+
+def lease_to_commit(session: Session, principal: Principal, read_id: uuid.UUID) -> tuple[Read, ReadRequest]:
+    """The lease that a label is about to end."""
+    return _held(session, principal, read_id)
+
+
+def show(session: Session, principal: Principal, read_id: uuid.UUID) -> ReadOut:
+    """One of the caller's own reads."""
+    annotator = annotator_of_account(session, principal.account_id)
+    return read_out(session, queries.own_read(session, None if annotator is None else annotator.id, read_id))
+
+
+def list_leases(session: Session, principal: Principal) -> list[ReadOut]:
+    """What the caller holds now."""
+    annotator = annotator_of_account(session, principal.account_id)
+    if annotator is None:
+        return []
+    return [read_out(session, read) for read in queries.leases_of(session, annotator.id)]

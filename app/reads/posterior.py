@@ -1,0 +1,84 @@
+"""The posterior of a case: always from the stored prior and all active blind labels, never from an earlier one."""
+
+import uuid
+from dataclasses import dataclass
+
+import numpy as np
+from sqlalchemy.orm import Session
+
+from app.cases import queries as cases
+from app.cases.stored import stored_prediction
+from app.policies.queries import current_rule
+from app.releases.queries import class_codes, existing_release
+from app.schemas import PosteriorOut
+from app.triage import summarise
+from ml.arrays import IntArray
+from ml.distributions import PredictiveDistribution, has_concentration
+
+
+@dataclass(frozen=True)
+class CasePosterior:
+    """Posterior of one case.
+
+    Attributes:
+        release_id: whose prediction is the prior.
+        classes: K class codes.
+        label_counts: (1, K) active blind labels.
+        distribution: after them; without a concentration it is unknown how much a label weighs, and it is the prior.
+    """
+
+    release_id: uuid.UUID
+    classes: list[str]
+    label_counts: IntArray
+    distribution: PredictiveDistribution
+
+    @property
+    def n_labels(self) -> int:
+        """Number of labels that entered."""
+        return int(self.label_counts.sum())
+
+
+def case_posterior(session: Session, case_id: uuid.UUID, exclude_annotator: str | None = None) -> CasePosterior:
+    """Posterior of a case.
+
+    Args:
+        session: of the request.
+        case_id: case.
+        exclude_annotator: name of an annotator whose label is left out.
+
+    Raises:
+        NotFound: no such case, or it has no prediction.
+    """
+    prediction = cases.latest_prediction(session, case_id)
+    classes = class_codes(existing_release(session, prediction.release_id))
+    counts = np.zeros((1, len(classes)), dtype=np.int64)
+    for active in cases.labels_of_case(session, case_id):
+        if active.label.blind and active.annotator != exclude_annotator and active.label.class_code in classes:
+            counts[0, classes.index(active.label.class_code)] += 1
+    prior = stored_prediction(prediction)
+    after = prior.posterior(counts) if has_concentration(prior) else prior
+    return CasePosterior(prediction.release_id, classes, counts, after)
+
+
+def posterior_out(session: Session, found: CasePosterior) -> PosteriorOut:
+    """A posterior as the API shows it."""
+    summary = summarise(found.distribution, current_rule(session).target_error)
+    intervals = summary.class_intervals
+    return PosteriorOut(
+        release=str(found.release_id),
+        class_probs=dict(zip(found.classes, summary.class_probs, strict=True)),
+        log_concentration=summary.log_concentration,
+        disagreement_prob=summary.disagreement_prob,
+        disagreement_calibrated=summary.disagreement_calibrated,
+        class_intervals=None if intervals is None else dict(zip(found.classes, intervals, strict=True)),
+        n_labels=found.n_labels,
+        label_counts=dict(zip(found.classes, found.label_counts[0].tolist(), strict=True)),
+        majority_prob=summary.majority_prob,
+        further_labels_expected=summary.further_labels_expected,
+    )
+
+
+def posterior(session: Session, case_id: uuid.UUID, exclude_annotator: str | None = None) -> PosteriorOut:
+    """Posterior of a case as the API shows it."""
+    cases.case_by_id(session, case_id)
+    return posterior_out(session, case_posterior(session, case_id, exclude_annotator))

@@ -1,0 +1,158 @@
+"""Why and by whom cases are read: policies, looks, requests, reads (leases), exposures."""
+
+import uuid
+from datetime import datetime
+
+from sqlalchemy import (
+    Boolean,
+    CheckConstraint,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.tables.base import Identified, Table, UtcDateTime
+
+RULES = ("disagreement", "expected_gain", "capacity")
+REVEALS = ("after_commit", "after_case_closed", "never")
+ARMS = ("first", "triage", "audit", "adjudication")
+REQUEST_STATES = ("open", "leased", "answered", "closed")
+READ_STATES = ("leased", "committed", "declined", "released", "expired")
+
+
+class PolicyRow(Identified, Table):
+    """One version of the reading policy; the highest version holds."""
+
+    __tablename__ = "policies"
+    __table_args__ = (
+        CheckConstraint(f"rule IN {RULES}", name="rule"),
+        CheckConstraint(f"reveal IN {REVEALS}", name="reveal"),
+        CheckConstraint("audit_rate > 0 AND audit_rate <= 1", name="audit_rate"),
+    )
+
+    version: Mapped[int] = mapped_column(Integer, unique=True)
+    rule: Mapped[str] = mapped_column(String(20))
+    # of the rules by disagreement and by expected gain
+    threshold: Mapped[float | None] = mapped_column(Float(53))
+    # second reads a day, of the rule by capacity
+    capacity_per_day: Mapped[int | None] = mapped_column(Integer)
+    audit_rate: Mapped[float] = mapped_column(Float(53))
+    target_error: Mapped[float] = mapped_column(Float(53))
+    adjudicate_below: Mapped[float | None] = mapped_column(Float(53))
+    max_labels: Mapped[int] = mapped_column(Integer)
+    reveal: Mapped[str] = mapped_column(String(20))
+    lease_seconds: Mapped[int] = mapped_column(Integer)
+    due_days: Mapped[int] = mapped_column(Integer)
+    reason: Mapped[str] = mapped_column(Text)
+    # None: the version that set-up made
+    created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("accounts.id"))
+
+
+class DailyThreshold(Table):
+    """Score above which the rule by capacity selects on one day, from the days before it."""
+
+    __tablename__ = "daily_thresholds"
+
+    policy_version: Mapped[int] = mapped_column(ForeignKey("policies.version"), primary_key=True)
+    day: Mapped[str] = mapped_column(String(10), primary_key=True)
+    # None: nothing can be selected yet
+    threshold: Mapped[float | None] = mapped_column(Float(53))
+    n_cases: Mapped[int] = mapped_column(Integer)
+
+
+class Look(Identified, Table):
+    """One policy's look at one case and its prediction; never at a label."""
+
+    __tablename__ = "looks"
+    __table_args__ = (UniqueConstraint("case_id", "policy_version", "release_id"),)
+
+    case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"))
+    policy_version: Mapped[int] = mapped_column(ForeignKey("policies.version"))
+    release_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("releases.id"))
+    selected: Mapped[bool] = mapped_column(Boolean)
+    # probability of a second planned read by this look
+    pi: Mapped[float] = mapped_column(Float(53))
+    reason: Mapped[str] = mapped_column(String(200))
+
+
+class ReadRequest(Identified, Table):
+    """A read that is wanted, and why."""
+
+    __tablename__ = "read_requests"
+    __table_args__ = (
+        UniqueConstraint("case_id", "ordinal"),
+        CheckConstraint("round IN ('planned', 'adjudication')", name="round"),
+        CheckConstraint(f"arm IN {ARMS}", name="arm"),
+        CheckConstraint(f"state IN {REQUEST_STATES}", name="state"),
+        Index("ix_read_requests_queue", "state", "due_on", "shuffle"),
+    )
+
+    case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"))
+    # 1 is the first read of the case, 2 the second, further ones are adjudications
+    ordinal: Mapped[int] = mapped_column(Integer)
+    round: Mapped[str] = mapped_column(String(20))
+    arm: Mapped[str] = mapped_column(String(20))
+    u: Mapped[float] = mapped_column(Float(53))
+    pi: Mapped[float] = mapped_column(Float(53))
+    policy_version: Mapped[int] = mapped_column(ForeignKey("policies.version"))
+    release_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("releases.id"))
+    due_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    # day of due_at, within which annotators get orders of their own
+    due_on: Mapped[str] = mapped_column(String(10))
+    shuffle: Mapped[int] = mapped_column(Integer)
+    state: Mapped[str] = mapped_column(String(20), default="open")
+    lease_expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime, index=True)
+    closed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    # first label of the chain that answered
+    label_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("labels.id"), unique=True)
+
+
+_ACTIVE = text("state = 'leased'")
+_TAKEN = text("state IN ('leased', 'committed')")
+
+
+class Read(Identified, Table):
+    """One annotator's visit to a case: a lease that ends in a label, a decline, a release or by itself."""
+
+    __tablename__ = "reads"
+    __table_args__ = (
+        CheckConstraint(f"state IN {READ_STATES}", name="state"),
+        Index("uq_reads_lease", "request_id", unique=True, sqlite_where=_ACTIVE, postgresql_where=_ACTIVE),
+        Index(
+            "uq_reads_once",
+            "case_id",
+            "annotator_id",
+            unique=True,
+            sqlite_where=_TAKEN,
+            postgresql_where=_TAKEN,
+        ),
+        Index("ix_reads_annotator_id_state", "annotator_id", "state"),
+    )
+
+    request_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("read_requests.id"), index=True)
+    case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"), index=True)
+    annotator_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("annotators.id"))
+    state: Mapped[str] = mapped_column(String(20), default="leased")
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    decline_reason: Mapped[str | None] = mapped_column(String(20))
+    note: Mapped[str | None] = mapped_column(Text)
+
+
+class Exposure(Identified, Table):
+    """What of the model and of other annotators was shown to an annotator, and when first."""
+
+    __tablename__ = "exposures"
+    __table_args__ = (UniqueConstraint("case_id", "annotator_id"),)
+
+    case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"))
+    annotator_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("annotators.id"))
+    release_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("releases.id"))
+    # the newest label that was shown
+    label_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("labels.id"))

@@ -1,0 +1,325 @@
+"""Requests, leases, declines, revisions, the reveal: over HTTP, on both databases."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import select, update
+
+from app.tables import Case, Exposure, Label, Read, ReadRequest
+from tests.support.service import Service, cell_png
+
+
+def requests_of(service: Service, case_id: str) -> list[ReadRequest]:
+    with service.context.database.read() as session:
+        found = select(ReadRequest).where(ReadRequest.case_id == UUID(case_id)).order_by(ReadRequest.ordinal)
+        return list(session.execute(found).scalars())
+
+
+def set_policy(service: Service, **fields: Any) -> dict[str, Any]:
+    body = {"rule": "disagreement", "threshold": 0.2, "adjudicate_below": None, "reason": "test"} | fields
+    response = service.post("admin", "/v1/policies", json=body)
+    assert response.status_code == 201, response.text
+    document: dict[str, Any] = response.json()
+    return document
+
+
+def all_twice(service: Service) -> None:
+    """From now on every case is planned to be read twice, by triage."""
+    set_policy(service, threshold=0.0)
+
+
+def all_once(service: Service) -> None:
+    """From now on familiar cells are planned to be read once."""
+    set_policy(service, threshold=0.99, audit_rate=1e-9)
+
+
+def lease(service: Service, who: str) -> dict[str, Any] | None:
+    response = service.post(who, "/v1/reads")
+    assert response.status_code in {201, 204}, response.text
+    body: dict[str, Any] | None = response.json() if response.status_code == 201 else None
+    return body
+
+
+def commit(service: Service, who: str, read: dict[str, Any], code: str, **fields: Any) -> Any:
+    return service.post(who, f"/v1/reads/{read['id']}/labels", json={"label": code, **fields})
+
+
+def classes_of(service: Service) -> list[str]:
+    return [info["code"] for info in service.get("viewer", "/v1/releases").json()["items"][0]["classes"]]
+
+
+def expire_all(service: Service) -> None:
+    past = datetime.now(UTC) - timedelta(hours=1)
+    with service.context.database.write() as session:
+        session.execute(update(ReadRequest).where(ReadRequest.state == "leased").values(lease_expires_at=past))
+        session.execute(update(Read).where(Read.state == "leased").values(expires_at=past))
+
+
+def test_lease_label_reveal(service: Service) -> None:
+    all_once(service)
+    case = service.add_case()
+    read = lease(service, "anna")
+    assert read is not None
+    assert read["case_id"] == case["id"]
+    assert service.get("anna", f"/v1/cases/{case['id']}").status_code == 403
+    answer = commit(service, "anna", read, classes_of(service)[0], confidence=0.5, note="clear")
+    assert answer.status_code == 201, answer.text
+    body = answer.json()
+    assert body["posterior"]["n_labels"] == 1
+    assert (body["label"]["blind"], body["label"]["round"]) == (True, "planned")
+    assert body["label"]["reading_seconds"] >= 0
+    assert service.get("anna", f"/v1/cases/{case['id']}").json()["prediction"] == case["prediction"]
+    request = requests_of(service, case["id"])[0]
+    assert (request.state, str(request.label_id)) == ("answered", body["label"]["id"])
+    assert commit(service, "anna", read, classes_of(service)[0]).json()["type"].endswith("lease-lost")
+
+
+def test_a_case_goes_to_two_different_annotators_and_to_nobody_twice(service: Service) -> None:
+    all_twice(service)
+    case = service.add_case()
+    reads = [lease(service, "anna"), lease(service, "ben")]
+    assert [read and read["case_id"] for read in reads] == [case["id"]] * 2
+    assert [lease(service, who) for who in ("anna", "ben")] == [None, None]
+    for who, read in zip(("anna", "ben"), reads, strict=True):
+        assert read is not None
+        assert commit(service, who, read, classes_of(service)[1]).status_code == 201
+    assert [lease(service, who) for who in ("anna", "ben")] == [None, None]
+    assert [r.arm for r in requests_of(service, case["id"])] == ["first", "triage"]
+
+
+def test_a_retried_lease_gives_the_same_read_and_an_empty_answer_keeps_the_key_free(service: Service) -> None:
+    assert service.post("anna", "/v1/reads", "k").status_code == 204
+    service.add_case()
+    first, again = (service.post("anna", "/v1/reads", "k") for _ in range(2))
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert first.json() == again.json()
+    assert service.get("anna", "/v1/reads").json()["items"] == [first.json()]
+
+
+def test_release_decline_and_expiry(service: Service) -> None:
+    all_once(service)
+    case = service.add_case()
+    read = lease(service, "anna")
+    assert read is not None
+    assert service.call("anna", "DELETE", f"/v1/reads/{read['id']}").status_code == 204
+    read = lease(service, "anna")  # a released case may come back
+    assert read is not None
+    longer = service.call("anna", "PATCH", f"/v1/reads/{read['id']}").json()
+    assert longer["expires_at"] >= read["expires_at"]
+    declined = service.post("anna", f"/v1/reads/{read['id']}/decline", json={"reason": "know_this_case"})
+    assert (declined.status_code, declined.json()["state"]) == (200, "declined")
+    assert lease(service, "anna") is None  # a declined one may not
+    read = lease(service, "ben")
+    assert read is not None
+    expire_all(service)
+    assert lease(service, "anna") is None
+    again = lease(service, "ben")
+    assert again is not None
+    assert again["id"] != read["id"]
+    assert commit(service, "ben", read, classes_of(service)[0]).json()["type"].endswith("lease-lost")
+    assert commit(service, "ben", again, classes_of(service)[0]).status_code == 201
+    assert requests_of(service, case["id"])[0].state == "answered"
+
+
+def test_a_lease_that_ran_out_still_takes_the_label_while_nobody_else_has_the_case(service: Service) -> None:
+    all_once(service)
+    service.add_case()
+    read = lease(service, "anna")
+    assert read is not None
+    expire_all(service)
+    assert lease(service, "ben") is not None  # swept, and given to ben
+    assert commit(service, "anna", read, classes_of(service)[0]).status_code == 409
+    service.add_case("case-2", cell_png(2))
+    mine = lease(service, "anna")
+    assert mine is not None
+    expire_all(service)
+    assert commit(service, "anna", mine, classes_of(service)[0]).status_code == 201
+
+
+def test_cannot_tell_closes_the_request_and_enters_no_count(service: Service) -> None:
+    all_once(service)
+    case = service.add_case()
+    read = lease(service, "anna")
+    assert read is not None
+    body = {"reason": "cannot_tell", "note": "out of focus"}
+    assert service.post("anna", f"/v1/reads/{read['id']}/decline", json=body).status_code == 200
+    assert requests_of(service, case["id"])[0].state == "closed"
+    assert lease(service, "ben") is None
+    assert service.get("viewer", f"/v1/cases/{case['id']}/posterior").json()["n_labels"] == 0
+
+
+def test_reads_of_others_are_not_there(service: Service) -> None:
+    service.add_case()
+    read = lease(service, "anna")
+    assert read is not None
+    missing = service.get("ben", f"/v1/reads/{UUID(int=7)}").json()
+    for method, tail in (("GET", ""), ("PATCH", ""), ("DELETE", "")):
+        answer = service.call("ben", method, f"/v1/reads/{read['id']}{tail}")
+        assert (answer.status_code, answer.json()) == (404, missing)
+    assert commit(service, "ben", read, classes_of(service)[0]).json() == missing
+
+
+def test_the_coin_is_tossed_once_and_a_second_read_never_unplanned(service: Service) -> None:
+    set_policy(service, threshold=0.99, audit_rate=0.5)
+    cases = [service.add_case(f"case-{i}", cell_png(i))["id"] for i in range(12)]
+    with service.context.database.read() as session:
+        rows = {str(c.id): (c.u, c.pi) for c in session.execute(select(Case)).scalars()}
+    for case in cases:
+        u, pi = rows[case]
+        arms = [r.arm for r in requests_of(service, case)]
+        if pi == 1:  # unlike the training cells
+            assert arms == ["first", "triage"]
+        else:
+            assert (pi, arms) == (0.5, ["first", "audit"] if u < 0.5 else ["first"])
+    assert len({len(requests_of(service, case)) for case in cases}) == 2
+
+
+def test_an_audit_case_is_shown_only_when_all_its_planned_reads_are_in(service: Service) -> None:
+    set_policy(service, threshold=0.99, audit_rate=1.0 - 1e-9)
+    case = service.add_case()
+    assert [r.arm for r in requests_of(service, case["id"])] == ["first", "audit"]
+    for who, hidden in (("anna", "until-case-closed"), ("ben", None)):
+        read = lease(service, who)
+        assert read is not None
+        body = commit(service, who, read, classes_of(service)[0]).json()
+        assert (body["hidden_because"], body["posterior"] is None) == (hidden, hidden is not None)
+        status = service.get(who, f"/v1/cases/{case['id']}").status_code
+        assert status == (403 if hidden else 200)
+    assert service.get("anna", f"/v1/cases/{case['id']}").status_code == 200
+
+
+@pytest.mark.parametrize(("reveal", "shown"), [("never", False), ("after_commit", True)])
+def test_the_policy_decides_about_the_reveal(service: Service, reveal: str, shown: bool) -> None:
+    set_policy(service, reveal=reveal, threshold=0.9, audit_rate=1e-9)
+    case = service.add_case()
+    read = lease(service, "anna")
+    assert read is not None
+    assert (commit(service, "anna", read, classes_of(service)[0]).json()["posterior"] is not None) == shown
+    assert service.get("anna", f"/v1/cases/{case['id']}/posterior").status_code == (200 if shown else 403)
+    with service.context.database.read() as session:
+        assert len(session.execute(select(Exposure)).scalars().all()) == int(shown)
+
+
+def test_a_change_of_mind_after_the_reveal_is_tagged_and_counts_nowhere(service: Service) -> None:
+    case = service.add_case()
+    codes = classes_of(service)
+    read = lease(service, "anna")
+    assert read is not None
+    first = commit(service, "anna", read, codes[0]).json()["label"]
+    path = f"/v1/labels/{first['id']}/revisions"
+    assert service.post("ben", path, json={"label": codes[1], "reason": "x"}).status_code == 404
+    changed = service.post("anna", path, json={"label": codes[1], "reason": "the model is right"}).json()
+    assert (changed["label"]["post_reveal"], changed["label"]["blind"]) == (True, False)
+    assert changed["label"]["supersedes"] == first["id"]
+    assert changed["posterior"]["n_labels"] == 0
+    again = service.post("anna", path, json={"label": codes[2], "reason": "x"})
+    assert (again.status_code, again.json()["type"]) == (409, "urn:secondread:problem:superseded")
+    history = service.get("viewer", f"/v1/cases/{case['id']}/labels", params={"history": True}).json()["items"]
+    assert [row["kind"] for row in history] == ["label", "revision"]
+    assert [row["label"] for row in service.get("viewer", f"/v1/cases/{case['id']}/labels").json()["items"]] == [
+        codes[1]
+    ]
+
+
+def test_a_correction_before_any_reveal_stays_blind(service: Service) -> None:
+    set_policy(service, reveal="never")
+    case = service.add_case()
+    codes = classes_of(service)
+    read = lease(service, "anna")
+    assert read is not None
+    first = commit(service, "anna", read, codes[0]).json()["label"]
+    changed = service.post(
+        "anna", f"/v1/labels/{first['id']}/revisions", json={"label": codes[1], "reason": "wrong key"}
+    ).json()["label"]
+    assert (changed["post_reveal"], changed["blind"]) == (False, True)
+    counts = service.get("viewer", f"/v1/cases/{case['id']}/posterior").json()["label_counts"]
+    assert {code for code, count in counts.items() if count} == {codes[1]}
+
+
+def test_retraction_and_labelling_again_extend_one_chain(service: Service) -> None:
+    case = service.add_case()
+    codes = classes_of(service)
+    one = service.outside_label(case["id"], "r1", codes[0])["label"]
+    gone = service.post("outside", f"/v1/labels/{one['id']}/retraction", json={"reason": "wrong patient"})
+    assert (gone.status_code, gone.json()["posterior"]["n_labels"]) == (201, 0)
+    assert gone.json()["label"]["label"] is None
+    twice = service.post("outside", f"/v1/labels/{gone.json()['label']['id']}/retraction", json={"reason": "x"})
+    assert twice.status_code == 409
+    again = service.outside_label(case["id"], "r1", codes[3])
+    assert (again["label"]["kind"], again["posterior"]["n_labels"]) == ("revision", 1)
+    with service.context.database.read() as session:
+        chain = session.execute(select(Label).order_by(Label.position)).scalars().all()
+    assert [row.kind for row in chain] == ["label", "retraction", "revision"]
+    assert [row.supersedes_id for row in chain[1:]] == [row.id for row in chain[:2]]
+
+
+def test_labels_that_leave_a_case_undecided_prompt_an_adjudication_that_plans_nothing(service: Service) -> None:
+    set_policy(service, threshold=0.0, adjudicate_below=0.999999)
+    case = service.add_case()
+    codes = classes_of(service)
+    for who, code in (("anna", codes[0]), ("ben", codes[1])):
+        read = lease(service, who)
+        assert read is not None
+        assert commit(service, who, read, code).status_code == 201
+    rounds = [(r.round, r.arm, r.state) for r in requests_of(service, case["id"])]
+    assert rounds == [
+        ("planned", "first", "answered"),
+        ("planned", "triage", "answered"),
+        ("adjudication",) * 2 + ("open",),
+    ]
+    third = service.label("outside", case["id"], codes[0], annotator="r3", blind=True, round="adjudication").json()
+    assert third["label"]["round"] == "adjudication"
+    assert third["posterior"]["n_labels"] == 3
+    metrics = service.get("viewer", "/v1/metrics", params={"partition": "all"}).json()
+    assert metrics["n_labels"] == 2
+
+
+def test_worklist_orders_by_need_and_says_why(service: Service) -> None:
+    cases = [service.add_case(f"case-{i}", cell_png(i), patient=f"p{i}") for i in range(5)]
+    twin = service.add_case("case-5", cell_png(3), patient="p3")
+    pages, cursor = [], None
+    while True:
+        page = service.get(
+            "viewer", "/v1/worklist", params={"limit": 2} | ({"cursor": cursor} if cursor else {})
+        ).json()
+        pages += page["items"]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    needs = [item["need"] for item in pages[:-1]]
+    assert needs == sorted(needs, reverse=True)
+    assert [item["near_duplicate"] for item in pages] == [False] * 5 + [True]
+    assert {item["case"]["id"] for item in pages} == {case["id"] for case in [*cases, twin]}
+    assert all(item["requests"][0]["arm"] == "first" for item in pages)
+    assert service.get("anna", "/v1/worklist").status_code == 403
+    assert service.get("viewer", "/v1/worklist", params={"cursor": "zzz"}).status_code == 422
+
+
+def test_filters_of_the_case_list(service: Service) -> None:
+    service.add_case("a", cell_png(1), patient="p1", site="north")
+    service.add_case("b", cell_png(2), patient="p2", site="south")
+    for params, names in (
+        ({"patient": "p1"}, ["a"]), ({"site": "south"}, ["b"]), ({"external_id": "a"}, ["a"]), ({}, ["b", "a"]),
+        ({"until": "2000-01-01T00:00:00Z"}, []), ({"since": "2000-01-01T00:00:00Z"}, ["b", "a"]),
+    ):  # fmt: skip
+        found = service.get("viewer", "/v1/cases", params=params).json()["items"]
+        assert [item["external_id"] for item in found] == names, params
+
+
+def test_policies_are_versions_and_audited(service: Service) -> None:
+    assert [p["version"] for p in service.get("viewer", "/v1/policies").json()["items"]] == [1]
+    made = set_policy(service, threshold=0.3, reason="fewer second reads")
+    assert (made["version"], made["current"]) == (2, True)
+    same = {"rule": "disagreement", "threshold": 0.3, "adjudicate_below": None, "reason": "again"}
+    assert service.post("admin", "/v1/policies", json=same).status_code == 409
+    for wrong in (
+        {"rule": "capacity"},
+        {"rule": "disagreement"},
+        {"threshold": 2},
+        {"threshold": 0.1, "audit_rate": 0},
+    ):
+        assert service.post("admin", "/v1/policies", json={"reason": "x", **wrong}).status_code == 422
+    reason = service.add_case()["prediction"]["triage"]["reason"]
+    assert "0.30" in reason
