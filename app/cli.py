@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -266,14 +266,14 @@ def key_revoke(key_id: Annotated[uuid.UUID, typer.Argument(help="Key, as listed.
 @dataset.command("export")
 def dataset_export(
     out: Annotated[Path, typer.Option(help="Folder to make.")],
-    partition: Annotated[str, typer.Option(help="all, calibration or evaluation.")] = "all",
+    partition: Annotated[
+        Literal["all", "calibration", "evaluation"], typer.Option(help="all, calibration or evaluation.")
+    ] = "all",
     as_json: Json = False,
 ) -> None:
-    """Write collected images, labels and predictions as tables and files."""  # noqa: DOC501
+    """Write collected images, labels and predictions as tables and files."""
     from app.export import export_dataset
 
-    if partition not in {"all", "calibration", "evaluation"}:
-        raise typer.BadParameter(f"--partition must be all, calibration or evaluation, got {partition!r}")
     with _parts() as context, context.database.read() as session:
         counts = export_dataset(session, context, out, partition)
     emit(counts, as_json, f"{counts['n_cases']:,} cases and {counts['n_labels']:,} labels in {out}")

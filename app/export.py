@@ -5,12 +5,14 @@ from pathlib import Path
 from sqlalchemy.orm import Session
 
 from app.context import Context
-from app.evaluations.service import collected_for
+from app.evaluations.cohort import Partition, Question
+from app.evaluations.queries import stored_images
+from app.evaluations.service import collected_tables
 from app.releases.queries import reading_classes
 from ml.tables import write_table
 
 
-def export_dataset(session: Session, context: Context, out: Path, partition: str) -> dict[str, int]:
+def export_dataset(session: Session, context: Context, out: Path, partition: Partition) -> dict[str, int]:
     """Write images, labels.csv, predictions.csv and classes.csv.
 
     Args:
@@ -27,16 +29,18 @@ def export_dataset(session: Session, context: Context, out: Path, partition: str
     """
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out}: the folder is not empty; choose another --out")
-    _, data = collected_for(session, None, partition)
+    question = Question(partition=partition, weighting="none")
+    data = collected_tables(session, question)
     images = out / "images"
     images.mkdir(parents=True, exist_ok=True)
-    names = {row: f"images/{one.case.id}.png" for row, one in enumerate(data.predicted)}
-    for row, one in enumerate(data.predicted):
-        (out / names[row]).write_bytes(context.images.get(one.case.stored_sha256))
-    files = [names[row] for row, _, _ in data.label_rows]
-    write_table(data.label_table() | {"file": files}, out / "labels.csv")
-    write_table(data.prediction_table(), out / "predictions.csv")
+    stored = stored_images(session, data.case_ids)
+    names = [f"images/{case_id}.png" for case_id in data.case_ids]
+    for name, case_id in zip(names, data.case_ids, strict=True):
+        (out / name).write_bytes(context.images.get(stored[case_id]))
+    files = [names[row] for row in data.labels.pop("row")]
+    write_table(data.labels | {"file": files}, out / "labels.csv")
+    write_table(data.predictions, out / "predictions.csv")
     classes = reading_classes(session)
     columns = {key: [getattr(info, key) for info in classes] for key in ("code", "name", "shortcut")}
     write_table(columns, out / "classes.csv")
-    return {"n_cases": len(data.predicted), "n_labels": len(data.label_rows)}
+    return {"n_cases": len(data.case_ids), "n_labels": len(files)}

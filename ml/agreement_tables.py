@@ -49,7 +49,21 @@ def agreement_of_table(path: Path, *, cluster: str | None = None, seed: int = 0)
     Raises:
         TableError: a wide table, which tells no annotators, or one that cannot be read.
     """
-    labels = read_labels(path)
+    return agreement_document(read_labels(path), path, cluster=cluster, seed=seed)
+
+
+def agreement_document(labels: Labels, path: Path, *, cluster: str | None = None, seed: int = 0) -> dict[str, Any]:
+    """Every coefficient of agreement of labels that were read.
+
+    Args:
+        labels: long; a column ``site`` is reported by value.
+        path: where they come from, for messages.
+        cluster: column that names the patient.
+        seed: of the permutation test.
+
+    Raises:
+        TableError: a wide table, which tells no annotators.
+    """
     if not labels.annotators:
         raise TableError(f"{path}: agreement needs one row a label with the annotator; this table has counts only")
     matrix, names = label_matrix(labels)

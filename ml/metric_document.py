@@ -68,7 +68,7 @@ def evaluate(
     binned_dpe = Binned.of(observed, dpe[two.rows][:, None], two, n_bins, "uniform")
     metrics = _class_metrics(first, one, binned, debias) | _paired_metrics(second, two, n_bins, debias)
     metrics |= _disagreement_metrics(second, two, dpe, binned_dpe, debias)
-    if weights is not None or weights2 is not None:
+    if n_cases > 0 and (weights is not None or weights2 is not None):
         binned_two = _binned_classes(second, two, n_bins)
         pairs = {
             "CL": (binned, first.probs),

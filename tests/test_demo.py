@@ -51,6 +51,6 @@ def test_the_examples_of_the_readme_work_when_pasted(demo: Installation) -> None
         assert sum(answer["class_probs"].values()) == pytest.approx(1)
         assert answer["disagreement_calibrated"] is True
         key = (demo.home / "demo" / "api_key").read_text().strip()
-        assert demo.get("/v1/metrics", key)["n_labels"] == 120
+        assert demo.get("/v1/metrics?partition=all&weighting=none", key)["n_labels"] == 120
     finally:
         demo.stop()

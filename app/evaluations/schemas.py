@@ -33,11 +33,26 @@ class BinOut(Out):
     freq_high: float | None
 
 
+class GroupOut(Out):
+    """Metrics of one site or month."""
+
+    group: str
+    n_cases: int
+    metrics: dict[str, MetricOut]
+
+
+class CapacityOut(MetricOut):
+    """Share of disagreements caught when this share of the cases is sent for a second read."""
+
+    capacity: float
+
+
 class MetricsOut(Out):
     """The document of ``secondread evaluate``, and what it was computed over."""
 
     release: str
     partition: str
+    weighting: str
     n_cases: int
     n_labels: int
     n_classes: int
@@ -48,3 +63,7 @@ class MetricsOut(Out):
     class_bins: list[BinOut]
     disagreement_bins: list[BinOut]
     warnings: list[str]
+    selection: dict[str, Any]
+    posterior_gain: MetricOut | None
+    triage_curve: list[CapacityOut]
+    groups: list[GroupOut]

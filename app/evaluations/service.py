@@ -1,26 +1,45 @@
-"""Metrics over collected labels, computed anew at each call."""
+"""Metrics and agreement over collected labels, computed anew at each call."""
 
 import uuid
-from datetime import datetime
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
 
+import numpy as np
+import pyarrow as pa
 from sqlalchemy.orm import Session
 
 from app import observability
 from app.errors import NoRelease
-from app.evaluations.collected import Collected, collect
-from app.evaluations.schemas import MetricsOut
+from app.evaluations.cohort import (
+    Cohort,
+    Question,
+    cohort_of,
+    cohort_warnings,
+    evaluate_cohort,
+    gain_of,
+    selection_report,
+    triage_curve,
+)
+from app.evaluations.columns import Columns
+from app.evaluations.queries import read_columns
+from app.evaluations.schemas import GroupOut, MetricsOut
+from app.evaluations.tables import CohortTables, cohort_tables
 from app.releases.queries import champion, class_codes, existing_release
-from ml.metrics import evaluate
+from app.tables import now
+from ml.agreement import excess_disagreement_test
+from ml.agreement_tables import agreement_document
+from ml.tables import check_labels
+
+GroupBy = Literal["site", "month"]
+#: How columns of a release are read: from the database, or from a snapshot brought up to date.
+ReadColumns = Callable[[Session, uuid.UUID, list[str]], Columns]
+_DEPENDENT = 0.001
 
 
-def collected_for(
-    session: Session,
-    release_id: uuid.UUID | None,
-    partition: str,
-    since: datetime | None = None,
-    until: datetime | None = None,
-) -> tuple[uuid.UUID, Collected]:
-    """Predictions and labels of a release, the champion where none is named.
+def release_or_champion(session: Session, release_id: uuid.UUID | None) -> tuple[uuid.UUID, list[str]]:
+    """A release, the champion where none is named, and its class codes.
 
     Raises:
         NoRelease: there is no champion.
@@ -31,22 +50,94 @@ def collected_for(
         if alias is None:
             raise NoRelease("no release is served; add one with `secondread release add`")
         release_id = alias.release_id
-    classes = class_codes(existing_release(session, release_id))
-    part = None if partition == "all" else partition
-    return release_id, collect(session, release_id, classes, partition=part, since=since, until=until)
+    return release_id, class_codes(existing_release(session, release_id))
+
+
+def cohort_for(
+    session: Session, release_id: uuid.UUID | None, question: Question, read: ReadColumns = read_columns
+) -> tuple[uuid.UUID, Cohort]:
+    """Cohort of a release, the champion where none is named."""
+    release_id, classes = release_or_champion(session, release_id)
+    return release_id, cohort_of(read(session, release_id, classes), question, now().timestamp())
+
+
+def collected_tables(session: Session, question: Question) -> CohortTables:
+    """Tables of what the champion predicted and of the labels that may judge it."""
+    return cohort_tables(session, cohort_for(session, None, question)[1])
+
+
+def metrics_document(cohort: Cohort, group_by: GroupBy | None = None) -> dict[str, Any]:
+    """Everything that is told about a cohort, as JSON values."""
+    document = evaluate_cohort(cohort)
+    document["warnings"] += cohort_warnings(cohort) + _dependence(cohort)
+    return document | {
+        "selection": selection_report(cohort),
+        "posterior_gain": gain_of(cohort),
+        "triage_curve": triage_curve(cohort),
+        "groups": [] if group_by is None else _groups(cohort, group_by),
+    }
+
+
+def _dependence(cohort: Cohort) -> list[str]:
+    """A warning where annotators disagree more than any concentration can represent."""
+    data = cohort.columns
+    if (data.label_counts.sum(axis=1) >= 2).sum() < 2:
+        return []
+    test = excess_disagreement_test(data.label_counts, data.class_probs)
+    if test.p_value >= _DEPENDENT:
+        return []
+    return [
+        f"annotators disagree more than the class probabilities allow (p = {test.p_value:.1g}): their labels may not "
+        "be independent given the image, or the classes are miscalibrated"
+    ]
+
+
+def _groups(cohort: Cohort, group_by: GroupBy) -> list[dict[str, Any]]:
+    """The headline metrics by site or by month of upload."""
+    data = cohort.columns
+    if group_by == "site":
+        names = np.array([str(name) for name in data.site])
+    else:
+        names = np.array([f"{datetime.fromtimestamp(t, UTC):%Y-%m}" for t in data.created_at])
+    found = []
+    for name in sorted(set(names.tolist())):
+        rows = names == name
+        part = Cohort(data.take(rows), _rows(cohort.first, rows), _rows(cohort.second, rows), 0, 0.0)
+        document = evaluate_cohort(part)
+        found.append({"group": name, "n_cases": document["n_cases"], "metrics": document["metrics"]})
+    return found
+
+
+def _rows(weights: Any, rows: Any) -> Any:
+    from dataclasses import replace
+
+    return None if weights is None else replace(weights, weight=weights.weight[rows])
 
 
 def metrics(
-    session: Session,
-    release_id: uuid.UUID | None,
-    partition: str,
-    since: datetime | None,
-    until: datetime | None,
+    session: Session, release_id: uuid.UUID | None, question: Question, group_by: GroupBy | None, read: ReadColumns
 ) -> MetricsOut:
     """Every metric of prior predictions against blind planned labels, clustered by patient."""
-    release_id, data = collected_for(session, release_id, partition, since, until)
-    document = evaluate(
-        data.label_counts, data.class_probs, data.disagreement_probs, cluster=data.clusters, classes=data.classes
-    )
+    release_id, cohort = cohort_for(session, release_id, question, read)
+    document = metrics_document(cohort, group_by)
     observability.publish_metrics(document["metrics"])
-    return MetricsOut(release=str(release_id), partition=partition, **document)
+    groups = [GroupOut(**row) for row in document.pop("groups")]
+    return MetricsOut(
+        release=str(release_id), partition=question.partition, weighting=question.weighting, groups=groups, **document
+    )
+
+
+def agreement(session: Session, question: Question, group_by: str | None) -> dict[str, Any]:
+    """Coefficients of agreement between annotators over blind planned labels, and what speaks against independence."""
+    tables = collected_tables(session, question)
+    columns = {name: values for name, values in tables.labels.items() if name not in {"row", "weight", "weight2"}}
+    empty: dict[str, Any] = {"n_cases": 0, "n_labels": 0, "n_annotators": 0, "warnings": ["there are no labels yet"]}
+    if len(columns["case_id"]) == 0:
+        return empty
+    source = Path("collected labels")
+    document = agreement_document(check_labels(pa.table(columns), source), source, cluster="patient")
+    kept = {"annotator": {"annotators", "pairs"}, "class": {"classes"}, "site": {"sites"}}
+    if group_by is None:
+        return document
+    grouped = set().union(*kept.values())
+    return {name: value for name, value in document.items() if name not in grouped or name in kept[group_by]}

@@ -97,7 +97,9 @@ def test_metrics_use_the_mixtures_disagreement(service: Service, dropout_release
     probs = np.concatenate([one.class_probs for one in priors])
     dpe = np.concatenate([one.disagreement_probs for one in priors])
     expected = evaluate(counts, probs, dpe)["metrics"]["L_D"]["value"]
-    found = service.get("admin", "/v1/metrics").json()["metrics"]["L_D"]["value"]
+    found = service.get("admin", "/v1/metrics", params={"partition": "all", "weighting": "none"}).json()["metrics"][
+        "L_D"
+    ]["value"]
     assert found == pytest.approx(expected, abs=1e-12)
 
 

@@ -1,8 +1,8 @@
 """Metrics recomputed over collected labels equal the library's on the exported tables."""
 
-import json
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +11,22 @@ from app.export import export_dataset
 from ml.datasets.folder import load_folder
 from ml.evaluate import evaluate_tables
 from tests.support.service import Service, cell_png
+
+
+def same(found: Any, expected: Any) -> None:
+    """Equal to 1e-9 all the way down."""
+    if isinstance(expected, dict):
+        assert found.keys() >= expected.keys()
+        for name, value in expected.items():
+            same(found[name], value)
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            same(one, other)
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, abs=1e-9)
+    else:
+        assert found == expected
 
 
 def collect(service: Service, images: list[bytes], patients: bool) -> None:
@@ -25,7 +41,8 @@ def collect(service: Service, images: list[bytes], patients: bool) -> None:
 @pytest.mark.parametrize("patients", [False, True])
 def test_metrics_equal_evaluate_on_the_exported_tables(service: Service, patients: bool, tmp_path: Path) -> None:
     collect(service, [cell_png(i) for i in range(24)], patients)
-    document = service.get("viewer", "/v1/metrics").json()
+    everything = {"partition": "all", "weighting": "none"}
+    document = service.get("viewer", "/v1/metrics", params=everything).json()
     with service.context.database.read() as session:
         export_dataset(session, service.context, tmp_path / "out", "all")
     tables = tmp_path / "out" / "labels.csv", tmp_path / "out" / "predictions.csv"
@@ -34,7 +51,7 @@ def test_metrics_equal_evaluate_on_the_exported_tables(service: Service, patient
     for name, row in expected["metrics"].items():
         for part, value in row.items():
             assert document["metrics"][name][part] == pytest.approx(value, abs=1e-9), (name, part)
-    assert document["classes"] == json.loads(json.dumps(expected["classes"]))
+    same(document["classes"], expected["classes"])
     if not patients:  # each case is its own patient
         plain = evaluate_tables(*tables)
         for name, row in plain["metrics"].items():
@@ -63,7 +80,7 @@ def test_metrics_are_empty_but_whole_without_labels(service: Service) -> None:
 
 def test_latest_metrics_become_prometheus_gauges(service: Service) -> None:
     collect(service, [cell_png(i) for i in range(8)], patients=False)
-    document = service.get("viewer", "/v1/metrics").json()
+    document = service.get("viewer", "/v1/metrics", params={"partition": "all"}).json()
     exposed = service.get(None, "/metrics").text
     line = next(line for line in exposed.splitlines() if line.startswith('secondread_estimate{metric="L"}'))
     assert float(line.split()[1]) == pytest.approx(document["metrics"]["L"]["value"], rel=1e-12)
@@ -72,7 +89,7 @@ def test_latest_metrics_become_prometheus_gauges(service: Service) -> None:
 def test_partitions_share_the_cases_out(service: Service) -> None:
     collect(service, [cell_png(i) for i in range(10)], patients=False)
     sizes = {
-        part: service.get("viewer", "/v1/metrics", params={"partition": part}).json()["n_cases"]
+        part: service.get("viewer", "/v1/metrics", params={"partition": part, "weighting": "none"}).json()["n_cases"]
         for part in ("all", "evaluation", "calibration")
     }
     assert sizes["evaluation"] + sizes["calibration"] == sizes["all"] == 10
@@ -94,10 +111,91 @@ def test_fifty_real_cells_read_by_three(service: Service, datasets: Path, tmp_pa
             alpha[code] += 1
             after = service.outside_label(case["id"], f"r{reader}", classes[code])["posterior"]
             np.testing.assert_allclose(list(after["class_probs"].values()), alpha / alpha.sum(), atol=1e-9)
-    document = service.get("viewer", "/v1/metrics").json()
+    everything = {"partition": "all", "weighting": "none"}
+    document = service.get("viewer", "/v1/metrics", params=everything).json()
     with service.context.database.read() as session:
         export_dataset(session, service.context, tmp_path / "out", "all")
     expected = evaluate_tables(tmp_path / "out" / "labels.csv", tmp_path / "out" / "predictions.csv")
     assert (document["n_cases"], document["n_labels"]) == (50, 150)
     for name, row in expected["metrics"].items():
         assert document["metrics"][name]["value"] == pytest.approx(row["value"], abs=1e-9)
+
+
+def reading(service: Service, who: str, codes: list[str], limit: int = 1000) -> int:
+    """Read what there is for one annotator, who sees the same cell type as its seed says."""
+    rng = np.random.default_rng(abs(hash(who)) % 2**32)
+    for done in range(limit):
+        lease = service.post(who, "/v1/reads")
+        if lease.status_code == 204:
+            return done
+        body = {"label": str(rng.choice(codes))}
+        assert service.post(who, f"/v1/reads/{lease.json()['id']}/labels", json=body).status_code == 201
+    return limit
+
+
+def test_weighted_metrics_equal_evaluate_with_the_exported_weights(service: Service, tmp_path: Path) -> None:
+    from app.evaluations.cohort import Question
+    from app.evaluations.service import collected_tables
+    from ml.tables import write_table
+
+    policy = {"rule": "disagreement", "threshold": 0.86, "audit_rate": 0.4, "adjudicate_below": None, "reason": "t"}
+    assert service.post("admin", "/v1/policies", json=policy).status_code == 201
+    for number in range(24):
+        service.add_case(f"case-{number}", cell_png(number), patient=f"p{number // 2}", site="ab"[number % 2])
+    codes = [info["code"] for info in service.get("viewer", "/v1/releases").json()["items"][0]["classes"]]
+    empty = service.get("viewer", "/v1/metrics", params={"partition": "all"}).json()
+    assert (empty["n_cases"], empty["selection"]["n_open"]) == (0, 24)
+    assert reading(service, "anna", codes) == 24
+    half = service.get("viewer", "/v1/metrics", params={"partition": "all"}).json()
+    planned_twice = half["selection"]["n_open"]
+    assert 0 < planned_twice < 24
+    assert half["n_cases"] == 24 - planned_twice
+    reading(service, "ben", codes)
+    document = service.get("viewer", "/v1/metrics", params={"partition": "all", "group_by": "site"}).json()
+    assert (document["n_cases"], document["n_labels"]) == (24, 24 + planned_twice)
+    with service.context.database.read() as session:
+        tables = collected_tables(session, Question(partition="all"))
+    write_table(tables.labels, tmp_path / "labels.parquet")
+    write_table(tables.predictions, tmp_path / "predictions.parquet")
+    expected = evaluate_tables(
+        tmp_path / "labels.parquet",
+        tmp_path / "predictions.parquet",
+        weights="weight",
+        weights2="weight2",
+        cluster="patient",
+    )
+    same(document["metrics"], expected["metrics"])
+    assert max(tables.labels["weight2"]) == pytest.approx(1 / 0.4)
+    assert [group["group"] for group in document["groups"]] == ["a", "b"]
+    assert document["posterior_gain"]["n"] == planned_twice
+    assert document["triage_curve"][-1]["value"] == pytest.approx(1.0)
+
+
+def test_what_nobody_could_tell_is_told_as_a_rate_and_raises_the_other_weights(service: Service) -> None:
+    policy = {"rule": "disagreement", "threshold": 0.0, "audit_rate": 0.5, "adjudicate_below": None, "reason": "t"}
+    assert service.post("admin", "/v1/policies", json=policy).status_code == 201
+    for number in range(10):
+        service.add_case(f"case-{number}", cell_png(number))
+    lease = service.post("anna", "/v1/reads").json()
+    service.post("anna", f"/v1/reads/{lease['id']}/decline", json={"reason": "cannot_tell"})
+    codes = [info["code"] for info in lease["classes"]]
+    reading(service, "anna", codes)
+    reading(service, "ben", codes)
+    document = service.get("viewer", "/v1/metrics", params={"partition": "all"}).json()
+    second = document["selection"]["orders"][1]
+    assert second["non_response"] == pytest.approx(0.1)
+    assert sum(row["cannot_tell"] for row in document["selection"]["cannot_tell"]) == 1
+    assert any("did not get them" in text for text in document["warnings"])
+    assert document["metrics"]["EL"]["largest_weight"] > 1
+
+
+def test_agreement_over_http(service: Service) -> None:
+    assert service.get("viewer", "/v1/agreement").json()["n_labels"] == 0
+    collect(service, [cell_png(i) for i in range(16)], patients=True)
+    document = service.get("viewer", "/v1/agreement", params={"partition": "all"}).json()
+    assert document["n_annotators"] == 3
+    assert -1 <= document["krippendorff_alpha"]["value"] <= 1
+    only = service.get("viewer", "/v1/agreement", params={"partition": "all", "group_by": "class"}).json()
+    assert "classes" in only
+    assert "pairs" not in only
+    assert service.get("anna", "/v1/agreement").status_code == 403

@@ -1,0 +1,218 @@
+"""Who is evaluated and with which weights: pure functions of the columns, used live, in reports and in simulations."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from app.evaluations.columns import Columns
+from ml.arrays import FloatArray
+from ml.distributions import DirichletCpe
+from ml.metrics import evaluate
+from ml.posteriors import posterior_gain
+from ml.selection import SelectionWeights, quintiles, selection_weights
+from ml.triage_curves import triage_recall
+
+Weighting = Literal["ipw", "none"]
+Partition = Literal["all", "evaluation", "calibration"]
+#: Shares of cases sent, at which the triage curve is told.
+CAPACITIES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be evaluated.
+
+    Attributes:
+        partition: evaluation, calibration or all.
+        weighting: ``ipw``: cases whose planned reads have closed, weighted by inverse selection probabilities;
+            ``none``: all cases as they lie there.
+        since: cases stored at this time or later.
+        until: cases stored before this time.
+        site: of one site only.
+    """
+
+    partition: Partition = "evaluation"
+    weighting: Weighting = "ipw"
+    since: datetime | None = None
+    until: datetime | None = None
+    site: str | None = None
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Cases to evaluate, with their weights.
+
+    Attributes:
+        columns: of these cases.
+        first: weights for estimates that need one label; None unweighted.
+        second: weights for those that need two.
+        n_open: cases left out because a planned read is still open.
+        outside_share: share of the cases with labels of an outside system, whose selection is unknown.
+    """
+
+    columns: Columns
+    first: SelectionWeights | None
+    second: SelectionWeights | None
+    n_open: int
+    outside_share: float
+
+
+def in_question(columns: Columns, question: Question) -> npt.NDArray[np.bool_]:
+    """Mask (N,) of the cases that a question is about."""
+    chosen = np.ones(len(columns), dtype=bool)
+    if question.partition != "all":
+        chosen &= columns.evaluation == (question.partition == "evaluation")
+    if question.since is not None:
+        chosen &= columns.created_at >= question.since.timestamp()
+    if question.until is not None:
+        chosen &= columns.created_at < question.until.timestamp()
+    if question.site is not None:
+        chosen &= columns.site == question.site
+    return np.asarray(chosen)
+
+
+def cohort_of(columns: Columns, question: Question, at: float) -> Cohort:
+    """Cases that a question is about, with weights.
+
+    Labels of an outside system answer to a selection that this service does not know: their cases count once, and
+    the share of such cases is told.
+
+    Args:
+        columns: of one release.
+        question: which cases, how weighted.
+        at: the time, seconds since 1970: planned reads that are due by then count as closed.
+    """
+    chosen = in_question(columns, question)
+    if question.weighting == "none":
+        found = columns.take(chosen)
+        return Cohort(found, None, None, 0, float(found.outside.mean()) if len(found) else 0.0)
+    closed = columns.open_until <= at
+    found = columns.take(chosen & closed)
+    n_labels = found.label_counts.sum(axis=1)
+    planned = np.where(found.outside, n_labels, found.n_planned)
+    pi = np.where(found.outside, 1.0, found.pi)
+    selected = np.asarray(pi >= 1)
+    first, second = (
+        selection_weights(order, planned, np.minimum(n_labels, planned), pi, selected, found.disagreement_probs)
+        for order in (1, 2)
+    )
+    return Cohort(
+        found, first, second, int((chosen & ~closed).sum()), float(found.outside.mean()) if len(found) else 0.0
+    )
+
+
+def evaluate_cohort(cohort: Cohort, *, n_bins: int = 15) -> dict[str, Any]:
+    """The document of ``secondread evaluate`` over a cohort, clustered by patient."""
+    data = cohort.columns
+    return evaluate(
+        _counted(cohort),
+        data.class_probs,
+        data.disagreement_probs,
+        n_bins=n_bins,
+        weights=None if cohort.first is None else cohort.first.weight,
+        weights2=None if cohort.second is None else cohort.second.weight,
+        cluster=data.cluster,
+        classes=data.classes,
+    )
+
+
+def _counted(cohort: Cohort) -> npt.NDArray[np.int64]:
+    """Label counts, without those of cases whose weight is 0: nobody planned to read them."""
+    counts, weights = cohort.columns.label_counts, cohort.first
+    return counts if weights is None else np.where((weights.weight > 0)[:, None], counts, 0)
+
+
+def selection_report(cohort: Cohort) -> dict[str, Any]:
+    """How the labelled cases were selected, who answered, and how often nobody could tell."""
+    data = cohort.columns
+    return {
+        "n_closed": len(data),
+        "n_open": cohort.n_open,
+        "outside_share": cohort.outside_share,
+        "orders": []
+        if cohort.first is None or cohort.second is None
+        else [_order(cohort.first), _order(cohort.second)],
+        "cannot_tell": _cannot_tell(data),
+    }
+
+
+def _order(weights: SelectionWeights) -> dict[str, Any]:
+    used = weights.weight[weights.weight > 0]
+    ess = float(used.sum() ** 2 / np.square(used).sum()) if used.size else 0.0
+    return {
+        "order": weights.order,
+        "non_response": weights.non_response,
+        "ess": ess,
+        "largest_weight": float(used.max(initial=0.0)),
+        "cells": [cell.to_dict() for cell in weights.cells],
+    }
+
+
+def _cannot_tell(data: Columns) -> list[dict[str, Any]]:
+    """Rate of planned reads that could not be told, by arm and quintile of the DPE."""
+    quintile = quintiles(data.disagreement_probs)
+    rows = []
+    for selected in (True, False):
+        for number in range(1, 6):
+            inside = ((data.pi >= 1) == selected) & (quintile == number)
+            planned = int(data.n_planned[inside].sum())
+            if planned:
+                told = int(data.cannot_tell[inside].sum())
+                arm = "triage" if selected else "audit"
+                rows.append({"arm": arm, "quintile": number, "planned": planned, "cannot_tell": told})
+    return rows
+
+
+def cohort_warnings(cohort: Cohort) -> list[str]:
+    """What a reader of the estimates must know about who was labelled."""
+    found = [text for weights in (cohort.first, cohort.second) if weights is not None for text in weights.warnings()]
+    if cohort.outside_share > 0:
+        found.append(
+            f"{cohort.outside_share:.0%} of the cases have labels of an outside system; how it selected them is "
+            "unknown, and each counts once"
+        )
+    return found
+
+
+def gain_of(cohort: Cohort) -> dict[str, Any] | None:
+    """Posterior gain of one label by all splits; None without a concentration or two labels."""
+    data = cohort.columns
+    weight = None if cohort.second is None else cohort.second.weight
+    rows = _pairs(data, weight)
+    if not rows.any() or np.isnan(data.log_concentration[rows]).any():
+        return None
+    prior = DirichletCpe(data.class_probs[rows], data.log_concentration[rows])
+    return posterior_gain(
+        data.label_counts[rows],
+        prior,
+        sample_weight=None if weight is None else weight[rows],
+        cluster=data.cluster[rows],
+    ).to_dict()
+
+
+def _pairs(data: Columns, weight: FloatArray | None) -> npt.NDArray[np.bool_]:
+    enough = data.label_counts.sum(axis=1) >= 2
+    return np.asarray(enough if weight is None else enough & (weight > 0))
+
+
+def triage_curve(cohort: Cohort) -> list[dict[str, Any]]:
+    """Share of disagreements caught against share of cases sent for a second read; empty without disagreement."""
+    data = cohort.columns
+    weight = None if cohort.second is None else cohort.second.weight
+    rows = _pairs(data, weight)
+    if rows.sum() < 2:
+        return []
+    try:
+        recalls = triage_recall(
+            data.label_counts[rows],
+            data.disagreement_probs[rows],
+            CAPACITIES,
+            sample_weight=None if weight is None else weight[rows],
+            cluster=data.cluster[rows],
+        )
+    except ValueError:  # no two labels of a case differ
+        return []
+    return [{"capacity": c, **estimate.to_dict()} for c, estimate in zip(CAPACITIES, recalls, strict=True)]
