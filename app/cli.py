@@ -14,6 +14,10 @@ import ml.cli_results  # noqa: F401  registers its commands
 from ml.cli import Json, app, emit, run_command, say
 
 if TYPE_CHECKING:
+    import subprocess
+
+    from fastapi import FastAPI
+
     from app.context import Context
 
 
@@ -46,7 +50,7 @@ def _parts() -> Iterator["Context"]:
 
 def _settings_epilog() -> str:
     """Settings, read only when somebody asks for the help of ``serve``."""
-    if not ({"serve", "demo"} & set(sys.argv[1:])):
+    if not ({"serve", "demo", "worker"} & set(sys.argv[1:])):
         return ""
     from app.settings import settings_help
 
@@ -58,9 +62,7 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address; SECONDREAD_HOST where left out.")] = None,
     port: Annotated[int | None, typer.Option(help="Port; SECONDREAD_PORT where left out.")] = None,
 ) -> None:
-    """Serve the API and the pages."""
-    import uvicorn
-
+    """Serve the API and the pages; on SQLite the worker too."""
     from app import observability
     from app.main import create_app
     from app.migrate import require_head
@@ -72,6 +74,26 @@ def serve(
     require_head(application.state.database.engine)
     address, number = host or settings.host, settings.port if port is None else port
     say(f"secondread: http://{address}:{number}")
+    helper = _start_worker() if settings.worker and settings.sqlalchemy_url.startswith("sqlite") else None
+    try:
+        _run_server(application, address, number)
+    finally:
+        if helper is not None:
+            helper.terminate()
+            helper.wait()
+
+
+def _start_worker() -> "subprocess.Popen[bytes]":
+    """The one worker of a SQLite database, as a process of lower priority beside the server."""
+    import subprocess
+
+    command = [sys.executable, "-c", "from app.cli import main; main()", "worker"]
+    return subprocess.Popen(["nice", "-n", "5", *command])  # noqa: S603, S607
+
+
+def _run_server(application: "FastAPI", address: str, number: int) -> None:
+    import uvicorn
+
     uvicorn.run(
         application,
         host=address,
@@ -82,6 +104,19 @@ def serve(
         timeout_graceful_shutdown=20,
         server_header=False,
     )
+
+
+@app.command(epilog=_settings_epilog())
+def worker() -> None:
+    """Do jobs: recalibrations, evaluations, imports. On SQLite `serve` starts it; on PostgreSQL run one or more."""
+    from app import observability
+    from app.migrate import require_head
+    from app.worker import main as work
+
+    observability.configure_logging()
+    with _parts() as context:
+        require_head(context.database.engine)
+        work(context)
 
 
 @app.command()
@@ -136,7 +171,8 @@ def db_verify(as_json: Json = False) -> None:
 @release.command("add")
 def release_add(path: Annotated[Path, typer.Argument(help="Release folder.")], as_json: Json = False) -> None:
     """Verify a release, copy it and make it known; the first one is served at once."""
-    from app.releases.service import add_release, describe
+    from app.releases.adding import add_release
+    from app.releases.service import describe
 
     with _parts() as context, context.database.write() as session:
         row, new = add_release(session, context.secret, path, context.settings.releases_folder)
@@ -164,10 +200,10 @@ def release_promote(
     reason: Annotated[str, typer.Option(help="Why; kept in the audit.")],
 ) -> None:
     """Make a release champion; promoting an earlier one is the rollback."""
-    from app.releases.service import promote
+    from app.releases.service import move_alias
 
     with _parts() as context, context.database.write() as session:
-        alias = promote(session, context.secret, release_id, reason)
+        alias = move_alias(session, context, "command line", "champion", release_id, reason, None)
     say(f"champion is {release_id}, revision {alias.revision}")
 
 
@@ -193,6 +229,19 @@ def user_password(name: Annotated[str, typer.Argument(help="Account.")]) -> None
     with _parts() as context, context.database.write() as session:
         password = issue_one_time_password(session, context.secret, name)
     emit(None, False, f"{name}: one-time password {password}")
+
+
+@user.command("disable")
+def user_disable(
+    name: Annotated[str, typer.Argument(help="Account.")],
+    undo: Annotated[bool, typer.Option("--undo", help="Let it in again.")] = False,
+) -> None:
+    """Let an account in no more: its password, sessions and keys stop working at once."""
+    from app.auth.service import set_disabled
+
+    with _parts() as context, context.database.write() as session:
+        set_disabled(session, context.secret, name, disabled=not undo)
+    say(f"{name} is {'let in again' if undo else 'disabled'}")
 
 
 @user.command("list")

@@ -19,8 +19,8 @@ from app.cases.service import prepare_case, store_case
 from app.context import Context
 from app.reads.schemas import LabelIn
 from app.reads.service import submit_label
+from app.releases.adding import add_release
 from app.releases.queries import champion
-from app.releases.service import add_release
 from app.tables import Account, Case
 from ml.datasets.annotators import AnnotatorPool
 from ml.datasets.cells import SimulatedCell, simulate_cell

@@ -17,6 +17,7 @@ from app.context import Context
 from app.database import Database
 from app.evaluations.routes import router as evaluations
 from app.inference import LocalInference
+from app.job_routes import router as jobs
 from app.limits import BodyLimits
 from app.pages.headers import SecurityHeaders
 from app.pages.routes import problem_page
@@ -75,7 +76,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.context = build_context(settings)
     app.state.database = app.state.context.database
     errors.install(app, problem_page)
-    for router in (cases, reads, policies, evaluations, releases, health.router, pages):
+    for router in (cases, reads, policies, evaluations, releases, jobs, health.router, pages):
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "pages" / "static"), name="static")
     require_policies(app)

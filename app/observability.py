@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 REQUESTS = Counter("secondread_requests", "Requests answered.", ["method", "route", "status"])
 SECONDS = Histogram("secondread_request_seconds", "Time to answer.", ["method", "route"])
 ESTIMATES = Gauge("secondread_estimate", "Latest label-histogram metrics.", ["metric"])
+JOBS = Gauge("secondread_jobs", "Jobs by state, as the worker last saw them.", ["state"])
 _log = structlog.get_logger("secondread")
 
 

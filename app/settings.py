@@ -30,6 +30,11 @@ class Settings(BaseSettings):
     )
     inference_threads: int = Field(0, ge=0, le=256, description="threads of one network run, 0 for all cores")
     inference_queue: int = Field(32, ge=1, le=10_000, description="predictions that may wait before 429")
+    change_plan: Path | None = Field(None, description="JSON file that bounds what a recalibration may change")
+    recalibrate_days: int | None = Field(
+        None, ge=1, description="days between recalibrations by schedule; unset: never"
+    )
+    worker: bool = Field(True, description="whether `serve` starts the worker process, on SQLite")
     min_free_bytes: int = Field(2 * 1024**3, ge=0, description="free space below which uploads get 507")
 
     @field_validator("secret_key")

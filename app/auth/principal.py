@@ -30,12 +30,14 @@ class Principal:
         name: of the account.
         role: viewer, annotator, admin or service.
         scopes: what it may do.
+        session_id: browser session; None for an API key.
     """
 
     account_id: uuid.UUID
     name: str
     role: str
     scopes: frozenset[str]
+    session_id: uuid.UUID | None = None
 
     @property
     def blind(self) -> bool:

@@ -4,20 +4,24 @@ import hashlib
 import hmac
 import secrets
 import uuid
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app import audit
+from app.auth.passwords import hash_password, verify_password
 from app.auth.principal import ROLE_SCOPES, SCOPES, Principal
-from app.errors import Conflict, NotFound, Unauthenticated
+from app.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated
 from app.tables import Account, ApiKey, BrowserSession, now
 
 SESSION_IDLE = timedelta(minutes=30)
 SESSION_LIFETIME = timedelta(hours=12)
 # how often a session in use is written back
 _SEEN_EVERY = timedelta(minutes=1)
+#: Wrong passwords in a row after which a name is locked, and for how long.
+MAX_FAILURES, LOCKED_FOR = 5, timedelta(minutes=1)
 
 
 def _sha256(text: str) -> str:
@@ -69,7 +73,8 @@ def principal_of_cookie(session: Session, token: str) -> tuple[Principal, uuid.U
     account = session.get_one(Account, found.account_id)
     if account.disabled_at is not None:
         raise Unauthenticated("sign in first")
-    return _principal(account, ROLE_SCOPES[account.role]), found.id, time - found.seen_at > _SEEN_EVERY
+    principal = Principal(account.id, account.name, account.role, ROLE_SCOPES[account.role], found.id)
+    return principal, found.id, time - found.seen_at > _SEEN_EVERY
 
 
 def touch_session(session: Session, session_id: uuid.UUID) -> None:
@@ -118,22 +123,104 @@ def issue_one_time_password(session: Session, secret: bytes, name: str) -> str:
     return password
 
 
-def sign_in(session: Session, secret: bytes, name: str, password: str) -> str:
-    """Use up a one-time password and return the token of a new browser session.
+@dataclass(frozen=True)
+class SignIn:
+    """What a sign-in came to: the token of a session, or why not."""
 
-    Raises:
-        Unauthenticated: wrong name or password, or it was used before.
+    token: str | None
+    refused: str = ""
+
+
+# one sentence for every reason, which tells nobody whether a name exists
+_REFUSED = "wrong name or password, a password that was used before, or too many tries: then wait a minute"
+
+
+def sign_in(session: Session, secret: bytes, name: str, password: str) -> SignIn:
+    """Begin a browser session by a local password, or by a one-time password, which is used up.
+
+    After five wrong tries in a row an account is locked for a minute. The caller must commit in either case, because
+    tries are counted.
     """
     account = _account(session, name.strip())
-    stored = account.one_time_sha256 if account is not None and account.disabled_at is None else None
-    matches = hmac.compare_digest(stored or "-" * 64, _sha256(password.strip().lower()))
-    if account is None or stored is None or not matches:
-        raise Unauthenticated("wrong name or password, or the password was used before")
-    account.one_time_sha256 = None
+    if account is None or account.disabled_at is not None:
+        verify_password(None, password)
+        return SignIn(None, _REFUSED)
+    session.refresh(account, with_for_update=True)
+    time = now()
+    if account.locked_until is not None and account.locked_until > time:
+        return SignIn(None, _REFUSED)
+    one_time = account.one_time_sha256
+    if one_time is not None and hmac.compare_digest(one_time, _sha256(password.strip().lower())):
+        account.one_time_sha256 = None
+    elif not verify_password(account.password_hash, password):
+        account.failed_sign_ins += 1
+        if account.failed_sign_ins >= MAX_FAILURES:
+            account.failed_sign_ins, account.locked_until = 0, time + LOCKED_FOR
+            audit.record(session, secret, actor=account.name, action="account.lock", object_id=account.id)
+        return SignIn(None, _REFUSED)
+    account.failed_sign_ins, account.locked_until = 0, None
+    return SignIn(begin_session(session, secret, account))
+
+
+def begin_session(session: Session, secret: bytes, account: Account) -> str:
+    """New browser session of an account; returns its token."""
     token = secrets.token_urlsafe(32)
     session.add(BrowserSession(account_id=account.id, token_sha256=_sha256(token), seen_at=now()))
     audit.record(session, secret, actor=account.name, action="session.start", object_id=account.id)
     return token
+
+
+def choose_password(session: Session, secret: bytes, principal: Principal, present: str, wanted: str) -> None:
+    """Set one's own local password; every other session of the account ends.
+
+    Raises:
+        Forbidden: the present password is wrong.
+        Invalid: the new one is too short or too easy.
+    """
+    account = session.get_one(Account, principal.account_id, with_for_update=True)
+    if account.password_hash is not None and not verify_password(account.password_hash, present):
+        raise Forbidden("the present password is wrong")
+    try:
+        account.password_hash = hash_password(wanted)
+    except ValueError as exc:
+        raise Invalid(str(exc)) from exc
+    others = select(BrowserSession).where(
+        BrowserSession.account_id == account.id,
+        BrowserSession.ended_at.is_(None),
+        BrowserSession.id != principal.session_id,
+    )
+    for other in session.execute(others).scalars():
+        other.ended_at = now()
+    audit.record(session, secret, actor=account.name, action="account.password", object_id=account.id)
+
+
+def confirm_password(session: Session, principal: Principal, password: str | None) -> None:
+    """Make sure that it is still the person who signed in; API keys prove themselves with every request.
+
+    Raises:
+        Forbidden: the password is missing or wrong, or the person has none.
+    """
+    if principal.session_id is None and password is None:
+        return
+    account = session.get_one(Account, principal.account_id)
+    if account.password_hash is None and principal.session_id is not None:
+        raise Forbidden("choose a password for your account first; this step asks for it")
+    if not verify_password(account.password_hash, password or ""):
+        raise Forbidden("repeat your password: it is missing or wrong")
+
+
+def set_disabled(session: Session, secret: bytes, name: str, *, disabled: bool) -> None:
+    """Let an account in no more, or again; its sessions end at once.
+
+    Raises:
+        NotFound: no such account.
+    """
+    account = _account(session, name)
+    if account is None:
+        raise NotFound(f"there is no account {name!r}")
+    account.disabled_at = now() if disabled else None
+    action = "account.disable" if disabled else "account.enable"
+    audit.record(session, secret, actor="command line", action=action, object_id=account.id)
 
 
 def sign_out(session: Session, token: str) -> None:

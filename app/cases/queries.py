@@ -4,11 +4,11 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Select, func, select, tuple_
+from sqlalchemy import ColumnElement, Select, case, func, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
 from app.errors import NotFound
-from app.tables import Annotator, Case, CasePrediction, Label, Read, ReadRequest
+from app.tables import Alias, Annotator, Case, CasePrediction, Label, Read, ReadRequest
 
 
 def case_by_id(session: Session, case_id: uuid.UUID, *, lock: bool = False) -> Case:
@@ -35,13 +35,12 @@ def first_with_image(session: Session, image_sha256: str) -> Case | None:
 
 
 def latest_prediction(session: Session, case_id: uuid.UUID) -> CasePrediction:
-    """The newest prediction of a case: its prior.
+    """The prior of a case: the champion's prediction, else the newest.
 
     Raises:
         NotFound: the case has none.
     """
-    found = select(CasePrediction).where(CasePrediction.case_id == case_id).order_by(CasePrediction.id.desc()).limit(1)
-    prediction = session.execute(found).scalar_one_or_none()
+    prediction = predictions_of(session, [case_id]).get(case_id)
     if prediction is None:
         raise NotFound("the case has no prediction")
     return prediction
@@ -88,8 +87,13 @@ def page_by_need(session: Session, *, after: tuple[float, uuid.UUID] | None, lim
 
 
 def predictions_of(session: Session, case_ids: list[uuid.UUID]) -> dict[uuid.UUID, CasePrediction]:
-    """Newest prediction of each of the cases that have one."""
-    found = select(CasePrediction).where(CasePrediction.case_id.in_(case_ids)).order_by(CasePrediction.id)
+    """The champion's prediction of each of the cases, else the newest; cases without one are left out."""
+    served = select(Alias.release_id).where(Alias.name == "champion").scalar_subquery()
+    found = (
+        select(CasePrediction)
+        .where(CasePrediction.case_id.in_(case_ids))
+        .order_by(case((CasePrediction.release_id == served, 1), else_=0), CasePrediction.id)
+    )
     return {row.case_id: row for row in session.execute(found).scalars()}
 
 

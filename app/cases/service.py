@@ -14,7 +14,7 @@ from app.auth.principal import Principal
 from app.cases import queries
 from app.cases.cursors import decode_cursor, decode_need_cursor, encode_cursor, encode_need_cursor
 from app.cases.schemas import CaseIn, CaseOut, CasesOut, PredictionsOut, RequestOut, WorklistOut, WorkOut
-from app.cases.stored import members_bytes, stored_prediction
+from app.cases.stored import prediction_values, stored_prediction
 from app.context import Context
 from app.errors import BrokenImage, OtherImage, TooLarge, UnsupportedImage
 from app.inference import Served
@@ -24,7 +24,7 @@ from app.releases.queries import class_codes, existing_release
 from app.schemas import PredictionOut, TriageOut
 from app.tables import Case, CasePrediction, NetworkOutput, ReadRequest
 from app.triage import Rule, Triage, summarise, triage
-from ml.distributions import DirichletCpe, PredictiveDistribution
+from ml.distributions import PredictiveDistribution
 from ml.image_statistics import difference_hash, optical_density
 from ml.predictor import Prediction
 from ml.preprocess import ImageRejectedError, decode_image, encode_png
@@ -172,28 +172,13 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
         logits=np.asarray(new.prediction.logits[0], dtype="<f4").tobytes(),
         features=np.asarray(new.prediction.features[0], dtype="<f4").tobytes(),
     )
-    prediction = prediction_row(case.id, new.served.release_id, new.prediction)
+    prediction = CasePrediction(**prediction_values([case.id], new.served.release_id, new.prediction)[0])
     session.add_all([output, prediction])
     session.flush()
     look(session, case, prediction)
     details = {"image_sha256": case.image_sha256, "release": str(prediction.release_id)}
     audit.record(session, context.secret, actor=principal.name, action="case.add", object_id=case.id, details=details)
     return 201, case_out(session, case, prediction)
-
-
-def prediction_row(case_id: uuid.UUID, release_id: uuid.UUID, prediction: Prediction) -> CasePrediction:
-    """The row of a prediction of one image."""
-    distribution = prediction.distribution
-    a = float(distribution.log_concentration[0]) if isinstance(distribution, DirichletCpe) else None
-    return CasePrediction(
-        case_id=case_id,
-        release_id=release_id,
-        class_probs=[float(p) for p in distribution.class_probs[0]],
-        log_concentration=a,
-        disagreement_prob=float(distribution.disagreement_probs[0]),
-        members=members_bytes(distribution),
-        out_of_distribution=bool(prediction.out_of_distribution[0]),
-    )
 
 
 def stored_prediction_out(session: Session, case: Case, prediction: CasePrediction, rule: Rule) -> PredictionOut:

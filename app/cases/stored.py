@@ -1,13 +1,17 @@
 """A stored prediction as the distribution that it was."""
 
+import uuid
+from typing import Any
+
 import numpy as np
 
-from app.tables import CasePrediction
+from app.tables import CasePrediction, new_id, now
 from ml.distributions import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe, PredictiveDistribution
+from ml.predictor import Prediction
 
 
-def members_bytes(distribution: PredictiveDistribution) -> bytes | None:
-    """Members of an ensemble's prediction of one case: rows of K probabilities and a, little-endian float64.
+def members_bytes(distribution: PredictiveDistribution, row: int) -> bytes | None:
+    """Members of an ensemble's prediction of one of its cases: rows of K probabilities and a, little-endian float64.
 
     The log concentration a is NaN where there is none; other distributions have no members, None.
     """
@@ -17,8 +21,30 @@ def members_bytes(distribution: PredictiveDistribution) -> bytes | None:
         a = np.full(distribution.log_weights.shape, np.nan)
     else:
         return None
-    table = np.concatenate([distribution.member_class_probs[:, 0], a], axis=1)
+    table = np.concatenate([distribution.member_class_probs[:, row], a[:, row : row + 1]], axis=1)
     return table.astype("<f8").tobytes()
+
+
+def prediction_values(case_ids: list[uuid.UUID], release_id: uuid.UUID, prediction: Prediction) -> list[dict[str, Any]]:
+    """Rows of the table of predictions for N cases, in their order."""
+    distribution = prediction.distribution
+    probs, dpe = distribution.class_probs, distribution.disagreement_probs
+    a = distribution.log_concentration if isinstance(distribution, DirichletCpe) else None
+    made = now()
+    return [
+        {
+            "id": new_id(),
+            "created_at": made,
+            "case_id": case_id,
+            "release_id": release_id,
+            "class_probs": probs[row].tolist(),
+            "log_concentration": None if a is None else float(a[row]),
+            "disagreement_prob": float(dpe[row]),
+            "members": members_bytes(distribution, row),
+            "out_of_distribution": bool(prediction.out_of_distribution[row]),
+        }
+        for row, case_id in enumerate(case_ids)
+    ]
 
 
 def stored_prediction(row: CasePrediction) -> PredictiveDistribution:

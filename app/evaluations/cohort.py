@@ -59,6 +59,16 @@ class Cohort:
     n_open: int
     outside_share: float
 
+    @property
+    def weight(self) -> FloatArray | None:
+        """Order-1 weights (N,), None unweighted."""
+        return None if self.first is None else self.first.weight
+
+    @property
+    def weight2(self) -> FloatArray | None:
+        """Order-2 weights (N,), None unweighted."""
+        return None if self.second is None else self.second.weight
+
 
 def in_question(columns: Columns, question: Question) -> npt.NDArray[np.bool_]:
     """Mask (N,) of the cases that a question is about."""
@@ -112,8 +122,8 @@ def evaluate_cohort(cohort: Cohort, *, n_bins: int = 15) -> dict[str, Any]:
         data.class_probs,
         data.disagreement_probs,
         n_bins=n_bins,
-        weights=None if cohort.first is None else cohort.first.weight,
-        weights2=None if cohort.second is None else cohort.second.weight,
+        weights=cohort.weight,
+        weights2=cohort.weight2,
         cluster=data.cluster,
         classes=data.classes,
     )
@@ -180,7 +190,7 @@ def cohort_warnings(cohort: Cohort) -> list[str]:
 def gain_of(cohort: Cohort) -> dict[str, Any] | None:
     """Posterior gain of one label by all splits; None without a concentration or two labels."""
     data = cohort.columns
-    weight = None if cohort.second is None else cohort.second.weight
+    weight = cohort.weight2
     rows = _pairs(data, weight)
     if not rows.any() or np.isnan(data.log_concentration[rows]).any():
         return None
@@ -201,7 +211,7 @@ def _pairs(data: Columns, weight: FloatArray | None) -> npt.NDArray[np.bool_]:
 def triage_curve(cohort: Cohort) -> list[dict[str, Any]]:
     """Share of disagreements caught against share of cases sent for a second read; empty without disagreement."""
     data = cohort.columns
-    weight = None if cohort.second is None else cohort.second.weight
+    weight = cohort.weight2
     rows = _pairs(data, weight)
     if rows.sum() < 2:
         return []

@@ -3,18 +3,24 @@
 import uuid
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Header, Query, Response
+from fastapi.responses import JSONResponse
 
 from app.auth.policy import Policy
-from app.database import Reader
-from app.errors import NotFound, responses
-from app.evaluations import service
+from app.auth.principal import Principal
+from app.context import Parts
+from app.database import Reader, Writer
+from app.errors import Conflict, KeyMissing, NotFound, responses
+from app.evaluations import frozen, service
 from app.evaluations.cohort import Question
 from app.evaluations.queries import read_columns
-from app.evaluations.schemas import MetricsOut
+from app.evaluations.schemas import EvaluationIn, EvaluationOut, EvaluationsOut, MetricsOut
+from app.idempotency import once, request_digest, required_key
 from app.schemas import Line, Moment
 
 router = APIRouter(tags=["evaluations"], dependencies=[Depends(Policy("metrics:read"))])
+#: Of a report, which must open offline and carries its own style.
+_REPORT_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
 
 
 def _question(
@@ -52,3 +58,48 @@ def get_agreement(
 ) -> dict[str, Any]:
     """Agreement between annotators over blind planned labels, with intervals and tests of their independence."""
     return service.agreement(session, question, group_by)
+
+
+@router.post(
+    "/v1/evaluations", status_code=202, response_model=EvaluationOut, responses=responses(KeyMissing, NotFound)
+)
+def freeze(
+    body: EvaluationIn,
+    context: Parts,
+    principal: Annotated[Principal, Depends(Policy("manage"))],
+    key: Annotated[str, Depends(required_key)],
+    session: Writer,
+) -> Response:
+    """Freeze the labels and predictions of now, and evaluate them in a job."""
+    digest = request_digest("POST /v1/evaluations", body.model_dump())
+    return once(session, principal, key, digest, lambda: frozen.ask(session, context, principal, body))
+
+
+@router.get("/v1/evaluations", responses=responses())
+def list_evaluations(session: Reader) -> EvaluationsOut:
+    """Frozen evaluations, newest first, without their documents."""
+    return frozen.list_evaluations(session)
+
+
+@router.get(
+    "/v1/evaluations/{evaluation_id}",
+    response_model=EvaluationOut,
+    responses={
+        200: {"content": {"text/html": {}, "text/csv": {}}, "description": "JSON, HTML or CSV, by Accept."},
+        **responses(NotFound, Conflict),
+    },
+)
+def get_evaluation(
+    evaluation_id: uuid.UUID,
+    context: Parts,
+    session: Reader,
+    accept: Annotated[str, Header(description="application/json, text/html or text/csv")] = "application/json",
+) -> Response:
+    """A frozen evaluation: its state, and once it is done its document, report or table."""
+    for kind, name in (("text/html", "report.html"), ("text/csv", "report.csv")):
+        if kind in accept:
+            data = frozen.report_file(session, context, evaluation_id, name)
+            disposition = f'inline; filename="evaluation-{evaluation_id}{name[6:]}"'
+            headers = _REPORT_HEADERS | {"Content-Disposition": disposition}
+            return Response(data, media_type=f"{kind}; charset=utf-8", headers=headers)
+    return JSONResponse(frozen.show(session, evaluation_id).model_dump(mode="json"))

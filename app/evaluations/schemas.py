@@ -1,8 +1,10 @@
 """What the routes of evaluations answer."""
 
-from typing import Any
+import uuid
+from datetime import datetime
+from typing import Any, Literal
 
-from app.schemas import Out
+from app.schemas import In, Line, Moment, Out
 
 
 class MetricOut(Out):
@@ -67,3 +69,34 @@ class MetricsOut(Out):
     posterior_gain: MetricOut | None
     triage_curve: list[CapacityOut]
     groups: list[GroupOut]
+
+
+class EvaluationIn(In):
+    """What is to be frozen and evaluated."""
+
+    release: uuid.UUID | None = None
+    partition: Literal["all", "evaluation", "calibration"] = "evaluation"
+    weighting: Literal["ipw", "none"] = "ipw"
+    since: Moment | None = None
+    until: Moment | None = None
+    site: Line | None = None
+
+
+class EvaluationOut(Out):
+    """A frozen evaluation; ``document`` is null until its job has succeeded."""
+
+    id: str
+    state: str
+    progress: float
+    message: str
+    error: str | None
+    created_at: datetime
+    release: str | None
+    snapshot_sha256: str | None
+    document: dict[str, Any] | None
+
+
+class EvaluationsOut(Out):
+    """Frozen evaluations, newest first."""
+
+    items: list[EvaluationOut]

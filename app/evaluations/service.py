@@ -11,7 +11,6 @@ import pyarrow as pa
 from sqlalchemy.orm import Session
 
 from app import observability
-from app.errors import NoRelease
 from app.evaluations.cohort import (
     Cohort,
     Question,
@@ -26,7 +25,7 @@ from app.evaluations.columns import Columns
 from app.evaluations.queries import read_columns
 from app.evaluations.schemas import GroupOut, MetricsOut
 from app.evaluations.tables import CohortTables, cohort_tables
-from app.releases.queries import champion, class_codes, existing_release
+from app.releases.queries import class_codes, existing_release, served_release_id
 from app.tables import now
 from ml.agreement import excess_disagreement_test
 from ml.agreement_tables import agreement_document
@@ -45,11 +44,7 @@ def release_or_champion(session: Session, release_id: uuid.UUID | None) -> tuple
         NoRelease: there is no champion.
         NotFound: no such release.
     """
-    if release_id is None:
-        alias = champion(session)
-        if alias is None:
-            raise NoRelease("no release is served; add one with `secondread release add`")
-        release_id = alias.release_id
+    release_id = release_id or served_release_id(session)
     return release_id, class_codes(existing_release(session, release_id))
 
 

@@ -50,7 +50,7 @@ def start() -> Response:
 
 @router.get("/login", dependencies=[Depends(public)])
 def login_form(request: Request) -> Response:
-    """Ask for name and one-time password."""
+    """Ask for name and password."""
     return _page(request, "login.html", None, problem=None)
 
 
@@ -60,9 +60,9 @@ def login(
     context: Parts,
     session: Writer,
     name: Annotated[str, Form(max_length=100)] = "",
-    password: Annotated[str, Form(max_length=100)] = "",
+    password: Annotated[str, Form(max_length=300)] = "",
 ) -> Response:
-    """Use up a one-time password and start a session.
+    """Start a session by a password.
 
     Raises:
         Invalid: a name that no account can have.
@@ -70,10 +70,14 @@ def login(
     refuse_cross_site(request)
     if "\x00" in name:
         raise Invalid("the name is not acceptable")
-    try:
-        token = auth.sign_in(session, context.secret, name, password)
-    except Unauthenticated as exc:
-        return _page(request, "login.html", None, 401, problem=exc)
+    found = auth.sign_in(session, context.secret, name, password)
+    if found.token is None:
+        return _page(request, "login.html", None, 401, problem=Unauthenticated(found.refused))
+    return signed_in(request, found.token)
+
+
+def signed_in(request: Request, token: str) -> Response:
+    """Go to the worklist with a session cookie."""
     response = RedirectResponse("/worklist", _SEE_OTHER)
     secure = request.url.scheme == "https"
     seconds = int(auth.SESSION_LIFETIME.total_seconds())
@@ -81,6 +85,30 @@ def login(
         SECURE_COOKIE if secure else COOKIE, token, max_age=seconds, secure=secure, httponly=True, samesite="lax"
     )
     return response
+
+
+@router.get("/account")
+def account_form(request: Request, principal: _People) -> Response:
+    """Ask for a new password."""
+    return _page(request, "account.html", principal, problem=None, done=False)
+
+
+@router.post("/account")
+def choose_password(
+    request: Request,
+    context: Parts,
+    principal: _People,
+    session: Writer,
+    present: Annotated[str, Form(max_length=300)] = "",
+    wanted: Annotated[str, Form(max_length=300)] = "",
+) -> Response:
+    """Choose a password."""
+    try:
+        auth.choose_password(session, context.secret, principal, present, wanted)
+    except Problem as exc:
+        session.rollback()
+        return _page(request, "account.html", principal, exc.status, problem=exc, done=False)
+    return _page(request, "account.html", principal, problem=None, done=True)
 
 
 @router.post("/logout")

@@ -15,6 +15,18 @@ def champion(session: Session) -> Alias | None:
     return session.get(Alias, "champion")
 
 
+def served_release_id(session: Session) -> uuid.UUID:
+    """Identifier of the champion.
+
+    Raises:
+        NoRelease: there is none.
+    """
+    alias = champion(session)
+    if alias is None:
+        raise NoRelease("no release is served; add one with `secondread release add`")
+    return alias.release_id
+
+
 def release_by_id(session: Session, release_id: uuid.UUID) -> ReleaseRow | None:
     """Release row."""
     return session.get(ReleaseRow, release_id)

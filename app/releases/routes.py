@@ -1,25 +1,101 @@
-"""HTTP routes of releases."""
+"""HTTP routes of releases, aliases and recalibration."""
 
 import uuid
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Header, Response
 
 from app.auth.policy import Policy
-from app.database import Reader
-from app.errors import NotFound, responses
+from app.auth.principal import Principal
+from app.auth.service import confirm_password
+from app.context import Parts
+from app.database import Reader, Writer
+from app.errors import (
+    Conflict,
+    Forbidden,
+    KeyMissing,
+    NotFound,
+    PreconditionFailed,
+    PreconditionRequired,
+    responses,
+)
+from app.idempotency import once, request_digest, required_key
+from app.job_schemas import JobOut
 from app.releases import queries, service
-from app.releases.schemas import ReleaseDetailOut, ReleasesOut
+from app.releases.schemas import AliasesOut, AliasIn, AliasOut, RecalibrationIn, ReleaseDetailOut, ReleasesOut
 
-router = APIRouter(tags=["releases"], dependencies=[Depends(Policy("metrics:read"))])
+router = APIRouter(tags=["releases"])
+_Viewing = Depends(Policy("metrics:read"))
+_Managing = Annotated[Principal, Depends(Policy("manage"))]
 
 
-@router.get("/v1/releases", responses=responses())
+@router.get("/v1/releases", responses=responses(), dependencies=[_Viewing])
 def list_releases(session: Reader) -> ReleasesOut:
     """Every release, newest first."""
     return ReleasesOut(items=[service.describe(session, row) for row in queries.all_releases(session)])
 
 
-@router.get("/v1/releases/{release_id}", responses=responses(NotFound))
+@router.get("/v1/releases/{release_id}", responses=responses(NotFound), dependencies=[_Viewing])
 def get_release(release_id: uuid.UUID, session: Reader) -> ReleaseDetailOut:
     """A release with its card."""
     return service.detail(session, release_id)
+
+
+@router.get("/v1/aliases", responses=responses(), dependencies=[_Viewing])
+def list_aliases(session: Reader) -> AliasesOut:
+    """Which releases are champion and challenger; the revision is what If-Match wants."""
+    return service.aliases_out(session)
+
+
+def _revision(
+    if_match: Annotated[
+        str | None, Header(description='Revision of the alias in quotes, "0" where there is none.')
+    ] = None,
+) -> int | None:
+    """Revision that the caller saw; None for any.
+
+    Raises:
+        PreconditionRequired: there is no If-Match.
+        PreconditionFailed: it is not a revision.
+    """
+    if if_match is None:
+        raise PreconditionRequired("send If-Match with the revision of the alias that you saw")
+    if if_match.strip() == "*":
+        return None
+    digits = if_match.strip().removeprefix("W/").strip('"')
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 9:
+        raise PreconditionFailed("If-Match is not a revision of an alias")
+    return int(digits)
+
+
+@router.put(
+    "/v1/aliases/{name}",
+    responses=responses(Conflict, Forbidden, NotFound, PreconditionFailed, PreconditionRequired),
+)
+def move_alias(
+    name: Literal["champion", "challenger"],
+    body: AliasIn,
+    context: Parts,
+    principal: _Managing,
+    revision: Annotated[int | None, Depends(_revision)],
+    session: Writer,
+    response: Response,
+) -> AliasOut:
+    """Promote a release, or roll back to an earlier one, with a reason."""
+    confirm_password(session, principal, body.password)
+    alias = service.move_alias(session, context, principal.name, name, body.release, body.reason, revision)
+    response.headers["ETag"] = f'"{alias.revision}"'
+    return service.alias_out(alias)
+
+
+@router.post("/v1/recalibrations", status_code=202, response_model=JobOut, responses=responses(KeyMissing))
+def recalibrate(
+    body: RecalibrationIn,
+    context: Parts,
+    principal: _Managing,
+    key: Annotated[str, Depends(required_key)],
+    session: Writer,
+) -> Response:
+    """Fit a candidate on the labels collected so far and judge it against the champion, in a job."""
+    digest = request_digest("POST /v1/recalibrations", body.model_dump())
+    return once(session, principal, key, digest, lambda: service.ask_recalibration(session, context, principal, body))

@@ -1,9 +1,10 @@
 """What the routes of releases answer."""
 
+import uuid
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
-from app.schemas import ClassOut, Out
+from app.schemas import ClassOut, In, Out, Paragraph
 
 
 class ReleaseOut(Out):
@@ -15,6 +16,8 @@ class ReleaseOut(Out):
     classes: list[ClassOut]
     disagreement_calibrated: bool
     card_sha256: str
+    parent: str | None
+    gate_passed: bool | None
     created_at: datetime
 
 
@@ -28,3 +31,31 @@ class ReleasesOut(Out):
     """Releases, newest first."""
 
     items: list[ReleaseOut]
+
+
+class AliasOut(Out):
+    """Which release an alias names; ``revision`` counts its moves and is its ETag."""
+
+    name: str
+    release: str
+    revision: int
+
+
+class AliasesOut(Out):
+    """Every alias."""
+
+    items: list[AliasOut]
+
+
+class AliasIn(In):
+    """Where an alias is to point, and why; people who are signed in repeat their password."""
+
+    release: uuid.UUID
+    reason: Paragraph
+    password: Paragraph | None = None
+
+
+class RecalibrationIn(In):
+    """How class probabilities are to be calibrated."""
+
+    method: Literal["none", "temperature", "vector", "matrix"] = "temperature"

@@ -1,82 +1,108 @@
-"""Adding releases and moving the alias that is served."""
+"""Releases as the API shows them, and moving the aliases that say which one is served."""
 
 import uuid
-from pathlib import Path
 
-from sqlalchemy import select, update
+from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from app import audit
-from app.errors import Conflict, NoRelease
-from app.releases.queries import aliases, all_releases, champion, existing_release
-from app.releases.schemas import ReleaseDetailOut, ReleaseOut
+from app import audit, jobs
+from app.auth.principal import Principal
+from app.context import Context
+from app.database import insert_if_absent
+from app.errors import Conflict, PreconditionFailed
+from app.job_schemas import JobOut, job_out
+from app.releases.queries import aliases, existing_release, served_release_id
+from app.releases.schemas import AliasesOut, AliasOut, RecalibrationIn, ReleaseDetailOut, ReleaseOut
 from app.schemas import ClassOut
-from app.tables import Alias, ReleaseRow, new_id
-from ml.artifact import copy_release, read_release
-from ml.predictor import Predictor
+from app.tables import Alias, ReleaseRow
 
 
-def add_release(session: Session, secret: bytes, source: Path, releases_folder: Path) -> tuple[ReleaseRow, bool]:
-    """Verify a release folder, try its network, keep a copy and make its row; adding it again changes nothing.
+def aliases_out(session: Session) -> AliasesOut:
+    """Every alias."""
+    return AliasesOut(items=[alias_out(row) for row in aliases(session)])
 
-    The first release becomes champion at once.
+
+def alias_out(row: Alias) -> AliasOut:
+    """An alias as the API shows it."""
+    return AliasOut(name=row.name, release=str(row.release_id), revision=row.revision)
+
+
+def move_alias(
+    session: Session, context: Context, actor: str, name: str, release_id: uuid.UUID, reason: str, revision: int | None
+) -> Alias:
+    """Point an alias at a release, if it is still where the caller saw it; moving it back is the rollback.
+
+    Moving ``champion`` asks for predictions of the release for old cases.
+
+    Args:
+        session: writing session.
+        context: parts of the service.
+        actor: who, for the audit.
+        name: ``champion`` or ``challenger``.
+        release_id: where to.
+        reason: why; kept in the audit.
+        revision: of the alias as the caller saw it, 0 where there is none yet; None for whatever it is.
 
     Returns:
-        The release, and whether it is new.
-
-    Raises:
-        Conflict: its classes differ from those of the reading task.
-        ValueError: the folder is not a usable release.
-    """
-    release = read_release(source)
-    known = session.execute(
-        select(ReleaseRow).where(ReleaseRow.card_sha256 == release.card_sha256)
-    ).scalar_one_or_none()
-    if known is not None:
-        return known, False
-    for other in all_releases(session)[:1]:
-        if other.card["classes"] != release.card["classes"]:
-            raise Conflict("the release has other classes than this reading task; use another SECONDREAD_HOME for it")
-    Predictor(release, threads=1)
-    row = ReleaseRow(id=new_id(), name=release.card["name"], card_sha256=release.card_sha256, card=release.card)
-    releases_folder.mkdir(parents=True, exist_ok=True)
-    copy_release(release, releases_folder / str(row.id))
-    session.add(row)
-    session.flush()
-    details = {"name": row.name, "card_sha256": row.card_sha256}
-    if champion(session) is None:
-        session.add(Alias(name="champion", release_id=row.id, revision=1))
-        details["alias"] = "champion"
-    audit.record(session, secret, actor="command line", action="release.add", object_id=row.id, details=details)
-    return row, True
-
-
-def promote(session: Session, secret: bytes, release_id: uuid.UUID, reason: str) -> Alias:
-    """Make a release champion; of two that race, one moves the alias and the other is told.
+        The alias, moved.
 
     Raises:
         NotFound: no such release.
-        NoRelease: there is no champion to follow.
-        Conflict: the alias moved meanwhile.
+        PreconditionFailed: the alias is not where the caller saw it.
+        Conflict: the gate refused the release, or another request moves the alias just now.
     """
-    existing_release(session, release_id)
-    alias = champion(session)
-    if alias is None:
-        raise NoRelease("there is no champion; add a release first")
-    before = alias.release_id
+    row = existing_release(session, release_id)
+    gate = (row.card.get("recalibration") or {}).get("gate", {"passed": True})
+    if not gate["passed"]:
+        raise Conflict(f"the gate refused this candidate: {'; '.join(gate['reasons'])}")
+    alias = session.get(Alias, name)
+    present = 0 if alias is None else alias.revision
+    if revision is not None and revision != present:
+        raise PreconditionFailed(f"{name} is at revision {present} now; look again before you move it")
+    before = None if alias is None else alias.release_id
+    if not _swap(session, name, release_id, present):
+        raise Conflict(f"{name} was moved meanwhile; look again")
+    details = {"alias": name, "before": None if before is None else str(before), "after": str(release_id)}
+    if name == "champion":
+        jobs.submit(session, context, "prediction", {"release": str(release_id)}, None)
+    audit.record(
+        session,
+        context.secret,
+        actor=actor,
+        action="alias.move",
+        object_id=release_id,
+        details=details | {"revision": present + 1},
+        reason=reason,
+    )
+    return session.get_one(Alias, name, populate_existing=True)
+
+
+def _swap(session: Session, name: str, release_id: uuid.UUID, revision: int) -> bool:
+    """Compare and swap; of two that race, one moves the alias."""
+    if revision == 0:
+        return insert_if_absent(session, Alias, {"name": name, "release_id": release_id, "revision": 1})
     moved = session.execute(
         update(Alias)
-        .where(Alias.name == "champion", Alias.revision == alias.revision)
-        .values(release_id=release_id, revision=alias.revision + 1)
-        .execution_options(synchronize_session="fetch")
+        .where(Alias.name == name, Alias.revision == revision)
+        .values(release_id=release_id, revision=revision + 1)
+        .execution_options(synchronize_session=False)
     )
-    if moved.rowcount != 1:  # type: ignore[attr-defined]
-        raise Conflict("the champion was changed meanwhile; look again")
-    details = {"alias": "champion", "before": str(before), "after": str(release_id)}
-    audit.record(
-        session, secret, actor="command line", action="alias.move", object_id=release_id, details=details, reason=reason
-    )
-    return session.get_one(Alias, "champion")
+    return bool(moved.rowcount == 1)  # type: ignore[attr-defined]
+
+
+def ask_recalibration(
+    session: Session, context: Context, principal: Principal | None, body: RecalibrationIn
+) -> tuple[int, JobOut]:
+    """Ask for a recalibration.
+
+    Returns:
+        202 and the job.
+
+    Raises:
+        NoRelease: there is no champion to start from.
+    """
+    served_release_id(session)
+    return 202, job_out(jobs.submit(session, context, "recalibration", body.model_dump(), principal))
 
 
 def describe(session: Session, row: ReleaseRow) -> ReleaseOut:
@@ -88,6 +114,8 @@ def describe(session: Session, row: ReleaseRow) -> ReleaseOut:
         classes=[ClassOut(**info) for info in row.card["classes"]],
         disagreement_calibrated=row.card["disagreement_calibrated"],
         card_sha256=row.card_sha256,
+        parent=row.card.get("parent"),
+        gate_passed=(row.card.get("recalibration") or {}).get("gate", {}).get("passed"),
         created_at=row.created_at,
     )
 

@@ -43,6 +43,7 @@ def _create_tables() -> None:
         sa.Column("cancel_requested", sa.Boolean(), nullable=False),
         sa.Column("result", sa.JSON(), nullable=True),
         sa.Column("error", sa.Text(), nullable=True),
+        sa.Column("seen_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("started_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("created_by", sa.Uuid(), nullable=True),
@@ -245,9 +246,6 @@ def _change_tables() -> None:
     op.add_column("accounts", sa.Column("locked_until", sa.DateTime(timezone=True), nullable=True))
     op.add_column("accounts", sa.Column("oidc_subject", sa.String(length=500), nullable=True))
     op.create_index(op.f("ix_accounts_oidc_subject"), "accounts", ["oidc_subject"], unique=True)
-    op.add_column(
-        "browser_sessions", sa.Column("password_wanted", sa.Boolean(), server_default=sa.false(), nullable=False)
-    )
     op.add_column("cases", sa.Column("u", sa.Float(precision=53), server_default="0", nullable=False))
     op.add_column("cases", sa.Column("pi", sa.Float(precision=53), server_default="0", nullable=False))
     op.add_column("cases", sa.Column("need", sa.Float(precision=53), server_default="1", nullable=False))
@@ -354,7 +352,6 @@ def downgrade() -> None:
     op.drop_column("cases", "need")
     op.drop_column("cases", "pi")
     op.drop_column("cases", "u")
-    op.drop_column("browser_sessions", "password_wanted")
     op.drop_index(op.f("ix_accounts_oidc_subject"), table_name="accounts")
     op.drop_column("accounts", "oidc_subject")
     op.drop_column("accounts", "locked_until")

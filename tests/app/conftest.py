@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from app.database import Database
 from app.main import create_app
 from app.migrate import upgrade
-from app.releases.service import add_release
+from app.releases.adding import add_release
 from app.settings import Settings
 from tests.support.postgres import PostgresServer
 from tests.support.service import Service

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from app.cases.stored import members_bytes, stored_prediction
-from app.releases.service import add_release, promote
+from app.releases.adding import add_release
+from app.releases.service import move_alias
 from app.tables import CasePrediction
 from ml.calibrate import calibrate_run
 from ml.distributions import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PredictiveDistribution
@@ -33,7 +34,7 @@ def use(service: Service, path: Path) -> None:
     context = service.context
     with context.database.write() as session:
         row, _ = add_release(session, context.secret, path, context.settings.releases_folder)
-        promote(session, context.secret, row.id, "test")
+        move_alias(session, context, "test", "champion", row.id, "test", None)
 
 
 def stored(service: Service, case: dict[str, object]) -> PredictiveDistribution:

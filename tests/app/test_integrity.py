@@ -69,14 +69,14 @@ def test_one_flipped_byte_in_an_image_or_a_release_is_named(service: Service) ->
 
 
 def test_a_release_that_breaks_on_disk_leaves_the_loaded_one_serving(service: Service) -> None:
-    from app.releases.service import promote
+    from app.releases.service import move_alias
 
     assert service.get(None, "/readyz").json()["status"] == "ready"
     network = next(service.context.settings.releases_folder.rglob("network.onnx"))
     network.write_bytes(network.read_bytes()[:-1])
     with service.context.database.write() as session:
         served = service.context.inference.served(session)
-        promote(session, service.context.secret, served.release_id, "a new revision, so that it is loaded anew")
+        move_alias(session, service.context, "test", "champion", served.release_id, "to load it anew", None)
     assert service.add_case()["prediction"]["release"]
     ready = service.get(None, "/readyz")
     assert (ready.status_code, "cannot be loaded" in ready.json()["release"]) == (503, True)

@@ -1,0 +1,82 @@
+"""Asking for frozen evaluations, and showing them."""
+
+import uuid
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app import jobs
+from app.auth.principal import Principal
+from app.context import Context
+from app.errors import Conflict, NotFound
+from app.evaluations.schemas import EvaluationIn, EvaluationOut, EvaluationsOut
+from app.releases.queries import existing_release
+from app.tables import Evaluation, Job
+
+KIND = "evaluation"
+
+
+def ask(session: Session, context: Context, principal: Principal, body: EvaluationIn) -> tuple[int, EvaluationOut]:
+    """Ask for an evaluation.
+
+    Returns:
+        202 and its state.
+
+    Raises:
+        NotFound: no such release.
+    """
+    if body.release is not None:
+        existing_release(session, body.release)
+    job = jobs.submit(session, context, KIND, body.model_dump(mode="json"), principal)
+    return 202, _out(job, None)
+
+
+def _out(job: Job, found: Evaluation | None, *, document: bool = True) -> EvaluationOut:
+    return EvaluationOut(
+        id=str(job.id),
+        state=job.state,
+        progress=job.progress or 0.0,
+        message=job.message or "",
+        error=job.error,
+        created_at=job.created_at,
+        release=None if found is None else str(found.release_id),
+        snapshot_sha256=None if found is None else found.snapshot_sha256,
+        document=found.document if found is not None and document else None,
+    )
+
+
+def _found(session: Session, evaluation_id: uuid.UUID) -> tuple[Job, Evaluation | None]:
+    job = session.get(Job, evaluation_id)
+    if job is None or job.kind != KIND:
+        raise NotFound("there is no such evaluation")
+    return job, session.get(Evaluation, evaluation_id)
+
+
+def show(session: Session, evaluation_id: uuid.UUID) -> EvaluationOut:
+    """An evaluation and how far it is."""
+    return _out(*_found(session, evaluation_id))
+
+
+def list_evaluations(session: Session) -> EvaluationsOut:
+    """Evaluations, newest first."""
+    rows = session.execute(
+        select(Job, Evaluation)
+        .outerjoin(Evaluation, Evaluation.job_id == Job.id)
+        .where(Job.kind == KIND)
+        .order_by(Job.id.desc())
+        .limit(200)
+    )
+    return EvaluationsOut(items=[_out(job, found, document=False) for job, found in rows])
+
+
+def report_file(session: Session, context: Context, evaluation_id: uuid.UUID, name: str) -> bytes:
+    """A file of an evaluation's report.
+
+    Raises:
+        NotFound: there is no such evaluation.
+        Conflict: it is not finished.
+    """
+    job, found = _found(session, evaluation_id)
+    if found is None:
+        raise Conflict(f"the evaluation is {job.state}; its report comes when it has succeeded")
+    return (context.settings.home / "evaluations" / str(evaluation_id) / name).read_bytes()

@@ -1,0 +1,21 @@
+"""What each kind of job does; imported by the worker, not by the web process."""
+
+import uuid
+
+from app.context import Context
+from app.evaluations.freezing import freeze_evaluation
+from app.jobs import JobFunction, job_by_id
+from app.releases.predicting import predict_again
+from app.releases.recalibration import recalibrate
+
+FUNCTIONS: dict[str, JobFunction] = {
+    "evaluation": freeze_evaluation,
+    "prediction": predict_again,
+    "recalibration": recalibrate,
+}
+
+
+def function_of(context: Context, job_id: uuid.UUID) -> JobFunction:
+    """What a job does, by its kind."""
+    with context.database.read() as session:
+        return FUNCTIONS[job_by_id(session, job_id).kind]

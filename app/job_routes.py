@@ -1,0 +1,61 @@
+"""HTTP routes of jobs."""
+
+import uuid
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Response
+from sqlalchemy import select
+
+from app import jobs
+from app.auth.policy import Policy
+from app.auth.principal import Principal
+from app.context import Parts
+from app.database import Reader, Writer
+from app.errors import Conflict, KeyMissing, NotFound, responses
+from app.idempotency import once, request_digest, required_key
+from app.job_schemas import JobOut, JobsOut, job_out
+from app.tables import Job
+
+router = APIRouter(tags=["jobs"])
+_Viewing = Depends(Policy("metrics:read"))
+_Managing = Annotated[Principal, Depends(Policy("manage"))]
+
+
+@router.get("/v1/jobs", responses=responses(), dependencies=[_Viewing])
+def list_jobs(session: Reader) -> JobsOut:
+    """The newest 200 jobs."""
+    rows = session.execute(select(Job).order_by(Job.id.desc()).limit(200)).scalars()
+    return JobsOut(items=[job_out(row) for row in rows])
+
+
+@router.get("/v1/jobs/{job_id}", responses=responses(NotFound), dependencies=[_Viewing])
+def get_job(job_id: uuid.UUID, session: Reader) -> JobOut:
+    """A job: state, progress, result."""
+    return job_out(jobs.job_by_id(session, job_id))
+
+
+@router.delete("/v1/jobs/{job_id}", responses=responses(NotFound))
+def cancel(job_id: uuid.UUID, context: Parts, principal: _Managing, session: Writer) -> JobOut:
+    """Ask a job to stop; what it has stored so far stays."""
+    return job_out(jobs.cancel(session, context, principal, job_id))
+
+
+@router.post(
+    "/v1/jobs/{job_id}/retry",
+    status_code=202,
+    response_model=JobOut,
+    responses=responses(KeyMissing, NotFound, Conflict),
+)
+def retry(
+    job_id: uuid.UUID,
+    context: Parts,
+    principal: _Managing,
+    key: Annotated[str, Depends(required_key)],
+    session: Writer,
+) -> Response:
+    """Queue a failed or cancelled job again; it goes on where it stopped."""
+
+    def again() -> tuple[int, JobOut]:
+        return 202, job_out(jobs.retry(session, context, principal, job_id))
+
+    return once(session, principal, key, request_digest("POST retry", job_id), again)

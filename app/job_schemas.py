@@ -1,0 +1,36 @@
+"""What the routes of jobs answer."""
+
+from datetime import datetime
+from typing import Any
+
+from app.schemas import Out
+from app.tables import Job
+
+
+class JobOut(Out):
+    """A job and how far it is."""
+
+    id: str
+    kind: str
+    state: str
+    parameters: dict[str, Any]
+    progress: float
+    message: str
+    attempts: int
+    cancel_requested: bool
+    result: dict[str, Any] | None
+    error: str | None
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+
+
+class JobsOut(Out):
+    """Jobs, newest first."""
+
+    items: list[JobOut]
+
+
+def job_out(job: Job) -> JobOut:
+    """A job as the API shows it."""
+    return JobOut(id=str(job.id), **{n: getattr(job, n) for n in JobOut.model_fields if n != "id"})

@@ -1,0 +1,50 @@
+"""Making a release folder known to the service."""
+
+from pathlib import Path
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app import audit
+from app.errors import Conflict
+from app.releases.queries import all_releases, champion
+from app.tables import Alias, ReleaseRow, new_id
+from ml.artifact import copy_release, read_release
+from ml.predictor import Predictor
+
+
+def add_release(
+    session: Session, secret: bytes, source: Path, releases_folder: Path, *, actor: str = "command line"
+) -> tuple[ReleaseRow, bool]:
+    """Verify a release folder, try its network, keep a copy and make its row; adding it again changes nothing.
+
+    The first release becomes champion at once.
+
+    Returns:
+        The release, and whether it is new.
+
+    Raises:
+        Conflict: its classes differ from those of the reading task.
+        ValueError: the folder is not a usable release.
+    """
+    release = read_release(source)
+    known = session.execute(
+        select(ReleaseRow).where(ReleaseRow.card_sha256 == release.card_sha256)
+    ).scalar_one_or_none()
+    if known is not None:
+        return known, False
+    for other in all_releases(session)[:1]:
+        if other.card["classes"] != release.card["classes"]:
+            raise Conflict("the release has other classes than this reading task; use another SECONDREAD_HOME for it")
+    Predictor(release, threads=1)
+    row = ReleaseRow(id=new_id(), name=release.card["name"], card_sha256=release.card_sha256, card=release.card)
+    releases_folder.mkdir(parents=True, exist_ok=True)
+    copy_release(release, releases_folder / str(row.id))
+    session.add(row)
+    session.flush()
+    details = {"name": row.name, "card_sha256": row.card_sha256}
+    if champion(session) is None:
+        session.add(Alias(name="champion", release_id=row.id, revision=1))
+        details["alias"] = "champion"
+    audit.record(session, secret, actor=actor, action="release.add", object_id=row.id, details=details)
+    return row, True

@@ -1,0 +1,80 @@
+"""What a recalibration may change without a person: a file of bounds, whose digest is stored with each job."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ml.distributions import DirichletCpe, PredictiveDistribution
+
+
+@dataclass(frozen=True)
+class ChangePlan:
+    """Bounds of an automatic change.
+
+    Attributes:
+        methods: how class probabilities may be calibrated.
+        min_labelled_cases: of the calibration partition.
+        min_patients: they must come from.
+        max_mean_probability_change: mean over cases of ½ Σ_k |f′ − f|.
+        max_mean_log_concentration_change: mean over cases of |a′ − a|.
+        max_increase: 95 % upper end of the paired change of L and of L_φ at most.
+    """
+
+    methods: tuple[str, ...] = ("none", "temperature")
+    min_labelled_cases: int = 50
+    min_patients: int = 10
+    max_mean_probability_change: float = 0.20
+    max_mean_log_concentration_change: float = 2.0
+    max_increase: float = 0.002
+
+    @classmethod
+    def read(cls, path: Path | None) -> "ChangePlan":
+        """Read a plan; the defaults where no file is named.
+
+        Raises:
+            ValueError: the file cannot be read, or names something that a plan does not have.
+        """
+        if path is None:
+            return cls()
+        try:
+            document = json.loads(path.read_text())
+            plan = cls(**document | {"methods": tuple(document.get("methods", cls.methods))})
+        except (OSError, json.JSONDecodeError, TypeError) as exc:
+            raise ValueError(f"{path}: not a change plan: {exc}") from exc
+        numbers = [value for name, value in asdict(plan).items() if name != "methods"]
+        if not all(isinstance(value, int | float) and value >= 0 for value in numbers):
+            raise ValueError(f"{path}: every bound must be a number that is not negative")
+        return plan
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return asdict(self) | {"methods": list(self.methods)}
+
+    def sha256(self) -> str:
+        """Digest of what it says."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
+
+    def violations(
+        self, before: PredictiveDistribution, after: PredictiveDistribution
+    ) -> tuple[dict[str, float | None], list[str]]:
+        """How far predictions of the same cases move, and a sentence for each bound that is broken."""
+        moved = float(np.abs(after.class_probs - before.class_probs).sum(axis=1).mean() / 2)
+        shift = None
+        if isinstance(before, DirichletCpe) and isinstance(after, DirichletCpe):
+            shift = float(np.abs(after.log_concentration - before.log_concentration).mean())
+        broken = []
+        if moved > self.max_mean_probability_change:
+            broken.append(
+                f"class probabilities would move by {moved:.3f} on average, more than "
+                f"{self.max_mean_probability_change:g}"
+            )
+        if shift is not None and shift > self.max_mean_log_concentration_change:
+            broken.append(
+                f"log concentrations would move by {shift:.2f} on average, more than "
+                f"{self.max_mean_log_concentration_change:g}"
+            )
+        return {"mean_probability_change": moved, "mean_log_concentration_change": shift}, broken

@@ -1,0 +1,91 @@
+"""Stored outputs of a network, and the label sets that a fit of the likelihood may use."""
+
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.evaluations.queries import LabelRow, blind_labels, label_rows
+from app.tables import Case, NetworkOutput
+from ml.arrays import IntArray
+from ml.artifact import Release
+from ml.calibration import Calibration
+from ml.distributions import PredictiveDistribution
+
+
+@dataclass(frozen=True)
+class StoredOutputs:
+    """What one network made of N images.
+
+    Attributes:
+        case_ids: N identifiers.
+        groups: patient of each case, or the case itself.
+        logits: (N, K) float32.
+        features: (N, D) float32, pooled where the release has a dropout head.
+    """
+
+    case_ids: list[uuid.UUID]
+    groups: list[str]
+    logits: npt.NDArray[np.float32]
+    features: npt.NDArray[np.float32]
+
+    def take(self, rows: npt.NDArray[Any]) -> "StoredOutputs":
+        """Some of the cases, by position."""
+        return StoredOutputs(
+            [self.case_ids[i] for i in rows], [self.groups[i] for i in rows], self.logits[rows], self.features[rows]
+        )
+
+    def by_members(self, release: Release) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Logits and features (N, …), or (S, N, …) of the members of a dropout ensemble."""
+        return (self.logits, self.features) if release.head is None else release.head(self.features)
+
+    def predicted(self, release: Release, calibration: Calibration) -> PredictiveDistribution:
+        """Predictions through a calibration."""
+        return calibration.apply(*self.by_members(release))
+
+
+def stored_outputs(session: Session, network_sha256: str, partition: str) -> StoredOutputs:
+    """Outputs of a network for every case of a partition, ordered by case."""
+    found = (
+        select(NetworkOutput.case_id, Case.patient, NetworkOutput.logits, NetworkOutput.features)
+        .join(Case, Case.id == NetworkOutput.case_id)
+        .where(NetworkOutput.network_sha256 == network_sha256, Case.partition == partition)
+        .order_by(NetworkOutput.case_id)
+    )
+    rows = session.execute(found).all()
+    return StoredOutputs(
+        [row[0] for row in rows],
+        [f"case:{row[0]}" if row[1] is None else f"patient:{row[1]}" for row in rows],
+        vectors([row[2] for row in rows]),
+        vectors([row[3] for row in rows]),
+    )
+
+
+def vectors(blobs: list[bytes]) -> npt.NDArray[np.float32]:
+    """Stored little-endian float32 vectors of one length as an array (N, …)."""
+    if not blobs:
+        return np.zeros((0, 0), dtype=np.float32)
+    return np.frombuffer(b"".join(blobs), dtype="<f4").reshape(len(blobs), -1).astype(np.float32)
+
+
+def fitting_labels(session: Session) -> list[LabelRow]:
+    """Blind labels of both rounds: whom to ask depended on images and earlier labels only, as a likelihood allows."""
+    return label_rows(session, blind_labels(("planned", "adjudication")), None)
+
+
+def histograms(
+    labels: list[LabelRow], case_ids: list[uuid.UUID], classes: list[str], without: str | None = None
+) -> IntArray:
+    """Label counts (N, K) of cases, without those of one annotator."""
+    row_of = {case_id: row for row, case_id in enumerate(case_ids)}
+    column = {code: k for k, code in enumerate(classes)}
+    counts = np.zeros((len(case_ids), len(classes)), dtype=np.int64)
+    for label in labels:
+        row, k = row_of.get(label.case_id), column.get(label.class_code)
+        if row is not None and k is not None and label.annotator != without:
+            counts[row, k] += 1
+    return counts

@@ -1,0 +1,236 @@
+"""Recalibration: a candidate release from collected labels, judged against the champion. It never promotes itself.
+
+Fitted on the calibration partition, judged on the evaluation partition, weighted for selection, paired by case and
+clustered by patient; and once more with each annotator's labels left out of fit and judgement, so that nobody alone
+can carry the change.
+"""
+
+import hashlib
+import json
+import shutil
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from sqlalchemy.orm import Session
+
+from app.evaluations.cohort import Cohort, Question, cohort_of, evaluate_cohort
+from app.evaluations.queries import LabelRow, blind_labels, label_rows, read_columns
+from app.jobs import RunningJob
+from app.releases.adding import add_release
+from app.releases.change_plan import ChangePlan
+from app.releases.outputs import StoredOutputs, fitting_labels, histograms, stored_outputs
+from app.releases.queries import served_release_id
+from app.tables import now
+from ml.artifact import DISTANCE_FILE, HEAD_FILE, Release, read_release, write_release
+from ml.calibration import Calibration, FitReport, calibrate
+from ml.card import readme_text
+from ml.distributions import PredictiveDistribution
+from ml.gate import Change, paired_change
+from ml.scaling import Method
+
+SHOWN = ("L", "EL", "CE", "L_D", "CE_D", "accuracy")
+
+
+@dataclass(frozen=True)
+class Material:
+    """Everything that a recalibration reads, at one moment.
+
+    Attributes:
+        parent_id: champion.
+        parent: its release.
+        fitting: outputs of the calibration partition.
+        fitting_labels: blind labels of both rounds.
+        cohort: evaluation partition with the champion's predictions and weights.
+        judging: outputs of the same cases, in their order.
+        judging_labels: blind planned labels.
+    """
+
+    parent_id: uuid.UUID
+    parent: Release
+    fitting: StoredOutputs
+    fitting_labels: list[LabelRow]
+    cohort: Cohort
+    judging: StoredOutputs
+    judging_labels: list[LabelRow]
+
+
+def gather(session: Session, releases_folder: Path) -> Material:
+    """Read champion, outputs and labels.
+
+    Raises:
+        NoRelease: there is no champion.
+    """
+    parent_id = served_release_id(session)
+    parent = read_release(releases_folder / str(parent_id))
+    columns = read_columns(session, parent_id, list(parent.classes))
+    cohort = cohort_of(columns, Question(), now().timestamp())
+    outputs = stored_outputs(session, parent.network_sha256, "evaluation")
+    position = {case_id: row for row, case_id in enumerate(outputs.case_ids)}
+    ids = cohort.columns.ids()
+    known = np.array([case_id in position for case_id in ids], dtype=bool)
+    cohort = _part(cohort, known)
+    rows = np.array([position[case_id] for case_id in ids if case_id in position], dtype=np.intp)
+    fitting = stored_outputs(session, parent.network_sha256, "calibration")
+    judging_labels = label_rows(session, blind_labels(), cohort.columns.ids())
+    return Material(parent_id, parent, fitting, fitting_labels(session), cohort, outputs.take(rows), judging_labels)
+
+
+def _part(cohort: Cohort, rows: Any) -> Cohort:
+    first, second = (
+        None if one is None else replace(one, weight=one.weight[rows]) for one in (cohort.first, cohort.second)
+    )
+    return replace(cohort, columns=cohort.columns.take(rows), first=first, second=second)
+
+
+def fit(material: Material, method: Method, plan: ChangePlan, without: str | None = None) -> FitReport:
+    """Fit temperature and concentration head on the calibration partition.
+
+    Raises:
+        ValueError: too few labels, or a fit that fails.
+    """
+    outputs, parent = material.fitting, material.parent
+    counts = histograms(material.fitting_labels, outputs.case_ids, list(parent.classes), without)
+    rows = np.flatnonzero(counts.sum(axis=1))
+    labelled = outputs.take(rows)
+    if without is None and (len(rows) < plan.min_labelled_cases or len(set(labelled.groups)) < plan.min_patients):
+        raise ValueError(
+            f"recalibration needs {plan.min_labelled_cases} labelled cases of {plan.min_patients} patients in the "
+            f"calibration partition; there are {len(rows)} of {len(set(labelled.groups))}"
+        )
+    logits, features = labelled.by_members(parent)
+    return calibrate(logits, features, counts[rows], labelled.groups, method=method, alpha=True)
+
+
+def judge(material: Material, calibration: Calibration, without: str | None = None) -> Change:
+    """Paired change of L and L_φ on the evaluation partition, from the champion to a calibration."""
+    cohort = material.cohort
+    if without is not None:
+        ids = cohort.columns.ids()
+        counts = histograms(material.judging_labels, ids, cohort.columns.classes, without)
+        cohort = cohort_of(replace(cohort.columns, label_counts=counts), Question(), now().timestamp())
+    data, after = cohort.columns, material.judging.predicted(material.parent, calibration)
+    return paired_change(
+        data.label_counts,
+        (data.class_probs, data.disagreement_probs),
+        (after.class_probs, after.disagreement_probs),
+        weights=cohort.weight,
+        weights2=cohort.weight2,
+        cluster=data.cluster,
+    )
+
+
+def shown_metrics(cohort: Cohort, predicted: PredictiveDistribution) -> dict[str, Any]:
+    """The headline metrics of predictions for a cohort."""
+    columns = replace(
+        cohort.columns, class_probs=predicted.class_probs, disagreement_probs=predicted.disagreement_probs
+    )
+    document = evaluate_cohort(replace(cohort, columns=columns))
+    return {name: document["metrics"][name] for name in SHOWN}
+
+
+def snapshot_sha256(material: Material) -> str:
+    """Digest of the labels that were used."""
+    rows = sorted(
+        (str(one.case_id), one.annotator, one.class_code)
+        for one in [*material.fitting_labels, *material.judging_labels]
+    )
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
+def recalibrate(job: RunningJob) -> dict[str, Any]:
+    """Job: fit, judge, write a candidate and its report.
+
+    Raises:
+        ValueError: too few labels, a fit that fails, or a change beyond the plan.
+    """
+    settings = job.context.settings
+    plan = ChangePlan.read(settings.change_plan)
+    method = cast("Method", job.parameters.get("method", "temperature"))
+    if method not in plan.methods:
+        raise ValueError(f"the change plan allows the methods {', '.join(plan.methods)}, not {method}")
+    job.report(0.02, "reading labels and stored outputs")
+    with job.context.database.read() as session:
+        material = gather(session, settings.releases_folder)
+    job.report(0.1, f"fitting on {len(material.fitting.case_ids):,} stored cases")
+    found = fit(material, method, plan)
+    before = material.fitting.predicted(material.parent, material.parent.calibration)
+    moved, broken = plan.violations(before, material.fitting.predicted(material.parent, found.calibration))
+    if broken:
+        raise ValueError(f"the change plan does not allow this change: {'; '.join(broken)}")
+    job.report(0.4, "judging against the champion")
+    gate = _gate(job, material, found.calibration, method, plan)
+    now_served = material.judging.predicted(material.parent, material.parent.calibration)
+    report = {
+        "parent": str(material.parent_id),
+        "method": method,
+        "label_snapshot": snapshot_sha256(material),
+        "change_plan": plan.to_dict(),
+        "change_plan_sha256": plan.sha256(),
+        "moved": moved,
+        "gate": gate,
+        "champion": shown_metrics(material.cohort, now_served),
+        "candidate": shown_metrics(material.cohort, material.judging.predicted(material.parent, found.calibration)),
+        "fit": found.report,
+        "n_evaluated": len(material.cohort.columns),
+    }
+    job.report(0.95, "writing the candidate")
+    return report | {"release": _write(job, material, found, report)}
+
+
+def _gate(
+    job: RunningJob, material: Material, calibration: Calibration, method: Method, plan: ChangePlan
+) -> dict[str, Any]:
+    """Judgement with everybody, and with each annotator left out of fit and judgement."""
+    whole = judge(material, calibration)
+    reasons = _reasons(whole, plan, "")
+    left_out = []
+    names = sorted({one.annotator for one in [*material.fitting_labels, *material.judging_labels]})
+    for number, name in enumerate(names):
+        job.report(0.45 + 0.45 * number / len(names), f"judging without annotator {number + 1} of {len(names)}")
+        try:
+            change = judge(material, fit(material, method, plan, name).calibration, name)
+        except ValueError as exc:
+            left_out.append({"annotator": name, "failed": str(exc)})
+            reasons.append(f"without {name} the fit fails: {exc}")
+            continue
+        left_out.append({"annotator": name, **change.to_dict()})
+        reasons += _reasons(change, plan, f" without {name}")
+    return {"passed": not reasons, "reasons": reasons, **whole.to_dict(), "without_annotator": left_out}
+
+
+def _reasons(change: Change, plan: ChangePlan, where: str) -> list[str]:
+    found = []
+    for name, estimate in (("L", change.loss), ("L_φ", change.disagreement_loss)):
+        if estimate.high is None or not np.isfinite(estimate.high):
+            found.append(f"the change of {name}{where} cannot be told: too few labelled patients")
+        elif estimate.high > plan.max_increase:
+            found.append(f"{name}{where} may rise by up to {estimate.high:.4f} (95 %), more than {plan.max_increase:g}")
+    return found
+
+
+def _write(job: RunningJob, material: Material, found: FitReport, report: dict[str, Any]) -> str:
+    """Write the candidate: the same network, the new calibration and card, the parent named."""
+    parent = material.parent
+    names = ["network.onnx", *[name for name in (HEAD_FILE, DISTANCE_FILE) if name in parent.card["files"]]]
+    card = {key: value for key, value in parent.card.items() if key not in {"files", "version"}} | {
+        "parent": str(material.parent_id),
+        "calibration": found.report,
+        "disagreement_calibrated": found.calibration.concentration is not None,
+        "held_out": {"champion": report["champion"], "candidate": report["candidate"]},
+        "n_held_out": report["n_evaluated"],
+        "recalibration": {key: report[key] for key in ("label_snapshot", "change_plan_sha256", "gate", "method")},
+    }
+    settings = job.context.settings
+    folder = settings.releases_folder / f".candidate-{job.job_id}"
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        files = {name: (parent.path / name).read_bytes() for name in names}
+        write_release(folder, files, found.calibration, card, readme_text(card))
+        with job.write() as session:
+            row, _ = add_release(session, job.context.secret, folder, settings.releases_folder, actor="recalibration")
+            return str(row.id)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

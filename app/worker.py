@@ -1,0 +1,129 @@
+"""The worker process: does the jobs that requests have asked for, with DBOS as the durable engine behind them.
+
+Every attempt at a job is a DBOS workflow, named by job and attempt. What a crash interrupted is taken up when the
+worker starts again, or by another worker once the job's process has been silent for a minute. On SQLite there is
+one worker, which ``secondread serve`` starts; on PostgreSQL there may be many.
+"""
+
+import os
+import signal
+import threading
+import uuid
+from datetime import timedelta
+from importlib.metadata import version
+from types import FrameType
+
+import structlog
+from dbos import DBOS, DBOSConfig, SetWorkflowID
+from sqlalchemy import func, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from app import jobs
+from app.context import Context
+from app.job_kinds import FUNCTIONS, function_of
+from app.observability import JOBS
+from app.tables import Job, now
+
+_POLL_SECONDS = 1.0
+_log = structlog.get_logger("secondread")
+_context: Context | None = None
+
+
+@DBOS.step(name="attempt")
+def _attempt(job_id: str) -> str:
+    """One attempt at a job; a step, so that a workflow whose step has ended is never done again.
+
+    Raises:
+        RuntimeError: the worker was not started.
+    """
+    if _context is None:
+        raise RuntimeError("the worker was not started")
+    running = jobs.begin(_context, uuid.UUID(job_id))
+    if running is None:
+        return "taken"
+    jobs.perform(running, function_of(_context, running.job_id))
+    return "done"
+
+
+@DBOS.workflow(name="job")
+def _job(job_id: str) -> str:
+    return _attempt(job_id)
+
+
+def _config(context: Context) -> DBOSConfig:
+    settings = context.settings
+    database = settings.sqlalchemy_url if settings.database_url is not None else None
+    if database is None or database.startswith("sqlite"):
+        database = f"sqlite:///{settings.home.absolute() / 'jobs.db'}"
+    return DBOSConfig(
+        name="secondread",
+        system_database_url=database,
+        application_version=version("secondread"),
+        log_level="WARNING",
+    )
+
+
+def run(context: Context, stop: threading.Event) -> None:
+    """Do jobs until told to stop; the one at hand is finished first, or taken up again after the next start."""
+    global _context
+    _context = context
+    if context.database.engine.dialect.name == "sqlite":
+        jobs.forget_dead_process(context)  # there is one worker only, and it is this one
+    DBOS(config=_config(context))
+    DBOS.launch()
+    _log.info("worker started", kinds=sorted(FUNCTIONS))
+    try:
+        while not stop.wait(_POLL_SECONDS):
+            try:
+                _schedule(context)
+                _begin_waiting(context)
+            except SQLAlchemyError as exc:
+                _log.warning("the database does not answer", error=type(exc).__name__)
+    finally:
+        DBOS.destroy(workflow_completion_timeout_sec=10)
+
+
+def _begin_waiting(context: Context) -> None:
+    with context.database.read() as session:
+        waiting = jobs.waiting_jobs(session)
+        counts = dict(session.execute(select(Job.state, func.count()).group_by(Job.state)).tuples().all())
+    for state in ("queued", "running", "succeeded", "failed", "cancelled"):
+        JOBS.labels(state).set(counts.get(state, 0))
+    for job_id in waiting:
+        with context.database.read() as session:
+            attempts = jobs.job_by_id(session, job_id).attempts
+        with SetWorkflowID(f"{job_id}-{attempts + 1}"):
+            DBOS.start_workflow(_job, str(job_id)).get_result()
+
+
+def _schedule(context: Context) -> None:
+    """Ask for a recalibration when the last one was asked for long enough ago."""
+    days = context.settings.recalibrate_days
+    if days is None:
+        return
+    with context.database.read() as session:
+        newest = select(func.max(Job.created_at)).where(Job.kind == "recalibration")
+        last = session.execute(newest).scalar_one()
+    if last is None or now() - last >= timedelta(days=days):
+        with context.database.write() as session:
+            jobs.submit(session, context, "recalibration", {"method": "temperature"}, None)
+
+
+def main(context: Context) -> None:
+    """Run until SIGTERM, SIGINT, or until the process that started this one is gone."""
+    stop = threading.Event()
+    parent = os.getppid()
+
+    def finish(_signal: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    for one in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(one, finish)
+
+    def watch() -> None:
+        while not stop.wait(1.0):
+            if os.getppid() != parent:
+                stop.set()
+
+    threading.Thread(target=watch, daemon=True).start()
+    run(context, stop)

@@ -1,0 +1,220 @@
+"""Jobs, recalibration, promotion, frozen evaluations: over HTTP on both databases, the work done in this process."""
+
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pytest
+from PIL import Image, ImageEnhance
+
+from app import jobs
+from app.evaluations.freezing import evaluate_frozen, folder_of
+from app.tables import Job
+from ml.datasets.annotators import AnnotatorPool
+from ml.datasets.cells import simulate_cell
+from tests.app.test_evaluations import same
+from tests.support.images import encode
+from tests.support.service import Service
+
+CELLS = 64
+
+
+def collect_reads(service: Service, cells: int = CELLS) -> None:
+    """Cells of patients with two each, read by three outside annotators of different habits."""
+    stack = [simulate_cell(index, seed=5, size=96) for index in range(cells)]
+    rng = np.random.default_rng(3)
+    _, labels = AnnotatorPool(3).read(np.stack([cell.true_probs for cell in stack]), 3, rng)
+    for index, cell in enumerate(stack):
+        faded = ImageEnhance.Color(Image.fromarray(cell.pixels)).enhance(0.6)
+        case = service.add_case(f"case-{index}", encode(np.asarray(faded)), patient=f"p{index // 2}")
+        classes = case["prediction"]["classes"]
+        for reader, k in enumerate(labels[index]):
+            service.outside_label(case["id"], f"reader {reader}", classes[int(k)])
+
+
+def job(service: Service, job_id: str) -> dict[str, Any]:
+    found: dict[str, Any] = service.get("viewer", f"/v1/jobs/{job_id}").json()
+    return found
+
+
+def test_recalibration_makes_a_candidate_and_a_person_promotes_and_rolls_back(service: Service) -> None:
+    plan = service.context.settings.home / "plan.json"
+    plan.write_text('{"min_labelled_cases": 20, "max_increase": 0.5}')
+    service.context.settings.change_plan = plan
+    collect_reads(service)
+    asked = service.post("admin", "/v1/recalibrations", json={})
+    assert (asked.status_code, asked.json()["state"]) == (202, "queued")
+    assert jobs.work_off(service.context) == 1
+    done = job(service, asked.json()["id"])
+    assert done["state"] == "succeeded", done["error"]
+    report = done["result"]
+    before, after = report["champion"], report["candidate"]
+    print({name: (before[name]["value"], after[name]["value"]) for name in before}, report["gate"]["reasons"])
+    assert report["gate"]["L"]["value"] < 0.01
+    assert {row["annotator"] for row in report["gate"]["without_annotator"]} == {f"reader {i}" for i in range(3)}
+    champion = service.get("viewer", "/v1/aliases").json()["items"][0]
+    candidate = service.get("viewer", f"/v1/releases/{report['release']}").json()
+    assert candidate["parent"] == champion["release"]
+    assert candidate["aliases"] == []  # it never promotes itself
+    parent = service.get("viewer", f"/v1/releases/{champion['release']}").json()
+    assert candidate["card"]["files"]["network.onnx"] == parent["card"]["files"]["network.onnx"]
+    _promote(service, champion, report)
+
+
+def _promote(service: Service, champion: dict[str, Any], report: dict[str, Any]) -> None:
+    path, body = "/v1/aliases/champion", {"release": report["release"], "reason": "better on what was collected"}
+    assert service.call("admin", "PUT", path, json=body).status_code == 428
+    stale = service.call("admin", "PUT", path, json=body, headers={"If-Match": '"7"'})
+    assert (stale.status_code, stale.json()["type"]) == (412, "urn:secondread:problem:precondition-failed")
+    assert service.call("viewer", "PUT", path, json=body, headers={"If-Match": '"1"'}).status_code == 403
+    moved = service.call("admin", "PUT", path, json=body, headers={"If-Match": '"1"'})
+    assert report["gate"]["passed"], report["gate"]["reasons"]
+    assert (moved.status_code, moved.headers["etag"]) == (200, '"2"')
+    case = service.get("viewer", "/v1/cases").json()["items"][0]
+    assert case["prediction"]["release"] == champion["release"]
+    assert jobs.work_off(service.context) == 1
+    renewed = service.get("viewer", f"/v1/cases/{case['id']}").json()
+    assert renewed["prediction"]["release"] == report["release"]
+    both = service.get("viewer", f"/v1/cases/{case['id']}/predictions").json()["items"]
+    assert [row["release"] for row in both] == [report["release"], champion["release"]]
+    assert both[1] == case["prediction"]  # old predictions keep their release
+    back = {"release": champion["release"], "reason": "roll back"}
+    assert service.call("admin", "PUT", path, json=back, headers={"If-Match": '"2"'}).status_code == 200
+    assert service.get("viewer", f"/v1/cases/{case['id']}").json()["prediction"] == case["prediction"]
+
+
+def test_bulk_predictions_equal_those_of_an_upload(service: Service) -> None:
+    """From stored logits and features a release predicts what it would have predicted at the upload."""
+    first = service.add_case("one", patient="p")
+    release = first["prediction"]["release"]
+    job_id = _submit(service, "prediction", {"release": release})
+    jobs.work_off(service.context)
+    assert job(service, job_id)["result"]["n_predicted"] == 0
+    assert service.get("viewer", f"/v1/cases/{first['id']}").json()["prediction"] == first["prediction"]
+
+
+def test_a_candidate_that_the_gate_refused_is_not_promoted(service: Service) -> None:
+    plan = service.context.settings.home / "plan.json"
+    plan.write_text('{"min_labelled_cases": 5, "min_patients": 3, "max_increase": 0}')
+    service.context.settings.change_plan = plan
+    collect_reads(service, 40)
+    asked = service.post("admin", "/v1/recalibrations", json={}).json()
+    jobs.work_off(service.context)
+    report = job(service, asked["id"])["result"]
+    assert not report["gate"]["passed"]
+    body = {"release": report["release"], "reason": "all the same"}
+    refused = service.call("admin", "PUT", "/v1/aliases/champion", json=body, headers={"If-Match": '"1"'})
+    assert (refused.status_code, "the gate refused" in refused.json()["detail"]) == (409, True)
+
+
+def _submit(service: Service, kind: str, parameters: dict[str, Any]) -> str:
+    with service.context.database.write() as session:
+        return str(jobs.submit(session, service.context, kind, parameters, None).id)
+
+
+def test_too_few_labels_are_refused_with_the_numbers(service: Service) -> None:
+    service.add_case()
+    asked = service.post("admin", "/v1/recalibrations", json={}).json()
+    jobs.work_off(service.context)
+    failed = job(service, asked["id"])
+    assert failed["state"] == "failed"
+    assert "50 labelled cases of 10 patients" in failed["error"]
+    again = service.post("admin", f"/v1/jobs/{asked['id']}/retry")
+    assert (again.status_code, again.json()["state"]) == (202, "queued")
+    assert service.post("admin", f"/v1/jobs/{asked['id']}/retry").status_code == 409
+
+
+def test_a_method_beyond_the_change_plan_is_refused(service: Service) -> None:
+    asked = service.post("admin", "/v1/recalibrations", json={"method": "matrix"}).json()
+    jobs.work_off(service.context)
+    assert "change plan" in job(service, asked["id"])["error"]
+
+
+def test_a_queued_job_is_cancelled_at_once_and_a_running_one_at_its_next_report(service: Service) -> None:
+    queued = service.post("admin", "/v1/evaluations", json={}).json()
+    assert service.call("admin", "DELETE", f"/v1/jobs/{queued['id']}").json()["state"] == "cancelled"
+    assert jobs.work_off(service.context) == 0
+    job_id = UUID(_submit(service, "evaluation", {}))
+    running = jobs.begin(service.context, job_id)
+    assert running is not None
+
+    def work(one: jobs.RunningJob) -> dict[str, Any]:
+        one.report(0.5, "half way")
+        assert service.call("admin", "DELETE", f"/v1/jobs/{job_id}").json()["cancel_requested"]
+        one.report(0.6, "never told")
+        raise AssertionError
+
+    jobs.perform(running, work)
+    shown = job(service, str(job_id))
+    assert (shown["state"], shown["message"], shown["progress"]) == ("cancelled", "half way", 0.5)
+
+
+def test_a_job_that_was_overtaken_writes_nothing_any_more(service: Service) -> None:
+    job_id = UUID(_submit(service, "evaluation", {}))
+    zombie = jobs.begin(service.context, job_id)
+    assert zombie is not None
+    assert jobs.begin(service.context, job_id) is None  # somebody lives
+    jobs.forget_dead_process(service.context)
+    second = jobs.begin(service.context, job_id)
+    assert second is not None
+    assert second.attempt == 2
+
+    def report(one: jobs.RunningJob) -> dict[str, Any]:
+        one.report(0.9, "from the grave")
+        return {"zombie": True}
+
+    jobs.perform(zombie, report)
+    jobs.perform(second, lambda _: {"zombie": False})
+    assert job(service, str(job_id))["result"] == {"zombie": False}
+
+
+def test_a_job_whose_process_keeps_dying_is_given_up(service: Service) -> None:
+    job_id = UUID(_submit(service, "evaluation", {}))
+    for _ in range(jobs.MAX_ATTEMPTS):
+        assert jobs.begin(service.context, job_id) is not None
+        jobs.forget_dead_process(service.context)
+    assert jobs.begin(service.context, job_id) is None
+    assert "died" in job(service, str(job_id))["error"]
+
+
+def test_a_frozen_evaluation_can_be_computed_again_from_its_tables(service: Service) -> None:
+    collect_reads(service, 24)
+    asked = service.post("admin", "/v1/evaluations", json={"partition": "all"})
+    assert asked.status_code == 202
+    path = f"/v1/evaluations/{asked.json()['id']}"
+    assert service.get("viewer", path, headers={"Accept": "text/html"}).status_code == 409
+    assert jobs.work_off(service.context) == 1
+    shown = service.get("viewer", path).json()
+    assert shown["state"] == "succeeded", shown["error"]
+    live = service.get("viewer", "/v1/metrics", params={"partition": "all"}).json()
+    same(shown["document"]["metrics"], live["metrics"])
+    again = evaluate_frozen(folder_of(service.context.settings.home, UUID(asked.json()["id"])))
+    assert again["metrics"] == shown["document"]["metrics"]
+    page = service.get("viewer", path, headers={"Accept": "text/html"})
+    assert "<svg" in page.text
+    assert "http" not in page.text.replace("http://www.w3.org", "")  # opens offline
+    assert "unsafe-inline" in page.headers["content-security-policy"]
+    assert service.get("viewer", path, headers={"Accept": "text/csv"}).text.startswith("metric,value,se")
+    assert service.get("viewer", "/v1/evaluations").json()["items"][0]["id"] == asked.json()["id"]
+    assert service.get("viewer", f"/v1/evaluations/{UUID(int=3)}").status_code == 404
+
+
+def test_a_defect_in_a_job_ends_the_job_and_not_the_worker(service: Service) -> None:
+    job_id = UUID(_submit(service, "evaluation", {}))
+    running = jobs.begin(service.context, job_id)
+    assert running is not None
+
+    def defect(_: jobs.RunningJob) -> dict[str, Any]:
+        raise KeyError("x")
+
+    jobs.perform(running, defect)
+    with service.context.database.read() as session:
+        found = session.get_one(Job, job_id)
+        assert (found.state, "KeyError" in (found.error or "")) == ("failed", True)
+
+
+@pytest.mark.parametrize("bad", ["abc", '"-1"', '""', '"1e3"'])
+def test_if_match_must_be_a_revision(service: Service, bad: str) -> None:
+    body = {"release": str(UUID(int=1)), "reason": "x"}
+    answer = service.call("admin", "PUT", "/v1/aliases/champion", json=body, headers={"If-Match": bad})
+    assert answer.status_code == 412
