@@ -1,6 +1,7 @@
 """Local passwords: argon2id, a floor on their length, and a limit on how many are hashed at once."""
 
 import threading
+from functools import cache
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
@@ -12,8 +13,12 @@ MIN_LENGTH, MAX_LENGTH = 15, 200
 _SLOTS = threading.BoundedSemaphore(2)
 _WAIT_SECONDS = 10.0
 _HASHER = PasswordHasher()
-# of no password: an unknown name takes as long as a known one
-_NOBODY = _HASHER.hash("an account that is not there")
+
+
+@cache
+def _nobody() -> str:
+    """Hash of no password: an unknown name takes as long as a known one."""
+    return _HASHER.hash("an account that is not there")
 
 
 def _slot() -> None:
@@ -56,7 +61,7 @@ def verify_password(stored: str | None, password: str) -> bool:
     """
     _slot()
     try:
-        return _HASHER.verify(stored or _NOBODY, password[: MAX_LENGTH + 1]) and stored is not None
+        return _HASHER.verify(stored or _nobody(), password[: MAX_LENGTH + 1]) and stored is not None
     except (VerificationError, InvalidHashError):
         return False
     finally:

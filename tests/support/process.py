@@ -45,6 +45,27 @@ class Installation:
         assert not check or done.returncode == 0, done.stderr
         return done
 
+    def prepare(self, release: Path, **people: str) -> dict[str, str]:
+        """What the commands would do, in this process: database, release, accounts; gives a key for each."""
+        from app.auth import service as auth
+        from app.main import build_context
+        from app.migrate import upgrade
+        from app.releases.adding import add_release
+        from app.settings import Settings
+
+        url = self.environment.get("SECONDREAD_DATABASE_URL")
+        self.home.mkdir(parents=True, exist_ok=True)
+        context = build_context(Settings(home=self.home, database_url=url))
+        upgrade(context.database.engine)
+        keys = {}
+        with context.database.write() as session:
+            add_release(session, context.secret, release, context.settings.releases_folder)
+            for name, role in people.items():
+                auth.add_account(session, context.secret, name, role)
+                keys[name] = auth.add_key(session, context.secret, name, [])[1]
+        context.database.engine.dispose()
+        return keys
+
     def password(self, *arguments: object) -> str:
         found = re.search(r"one-time password (\S+)", self.run(*arguments).stdout)
         assert found is not None

@@ -1,0 +1,135 @@
+"""The worker as a process: it does what requests asked for, and takes up what a kill -9 interrupted."""
+
+import json
+import signal
+import subprocess
+import time
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.postgres import PostgresServer
+from tests.support.process import COMMAND, Installation
+from tests.support.service import cell_png
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def running(request: pytest.FixtureRequest, tmp_path: Path, small_release: Path) -> Iterator[tuple[Installation, str]]:
+    url = None
+    if request.param == "postgresql":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        url = server.url(server.create())
+    made = Installation(tmp_path / "home", url)
+    key = made.prepare(small_release, lead="admin")["lead"]
+    made.environment["SECONDREAD_WORKER"] = "false"
+    made.start()
+    yield made, key
+    made.stop()
+
+
+def call(made: Installation, key: str, method: str, path: str, body: Any = None) -> Any:
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    headers["Idempotency-Key"] = uuid.uuid4().hex
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(made.address + path, data=data, headers=headers, method=method)
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        return json.loads(answer.read())
+
+
+def worker(made: Installation) -> subprocess.Popen[bytes]:
+    log = (made.home.parent / "worker.log").open("ab")
+    process = subprocess.Popen([COMMAND, "worker"], env=made.environment, cwd=made.home.parent, stdout=log, stderr=log)
+    log.close()
+    return process
+
+
+def wait_for(made: Installation, key: str, job_id: str, *states: str, seconds: float = 40) -> dict[str, Any]:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found: dict[str, Any] = call(made, key, "GET", f"/v1/jobs/{job_id}")
+        if found["state"] in states:
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"{found}\n{(made.home.parent / 'worker.log').read_text()[-3000:]}")
+
+
+def upload(made: Installation, key: str) -> None:
+    import httpx2
+
+    headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": uuid.uuid4().hex}
+    answer = httpx2.post(
+        f"{made.address}/v1/cases", headers=headers, files={"image": ("x.png", cell_png())}, data={"external_id": "a"}
+    )
+    assert answer.status_code == 201, answer.text
+
+
+def test_a_job_survives_the_death_of_its_worker(running: tuple[Installation, str]) -> None:
+    installation, key = running
+    upload(installation, key)
+    job_id = call(installation, key, "POST", "/v1/evaluations", {"partition": "all"})["id"]
+    first = worker(installation)
+    wait_for(installation, key, job_id, "running", "succeeded")
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    _forget(installation)
+    second = worker(installation)
+    done = wait_for(installation, key, job_id, "succeeded")
+    assert done["attempts"] in {1, 2}
+    second.send_signal(signal.SIGTERM)
+    assert second.wait(20) == 0
+    assert call(installation, key, "GET", f"/v1/evaluations/{job_id}")["document"]["n_cases"] >= 0
+
+
+def _forget(made: Installation) -> None:
+    """On PostgreSQL another worker may live: a dead one is noticed after a minute, which the test does not wait."""
+    from app.database import Database
+    from app.jobs import SILENCE
+    from app.tables import Job, now
+
+    url = made.environment.get("SECONDREAD_DATABASE_URL")
+    if url is not None:
+        database = Database(url.replace("postgresql://", "postgresql+psycopg://", 1))
+        with database.write() as session:
+            for job in session.query(Job).filter(Job.state == "running"):
+                job.seen_at = now() - 2 * SILENCE
+        database.engine.dispose()
+
+
+def test_serve_on_sqlite_starts_the_worker_and_takes_it_down(tmp_path: Path, small_release: Path) -> None:
+    made = Installation(tmp_path / "home")
+    key = made.prepare(small_release, lead="admin")["lead"]
+    made.start()
+    job_id = call(made, key, "POST", "/v1/evaluations", {})["id"]
+    assert wait_for(made, key, job_id, "succeeded")["result"] == {"evaluation": job_id}
+    assert made.server is not None
+    children = _children(made.server.pid)
+    assert len(children) == 1
+    made.stop(signal.SIGKILL)  # nobody is left to tell the worker
+    deadline = time.monotonic() + 20
+    while _alive(children[0]) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not _alive(children[0])
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, ValueError):
+                continue
+            if parent == pid:
+                found.append(int(entry.name))
+    return found
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
