@@ -31,6 +31,7 @@ db = _group("db", "Database: bring it up to date, verify it.")
 release = _group("release", "Releases: add, list, promote.")
 user = _group("user", "Accounts of people and machines.")
 key = _group("key", "API keys.")
+patient = _group("patient", "Patients.")
 dataset = _group("dataset", "Collected images and labels.")
 
 
@@ -168,6 +169,27 @@ def db_verify(as_json: Json = False) -> None:
         raise SystemExit(1)
 
 
+@db.command("backup")
+def db_backup(out: Annotated[Path, typer.Argument(help="Folder to make; keep it secret, it holds the key.")]) -> None:
+    """Copy database, images, releases and evaluations while the service runs."""
+    from app.backup import backup
+
+    with _parts() as context:
+        written = backup(context, out)
+    say(f"{written['n_files']:,} files, {written['n_bytes'] / 1e6:,.1f} MB in {out}")
+
+
+@db.command("restore")
+def db_restore(source: Annotated[Path, typer.Argument(help="Folder that `db backup` made.")]) -> None:
+    """Bring a backup back into a new, empty HOME (and an empty PostgreSQL database); then `db verify`."""
+    from app.backup import restore
+    from app.settings import Settings
+
+    settings = Settings()
+    n_files = restore(source, settings.home, settings.images_folder, settings.sqlalchemy_url)
+    say(f"{n_files:,} files restored; now run `secondread db verify`")
+
+
 @release.command("add")
 def release_add(path: Annotated[Path, typer.Argument(help="Release folder.")], as_json: Json = False) -> None:
     """Verify a release, copy it and make it known; the first one is served at once."""
@@ -257,6 +279,22 @@ def user_list(as_json: Json = False) -> None:
     emit(rows, as_json, "\n".join(f"{row['name']:<30} {row['role']}" for row in rows) or "no accounts")
 
 
+@patient.command("erase")
+def patient_erase(
+    name: Annotated[str, typer.Argument(help="Pseudonym of the patient, as uploaded.")],
+    reason: Annotated[str, typer.Option(help="Why; kept in the audit.")],
+) -> None:
+    """Erase images, features and identifiers of a patient; labels stay, unlinked."""
+    from app.erasure import erase_patient
+
+    with _parts() as context:
+        with context.database.write() as session:
+            count, images = erase_patient(session, context, "command line", name, reason)
+        for digest in images:
+            context.images.remove(digest)
+    say(f"{count} cases erased, {len(images)} images removed; erase them from backups too")
+
+
 @key.command("add")
 def key_add(
     name: Annotated[str, typer.Argument(help="Account the key belongs to.")],
@@ -318,13 +356,15 @@ def dataset_export(
     partition: Annotated[
         Literal["all", "calibration", "evaluation"], typer.Option(help="all, calibration or evaluation.")
     ] = "all",
+    kind: Annotated[Literal["csv", "parquet"], typer.Option("--format", help="Of the tables.")] = "csv",
+    images: Annotated[bool, typer.Option("--images/--no-images", help="Write the images too.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Write collected images, labels and predictions as tables and files."""
+    """Write collected labels, predictions, images and the audit as tables and files."""
     from app.export import export_dataset
 
     with _parts() as context, context.database.read() as session:
-        counts = export_dataset(session, context, out, partition)
+        counts = export_dataset(session, context, out, partition, kind=kind, images=images)
     emit(counts, as_json, f"{counts['n_cases']:,} cases and {counts['n_labels']:,} labels in {out}")
 
 

@@ -1,7 +1,10 @@
 """What was collected, as a folder that `secondread train --data`, `evaluate` and people can read."""
 
+import json
 from pathlib import Path
+from typing import Any, Literal
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.context import Context
@@ -9,17 +12,25 @@ from app.evaluations.cohort import Partition, Question
 from app.evaluations.queries import stored_images
 from app.evaluations.service import collected_tables
 from app.releases.queries import reading_classes
+from app.tables import AuditEvent
 from ml.tables import write_table
 
+#: Kinds of tables.
+Kind = Literal["csv", "parquet"]
 
-def export_dataset(session: Session, context: Context, out: Path, partition: Partition) -> dict[str, int]:
-    """Write images, labels.csv, predictions.csv and classes.csv.
+
+def export_dataset(
+    session: Session, context: Context, out: Path, partition: Partition, *, kind: Kind = "csv", images: bool = True
+) -> dict[str, int]:
+    """Write labels, predictions, classes and the audit as tables, and the images.
 
     Args:
         session: for reading.
         context: parts of the service.
         out: folder to make; must be empty.
         partition: all, calibration or evaluation.
+        kind: of the tables: csv or parquet.
+        images: whether to write the images too.
 
     Returns:
         Number of cases and of labels.
@@ -31,16 +42,30 @@ def export_dataset(session: Session, context: Context, out: Path, partition: Par
         raise ValueError(f"{out}: the folder is not empty; choose another --out")
     question = Question(partition=partition, weighting="none")
     data = collected_tables(session, question)
-    images = out / "images"
-    images.mkdir(parents=True, exist_ok=True)
+    (out / "images").mkdir(parents=True, exist_ok=True)
     stored = stored_images(session, data.case_ids)
     names = [f"images/{case_id}.png" for case_id in data.case_ids]
     for name, case_id in zip(names, data.case_ids, strict=True):
-        (out / name).write_bytes(context.images.get(stored[case_id]))
+        if images and stored[case_id] is not None:
+            (out / name).write_bytes(context.images.get(str(stored[case_id])))
     files = [names[row] for row in data.labels.pop("row")]
-    write_table(data.labels | {"file": files}, out / "labels.csv")
-    write_table(data.predictions, out / "predictions.csv")
+    write_table(data.labels | {"file": files}, out / f"labels.{kind}")
+    write_table(data.predictions, out / f"predictions.{kind}")
     classes = reading_classes(session)
     columns = {key: [getattr(info, key) for info in classes] for key in ("code", "name", "shortcut")}
     write_table(columns, out / "classes.csv")
+    write_table(_audit_table(session), out / f"audit.{kind}")
     return {"n_cases": len(data.case_ids), "n_labels": len(files)}
+
+
+def _audit_table(session: Session) -> dict[str, list[Any]]:
+    """The audit as a table; details are JSON."""
+    names = ("sequence", "created_at", "actor", "action", "object", "details", "reason", "request_id", "digest")
+    table: dict[str, list[Any]] = {name: [] for name in names}
+    for event in session.execute(select(AuditEvent).order_by(AuditEvent.sequence)).scalars().yield_per(1000):
+        for name in names:
+            value = getattr(event, name)
+            if name == "details":
+                value = json.dumps(value, sort_keys=True)
+            table[name].append(value.isoformat() if name == "created_at" else "" if value is None else value)
+    return table

@@ -78,6 +78,10 @@ class ImageStore:
         except OSError as exc:
             raise NotFound("the image is not in the store") from exc
 
+    def remove(self, digest: str) -> None:
+        """Remove an image; one that is not there is removed already."""
+        self.path(digest).unlink(missing_ok=True)
+
     def intact(self, digest: str) -> bool:
         """Whether an image is there and unchanged."""
         try:

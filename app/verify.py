@@ -7,8 +7,9 @@ from sqlalchemy.orm import Session
 
 from app import audit
 from app.context import Context
+from app.evaluations.freezing import folder_of, snapshot_sha256
 from app.releases.queries import all_releases
-from app.tables import Case
+from app.tables import Case, Evaluation
 from ml.artifact import ReleaseError, read_release
 
 
@@ -20,7 +21,7 @@ def verify_all(session: Session, context: Context) -> dict[str, Any]:
     """
     n_events, faults = audit.verify(session, context.secret)
     n_images = 0
-    for digest in session.execute(select(Case.stored_sha256).distinct()).scalars():
+    for digest in session.execute(select(Case.stored_sha256).where(Case.erased_at.is_(None)).distinct()).scalars():
         n_images += 1
         if not context.images.intact(digest):
             faults.append(f"image {digest} is missing or was changed")
@@ -32,4 +33,18 @@ def verify_all(session: Session, context: Context) -> dict[str, Any]:
                 faults.append(f"release {row.id}: card.json was changed")
         except ReleaseError as exc:
             faults.append(f"release {row.id}: {exc}")
-    return {"n_events": n_events, "n_images": n_images, "n_releases": len(releases), "faults": faults}
+    evaluations = session.execute(select(Evaluation)).scalars().all()
+    for evaluation in evaluations:
+        try:
+            intact = snapshot_sha256(folder_of(context.settings.home, evaluation.id)) == evaluation.snapshot_sha256
+        except OSError:
+            intact = False
+        if not intact:
+            faults.append(f"evaluation {evaluation.id}: its tables are missing or were changed")
+    return {
+        "n_events": n_events,
+        "n_images": n_images,
+        "n_releases": len(releases),
+        "n_evaluations": len(evaluations),
+        "faults": faults,
+    }

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from ml.arrays import FloatArray, IntArray
 from ml.binning import Debias
 from ml.metrics import evaluate
-from ml.tables import Labels, TableError, align, case_column, read_labels, read_predictions
+from ml.tables import Labels, Predictions, TableError, align, case_column, read_labels, read_predictions
 
 
 def evaluate_tables(
@@ -51,7 +51,7 @@ def evaluate_tables(
         debias=debias,
         weights=aligned_weights(labels, weights, rows, labels_path),
         weights2=aligned_weights(labels, weights2, rows, labels_path),
-        cluster=_aligned_column(labels, cluster, rows, labels_path),
+        cluster=aligned_clusters(labels, predictions, cluster, rows, labels_path),
         classes=predictions.classes,
     )
 
@@ -70,6 +70,21 @@ def _aligned_column(
         return None
     values = case_column(labels, name, path)
     return np.where(rows >= 0, values[rows], values[0])  # the filler is never used: such a case has no label
+
+
+def aligned_clusters(
+    labels: Labels, predictions: Predictions, name: str | None, rows: npt.NDArray[np.intp], path: Path
+) -> npt.NDArray[Any] | None:
+    """Patient (N,) of each prediction, None where no column is named.
+
+    Of a case without labels the patient stands in the column of the same name in PREDICTIONS; without one it is its
+    own cluster. It matters for the Horvitz–Thompson form of CL, which counts the pairs of all cases.
+    """
+    if name is None or not labels.case_ids:
+        return None
+    values = [str(value) for value in case_column(labels, name, path)]
+    others = predictions.columns.get(name) or [f"case {case_id}" for case_id in predictions.case_ids]
+    return np.array([values[row] if row >= 0 else str(others[i]) for i, row in enumerate(rows.tolist())])
 
 
 def aligned_weights(labels: Labels, name: str | None, rows: npt.NDArray[np.intp], path: Path) -> FloatArray | None:

@@ -54,12 +54,13 @@ class Labels:
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predictions of cases: probabilities (N, K), disagreement probabilities (N,) and where φ comes from."""
+    """Predictions of cases: probabilities (N, K), disagreement probabilities (N,), further columns of the table."""
 
     case_ids: list[str]
     classes: list[str]
     class_probs: FloatArray
     disagreement_probs: FloatArray
+    columns: dict[str, list[Any]] = field(default_factory=dict)
 
 
 def read_table(path: Path) -> pa.Table:
@@ -202,7 +203,9 @@ def check_predictions(table: pa.Table, path: Path) -> Predictions:
     problem = "the row's probabilities do not sum to 1 but to"
     fail_at(path, np.abs(sums - 1) > ROW_SUM_TOLERANCE, f"{names[0]} … {names[-1]}", problem, sums.tolist())
     dpe = _disagreement(table, path, probs)
-    return Predictions(case_ids, [name.removeprefix("prob:") for name in names], probs, dpe)
+    known = {"case_id", "log_concentration", "disagreement_prob", *names}
+    further = {name: table.column(name).to_pylist() for name in table.column_names if name not in known}
+    return Predictions(case_ids, [name.removeprefix("prob:") for name in names], probs, dpe, further)
 
 
 def _disagreement(table: pa.Table, path: Path, probs: FloatArray) -> FloatArray:

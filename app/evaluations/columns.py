@@ -34,6 +34,8 @@ class Columns:
         n_planned: (N,) planned reads.
         open_until: (N,) latest due time of the planned reads that are open, −∞ for none.
         cannot_tell: (N,) planned reads that ended without a diagnosis.
+        stain: (N, 3) mean optical density of red, green and blue; NaN where it was not measured.
+        out_of_distribution: (N,) whether the image is unlike the training cells.
     """
 
     classes: list[str]
@@ -51,6 +53,8 @@ class Columns:
     n_planned: IntArray
     open_until: FloatArray
     cannot_tell: IntArray
+    stain: FloatArray
+    out_of_distribution: npt.NDArray[np.bool_]
 
     @classmethod
     def empty(cls, classes: list[str], n: int) -> "Columns":
@@ -72,6 +76,8 @@ class Columns:
             n_planned=np.zeros(n, dtype=np.int64),
             open_until=np.full(n, -np.inf),
             cannot_tell=np.zeros(n, dtype=np.int64),
+            stain=np.full((n, 3), np.nan),
+            out_of_distribution=np.zeros(n, dtype=bool),
         )
 
     def __len__(self) -> int:

@@ -17,6 +17,7 @@ from app.evaluations.report import csv_report, html_report
 from app.evaluations.service import cohort_for, metrics_document
 from app.evaluations.tables import CohortTables, cohort_tables
 from app.jobs import RunningJob
+from app.releases.queries import existing_release
 from app.tables import Evaluation
 from ml.artifact import file_sha256
 from ml.evaluate import evaluate_tables
@@ -49,12 +50,13 @@ def freeze_evaluation(job: RunningJob) -> dict[str, Any]:
     job.report(0.05, "reading labels and predictions")
     with job.context.database.read() as session:
         release_id, cohort = cohort_for(session, None if release is None else uuid.UUID(release), question)
-        tables = cohort_tables(session, cohort)
+        tables = cohort_tables(session, cohort, identified=False)
+        reference = existing_release(session, release_id).card.get("reference")
     folder = folder_of(job.context.settings.home, job.job_id)
     folder.mkdir(parents=True, exist_ok=True)
     _write_tables(tables, folder)
     job.report(0.4, "computing every metric")
-    document = metrics_document(cohort)
+    document = metrics_document(cohort, reference=reference)
     if tables.labels["case_id"]:
         document |= evaluate_frozen(folder, cohort)
     document |= {"release": str(release_id), "question": job.parameters}

@@ -83,17 +83,17 @@ def read_columns(
         case_ids: only these cases; None for all.
     """
     wanted = (
-        select(Case.id, Case.patient, Case.site, Case.created_at, Case.partition, Case.pi, CasePrediction)
+        select(Case.id, Case.patient, Case.site, Case.created_at, Case.partition, Case.pi, Case.stain, CasePrediction)
         .join(CasePrediction, CasePrediction.case_id == Case.id)
         .where(CasePrediction.release_id == release_id)
         .order_by(Case.id)
     )
     rows = list(_in_chunks(session, wanted, Case.id, case_ids))
-    predictions: list[CasePrediction] = [row[6] for row in rows]
+    predictions: list[CasePrediction] = [row[7] for row in rows]
     probs = np.array([one.class_probs for one in predictions], dtype=np.float64).reshape(-1, len(classes))
     found = Columns.empty(classes, len(rows))
     row_of: dict[uuid.UUID, int] = {}
-    for number, (case_id, patient, site, created_at, partition, pi, _) in enumerate(rows):
+    for number, (case_id, patient, site, created_at, partition, pi, stain, prediction) in enumerate(rows):
         row_of[case_id] = number
         found.case_id[number] = np.frombuffer(case_id.bytes, dtype=np.uint8)
         found.cluster[number] = _cluster(patient, case_id)
@@ -101,6 +101,9 @@ def read_columns(
         found.created_at[number] = created_at.timestamp()
         found.evaluation[number] = partition == "evaluation"
         found.pi[number] = pi
+        found.out_of_distribution[number] = prediction.out_of_distribution
+        if stain is not None:
+            found.stain[number] = stain
     found.class_probs[:] = probs
     _fill_concentration(found, predictions)
     found.disagreement_probs[:] = _disagreement(found, predictions)
@@ -169,7 +172,7 @@ def external_ids(session: Session, case_ids: list[uuid.UUID]) -> dict[uuid.UUID,
     return {row[0]: (row[1], row[2], row[3]) for row in _in_chunks(session, wanted, Case.id, case_ids)}
 
 
-def stored_images(session: Session, case_ids: list[uuid.UUID]) -> dict[uuid.UUID, str]:
-    """Name in the image store of each case's image."""
-    wanted = select(Case.id, Case.stored_sha256)
-    return {row[0]: row[1] for row in _in_chunks(session, wanted, Case.id, case_ids)}
+def stored_images(session: Session, case_ids: list[uuid.UUID]) -> dict[uuid.UUID, str | None]:
+    """Name in the image store of each case's image, None where the patient was erased."""
+    wanted = select(Case.id, Case.stored_sha256, Case.erased_at)
+    return {row[0]: row[1] if row[2] is None else None for row in _in_chunks(session, wanted, Case.id, case_ids)}

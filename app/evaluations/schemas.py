@@ -43,6 +43,18 @@ class GroupOut(Out):
     metrics: dict[str, MetricOut]
 
 
+class DriftOut(Out):
+    """How far images and labels have moved from those that the release was made from; ``site`` null: all."""
+
+    site: str | None
+    n_cases: int
+    stain_shift: list[float] | None
+    unfamiliar_share: float
+    label_shift: float | None
+    label_p_value: float | None
+    warnings: list[str]
+
+
 class CapacityOut(MetricOut):
     """Share of disagreements caught when this share of the cases is sent for a second read."""
 
@@ -68,6 +80,7 @@ class MetricsOut(Out):
     selection: dict[str, Any]
     posterior_gain: MetricOut | None
     triage_curve: list[CapacityOut]
+    drift: list[DriftOut]
     groups: list[GroupOut]
 
 

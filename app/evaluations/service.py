@@ -22,6 +22,7 @@ from app.evaluations.cohort import (
     triage_curve,
 )
 from app.evaluations.columns import Columns
+from app.evaluations.drift import drift_of
 from app.evaluations.queries import read_columns
 from app.evaluations.schemas import GroupOut, MetricsOut
 from app.evaluations.tables import CohortTables, cohort_tables
@@ -61,14 +62,25 @@ def collected_tables(session: Session, question: Question) -> CohortTables:
     return cohort_tables(session, cohort_for(session, None, question)[1])
 
 
-def metrics_document(cohort: Cohort, group_by: GroupBy | None = None) -> dict[str, Any]:
-    """Everything that is told about a cohort, as JSON values."""
+def metrics_document(
+    cohort: Cohort, group_by: GroupBy | None = None, reference: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Everything that is told about a cohort, as JSON values.
+
+    Args:
+        cohort: cases with weights.
+        group_by: also the headline metrics of each site or month.
+        reference: of the release's card, from which drift is told.
+    """
     document = evaluate_cohort(cohort)
+    drift = drift_of(cohort.columns, reference)
     document["warnings"] += cohort_warnings(cohort) + _dependence(cohort)
+    document["warnings"] += [text for row in drift for text in row["warnings"]]
     return document | {
         "selection": selection_report(cohort),
         "posterior_gain": gain_of(cohort),
         "triage_curve": triage_curve(cohort),
+        "drift": drift,
         "groups": [] if group_by is None else _groups(cohort, group_by),
     }
 
@@ -114,7 +126,8 @@ def metrics(
 ) -> MetricsOut:
     """Every metric of prior predictions against blind planned labels, clustered by patient."""
     release_id, cohort = cohort_for(session, release_id, question, read)
-    document = metrics_document(cohort, group_by)
+    reference = existing_release(session, release_id).card.get("reference")
+    document = metrics_document(cohort, group_by, reference)
     observability.publish_metrics(document["metrics"])
     groups = [GroupOut(**row) for row in document.pop("groups")]
     return MetricsOut(

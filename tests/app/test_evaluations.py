@@ -13,20 +13,20 @@ from ml.evaluate import evaluate_tables
 from tests.support.service import Service, cell_png
 
 
-def same(found: Any, expected: Any) -> None:
+def same(found: Any, expected: Any, where: str = "") -> None:
     """Equal to 1e-9 all the way down."""
     if isinstance(expected, dict):
-        assert found.keys() >= expected.keys()
+        assert found.keys() >= expected.keys(), where
         for name, value in expected.items():
-            same(found[name], value)
+            same(found[name], value, f"{where}.{name}")
     elif isinstance(expected, list):
-        assert len(found) == len(expected)
-        for one, other in zip(found, expected, strict=True):
-            same(one, other)
+        assert len(found) == len(expected), where
+        for number, (one, other) in enumerate(zip(found, expected, strict=True)):
+            same(one, other, f"{where}[{number}]")
     elif isinstance(expected, float):
-        assert found == pytest.approx(expected, abs=1e-9)
+        assert found == pytest.approx(expected, abs=1e-9), where
     else:
-        assert found == expected
+        assert found == expected, where
 
 
 def collect(service: Service, images: list[bytes], patients: bool) -> None:

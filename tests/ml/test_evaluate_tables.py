@@ -196,3 +196,31 @@ def test_help_everywhere() -> None:
         assert done.returncode == 0, done.stderr
         assert "Usage" in done.stdout
     assert "SECONDREAD_DATABASE_URL" in run("serve", "--help").stdout
+
+
+def test_a_case_without_labels_keeps_its_patient_in_the_horvitz_thompson_form(tmp_path: Path) -> None:
+    """Its pairs with other cases of the patient are counted as such, not with the patient of some other case."""
+    rng = np.random.default_rng(0)
+    n, classes = 60, ["a", "b"]
+    counts = np.stack([rng.integers(0, 3, n), rng.integers(0, 3, n)], axis=1)
+    counts[::4] = 0
+    probs = rng.dirichlet(np.ones(2), n)
+    patients = np.array([f"p{i // 3}" for i in range(n)])
+    weights = rng.uniform(1, 3, n)
+    rows = [(i, k, j) for i in range(n) for k in range(2) for j in range(counts[i, k])]
+    labels = {
+        "case_id": [f"c{i:03}" for i, _, _ in rows],
+        "annotator": [f"r{k}{j}" for _, k, j in rows],
+        "label": [classes[k] for _, k, _ in rows],
+        "patient": [patients[i] for i, _, _ in rows],
+        "w": [weights[i] for i, _, _ in rows],
+    }
+    columns = {"case_id": [f"c{i:03}" for i in range(n)], "prob:a": probs[:, 0], "prob:b": probs[:, 1]}
+    write_table(labels, tmp_path / "labels.csv")
+    write_table(columns | {"patient": patients.tolist()}, tmp_path / "predictions.csv")
+    found = evaluate_tables(tmp_path / "labels.csv", tmp_path / "predictions.csv", weights="w", cluster="patient")
+    expected = evaluate(counts, probs, weights=weights, cluster=patients)
+    for name in ("CL", "CL_paired", "CL_D"):
+        assert found["metrics"][name]["horvitz_thompson"] == pytest.approx(
+            expected["metrics"][name]["horvitz_thompson"], abs=1e-12
+        )

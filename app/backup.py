@@ -1,0 +1,142 @@
+"""Backup and restore: database first, then what it names; a manifest of digests tells whether all of it is there."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, make_url
+
+from app.context import Context
+from app.database import make_engine
+from ml.artifact import file_sha256
+from ml.run_folder import read_json, write_json
+
+_SQLITE, _POSTGRES, _SECRET = "database.db", "database.dump", "secret.key"
+_FOLDERS = ("images", "releases", "evaluations")
+
+
+def backup(context: Context, out: Path) -> dict[str, Any]:
+    """Write a backup folder while the service runs.
+
+    Images and releases are only ever added, so a copy made after the database's holds everything that it names.
+
+    Args:
+        context: parts of the service.
+        out: folder to make.
+
+    Returns:
+        Number of files and of bytes.
+
+    Raises:
+        ValueError: the folder holds something, or ``pg_dump`` is missing or fails.
+    """
+    if out.exists() and any(out.iterdir()):
+        raise ValueError(f"{out}: the folder is not empty; choose another one")
+    out.mkdir(parents=True, exist_ok=True)
+    out.chmod(0o700)  # it holds the secret key
+    _dump(context, out)
+    for name, source in zip(_FOLDERS, _sources(context), strict=True):
+        if source.is_dir():
+            ignore = shutil.ignore_patterns("*.tmp", ".candidate-*")
+            shutil.copytree(source, out / name, ignore=ignore)
+    secret = out / _SECRET
+    secret.touch(mode=0o600)
+    secret.write_bytes(context.secret)
+    files = {str(path.relative_to(out)): file_sha256(path) for path in sorted(out.rglob("*")) if path.is_file()}
+    write_json(out / "manifest.json", {"files": files})
+    return {"n_files": len(files), "n_bytes": sum((out / name).stat().st_size for name in files)}
+
+
+def _sources(context: Context) -> tuple[Path, Path, Path]:
+    settings = context.settings
+    return context.images.root, settings.releases_folder, settings.home / "evaluations"
+
+
+def _dump(context: Context, out: Path) -> None:
+    engine = context.database.engine
+    if engine.dialect.name == "sqlite":
+        with engine.connect() as connection:
+            connection.exec_driver_sql("ROLLBACK")
+            connection.exec_driver_sql("VACUUM INTO ?", (str(out / _SQLITE),))
+            connection.exec_driver_sql("BEGIN")
+        return
+    _postgres("pg_dump", engine, "--format=custom", "--no-owner", "--schema=public", f"--file={out / _POSTGRES}")
+
+
+def _postgres(program: str, engine: Engine, *arguments: str) -> None:
+    """Run one of PostgreSQL's own programs on the service's database.
+
+    Raises:
+        ValueError: it is not installed, or fails.
+    """
+    binary = shutil.which(program) or next(map(str, sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{program}"))), None)
+    if binary is None:
+        raise ValueError(f"{program} is missing: install PostgreSQL's client programs")
+    url = make_url(str(engine.url.render_as_string(hide_password=False)))
+    environment = os.environ | {"PGPASSWORD": url.password or ""}
+    plain = url.set(drivername="postgresql", password=None).render_as_string()
+    done = subprocess.run(  # noqa: S603
+        [binary, *arguments, f"--dbname={plain}"], env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise ValueError(f"{program} failed: {done.stderr.strip().splitlines()[-1:]}")
+
+
+def check_backup(source: Path) -> dict[str, str]:
+    """Verify every file of a backup against its manifest.
+
+    Raises:
+        ValueError: a file is missing or was changed; the first one is named.
+    """
+    if not (source / "manifest.json").is_file():
+        raise ValueError(f"{source}: not a backup (no manifest.json)")
+    files: dict[str, str] = read_json(source / "manifest.json")["files"]
+    for name, digest in files.items():
+        path = source / name
+        if not path.is_file() or file_sha256(path) != digest:
+            raise ValueError(f"{path}: missing, or changed since the backup")
+    return files
+
+
+def restore(source: Path, home: Path, images: Path, url: str) -> int:
+    """Bring a backup back into an empty installation.
+
+    Args:
+        source: backup folder.
+        home: HOME, which must hold no database, images or releases yet.
+        images: folder of the image store.
+        url: of the database; an empty one on PostgreSQL.
+
+    Returns:
+        Number of files.
+
+    Raises:
+        ValueError: the backup is damaged, of another kind of database, or the installation is not empty.
+    """
+    files = check_backup(source)
+    sqlite = url.startswith("sqlite")
+    if (_SQLITE if sqlite else _POSTGRES) not in files:
+        raise ValueError(f"{source}: a backup of another kind of database")
+    targets = (images, home / "releases", home / "evaluations")
+    for target in targets:
+        if target.exists() and any(target.iterdir()):
+            raise ValueError(f"{target}: not empty; restore into a new HOME")
+    home.mkdir(parents=True, exist_ok=True)
+    if sqlite:
+        database = Path(make_url(url).database or "")
+        if database.exists():
+            raise ValueError(f"{database}: there is a database already; restore into a new HOME")
+        shutil.copyfile(source / _SQLITE, database)
+    else:
+        engine = make_engine(url)
+        _postgres("pg_restore", engine, "--no-owner", "--exit-on-error", str(source / _POSTGRES))
+        engine.dispose()
+    for name, target in zip(_FOLDERS, targets, strict=True):
+        if (source / name).is_dir():
+            shutil.copytree(source / name, target, dirs_exist_ok=True)
+    secret = home / _SECRET
+    secret.touch(mode=0o600)
+    shutil.copyfile(source / _SECRET, secret)
+    return len(files)

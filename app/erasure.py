@@ -1,0 +1,60 @@
+"""Erasing a patient: images, features and identifiers go, an audited tombstone stays, labels stay, unlinked."""
+
+import secrets
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import Session
+
+from app import audit
+from app.context import Context
+from app.errors import NotFound
+from app.tables import Case, IdempotencyRecord, ImportRow, NetworkOutput, ReadRequest, now
+
+_GONE = "0" * 64
+
+
+def erase_patient(session: Session, context: Context, actor: str, patient: str, reason: str) -> tuple[int, list[str]]:
+    """Erase every case of a patient from the database.
+
+    What names the patient is replaced by a random word, the same for all its cases, so that they still count as
+    one patient. Free text that annotators wrote is part of their labels, which nobody may change: it stays.
+
+    Args:
+        session: writing session.
+        context: parts of the service.
+        actor: who, for the audit.
+        patient: pseudonym as it was uploaded.
+        reason: why; kept in the audit.
+
+    Returns:
+        Number of cases, and names of images that no other case uses: to be removed after the commit.
+
+    Raises:
+        NotFound: no case of this patient.
+    """
+    cases = list(session.execute(select(Case).where(Case.patient == patient).order_by(Case.id)).scalars())
+    if not cases:
+        raise NotFound("there is no case of this patient")
+    ids, word = [case.id for case in cases], f"erased-{secrets.token_hex(8)}"
+    _forget_answers(session, {str(case_id) for case_id in ids})
+    images = {case.stored_sha256 for case in cases}
+    for case in cases:
+        case.external_id, case.patient, case.case_metadata = f"erased-{case.id}", word, {}
+        case.image_sha256 = case.stored_sha256 = _GONE
+        case.image_hash, case.stain, case.waiting, case.erased_at = None, None, False, now()
+    session.execute(delete(NetworkOutput).where(NetworkOutput.case_id.in_(ids)))
+    session.execute(update(ImportRow).where(ImportRow.case_id.in_(ids)).values(external_id=word, detail=""))
+    wanted = (ReadRequest.case_id.in_(ids), ReadRequest.state.in_(("open", "leased")))
+    session.execute(update(ReadRequest).where(*wanted).values(state="closed", closed_at=now(), lease_expires_at=None))
+    session.flush()
+    used = set(session.execute(select(Case.stored_sha256).where(Case.stored_sha256.in_(images))).scalars())
+    for case in cases:
+        audit.record(session, context.secret, actor=actor, action="case.erase", object_id=case.id, reason=reason)
+    return len(cases), sorted(images - used)
+
+
+def _forget_answers(session: Session, ids: set[str]) -> None:
+    """Remembered answers that show the cases."""
+    for record in session.execute(select(IdempotencyRecord)).scalars().yield_per(1000):
+        if isinstance(record.body, dict) and record.body.get("id") in ids:
+            session.delete(record)

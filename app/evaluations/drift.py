@@ -1,0 +1,87 @@
+"""Whether images and labels still look like those that the release was made from, site by site."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import binom, chi2
+
+from app.evaluations.columns import Columns
+from ml.feature_distance import FAMILIAR_SHARE
+
+#: Stain farther from the reference than this many of its standard deviations is warned about.
+STAIN_LIMIT = 1.0
+#: Probability of chance below which a share is warned about.
+P_LIMIT = 0.001
+_MIN_CASES = 20
+
+
+def drift_of(columns: Columns, reference: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Drift of all cases, and of each site with at least 20 of them.
+
+    Args:
+        columns: of the cases, whoever labelled them.
+        reference: of the release's card; None for a release without one.
+
+    Returns:
+        A row a site (``None`` for all): how far the stain has moved in standard deviations of the reference, the
+        share of unfamiliar images, the labels' distance from the reference's, and warnings in words.
+    """
+    if reference is None or len(columns) == 0:
+        return []
+    sites = sorted({str(site) for site in columns.site if site})
+    groups: list[tuple[str | None, npt.NDArray[np.bool_]]] = [(None, np.ones(len(columns), dtype=bool))]
+    groups += [(site, np.asarray(columns.site == site)) for site in sites]
+    return [_row(site, columns.take(rows), reference) for site, rows in groups if rows.sum() >= _MIN_CASES]
+
+
+def _row(site: str | None, data: Columns, reference: dict[str, Any]) -> dict[str, Any]:
+    stain = _stain_shift(data, reference)
+    unfamiliar = int(data.out_of_distribution.sum())
+    chance = float(binom.sf(unfamiliar - 1, len(data), 1 - FAMILIAR_SHARE)) if unfamiliar else 1.0
+    labels, p_labels = _label_shift(data, reference)
+    where = "" if site is None else f" at site {site}"
+    warnings = []
+    if stain is not None and max(abs(value) for value in stain) > STAIN_LIMIT:
+        warnings.append(
+            f"the stain{where} has moved by {max(stain, key=abs):+.1f} standard deviations of the reference"
+        )
+    if chance < P_LIMIT:
+        warnings.append(
+            f"{unfamiliar / len(data):.1%} of the images{where} are unlike the training cells, "
+            f"where {1 - FAMILIAR_SHARE:.1%} would be expected"
+        )
+    if p_labels is not None and p_labels < P_LIMIT:
+        warnings.append(f"the mix of labels{where} differs from the reference by {labels:.0%} (total variation)")
+    return {
+        "site": site,
+        "n_cases": len(data),
+        "stain_shift": stain,
+        "unfamiliar_share": unfamiliar / len(data),
+        "label_shift": labels,
+        "label_p_value": p_labels,
+        "warnings": warnings,
+    }
+
+
+def _stain_shift(data: Columns, reference: dict[str, Any]) -> list[float] | None:
+    known = ~np.isnan(data.stain).any(axis=1)
+    if not known.any():
+        return None
+    spread = np.maximum(np.array(reference["stain_sd"]), 1e-6)
+    return [float(v) for v in (data.stain[known].mean(axis=0) - np.array(reference["stain_mean"])) / spread]
+
+
+def _label_shift(data: Columns, reference: dict[str, Any]) -> tuple[float | None, float | None]:
+    """Total variation between the labels' shares and the reference's, and its probability by chance (χ²)."""
+    counts = data.label_counts.sum(axis=0).astype(np.float64)
+    share, n_reference = np.array(reference["label_share"]), float(reference["n_labels"])
+    if counts.sum() == 0 or n_reference == 0:
+        return None, None
+    before = share * n_reference
+    total = counts + before
+    used = total > 0
+    expected = np.stack([counts.sum() * total, n_reference * total]) / total.sum()
+    statistic = (np.square(np.stack([counts, before]) - expected)[:, used] / expected[:, used]).sum()
+    distance = float(np.abs(counts / counts.sum() - share).sum() / 2)
+    return distance, float(chi2.sf(statistic, max(int(used.sum()) - 1, 1)))
