@@ -146,6 +146,27 @@ def demo(
         say(f"API key of admin: {context.settings.home / 'demo' / 'api_key'}\n")
 
 
+@app.command("import")
+def import_command(
+    source: Annotated[Path, typer.Argument(help="Folder or zip of images, with or without manifest.csv.")],
+    account: Annotated[str, typer.Option(help="Account that the cases are stored by.")] = "admin",
+    as_json: Json = False,
+) -> None:
+    """Import many images as cases; doing it again adds what is missing.
+
+    Columns of manifest.csv: file, external_id and, if wanted, patient, site, metadata (a JSON object of texts).
+    """  # noqa: DOC501
+    from app.imports.command import import_local
+
+    with _parts() as context:
+        result = import_local(context, source, account, say)
+    lines = [f"{result['created']:,} created, {result['known']:,} known, {result['failed']:,} failed"]
+    lines += [f"row {row['row']}: {row['external_id']}: {row['detail']}" for row in result["failures"]]
+    emit(result, as_json, "\n".join(lines))
+    if result["failed"]:
+        raise SystemExit(1)
+
+
 @db.command("upgrade")
 def db_upgrade() -> None:
     """Bring the database to the present schema."""

@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 
 from app.auth import service as auth
 from app.auth.principal import Principal
+from app.cases.preparing import prepare_case, store_case
 from app.cases.schemas import CaseIn
-from app.cases.service import prepare_case, store_case
 from app.context import Context
 from app.reads.schemas import LabelIn
 from app.reads.service import submit_label

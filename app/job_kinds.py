@@ -4,12 +4,14 @@ import uuid
 
 from app.context import Context
 from app.evaluations.freezing import freeze_evaluation
+from app.imports.work import import_cases
 from app.jobs import JobFunction, job_by_id
 from app.releases.predicting import predict_again
 from app.releases.recalibration import recalibrate
 
 FUNCTIONS: dict[str, JobFunction] = {
     "evaluation": freeze_evaluation,
+    "import": import_cases,
     "prediction": predict_again,
     "recalibration": recalibrate,
 }

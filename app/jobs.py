@@ -48,12 +48,14 @@ class RunningJob:
         job_id: which job.
         attempt: its number, 1 for the first.
         parameters: what was asked for.
+        observer: also told the share done, for a progress bar.
     """
 
     context: Context
     job_id: uuid.UUID
     attempt: int
     parameters: dict[str, Any]
+    observer: Callable[[float], object] = lambda _: None
 
     @contextmanager
     def write(self) -> Iterator[Session]:
@@ -76,6 +78,7 @@ class RunningJob:
         with self.write() as session:
             job = session.get_one(Job, self.job_id)
             job.progress, job.message, job.seen_at = min(max(progress, 0.0), 1.0), message[:500], now()
+        self.observer(progress)
 
 
 JobFunction = Callable[[RunningJob], dict[str, Any]]

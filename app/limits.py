@@ -13,6 +13,8 @@ MAX_UPLOAD = 12 * 1024**2
 RECEIVE_SECONDS = 30.0
 #: Paths that take images.
 UPLOAD_PATHS = frozenset({"/v1/cases", "/v1/predictions"})
+#: The path that takes archives, which are streamed to disk, and how large and how slow they may be.
+ARCHIVE_PATH, MAX_ARCHIVE, ARCHIVE_SECONDS = "/v1/imports", 2 * 1024**3, 1800.0
 
 
 class SlowRequest(Problem):
@@ -40,12 +42,13 @@ class BodyLimits:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        limit = MAX_UPLOAD if scope["path"] in UPLOAD_PATHS else MAX_BODY
+        limit = _limit_of(scope["path"])
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         if not declared.isdigit() or int(declared) > limit:
             await problem_response(_too_large(limit))(scope, receive, send)
             return
-        guard = _Guard(receive, send, limit)
+        seconds = ARCHIVE_SECONDS if scope["path"] == ARCHIVE_PATH else RECEIVE_SECONDS
+        guard = _Guard(receive, send, limit, seconds)
         try:
             await self.app(scope, guard.receive, guard.send)
         except ClientDisconnect:
@@ -55,6 +58,12 @@ class BodyLimits:
             await problem_response(guard.problem)(scope, receive, send)
 
 
+def _limit_of(path: str) -> int:
+    if path == ARCHIVE_PATH:
+        return MAX_ARCHIVE
+    return MAX_UPLOAD if path in UPLOAD_PATHS else MAX_BODY
+
+
 def _too_large(limit: int) -> Problem:
     return TooLarge(f"the body is larger than {limit // 1024**2} MiB")
 
@@ -62,11 +71,12 @@ def _too_large(limit: int) -> Problem:
 class _Guard:
     """Counts one request's body; once it breaks a limit, what the application answers is dropped."""
 
-    def __init__(self, receive: Receive, send: Send, limit: int) -> None:
+    def __init__(self, receive: Receive, send: Send, limit: int, seconds: float) -> None:
         self._receive: Callable[[], Awaitable[Message]] = receive
         self._send, self._limit = send, limit
         self._seen, self._complete = 0, False
-        self._deadline = asyncio.get_running_loop().time() + RECEIVE_SECONDS
+        self._seconds = seconds
+        self._deadline = asyncio.get_running_loop().time() + seconds
         self.problem: Problem | None = None
         self.started = False
 
@@ -77,7 +87,7 @@ class _Guard:
             async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()
         except TimeoutError as exc:
-            self.problem = SlowRequest(f"the body did not arrive within {RECEIVE_SECONDS:.0f} s")
+            self.problem = SlowRequest(f"the body did not arrive within {self._seconds:.0f} s")
             raise ClientDisconnect from exc
         self._seen += len(message.get("body", b""))
         self._complete = not message.get("more_body", False)

@@ -11,11 +11,13 @@ from fastapi.staticfiles import StaticFiles
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from app import errors, health, observability
+from app.audit_routes import router as audit_events
 from app.auth.policy import require_policies
 from app.cases.routes import router as cases
 from app.context import Context
 from app.database import Database
 from app.evaluations.routes import router as evaluations
+from app.imports.routes import router as imports
 from app.inference import LocalInference
 from app.job_routes import router as jobs
 from app.limits import BodyLimits
@@ -76,7 +78,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.context = build_context(settings)
     app.state.database = app.state.context.database
     errors.install(app, problem_page)
-    for router in (cases, reads, policies, evaluations, releases, jobs, health.router, pages):
+    for router in (cases, reads, policies, imports, evaluations, releases, jobs, audit_events, health.router, pages):
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "pages" / "static"), name="static")
     require_policies(app)

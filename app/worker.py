@@ -86,7 +86,7 @@ def run(context: Context, stop: threading.Event) -> None:
 def _begin_waiting(context: Context) -> None:
     with context.database.read() as session:
         waiting = jobs.waiting_jobs(session)
-        counts = dict(session.execute(select(Job.state, func.count()).group_by(Job.state)).tuples().all())
+        counts = {row[0]: row[1] for row in session.execute(select(Job.state, func.count()).group_by(Job.state))}
     for state in ("queued", "running", "succeeded", "failed", "cancelled"):
         JOBS.labels(state).set(counts.get(state, 0))
     for job_id in waiting:

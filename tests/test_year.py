@@ -185,7 +185,7 @@ def test_a_year(open_laboratory: Any, database: str, patients: int, tmp_path: Pa
     with service.context.database.read() as session:
         verified = verify_all(session, service.context)
         labels = session.execute(select(func.count()).select_from(Label)).scalar_one()
-        kinds = set(session.execute(select(Label.kind, Label.round).distinct()).tuples())
+        kinds = {(row[0], row[1]) for row in session.execute(select(Label.kind, Label.round).distinct())}
     assert verified["faults"] == []
     assert (verified["n_images"], labels) == (n, lab.posted)
     assert {"label", "revision", "retraction"} <= {kind for kind, _ in kinds}

@@ -11,7 +11,9 @@ from app.auth.policy import Policy
 from app.auth.principal import Principal
 from app.blindness import ensure_revealed, note_exposure
 from app.cases import queries, service
+from app.cases.preparing import NewCase, prepare_case, store_case
 from app.cases.schemas import CaseIn, CaseOut, CasesOut, PredictionsOut, WorklistOut
+from app.cases.showing import show_case
 from app.cases.uploads import case_form, image_bytes, upload_schema
 from app.context import Parts
 from app.database import Reader, Writer
@@ -50,7 +52,7 @@ class _Prepared:
     """A request to store a case: its digest, and what is to be stored unless the key was answered before."""
 
     digest: str
-    new: service.NewCase | None
+    new: NewCase | None
 
 
 def _prepared(
@@ -64,7 +66,7 @@ def _prepared(
     digest = request_digest("POST /v1/cases", fields.model_dump(), hashlib.sha256(data).hexdigest())
     with context.database.read() as session:
         known = answered(session, principal, key)
-    return _Prepared(digest, None if known else service.prepare_case(context, fields, data))
+    return _Prepared(digest, None if known else prepare_case(context, fields, data))
 
 
 @router.post(
@@ -89,7 +91,7 @@ def add_case(
     def store() -> tuple[int, CaseOut]:
         if prepared.new is None:
             raise Unavailable("the first answer to this key is gone; send the request again")
-        return service.store_case(session, context, principal, prepared.new)
+        return store_case(session, context, principal, prepared.new)
 
     return once(session, principal, key, prepared.digest, store)
 
@@ -128,7 +130,7 @@ def get_case(case_id: uuid.UUID, context: Parts, principal: _Reading, session: R
     """A case with its prediction; an annotator sees it after committing its own label."""
     queries.case_by_id(session, case_id)
     ensure_revealed(session, principal, case_id)
-    result = service.show_case(session, case_id)
+    result = show_case(session, case_id)
     note_exposure(context.database, session, principal, case_id)
     return result
 

@@ -11,6 +11,7 @@ from app.blindness import has_committed
 from app.cases import queries
 from app.cases import service as cases
 from app.cases.schemas import CaseOut, WorkOut
+from app.cases.showing import show_case
 from app.errors import NotFound
 from app.pages.charts import Bars, posterior_bars
 from app.reads.leases import list_leases
@@ -92,7 +93,7 @@ def case_view(session: Session, case_id: uuid.UUID) -> CaseView:
     Raises:
         NotFound: no such case, or it has no prediction yet.
     """
-    shown = cases.show_case(session, case_id)
+    shown = show_case(session, case_id)
     if shown.prediction is None:
         raise NotFound("the case has no prediction yet")
     after = posterior(session, case_id)

@@ -1,0 +1,80 @@
+"""Importing from the command line: the same job, done in this process with a progress bar."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+from sqlalchemy import select
+
+from app import jobs
+from app.auth.principal import Principal
+from app.context import Context
+from app.imports.archive import open_archive, pack_folder
+from app.imports.work import archive_of, import_cases
+from app.tables import Account, ImportRow, Job
+
+_SHOWN_FAILURES = 20
+
+
+def import_local(context: Context, source: Path, account: str, say: Callable[[str], None]) -> dict[str, Any]:
+    """Import a folder or a zip.
+
+    Args:
+        context: parts of the service.
+        source: folder or zip, with or without a manifest.
+        account: who stores the cases.
+        say: where to tell what goes on.
+
+    Returns:
+        Counts, and the first failed rows.
+
+    Raises:
+        ValueError: no such source or account, or an archive that cannot be imported at all.
+    """
+    if not source.exists():
+        raise ValueError(f"{source}: no such file or folder")
+    with context.database.read() as session:
+        found = session.execute(select(Account).where(Account.name == account)).scalar_one_or_none()
+    if found is None:
+        raise ValueError(f"there is no account {account!r}; name one with --account")
+    principal = Principal(found.id, found.name, found.role, frozenset({"cases:write"}))
+    folder = context.settings.home / "imports"
+    folder.mkdir(parents=True, exist_ok=True)
+    packed = folder / f".{found.id.hex}.part"
+    if source.is_dir():
+        say(f"packing {source}")
+        pack_folder(source, packed)
+    else:
+        shutil.copyfile(source, packed)
+    with open_archive(packed) as archive:
+        total = len(archive.rows)
+    with context.database.write() as session:
+        job = jobs.submit(session, context, "import", {"source": source.name}, principal)
+        packed.replace(archive_of(context.settings.home, job.id))
+        # begun in the transaction that makes it, so that no worker takes it
+        job.state, job.attempts, job.seen_at, job.started_at = "running", 1, job.created_at, job.created_at
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(f"importing {total:,} cases", total=1.0)
+        running = jobs.RunningJob(context, job.id, 1, job.parameters)
+        jobs.perform(replace(running, observer=lambda done: progress.update(task, completed=done)), import_cases)
+    return _outcome(context, job)
+
+
+def _outcome(context: Context, job: Job) -> dict[str, Any]:
+    """Counts and failures of an import that has ended.
+
+    Raises:
+        ValueError: it failed as a whole.
+    """
+    with context.database.read() as session:
+        done = session.get_one(Job, job.id)
+        if done.state != "succeeded" or done.result is None:
+            raise ValueError(f"the import {done.state}: {done.error}")
+        failed = select(ImportRow).where(ImportRow.job_id == job.id, ImportRow.status == "failed")
+        rows = session.execute(failed.order_by(ImportRow.row).limit(_SHOWN_FAILURES)).scalars()
+        failures = [{"row": r.row, "external_id": r.external_id, "detail": r.detail} for r in rows]
+        return {"import": str(job.id), **done.result, "failures": failures}

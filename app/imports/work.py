@@ -1,0 +1,93 @@
+"""The job of an import: each row becomes a case or a sentence that says why not; what was done is not done again."""
+
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from app.auth.principal import Principal
+from app.cases.preparing import NewCase, prepare_case, store_case
+from app.errors import Problem
+from app.imports.archive import Archive, Row, open_archive
+from app.jobs import RunningJob
+from app.tables import Account, ImportRow, Job
+
+#: Rows stored in one transaction.
+BATCH = 32
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A row with its case ready to be stored, or why it cannot be."""
+
+    row: Row
+    new: NewCase | None
+    problem: str = ""
+
+
+def archive_of(home: Path, job_id: uuid.UUID) -> Path:
+    """Where the archive of an import lies."""
+    return home / "imports" / f"{job_id}.zip"
+
+
+def import_cases(job: RunningJob) -> dict[str, Any]:
+    """Job: import every row of an archive that was not imported yet.
+
+    Raises:
+        ArchiveError: the archive cannot be imported at all.
+        ValueError: the account that asked is gone.
+    """
+    with job.context.database.read() as session:
+        done = set(session.execute(select(ImportRow.row).where(ImportRow.job_id == job.job_id)).scalars())
+        account_id = session.get_one(Job, job.job_id).created_by
+        account = None if account_id is None else session.get(Account, account_id)
+    if account is None:
+        raise ValueError("the account that asked for the import is gone")
+    principal = Principal(account.id, account.name, account.role, frozenset({"cases:write"}))
+    with open_archive(archive_of(job.context.settings.home, job.job_id)) as archive:
+        waiting = [row for row in archive.rows if row.number not in done]
+        for start in range(0, len(waiting), BATCH):
+            prepared = [_prepare(job, archive, row) for row in waiting[start : start + BATCH]]
+            with job.write() as session:
+                for one in prepared:
+                    session.add(_store(session, job, principal, one))
+                    session.flush()
+            count = len(done) + start + len(prepared)
+            job.report(count / len(archive.rows), f"{count:,} of {len(archive.rows):,} rows")
+    with job.context.database.read() as session:
+        return {"n_rows": len(archive.rows)} | counts_of(session, job.job_id)
+
+
+def counts_of(session: Session, job_id: uuid.UUID) -> dict[str, int]:
+    """Rows by what became of them."""
+    found = select(ImportRow.status, func.count()).where(ImportRow.job_id == job_id).group_by(ImportRow.status)
+    counts = {row[0]: row[1] for row in session.execute(found)}
+    return {status: counts.get(status, 0) for status in ("created", "known", "failed")}
+
+
+def _prepare(job: RunningJob, archive: Archive, row: Row) -> _Prepared:
+    try:
+        return _Prepared(row, prepare_case(job.context, row.case(), archive.read(row)))
+    except Problem as exc:
+        if exc.status >= 500 or exc.retry_after is not None:
+            raise  # not the row's fault: the import waits and is tried again
+        return _Prepared(row, None, exc.detail)
+    except ValueError as exc:
+        return _Prepared(row, None, str(exc))
+
+
+def _store(session: Session, job: RunningJob, principal: Principal, one: _Prepared) -> ImportRow:
+    shown = str(one.row.fields.get("external_id", ""))[:200].replace("\x00", "")
+    made = ImportRow(job_id=job.job_id, row=one.row.number, external_id=shown, status="failed", detail=one.problem)
+    if one.new is None:
+        return made
+    try:
+        status, case = store_case(session, job.context, principal, one.new)
+    except Problem as exc:
+        made.detail = exc.detail
+        return made
+    made.status, made.case_id = "created" if status == 201 else "known", uuid.UUID(case.id)
+    return made

@@ -1,0 +1,177 @@
+"""Imports of many images: rows with results, resumed where they stopped, hostile archives refused."""
+
+import io
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select
+
+from app import jobs
+from app.imports import work
+from app.imports.command import import_local
+from app.tables import Case, ImportRow
+from tests.support.service import Service, cell_png
+
+MANIFEST = "file,external_id,patient,site,metadata\n"
+
+
+def packed(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return buffer.getvalue()
+
+
+def send(service: Service, data: bytes, who: str = "admin", key: str | None = None) -> Any:
+    return service.post(who, "/v1/imports", key, content=data, headers={"Content-Type": "application/zip"})
+
+
+def example() -> bytes:
+    lines = [
+        'a.png,one,p1,north,"{""slide"": ""7""}"',
+        "b.png,two,p1,,",
+        "missing.png,three,,,",
+        "text.png,four,,,",
+        ",five,,,",
+        "a.png,,,,",
+        "b.png,one,,,",
+        "a.png,six,,,not json",
+    ]
+    manifest = (MANIFEST + "\n".join(lines) + "\n").encode()
+    return packed(
+        {"x/a.png": cell_png(1), "x/b.png": cell_png(2), "x/text.png": b"no image", "x/manifest.csv": manifest}
+    )
+
+
+def test_each_row_becomes_a_case_or_a_reason(service: Service) -> None:
+    asked = send(service, example())
+    assert (asked.status_code, asked.json()["state"]) == (202, "queued")
+    path = f"/v1/imports/{asked.json()['id']}"
+    assert service.get("admin", path).json()["rows"] == []
+    assert jobs.work_off(service.context) == 1
+    shown = service.get("admin", path).json()
+    assert shown["job"]["state"] == "succeeded", shown["job"]["error"]
+    assert shown["counts"] == {"created": 2, "known": 0, "failed": 6}
+    assert [row["status"] for row in shown["rows"]] == ["created"] * 2 + ["failed"] * 6
+    reasons = [row["detail"] for row in shown["rows"]]
+    expected = {2: "not in the archive", 3: "readable", 5: "external_id", 6: "another image", 7: "JSON"}
+    for number, words in expected.items():
+        assert words in reasons[number], reasons[number]
+    case = service.get("viewer", f"/v1/cases/{shown['rows'][0]['case_id']}").json()
+    assert (case["external_id"], case["patient"], case["site"], case["metadata"]) == (
+        "one",
+        "p1",
+        "north",
+        {"slide": "7"},
+    )
+    only = service.get("admin", path, params={"status": "failed", "limit": 4}).json()
+    assert ([row["row"] for row in only["rows"]], only["next_cursor"]) == ([3, 4, 5, 6], "6")
+    rest = service.get("admin", path, params={"status": "failed", "cursor": 6}).json()
+    assert [row["row"] for row in rest["rows"]] == [7, 8]
+    again = send(service, example())
+    jobs.work_off(service.context)
+    counts = service.get("admin", f"/v1/imports/{again.json()['id']}").json()["counts"]
+    assert counts == {"created": 0, "known": 2, "failed": 6}
+
+
+def test_a_retried_upload_is_one_import(service: Service) -> None:
+    data = packed({"a.png": cell_png(1)})
+    first, second = (send(service, data, key="k") for _ in range(2))
+    assert first.json() == second.json()
+    assert jobs.work_off(service.context) == 1
+    assert not list((service.context.settings.home / "imports").glob(".*.part"))
+    assert service.get("viewer", "/v1/cases").json()["items"][0]["external_id"] == "a"  # named by its file
+
+
+def test_an_import_that_died_goes_on_where_it_stopped(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "BATCH", 2)
+    asked = send(service, packed({f"{i}.png": cell_png(i) for i in range(6)})).json()
+    prepared: list[str] = []
+    real = work.prepare_case
+
+    def dies(context: Any, fields: Any, data: bytes) -> Any:
+        prepared.append(fields.external_id)
+        if len(prepared) == 5:
+            raise MemoryError
+        return real(context, fields, data)
+
+    monkeypatch.setattr(work, "prepare_case", dies)
+    jobs.work_off(service.context)
+    path = f"/v1/imports/{asked['id']}"
+    assert service.get("admin", path).json()["counts"]["created"] == 4
+    assert service.post("admin", f"/v1/jobs/{asked['id']}/retry").status_code == 202
+    jobs.work_off(service.context)
+    assert service.get("admin", path).json()["counts"]["created"] == 6
+    assert prepared == ["0", "1", "2", "3", "4", "4", "5"]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "not a zip"),
+        (b"PK\x03\x04 and so on", "not a zip"),
+        (packed({"a.txt": b"x"}), "no image"),
+        (packed({"manifest.csv": b"name,external_id\n"}), "'file' is missing"),
+        (packed({"manifest.csv": (MANIFEST[:-1] + ",extra\n").encode()}), "unknown column"),
+        (packed({"manifest.csv": b"\xff\xfe\x00"}), "UTF-8"),
+        (packed({"manifest.csv": MANIFEST.encode()}), "no row"),
+        (packed({"a/manifest.csv": b"x", "b/manifest.csv": b"x"}), "2 files"),
+    ],
+)
+def test_an_archive_that_cannot_be_imported_is_refused_at_once(service: Service, data: bytes, words: str) -> None:
+    answer = send(service, data)
+    assert (answer.status_code, words in answer.json()["detail"]) == (422, True), answer.json()
+
+
+def test_names_in_an_archive_reach_no_file(service: Service) -> None:
+    evil = ["../../evil.png", "/etc/evil.png", "a\\..\\evil.png"]
+    send(service, packed({name: cell_png(i) for i, name in enumerate(evil)}))
+    jobs.work_off(service.context)
+    home = service.context.settings.home
+    assert not list(home.rglob("*evil*"))
+    assert not list(home.parent.glob("*evil*"))
+    with service.context.database.read() as session:
+        assert session.execute(select(func.count()).select_from(Case)).scalar_one() >= 1
+
+
+def test_a_bomb_fails_its_row_only(service: Service) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.png", cell_png(1))
+        archive.writestr("b.png", b"\0" * (64 * 1024**2))
+    asked = send(service, buffer.getvalue())
+    jobs.work_off(service.context)
+    rows = service.get("admin", f"/v1/imports/{asked.json()['id']}").json()["rows"]
+    assert [row["status"] for row in rows] == ["created", "failed"]
+    assert "larger than" in rows[1]["detail"]
+
+
+def test_only_those_who_store_cases_may_import(service: Service) -> None:
+    data = packed({"a.png": cell_png(1)})
+    for who in ("viewer", "anna", "outside"):
+        assert send(service, data, who).status_code == 403
+    wrong = service.post("admin", "/v1/imports", content=data, headers={"Content-Type": "text/plain"})
+    assert wrong.status_code == 415
+
+
+def test_the_command_imports_a_folder_with_progress_and_twice_adds_nothing(service: Service, tmp_path: Path) -> None:
+    for index in range(3):
+        (tmp_path / f"cell-{index}.png").write_bytes(cell_png(index))
+    (tmp_path / "manifest.csv").write_text(
+        MANIFEST + "".join(f"cell-{i}.png,case {i},p{i},,\n" for i in range(3)) + "gone.png,x,,,\n"
+    )
+    said: list[str] = []
+    first = import_local(service.context, tmp_path, "admin", said.append)
+    assert (first["created"], first["known"], first["failed"]) == (3, 0, 1)
+    assert "not in the archive" in first["failures"][0]["detail"]
+    again = import_local(service.context, tmp_path, "admin", said.append)
+    assert (again["created"], again["known"]) == (0, 3)
+    with pytest.raises(ValueError, match="no account"):
+        import_local(service.context, tmp_path, "nobody", said.append)
+    with service.context.database.read() as session:
+        assert session.execute(select(func.count()).select_from(ImportRow)).scalar_one() == 8
+    assert json.dumps(first)

@@ -1,0 +1,131 @@
+"""Passwords, lock-out, sessions, and the password that a promotion asks for again."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import select, update
+
+from app.auth import service as auth
+from app.auth.passwords import hash_password, verify_password
+from app.tables import Account, AuditEvent, BrowserSession, now
+from tests.support.service import Service
+
+GOOD = "a long enough password"
+
+
+def sign_in(service: Service, name: str, password: str) -> tuple[int, dict[str, str]]:
+    service.client.cookies.clear()
+    answer = service.client.post("/login", data={"name": name, "password": password}, follow_redirects=False)
+    service.client.cookies.clear()
+    return answer.status_code, {"Cookie": "; ".join(f"{key}={value}" for key, value in answer.cookies.items())}
+
+
+def first_password(service: Service, name: str, wanted: str = GOOD) -> dict[str, str]:
+    """Sign in by a one-time password and choose one."""
+    with service.context.database.write() as session:
+        once = auth.issue_one_time_password(session, service.context.secret, name)
+    status, cookie = sign_in(service, name, once)
+    assert status == 303
+    assert service.client.post("/account", data={"wanted": wanted}, headers=cookie).status_code == 200
+    return cookie
+
+
+def test_a_chosen_password_signs_in_until_it_is_changed(service: Service) -> None:
+    cookie = first_password(service, "anna")
+    assert sign_in(service, "anna", GOOD)[0] == 303
+    other = sign_in(service, "anna", GOOD)[1]
+    wrong = service.client.post("/account", data={"present": "x", "wanted": "quite another one"}, headers=cookie)
+    assert wrong.status_code == 403
+    data = {"present": GOOD, "wanted": "quite another one"}
+    assert service.client.post("/account", data=data, headers=cookie).status_code == 200
+    assert sign_in(service, "anna", GOOD)[0] == 401
+    assert sign_in(service, "anna", "quite another one")[0] == 303
+    gone = service.client.get("/worklist", headers=other | {"Accept": "text/html"}, follow_redirects=False)
+    assert gone.status_code == 303  # every other browser was signed out
+    assert service.client.get("/worklist", headers=cookie).status_code == 200
+
+
+@pytest.mark.parametrize("wanted", ["", "too short", "aaaaaaaaaaaaaaaaaaaa", "x" * 201])
+def test_easy_passwords_are_refused_in_words(service: Service, wanted: str) -> None:
+    with service.context.database.write() as session:
+        once = auth.issue_one_time_password(session, service.context.secret, "anna")
+    cookie = sign_in(service, "anna", once)[1]
+    answer = service.client.post("/account", data={"wanted": wanted}, headers=cookie)
+    assert answer.status_code == 422
+    assert "password must have" in answer.text
+    with service.context.database.read() as session:
+        account = session.execute(select(Account).where(Account.name == "anna")).scalar_one()
+        assert account.password_hash is None
+
+
+def test_five_wrong_tries_lock_a_name_for_a_minute(service: Service) -> None:
+    first_password(service, "anna")
+    assert {sign_in(service, "anna", "wrong")[0] for _ in range(auth.MAX_FAILURES)} == {401}
+    assert sign_in(service, "anna", GOOD)[0] == 401  # even the right one
+    assert sign_in(service, "ben", "wrong")[0] == 401
+    with service.context.database.write() as session:
+        assert session.execute(select(AuditEvent).where(AuditEvent.action == "account.lock")).scalars().all()
+        session.execute(update(Account).where(Account.name == "anna").values(locked_until=now() - timedelta(seconds=1)))
+    assert sign_in(service, "anna", GOOD)[0] == 303
+
+
+def test_an_unknown_name_and_a_wrong_password_are_told_alike(service: Service) -> None:
+    first_password(service, "anna")
+    texts = []
+    for name in ("anna", "nobody"):
+        service.client.cookies.clear()
+        answer = service.client.post("/login", data={"name": name, "password": "wrong"})
+        texts.append((answer.status_code, answer.text))
+    assert texts[0] == texts[1]
+
+
+def test_disabling_an_account_ends_everything_at_once(service: Service) -> None:
+    cookie = first_password(service, "anna")
+    with service.context.database.write() as session:
+        auth.set_disabled(session, service.context.secret, "anna", disabled=True)
+    assert service.get("anna", "/v1/reads").status_code == 401
+    assert service.client.get("/worklist", headers=cookie, follow_redirects=False).status_code == 401
+    assert sign_in(service, "anna", GOOD)[0] == 401
+    with service.context.database.write() as session:
+        auth.set_disabled(session, service.context.secret, "anna", disabled=False)
+    assert service.get("anna", "/v1/reads").status_code == 200
+
+
+def test_sessions_end_when_idle_and_when_old(service: Service) -> None:
+    cookie = first_password(service, "anna")
+    for column, age in (("seen_at", auth.SESSION_IDLE), ("created_at", auth.SESSION_LIFETIME)):
+        assert service.client.get("/worklist", headers=cookie).status_code == 200
+        with service.context.database.write() as session:
+            kept = session.execute(select(BrowserSession)).scalars().all()[-1]
+            before = getattr(kept, column)
+            setattr(kept, column, now() - age - timedelta(seconds=5))
+        assert service.client.get("/worklist", headers=cookie, follow_redirects=False).status_code == 401
+        with service.context.database.write() as session:
+            setattr(session.get_one(BrowserSession, kept.id), column, before)
+
+
+def test_a_person_repeats_the_password_to_promote_and_a_key_does_not(service: Service) -> None:
+    alias = service.get("viewer", "/v1/aliases").json()["items"][0]
+    cookie = first_password(service, "admin")
+
+    def put(headers: dict[str, str], **more: Any) -> int:
+        body = {"release": alias["release"], "reason": "test", **more}
+        revision = service.get("viewer", "/v1/aliases").json()["items"][0]["revision"]
+        wanted = headers | {"If-Match": f'"{revision}"'}
+        return int(service.client.put("/v1/aliases/champion", json=body, headers=wanted).status_code)
+
+    assert put(cookie) == 403
+    assert put(cookie, password="wrong password 123") == 403
+    assert put(cookie, password=GOOD) == 200
+    assert put({"Authorization": f"Bearer {service.keys['admin']}"}) == 200
+
+
+def test_hashes_are_argon2id_with_a_salt() -> None:
+    one, two = hash_password(GOOD), hash_password(GOOD)
+    assert one.startswith("$argon2id$")
+    assert one != two
+    assert verify_password(one, GOOD)
+    assert not verify_password(one, GOOD + "x")
+    assert not verify_password(None, GOOD)
+    assert not verify_password("no hash at all", GOOD)

@@ -1,0 +1,147 @@
+"""Backup and restore, erasure, exports, the audit: what a laboratory must be able to answer for."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import select, text
+
+from app.backup import backup, check_backup, restore
+from app.erasure import erase_patient
+from app.errors import NotFound
+from app.export import export_dataset
+from app.main import create_app
+from app.settings import Settings
+from app.tables import Case, NetworkOutput
+from app.verify import verify_all
+from ml.agreement_tables import agreement_of_table
+from ml.evaluate import evaluate_tables
+from tests.support.postgres import PostgresServer
+from tests.support.service import Service, cell_png
+
+
+def fill(service: Service, n: int = 6) -> list[dict[str, Any]]:
+    cases = []
+    for number in range(n):
+        case = service.add_case(f"Jane Doe {number}", cell_png(number), patient=f"p{number // 2}", site="north")
+        for reader in range(2):
+            service.outside_label(case["id"], f"r{reader}", case["prediction"]["classes"][(number + reader) % 3])
+        cases.append(case)
+    return cases
+
+
+def test_a_backup_made_under_load_comes_back_whole(
+    service: Service, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    cases = fill(service)
+    written = backup(service.context, tmp_path / "backup")
+    assert written["n_files"] >= 6 + 5
+    fill_more = service.add_case("after", cell_png(50))
+    home = tmp_path / "elsewhere"
+    if service.context.database.engine.dialect.name == "sqlite":
+        url = f"sqlite:///{home / 'secondread.db'}"
+    else:
+        server: PostgresServer = request.getfixturevalue("postgres")
+        url = server.url(server.create()).replace("postgresql://", "postgresql+psycopg://", 1)
+    restore(tmp_path / "backup", home, home / "images", url)
+    app = create_app(Settings(home=home, database_url=url, allowed_hosts=["testserver"], min_free_bytes=0))
+    with TestClient(app) as client:
+        other = Service(client, app.state.context)
+        other.keys = service.keys
+        for case in cases:
+            path = f"/v1/cases/{case['id']}"
+            assert other.get("viewer", path).json() == service.get("viewer", path).json()
+            assert other.get("viewer", f"{path}/image").content == service.get("viewer", f"{path}/image").content
+        assert other.get("viewer", f"/v1/cases/{fill_more['id']}").status_code == 404
+        with app.state.context.database.read() as session:
+            assert verify_all(session, app.state.context)["faults"] == []
+
+
+def test_a_damaged_backup_and_a_used_home_are_refused(service: Service, tmp_path: Path) -> None:
+    fill(service, 2)
+    out, url = tmp_path / "backup", f"sqlite:///{tmp_path / 'new' / 'x.db'}"
+    backup(service.context, out)
+    with pytest.raises(ValueError, match="not empty"):
+        backup(service.context, out)
+    sqlite = service.context.database.engine.dialect.name == "sqlite"
+    used = service.context.settings.home
+    with pytest.raises(ValueError, match=r"not empty" if sqlite else r"another kind"):
+        restore(out, used, used / "images", url)
+    image = next(path for path in (out / "images").rglob("*") if path.is_file())
+    image.write_bytes(image.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=image.name):
+        check_backup(out)
+    shutil.rmtree(out)
+    with pytest.raises(ValueError, match="not a backup"):
+        check_backup(out)
+
+
+def test_erasing_a_patient_leaves_tombstones_and_the_labels(service: Service, tmp_path: Path) -> None:
+    cases = fill(service)
+    before = service.get("viewer", "/v1/metrics", params={"partition": "all", "weighting": "none"}).json()
+    with service.context.database.write() as session:
+        count, images = erase_patient(session, service.context, "lead", "p1", "the patient asked")
+    assert (count, len(images)) == (2, 2)
+    for digest in images:
+        service.context.images.remove(digest)
+    gone = cases[2]
+    shown = service.get("viewer", f"/v1/cases/{gone['id']}").json()
+    assert shown["external_id"].startswith("erased-")
+    assert shown["patient"].startswith("erased-")
+    assert service.get("viewer", f"/v1/cases/{gone['id']}/image").status_code == 404
+    assert len(service.get("viewer", f"/v1/cases/{gone['id']}/labels").json()["items"]) == 2
+    after = service.get("viewer", "/v1/metrics", params={"partition": "all", "weighting": "none"}).json()
+    for name in ("L", "EL"):
+        assert after["metrics"][name]["value"] == pytest.approx(before["metrics"][name]["value"], abs=1e-12)
+    assert "Jane Doe 2" not in json.dumps(service.get("viewer", "/v1/cases").json())
+    with service.context.database.write() as session:
+        assert verify_all(session, service.context)["faults"] == []
+        assert len(session.execute(select(NetworkOutput)).scalars().all()) == 4
+        kept = {table: list(session.execute(text(f"SELECT * FROM {table}")).all()) for table in ("cases", "idempotency_records", "audit_events")}  # fmt: skip # noqa: E501
+        with pytest.raises(NotFound):
+            erase_patient(session, service.context, "lead", "p1", "again")
+    everything = json.dumps(kept, default=str)
+    assert "Jane Doe 2" not in everything
+    assert gone["prediction"]["image_sha256"] not in json.dumps(kept["cases"], default=str)
+    erased = service.get("admin", "/v1/audit-events", params={"action": "case.erase"}).json()["items"]
+    assert {event["reason"] for event in erased} == {"the patient asked"}
+    with service.context.database.read() as session:
+        written = export_dataset(session, service.context, tmp_path / "out", "all")
+        assert written == {"n_cases": 6, "n_labels": 12}
+        assert session.execute(select(Case).where(Case.erased_at.is_not(None))).scalars().first() is not None
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_exports_are_read_by_evaluate_and_agreement(service: Service, tmp_path: Path, kind: Any) -> None:
+    fill(service)
+    with service.context.database.read() as session:
+        export_dataset(session, service.context, tmp_path / "out", "all", kind=kind, images=False)
+    labels, predictions = (tmp_path / "out" / f"{name}.{kind}" for name in ("labels", "predictions"))
+    assert evaluate_tables(labels, predictions, cluster="patient")["n_labels"] == 12
+    assert agreement_of_table(labels, cluster="patient")["n_annotators"] == 2
+    assert not list((tmp_path / "out" / "images").iterdir())
+    if kind == "parquet":
+        audit = pyarrow.parquet.read_table(tmp_path / "out" / "audit.parquet")
+        with service.context.database.read() as session:
+            assert audit.num_rows == verify_all(session, service.context)["n_events"]
+
+
+def test_the_audit_is_paged_filtered_and_for_admins_only(service: Service) -> None:
+    cases = fill(service, 3)
+    seen, cursor = [], None
+    while True:
+        params = {"limit": 7} | ({"cursor": cursor} if cursor else {})
+        page = service.get("admin", "/v1/audit-events", params=params).json()
+        seen += [event["sequence"] for event in page["items"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    assert seen == list(range(len(seen), 0, -1))
+    of_case = service.get("admin", "/v1/audit-events", params={"object_id": cases[0]["id"]}).json()["items"]
+    assert [event["action"] for event in of_case] == ["case.add"]
+    assert service.get("viewer", "/v1/audit-events").status_code == 403
+    assert service.get("anna", "/v1/audit-events").status_code == 403
