@@ -39,6 +39,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 PROBLEM_JSON = "application/problem+json"
 TYPE_PREFIX = "urn:secondread:problem:"
@@ -272,7 +273,21 @@ def _on_http(request: Request, exc: Exception) -> Response:
         problem.code = HTTPStatus(status).phrase.lower().replace(" ", "-")
     response = _on_problem(request, problem)
     response.headers.update(getattr(exc, "headers", None) or {})
+    if status == HTTPStatus.METHOD_NOT_ALLOWED:
+        response.headers["Allow"] = ", ".join(_allowed(request))
     return response
+
+
+def _allowed(request: Request) -> list[str]:
+    """Methods of every route of a request's path; the framework names those of the first one only."""
+    from app.auth.policy import walk_routes
+
+    scope = dict(request.scope) | {"method": "GET"}
+    found: set[str] = set()
+    for route in walk_routes(request.app):
+        if route.matches(scope)[0] is not Match.NONE:
+            found |= route.methods or set()
+    return sorted(found)
 
 
 def _on_database(request: Request, exc: Exception) -> Response:

@@ -21,6 +21,7 @@ from app.imports.routes import router as imports
 from app.inference import LocalInference
 from app.job_routes import router as jobs
 from app.limits import BodyLimits
+from app.openapi import require_headers
 from app.pages.headers import SecurityHeaders
 from app.pages.routes import problem_page
 from app.pages.routes import router as pages
@@ -82,6 +83,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "pages" / "static"), name="static")
     require_policies(app)
+    require_headers(app)
     app.add_middleware(BodyLimits)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=settings.allowed_hosts)
     app.add_middleware(SecurityHeaders)

@@ -1,9 +1,9 @@
 """Value types that several domains accept or answer with."""
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, StringConstraints
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, StringConstraints
 
 
 def _storable(text: str) -> str:
@@ -35,8 +35,19 @@ def _in_utc(time: datetime) -> datetime:
         raise ValueError("lies outside the years 1 to 9999") from exc
 
 
+def _no_number(value: Any) -> Any:
+    """Refuse numbers, which pydantic would take for seconds since 1970.
+
+    Raises:
+        ValueError: it is one.
+    """
+    if isinstance(value, int | float) or (isinstance(value, str) and "-" not in value[1:]):
+        raise ValueError("must be a date and time in ISO 8601 with its zone")
+    return value
+
+
 #: A time with its zone.
-Moment = Annotated[AwareDatetime, AfterValidator(_in_utc)]
+Moment = Annotated[AwareDatetime, BeforeValidator(_no_number), AfterValidator(_in_utc)]
 
 
 class In(BaseModel):

@@ -11,6 +11,7 @@ from app.auth.service import confirm_password
 from app.context import Parts
 from app.database import Reader, Writer
 from app.errors import (
+    BadRequest,
     Conflict,
     Forbidden,
     KeyMissing,
@@ -56,7 +57,7 @@ def _revision(
 
     Raises:
         PreconditionRequired: there is no If-Match.
-        PreconditionFailed: it is not a revision.
+        BadRequest: it is not a revision.
     """
     if if_match is None:
         raise PreconditionRequired("send If-Match with the revision of the alias that you saw")
@@ -64,13 +65,13 @@ def _revision(
         return None
     digits = if_match.strip().removeprefix("W/").strip('"')
     if not digits.isascii() or not digits.isdigit() or len(digits) > 9:
-        raise PreconditionFailed("If-Match is not a revision of an alias")
+        raise BadRequest("If-Match is not a revision of an alias in quotes, or *")
     return int(digits)
 
 
 @router.put(
     "/v1/aliases/{name}",
-    responses=responses(Conflict, Forbidden, NotFound, PreconditionFailed, PreconditionRequired),
+    responses=responses(BadRequest, Conflict, Forbidden, NotFound, PreconditionFailed, PreconditionRequired),
 )
 def move_alias(
     name: Literal["champion", "challenger"],

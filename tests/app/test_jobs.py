@@ -217,4 +217,4 @@ def test_a_defect_in_a_job_ends_the_job_and_not_the_worker(service: Service) -> 
 def test_if_match_must_be_a_revision(service: Service, bad: str) -> None:
     body = {"release": str(UUID(int=1)), "reason": "x"}
     answer = service.call("admin", "PUT", "/v1/aliases/champion", json=body, headers={"If-Match": bad})
-    assert answer.status_code == 412
+    assert answer.status_code == 400
