@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, StringConstraints
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 
 def _storable(text: str) -> str:
@@ -17,10 +17,11 @@ def _storable(text: str) -> str:
     return text
 
 
+_NO_NUL = Field(json_schema_extra={"pattern": r"^[^\u0000]*$"})
 #: Text of a line: external ids, names, codes.
-Line = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_storable)]
+Line = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_storable), _NO_NUL]
 #: Longer text.
-Paragraph = Annotated[str, StringConstraints(max_length=2000), AfterValidator(_storable)]
+Paragraph = Annotated[str, StringConstraints(max_length=2000), AfterValidator(_storable), _NO_NUL]
 
 
 def _in_utc(time: datetime) -> datetime:

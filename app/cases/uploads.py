@@ -68,11 +68,12 @@ def upload_schema(*, case: bool) -> dict[str, Any]:
     properties: dict[str, Any] = {"image": binary}
     required = ["image"]
     if case:
-        text = {"type": "string", "minLength": 1, "maxLength": 200}
+        text = {"type": "string", "minLength": 1, "maxLength": 200, "pattern": r"^[^\u0000]*$"}
         metadata = {"type": "string", "description": "JSON object of at most 20 texts"}
         properties |= {"external_id": text, "patient": text, "site": text, "metadata": metadata}
         required.append("external_id")
-    multipart = {"schema": {"type": "object", "properties": properties, "required": required}}
+    schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    multipart = {"schema": schema}
     content: dict[str, Any] = {"multipart/form-data": multipart}
     if not case:
         content |= {kind: {"schema": binary} for kind in _IMAGE_TYPES}

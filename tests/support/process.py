@@ -62,7 +62,8 @@ class Installation:
             add_release(session, context.secret, release, context.settings.releases_folder)
             for name, role in people.items():
                 auth.add_account(session, context.secret, name, role)
-                keys[name] = auth.add_key(session, context.secret, name, [])[1]
+                scopes = ["labels:write", "cases:write", "predict"] if role == "service" else []
+                keys[name] = auth.add_key(session, context.secret, name, scopes)[1]
         context.database.engine.dispose()
         return keys
 
