@@ -171,10 +171,12 @@ def import_command(
 def db_upgrade() -> None:
     """Bring the database to the present schema."""
     from app.migrate import upgrade
+    from app.planning import plan_missing
 
     with _parts() as context:
         upgrade(context.database.engine)
-    say("the database is up to date")
+        planned = plan_missing(context.database)
+    say("the database is up to date" + (f"; reads of {planned:,} earlier cases are planned" if planned else ""))
 
 
 @db.command("verify")
@@ -248,6 +250,28 @@ def release_promote(
     with _parts() as context, context.database.write() as session:
         alias = move_alias(session, context, "command line", "champion", release_id, reason, None)
     say(f"champion is {release_id}, revision {alias.revision}")
+
+
+@app.command()
+def recalibrate(
+    method: Annotated[str, typer.Option(help="none, temperature, vector or matrix; the change plan allows which.")] = (
+        "temperature"
+    ),
+    since: Annotated[datetime | None, typer.Option(help="Only cases stored at this UTC time or later.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Fit a candidate release on the labels collected so far and judge it against the champion; promotes nothing."""
+    from app.releases.command import recalibrate_here
+
+    with _parts() as context:
+        result = recalibrate_here(context, method, None if since is None else since.replace(tzinfo=UTC))
+    gate = result["gate"]
+    lines = [f"candidate {result['release']}: the gate {'passed' if gate['passed'] else 'refused'}", *gate["reasons"]]
+    for name, before in result["champion"].items():
+        after = result["candidate"][name]
+        if before["value"] is not None and after["value"] is not None:
+            lines.append(f"  {name:<9} {before['value']:.4f} -> {after['value']:.4f}")
+    emit(result, as_json, "\n".join(lines))
 
 
 @user.command("add")

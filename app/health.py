@@ -2,6 +2,7 @@
 
 from fastapi import APIRouter, Depends, Response
 from fastapi.responses import JSONResponse
+from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from app import observability
@@ -9,6 +10,7 @@ from app.auth.policy import public
 from app.context import Parts
 from app.errors import Problem
 from app.schemas import Out
+from app.tables import Job, ReadRequest
 
 router = APIRouter(tags=["operations"], dependencies=[Depends(public)])
 
@@ -52,6 +54,14 @@ def readyz(context: Parts) -> Response:
 
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
-def prometheus() -> Response:
-    """Prometheus text: requests, latency, and the latest label-histogram metrics."""
+def prometheus(context: Parts) -> Response:
+    """Prometheus text: requests, latency, reads, jobs, and the latest label-histogram metrics."""
+    try:
+        with context.database.read() as session:
+            for table, gauge in ((ReadRequest, observability.READS), (Job, observability.JOBS)):
+                counts = select(table.state, func.count()).group_by(table.state)
+                for state, count in session.execute(counts):
+                    gauge.labels(state).set(count)
+    except SQLAlchemyError:
+        pass  # what the process itself counts is told all the same
     return Response(observability.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")

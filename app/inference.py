@@ -13,6 +13,7 @@ from PIL import Image
 from sqlalchemy.orm import Session
 
 from app.errors import NoRelease, Overloaded
+from app.observability import WAITING
 from app.releases.queries import champion
 from ml.artifact import ReleaseError, read_release
 from ml.predictor import Prediction, Predictor
@@ -78,6 +79,7 @@ class LocalInference:
         """
         if not self._waiting.acquire(blocking=False):
             raise Overloaded("too many predictions are waiting; try again shortly")
+        WAITING.inc()
         try:
             started = time.monotonic()
             if not self._running.acquire(timeout=QUEUE_SECONDS):
@@ -88,4 +90,5 @@ class LocalInference:
             finally:
                 self._running.release()
         finally:
+            WAITING.dec()
             self._waiting.release()

@@ -12,6 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 REQUESTS = Counter("secondread_requests", "Requests answered.", ["method", "route", "status"])
 SECONDS = Histogram("secondread_request_seconds", "Time to answer.", ["method", "route"])
 ESTIMATES = Gauge("secondread_estimate", "Latest label-histogram metrics.", ["metric"])
+READS = Gauge("secondread_read_requests", "Requests for reads by state, when last asked.", ["state"])
+WAITING = Gauge("secondread_predictions_waiting", "Predictions that wait for the network, or run.")
 JOBS = Gauge("secondread_jobs", "Jobs by state, as the worker last saw them.", ["state"])
 _log = structlog.get_logger("secondread")
 

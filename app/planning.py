@@ -5,14 +5,16 @@ import hmac
 import math
 import secrets
 import uuid
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from sqlalchemy import func, select
+from sqlalchemy import exists, func, select
 from sqlalchemy.orm import Session
 
 from app.cases.stored import stored_prediction
+from app.database import Database
 from app.policies.queries import current_policy, rule_of
-from app.tables import Case, CasePrediction, Look, PolicyRow, ReadRequest, now
+from app.tables import Case, CasePrediction, Label, Look, PolicyRow, ReadRequest, now
 from app.triage import NEAR_DUPLICATE_BITS, Arm, Rule, Triage, plan, triage
 from ml.image_statistics import hash_distance
 
@@ -121,6 +123,29 @@ def new_request(
     )
 
 
+def plan_missing(database: Database, observer: Callable[[int], None] = lambda _: None, batch: int = 500) -> int:
+    """Plan the reads of cases that came before there were plans; doing it again finds none.
+
+    Args:
+        database: to write to.
+        observer: told how many are done.
+        batch: cases a transaction.
+
+    Returns:
+        Number of cases planned.
+    """
+    done = 0
+    while True:
+        with database.write() as session:
+            rows = cases_without_plan(session, batch)
+            for case, prediction in rows:
+                look(session, case, prediction)
+        if not rows:
+            return done
+        done += len(rows)
+        observer(done)
+
+
 def refresh_waiting(session: Session, case: Case) -> None:
     """Write down whether a read of the case is still wanted; to be called whenever a request is made or ends."""
     session.flush()
@@ -129,11 +154,18 @@ def refresh_waiting(session: Session, case: Case) -> None:
 
 
 def cases_without_plan(session: Session, limit: int) -> list[tuple[Case, CasePrediction]]:
-    """Cases with a prediction for which nothing was ever asked, oldest first."""
+    """Cases with a prediction, without labels, for which nothing was ever asked, oldest first.
+
+    A case that was labelled before there were plans is left alone: it answers to a selection of its own.
+    """
     rows = session.execute(
         select(Case, CasePrediction)
         .join(CasePrediction, CasePrediction.case_id == Case.id)
-        .where(Case.erased_at.is_(None), ~select(ReadRequest.id).where(ReadRequest.case_id == Case.id).exists())
+        .where(
+            Case.erased_at.is_(None),
+            ~exists().where(ReadRequest.case_id == Case.id),
+            ~exists().where(Label.case_id == Case.id),
+        )
         .order_by(Case.id, CasePrediction.id.desc())
         .limit(limit)
     )

@@ -21,7 +21,6 @@ from sqlalchemy.exc import SQLAlchemyError
 from app import jobs
 from app.context import Context
 from app.job_kinds import FUNCTIONS, function_of
-from app.observability import JOBS
 from app.tables import Job, now
 
 _POLL_SECONDS = 1.0
@@ -86,9 +85,6 @@ def run(context: Context, stop: threading.Event) -> None:
 def _begin_waiting(context: Context) -> None:
     with context.database.read() as session:
         waiting = jobs.waiting_jobs(session)
-        counts = {row[0]: row[1] for row in session.execute(select(Job.state, func.count()).group_by(Job.state))}
-    for state in ("queued", "running", "succeeded", "failed", "cancelled"):
-        JOBS.labels(state).set(counts.get(state, 0))
     for job_id in waiting:
         with context.database.read() as session:
             attempts = jobs.job_by_id(session, job_id).attempts
@@ -106,7 +102,7 @@ def _schedule(context: Context) -> None:
         last = session.execute(newest).scalar_one()
     if last is None or now() - last >= timedelta(days=days):
         with context.database.write() as session:
-            jobs.submit(session, context, "recalibration", {"method": "temperature"}, None)
+            jobs.submit(session, context, "recalibration", {"method": "temperature", "since": None}, None)
 
 
 def main(context: Context) -> None:

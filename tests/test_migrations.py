@@ -1,9 +1,11 @@
 """Migrations make what the tables say, on both databases, and can be undone."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from sqlalchemy import inspect
+from sqlalchemy.exc import DBAPIError
 
 from app.database import Database
 from app.migrate import check, downgrade, require_head, upgrade
@@ -31,3 +33,52 @@ def test_up_check_down_up(empty: Database) -> None:
     assert set(inspect(empty.engine).get_table_names()) == tables
     upgrade(empty.engine)  # again changes nothing
     empty.engine.dispose()
+
+
+def test_a_populated_database_goes_up_down_and_up_and_loses_nothing(empty: Database) -> None:
+    """Outputs of the network move to a table of their own and come back; a case without a plan gets one."""
+    from sqlalchemy import text
+
+    from app.planning import plan_missing
+
+    upgrade(empty.engine, "0002")
+    with empty.write() as session:
+        for statement in _POPULATED:
+            session.execute(text(statement), {"now": datetime(2026, 1, 1, tzinfo=UTC), "blob": b"\0\0\x80?" * 3})
+    before = _outputs(empty, "predictions")
+    for _ in range(2):
+        upgrade(empty.engine)
+        assert _outputs(empty, "network_outputs") == before
+        assert plan_missing(empty) == 1
+        with empty.read() as session:
+            u, need = session.execute(text("SELECT u, need FROM cases")).one()
+        assert 0 < u < 1
+        assert need == 0.375
+        downgrade(empty.engine, "0002")
+        assert _outputs(empty, "predictions") == before
+    with empty.write() as session, pytest.raises(DBAPIError, match="append-only"):
+        session.execute(text("DELETE FROM predictions"))
+    empty.engine.dispose()
+
+
+def _outputs(database: Database, table: str) -> list[tuple[bytes, bytes]]:
+    from sqlalchemy import text
+
+    with database.read() as session:
+        rows = session.execute(text(f"SELECT logits, features FROM {table}")).all()
+    return [(bytes(row[0]), bytes(row[1])) for row in rows]
+
+
+_ID = "'018900000000700080000000000000{:02}'"
+_CARD = '{"classes": [{"code": "a"}, {"code": "b"}, {"code": "c"}], "files": {"network.onnx": "abc"}}'
+_POPULATED = (
+    f"INSERT INTO accounts (id, created_at, name, role) VALUES ({_ID.format(1)}, :now, 'x', 'admin')",
+    "INSERT INTO releases (id, created_at, name, card_sha256, card) "
+    f"VALUES ({_ID.format(2)}, :now, 'r', 's', '{_CARD.replace(':', chr(92) + ':')}')",
+    "INSERT INTO cases (id, created_at, external_id, case_metadata, image_sha256, stored_sha256, width, height, "
+    "partition, created_by) "
+    f"VALUES ({_ID.format(3)}, :now, 'c', '{{}}', 's', 's', 8, 8, 'evaluation', {_ID.format(1)})",
+    "INSERT INTO predictions (id, created_at, case_id, release_id, logits, features, class_probs, log_concentration, "
+    f"disagreement_prob) VALUES ({_ID.format(4)}, :now, {_ID.format(3)}, {_ID.format(2)}, :blob, :blob, "
+    "'[0.5, 0.25, 0.25]', 0.0, 0.375)",
+)

@@ -55,8 +55,7 @@ def import_local(context: Context, source: Path, account: str, say: Callable[[st
     with context.database.write() as session:
         job = jobs.submit(session, context, "import", {"source": source.name}, principal)
         packed.replace(archive_of(context.settings.home, job.id))
-        # begun in the transaction that makes it, so that no worker takes it
-        job.state, job.attempts, job.seen_at, job.started_at = "running", 1, job.created_at, job.created_at
+        jobs.begin_at_once(job)
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(f"importing {total:,} cases", total=1.0)
         running = jobs.RunningJob(context, job.id, 1, job.parameters)

@@ -2,6 +2,7 @@
 
 import uuid
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -48,14 +49,18 @@ class StoredOutputs:
         return calibration.apply(*self.by_members(release))
 
 
-def stored_outputs(session: Session, network_sha256: str, partition: str) -> StoredOutputs:
-    """Outputs of a network for every case of a partition, ordered by case."""
+def stored_outputs(
+    session: Session, network_sha256: str, partition: str, since: datetime | None = None
+) -> StoredOutputs:
+    """Outputs of a network for every case of a partition, stored at a time or later, ordered by case."""
     found = (
         select(NetworkOutput.case_id, Case.patient, NetworkOutput.logits, NetworkOutput.features)
         .join(Case, Case.id == NetworkOutput.case_id)
         .where(NetworkOutput.network_sha256 == network_sha256, Case.partition == partition)
         .order_by(NetworkOutput.case_id)
     )
+    if since is not None:
+        found = found.where(Case.created_at >= since)
     rows = session.execute(found).all()
     return StoredOutputs(
         [row[0] for row in rows],

@@ -10,6 +10,7 @@ import json
 import shutil
 import uuid
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -57,8 +58,8 @@ class Material:
     judging_labels: list[LabelRow]
 
 
-def gather(session: Session, releases_folder: Path) -> Material:
-    """Read champion, outputs and labels.
+def gather(session: Session, releases_folder: Path, since: datetime | None = None) -> Material:
+    """Read champion, outputs and labels of the cases stored at a time or later.
 
     Raises:
         NoRelease: there is no champion.
@@ -66,14 +67,14 @@ def gather(session: Session, releases_folder: Path) -> Material:
     parent_id = served_release_id(session)
     parent = read_release(releases_folder / str(parent_id))
     columns = read_columns(session, parent_id, list(parent.classes))
-    cohort = cohort_of(columns, Question(), now().timestamp())
-    outputs = stored_outputs(session, parent.network_sha256, "evaluation")
+    cohort = cohort_of(columns, Question(since=since), now().timestamp())
+    outputs = stored_outputs(session, parent.network_sha256, "evaluation", since)
     position = {case_id: row for row, case_id in enumerate(outputs.case_ids)}
     ids = cohort.columns.ids()
     known = np.array([case_id in position for case_id in ids], dtype=bool)
     cohort = _part(cohort, known)
     rows = np.array([position[case_id] for case_id in ids if case_id in position], dtype=np.intp)
-    fitting = stored_outputs(session, parent.network_sha256, "calibration")
+    fitting = stored_outputs(session, parent.network_sha256, "calibration", since)
     judging_labels = label_rows(session, blind_labels(), cohort.columns.ids())
     return Material(parent_id, parent, fitting, fitting_labels(session), cohort, outputs.take(rows), judging_labels)
 
@@ -153,7 +154,8 @@ def recalibrate(job: RunningJob) -> dict[str, Any]:
         raise ValueError(f"the change plan allows the methods {', '.join(plan.methods)}, not {method}")
     job.report(0.02, "reading labels and stored outputs")
     with job.context.database.read() as session:
-        material = gather(session, settings.releases_folder)
+        since = job.parameters.get("since")
+        material = gather(session, settings.releases_folder, None if since is None else datetime.fromisoformat(since))
     job.report(0.1, f"fitting on {len(material.fitting.case_ids):,} stored cases")
     found = fit(material, method, plan)
     before = material.fitting.predicted(material.parent, material.parent.calibration)

@@ -2,9 +2,11 @@
 
 import uuid
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from app.schemas import ClassOut, In, Out, Paragraph
+from pydantic import Field
+
+from app.schemas import ClassOut, In, Moment, Out, Paragraph
 
 
 class ReleaseOut(Out):
@@ -56,6 +58,7 @@ class AliasIn(In):
 
 
 class RecalibrationIn(In):
-    """How class probabilities are to be calibrated."""
+    """How class probabilities are to be calibrated, and on which cases."""
 
     method: Literal["none", "temperature", "vector", "matrix"] = "temperature"
+    since: Annotated[Moment | None, Field(description="Only cases stored at this time or later.")] = None

@@ -102,7 +102,7 @@ def ask_recalibration(
         NoRelease: there is no champion to start from.
     """
     served_release_id(session)
-    return 202, job_out(jobs.submit(session, context, "recalibration", body.model_dump(), principal))
+    return 202, job_out(jobs.submit(session, context, "recalibration", body.model_dump(mode="json"), principal))
 
 
 def describe(session: Session, row: ReleaseRow) -> ReleaseOut:

@@ -34,6 +34,12 @@ class Installation:
         self.server: subprocess.Popen[bytes] | None = None
 
     @property
+    def sqlalchemy_url(self) -> str:
+        from app.settings import Settings
+
+        return Settings(home=self.home, database_url=self.environment.get("SECONDREAD_DATABASE_URL")).sqlalchemy_url
+
+    @property
     def address(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
