@@ -17,7 +17,7 @@ QUICK, LONG = 4, 60
 
 def fuzz(made: Installation, token: str | None, examples: int) -> subprocess.CompletedProcess[str]:
     command = [str(Path(sys.executable).parent / "schemathesis"), "--config-file", "tests/support/schemathesis.toml"]
-    command += ["run", f"{made.address}/openapi.json", "--max-examples", str(examples), "--seed", "1", "--workers", "2"]
+    command += ["run", f"{made.address}/openapi.json", "--max-examples", str(examples), "--seed", "1", "--workers", "1"]
     command += ["--phases", "examples,coverage,fuzzing,stateful", "--no-color"]
     if token is not None:
         command += ["--header", f"Authorization: Bearer {token}"]
