@@ -298,6 +298,21 @@ def user_password(name: Annotated[str, typer.Argument(help="Account.")]) -> None
     emit(None, False, f"{name}: one-time password {password}")
 
 
+@user.command("link")
+def user_link(
+    name: Annotated[str, typer.Argument(help="Account.")],
+    subject: Annotated[str, typer.Option(help="`sub` that the OpenID provider gives this person.")],
+) -> None:
+    """Let a person sign in by single sign-on (SECONDREAD_OIDC_ISSUER)."""  # noqa: DOC501
+    from app.auth.service import link_subject
+
+    with _parts() as context, context.database.write() as session:
+        if context.settings.oidc_issuer is None:
+            raise typer.BadParameter("set SECONDREAD_OIDC_ISSUER first")
+        link_subject(session, context.secret, name, f"{context.settings.oidc_issuer} {subject}")
+    say(f"{name} may sign in by {context.settings.oidc_issuer}")
+
+
 @user.command("disable")
 def user_disable(
     name: Annotated[str, typer.Argument(help="Account.")],

@@ -3,8 +3,9 @@
 import os
 import secrets
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 _KNOWN_SECRETS = {"secret", "changeme", "password", "default"}
@@ -35,6 +36,10 @@ class Settings(BaseSettings):
         None, ge=1, description="days between recalibrations by schedule; unset: never"
     )
     worker: bool = Field(True, description="whether `serve` starts the worker process, on SQLite")
+    oidc_issuer: str | None = Field(None, description="issuer of an OpenID provider, for single sign-on")
+    oidc_client_id: str | None = Field(None, description="this service's client id there")
+    oidc_client_secret: SecretStr | None = Field(None, description="this service's client secret there")
+    public_url: str | None = Field(None, description="address that browsers use, for the provider to send them back")
     min_free_bytes: int = Field(2 * 1024**3, ge=0, description="free space below which uploads get 507")
 
     @field_validator("secret_key")
@@ -45,6 +50,15 @@ class Settings(BaseSettings):
             if len(text.encode()) < MIN_SECRET_BYTES or text.lower().strip("0123456789") in _KNOWN_SECRETS:
                 raise ValueError(f"must be at least {MIN_SECRET_BYTES} bytes and not a known default")
         return value
+
+    @model_validator(mode="after")
+    def _whole_provider(self) -> Self:
+        parts = (self.oidc_issuer, self.oidc_client_id, self.oidc_client_secret)
+        if any(parts) and not (all(parts) and self.public_url):
+            raise ValueError("single sign-on needs OIDC_ISSUER, OIDC_CLIENT_ID, OIDC_CLIENT_SECRET and PUBLIC_URL")
+        if self.oidc_issuer is not None and not self.oidc_issuer.startswith(("https://", "http://127.0.0.1:")):
+            raise ValueError("OIDC_ISSUER must be an https address")
+        return self
 
     @field_validator("storage_url")
     @classmethod

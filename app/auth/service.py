@@ -108,6 +108,23 @@ def add_account(session: Session, secret: bytes, name: str, role: str) -> Accoun
     return account
 
 
+def link_subject(session: Session, secret: bytes, name: str, subject: str) -> None:
+    """Let the person of an OpenID subject («issuer subject») sign in to an account.
+
+    Raises:
+        NotFound: no such account.
+        Conflict: the subject belongs to another account.
+    """
+    account = _account(session, name)
+    if account is None:
+        raise NotFound(f"there is no account {name!r}")
+    other = session.execute(select(Account).where(Account.oidc_subject == subject)).scalar_one_or_none()
+    if other is not None and other.id != account.id:
+        raise Conflict("this subject belongs to another account")
+    account.oidc_subject = subject
+    audit.record(session, secret, actor="command line", action="account.link", object_id=account.id)
+
+
 def issue_one_time_password(session: Session, secret: bytes, name: str) -> str:
     """New one-time password of an account; an earlier unused one stops working.
 

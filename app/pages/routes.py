@@ -4,17 +4,18 @@ import uuid
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Form, Request, Response
+from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from fastapi.templating import Jinja2Templates
 
+from app.auth import oidc
 from app.auth import service as auth
 from app.auth.policy import COOKIE, SECURE_COOKIE, Policy, public, refuse_cross_site, session_token
 from app.auth.principal import Principal
 from app.blindness import hidden_because, note_exposure
 from app.context import Parts
 from app.database import Reader, Writer
-from app.errors import Invalid, Problem, Unauthenticated
+from app.errors import Forbidden, Invalid, NotFound, Problem, Unauthenticated
 from app.idempotency import once, request_digest
 from app.pages import views
 from app.reads.leases import lease_next, list_leases
@@ -49,9 +50,9 @@ def start() -> Response:
 
 
 @router.get("/login", dependencies=[Depends(public)])
-def login_form(request: Request) -> Response:
-    """Ask for name and password."""
-    return _page(request, "login.html", None, problem=None)
+def login_form(request: Request, context: Parts) -> Response:
+    """Ask for name and password, or send to single sign-on."""
+    return _page(request, "login.html", None, problem=None, sign_on=context.settings.oidc_issuer is not None)
 
 
 @router.post("/login", dependencies=[Depends(public)])
@@ -72,7 +73,8 @@ def login(
         raise Invalid("the name is not acceptable")
     found = auth.sign_in(session, context.secret, name, password)
     if found.token is None:
-        return _page(request, "login.html", None, 401, problem=Unauthenticated(found.refused))
+        sign_on = context.settings.oidc_issuer is not None
+        return _page(request, "login.html", None, 401, problem=Unauthenticated(found.refused), sign_on=sign_on)
     return signed_in(request, found.token)
 
 
@@ -84,6 +86,64 @@ def signed_in(request: Request, token: str) -> Response:
     response.set_cookie(
         SECURE_COOKIE if secure else COOKIE, token, max_age=seconds, secure=secure, httponly=True, samesite="lax"
     )
+    return response
+
+
+def _provider(context: Parts) -> oidc.Provider:
+    """The OpenID provider.
+
+    Raises:
+        NotFound: single sign-on is not set up.
+    """
+    provider = oidc.Provider.of(context.settings)
+    if provider is None:
+        raise NotFound("single sign-on is not set up here")
+    return provider
+
+
+_SignOn = Annotated[oidc.Provider, Depends(_provider)]
+_OIDC_COOKIE = "sr_oidc"
+
+
+def _callback(context: Parts) -> str:
+    return f"{(context.settings.public_url or '').rstrip('/')}/login/oidc/callback"
+
+
+@router.get("/login/oidc", dependencies=[Depends(public)])
+def begin_sign_on(request: Request, context: Parts, provider: _SignOn) -> Response:
+    """Send the browser to the OpenID provider."""
+    url, kept = oidc.begin(provider, context.secret, _callback(context))
+    response = RedirectResponse(url, _SEE_OTHER)
+    secure = request.url.scheme == "https"
+    response.set_cookie(
+        _OIDC_COOKIE,
+        kept,
+        max_age=oidc.COOKIE_SECONDS,
+        secure=secure,
+        httponly=True,
+        samesite="lax",
+        path="/login/oidc",
+    )
+    return response
+
+
+@router.get("/login/oidc/callback", dependencies=[Depends(public)])
+def finish_sign_on(
+    request: Request,
+    context: Parts,
+    provider: _SignOn,
+    session: Writer,
+    state: Annotated[str, Query(max_length=200)] = "",
+    code: Annotated[str, Query(max_length=4000)] = "",
+) -> Response:
+    """The browser comes back from the OpenID provider."""
+    try:
+        kept = request.cookies.get(_OIDC_COOKIE, "")
+        subject = oidc.finish(provider, context.secret, _callback(context), kept, state, code)
+        response = signed_in(request, oidc.session_of(session, context.secret, subject))
+    except (Unauthenticated, Forbidden) as exc:
+        response = _page(request, "login.html", None, exc.status, problem=exc, sign_on=True)
+    response.delete_cookie(_OIDC_COOKIE, path="/login/oidc")
     return response
 
 
