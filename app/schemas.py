@@ -1,5 +1,6 @@
 """Value types that several domains accept or answer with."""
 
+import re
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -36,13 +37,16 @@ def _in_utc(time: datetime) -> datetime:
         raise ValueError("lies outside the years 1 to 9999") from exc
 
 
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]")
+
+
 def _no_number(value: Any) -> Any:
     """Refuse numbers, which pydantic would take for seconds since 1970.
 
     Raises:
         ValueError: it is one.
     """
-    if isinstance(value, int | float) or (isinstance(value, str) and "-" not in value[1:]):
+    if isinstance(value, int | float) or (isinstance(value, str) and _DATE.match(value) is None):
         raise ValueError("must be a date and time in ISO 8601 with its zone")
     return value
 
