@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 # cpu or gpu: which ONNX Runtime
 RUNTIME ?= cpu
+# two processes, one thread of linear algebra each: more threads than cores only wait for each other
+PYTEST = OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q -n 2 --dist loadfile
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
@@ -35,11 +37,11 @@ lint: $(VENV)/.installed-dev
 	$(VENV)/bin/mypy
 
 test: lint
-	$(VENV)/bin/python -m pytest -q -m "not heavy and not gpu"
+	$(PYTEST) -m "not heavy and not gpu"
 
 # make test-all   the long simulations and runs as well
 test-all: lint
-	$(VENV)/bin/python -m pytest -q
+	$(PYTEST)
 
 # make bench   print speed ratios
 bench: $(VENV)/.installed-dev

@@ -1,8 +1,8 @@
 """Backup and restore: database first, then what it names; a manifest of digests tells whether all of it is there."""
 
-import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +75,14 @@ def _postgres(program: str, engine: Engine, *arguments: str) -> None:
     if binary is None:
         raise ValueError(f"{program} is missing: install PostgreSQL's client programs")
     url = make_url(str(engine.url.render_as_string(hide_password=False)))
-    environment = os.environ | {"PGPASSWORD": url.password or ""}
-    plain = url.set(drivername="postgresql", password=None).render_as_string()
-    done = subprocess.run(  # noqa: S603
-        [binary, *arguments, f"--dbname={plain}"], env=environment, capture_output=True, text=True, check=False
-    )
+    # the password goes through a file: a command line is seen by everybody on the machine
+    with tempfile.NamedTemporaryFile("w", prefix="pgpass") as secret:
+        escaped = (url.password or "").replace("\\", "\\\\").replace(":", "\\:")
+        secret.write(f"*:*:*:*:{escaped}\n")
+        secret.flush()
+        plain = url.set(drivername="postgresql", password=None).update_query_dict({"passfile": secret.name})
+        command = [binary, *arguments, f"--dbname={plain.render_as_string()}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode != 0:
         raise ValueError(f"{program} failed: {done.stderr.strip().splitlines()[-1:]}")
 

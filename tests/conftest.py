@@ -8,20 +8,22 @@ import pytest
 
 from tests.support.postgres import PostgresServer, find_binaries
 
-_MISSING: set[str] = set()
+_IS_MISSING = " is missing"
 
 
 def missing(what: str) -> None:
     """Skip with one line that says what is missing; in CI nothing may be missing."""
     if os.environ.get("CI") == "true":
         pytest.fail(f"{what} is missing, and CI must have it")
-    _MISSING.add(what)
-    pytest.skip(f"{what} is missing")
+    pytest.skip(f"{what}{_IS_MISSING}")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for what in sorted(_MISSING):
-        terminalreporter.write_line(f"missing: {what}; the tests that need it were skipped")
+    reasons = {str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", [])}
+    for reason in sorted(reasons):
+        if reason.endswith(_IS_MISSING):
+            what = reason.removeprefix("Skipped: ").removesuffix(_IS_MISSING)
+            terminalreporter.write_line(f"missing: {what}; the tests that need it were skipped")
 
 
 @pytest.fixture(scope="session")

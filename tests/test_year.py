@@ -10,6 +10,7 @@ from uuid import UUID
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
+from pydantic import SecretStr
 from sqlalchemy import delete, func, select, update
 
 from app import jobs
@@ -136,6 +137,7 @@ def open_laboratory(tmp_path: Path, small_release: Path, request: pytest.Fixture
             allowed_hosts=["testserver"],
             min_free_bytes=0,
             change_plan=tmp_path / "plan.json",
+            secret_key=SecretStr("the same coins and partitions in every run"),
         )
         made = Database(settings.sqlalchemy_url)
         upgrade(made.engine)

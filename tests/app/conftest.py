@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from pydantic import SecretStr
 
 from app.database import Database
 from app.main import create_app
@@ -53,7 +54,14 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def settings(database_url: str, tmp_path: Path) -> Settings:
     """Settings of a fresh service."""
-    return Settings(home=tmp_path / "home", database_url=database_url, allowed_hosts=["testserver"], min_free_bytes=0)
+    return Settings(
+        home=tmp_path / "home",
+        database_url=database_url,
+        allowed_hosts=["testserver"],
+        min_free_bytes=0,
+        # the same coins and partitions in every run
+        secret_key=SecretStr("the same coins and partitions in every run"),
+    )
 
 
 @pytest.fixture

@@ -108,9 +108,9 @@ def test_members_survive_storage_to_the_last_bit() -> None:
     rng = np.random.default_rng(0)
     probs, a = rng.dirichlet(np.ones(4), (6, 1)), rng.normal(0, 3, (6, 1))
     for distribution in (DirichletMixtureCpe(probs, a), EnsembleCpe(probs)):
-        row = CasePrediction(class_probs=distribution.class_probs[0].tolist(), members=members_bytes(distribution))
+        row = CasePrediction(class_probs=distribution.class_probs[0].tolist(), members=members_bytes(distribution, 0))
         back = stored_prediction(row)
         assert type(back) is type(distribution)
         np.testing.assert_array_equal(back.class_probs, distribution.class_probs)
         np.testing.assert_array_equal(back.disagreement_probs, distribution.disagreement_probs)
-    assert members_bytes(DirichletCpe(probs[0], a[0])) is None
+    assert members_bytes(DirichletCpe(probs[0], a[0]), 0) is None

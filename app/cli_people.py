@@ -1,0 +1,150 @@
+"""Commands about people: accounts, keys, patients."""
+
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import typer
+
+from app.cli_shared import group, parts
+from ml.cli import Json, emit, say
+
+user = group("user", "Accounts of people and machines.")
+key = group("key", "API keys.")
+patient = group("patient", "Patients.")
+
+
+@user.command("add")
+def user_add(
+    name: Annotated[str, typer.Argument(help="Name to sign in with.")],
+    role: Annotated[str, typer.Option(help="viewer, annotator, admin or service.")],
+) -> None:
+    """Make an account; people get a one-time password."""
+    from app.auth.service import add_account, issue_one_time_password
+
+    with parts() as context, context.database.write() as session:
+        add_account(session, context.secret, name, role)
+        password = None if role == "service" else issue_one_time_password(session, context.secret, name)
+    emit(None, False, f"{name}: {role}" if password is None else f"{name}: one-time password {password}")
+
+
+@user.command("password")
+def user_password(name: Annotated[str, typer.Argument(help="Account.")]) -> None:
+    """Print a new one-time password."""
+    from app.auth.service import issue_one_time_password
+
+    with parts() as context, context.database.write() as session:
+        password = issue_one_time_password(session, context.secret, name)
+    emit(None, False, f"{name}: one-time password {password}")
+
+
+@user.command("link")
+def user_link(
+    name: Annotated[str, typer.Argument(help="Account.")],
+    subject: Annotated[str, typer.Option(help="`sub` that the OpenID provider gives this person.")],
+) -> None:
+    """Let a person sign in by single sign-on (SECONDREAD_OIDC_ISSUER)."""  # noqa: DOC501
+    from app.auth.service import link_subject
+
+    with parts() as context, context.database.write() as session:
+        if context.settings.oidc_issuer is None:
+            raise typer.BadParameter("set SECONDREAD_OIDC_ISSUER first")
+        link_subject(session, context.secret, name, f"{context.settings.oidc_issuer} {subject}")
+    say(f"{name} may sign in by {context.settings.oidc_issuer}")
+
+
+@user.command("disable")
+def user_disable(
+    name: Annotated[str, typer.Argument(help="Account.")],
+    undo: Annotated[bool, typer.Option("--undo", help="Let it in again.")] = False,
+) -> None:
+    """Let an account in no more: its password, sessions and keys stop working at once."""
+    from app.auth.service import set_disabled
+
+    with parts() as context, context.database.write() as session:
+        set_disabled(session, context.secret, name, disabled=not undo)
+    say(f"{name} is {'let in again' if undo else 'disabled'}")
+
+
+@user.command("list")
+def user_list(as_json: Json = False) -> None:
+    """List accounts."""
+    from sqlalchemy import select
+
+    from app.tables import Account
+
+    with parts() as context, context.database.read() as session:
+        accounts = session.execute(select(Account).order_by(Account.name)).scalars().all()
+    rows = [{"name": a.name, "role": a.role, "disabled": a.disabled_at is not None} for a in accounts]
+    emit(rows, as_json, "\n".join(f"{row['name']:<30} {row['role']}" for row in rows) or "no accounts")
+
+
+@patient.command("erase")
+def patient_erase(
+    name: Annotated[str, typer.Argument(help="Pseudonym of the patient, as uploaded.")],
+    reason: Annotated[str, typer.Option(help="Why; kept in the audit.")],
+) -> None:
+    """Erase images, features and identifiers of a patient; labels stay, unlinked."""
+    from app.erasure import erase_patient
+
+    with parts() as context:
+        with context.database.write() as session:
+            count, images = erase_patient(session, context, "command line", name, reason)
+        for digest in images:
+            context.images.remove(digest)
+    say(f"{count} cases erased, {len(images)} images removed; erase them from backups too")
+
+
+@key.command("add")
+def key_add(
+    name: Annotated[str, typer.Argument(help="Account the key belongs to.")],
+    scope: Annotated[list[str] | None, typer.Option(help="Scope of a service key; may be repeated.")] = None,
+    days: Annotated[int | None, typer.Option(min=1, help="Days until it expires; never where left out.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Make an API key and print it, this once."""
+    from app.auth.service import add_key
+
+    expires = None if days is None else datetime.now(UTC) + timedelta(days=days)
+    with parts() as context, context.database.write() as session:
+        row, token = add_key(session, context.secret, name, scope or [], expires)
+    emit({"id": str(row.id), "account": name, "scopes": row.scopes, "token": token}, as_json, token)
+
+
+@key.command("list")
+def key_list(as_json: Json = False) -> None:
+    """List API keys, without their secrets."""
+    from sqlalchemy import select
+
+    from app.tables import Account, ApiKey
+
+    with parts() as context, context.database.read() as session:
+        found = session.execute(
+            select(ApiKey, Account).join(Account, Account.id == ApiKey.account_id).order_by(ApiKey.id)
+        ).all()
+    rows = [
+        {
+            "id": str(one.id),
+            "account": account.name,
+            "scopes": one.scopes,
+            "created_at": one.created_at.isoformat(),
+            "expires_at": one.expires_at.isoformat() if one.expires_at else None,
+            "revoked": one.revoked_at is not None,
+        }
+        for one, account in found
+    ]
+    lines = [
+        f"{one.id}  {account.name:<20} {'valid' if one.revoked_at is None else 'revoked'}  {' '.join(one.scopes)}"
+        for one, account in found
+    ]
+    emit(rows, as_json, "\n".join(lines) or "no keys")
+
+
+@key.command("revoke")
+def key_revoke(key_id: Annotated[uuid.UUID, typer.Argument(help="Key, as listed.")]) -> None:
+    """Make a key useless from now on."""
+    from app.auth.service import revoke_key
+
+    with parts() as context, context.database.write() as session:
+        revoke_key(session, context.secret, key_id)
+    say(f"key {key_id} is revoked")

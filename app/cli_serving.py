@@ -1,0 +1,160 @@
+"""Commands that run the service and keep its database."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.cli_shared import group, parts
+from ml.cli import Json, app, emit, say
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from fastapi import FastAPI
+
+db = group("db", "Database: bring it up to date, copy it, verify it.")
+
+
+def _settings_epilog() -> str:
+    """Settings, read only when somebody asks for the help of ``serve``."""
+    if not ({"serve", "demo", "worker"} & set(sys.argv[1:])):
+        return ""
+    from app.settings import settings_help
+
+    return settings_help()
+
+
+@app.command(epilog=_settings_epilog())
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address; SECONDREAD_HOST where left out.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port; SECONDREAD_PORT where left out.")] = None,
+) -> None:
+    """Serve the API and the pages; on SQLite the worker too."""
+    from app import observability
+    from app.main import create_app
+    from app.migrate import require_head
+    from app.settings import Settings
+
+    settings = Settings()
+    observability.configure_logging()
+    application = create_app(settings)
+    require_head(application.state.database.engine)
+    address, number = host or settings.host, settings.port if port is None else port
+    say(f"secondread: http://{address}:{number}")
+    helper = _start_worker() if settings.worker and settings.sqlalchemy_url.startswith("sqlite") else None
+    try:
+        _run_server(application, address, number)
+    finally:
+        if helper is not None:
+            helper.terminate()
+            helper.wait()
+
+
+def _start_worker() -> "subprocess.Popen[bytes]":
+    """The one worker of a SQLite database, as a process of lower priority beside the server."""
+    import subprocess
+
+    command = [sys.executable, "-c", "from app.cli import main; main()", "worker"]
+    return subprocess.Popen(["nice", "-n", "5", *command])  # noqa: S603, S607
+
+
+def _run_server(application: "FastAPI", address: str, number: int) -> None:
+    import uvicorn
+
+    uvicorn.run(
+        application,
+        host=address,
+        port=number,
+        log_level="warning",
+        access_log=False,
+        limit_concurrency=512,
+        timeout_graceful_shutdown=20,
+        server_header=False,
+    )
+
+
+@app.command(epilog=_settings_epilog())
+def worker() -> None:
+    """Do jobs: recalibrations, evaluations, imports. On SQLite `serve` starts it; on PostgreSQL run one or more."""
+    from app import observability
+    from app.migrate import require_head
+    from app.worker import main as work
+
+    observability.configure_logging()
+    with parts() as context:
+        require_head(context.database.engine)
+        work(context)
+
+
+@app.command()
+def demo(
+    logins: Annotated[bool, typer.Option("--logins/--no-logins", help="Print new one-time passwords.")] = True,
+    port: Annotated[int | None, typer.Option(help="Port to name in the address that is printed.")] = None,
+) -> None:
+    """Fill HOME with a demo: a release trained on simulated cells, cases, annotators; adds only what is missing."""
+    from app import demo as filling
+    from app.auth.service import issue_one_time_password
+    from app.migrate import upgrade
+
+    with parts() as context:
+        upgrade(context.database.engine)
+        filling.ensure_release(context, say)
+        with context.database.write() as session:
+            filling.ensure_accounts(session, context)
+        filling.ensure_cases(context, say)
+        if not logins:
+            return
+        address = f"http://{context.settings.host}:{port or context.settings.port}/login"
+        say(f"\nsign in at {address}, each password works once:")
+        for name in filling.PEOPLE:
+            with context.database.write() as session:
+                say(f"  {name:<14}{issue_one_time_password(session, context.secret, name)}")
+        say(f"API key of admin: {context.settings.home / 'demo' / 'api_key'}\n")
+
+
+@db.command("upgrade")
+def db_upgrade() -> None:
+    """Bring the database to the present schema."""
+    from app.migrate import upgrade
+    from app.planning import plan_missing
+
+    with parts() as context:
+        upgrade(context.database.engine)
+        planned = plan_missing(context.database)
+    say("the database is up to date" + (f"; reads of {planned:,} earlier cases are planned" if planned else ""))
+
+
+@db.command("verify")
+def db_verify(as_json: Json = False) -> None:
+    """Check the audit chain, every stored image and every release; exit status 1 if anything is wrong."""  # noqa: DOC501
+    from app.verify import verify_all
+
+    with parts() as context, context.database.read() as session:
+        report = verify_all(session, context)
+    lines = [f"{report['n_events']:,} audit events, {report['n_images']:,} images, {report['n_releases']:,} releases"]
+    emit(report, as_json, "\n".join([*lines, *report["faults"]] if report["faults"] else [*lines, "all intact"]))
+    if report["faults"]:
+        raise SystemExit(1)
+
+
+@db.command("backup")
+def db_backup(out: Annotated[Path, typer.Argument(help="Folder to make; keep it secret, it holds the key.")]) -> None:
+    """Copy database, images, releases and evaluations while the service runs."""
+    from app.backup import backup
+
+    with parts() as context:
+        written = backup(context, out)
+    say(f"{written['n_files']:,} files, {written['n_bytes'] / 1e6:,.1f} MB in {out}")
+
+
+@db.command("restore")
+def db_restore(source: Annotated[Path, typer.Argument(help="Folder that `db backup` made.")]) -> None:
+    """Bring a backup back into a new, empty HOME (and an empty PostgreSQL database); then `db verify`."""
+    from app.backup import restore
+    from app.settings import Settings
+
+    settings = Settings()
+    n_files = restore(source, settings.home, settings.images_folder, settings.sqlalchemy_url)
+    say(f"{n_files:,} files restored; now run `secondread db verify`")
