@@ -5,7 +5,7 @@ VENV := .venv
 # cpu or gpu: which ONNX Runtime
 RUNTIME ?= cpu
 # two processes, one thread of linear algebra each: more threads than cores only wait for each other
-PYTEST = OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q -n 2 --dist loadfile
+PYTEST = OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help

@@ -1,6 +1,7 @@
 """Logs and Prometheus metrics: identifiers and numbers only, never names, notes or pictures."""
 
 import logging
+import threading
 import time
 from typing import Any
 
@@ -15,6 +16,9 @@ ESTIMATES = Gauge("secondread_estimate", "Latest label-histogram metrics.", ["me
 READS = Gauge("secondread_read_requests", "Requests for reads by state, when last asked.", ["state"])
 WAITING = Gauge("secondread_predictions_waiting", "Predictions that wait for the network, or run.")
 JOBS = Gauge("secondread_jobs", "Jobs by state, as the worker last saw them.", ["state"])
+_COUNT_SECONDS = 10.0
+_counted_at = -_COUNT_SECONDS
+_counting = threading.Lock()
 _log = structlog.get_logger("secondread")
 
 
@@ -42,6 +46,16 @@ def publish_metrics(metrics: dict[str, dict[str, Any]]) -> None:
     for name, estimate in metrics.items():
         if estimate["value"] is not None:
             ESTIMATES.labels(name).set(estimate["value"])
+
+
+def counts_are_old() -> bool:
+    """Whether rows should be counted again: at most every few seconds, whoever asks how often."""
+    global _counted_at
+    with _counting:
+        old = time.monotonic() - _counted_at > _COUNT_SECONDS
+        if old:
+            _counted_at = time.monotonic()
+        return old
 
 
 def exposition() -> bytes:

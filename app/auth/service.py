@@ -152,15 +152,33 @@ class SignIn:
 _REFUSED = "wrong name or password, a password that was used before, or too many tries: then wait a minute"
 
 
-def sign_in(session: Session, secret: bytes, name: str, password: str) -> SignIn:
+def verified_hash(session: Session, name: str, password: str) -> str | None:
+    """The stored hash that a password belongs to, None for a wrong one.
+
+    Hashing takes a while: it is done while reading, before the transaction that writes begins. An unknown name takes
+    as long as a known one.
+    """
+    account = _account(session, name.strip())
+    stored = None if account is None else account.password_hash
+    session.rollback()
+    return stored if verify_password(stored, password) else None
+
+
+def sign_in(session: Session, secret: bytes, name: str, password: str, verified: str | None) -> SignIn:
     """Begin a browser session by a local password, or by a one-time password, which is used up.
 
     After five wrong tries in a row an account is locked for a minute. The caller must commit in either case, because
     tries are counted.
+
+    Args:
+        session: writing session.
+        secret: of the audit chain.
+        name: as it was typed.
+        password: as it was typed.
+        verified: by ``verified_hash``.
     """
     account = _account(session, name.strip())
     if account is None or account.disabled_at is not None:
-        verify_password(None, password)
         return SignIn(None, _REFUSED)
     session.refresh(account, with_for_update=True)
     time = now()
@@ -169,7 +187,7 @@ def sign_in(session: Session, secret: bytes, name: str, password: str) -> SignIn
     one_time = account.one_time_sha256
     if one_time is not None and hmac.compare_digest(one_time, _sha256(password.strip().lower())):
         account.one_time_sha256 = None
-    elif not verify_password(account.password_hash, password):
+    elif verified is None or verified != account.password_hash:
         account.failed_sign_ins += 1
         if account.failed_sign_ins >= MAX_FAILURES:
             account.failed_sign_ins, account.locked_until = 0, time + LOCKED_FOR

@@ -59,7 +59,6 @@ def login_form(request: Request, context: Parts) -> Response:
 def login(
     request: Request,
     context: Parts,
-    session: Writer,
     name: Annotated[str, Form(max_length=100)] = "",
     password: Annotated[str, Form(max_length=300)] = "",
 ) -> Response:
@@ -71,7 +70,10 @@ def login(
     refuse_cross_site(request)
     if "\x00" in name:
         raise Invalid("the name is not acceptable")
-    found = auth.sign_in(session, context.secret, name, password)
+    with context.database.read() as session:
+        verified = auth.verified_hash(session, name, password)
+    with context.database.write() as session:
+        found = auth.sign_in(session, context.secret, name, password, verified)
     if found.token is None:
         sign_on = context.settings.oidc_issuer is not None
         return _page(request, "login.html", None, 401, problem=Unauthenticated(found.refused), sign_on=sign_on)

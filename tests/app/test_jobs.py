@@ -95,12 +95,16 @@ def test_bulk_predictions_equal_those_of_an_upload(service: Service) -> None:
 
 def test_a_candidate_that_the_gate_refused_is_not_promoted(service: Service) -> None:
     plan = service.context.settings.home / "plan.json"
-    plan.write_text('{"min_labelled_cases": 5, "min_patients": 3, "max_increase": 0}')
+    plan.write_text(
+        '{"min_labelled_cases": 5, "min_patients": 3, "max_increase": 0, "max_mean_log_concentration_change": 9}'
+    )
     service.context.settings.change_plan = plan
     collect_reads(service, 40)
     asked = service.post("admin", "/v1/recalibrations", json={}).json()
     jobs.work_off(service.context)
-    report = job(service, asked["id"])["result"]
+    done = job(service, asked["id"])
+    assert done["state"] == "succeeded", done["error"]
+    report = done["result"]
     assert not report["gate"]["passed"]
     body = {"release": report["release"], "reason": "all the same"}
     refused = service.call("admin", "PUT", "/v1/aliases/champion", json=body, headers={"If-Match": '"1"'})

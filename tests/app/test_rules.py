@@ -1,0 +1,147 @@
+"""Pure rules: triage, the coin, capacity, adjudication, the change plan, drift."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.evaluations.columns import Columns
+from app.evaluations.drift import drift_of
+from app.planning import coin
+from app.releases.change_plan import ChangePlan
+from app.triage import Rule, another_annotator, capacity_threshold, plan, triage
+from ml.distributions import DirichletCpe, PointCpe
+
+RULE = Rule("disagreement", 0.2, 0.1, 0.02, 0.9, 5)
+SURE = DirichletCpe(np.array([[0.98, 0.01, 0.01]]), np.array([2.0]))
+UNSURE = DirichletCpe(np.array([[0.4, 0.35, 0.25]]), np.array([2.0]))
+
+
+def test_a_case_is_selected_above_the_threshold_and_the_reason_says_so() -> None:
+    assert triage(SURE, RULE).decision == "single_read"
+    found = triage(UNSURE, RULE)
+    assert (found.decision, found.reason) == ("second_read", "disagreement above 0.20")
+    assert triage(PointCpe(UNSURE.class_probs), RULE).reason.endswith("(not calibrated)")
+    by_gain = replace(RULE, score="expected_gain", threshold=0.001)
+    assert triage(UNSURE, by_gain).reason == "expected gain above 0.0010"
+    assert triage(UNSURE, replace(RULE, threshold=math.inf)).decision == "single_read"
+
+
+def test_unfamiliar_cells_are_always_read_and_near_duplicates_not_twice() -> None:
+    assert triage(SURE, RULE, out_of_distribution=True).decision == "second_read"
+    assert triage(UNSURE, RULE, near_duplicate=True).decision == "single_read"
+    assert triage(UNSURE, RULE, near_duplicate=True, out_of_distribution=True).decision == "second_read"
+
+
+@given(
+    st.floats(0, 1, exclude_max=True), st.lists(st.tuples(st.booleans(), st.floats(0.01, 1)), min_size=1, max_size=6)
+)
+def test_whatever_the_looks_the_case_is_read_twice_if_u_is_below_the_largest_pi(
+    u: float, looks: list[tuple[bool, float]]
+) -> None:
+    pi, arms = 0.0, []
+    for selected, rate in looks:
+        found = plan(u, selected, rate, pi)
+        assert found.pi >= pi
+        pi = found.pi
+        arms.append(found.arm)
+    assert pi == max(1.0 if selected else rate for selected, rate in looks)
+    assert (arms[-1] is not None) == (u < pi)
+    asked = [arm is not None for arm in arms]
+    assert asked == sorted(asked)  # never unplanned again
+
+
+def test_the_coin_is_fair_keyed_and_repeatable() -> None:
+    coins = np.array([coin(b"key", str(i)) for i in range(4000)])
+    assert abs(coins.mean() - 0.5) < 0.02
+    assert ((coins >= 0) & (coins < 1)).all()
+    assert coin(b"key", "a") == coin(b"key", "a") != coin(b"other", "a")
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0.12, 0.95))
+def test_capacity_is_met_on_average(seed: int, share: float) -> None:
+    scores = np.random.default_rng(seed).random(2000)
+    threshold = capacity_threshold(scores, share * 200, 10.0, 0.1)
+    selected = (scores > threshold).mean()
+    assert selected + 0.1 * (1 - selected) == pytest.approx(share, abs=0.01)
+
+
+def test_capacity_without_earlier_cases_or_below_the_audit_selects_nobody() -> None:
+    assert capacity_threshold(np.zeros(0), 10, 1, 0.1) == math.inf
+    assert capacity_threshold(np.random.default_rng(0).random(100), 5, 1, 0.1) == math.inf
+    assert capacity_threshold(np.full(100, 0.3), 200, 1, 0.1) == 0.0
+
+
+def test_an_adjudication_is_asked_while_the_labels_leave_it_open() -> None:
+    split = UNSURE.posterior(np.array([[1, 1, 0]]))
+    assert another_annotator(split, 2, RULE)
+    assert not another_annotator(split, 1, RULE)
+    assert not another_annotator(split, 5, RULE)
+    assert not another_annotator(split, 2, replace(RULE, adjudicate_below=None))
+    assert not another_annotator(SURE.posterior(np.array([[2, 0, 0]])), 2, RULE)
+    assert not another_annotator(PointCpe(UNSURE.class_probs), 2, RULE)
+
+
+def test_the_change_plan_bounds_what_moves(tmp_path: Path) -> None:
+    strict = ChangePlan(max_mean_probability_change=0.1, max_mean_log_concentration_change=0.5)
+    other = DirichletCpe(np.array([[0.5, 0.25, 0.25]]), np.array([4.0]))
+    moved, broken = strict.violations(SURE, other)
+    assert moved == {"mean_probability_change": pytest.approx(0.48), "mean_log_concentration_change": 2.0}
+    assert len(broken) == 2
+    assert strict.violations(SURE, SURE)[1] == []
+    assert strict.violations(PointCpe(SURE.class_probs), SURE)[0]["mean_log_concentration_change"] is None
+    assert strict.sha256() != ChangePlan().sha256()
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(strict.to_dict()))
+    assert ChangePlan.read(path) == strict
+    for wrong in ("{", '{"surprise": 1}', '{"max_increase": -1}', '{"max_increase": "x"}'):
+        path.write_text(wrong)
+        with pytest.raises(ValueError, match=r"plan\.json"):
+            ChangePlan.read(path)
+    with pytest.raises(ValueError, match="change plan"):
+        ChangePlan.read(tmp_path / "missing.json")
+
+
+REFERENCE: dict[str, Any] = {
+    "stain_mean": [0.2, 0.3, 0.1],
+    "stain_sd": [0.05, 0.05, 0.05],
+    "label_share": [0.5, 0.5],
+    "n_labels": 500,
+}
+
+
+def cases(n: int, seed: int, **changed: Any) -> Columns:
+    rng = np.random.default_rng(seed)
+    site = np.empty(n, dtype=object)
+    site[:] = "north"
+    counts = np.eye(2, dtype=np.int64)[rng.integers(0, 2, n)]
+    stain = rng.normal([0.2, 0.3, 0.1], 0.05, (n, 3))
+    columns = replace(Columns.empty(["a", "b"], n), site=site, label_counts=counts, stain=stain)
+    return replace(columns, **changed)
+
+
+def test_familiar_data_raise_no_alarm() -> None:
+    assert [row["warnings"] for row in drift_of(cases(200, 0), REFERENCE)] == [[], []]
+    assert drift_of(cases(5, 0), REFERENCE) == []
+    assert drift_of(cases(50, 0), None) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"stain": np.full((100, 3), 0.5)}, "the stain"),
+        ({"out_of_distribution": np.arange(100) < 10}, "unlike the training cells"),
+        ({"label_counts": np.tile([[1, 0]], (100, 1))}, "mix of labels"),
+    ],
+)
+def test_each_kind_of_drift_is_named_with_its_site(changed: dict[str, Any], words: str) -> None:
+    everywhere, north = drift_of(cases(100, 1, **changed), REFERENCE)
+    assert (everywhere["site"], north["site"]) == (None, "north")
+    assert any(words in text for text in everywhere["warnings"])
+    assert any(words in text and "north" in text for text in north["warnings"])

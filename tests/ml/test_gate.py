@@ -1,0 +1,47 @@
+"""The paired change of proper scores: equal to the difference of the metrics, sharper than their errors suggest."""
+
+import numpy as np
+import pytest
+
+from ml.gate import paired_change
+from ml.metrics import evaluate
+
+
+def problem(n: int = 300) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(0)
+    truth = rng.dirichlet(np.ones(3), n)
+    counts = np.array([rng.multinomial(k, p) for k, p in zip(rng.integers(0, 4, n), truth, strict=True)])
+    worse = 0.5 * truth + 0.5 * rng.dirichlet(np.ones(3), n)
+    return counts, truth, worse, rng.uniform(0.5, 2, n), np.repeat(np.arange(n // 3), 3)
+
+
+def gini(probs: np.ndarray) -> np.ndarray:
+    return np.asarray(1 - np.square(probs).sum(axis=1))
+
+
+def test_it_is_the_difference_of_the_metrics() -> None:
+    counts, truth, worse, weight, cluster = problem()
+    change = paired_change(
+        counts, (worse, gini(worse)), (truth, gini(truth)), weights=weight, weights2=weight, cluster=cluster
+    )
+    documents = [
+        evaluate(counts, probs, gini(probs), weights=weight, weights2=weight, cluster=cluster)["metrics"]
+        for probs in (worse, truth)
+    ]
+    for name, estimate in (("L", change.loss), ("L_D", change.disagreement_loss)):
+        assert estimate.value == pytest.approx(documents[1][name]["value"] - documents[0][name]["value"], abs=1e-12)
+    assert change.loss.se is not None
+    assert change.loss.se < documents[0]["L"]["se"]
+    assert change.loss.high is not None
+    assert change.loss.high < 0
+
+
+def test_no_change_is_exactly_nothing() -> None:
+    counts, truth, _, _, cluster = problem()
+    change = paired_change(counts, (truth, gini(truth)), (truth, gini(truth)), cluster=cluster)
+    assert (change.loss.value, change.loss.high, change.upper()) == (0.0, 0.0, 0.0)
+
+
+def test_what_cannot_be_told_is_infinite() -> None:
+    counts, probs = np.array([[1, 0], [0, 1]]), np.full((2, 2), 0.5)
+    assert paired_change(counts, (probs, gini(probs)), (probs, gini(probs))).upper() == np.inf

@@ -1,0 +1,74 @@
+"""Weights that undo selection and non-response: laws, and a case computed by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ml.selection import quintiles, selection_weights
+
+
+def test_by_hand() -> None:
+    """Ten cases, two selected, of the eight others two planned twice at ε = 1/4, one of which did not answer."""
+    n_planned = np.array([2, 2, 2, 2, 1, 1, 1, 1, 1, 1])
+    n_labels = np.array([2, 2, 2, 1, 1, 1, 1, 1, 1, 0])
+    pi = np.array([1.0, 1.0] + [0.25] * 8)
+    dpe = np.full(10, 0.3)  # one quintile
+    first = selection_weights(1, n_planned, n_labels, pi, pi >= 1, dpe)
+    second = selection_weights(2, n_planned, n_labels, pi, pi >= 1, dpe)
+    np.testing.assert_allclose(first.weight, [1, 1] + [8 / 7] * 7 + [0])
+    np.testing.assert_allclose(second.weight, [1, 1, 4 * 2, 0] + [0] * 6)
+    assert first.non_response == pytest.approx(0.1)
+    assert second.non_response == pytest.approx(0.25)
+    assert "25.0%" in second.warnings()[0]
+    assert [(c.selected, c.planned, c.answered) for c in second.cells] == [(True, 2, 2), (False, 2, 1)]
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0.05, 0.9))
+def test_weights_stand_for_all_planned_cases_of_a_cell(seed: int, epsilon: float) -> None:
+    rng = np.random.default_rng(seed)
+    n = 80
+    selected = rng.random(n) < 0.3
+    pi = np.where(selected, 1.0, epsilon)
+    planned = 1 + (rng.random(n) < pi)
+    labels = np.minimum(planned, rng.integers(0, 3, n))
+    found = selection_weights(2, planned, labels, pi, selected, rng.random(n))
+    assert ((found.weight > 0) <= ((planned >= 2) & (labels >= 2))).all()
+    if all(cell.answered for cell in found.cells):
+        assert (found.weight * pi).sum() == pytest.approx((planned >= 2).sum())
+
+
+def test_the_weighted_total_is_unbiased_for_any_coin() -> None:
+    """The mean over all coins of the weighted sum is the sum over all cases."""
+    rng = np.random.default_rng(0)
+    values, pi = rng.random(5), np.array([1.0, 0.5, 0.2, 0.1, 0.7])
+    mean = 0.0
+    for pattern in range(32):
+        twice = np.array([pattern >> i & 1 for i in range(5)], dtype=bool)
+        chance = float(np.prod(np.where(twice, pi, 1 - pi)))
+        planned = 1 + twice
+        weight = selection_weights(2, planned, planned, pi, pi >= 1, np.full(5, 0.5)).weight
+        mean += chance * float((weight * values).sum())
+    assert mean == pytest.approx(values.sum())
+
+
+def test_bad_input() -> None:
+    ones = np.ones(2, dtype=np.int64)
+    with pytest.raises(ValueError, match="order must be 1 or 2"):
+        selection_weights(3, ones, ones, np.ones(2), ones > 0, np.ones(2))
+    with pytest.raises(ValueError, match="probability 0"):
+        selection_weights(2, 2 * ones, 2 * ones, np.zeros(2), ones > 1, np.ones(2))
+    lost = selection_weights(2, 2 * ones, ones, np.ones(2), ones > 0, np.ones(2))
+    assert any("nobody answered" in text for text in lost.warnings())
+
+
+@given(st.lists(st.floats(0, 1), max_size=60))
+def test_quintiles_follow_the_order_and_ties_fall_together(values: list[float]) -> None:
+    array = np.array(values)
+    found = quintiles(array)
+    order = np.argsort(array, kind="stable")
+    assert (np.diff(found[order]) >= 0).all()
+    for value in set(values):
+        assert len(set(found[array == value].tolist())) == 1
+    if len(values):
+        assert 1 <= found.min() <= found.max() <= 5
