@@ -30,6 +30,8 @@ def calibration_dispersion_map(rows: list[dict[str, Any]]) -> Any:
     xs, ys = [row["DL"] for row in rows], [max(row["CL"], 0.0) for row in rows]
     margin = max(0.15 * (max(xs) - min(xs)), 0.02 * max(xs))
     left, right, top = min(xs) - margin, max(xs) + 3 * margin, max(ys) * 1.15
+    if len(rows) == 1:  # nothing to compare with: both losses from zero, on one scale
+        left, right, top = 0.0, 1.4 * max(*xs, *ys, 1e-3), 1.4 * max(*xs, *ys, 1e-3)
     levels = np.linspace(min(sums), max(sums) if max(sums) > min(sums) else 1.02 * max(sums), 4).tolist()
     lines = [{"EL": level, "DL": x, "CL": level - x} for level in levels for x in (left, right)]
     plane: dict[str, Any] = {

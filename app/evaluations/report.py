@@ -63,7 +63,7 @@ def _charts(document: dict[str, Any]) -> dict[str, Markup]:
         }
         charts["map"] = _svg(calibration_dispersion_map([row]))
     if document["triage_curve"]:
-        rows = [{"score": "disagreement probability", **row} for row in document["triage_curve"]]
+        rows = [{"score": "DPE", **row} for row in document["triage_curve"]]
         charts["triage"] = _svg(triage_chart(rows))
     return charts
 

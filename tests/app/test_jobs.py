@@ -1,5 +1,6 @@
 """Jobs, recalibration, promotion, frozen evaluations: over HTTP on both databases, the work done in this process."""
 
+import json
 from typing import Any
 from uuid import UUID
 
@@ -95,9 +96,8 @@ def test_bulk_predictions_equal_those_of_an_upload(service: Service) -> None:
 
 def test_a_candidate_that_the_gate_refused_is_not_promoted(service: Service) -> None:
     plan = service.context.settings.home / "plan.json"
-    plan.write_text(
-        '{"min_labelled_cases": 5, "min_patients": 3, "max_increase": 0, "max_mean_log_concentration_change": 9}'
-    )
+    bounds = {"min_labelled_cases": 5, "min_patients": 3, "max_mean_log_concentration_change": 9}
+    plan.write_text(json.dumps(bounds | {"max_increase": 0}))
     service.context.settings.change_plan = plan
     collect_reads(service, 40)
     asked = service.post("admin", "/v1/recalibrations", json={}).json()
