@@ -1,12 +1,13 @@
 """The worker process: does the jobs that requests have asked for, with DBOS as the durable engine behind them.
 
-Every attempt at a job is a DBOS workflow, named by job and attempt. What a crash interrupted is taken up when the
+Every attempt at a job is a DBOS workflow of its own. What a crash interrupted is taken up when the
 worker starts again, or by another worker once the job's process has been silent for a minute. On SQLite there is
 one worker, which ``secondread serve`` starts; on PostgreSQL there may be many.
 """
 
 import os
 import signal
+import socket
 import threading
 import uuid
 from datetime import timedelta
@@ -15,6 +16,7 @@ from types import FrameType
 
 import structlog
 from dbos import DBOS, DBOSConfig, SetWorkflowID
+from dbos import error as dbos_errors
 from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -58,6 +60,8 @@ def _config(context: Context) -> DBOSConfig:
         name="secondread",
         system_database_url=database,
         application_version=version("secondread"),
+        # many workers on PostgreSQL: each resumes its own; what a dead one left is begun anew after a minute's silence
+        executor_id="worker" if database.startswith("sqlite") else f"{socket.gethostname()}-{os.getpid()}",
         log_level="WARNING",
     )
 
@@ -88,8 +92,12 @@ def _begin_waiting(context: Context) -> None:
     for job_id in waiting:
         with context.database.read() as session:
             attempts = jobs.job_by_id(session, job_id).attempts
-        with SetWorkflowID(f"{job_id}-{attempts + 1}"):
-            DBOS.start_workflow(_job, str(job_id)).get_result()
+        try:
+            # a name of its own for each try: a try that found the job taken must not stand for the next one
+            with SetWorkflowID(f"{job_id}-{attempts + 1}-{uuid.uuid4().hex[:8]}"):
+                DBOS.start_workflow(_job, str(job_id)).get_result()
+        except (dbos_errors.DBOSException, dbos_errors.DBOSBaseException) as exc:
+            _log.warning("the job's engine failed; it is tried again", job=str(job_id), error=type(exc).__name__)
 
 
 def _schedule(context: Context) -> None:

@@ -1,20 +1,19 @@
-"""Importing from the command line: the same job, done in this process with a progress bar."""
+"""Importing from the command line: the same job, done in this process."""
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import Progress
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from app import jobs
 from app.auth.principal import Principal
 from app.context import Context
 from app.imports.archive import open_archive, pack_folder
 from app.imports.work import archive_of, import_cases
+from app.jobs_here import do_here
 from app.tables import Account, ImportRow, Job
 
 _SHOWN_FAILURES = 20
@@ -52,28 +51,19 @@ def import_local(context: Context, source: Path, account: str, say: Callable[[st
         shutil.copyfile(source, packed)
     with open_archive(packed) as archive:
         total = len(archive.rows)
-    with context.database.write() as session:
+
+    def ask(session: Session) -> Job:
         job = jobs.submit(session, context, "import", {"source": source.name}, principal)
         packed.replace(archive_of(context.settings.home, job.id))
-        jobs.begin_at_once(job)
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(f"importing {total:,} cases", total=1.0)
-        running = jobs.RunningJob(context, job.id, 1, job.parameters)
-        jobs.perform(replace(running, observer=lambda done: progress.update(task, completed=done)), import_cases)
-    return _outcome(context, job)
+        return job
+
+    job, result = do_here(context, ask, import_cases, f"importing {total:,} cases")
+    return {"import": str(job.id), **result, "failures": _failures(context, job)}
 
 
-def _outcome(context: Context, job: Job) -> dict[str, Any]:
-    """Counts and failures of an import that has ended.
-
-    Raises:
-        ValueError: it failed as a whole.
-    """
+def _failures(context: Context, job: Job) -> list[dict[str, Any]]:
+    """The first rows that failed."""
     with context.database.read() as session:
-        done = session.get_one(Job, job.id)
-        if done.state != "succeeded" or done.result is None:
-            raise ValueError(f"the import {done.state}: {done.error}")
         failed = select(ImportRow).where(ImportRow.job_id == job.id, ImportRow.status == "failed")
         rows = session.execute(failed.order_by(ImportRow.row).limit(_SHOWN_FAILURES)).scalars()
-        failures = [{"row": r.row, "external_id": r.external_id, "detail": r.detail} for r in rows]
-        return {"import": str(job.id), **done.result, "failures": failures}
+        return [{"row": r.row, "external_id": r.external_id, "detail": r.detail} for r in rows]
