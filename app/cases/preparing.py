@@ -18,6 +18,7 @@ from app.context import Context
 from app.errors import BrokenImage, OtherImage, TooLarge, UnsupportedImage
 from app.inference import Served
 from app.planning import coin, look
+from app.policies.queries import current_rule
 from app.tables import Case, CasePrediction, NetworkOutput
 from ml.image_statistics import difference_hash, optical_density
 from ml.predictor import Prediction
@@ -125,4 +126,4 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
     look(session, case, prediction)
     details = {"image_sha256": case.image_sha256, "release": str(prediction.release_id)}
     audit.record(session, context.secret, actor=principal.name, action="case.add", object_id=case.id, details=details)
-    return 201, case_out(session, case, prediction)
+    return 201, case_out(session, case, prediction, 0, current_rule(session))

@@ -49,7 +49,8 @@ def list_cases(session: Session, chosen: queries.CaseFilter, cursor: str | None,
     rows = queries.page_of_cases(session, chosen, after=after, limit=limit + 1)
     ids = [case.id for case in rows[:limit]]
     totals, predictions = queries.label_totals(session, ids), queries.predictions_of(session, ids)
-    items = [case_out(session, case, predictions.get(case.id), totals.get(case.id, 0)) for case in rows[:limit]]
+    rule = current_rule(session)
+    items = [case_out(session, case, predictions.get(case.id), totals.get(case.id, 0), rule) for case in rows[:limit]]
     return CasesOut(items=items, next_cursor=encode_cursor(rows[limit - 1].id) if len(rows) > limit else None)
 
 
@@ -59,10 +60,10 @@ def worklist(session: Session, cursor: str | None, limit: int) -> WorklistOut:
     rows = queries.page_by_need(session, after=after, limit=limit + 1)
     ids = [case.id for case in rows[:limit]]
     totals, predictions = queries.label_totals(session, ids), queries.predictions_of(session, ids)
-    requests = queries.requests_of(session, ids)
+    requests, rule = queries.requests_of(session, ids), current_rule(session)
     items = [
         WorkOut(
-            case=case_out(session, case, predictions.get(case.id), totals.get(case.id, 0)),
+            case=case_out(session, case, predictions.get(case.id), totals.get(case.id, 0), rule),
             need=case.need + (1.0 if case.need < 0 else 0.0),
             near_duplicate=case.need < 0,
             requests=[request_out(*row) for row in requests.get(case.id, [])],

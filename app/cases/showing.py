@@ -56,11 +56,9 @@ def stored_prediction_out(session: Session, case: Case, prediction: CasePredicti
     )
 
 
-def case_out(session: Session, case: Case, prediction: CasePrediction | None, n_labels: int | None = None) -> CaseOut:
-    """A case as the API shows it."""
-    if n_labels is None:
-        n_labels = len(queries.labels_of_case(session, case.id))
-    shown = None if prediction is None else stored_prediction_out(session, case, prediction, current_rule(session))
+def case_out(session: Session, case: Case, prediction: CasePrediction | None, n_labels: int, rule: Rule) -> CaseOut:
+    """A case as the API shows it, judged by a rule."""
+    shown = None if prediction is None else stored_prediction_out(session, case, prediction, rule)
     return CaseOut(
         id=str(case.id),
         external_id=case.external_id,
@@ -84,4 +82,6 @@ def show_case(session: Session, case_id: uuid.UUID) -> CaseOut:
         NotFound: there is no such case.
     """
     case = queries.case_by_id(session, case_id)
-    return case_out(session, case, queries.predictions_of(session, [case_id]).get(case_id))
+    prediction = queries.predictions_of(session, [case_id]).get(case_id)
+    n_labels = len(queries.labels_of_case(session, case_id))
+    return case_out(session, case, prediction, n_labels, current_rule(session))
