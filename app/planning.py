@@ -5,8 +5,7 @@ import hmac
 import math
 import secrets
 import uuid
-from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from sqlalchemy import exists, func, select
 from sqlalchemy.orm import Session
@@ -21,6 +20,8 @@ from ml.image_statistics import hash_distance
 _SHUFFLE_RANGE = 2**31 - 1
 # featureless images share the hash 0 and say nothing about likeness
 _NO_HASH = 0
+# cases planned in one transaction
+_BATCH = 500
 
 
 def coin(secret: bytes, external_id: str) -> float:
@@ -99,14 +100,12 @@ def _ask(session: Session, case: Case, policy: PolicyRow, release_id: uuid.UUID,
     refresh_waiting(session, case)
 
 
-def new_request(
-    session: Session, case: Case, policy: PolicyRow, release_id: uuid.UUID | None, arm: str, at: datetime | None = None
-) -> ReadRequest:
+def new_request(session: Session, case: Case, policy: PolicyRow, release_id: uuid.UUID | None, arm: str) -> ReadRequest:
     """A request that nobody has taken yet; its place among those due on the same day is drawn by lot."""
     last = session.execute(
         select(func.coalesce(func.max(ReadRequest.ordinal), 0)).where(ReadRequest.case_id == case.id)
     ).scalar_one()
-    due = (at or now()) + timedelta(days=policy.due_days)
+    due = now() + timedelta(days=policy.due_days)
     return ReadRequest(
         case_id=case.id,
         ordinal=last + 1,
@@ -123,13 +122,11 @@ def new_request(
     )
 
 
-def plan_missing(database: Database, observer: Callable[[int], None] = lambda _: None, batch: int = 500) -> int:
+def plan_missing(database: Database) -> int:
     """Plan the reads of cases that came before there were plans; doing it again finds none.
 
     Args:
         database: to write to.
-        observer: told how many are done.
-        batch: cases a transaction.
 
     Returns:
         Number of cases planned.
@@ -137,13 +134,12 @@ def plan_missing(database: Database, observer: Callable[[int], None] = lambda _:
     done = 0
     while True:
         with database.write() as session:
-            rows = cases_without_plan(session, batch)
+            rows = cases_without_plan(session, _BATCH)
             for case, prediction in rows:
                 look(session, case, prediction)
         if not rows:
             return done
         done += len(rows)
-        observer(done)
 
 
 def refresh_waiting(session: Session, case: Case) -> None:

@@ -28,7 +28,6 @@ from app.cases.preparing import prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context
 from app.evaluations.cohort import Question
-from app.evaluations.queries import read_columns
 from app.evaluations.service import metrics
 from app.main import build_context
 from app.migrate import upgrade
@@ -122,7 +121,7 @@ class Bench:
         with self.context.database.read() as session:
             session.execute(text("SET LOCAL statement_timeout = 0"))
             started = time.perf_counter()
-            metrics(session, self.release.id, Question(partition="all", weighting="none"), None, read_columns)
+            metrics(session, self.release.id, Question(partition="all", weighting="none"), None)
             return time.perf_counter() - started
 
 

@@ -24,11 +24,6 @@ class Change:
     loss: Estimate
     disagreement_loss: Estimate
 
-    def upper(self) -> float:
-        """The larger of the two 95 % upper ends; infinite where one cannot be told."""
-        ends = [self.loss.high, self.disagreement_loss.high]
-        return max(np.inf if end is None or not np.isfinite(end) else float(end) for end in ends)
-
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values."""
         return {"L": self.loss.to_dict(), "L_D": self.disagreement_loss.to_dict()}

@@ -16,7 +16,6 @@ from app.cases.preparing import prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context
 from app.evaluations.cohort import Question
-from app.evaluations.queries import read_columns
 from app.evaluations.service import metrics
 from app.main import build_context
 from app.migrate import upgrade
@@ -70,8 +69,8 @@ def test_recalibration_restores_the_calibration_of_disagreement(tmp_path: Path) 
     change = now()
     store(context, principal, BEFORE, AFTER, rng, drifted=True)
     with context.database.read() as session:
-        then = metrics(session, None, Question(until=change), None, read_columns)
-        drifted = metrics(session, None, Question(since=change), None, read_columns)
+        then = metrics(session, None, Question(until=change), None)
+        drifted = metrics(session, None, Question(since=change), None)
     assert not any("stain" in text for text in then.warnings)
     assert any("stain" in text for text in drifted.warnings)
     with context.database.write() as session:

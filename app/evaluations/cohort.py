@@ -1,6 +1,6 @@
 """Who is evaluated and with which weights: pure functions of the columns, used live, in reports and in simulations."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
@@ -68,6 +68,13 @@ class Cohort:
     def weight2(self) -> FloatArray | None:
         """Order-2 weights (N,), None unweighted."""
         return None if self.second is None else self.second.weight
+
+    def take(self, rows: npt.NDArray[np.bool_]) -> "Cohort":
+        """Some of the cases, with the weights that they have among all."""
+        first, second = (
+            None if one is None else replace(one, weight=one.weight[rows]) for one in (self.first, self.second)
+        )
+        return replace(self, columns=self.columns.take(rows), first=first, second=second)
 
 
 def in_question(columns: Columns, question: Question) -> npt.NDArray[np.bool_]:

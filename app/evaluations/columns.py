@@ -1,17 +1,13 @@
-"""What is evaluated, as columns: one row a case, NumPy arrays that can be kept on disk and mapped."""
+"""What is evaluated, as columns: NumPy arrays with one row a case."""
 
 import uuid
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray
-from ml.run_folder import read_json, write_json
-
-_SITE_LENGTH = 200
 
 
 @dataclass(frozen=True)
@@ -94,23 +90,3 @@ class Columns:
     def ids(self) -> list[uuid.UUID]:
         """Identifiers of the cases."""
         return [uuid.UUID(bytes=row.tobytes()) for row in self.case_id]
-
-    def write(self, folder: Path, extra: dict[str, Any]) -> None:
-        """Write each column as .npy, and what belongs to them as JSON, last."""
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, column in self.arrays().items():
-            stored = column.astype(f"U{_longest(column)}") if column.dtype == object else column
-            np.save(folder / f"{name}.npy", stored, allow_pickle=False)
-        write_json(folder / "columns.json", extra | {"classes": self.classes})
-
-    @classmethod
-    def read(cls, folder: Path) -> tuple["Columns", dict[str, Any]]:
-        """Map columns that were written, without loading them."""
-        extra = read_json(folder / "columns.json")
-        names = [item.name for item in fields(cls) if item.name != "classes"]
-        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in names}
-        return cls(extra["classes"], **arrays), extra
-
-
-def _longest(texts: npt.NDArray[Any]) -> int:
-    return min(max((len(text) for text in texts), default=1) or 1, _SITE_LENGTH)

@@ -13,7 +13,6 @@ from app.database import Reader, Writer
 from app.errors import Conflict, KeyMissing, NotFound, responses
 from app.evaluations import frozen, service
 from app.evaluations.cohort import Question
-from app.evaluations.queries import read_columns
 from app.evaluations.schemas import EvaluationIn, EvaluationOut, EvaluationsOut, MetricsOut
 from app.idempotency import once, request_digest, required_key
 from app.schemas import Line, Moment
@@ -47,7 +46,7 @@ def get_metrics(
     group_by: Annotated[Literal["site", "month"] | None, Query(description="Headline metrics of each group.")] = None,
 ) -> MetricsOut:
     """Metrics recomputed now: prior predictions against blind planned labels, clustered by patient."""
-    return service.metrics(session, release, question, group_by, read_columns)
+    return service.metrics(session, release, question, group_by)
 
 
 @router.get("/v1/agreement", responses=responses())

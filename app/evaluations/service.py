@@ -1,7 +1,6 @@
 """Metrics and agreement over collected labels, computed anew at each call."""
 
 import uuid
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +20,6 @@ from app.evaluations.cohort import (
     selection_report,
     triage_curve,
 )
-from app.evaluations.columns import Columns
 from app.evaluations.drift import drift_of
 from app.evaluations.queries import read_columns
 from app.evaluations.schemas import GroupOut, MetricsOut
@@ -33,8 +31,6 @@ from ml.agreement_tables import agreement_document
 from ml.tables import check_labels
 
 GroupBy = Literal["site", "month"]
-#: How columns of a release are read: from the database, or from a snapshot brought up to date.
-ReadColumns = Callable[[Session, uuid.UUID, list[str]], Columns]
 _DEPENDENT = 0.001
 
 
@@ -49,12 +45,10 @@ def release_or_champion(session: Session, release_id: uuid.UUID | None) -> tuple
     return release_id, class_codes(existing_release(session, release_id))
 
 
-def cohort_for(
-    session: Session, release_id: uuid.UUID | None, question: Question, read: ReadColumns = read_columns
-) -> tuple[uuid.UUID, Cohort]:
+def cohort_for(session: Session, release_id: uuid.UUID | None, question: Question) -> tuple[uuid.UUID, Cohort]:
     """Cohort of a release, the champion where none is named."""
     release_id, classes = release_or_champion(session, release_id)
-    return release_id, cohort_of(read(session, release_id, classes), question, now().timestamp())
+    return release_id, cohort_of(read_columns(session, release_id, classes), question, now().timestamp())
 
 
 def collected_tables(session: Session, question: Question) -> CohortTables:
@@ -108,24 +102,14 @@ def _groups(cohort: Cohort, group_by: GroupBy) -> list[dict[str, Any]]:
         names = np.array([f"{datetime.fromtimestamp(t, UTC):%Y-%m}" for t in data.created_at])
     found = []
     for name in sorted(set(names.tolist())):
-        rows = names == name
-        part = Cohort(data.take(rows), _rows(cohort.first, rows), _rows(cohort.second, rows), 0, 0.0)
-        document = evaluate_cohort(part)
+        document = evaluate_cohort(cohort.take(names == name))
         found.append({"group": name, "n_cases": document["n_cases"], "metrics": document["metrics"]})
     return found
 
 
-def _rows(weights: Any, rows: Any) -> Any:
-    from dataclasses import replace
-
-    return None if weights is None else replace(weights, weight=weights.weight[rows])
-
-
-def metrics(
-    session: Session, release_id: uuid.UUID | None, question: Question, group_by: GroupBy | None, read: ReadColumns
-) -> MetricsOut:
+def metrics(session: Session, release_id: uuid.UUID | None, question: Question, group_by: GroupBy | None) -> MetricsOut:
     """Every metric of prior predictions against blind planned labels, clustered by patient."""
-    release_id, cohort = cohort_for(session, release_id, question, read)
+    release_id, cohort = cohort_for(session, release_id, question)
     reference = existing_release(session, release_id).card.get("reference")
     document = metrics_document(cohort, group_by, reference)
     observability.publish_metrics(document["metrics"])

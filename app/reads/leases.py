@@ -50,7 +50,7 @@ def take(session: Session, request: ReadRequest, annotator_id: uuid.UUID) -> Rea
     return read
 
 
-def _held(session: Session, principal: Principal, read_id: uuid.UUID) -> tuple[Read, ReadRequest]:
+def held(session: Session, principal: Principal, read_id: uuid.UUID) -> tuple[Read, ReadRequest]:
     """A lease that the caller still holds, with its request.
 
     Raises:
@@ -71,7 +71,7 @@ def _held(session: Session, principal: Principal, read_id: uuid.UUID) -> tuple[R
 
 def heartbeat(session: Session, principal: Principal, read_id: uuid.UUID) -> ReadOut:
     """Extend a lease from now on."""
-    read, request = _held(session, principal, read_id)
+    read, request = held(session, principal, read_id)
     read.expires_at = now() + timedelta(seconds=current_policy(session).lease_seconds)
     request.lease_expires_at = read.expires_at
     session.flush()
@@ -80,7 +80,7 @@ def heartbeat(session: Session, principal: Principal, read_id: uuid.UUID) -> Rea
 
 def release(session: Session, principal: Principal, read_id: uuid.UUID) -> None:
     """Give a lease back; the case may come to this annotator again."""
-    read, request = _held(session, principal, read_id)
+    read, request = held(session, principal, read_id)
     read.state, read.ended_at = "released", now()
     request.state, request.lease_expires_at = "open", None
 
@@ -89,7 +89,7 @@ def decline(
     session: Session, context: Context, principal: Principal, read_id: uuid.UUID, body: DeclineIn
 ) -> tuple[int, ReadOut]:
     """Decline a read: a record, never a label. ``cannot_tell`` closes the request, else somebody else may read it."""
-    read, request = _held(session, principal, read_id)
+    read, request = held(session, principal, read_id)
     time = now()
     read.state, read.ended_at, read.decline_reason, read.note = "declined", time, body.reason, body.note
     request.lease_expires_at = None
@@ -107,11 +107,6 @@ def decline(
         details={"case": str(read.case_id), "reason": body.reason},
     )
     return 200, read_out(session, read)
-
-
-def lease_to_commit(session: Session, principal: Principal, read_id: uuid.UUID) -> tuple[Read, ReadRequest]:
-    """The lease that a label is about to end."""
-    return _held(session, principal, read_id)
 
 
 def show(session: Session, principal: Principal, read_id: uuid.UUID) -> ReadOut:

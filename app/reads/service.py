@@ -1,7 +1,7 @@
 """Submitting, revising and retracting labels."""
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
@@ -51,16 +51,16 @@ class _Author:
     Attributes:
         annotator: who.
         blind: without knowing the prediction, other labels or the reason for asking.
-        outside: named by an outside system.
         request: what the label answers; None for a label that nobody asked for.
         read: the lease that it ends.
+        round: planned or adjudication.
     """
 
     annotator: Annotator
     blind: bool
-    outside: bool
     request: ReadRequest | None
     read: Read | None
+    round: str
 
 
 def commit_read(
@@ -76,9 +76,9 @@ def commit_read(
         LeaseLost: the read ended, or somebody else has it.
         Invalid: an unknown class.
     """
-    read, request = leases.lease_to_commit(session, principal, read_id)
+    read, request = leases.held(session, principal, read_id)
     case = cases.case_by_id(session, read.case_id, lock=True)
-    author = _Author(own_annotator(session, principal), True, False, request, read)
+    author = _Author(own_annotator(session, principal), True, request, read, request.round)
     return _store_first(session, context, principal, case, author, body)
 
 
@@ -116,17 +116,18 @@ def _author(session: Session, principal: Principal, case: Case, body: LabelIn) -
         if found is not None and found.account_id is not None:
             raise Forbidden("this annotator reads here; its labels come from its own account only")
         annotator = found or new_annotator(session, body.annotator, None)
-        rounds = (body.round or "planned",)
-        request = queries.open_request_of_case(session, case.id, rounds) if body.blind else None
-        return _Author(annotator, body.blind, True, request, None)
+        wanted = body.round or "planned"
+        request = queries.open_request_of_case(session, case.id, (wanted,)) if body.blind else None
+        return _Author(annotator, body.blind, request, None, wanted)
     if body.annotator not in {None, principal.name} or body.blind is False or body.round is not None:
         raise Forbidden("you can only give your own labels, which are blind")
     annotator = own_annotator(session, principal)
     read = queries.lease_on_case(session, annotator.id, case.id)
     if read is not None:
         request = session.get_one(ReadRequest, read.request_id, with_for_update=True)
-        return _Author(annotator, True, False, request, read)
-    return _Author(annotator, True, False, queries.open_request_of_case(session, case.id), None)
+        return _Author(annotator, True, request, read, request.round)
+    request = queries.open_request_of_case(session, case.id)
+    return _Author(annotator, True, request, None, "adjudication" if request is None else request.round)
 
 
 def _store_first(
@@ -141,9 +142,9 @@ def _store_first(
     head = queries.chain_head(session, case.id, author.annotator.id)
     if head is not None and head.kind != "retraction":
         raise AlreadyLabelled("this annotator has labelled the case; send a revision instead")
+    if head is not None:  # the chain goes on in its round; it must not take a read that is wanted of somebody else
+        author = replace(author, request=None, round=head.round)
     exposed = head is not None and was_exposed(session, author.annotator.id, case.id)
-    asked = author.request.round if author.request is not None else None
-    outside = getattr(body, "round", None) or "planned"
     label = Label(
         case_id=case.id,
         annotator_id=author.annotator.id,
@@ -155,7 +156,7 @@ def _store_first(
         note=body.note,
         blind=author.blind and not exposed,
         post_reveal=exposed,
-        round=asked or (outside if author.outside else "adjudication"),
+        round=author.round,
         reading_seconds=None if author.read is None else (now() - author.read.created_at).total_seconds(),
         created_by=principal.account_id,
     )

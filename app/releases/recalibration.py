@@ -72,18 +72,11 @@ def gather(session: Session, releases_folder: Path, since: datetime | None = Non
     position = {case_id: row for row, case_id in enumerate(outputs.case_ids)}
     ids = cohort.columns.ids()
     known = np.array([case_id in position for case_id in ids], dtype=bool)
-    cohort = _part(cohort, known)
+    cohort = cohort.take(known)
     rows = np.array([position[case_id] for case_id in ids if case_id in position], dtype=np.intp)
     fitting = stored_outputs(session, parent.network_sha256, "calibration", since)
     judging_labels = label_rows(session, blind_labels(), cohort.columns.ids())
     return Material(parent_id, parent, fitting, fitting_labels(session), cohort, outputs.take(rows), judging_labels)
-
-
-def _part(cohort: Cohort, rows: Any) -> Cohort:
-    first, second = (
-        None if one is None else replace(one, weight=one.weight[rows]) for one in (cohort.first, cohort.second)
-    )
-    return replace(cohort, columns=cohort.columns.take(rows), first=first, second=second)
 
 
 def fit(material: Material, method: Method, plan: ChangePlan, without: str | None = None) -> FitReport:

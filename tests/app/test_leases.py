@@ -255,6 +255,22 @@ def test_retraction_and_labelling_again_extend_one_chain(service: Service) -> No
     assert [row.supersedes_id for row in chain[1:]] == [row.id for row in chain[:2]]
 
 
+def test_labelling_again_after_a_retraction_takes_no_read_that_is_wanted_of_somebody_else(service: Service) -> None:
+    set_policy(service, threshold=0.0, reveal="never")
+    case, codes = service.add_case(), classes_of(service)
+    read = lease(service, "anna")
+    assert read is not None
+    first = commit(service, "anna", read, codes[0]).json()["label"]
+    assert service.post("anna", f"/v1/labels/{first['id']}/retraction", json={"reason": "slip"}).status_code == 201
+    again = service.label("anna", case["id"], codes[1]).json()["label"]
+    assert (again["kind"], again["round"], again["blind"]) == ("revision", "planned", True)
+    assert sorted(r.state for r in requests_of(service, case["id"])) == ["answered", "open"]
+    other = lease(service, "ben")
+    assert other is not None
+    assert commit(service, "ben", other, codes[0]).status_code == 201
+    assert service.get("viewer", "/v1/metrics", params={"partition": "all"}).json()["n_labels"] == 2
+
+
 def test_labels_that_leave_a_case_undecided_prompt_an_adjudication_that_plans_nothing(service: Service) -> None:
     set_policy(service, threshold=0.0, adjudicate_below=0.999999)
     case = service.add_case()

@@ -39,9 +39,12 @@ def test_it_is_the_difference_of_the_metrics() -> None:
 def test_no_change_is_exactly_nothing() -> None:
     counts, truth, _, _, cluster = problem()
     change = paired_change(counts, (truth, gini(truth)), (truth, gini(truth)), cluster=cluster)
-    assert (change.loss.value, change.loss.high, change.upper()) == (0.0, 0.0, 0.0)
+    for estimate in (change.loss, change.disagreement_loss):
+        assert (estimate.value, estimate.high) == (0.0, 0.0)
 
 
-def test_what_cannot_be_told_is_infinite() -> None:
+def test_without_two_labels_of_a_case_the_change_of_disagreement_cannot_be_told() -> None:
     counts, probs = np.array([[1, 0], [0, 1]]), np.full((2, 2), 0.5)
-    assert paired_change(counts, (probs, gini(probs)), (probs, gini(probs))).upper() == np.inf
+    change = paired_change(counts, (probs, gini(probs)), (probs, gini(probs)))
+    assert change.disagreement_loss.to_dict()["value"] is None
+    assert change.disagreement_loss.to_dict()["high"] is None
