@@ -48,7 +48,7 @@ class Accumulator:
         self.used = {1: 0, 2: 0}
         self.weight = {1: 0.0, 2: 0.0}
         self.sums = dict.fromkeys(_MEANS, 0.0)
-        self.tables = {name: _empty(self._columns(name) * n_bins) for name in _TABLES}
+        self.tables = {name: BinSums.zeros(self._columns(name) * n_bins) for name in _TABLES}
         #: None until the first update decides whether cases come with clusters
         self.cells: dict[str, ClusterCells] | None = None
 
@@ -322,8 +322,3 @@ def _read_table(document: dict[str, Any], empty: BinSums) -> BinSums:
 
 def _ratio(total: float, weight: float) -> float:
     return total / weight if weight > 0 else float("nan")
-
-
-def _empty(size: int) -> BinSums:
-    counts, sums = np.zeros(size, dtype=np.int64), np.zeros(size)
-    return BinSums(counts, counts, *[sums] * (len(fields(BinSums)) - 2))

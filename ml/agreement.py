@@ -125,7 +125,7 @@ def fleiss_kappa(label_counts: npt.ArrayLike, *, cluster: npt.ArrayLike | None =
     sample = select(np.ones(len(counts), dtype=bool), None, None if cluster is None else np.asarray(cluster))
     n = float(sizes[0])
     agree = ((counts * (counts - 1)).sum(axis=1) / (n * (n - 1)))[:, None]
-    parts = _per_cluster(np.concatenate([agree, counts, np.ones_like(agree)], axis=1), sample)
+    parts = _per_cluster(np.concatenate([agree, counts, np.ones_like(agree)], axis=1)[sample.rows], sample)
 
     def kappa(sums: FloatArray) -> FloatArray:
         cases = sums[..., -1]

@@ -5,6 +5,7 @@ Everything the calibration losses need are sums over the cells of a bin, so that
 streaming and merging are subtraction and addition.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -39,21 +40,11 @@ class BinSums:
     def __add__(self, other: "BinSums") -> "BinSums":
         return BinSums(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
-    def __sub__(self, other: "BinSums") -> "BinSums":
-        return BinSums(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
-
-    def take(self, index: npt.NDArray[np.intp]) -> "BinSums":
-        """Pick entries by position along the first axis."""
-        return BinSums(*(getattr(self, f.name)[index] for f in fields(self)))
-
-    def grouped(self, index: npt.NDArray[np.intp], size: int) -> "BinSums":
-        """Add up entries (M,) that share an index, into ``size`` groups."""
-        return BinSums(*(_grouped(getattr(self, f.name), index, size) for f in fields(self)))
-
-
-def _grouped(values: Any, index: npt.NDArray[np.intp], size: int) -> Any:
-    # bincount adds in float64, exact for counts below 2**53
-    return np.bincount(index, weights=values, minlength=size).astype(values.dtype, copy=False)
+    @classmethod
+    def zeros(cls, size: int) -> "BinSums":
+        """Sums (size,) of nothing."""
+        counts, sums = np.zeros(size, dtype=np.int64), np.zeros(size)
+        return cls(counts, counts, *[sums] * (len(fields(cls)) - 2))
 
 
 def bin_edges(probs: FloatArray, n_bins: int, strategy: Strategy | FloatArray) -> FloatArray:
@@ -102,34 +93,60 @@ def uniform_bin_index(probs: FloatArray, n_bins: int) -> npt.NDArray[np.intp]:
     return index
 
 
-def case_sums(freq: FloatArray, prob: FloatArray, weight: FloatArray) -> BinSums:
-    """Sums of each single case (N,), every case a cell of its own."""
-    ones = np.ones(freq.shape, dtype=np.int64)
-    diff = weight * (freq - prob)
-    return BinSums(
-        cells=ones,
-        cases=ones,
-        weight=weight,
-        freq=weight * freq,
-        prob=weight * prob,
-        diff=diff,
-        freq_sq=weight * freq**2,
-        weight_sq=weight**2,
-        cell_weight_sq=weight**2,
-        cell_diff_sq=diff**2,
-    )
+def numbered_cells(
+    cluster: npt.NDArray[np.intp], slot: npt.NDArray[np.intp], n_slots: int
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Number the (cluster, slot) cells that occur, without sorting: memory of n_slots for each cluster.
+
+    Args:
+        cluster: (n,) rising cluster numbers.
+        slot: (n, C) slot of each case in each of C columns.
+        n_slots: number of slots.
+
+    Returns:
+        Key cluster · n_slots + slot (M,) of each cell, the first cluster counted as 0, and the cell (n · C,) of each
+        entry.
+    """
+    if cluster.size == 0:
+        return np.empty(0, dtype=np.intp), np.empty(0, dtype=np.intp)
+    key = ((cluster - cluster[0])[:, None] * n_slots + slot).ravel()
+    occurs = np.zeros((int(cluster[-1] - cluster[0]) + 1) * n_slots, dtype=np.bool_)
+    occurs[key] = True
+    keys = np.flatnonzero(occurs)
+    number = np.empty(occurs.size, dtype=np.intp)
+    number[keys] = np.arange(keys.size)
+    return keys, number[key]
 
 
-def cell_sums(
-    cases: BinSums, index: npt.NDArray[np.intp], cluster: npt.NDArray[np.intp], n_bins: int
-) -> tuple[BinSums, npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Gather cases into (cluster, bin) cells; returns the cells with their bin and their cluster."""
-    keys, inverse = np.unique(cluster * n_bins + index, return_inverse=True)
-    sums = cases.grouped(inverse, len(keys))
-    ones = np.ones(len(keys), dtype=np.int64)
-    squares: dict[str, Any] = {"cell_weight_sq": sums.weight**2, "cell_diff_sq": sums.diff**2, "cells": ones}
-    merged = {f.name: squares.get(f.name, getattr(sums, f.name)) for f in fields(BinSums)}
-    return BinSums(**merged), keys % n_bins, keys // n_bins
+def _plugin(weight: FloatArray, cases: IntArray, diff: FloatArray) -> FloatArray:
+    return np.where(cases > 0, diff**2 / np.where(weight > 0, weight, 1.0), 0.0)
+
+
+def _pair(
+    weight: FloatArray, cells: IntArray, diff: FloatArray, cell_weight_sq: FloatArray, cell_diff_sq: FloatArray
+) -> FloatArray:
+    pairs = weight**2 - cell_weight_sq
+    usable = (cells >= 2) & (pairs > 0)
+    ratio = (diff**2 - cell_diff_sq) / np.where(usable, pairs, 1.0)
+    return np.where(usable, weight * ratio, 0.0)
+
+
+def _paper(
+    weight: FloatArray, cases: IntArray, diff: FloatArray, weight_sq: FloatArray, freq: FloatArray, freq_sq: FloatArray
+) -> FloatArray:
+    weight = np.where(weight > 0, weight, 1.0)
+    spare = weight**2 / np.where(weight_sq > 0, weight_sq, 1.0) - 1
+    usable = (cases >= 2) & (spare > 0)
+    variance = freq_sq / weight - (freq / weight) ** 2
+    return np.where(usable, diff**2 / weight - weight * variance / np.where(usable, spare, 1.0), 0.0)
+
+
+#: How each form of CL is made from which sums.
+_FORMS: dict[Debias, tuple[Callable[..., FloatArray], tuple[str, ...]]] = {
+    None: (_plugin, ("weight", "cases", "diff")),
+    "pair": (_pair, ("weight", "cells", "diff", "cell_weight_sq", "cell_diff_sq")),
+    "paper": (_paper, ("weight", "cases", "diff", "weight_sq", "freq", "freq_sq")),
+}
 
 
 def contributions(sums: BinSums, debias: Debias) -> FloatArray:
@@ -142,21 +159,30 @@ def contributions(sums: BinSums, debias: Debias) -> FloatArray:
     Raises:
         ValueError: an unknown ``debias``.
     """
-    weight = np.where(sums.weight > 0, sums.weight, 1.0)
-    if debias is None:
-        return np.where(sums.cases > 0, sums.diff**2 / weight, 0.0)
-    if debias == "pair":
-        pairs = sums.weight**2 - sums.cell_weight_sq
-        usable = (sums.cells >= 2) & (pairs > 0)
-        ratio = (sums.diff**2 - sums.cell_diff_sq) / np.where(usable, pairs, 1.0)
-        return np.where(usable, sums.weight * ratio, 0.0)
-    if debias != "paper":
+    form, names = _form(debias)
+    return form(*(getattr(sums, name) for name in names))
+
+
+def contributions_without(sums: BinSums, cells: Any, slot: npt.NDArray[np.int32], debias: Debias) -> FloatArray:
+    """Contribution (M,) of each cell's bin once the cell is left out.
+
+    Args:
+        sums: of every bin.
+        cells: sums of M cells, by the names of ``BinSums``.
+        slot: (M,) bin of each cell.
+        debias: as in ``contributions``.
+
+    Raises:
+        ValueError: an unknown ``debias``.
+    """
+    form, names = _form(debias)
+    return form(*(getattr(sums, name)[slot] - getattr(cells, name) for name in names))
+
+
+def _form(debias: Debias) -> tuple[Callable[..., FloatArray], tuple[str, ...]]:
+    if debias not in _FORMS:
         raise ValueError(f"debias must be 'pair', 'paper' or None, got {debias!r}")
-    spare = weight**2 / np.where(sums.weight_sq > 0, sums.weight_sq, 1.0) - 1
-    usable = (sums.cases >= 2) & (spare > 0)
-    variance = sums.freq_sq / weight - (sums.freq / weight) ** 2
-    correction = sums.weight * variance / np.where(usable, spare, 1.0)
-    return np.where(usable, sums.diff**2 / weight - correction, 0.0)
+    return _FORMS[debias]
 
 
 def lonely_weight(sums: BinSums, debias: Debias) -> float:

@@ -170,7 +170,8 @@ def _prob_largest(probs: FloatArray, alpha: float, leader: int, rule: tuple[Floa
     if alpha * probs[leader] < SMALL_SHAPE:
         return float(probs[leader])
     shapes = np.delete(alpha * probs, leader)
-    below = _share_below(shapes[shapes > 0], alpha * probs[leader], nodes)
+    # all of a gamma of subnormal shape lies at 0, where scipy's gammainc says that nothing does
+    below = _share_below(shapes[shapes >= np.finfo(np.float64).tiny], alpha * probs[leader], nodes)
     return min(1.0, float(weights @ below))
 
 

@@ -1,13 +1,15 @@
 """An estimate with its standard error, by leaving out one cluster (or case) at a time."""
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
 from ml.arrays import FloatArray
+
+_T = TypeVar("_T", bound=np.generic)
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,13 @@ class Sample:
     """The cases that an estimator may use.
 
     Attributes:
-        rows: their positions in the input.
+        rows: their positions in the input; the cases of a cluster stand together, so that sums over clusters run
+            through memory once.
         weight: (n,) instance weights.
-        cluster: (n,) cluster numbers 0..n_clusters−1, None where every case is its own cluster.
+        cluster: (n,) cluster numbers 0..n_clusters−1, rising; None where every case is its own cluster.
         n_clusters: number of clusters.
         dropped: cases left out.
+        whole: whether these are all cases, in the order of the input.
     """
 
     rows: npt.NDArray[np.intp]
@@ -62,6 +66,11 @@ class Sample:
     cluster: npt.NDArray[np.intp] | None
     n_clusters: int
     dropped: int
+    whole: bool
+
+    def take(self, values: npt.NDArray[_T]) -> npt.NDArray[_T]:
+        """Rows of these cases; not a copy where they are all."""
+        return values if self.whole else values[self.rows]
 
     def per_cluster(self, values: FloatArray) -> FloatArray:
         """Sum values (n,) within clusters."""
@@ -76,15 +85,21 @@ class Sample:
         return float(self.weight.sum()) ** 2 / squares if squares > 0 else 0.0
 
 
-def select(usable: npt.NDArray[np.bool_], weight: FloatArray | None, cluster: npt.NDArray[np.generic] | None) -> Sample:
+def select(usable: npt.NDArray[np.bool_], weight: FloatArray | None, cluster: npt.NDArray[Any] | None) -> Sample:
     """Select the usable cases; the others are counted as dropped."""
     rows = np.flatnonzero(usable)
     weights = np.ones(rows.size) if weight is None else weight[rows]
     dropped = int(usable.size - rows.size)
     if cluster is None:
-        return Sample(rows, weights, None, rows.size, dropped)
-    names, numbers = np.unique(cluster[rows], return_inverse=True)
-    return Sample(rows, weights, numbers, len(names), dropped)
+        return Sample(rows, weights, None, rows.size, dropped, dropped == 0)
+    names, whole = cluster[rows], dropped == 0
+    if (names[1:] < names[:-1]).any():
+        whole = False
+        order = np.argsort(names, kind="stable")
+        rows, weights, names = rows[order], weights[order], names[order]
+    numbers = np.zeros(rows.size, dtype=np.intp)
+    np.cumsum(names[1:] != names[:-1], out=numbers[1:])
+    return Sample(rows, weights, numbers, int(numbers[-1]) + 1 if rows.size else 0, dropped, whole)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from ml.arrays import FloatArray, IntArray
 
 def class_frequencies(label_counts: IntArray) -> FloatArray:
     """Empirical class frequencies μ̂ = y / n (N, K); zero rows where there is no label."""
-    totals = np.maximum(label_counts.sum(axis=1, keepdims=True), 1)
+    totals = np.maximum(np.einsum("nk->n", label_counts), 1)[:, None]
     return np.asarray(label_counts / totals)
 
 

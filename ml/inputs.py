@@ -20,7 +20,7 @@ class Inputs:
 
     def sample(self, min_labels: int) -> Sample:
         """Select the cases with so many labels."""
-        return select(self.counts.sum(axis=1) >= min_labels, self.weight, self.cluster)
+        return select(np.einsum("nk->n", self.counts) >= min_labels, self.weight, self.cluster)
 
 
 def check_inputs(

@@ -5,19 +5,20 @@ which divides by the number of all cases instead, stands beside them. Where the 
 too uneven, or the selection was not what they say.
 """
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray, as_vector
+from ml.arrays import FloatArray, IntArray, as_vector
 from ml.binning import Debias
 from ml.distributions import gini
 from ml.estimate import Estimate, Sample, mean_replicates, root, to_estimate
-from ml.histograms import class_frequencies, epistemic_terms, observed_disagreement, squared_terms, statistic_terms
-from ml.inputs import Inputs, check_inputs
-from ml.reliability import Binned
+from ml.histograms import class_frequencies, statistic_terms
+from ml.inputs import Inputs, check_inputs, check_weights
+from ml.reliability import Binned, PairCounts, Slots
 
 #: Below this effective sample size a weighted estimate is warned about.
 SMALL_ESS = 100
@@ -55,27 +56,21 @@ def evaluate(
         ValueError: shapes that do not match or values out of range.
     """
     first = check_inputs(label_counts, class_probs, weights, cluster)
-    second = check_inputs(label_counts, class_probs, weights if weights2 is None else weights2, cluster)
     n_cases, n_classes = first.counts.shape
+    second = first if weights2 is None else replace(first, weight=check_weights(weights2, n_cases))
     names = [str(k) for k in range(n_classes)] if classes is None else list(classes)
     if len(names) != n_classes:
         raise ValueError(f"classes must name {n_classes} classes, got {len(names)}")
     given = gini(first.probs) if disagreement_probs is None else disagreement_probs
     dpe = as_vector(given, n_cases, "disagreement_probs", 0.0, 1.0)
-    one, two = first.sample(1), second.sample(2)
-    binned = _binned_classes(first, one, n_bins)
-    observed = observed_disagreement(second.counts[two.rows])[:, None]
-    binned_dpe = Binned.of(observed, dpe[two.rows][:, None], two, n_bins, "uniform")
-    metrics = _class_metrics(first, one, binned, debias) | _paired_metrics(second, two, n_bins, debias)
-    metrics |= _disagreement_metrics(second, two, dpe, binned_dpe, debias)
+    one, two = _Used.of(first, 1, n_bins, debias), _Used.of(second, 2, n_bins, debias)
+    observed, kept = two.observed_disagreement[:, None], dpe[two.sample.rows][:, None]
+    binned_dpe = Binned.of(observed, kept, two.sample, n_bins, "uniform", debias)
+    metrics = _class_metrics(one, debias) | _paired_metrics(two, debias)
+    metrics |= _disagreement_metrics(two.sample, observed[:, 0], kept[:, 0], binned_dpe, debias)
     if n_cases > 0 and (weights is not None or weights2 is not None):
-        binned_two = _binned_classes(second, two, n_bins)
-        pairs = {
-            "CL": (binned, first.probs),
-            "CL_paired": (binned_two, second.probs),
-            "CL_D": (binned_dpe, dpe[:, None]),
-        }
-        metrics = _with_horvitz_thompson(metrics, pairs if debias == "pair" else {}, one, two, first.cluster)
+        pairs = {} if debias != "pair" else _pair_forms(first, dpe, one, two, binned_dpe, n_bins)
+        metrics = _with_horvitz_thompson(metrics, pairs, one.sample, two.sample)
     return {
         "n_cases": n_cases,
         "n_labels": int(first.counts.sum()),
@@ -83,54 +78,100 @@ def evaluate(
         "n_bins": n_bins,
         "debias": debias or "none",
         "metrics": {name: estimate.to_dict() for name, estimate in metrics.items()},
-        "classes": _per_class(names, second, two, binned, debias),
-        "class_bins": binned.diagram(),
+        "classes": _per_class(names, one, two, debias),
+        "class_bins": one.binned.diagram(),
         "disagreement_bins": binned_dpe.diagram(),
-        "warnings": _warnings(one, two, weights is not None, weights2 is not None),
+        "warnings": _warnings(one.sample, two.sample, weights is not None, weights2 is not None),
     }
 
 
-def _binned_classes(data: Inputs, sample: Sample, n_bins: int) -> Binned:
-    freqs = class_frequencies(data.counts[sample.rows])
-    return Binned.of(freqs, data.probs[sample.rows], sample, n_bins, "uniform")
+@dataclass(frozen=True)
+class _Used:
+    """The n cases that metrics of one order may use, and what these are made of.
+
+    Attributes:
+        sample: the cases.
+        binned: label frequencies and probabilities by class.
+        n_labels: (n,).
+        plugin: (n,) plug-in terms of EL, Σ_k (μ̂ − z)².
+        spread: (n,) Σ_k μ̂(1 − μ̂).
+        hits: (n,) whether the most frequent label is the most probable class.
+        class_terms: (2, K) sums over cases of w(μ̂ − z)² and, of cases with two labels, wμ̂(1 − μ̂)/(n − 1).
+    """
+
+    sample: Sample
+    binned: Binned
+    n_labels: IntArray
+    plugin: FloatArray
+    spread: FloatArray
+    hits: FloatArray
+    class_terms: FloatArray
+
+    @classmethod
+    def of(cls, data: Inputs, min_labels: int, n_bins: int, debias: Debias) -> "_Used":
+        """One pass over the cases with so many labels."""
+        sample = data.sample(min_labels)
+        slots = Slots.of(data.probs[:0], n_bins, "uniform")
+        n_labels, found = np.zeros(sample.rows.size, dtype=np.int64), np.zeros((3, sample.rows.size))
+        class_terms = np.zeros((2, data.probs.shape[1]))
+
+        def parts() -> Iterator[tuple[FloatArray, FloatArray]]:
+            for part in slots.chunks(sample.rows.size, sample.cluster):
+                rows, weight = sample.rows[part], sample.weight[part]
+                counts, probs = data.counts[rows], data.probs[rows]
+                freqs, total = class_frequencies(counts), np.einsum("nk->n", counts)
+                gap, n_labels[part] = freqs - probs, total
+                found[0, part] = np.einsum("nk,nk->n", gap, gap)
+                found[1, part] = 1 - np.einsum("nk,nk->n", freqs, freqs)
+                found[2, part] = counts.argmax(axis=1) == probs.argmax(axis=1)
+                class_terms[0] += weight @ gap**2
+                class_terms[1] += (weight / np.maximum(total - 1, 1)) @ (freqs * (1 - freqs))
+                yield freqs, probs
+
+        binned = Binned.gathered(parts(), sample, slots, debias)
+        plugin, spread, hits = found
+        return cls(sample, binned, n_labels, plugin, spread, hits, class_terms)
+
+    @property
+    def observed_disagreement(self) -> FloatArray:
+        """Share φ̂ (n,) of pairs of a case's labels that differ; n ≥ 2 labels."""
+        return self.spread * self.n_labels / (self.n_labels - 1)
 
 
-def _class_metrics(data: Inputs, sample: Sample, binned: Binned, debias: Debias) -> dict[str, Estimate]:
-    counts, probs = data.counts[sample.rows], data.probs[sample.rows]
-    loss = mean_replicates(squared_terms(counts, probs).sum(axis=1), sample)
-    hits = (counts.argmax(axis=1) == probs.argmax(axis=1)).astype(np.float64)
-    calibration = binned.estimate(debias)
+def _class_metrics(one: _Used, debias: Debias) -> dict[str, Estimate]:
+    calibration = one.binned.estimate(debias)
     return {
-        "L": to_estimate(loss, sample),
+        "L": to_estimate(mean_replicates(one.plugin + one.spread, one.sample), one.sample),
         "CL": calibration,
-        "CL_plugin": binned.estimate(None),
+        "CL_plugin": one.binned.estimate(None),
         "CE": root(calibration),
-        "accuracy": to_estimate(mean_replicates(hits, sample), sample),
+        "accuracy": to_estimate(mean_replicates(one.hits, one.sample), one.sample),
     }
 
 
-def _paired_metrics(data: Inputs, sample: Sample, n_bins: int, debias: Debias) -> dict[str, Estimate]:
-    counts, probs = data.counts[sample.rows], data.probs[sample.rows]
-    binned = _binned_classes(data, sample, n_bins)
-    plugin = mean_replicates(epistemic_terms(counts, probs, False).sum(axis=1), sample)
-    epistemic = mean_replicates(epistemic_terms(counts, probs, debias is not None).sum(axis=1), sample)
-    lonely = binned.singleton_mass(debias)
+def _paired_metrics(two: _Used, debias: Debias) -> dict[str, Estimate]:
+    sample = two.sample
+    plugin = epistemic = mean_replicates(two.plugin, sample)
+    if debias is not None:
+        epistemic = mean_replicates(two.plugin - two.spread / (two.n_labels - 1), sample)
+    plain = two.binned.replicates(None)
+    calibration = plain if debias is None else two.binned.replicates(debias)
+    lonely = two.binned.singleton_mass(debias)
     return {
         "EL": to_estimate(epistemic, sample),
         "EL_plugin": to_estimate(plugin, sample),
-        "CL_paired": binned.estimate(debias),
-        "DL": to_estimate(epistemic - binned.replicates(debias), sample, lonely),
-        "DL_plugin": to_estimate(plugin - binned.replicates(None), sample),
+        "CL_paired": to_estimate(calibration, sample, lonely),
+        "DL": to_estimate(epistemic - calibration, sample, lonely),
+        "DL_plugin": to_estimate(plugin - plain, sample),
     }
 
 
 def _disagreement_metrics(
-    data: Inputs, sample: Sample, dpe: FloatArray, binned: Binned, debias: Debias
+    sample: Sample, observed: FloatArray, dpe: FloatArray, binned: Binned, debias: Debias
 ) -> dict[str, Estimate]:
     calibration = binned.estimate(debias)
-    loss = mean_replicates(statistic_terms(observed_disagreement(data.counts[sample.rows]), dpe[sample.rows]), sample)
     return {
-        "L_D": to_estimate(loss, sample),
+        "L_D": to_estimate(mean_replicates(statistic_terms(observed, dpe), sample), sample),
         "CL_D": calibration,
         "CL_D_plugin": binned.estimate(None),
         "CE_D": root(calibration),
@@ -141,20 +182,27 @@ def _disagreement_metrics(
 _MEANS = {"L": 1, "accuracy": 1, "EL": 2, "EL_plugin": 2, "L_D": 2}
 
 
+def _pair_forms(
+    data: Inputs, dpe: FloatArray, one: _Used, two: _Used, binned_dpe: Binned, n_bins: int
+) -> dict[str, float]:
+    """Horvitz–Thompson values of CL and CL_D, by the pairs that all cases would make."""
+    everyone = data.sample(0)
+    by_class = PairCounts.of(everyone.take(data.probs), everyone, n_bins)
+    return {
+        "CL": one.binned.horvitz_thompson(by_class),
+        "CL_paired": two.binned.horvitz_thompson(by_class),
+        "CL_D": binned_dpe.horvitz_thompson(PairCounts.of(everyone.take(dpe)[:, None], everyone, n_bins)),
+    }
+
+
 def _with_horvitz_thompson(
-    metrics: dict[str, Estimate],
-    pairs: dict[str, tuple[Binned, FloatArray]],
-    one: Sample,
-    two: Sample,
-    cluster: npt.NDArray[Any] | None,
+    metrics: dict[str, Estimate], pairs: dict[str, float], one: Sample, two: Sample
 ) -> dict[str, Estimate]:
     """Add the Horvitz–Thompson form to means and, in the pair form, to CL, CL_D and DL."""
     n_cases = one.rows.size + one.dropped
-    forms: dict[str, float] = {}
+    forms = dict(pairs)
     for name, order in _MEANS.items():
         forms[name] = metrics[name].value * float((one if order == 1 else two).weight.sum()) / n_cases
-    for name, (binned, probs) in pairs.items():
-        forms[name] = binned.horvitz_thompson(probs, cluster)
     if "CL_paired" in forms:
         forms["DL"] = forms["EL"] - forms["CL_paired"]
     return {
@@ -174,14 +222,16 @@ def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def _per_class(names: list[str], data: Inputs, sample: Sample, binned: Binned, debias: Debias) -> list[dict[str, Any]]:
-    terms = epistemic_terms(data.counts[sample.rows], data.probs[sample.rows], debias is not None)
+def _per_class(names: list[str], one: _Used, two: _Used, debias: Debias) -> list[dict[str, Any]]:
+    total = float(two.sample.weight.sum())
+    plugin, correction = two.class_terms
+    terms = plugin if debias is None else plugin - correction
     return [
         {
             "class": name,
-            "CL": _finite(binned.replicates(debias, k).value),
-            "EL": _finite(mean_replicates(terms[:, k], sample).value),
-            "bins": binned.diagram(k),
+            "CL": _finite(one.binned.value(debias, k)),
+            "EL": _finite(float(terms[k]) / total) if total > 0 else None,
+            "bins": one.binned.diagram(k),
         }
         for k, name in enumerate(names)
     ]

@@ -108,7 +108,7 @@ def calibration_loss(
     data = check_inputs(label_counts, class_probs, sample_weight, cluster)
     sample = data.sample(1)
     freqs = class_frequencies(data.counts[sample.rows])
-    binned = Binned.of(freqs, data.probs[sample.rows], sample, n_bins, strategy)
+    binned = Binned.of(freqs, data.probs[sample.rows], sample, n_bins, strategy, debias)
     return binned.estimate(debias)
 
 
@@ -139,7 +139,7 @@ def dispersion_loss(
     data = check_inputs(label_counts, class_probs, sample_weight, cluster)
     sample = data.sample(2)
     counts, probs = data.counts[sample.rows], data.probs[sample.rows]
-    binned = Binned.of(class_frequencies(counts), probs, sample, n_bins, strategy)
+    binned = Binned.of(class_frequencies(counts), probs, sample, n_bins, strategy, debias)
     terms = epistemic_terms(counts, probs, debias is not None).sum(axis=1)
     difference = mean_replicates(terms, sample) - binned.replicates(debias)
     return to_estimate(difference, sample, binned.singleton_mass(debias))
@@ -203,4 +203,4 @@ def disagreement_calibration_loss(
     )
     dpe = as_vector(disagreement_probs, len(counts), "disagreement_probs", 0.0, 1.0)[sample.rows]
     observed = observed_disagreement(counts[sample.rows])
-    return Binned.of(observed[:, None], dpe[:, None], sample, n_bins, strategy).estimate(debias)
+    return Binned.of(observed[:, None], dpe[:, None], sample, n_bins, strategy, debias).estimate(debias)

@@ -54,6 +54,26 @@ def _sample(
     return counts, select(counts.sum(axis=1) >= min_labels, weight, groups)
 
 
+def posterior_gain_terms(label_counts: npt.ArrayLike, distribution: PredictiveDistribution) -> FloatArray:
+    """Each case's part (N,) of ``posterior_gain``: L − L′ over all splits of its labels; NaN with fewer than two.
+
+    Args:
+        label_counts: (N, K) label histograms.
+        distribution: prior predictions of the N cases.
+
+    Raises:
+        ValueError: shapes that do not match.
+    """
+    counts, sample = _sample(label_counts, distribution, 2, None, None)
+    usable = np.where((counts.sum(axis=1) >= 2)[:, None], counts, 0)
+    # over all labels and over all but one the prior's loss has the same mean
+    before = squared_terms(usable, distribution.class_probs).sum(axis=1)
+    after = _all_splits(usable, distribution, squared_terms)
+    terms = np.full(len(counts), np.nan)
+    terms[sample.rows] = (before - after)[sample.rows]
+    return terms
+
+
 def posterior_gain(
     label_counts: npt.ArrayLike,
     distribution: PredictiveDistribution,
@@ -75,12 +95,8 @@ def posterior_gain(
     Raises:
         ValueError: shapes that do not match.
     """
-    counts, sample = _sample(label_counts, distribution, 2, sample_weight, cluster)
-    usable = np.where((counts.sum(axis=1) >= 2)[:, None], counts, 0)
-    # over all labels and over all but one the prior's loss has the same mean
-    before = squared_terms(usable, distribution.class_probs).sum(axis=1)
-    after = _all_splits(usable, distribution, squared_terms)
-    return to_estimate(mean_replicates((before - after)[sample.rows], sample), sample)
+    sample = _sample(label_counts, distribution, 2, sample_weight, cluster)[1]
+    return to_estimate(mean_replicates(posterior_gain_terms(label_counts, distribution)[sample.rows], sample), sample)
 
 
 def posterior_epistemic_loss(

@@ -97,7 +97,7 @@ def selection_weights(
     n_labels: IntArray,
     pi: FloatArray,
     selected: npt.NDArray[np.bool_],
-    disagreement_probs: FloatArray,
+    quintile: IntArray,
 ) -> SelectionWeights:
     """Weights for estimates that need ``order`` planned labels a case.
 
@@ -109,7 +109,7 @@ def selection_weights(
         n_labels: (N,) planned labels that came.
         pi: (N,) probability of a second planned label.
         selected: (N,) whether triage selected the case.
-        disagreement_probs: (N,) DPEs.
+        quintile: (N,) of the DPE, 1 to 5.
 
     Raises:
         ValueError: another order, or a planned case with probability 0.
@@ -120,15 +120,13 @@ def selection_weights(
     probability = np.ones(len(pi)) if order == 1 else np.asarray(pi, dtype=np.float64)
     if (probability[planned] <= 0).any():
         raise ValueError("a planned case has selection probability 0; its labels cannot stand for others")
-    weight = np.zeros(len(pi))
-    quintile, cells = quintiles(disagreement_probs), []
-    for arm in (True, False):
-        for number in range(1, QUINTILES + 1):
-            inside = (selected == arm) & (quintile == number)
-            wanted, got = planned & inside, planned & answered & inside
-            if not wanted.any():
-                continue
-            cells.append(Cell(arm, number, int(wanted.sum()), int(got.sum())))
-            if got.any():
-                weight[got] = wanted.sum() / got.sum() / probability[got]
+    cell = np.where(selected, 0, QUINTILES) + quintile - 1
+    used = planned & answered
+    wanted, got = (np.bincount(cell[one], minlength=2 * QUINTILES) for one in (planned, used))
+    factor = wanted / np.maximum(got, 1)
+    weight = np.where(used, factor[cell] / np.where(planned, probability, 1.0), 0.0)
+    cells = [
+        Cell(number < QUINTILES, number % QUINTILES + 1, int(wanted[number]), int(got[number]))
+        for number in np.flatnonzero(wanted).tolist()
+    ]
     return SelectionWeights(order, weight, cells)

@@ -147,4 +147,4 @@ def statistic_calibration_loss(
         cluster: (N,) patient of each case.
     """
     observed, estimate, sample = _observed(label_counts, predicted, kernel, m, sample_weight, cluster)
-    return Binned.of(observed[:, None], estimate[:, None], sample, n_bins, strategy).estimate(debias)
+    return Binned.of(observed[:, None], estimate[:, None], sample, n_bins, strategy, debias).estimate(debias)

@@ -1,6 +1,7 @@
 """A stored prediction as the distribution that it was."""
 
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -49,11 +50,21 @@ def prediction_values(case_ids: list[uuid.UUID], release_id: uuid.UUID, predicti
 
 def stored_prediction(row: CasePrediction) -> PredictiveDistribution:
     """Predictive distribution (N = 1) of a prediction row, to the last bit."""
-    probs = np.array([row.class_probs], dtype=np.float64)
-    if row.members is not None:
-        table = np.frombuffer(row.members, dtype="<f8").reshape(-1, probs.shape[1] + 1).astype(np.float64)
-        members, a = table[:, None, :-1], table[:, -1:]
+    return stored_predictions([row])
+
+
+def stored_predictions(rows: Sequence[Any]) -> PredictiveDistribution:
+    """Predictive distribution of N ≥ 1 prediction rows of one release, to the last bit.
+
+    Args:
+        rows: with the table's ``class_probs``, ``log_concentration`` and ``members``.
+    """
+    probs = np.array([row.class_probs for row in rows], dtype=np.float64)
+    if rows[0].members is not None:
+        flat = np.frombuffer(b"".join(row.members for row in rows), dtype="<f8").astype(np.float64)
+        tables = flat.reshape(len(rows), -1, probs.shape[1] + 1).swapaxes(0, 1)
+        members, a = tables[..., :-1], tables[..., -1]
         return EnsembleCpe(members) if np.isnan(a).any() else DirichletMixtureCpe(members, a)
-    if row.log_concentration is None:
+    if any(row.log_concentration is None for row in rows):
         return PointCpe(probs)
-    return DirichletCpe(probs, np.array([row.log_concentration]))
+    return DirichletCpe(probs, np.array([row.log_concentration for row in rows], dtype=np.float64))

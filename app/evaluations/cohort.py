@@ -7,12 +7,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from app.evaluations.columns import Columns
-from ml.arrays import FloatArray
-from ml.distributions import DirichletCpe
+from app.evaluations.columns import Columns, number_of
+from ml.arrays import FloatArray, IntArray
+from ml.estimate import mean_replicates, select, to_estimate
 from ml.metrics import evaluate
-from ml.posteriors import posterior_gain
-from ml.selection import SelectionWeights, quintiles, selection_weights
+from ml.selection import QUINTILES, SelectionWeights, quintiles, selection_weights
 from ml.triage_curves import triage_recall
 
 Weighting = Literal["ipw", "none"]
@@ -47,6 +46,7 @@ class Cohort:
 
     Attributes:
         columns: of these cases.
+        quintile: (N,) of the DPE, 1 to 5.
         first: weights for estimates that need one label; None unweighted.
         second: weights for those that need two.
         n_open: cases left out because a planned read is still open.
@@ -54,6 +54,7 @@ class Cohort:
     """
 
     columns: Columns
+    quintile: IntArray
     first: SelectionWeights | None
     second: SelectionWeights | None
     n_open: int
@@ -74,7 +75,8 @@ class Cohort:
         first, second = (
             None if one is None else replace(one, weight=one.weight[rows]) for one in (self.first, self.second)
         )
-        return replace(self, columns=self.columns.take(rows), first=first, second=second)
+        columns = self.columns.take(np.flatnonzero(rows))
+        return replace(self, columns=columns, quintile=self.quintile[rows], first=first, second=second)
 
 
 def in_question(columns: Columns, question: Question) -> npt.NDArray[np.bool_]:
@@ -87,7 +89,7 @@ def in_question(columns: Columns, question: Question) -> npt.NDArray[np.bool_]:
     if question.until is not None:
         chosen &= columns.created_at < question.until.timestamp()
     if question.site is not None:
-        chosen &= columns.site == question.site
+        chosen &= columns.site == number_of(question.site)
     return np.asarray(chosen)
 
 
@@ -104,21 +106,22 @@ def cohort_of(columns: Columns, question: Question, at: float) -> Cohort:
     """
     chosen = in_question(columns, question)
     if question.weighting == "none":
-        found = columns.take(chosen)
-        return Cohort(found, None, None, 0, float(found.outside.mean()) if len(found) else 0.0)
+        found = columns.take(np.flatnonzero(chosen))
+        return Cohort(found, quintiles(found.disagreement_probs), None, None, 0, _share(found.outside))
     closed = columns.open_until <= at
-    found = columns.take(chosen & closed)
-    n_labels = found.label_counts.sum(axis=1)
+    found = columns.take(np.flatnonzero(chosen & closed))
+    n_labels, quintile = found.n_labels, quintiles(found.disagreement_probs)
     planned = np.where(found.outside, n_labels, found.n_planned)
     pi = np.where(found.outside, 1.0, found.pi)
-    selected = np.asarray(pi >= 1)
     first, second = (
-        selection_weights(order, planned, np.minimum(n_labels, planned), pi, selected, found.disagreement_probs)
+        selection_weights(order, planned, np.minimum(n_labels, planned), pi, np.asarray(pi >= 1), quintile)
         for order in (1, 2)
     )
-    return Cohort(
-        found, first, second, int((chosen & ~closed).sum()), float(found.outside.mean()) if len(found) else 0.0
-    )
+    return Cohort(found, quintile, first, second, int((chosen & ~closed).sum()), _share(found.outside))
+
+
+def _share(flags: npt.NDArray[np.bool_]) -> float:
+    return float(flags.mean()) if flags.size else 0.0
 
 
 def evaluate_cohort(cohort: Cohort, *, n_bins: int = 15) -> dict[str, Any]:
@@ -139,7 +142,13 @@ def evaluate_cohort(cohort: Cohort, *, n_bins: int = 15) -> dict[str, Any]:
 def _counted(cohort: Cohort) -> npt.NDArray[np.int64]:
     """Label counts, without those of cases whose weight is 0: nobody planned to read them."""
     counts, weights = cohort.columns.label_counts, cohort.first
-    return counts if weights is None else np.where((weights.weight > 0)[:, None], counts, 0)
+    if weights is None:
+        return counts
+    unasked = np.flatnonzero((weights.weight <= 0) & (cohort.columns.n_labels > 0))
+    if unasked.size:
+        counts = counts.copy()
+        counts[unasked] = 0
+    return counts
 
 
 def selection_report(cohort: Cohort) -> dict[str, Any]:
@@ -152,7 +161,7 @@ def selection_report(cohort: Cohort) -> dict[str, Any]:
         "orders": []
         if cohort.first is None or cohort.second is None
         else [_order(cohort.first), _order(cohort.second)],
-        "cannot_tell": _cannot_tell(data),
+        "cannot_tell": _cannot_tell(cohort),
     }
 
 
@@ -168,19 +177,21 @@ def _order(weights: SelectionWeights) -> dict[str, Any]:
     }
 
 
-def _cannot_tell(data: Columns) -> list[dict[str, Any]]:
+def _cannot_tell(cohort: Cohort) -> list[dict[str, Any]]:
     """Rate of planned reads that could not be told, by arm and quintile of the DPE."""
-    quintile = quintiles(data.disagreement_probs)
-    rows = []
-    for selected in (True, False):
-        for number in range(1, 6):
-            inside = ((data.pi >= 1) == selected) & (quintile == number)
-            planned = int(data.n_planned[inside].sum())
-            if planned:
-                told = int(data.cannot_tell[inside].sum())
-                arm = "triage" if selected else "audit"
-                rows.append({"arm": arm, "quintile": number, "planned": planned, "cannot_tell": told})
-    return rows
+    data = cohort.columns
+    cell = np.where(data.pi >= 1, 0, QUINTILES) + cohort.quintile - 1
+    sums = [np.bincount(cell, counts, 2 * QUINTILES).astype(int) for counts in (data.n_planned, data.cannot_tell)]
+    return [
+        {
+            "arm": "triage" if number < QUINTILES else "audit",
+            "quintile": number % QUINTILES + 1,
+            "planned": int(planned),
+            "cannot_tell": int(told),
+        }
+        for number, (planned, told) in enumerate(zip(*sums, strict=True))
+        if planned
+    ]
 
 
 def cohort_warnings(cohort: Cohort) -> list[str]:
@@ -196,22 +207,15 @@ def cohort_warnings(cohort: Cohort) -> list[str]:
 
 def gain_of(cohort: Cohort) -> dict[str, Any] | None:
     """Posterior gain of one label by all splits; None without a concentration or two labels."""
-    data = cohort.columns
-    weight = cohort.weight2
-    rows = _pairs(data, weight)
-    if not rows.any() or np.isnan(data.log_concentration[rows]).any():
+    data, weight = cohort.columns, cohort.weight2
+    sample = select(_pairs(data, weight) & ~np.isnan(data.posterior_gain), weight, data.cluster)
+    if sample.rows.size == 0:
         return None
-    prior = DirichletCpe(data.class_probs[rows], data.log_concentration[rows])
-    return posterior_gain(
-        data.label_counts[rows],
-        prior,
-        sample_weight=None if weight is None else weight[rows],
-        cluster=data.cluster[rows],
-    ).to_dict()
+    return to_estimate(mean_replicates(data.posterior_gain[sample.rows], sample), sample).to_dict()
 
 
 def _pairs(data: Columns, weight: FloatArray | None) -> npt.NDArray[np.bool_]:
-    enough = data.label_counts.sum(axis=1) >= 2
+    enough = data.n_labels >= 2
     return np.asarray(enough if weight is None else enough & (weight > 0))
 
 

@@ -1,5 +1,6 @@
 """What is evaluated, as columns: NumPy arrays with one row a case."""
 
+import hashlib
 import uuid
 from dataclasses import dataclass, fields
 from typing import Any
@@ -10,22 +11,35 @@ import numpy.typing as npt
 from ml.arrays import FloatArray, IntArray
 
 
+def number_of(name: str) -> int:
+    """Stable 63-bit number of a name; 0 of none.
+
+    >>> number_of(""), number_of("north") == number_of("north")
+    (0, True)
+    """
+    if not name:
+        return 0
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") >> 1
+
+
 @dataclass(frozen=True)
 class Columns:
-    """Predictions of one release for N cases, and what was collected about them, ordered by case.
+    """Predictions of one release for N cases, and what was collected about them.
 
     Attributes:
         classes: K class codes.
+        sites: names of the sites by their number.
         case_id: (N, 16) bytes of the identifier.
         cluster: (N,) number of the patient.
-        site: (N,) where the image came from, empty if not told.
+        site: (N,) number of the place the image came from, 0 if not told.
         created_at: (N,) seconds since 1970, UTC.
         evaluation: (N,) whether the case belongs to the evaluation partition.
         pi: (N,) probability of a second planned read.
         class_probs: (N, K).
         disagreement_probs: (N,).
-        log_concentration: (N,), NaN where there is none or the release is an ensemble.
         label_counts: (N, K) blind planned labels.
+        posterior_gain: (N,) fall of the loss by one label over all splits of these; NaN with fewer than two labels or
+            without a concentration.
         outside: (N,) whether an outside system gave one of them.
         n_planned: (N,) planned reads.
         open_until: (N,) latest due time of the planned reads that are open, −∞ for none.
@@ -35,16 +49,17 @@ class Columns:
     """
 
     classes: list[str]
+    sites: dict[int, str]
     case_id: npt.NDArray[np.uint8]
     cluster: IntArray
-    site: npt.NDArray[Any]
+    site: IntArray
     created_at: FloatArray
     evaluation: npt.NDArray[np.bool_]
     pi: FloatArray
     class_probs: FloatArray
     disagreement_probs: FloatArray
-    log_concentration: FloatArray
     label_counts: IntArray
+    posterior_gain: FloatArray
     outside: npt.NDArray[np.bool_]
     n_planned: IntArray
     open_until: FloatArray
@@ -58,16 +73,17 @@ class Columns:
         k = len(classes)
         return cls(
             classes=classes,
+            sites={},
             case_id=np.zeros((n, 16), dtype=np.uint8),
             cluster=np.zeros(n, dtype=np.int64),
-            site=np.empty(n, dtype=object),
+            site=np.zeros(n, dtype=np.int64),
             created_at=np.zeros(n),
             evaluation=np.zeros(n, dtype=bool),
             pi=np.zeros(n),
             class_probs=np.zeros((n, k)),
             disagreement_probs=np.zeros(n),
-            log_concentration=np.full(n, np.nan),
             label_counts=np.zeros((n, k), dtype=np.int64),
+            posterior_gain=np.full(n, np.nan),
             outside=np.zeros(n, dtype=bool),
             n_planned=np.zeros(n, dtype=np.int64),
             open_until=np.full(n, -np.inf),
@@ -79,13 +95,35 @@ class Columns:
     def __len__(self) -> int:
         return len(self.case_id)
 
+    @property
+    def n_labels(self) -> IntArray:
+        """Blind planned labels of each case (N,)."""
+        return np.asarray(np.einsum("nk->n", self.label_counts))
+
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Every column by name."""
-        return {item.name: getattr(self, item.name) for item in fields(self) if item.name != "classes"}
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.name not in {"classes", "sites"}}
 
-    def take(self, rows: npt.NDArray[Any]) -> "Columns":
-        """Some of the cases, by mask or position."""
-        return Columns(self.classes, **{name: column[rows] for name, column in self.arrays().items()})
+    def take(self, rows: npt.NDArray[np.intp]) -> "Columns":
+        """Cases by position."""
+        if len(rows) == len(self) and (rows == np.arange(len(self))).all():
+            return self
+        return Columns(self.classes, self.sites, **{k: np.take(v, rows, axis=0) for k, v in self.arrays().items()})
+
+    @classmethod
+    def joined(cls, parts: list["Columns"]) -> "Columns":
+        """Columns of the same classes, one after the other.
+
+        Raises:
+            ValueError: there are none.
+        """
+        if not parts:
+            raise ValueError("there is nothing to join")
+        sites = {number: name for part in parts for number, name in part.sites.items()}
+        names = parts[0].arrays()
+        return cls(
+            parts[0].classes, sites, **{name: np.concatenate([getattr(one, name) for one in parts]) for name in names}
+        )
 
     def ids(self) -> list[uuid.UUID]:
         """Identifiers of the cases."""

@@ -7,6 +7,7 @@ import numpy.typing as npt
 from scipy.stats import binom, chi2
 
 from app.evaluations.columns import Columns
+from ml.arrays import FloatArray, IntArray
 from ml.feature_distance import FAMILIAR_SHARE
 
 #: Stain farther from the reference than this many of its standard deviations is warned about.
@@ -29,17 +30,17 @@ def drift_of(columns: Columns, reference: dict[str, Any] | None) -> list[dict[st
     """
     if reference is None or len(columns) == 0:
         return []
-    sites = sorted({str(site) for site in columns.site if site})
     groups: list[tuple[str | None, npt.NDArray[np.bool_]]] = [(None, np.ones(len(columns), dtype=bool))]
-    groups += [(site, np.asarray(columns.site == site)) for site in sites]
-    return [_row(site, columns.take(rows), reference) for site, rows in groups if rows.sum() >= _MIN_CASES]
+    groups += [(name, columns.site == number) for number, name in sorted(columns.sites.items(), key=lambda one: one[1])]
+    several = [(site, np.flatnonzero(inside)) for site, inside in groups if np.count_nonzero(inside) >= _MIN_CASES]
+    return [_row(site, columns, rows, reference) for site, rows in several]
 
 
-def _row(site: str | None, data: Columns, reference: dict[str, Any]) -> dict[str, Any]:
-    stain = _stain_shift(data, reference)
-    unfamiliar = int(data.out_of_distribution.sum())
-    chance = float(binom.sf(unfamiliar - 1, len(data), 1 - FAMILIAR_SHARE)) if unfamiliar else 1.0
-    labels, p_labels = _label_shift(data, reference)
+def _row(site: str | None, data: Columns, rows: npt.NDArray[np.intp], reference: dict[str, Any]) -> dict[str, Any]:
+    flags, stain = data.out_of_distribution[rows], _stain_shift(data.stain[rows], reference)
+    n_cases, unfamiliar = len(flags), int(flags.sum())
+    chance = float(binom.sf(unfamiliar - 1, n_cases, 1 - FAMILIAR_SHARE)) if unfamiliar else 1.0
+    labels, p_labels = _label_shift(data.label_counts[rows], reference)
     where = "" if site is None else f" at site {site}"
     warnings = []
     if stain is not None and max(abs(value) for value in stain) > STAIN_LIMIT:
@@ -48,33 +49,35 @@ def _row(site: str | None, data: Columns, reference: dict[str, Any]) -> dict[str
         )
     if chance < P_LIMIT:
         warnings.append(
-            f"{unfamiliar / len(data):.1%} of the images{where} are unlike the training cells, "
+            f"{unfamiliar / n_cases:.1%} of the images{where} are unlike the training cells, "
             f"where {1 - FAMILIAR_SHARE:.1%} would be expected"
         )
     if p_labels is not None and p_labels < P_LIMIT:
         warnings.append(f"the mix of labels{where} differs from the reference by {labels:.0%} (total variation)")
     return {
         "site": site,
-        "n_cases": len(data),
+        "n_cases": n_cases,
         "stain_shift": stain,
-        "unfamiliar_share": unfamiliar / len(data),
+        "unfamiliar_share": unfamiliar / n_cases,
         "label_shift": labels,
         "label_p_value": p_labels,
         "warnings": warnings,
     }
 
 
-def _stain_shift(data: Columns, reference: dict[str, Any]) -> list[float] | None:
-    known = ~np.isnan(data.stain).any(axis=1)
-    if not known.any():
+def _stain_shift(stain: FloatArray, reference: dict[str, Any]) -> list[float] | None:
+    known = np.flatnonzero(~np.isnan(stain @ np.ones(3)))
+    if known.size == 0:
         return None
     spread = np.maximum(np.array(reference["stain_sd"]), 1e-6)
-    return [float(v) for v in (data.stain[known].mean(axis=0) - np.array(reference["stain_mean"])) / spread]
+    return [
+        float(v) for v in (np.ones(known.size) @ stain[known] / known.size - np.array(reference["stain_mean"])) / spread
+    ]
 
 
-def _label_shift(data: Columns, reference: dict[str, Any]) -> tuple[float | None, float | None]:
+def _label_shift(label_counts: IntArray, reference: dict[str, Any]) -> tuple[float | None, float | None]:
     """Total variation between the labels' shares and the reference's, and its probability by chance (χ²)."""
-    counts = data.label_counts.sum(axis=0).astype(np.float64)
+    counts = np.einsum("nk->k", label_counts).astype(np.float64)
     share, n_reference = np.array(reference["label_share"]), float(reference["n_labels"])
     if counts.sum() == 0 or n_reference == 0:
         return None, None

@@ -1,7 +1,6 @@
 """Metrics and agreement over collected labels, computed anew at each call."""
 
 import uuid
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +20,7 @@ from app.evaluations.cohort import (
     triage_curve,
 )
 from app.evaluations.drift import drift_of
-from app.evaluations.queries import read_columns
+from app.evaluations.reading import read_columns
 from app.evaluations.schemas import GroupOut, MetricsOut
 from app.evaluations.tables import CohortTables, cohort_tables
 from app.releases.queries import class_codes, existing_release, served_release_id
@@ -82,7 +81,7 @@ def metrics_document(
 def _dependence(cohort: Cohort) -> list[str]:
     """A warning where annotators disagree more than any concentration can represent."""
     data = cohort.columns
-    if (data.label_counts.sum(axis=1) >= 2).sum() < 2:
+    if np.count_nonzero(data.n_labels >= 2) < 2:
         return []
     test = excess_disagreement_test(data.label_counts, data.class_probs)
     if test.p_value >= _DEPENDENT:
@@ -97,12 +96,14 @@ def _groups(cohort: Cohort, group_by: GroupBy) -> list[dict[str, Any]]:
     """The headline metrics by site or by month of upload."""
     data = cohort.columns
     if group_by == "site":
-        names = np.array([str(name) for name in data.site])
+        numbers = data.site
+        names = {number: data.sites.get(number, "") for number in np.unique(numbers).tolist()}
     else:
-        names = np.array([f"{datetime.fromtimestamp(t, UTC):%Y-%m}" for t in data.created_at])
+        numbers = data.created_at.astype("datetime64[s]").astype("datetime64[M]").astype(np.int64)
+        names = {number: str(np.datetime64(number, "M")) for number in np.unique(numbers).tolist()}
     found = []
-    for name in sorted(set(names.tolist())):
-        document = evaluate_cohort(cohort.take(names == name))
+    for number, name in sorted(names.items(), key=lambda item: item[1]):
+        document = evaluate_cohort(cohort.take(numbers == number))
         found.append({"group": name, "n_cases": document["n_cases"], "metrics": document["metrics"]})
     return found
 

@@ -18,7 +18,8 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from app.evaluations.cohort import Cohort, Question, cohort_of, evaluate_cohort
-from app.evaluations.queries import LabelRow, blind_labels, label_rows, read_columns
+from app.evaluations.queries import LabelRow, blind_labels, label_rows
+from app.evaluations.reading import read_columns
 from app.jobs import RunningJob
 from app.releases.adding import add_release
 from app.releases.change_plan import ChangePlan

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.evaluations.columns import Columns
+from app.evaluations.columns import Columns, number_of
 from app.evaluations.drift import drift_of
 from app.planning import coin
 from app.releases.change_plan import ChangePlan
@@ -118,11 +118,10 @@ REFERENCE: dict[str, Any] = {
 
 def cases(n: int, seed: int, **changed: Any) -> Columns:
     rng = np.random.default_rng(seed)
-    site = np.empty(n, dtype=object)
-    site[:] = "north"
     counts = np.eye(2, dtype=np.int64)[rng.integers(0, 2, n)]
     stain = rng.normal([0.2, 0.3, 0.1], 0.05, (n, 3))
-    columns = replace(Columns.empty(["a", "b"], n), site=site, label_counts=counts, stain=stain)
+    columns = replace(Columns.empty(["a", "b"], n), label_counts=counts, stain=stain)
+    columns = replace(columns, site=np.full(n, number_of("north")), sites={number_of("north"): "north"})
     return replace(columns, **changed)
 
 

@@ -3,7 +3,7 @@
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.special import gammaln
 from scipy.stats import beta
@@ -168,6 +168,7 @@ def test_intervals_are_beta_quantiles_and_limits_beyond() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(a=st.floats(-30, 35), w=st.lists(st.floats(0.0, 1), min_size=3, max_size=3).filter(lambda w: sum(w) > 0.1))
+@example(a=0.0, w=[1.0, 1.0, 2.2e-309])
 def test_intervals_and_majority_stay_in_range(a: float, w: list[float]) -> None:
     d = DirichletCpe(np.array([w]) / sum(w), np.array([a]))
     low, high = class_intervals(d)[0].T

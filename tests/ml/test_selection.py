@@ -13,9 +13,9 @@ def test_by_hand() -> None:
     n_planned = np.array([2, 2, 2, 2, 1, 1, 1, 1, 1, 1])
     n_labels = np.array([2, 2, 2, 1, 1, 1, 1, 1, 1, 0])
     pi = np.array([1.0, 1.0] + [0.25] * 8)
-    dpe = np.full(10, 0.3)  # one quintile
-    first = selection_weights(1, n_planned, n_labels, pi, pi >= 1, dpe)
-    second = selection_weights(2, n_planned, n_labels, pi, pi >= 1, dpe)
+    one = np.ones(10, dtype=np.int64)
+    first = selection_weights(1, n_planned, n_labels, pi, pi >= 1, one)
+    second = selection_weights(2, n_planned, n_labels, pi, pi >= 1, one)
     np.testing.assert_allclose(first.weight, [1, 1] + [8 / 7] * 7 + [0])
     np.testing.assert_allclose(second.weight, [1, 1, 4 * 2, 0] + [0] * 6)
     assert first.non_response == pytest.approx(0.1)
@@ -32,7 +32,7 @@ def test_weights_stand_for_all_planned_cases_of_a_cell(seed: int, epsilon: float
     pi = np.where(selected, 1.0, epsilon)
     planned = 1 + (rng.random(n) < pi)
     labels = np.minimum(planned, rng.integers(0, 3, n))
-    found = selection_weights(2, planned, labels, pi, selected, rng.random(n))
+    found = selection_weights(2, planned, labels, pi, selected, quintiles(rng.random(n)))
     assert ((found.weight > 0) <= ((planned >= 2) & (labels >= 2))).all()
     if all(cell.answered for cell in found.cells):
         assert (found.weight * pi).sum() == pytest.approx((planned >= 2).sum())
@@ -47,7 +47,7 @@ def test_the_weighted_total_is_unbiased_for_any_coin() -> None:
         twice = np.array([pattern >> i & 1 for i in range(5)], dtype=bool)
         chance = float(np.prod(np.where(twice, pi, 1 - pi)))
         planned = 1 + twice
-        weight = selection_weights(2, planned, planned, pi, pi >= 1, np.full(5, 0.5)).weight
+        weight = selection_weights(2, planned, planned, pi, pi >= 1, np.ones(5, dtype=np.int64)).weight
         mean += chance * float((weight * values).sum())
     assert mean == pytest.approx(values.sum())
 
@@ -55,10 +55,10 @@ def test_the_weighted_total_is_unbiased_for_any_coin() -> None:
 def test_bad_input() -> None:
     ones = np.ones(2, dtype=np.int64)
     with pytest.raises(ValueError, match="order must be 1 or 2"):
-        selection_weights(3, ones, ones, np.ones(2), ones > 0, np.ones(2))
+        selection_weights(3, ones, ones, np.ones(2), ones > 0, ones)
     with pytest.raises(ValueError, match="probability 0"):
-        selection_weights(2, 2 * ones, 2 * ones, np.zeros(2), ones > 1, np.ones(2))
-    lost = selection_weights(2, 2 * ones, ones, np.ones(2), ones > 0, np.ones(2))
+        selection_weights(2, 2 * ones, 2 * ones, np.zeros(2), ones > 1, ones)
+    lost = selection_weights(2, 2 * ones, ones, np.ones(2), ones > 0, ones)
     assert any("nobody answered" in text for text in lost.warnings())
 
 

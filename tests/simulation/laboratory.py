@@ -79,7 +79,6 @@ def columns_of(lab: Laboratory, pi: FloatArray, reads: IntArray) -> Columns:
         pi=pi,
         class_probs=lab.prediction.class_probs,
         disagreement_probs=lab.prediction.disagreement_probs,
-        log_concentration=lab.prediction.log_concentration,
         label_counts=counts,
         n_planned=reads,
     )

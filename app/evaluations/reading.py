@@ -1,0 +1,163 @@
+"""From the database to columns, a block of cases at a time: no statement and no memory grows with all of them.
+
+Who is evaluated: *prior* predictions. Which labels: blind ones of planned reads. Of an annotator's chain the last
+label given before anything was shown counts, so that a change of mind after the reveal neither enters nor throws a
+case out; a retraction takes the label out.
+"""
+
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import Session
+
+from app.cases.stored import stored_predictions
+from app.evaluations.columns import Columns, number_of
+from app.evaluations.queries import LabelRow, blind_labels
+from app.tables import Case, CasePrediction, Read, ReadRequest
+from ml.arrays import FloatArray
+from ml.distributions import has_concentration
+from ml.posteriors import posterior_gain_terms
+
+#: Cases read at once; SQLite takes 32,766 variables in one statement.
+BLOCK = 5_000
+
+# whether a column of case identifiers lies in a block
+_Inside = Callable[[Any], ColumnElement[bool]]
+
+
+def read_columns(
+    session: Session, release_id: uuid.UUID, classes: list[str], case_ids: list[uuid.UUID] | None = None
+) -> Columns:
+    """Predictions of a release with what was collected about their cases, ordered by case.
+
+    Args:
+        session: for reading.
+        release_id: whose predictions.
+        classes: its K class codes.
+        case_ids: only these cases; None for all.
+    """
+    blocks = [
+        _block(session, release_id, classes, rows, inside)
+        for rows, inside in _predictions(session, release_id, case_ids)
+    ]
+    return Columns.joined([Columns.empty(classes, 0), *blocks])
+
+
+def _predictions(
+    session: Session, release_id: uuid.UUID, case_ids: list[uuid.UUID] | None
+) -> Iterator[tuple[list[Any], _Inside]]:
+    """Blocks of predictions with their cases, and what tells the block's cases."""
+    wanted = (
+        select(
+            Case.id,
+            Case.patient,
+            Case.site,
+            Case.created_at,
+            Case.partition,
+            Case.pi,
+            Case.stain,
+            CasePrediction.class_probs,
+            CasePrediction.log_concentration,
+            CasePrediction.members,
+            CasePrediction.out_of_distribution,
+        )
+        .join(CasePrediction, CasePrediction.case_id == Case.id)
+        .where(CasePrediction.release_id == release_id)
+        .order_by(Case.id)
+    )
+    if case_ids is not None:
+        ordered = sorted(case_ids, key=lambda one: one.bytes)
+        for start in range(0, len(ordered), BLOCK):
+            part = ordered[start : start + BLOCK]
+            yield list(session.execute(wanted.where(Case.id.in_(part)))), _one_of(part)
+        return
+    after = uuid.UUID(int=0)
+    while rows := list(session.execute(wanted.where(Case.id > after).limit(BLOCK))):
+        first, after = rows[0].id, rows[-1].id
+        yield rows, _between(first, after)
+
+
+def _one_of(ids: list[uuid.UUID]) -> _Inside:
+    return lambda column: column.in_(ids)
+
+
+def _between(low: uuid.UUID, high: uuid.UUID) -> _Inside:
+    return lambda column: column.between(low, high)
+
+
+def _block(session: Session, release_id: uuid.UUID, classes: list[str], rows: list[Any], inside: _Inside) -> Columns:
+    found = Columns.empty(classes, len(rows))
+    if not rows:
+        return found
+    row_of = {row.id: number for number, row in enumerate(rows)}
+    found.case_id[:] = np.frombuffer(b"".join(row.id.bytes for row in rows), dtype=np.uint8).reshape(-1, 16)
+    found.cluster[:] = [_cluster(row.patient, row.id) for row in rows]
+    found.site[:] = [number_of(row.site or "") for row in rows]
+    found.sites.update({number_of(row.site): row.site for row in rows if row.site})
+    found.created_at[:] = [row.created_at.timestamp() for row in rows]
+    found.evaluation[:] = [row.partition == "evaluation" for row in rows]
+    found.pi[:] = [row.pi for row in rows]
+    found.out_of_distribution[:] = [row.out_of_distribution for row in rows]
+    found.stain[:] = [(np.nan,) * 3 if row.stain is None else row.stain for row in rows]
+    found.class_probs[:] = [row.class_probs for row in rows]
+    found.disagreement_probs[:] = _disagreement(rows)
+    _fill_requests(session, found, row_of, inside)
+    _fill_labels(session, found, row_of, inside)
+    _fill_gain(found, rows)
+    return found
+
+
+def _cluster(patient: str | None, case_id: uuid.UUID) -> int:
+    """Number of a patient; a case without one is its own cluster."""
+    return number_of(f"case:{case_id}" if patient is None else f"patient:{patient}")
+
+
+def _disagreement(rows: list[Any]) -> FloatArray:
+    """DPEs computed anew from what is stored, so that they are those of the library to the last bit."""
+    if any(row.members is not None for row in rows):
+        return np.array([stored_predictions([row]).disagreement_probs[0] for row in rows], dtype=np.float64)
+    return np.asarray(stored_predictions(rows).disagreement_probs)
+
+
+def _fill_labels(session: Session, found: Columns, row_of: dict[uuid.UUID, int], inside: _Inside) -> None:
+    position = {code: k for k, code in enumerate(found.classes)}
+    wanted = blind_labels()
+    for label in (LabelRow(*row) for row in session.execute(wanted.where(inside(wanted.selected_columns[0])))):
+        row = row_of.get(label.case_id)
+        if row is not None and label.class_code in position:
+            found.label_counts[row, position[label.class_code]] += 1
+            found.outside[row] |= label.outside
+
+
+def _fill_gain(found: Columns, rows: list[Any]) -> None:
+    """Gain of one label, case by case; none without a concentration, where labels teach a prediction nothing."""
+    several = np.flatnonzero(found.n_labels >= 2)
+    if several.size:
+        prior = stored_predictions([rows[row] for row in several])
+        if has_concentration(prior):
+            found.posterior_gain[several] = posterior_gain_terms(found.label_counts[several], prior)
+
+
+def _fill_requests(session: Session, found: Columns, row_of: dict[uuid.UUID, int], inside: _Inside) -> None:
+    """Planned reads of each case, until when one is open, and how many could not be told."""
+    open_ones: ColumnElement[bool] = ReadRequest.state.in_(("open", "leased"))
+    wanted = select(ReadRequest.case_id, ReadRequest.due_at, open_ones).where(ReadRequest.round == "planned")
+    for case_id, due_at, is_open in session.execute(wanted.where(inside(ReadRequest.case_id))):
+        row = row_of.get(case_id)
+        if row is not None:
+            found.n_planned[row] += 1
+            if is_open:
+                found.open_until[row] = max(found.open_until[row], due_at.timestamp())
+    declined = (
+        select(Read.case_id, func.count())
+        .join(ReadRequest, ReadRequest.id == Read.request_id)
+        .where(Read.decline_reason == "cannot_tell", ReadRequest.round == "planned", inside(Read.case_id))
+        .group_by(Read.case_id)
+    )
+    for case_id, count in session.execute(declined):
+        row = row_of.get(case_id)
+        if row is not None:
+            found.cannot_tell[row] = count
