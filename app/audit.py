@@ -7,13 +7,15 @@ reordered event breaks the chain, and the head in a table of its own shows a cut
 import hashlib
 import hmac
 import json
+import uuid
+from collections.abc import Sequence
 from typing import Any
 
 from asgi_correlation_id import correlation_id
-from sqlalchemy import select
+from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
-from app.tables import AuditEvent, AuditHead, now
+from app.tables import AuditEvent, AuditHead, CaseChange, now
 
 GENESIS = "0" * 64
 
@@ -42,8 +44,21 @@ def record(
     object_id: object,
     details: dict[str, Any] | None = None,
     reason: str | None = None,
+    cases: Sequence[uuid.UUID] = (),
 ) -> AuditEvent:
-    """Append an event to the chain; call it last, because it holds the chain's lock until the commit."""
+    """Append an event to the chain; call it last, because it holds the chain's lock until the commit.
+
+    Args:
+        session: of what the event tells of.
+        key: of the chain.
+        actor: who.
+        action: what was done.
+        object_id: to what.
+        details: JSON values.
+        reason: why, where somebody was asked.
+        cases: of which it changed what is evaluated: every such change must be told here, or evaluations by
+            snapshot do not see it.
+    """
     head = session.execute(select(AuditHead).where(AuditHead.id == 1).with_for_update()).scalar_one()
     event = AuditEvent(
         sequence=head.sequence + 1,
@@ -59,7 +74,29 @@ def record(
     session.add(event)
     head.sequence, head.digest = event.sequence, event.digest
     session.flush()
+    if cases:
+        session.execute(insert(CaseChange), [{"sequence": event.sequence, "case_id": one} for one in cases])
     return event
+
+
+def head_of(session: Session) -> tuple[int, str]:
+    """Number and digest of the newest event; 0 and ``GENESIS`` before the first."""
+    head = session.execute(select(AuditHead)).scalar_one()
+    return head.sequence, head.digest
+
+
+def holds(session: Session, sequence: int, digest: str) -> bool:
+    """Whether the chain went through this event: not so after an older backup was restored."""
+    if sequence == 0:
+        return digest == GENESIS
+    found = select(AuditEvent.digest).where(AuditEvent.sequence == sequence)
+    return session.execute(found).scalar_one_or_none() == digest
+
+
+def changed_cases(session: Session, after: int) -> list[uuid.UUID]:
+    """Cases that events later than one have changed."""
+    found = select(CaseChange.case_id).where(CaseChange.sequence > after).distinct()
+    return list(session.execute(found).scalars())
 
 
 def verify(session: Session, key: bytes) -> tuple[int, list[str]]:

@@ -49,7 +49,15 @@ def erase_patient(session: Session, context: Context, actor: str, patient: str, 
     session.flush()
     used = set(session.execute(select(Case.stored_sha256).where(Case.stored_sha256.in_(images))).scalars())
     for case in cases:
-        audit.record(session, context.secret, actor=actor, action="case.erase", object_id=case.id, reason=reason)
+        audit.record(
+            session,
+            context.secret,
+            actor=actor,
+            action="case.erase",
+            object_id=case.id,
+            reason=reason,
+            cases=[case.id],
+        )
     return len(cases), sorted(images - used)
 
 

@@ -5,10 +5,12 @@ worker starts again, or by another worker once the job's process has been silent
 one worker, which ``secondread serve`` starts; on PostgreSQL there may be many.
 """
 
+import math
 import os
 import signal
 import socket
 import threading
+import time
 import uuid
 from datetime import timedelta
 from importlib.metadata import version
@@ -22,10 +24,14 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app import jobs
 from app.context import Context
+from app.errors import NoRelease
+from app.evaluations.service import release_or_champion
+from app.evaluations.snapshots import refresh
 from app.job_kinds import FUNCTIONS, function_of
 from app.tables import Job, now
 
 _POLL_SECONDS = 1.0
+_TIDY_SECONDS = 60.0
 _log = structlog.get_logger("secondread")
 _context: Context | None = None
 
@@ -75,15 +81,29 @@ def run(context: Context, stop: threading.Event) -> None:
     DBOS(config=_config(context))
     DBOS.launch()
     _log.info("worker started", kinds=sorted(FUNCTIONS))
+    tidied = -math.inf
     try:
         while not stop.wait(_POLL_SECONDS):
             try:
                 _schedule(context)
                 _begin_waiting(context)
+                if time.monotonic() >= tidied + _TIDY_SECONDS:
+                    tidied = time.monotonic()
+                    _tidy(context)
             except SQLAlchemyError as exc:
                 _log.warning("the database does not answer", error=type(exc).__name__)
     finally:
         DBOS.destroy(workflow_completion_timeout_sec=10)
+
+
+def _tidy(context: Context) -> None:
+    """Keep the champion's snapshot young, so that metrics need to read little."""
+    with context.database.read() as session:
+        try:
+            release_id, classes = release_or_champion(session, None)
+        except NoRelease:
+            return
+    refresh(context, release_id, classes)
 
 
 def _begin_waiting(context: Context) -> None:

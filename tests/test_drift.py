@@ -69,8 +69,8 @@ def test_recalibration_restores_the_calibration_of_disagreement(tmp_path: Path) 
     change = now()
     store(context, principal, BEFORE, AFTER, rng, drifted=True)
     with context.database.read() as session:
-        then = metrics(session, None, Question(until=change), None)
-        drifted = metrics(session, None, Question(since=change), None)
+        then = metrics(session, settings.home, None, Question(until=change), None)
+        drifted = metrics(session, settings.home, None, Question(since=change), None)
     assert not any("stain" in text for text in then.warnings)
     assert any("stain" in text for text in drifted.warnings)
     with context.database.write() as session:

@@ -28,6 +28,7 @@ from tests.app.test_evaluations import same
 from tests.support.images import encode
 from tests.support.postgres import PostgresServer
 from tests.support.service import Service
+from tests.support.snapshots import assert_snapshots_tell_all, write_snapshots
 
 DAYS, CELLS_A_PATIENT, CAPACITY = 8, 2, 0.20
 PEOPLE = [f"annotator-{number}" for number in range(6)]
@@ -179,11 +180,13 @@ def test_a_year(open_laboratory: Any, database: str, patients: int, tmp_path: Pa
         lab.read_everything()
         lab.sleep()
     n = DAYS * a_day
+    write_snapshots(service.context)  # days pass by changing times, which no event tells
     _second_reads_follow_the_coin(service, n)
     report = _recalibrate(service)
     print({name: (report["champion"][name]["value"], report["candidate"][name]["value"]) for name in ("L_D", "CE_D")})
     _promote_and_roll_back(service, report, n)
     _every_number_is_the_librarys(service, n)
+    assert_snapshots_tell_all(service.context)
     with service.context.database.read() as session:
         verified = verify_all(session, service.context)
         labels = session.execute(select(func.count()).select_from(Label)).scalar_one()

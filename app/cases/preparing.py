@@ -125,5 +125,13 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
     session.flush()
     look(session, case, prediction)
     details = {"image_sha256": case.image_sha256, "release": str(prediction.release_id)}
-    audit.record(session, context.secret, actor=principal.name, action="case.add", object_id=case.id, details=details)
+    audit.record(
+        session,
+        context.secret,
+        actor=principal.name,
+        action="case.add",
+        object_id=case.id,
+        details=details,
+        cases=[case.id],
+    )
     return 201, case_out(session, case, prediction, 0, current_rule(session))

@@ -6,11 +6,11 @@ case out; a retraction takes the label out.
 """
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, Select, func, select
 from sqlalchemy.orm import Session
 
 from app.cases.stored import stored_predictions
@@ -39,18 +39,35 @@ def read_columns(
         classes: its K class codes.
         case_ids: only these cases; None for all.
     """
-    blocks = [
-        _block(session, release_id, classes, rows, inside)
-        for rows, inside in _predictions(session, release_id, case_ids)
-    ]
-    return Columns.joined([Columns.empty(classes, 0), *blocks])
+    blocks = [Columns.empty(classes, 0)]
+    if case_ids is not None:
+        ordered = sorted(case_ids, key=lambda one: one.bytes)
+        for start in range(0, len(ordered), BLOCK):
+            inside = _one_of(ordered[start : start + BLOCK])
+            rows = list(session.execute(_predictions(release_id).where(inside(Case.id))))
+            blocks.append(_block(session, classes, rows, inside))
+        return Columns.joined(blocks)
+    after = uuid.UUID(int=0)
+    while len(block := read_block(session, release_id, classes, after)):
+        blocks.append(block)
+        after = block.ids()[-1]
+    return Columns.joined(blocks)
 
 
-def _predictions(
-    session: Session, release_id: uuid.UUID, case_ids: list[uuid.UUID] | None
-) -> Iterator[tuple[list[Any], _Inside]]:
-    """Blocks of predictions with their cases, and what tells the block's cases."""
-    wanted = (
+def read_block(session: Session, release_id: uuid.UUID, classes: list[str], after: uuid.UUID) -> Columns:
+    """The next ``BLOCK`` cases after one, with their predictions and labels; none at the end.
+
+    Arguments as in ``read_columns``.
+    """
+    rows = list(session.execute(_predictions(release_id).where(Case.id > after).limit(BLOCK)))
+    if not rows:
+        return Columns.empty(classes, 0)
+    return _block(session, classes, rows, _between(rows[0].id, rows[-1].id))
+
+
+def _predictions(release_id: uuid.UUID) -> Select[*tuple[Any, ...]]:
+    """Predictions of a release with their cases."""
+    return (
         select(
             Case.id,
             Case.patient,
@@ -68,16 +85,6 @@ def _predictions(
         .where(CasePrediction.release_id == release_id)
         .order_by(Case.id)
     )
-    if case_ids is not None:
-        ordered = sorted(case_ids, key=lambda one: one.bytes)
-        for start in range(0, len(ordered), BLOCK):
-            part = ordered[start : start + BLOCK]
-            yield list(session.execute(wanted.where(Case.id.in_(part)))), _one_of(part)
-        return
-    after = uuid.UUID(int=0)
-    while rows := list(session.execute(wanted.where(Case.id > after).limit(BLOCK))):
-        first, after = rows[0].id, rows[-1].id
-        yield rows, _between(first, after)
 
 
 def _one_of(ids: list[uuid.UUID]) -> _Inside:
@@ -88,7 +95,7 @@ def _between(low: uuid.UUID, high: uuid.UUID) -> _Inside:
     return lambda column: column.between(low, high)
 
 
-def _block(session: Session, release_id: uuid.UUID, classes: list[str], rows: list[Any], inside: _Inside) -> Columns:
+def _block(session: Session, classes: list[str], rows: list[Any], inside: _Inside) -> Columns:
     found = Columns.empty(classes, len(rows))
     if not rows:
         return found

@@ -40,13 +40,14 @@ def _question(
 
 @router.get("/v1/metrics", responses=responses(NotFound))
 def get_metrics(
+    context: Parts,
     session: Reader,
     question: Annotated[Question, Depends(_question)],
     release: Annotated[uuid.UUID | None, Query(description="The champion where left out.")] = None,
     group_by: Annotated[Literal["site", "month"] | None, Query(description="Headline metrics of each group.")] = None,
 ) -> MetricsOut:
     """Metrics recomputed now: prior predictions against blind planned labels, clustered by patient."""
-    return service.metrics(session, release, question, group_by)
+    return service.metrics(session, context.settings.home, release, question, group_by)
 
 
 @router.get("/v1/agreement", responses=responses())

@@ -22,6 +22,7 @@ from app.evaluations.cohort import (
 from app.evaluations.drift import drift_of
 from app.evaluations.reading import read_columns
 from app.evaluations.schemas import GroupOut, MetricsOut
+from app.evaluations.snapshots import current_columns
 from app.evaluations.tables import CohortTables, cohort_tables
 from app.releases.queries import class_codes, existing_release, served_release_id
 from app.tables import now
@@ -108,9 +109,15 @@ def _groups(cohort: Cohort, group_by: GroupBy) -> list[dict[str, Any]]:
     return found
 
 
-def metrics(session: Session, release_id: uuid.UUID | None, question: Question, group_by: GroupBy | None) -> MetricsOut:
-    """Every metric of prior predictions against blind planned labels, clustered by patient."""
-    release_id, cohort = cohort_for(session, release_id, question)
+def metrics(
+    session: Session, home: Path, release_id: uuid.UUID | None, question: Question, group_by: GroupBy | None
+) -> MetricsOut:
+    """Every metric of prior predictions against blind planned labels, clustered by patient.
+
+    Cases come from the release's snapshot in ``home``, and from the database where they have changed since.
+    """
+    release_id, classes = release_or_champion(session, release_id)
+    cohort = cohort_of(current_columns(session, home, release_id, classes), question, now().timestamp())
     reference = existing_release(session, release_id).card.get("reference")
     document = metrics_document(cohort, group_by, reference)
     observability.publish_metrics(document["metrics"])

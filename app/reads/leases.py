@@ -105,6 +105,7 @@ def decline(
         action="read.decline",
         object_id=read.id,
         details={"case": str(read.case_id), "reason": body.reason},
+        cases=[read.case_id],
     )
     return 200, read_out(session, read)
 

@@ -218,6 +218,7 @@ def _told(
         object_id=label.id,
         details=details,
         reason=label.reason,
+        cases=[case.id],
     )
     return 201, result
 

@@ -7,7 +7,7 @@ from app.tables.cases import Case, CasePrediction, NetworkOutput
 from app.tables.jobs import Evaluation, ImportRow, Job
 from app.tables.labels import Annotator, Label
 from app.tables.reads import DailyThreshold, Exposure, Look, PolicyRow, Read, ReadRequest
-from app.tables.records import AuditEvent, AuditHead, IdempotencyRecord
+from app.tables.records import AuditEvent, AuditHead, CaseChange, IdempotencyRecord
 from app.tables.releases import Alias, ReleaseRow
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "AuditHead",
     "BrowserSession",
     "Case",
+    "CaseChange",
     "CasePrediction",
     "DailyThreshold",
     "Evaluation",

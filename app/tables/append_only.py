@@ -1,7 +1,7 @@
 """Triggers that make a table append-only, in the dialect at hand."""
 
 #: Tables whose rows are never changed or deleted.
-APPEND_ONLY = ("labels", "predictions", "audit_events", "policies", "looks", "exposures")
+APPEND_ONLY = ("labels", "predictions", "audit_events", "policies", "looks", "exposures", "case_changes")
 
 
 def create_triggers(dialect: str, table: str) -> list[str]:

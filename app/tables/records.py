@@ -36,6 +36,19 @@ class AuditHead(Table):
     digest: Mapped[str] = mapped_column(String(64))
 
 
+class CaseChange(Table):
+    """Which cases an event changed what is evaluated of: a prediction, a plan, a read's end, a label, an erasure.
+
+    Events are numbered in the order of their commits, because each writer holds the chain's head until then; so
+    whoever has read all cases at one event finds here, gapless, what has changed since.
+    """
+
+    __tablename__ = "case_changes"
+
+    sequence: Mapped[int] = mapped_column(ForeignKey("audit_events.sequence"), primary_key=True)
+    case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"), primary_key=True)
+
+
 class IdempotencyRecord(Table):
     """The answer that a key got, kept in the transaction that made it true."""
 

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
-from app.tables import APPEND_ONLY, Label
+from app.tables import APPEND_ONLY, Label, Table
 from ml.decisions import majority_prob
 from ml.distributions import DirichletCpe
 from tests.support.service import Service, cell_png
@@ -173,7 +173,8 @@ def test_many_at_once_store_each_label_exactly_once(service: Service) -> None:
 def test_the_database_itself_refuses_to_change_or_delete(service: Service, table: str) -> None:
     case = service.add_case()
     assert service.label("anna", case["id"], case["prediction"]["classes"][0]).status_code == 201
-    for statement in (f"UPDATE {table} SET created_at = created_at", f"DELETE FROM {table}"):
+    column = next(iter(Table.metadata.tables[table].columns)).name
+    for statement in (f"UPDATE {table} SET {column} = {column}", f"DELETE FROM {table}"):
         with service.context.database.write() as session, pytest.raises(DBAPIError, match="append-only"):
             session.execute(text(statement))
 

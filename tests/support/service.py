@@ -1,6 +1,7 @@
 """A service under test and short ways to call it."""
 
 import uuid
+from collections.abc import Callable
 from io import BytesIO
 from typing import Any
 
@@ -31,6 +32,9 @@ class Service:
     def __init__(self, client: TestClient, context: Context) -> None:
         self.client, self.context = client, context
         self.keys: dict[str, str] = {}
+        #: called before some of the requests that change something
+        self.before_change: Callable[[], None] = lambda: None
+        self._changes = 0
 
     def add_people(self) -> None:
         with self.context.database.write() as session:
@@ -43,6 +47,10 @@ class Service:
         headers = options.pop("headers", {})
         if who is not None:
             headers["Authorization"] = f"Bearer {self.keys[who]}"
+        if method != "GET" and path != "/v1/cases":
+            self._changes += 1
+            if self._changes.bit_count() == 1:  # the 1st, 2nd, 4th, 8th …
+                self.before_change()
         response: httpx.Response = self.client.request(method, path, headers=headers, **options)
         return response
 

@@ -1,0 +1,201 @@
+"""Evaluations from a snapshot and what came after it are those of all rows; every other test checks it too."""
+
+import json
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import insert, select
+
+from app.context import Context
+from app.evaluations.snapshots import current_columns, refresh, write_snapshot
+from app.releases.queries import all_releases, class_codes
+from app.tables import Account, Annotator, Case, CasePrediction, Label, PolicyRow, ReadRequest, new_id, now
+from tests.app.test_evaluations import collect, same
+from tests.support.service import Service, cell_png
+from tests.support.snapshots import assert_same_columns, assert_snapshots_tell_all, write_snapshots
+
+N_CASES = 20_000
+
+
+@pytest.fixture(autouse=True)
+def _only_the_snapshots_of_the_test(service: Service) -> None:
+    service.before_change = lambda: None
+
+
+def release_of(context: Context) -> tuple[uuid.UUID, list[str]]:
+    with context.database.read() as session:
+        row = all_releases(session)[0]
+        return row.id, class_codes(row)
+
+
+def folders(context: Context) -> list[str]:
+    found = (context.settings.home / "snapshots").glob("*/*")
+    return sorted(path.name for path in found)
+
+
+def metrics(service: Service) -> dict[str, Any]:
+    params = {"partition": "all", "group_by": "site"}
+    found = service.get("viewer", "/v1/metrics", params=params)
+    assert found.status_code == 200, found.text
+    document: dict[str, Any] = found.json()
+    return document
+
+
+def fill(context: Context, n: int) -> None:
+    """Cases with predictions and one or two labels each, whose requests were answered."""
+    rng = np.random.default_rng(0)
+    release_id, classes = release_of(context)
+    with context.database.write() as session:
+        account = session.execute(select(Account.id)).scalars().first()
+        policy = session.execute(select(PolicyRow.version)).scalar_one()
+        readers = [{**new_row(), "name": f"reader {k}", "account_id": account if k else None} for k in range(2)]
+        session.execute(insert(Annotator), readers)
+        probs, concentrations = rng.dirichlet(np.full(len(classes), 0.5), n), rng.normal(2, 0.5, n)
+        cases = [case_row(i, account) for i in range(n)]
+        predictions = [
+            new_row(case_id=case["id"], release_id=release_id, class_probs=f.tolist(), log_concentration=a)
+            | {"disagreement_prob": 0.5}
+            for case, f, a in zip(cases, probs, concentrations.tolist(), strict=True)
+        ]
+        labels = [
+            label_row(cases[i]["id"], readers[k]["id"], str(rng.choice(classes, p=probs[i])), account)
+            for i in range(n)
+            for k in range(1 + int(i % 10 < 3))
+        ]
+        requests = [request_row(label, int(label["annotator_id"] == readers[1]["id"]), policy) for label in labels]
+        for table, rows in ((Case, cases), (CasePrediction, predictions), (Label, labels), (ReadRequest, requests)):
+            session.execute(insert(table), rows)
+
+
+def new_row(**values: Any) -> dict[str, Any]:
+    return {"id": new_id(), "created_at": now(), **values}
+
+
+def case_row(number: int, account: Any) -> dict[str, Any]:
+    sizes = {"width": 1, "height": 1, "u": 0.5, "need": 0.0, "waiting": False, "case_metadata": {}}
+    digests = dict.fromkeys(("image_sha256", "stored_sha256"), f"{number:064x}")
+    return new_row(
+        external_id=f"bulk {number}",
+        patient=f"p{number // 4}",
+        site=f"site {number % 3}",
+        partition="evaluation",
+        pi=1.0 if number % 10 == 0 else 0.3,
+        created_by=account,
+        **sizes,
+        **digests,
+    )
+
+
+def label_row(case_id: uuid.UUID, annotator_id: uuid.UUID, code: str, account: Any) -> dict[str, Any]:
+    kind = {"kind": "label", "position": 0, "blind": True, "post_reveal": False, "round": "planned"}
+    return new_row(case_id=case_id, annotator_id=annotator_id, class_code=code, created_by=account, **kind)
+
+
+def request_row(label: dict[str, Any], second: int, policy: int) -> dict[str, Any]:
+    when = {"due_at": now(), "due_on": "2026-01-01", "shuffle": 0, "state": "answered", "label_id": label["id"]}
+    why = {"round": "planned", "arm": "audit" if second else "first", "u": 0.5, "pi": 1.0, "policy_version": policy}
+    return new_row(case_id=label["case_id"], ordinal=second + 1, **why, **when)
+
+
+def test_twenty_thousand_cases_by_snapshot_and_tail_equal_the_full_recomputation(service: Service) -> None:
+    context = service.context
+    fill(context, N_CASES)
+    home = context.settings.home
+    full = metrics(service)
+    assert full["n_cases"] == N_CASES
+    release_id, classes = release_of(context)
+    assert write_snapshot(context.database, home, release_id, classes) == N_CASES
+    same(metrics(service), full)
+    collect(service, [cell_png(i) for i in range(12)], patients=True)
+    with context.database.read() as session:
+        some = [str(one) for one in session.execute(select(Case.id).limit(40)).scalars()]
+    for case_id in some:
+        service.outside_label(case_id, "late reader", classes[0])
+    by_snapshot = metrics(service)
+    assert by_snapshot["n_labels"] > full["n_labels"] + 40
+    shutil.move(home / "snapshots", home / "away")
+    same(by_snapshot, metrics(service))
+    shutil.move(home / "away", home / "snapshots")
+
+
+def test_a_snapshot_grows_old_and_is_replaced(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = service.context
+    release_id, classes = release_of(context)
+    write_snapshots(context)
+    first = folders(context)
+    assert not refresh(context, release_id, classes)
+    collect(service, [cell_png(i) for i in range(4)], patients=False)
+    assert not refresh(context, release_id, classes)  # few changes are read from the database
+    monkeypatch.setattr("app.evaluations.snapshots._FEW", 3)
+    assert refresh(context, release_id, classes)
+    second = folders(context)
+    assert len(first) == len(second) == 1
+    assert int(second[0]) > int(first[0])
+    assert_snapshots_tell_all(context)
+
+
+def test_an_unfinished_or_foreign_snapshot_is_not_used(service: Service) -> None:
+    context = service.context
+    classes = release_of(context)[1]
+    collect(service, [cell_png(i) for i in range(3)], patients=False)
+    write_snapshots(context)
+    folder = next((context.settings.home / "snapshots").glob("*/*"))
+    about = json.loads((folder / "snapshot.json").read_text())
+    (folder / "snapshot.json").write_text(json.dumps(about | {"digest": "0" * 64}))
+    collect_more = service.add_case("after", cell_png(9))
+    service.outside_label(collect_more["id"], "r0", classes[0])
+    assert_snapshots_tell_all(context)  # the chain never went through this event
+    (folder / "snapshot.json").write_text(json.dumps(about | {"version": 0}))
+    assert_snapshots_tell_all(context)
+    (folder / "snapshot.json").write_text(json.dumps(about))
+    (folder / "pi.npy").unlink()
+    assert_snapshots_tell_all(context)
+    write_snapshots(context)
+    assert_snapshots_tell_all(context)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_an_older_database_comes_back(service: Service, tmp_path: Path) -> None:
+    """After a restore the chain goes on differently; a snapshot of what is gone must not be believed."""
+    context = service.context
+    release_id, classes = release_of(context)
+    case = service.add_case("before", cell_png(1))
+    path = Path(context.settings.sqlalchemy_url.removeprefix("sqlite:///"))
+    with context.database.engine.connect() as connection:
+        connection.exec_driver_sql("ROLLBACK")
+        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.exec_driver_sql("BEGIN")
+    shutil.copy(path, tmp_path / "older.db")
+    for reader in range(4):
+        service.outside_label(case["id"], f"r{reader}", classes[0])
+    write_snapshots(context)
+    context.database.engine.dispose()
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    shutil.copy(tmp_path / "older.db", path)
+    for reader in range(6):
+        service.outside_label(case["id"], f"s{reader}", classes[1])
+    with context.database.read() as session:
+        found = current_columns(session, context.settings.home, release_id, classes)
+    assert found.label_counts.sum(axis=0).tolist() == [0, 6, *[0] * (len(classes) - 2)]
+
+
+def test_rows_that_changed_take_the_place_of_the_old_ones(service: Service) -> None:
+    context = service.context
+    release_id, classes = release_of(context)
+    collect(service, [cell_png(i) for i in range(6)], patients=True)
+    write_snapshots(context)
+    with context.database.read() as session:
+        before = current_columns(session, context.settings.home, release_id, classes)
+    case_id = str(before.ids()[2])
+    service.outside_label(case_id, "somebody new", classes[0])
+    with context.database.read() as session:
+        after = current_columns(session, context.settings.home, release_id, classes)
+    assert after.n_labels.sum() == before.n_labels.sum() + 1
+    kept = [row for row, one in enumerate(before.ids()) if str(one) != case_id]
+    kept_after = [row for row, one in enumerate(after.ids()) if str(one) != case_id]
+    assert_same_columns(before.take(np.array(kept)), after.take(np.array(kept_after)))

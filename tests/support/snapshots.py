@@ -1,0 +1,35 @@
+"""The law of snapshots: with what the audit chain says has changed since, they are what all rows say."""
+
+import numpy as np
+
+from app.context import Context
+from app.evaluations.columns import Columns
+from app.evaluations.reading import read_columns
+from app.evaluations.snapshots import current_columns, write_snapshot
+from app.releases.queries import all_releases, class_codes
+
+
+def write_snapshots(context: Context) -> None:
+    """Of every release."""
+    with context.database.read() as session:
+        found = [(row.id, class_codes(row)) for row in all_releases(session)]
+    for release_id, classes in found:
+        write_snapshot(context.database, context.settings.home, release_id, classes)
+
+
+def assert_snapshots_tell_all(context: Context) -> None:
+    """Every column of every case, to the last bit."""
+    with context.database.read() as session:
+        for row in all_releases(session):
+            classes = class_codes(row)
+            live = current_columns(session, context.settings.home, row.id, classes)
+            assert_same_columns(live, read_columns(session, row.id, classes))
+
+
+def assert_same_columns(found: Columns, expected: Columns) -> None:
+    """Same cases in any order."""
+    assert (found.classes, len(found)) == (expected.classes, len(expected))
+    assert set(np.unique(found.site).tolist()) <= {0, *found.sites}
+    first, second = (one.take(np.lexsort(one.case_id.T[::-1])) for one in (found, expected))
+    for name, column in first.arrays().items():
+        np.testing.assert_array_equal(column, getattr(second, name), err_msg=name)
