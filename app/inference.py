@@ -1,22 +1,23 @@
 """The predictor port: a decoded image in, a prediction out, by the release that is champion now.
 
-On a CPU one network run at a time uses all cores; others wait in a bounded queue and are refused beyond it.
+One run of the network at a time: on a CPU it uses all cores for one image, on a GPU it takes along whoever waits.
+Those that wait stand in a bounded queue and are refused beyond it.
 """
 
 import threading
-import time
 import uuid
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from PIL import Image
 from sqlalchemy.orm import Session
 
 from app.errors import NoRelease, Overloaded
-from app.observability import WAITING
+from app.observability import BATCHES, WAITING
 from app.releases.queries import champion
 from ml.artifact import ReleaseError, read_release
-from ml.predictor import Prediction, Predictor
+from ml.predictor import BATCH, Prediction, Predictor, prediction_of
 
 QUEUE_SECONDS = 10.0
 
@@ -37,12 +38,14 @@ class LocalInference:
         releases_folder: holds one folder a release, named by its identifier.
         threads: of one network run, 0 for all cores.
         queue: predictions that may wait.
+        batch: images a run of the network at most; None: many on a GPU, one on a CPU, where batches do not pay.
     """
 
-    def __init__(self, releases_folder: Path, threads: int, queue: int) -> None:
-        self.releases_folder, self.threads = releases_folder, threads
+    def __init__(self, releases_folder: Path, threads: int, queue: int, batch: int | None = None) -> None:
+        self.releases_folder, self.threads, self.batch = releases_folder, threads, batch
+        self._wanted: list[_Wanted] = []
+        self._turn, self._busy = threading.Condition(), False
         self._waiting = threading.BoundedSemaphore(queue)
-        self._running = threading.Lock()
         self._loading = threading.Lock()
         self._served: Served | None = None
         self.fault: str | None = None
@@ -72,7 +75,7 @@ class LocalInference:
             return self._served
 
     def predict(self, served: Served, image: Image.Image) -> Prediction:
-        """Predict one decoded image.
+        """Predict one decoded image, on a GPU together with those that wait for the same release.
 
         Raises:
             Overloaded: too many predictions wait, or this one waited too long.
@@ -81,14 +84,64 @@ class LocalInference:
             raise Overloaded("too many predictions are waiting; try again shortly")
         WAITING.inc()
         try:
-            started = time.monotonic()
-            if not self._running.acquire(timeout=QUEUE_SECONDS):
-                waited = time.monotonic() - started
-                raise Overloaded(f"the prediction waited {waited:.0f} s; try again shortly")
-            try:
-                return served.predictor.predict([image])
-            finally:
-                self._running.release()
+            taken = self._turn_of(_Wanted(served, image))
+            mine = taken[0]
+            if not mine.result.done():
+                try:
+                    self._run(taken)
+                finally:
+                    with self._turn:
+                        self._busy = False
+                        self._turn.notify_all()
+            return mine.result.result()
         finally:
             WAITING.dec()
             self._waiting.release()
+
+    def _turn_of(self, mine: "_Wanted") -> list["_Wanted"]:
+        """Wait until the network is free, or until somebody has taken this image along.
+
+        Returns:
+            This image, and where it must be run now, those that go with it.
+
+        Raises:
+            Overloaded: it took too long.
+        """
+        with self._turn:
+            self._wanted.append(mine)
+            if not self._turn.wait_for(lambda: mine.result.done() or not self._busy, QUEUE_SECONDS):
+                if mine in self._wanted:
+                    self._wanted.remove(mine)
+                    raise Overloaded(f"the prediction waited {QUEUE_SECONDS:.0f} s; try again shortly")
+                self._turn.wait_for(mine.result.done)  # it is being run with others
+            if mine.result.done():
+                return [mine]
+            self._busy = True
+            most = self.batch or (BATCH if mine.served.predictor.on_gpu else 1)
+            others = [one for one in self._wanted if one is not mine and one.served is mine.served]
+            taken = [mine, *others[: most - 1]]
+            self._wanted = [one for one in self._wanted if one not in taken]
+            return taken
+
+    def _run(self, taken: list["_Wanted"]) -> None:
+        """Run the network once; each image gets its prediction, or all of them the failure."""
+        predictor = taken[0].served.predictor
+        BATCHES.observe(len(taken))
+        try:
+            logits, features = predictor.outputs([one.image for one in taken])
+            for row, one in enumerate(taken):
+                outputs = logits[row : row + 1], features[row : row + 1]
+                one.result.set_result(prediction_of(predictor.release, *outputs))
+        except Exception as exc:  # whatever it is, each caller must be told
+            for one in taken:
+                if not one.result.done():
+                    one.result.set_exception(exc)
+
+
+@dataclass(frozen=True, eq=False)
+class _Wanted:
+    """An image that waits for its prediction."""
+
+    served: Served
+    image: Image.Image
+    result: "Future[Prediction]" = field(default_factory=Future)

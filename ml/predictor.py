@@ -74,6 +74,11 @@ class Predictor:
         if logits.shape[1] != len(release.classes):
             raise ReleaseError(f"{release.network}: {logits.shape[1]} outputs for {len(release.classes)} classes")
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the network runs on a GPU."""
+        return "CUDAExecutionProvider" in self.session.get_providers()
+
     def run(self, inputs: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Logits (N, K) and features (N, D) of network inputs (N, C, H, W)."""
         logits, features = self.session.run(["logits", "features"], {"image": inputs})
@@ -112,15 +117,21 @@ class Predictor:
         Raises:
             ValueError: no image.
         """
+        return prediction_of(self.release, *self.outputs(images))
+
+    def outputs(self, images: Sequence[Image.Image]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Logits (N, K) and features (N, D) of decoded images, of which ``prediction_of`` makes predictions.
+
+        Raises:
+            ValueError: no image.
+        """
         if not images:
             raise ValueError("no image to predict")
         parts = []
         for start in range(0, len(images), BATCH):
             batch = np.stack([self.release.preprocessing(image) for image in images[start : start + BATCH]])
             parts.append(self.run(batch))
-        logits = np.concatenate([part[0] for part in parts])
-        features = np.concatenate([part[1] for part in parts])
-        return prediction_of(self.release, logits, features)
+        return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
 
 def prediction_of(release: Release, logits: npt.NDArray[np.float32], features: npt.NDArray[np.float32]) -> Prediction:

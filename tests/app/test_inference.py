@@ -1,0 +1,105 @@
+"""One run of the network at a time; whoever waits is taken along where batches pay, and nobody waits for ever."""
+
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from prometheus_client import REGISTRY
+
+from app import inference
+from app.errors import Overloaded
+from app.inference import LocalInference, Served
+from ml.artifact import read_release
+from ml.predictor import Predictor
+from tests.support.service import cell_png
+
+N_IMAGES = 24
+
+
+@pytest.fixture(scope="module")
+def served(small_release: Path) -> Served:
+    return Served(uuid.uuid4(), 1, Predictor(read_release(small_release), 1))
+
+
+@pytest.fixture(scope="module")
+def images() -> list[Image.Image]:
+    found = [Image.open(BytesIO(cell_png(number))) for number in range(N_IMAGES)]
+    for image in found:
+        image.load()
+    return found
+
+
+def batches() -> tuple[float, float]:
+    """Runs of the network, and images in them."""
+    values = [REGISTRY.get_sample_value(f"secondread_batch_size_{part}") for part in ("count", "sum")]
+    return values[0] or 0.0, values[1] or 0.0
+
+
+@pytest.mark.parametrize(("batch", "together"), [(8, True), (None, False)])
+def test_waiting_images_go_together_where_batches_pay(
+    served: Served, images: list[Image.Image], batch: int | None, together: bool
+) -> None:
+    """Each caller gets the prediction of its own image, whoever it travelled with."""
+    port = LocalInference(Path(), 1, 64, batch)
+    before = batches()
+    with ThreadPoolExecutor(N_IMAGES) as pool:
+        found = list(pool.map(lambda image: port.predict(served, image), images))
+    runs, seen = (now - then for now, then in zip(batches(), before, strict=True))
+    assert seen == N_IMAGES
+    assert (runs < N_IMAGES) == together
+    for image, prediction in zip(images, found, strict=True):
+        alone = served.predictor.predict([image])
+        np.testing.assert_allclose(prediction.logits, alone.logits, atol=1e-4)
+        np.testing.assert_allclose(prediction.distribution.class_probs, alone.distribution.class_probs, atol=1e-5)
+
+
+def test_a_failing_run_fails_everybody_in_it_and_nobody_else(
+    served: Served, images: list[Image.Image], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = LocalInference(Path(), 1, 64, 64)
+
+    def fail(_images: object) -> None:
+        raise RuntimeError("the runtime failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(served.predictor, "outputs", fail)
+        with ThreadPoolExecutor(8) as pool:
+            errors = [future.exception() for future in [pool.submit(port.predict, served, one) for one in images[:8]]]
+    assert [type(error) for error in errors] == [RuntimeError] * 8
+    assert port.predict(served, images[0]).logits.shape == (1, len(served.predictor.release.classes))
+
+
+def test_who_waits_too_long_or_finds_the_queue_full_is_told(
+    served: Served, images: list[Image.Image], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inference, "QUEUE_SECONDS", 0.2)
+    port = LocalInference(Path(), 1, 2, 8)
+    begun, go_on = threading.Event(), threading.Event()
+    run = served.predictor.outputs
+
+    def slow(taken: list[Image.Image]) -> object:
+        begun.set()
+        go_on.wait(10)
+        return run(taken)
+
+    monkeypatch.setattr(served.predictor, "outputs", slow)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(port.predict, served, images[0])
+        assert begun.wait(10)
+        second = pool.submit(port.predict, served, images[1])
+        with pytest.raises(Overloaded, match="waited"):
+            second.result()
+        third = pool.submit(port.predict, served, images[1])
+        while len(port._wanted) == 0:
+            pass
+        with pytest.raises(Overloaded, match="too many"):
+            port.predict(served, images[2])
+        go_on.set()
+        assert first.result().logits.shape[0] == 1
+        assert third.exception() is None or isinstance(third.exception(), Overloaded)
+    assert port.predict(served, images[2]).logits.shape[0] == 1
