@@ -85,7 +85,7 @@ def run(context: Context, stop: threading.Event) -> None:
     try:
         while not stop.wait(_POLL_SECONDS):
             try:
-                _schedule(context)
+                ask_for_recalibration(context)
                 _begin_waiting(context)
                 if time.monotonic() >= tidied + _TIDY_SECONDS:
                     tidied = time.monotonic()
@@ -120,7 +120,7 @@ def _begin_waiting(context: Context) -> None:
             _log.warning("the job's engine failed; it is tried again", job=str(job_id), error=type(exc).__name__)
 
 
-def _schedule(context: Context) -> None:
+def ask_for_recalibration(context: Context) -> None:
     """Ask for a recalibration when the last one was asked for long enough ago."""
     days = context.settings.recalibrate_days
     if days is None:

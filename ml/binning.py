@@ -163,7 +163,7 @@ def contributions(sums: BinSums, debias: Debias) -> FloatArray:
     return form(*(getattr(sums, name) for name in names))
 
 
-def contributions_without(sums: BinSums, cells: Any, slot: npt.NDArray[np.int32], debias: Debias) -> FloatArray:
+def contributions_without(sums: BinSums, cells: Any, slot: npt.NDArray[np.intp], debias: Debias) -> FloatArray:
     """Contribution (M,) of each cell's bin once the cell is left out.
 
     Args:

@@ -163,7 +163,8 @@ class Binned:
         full = contributions(self.bins, debias)
         taken = np.zeros(self.sample.n_clusters)
         for one in self.cells:
-            gone = full[one.slot] - contributions_without(self.bins, one, one.slot, debias)
+            slot = one.slot.astype(np.intp)
+            gone = full[slot] - contributions_without(self.bins, one, slot, debias)
             low, high = int(one.cluster[0]), int(one.cluster[-1]) + 1
             taken[low:high] = np.bincount(one.cluster - low, gone, high - low)
         return ratio_replicates(float(full.sum()), taken, self.sample)
@@ -227,7 +228,8 @@ class Binned:
         """Σ over cells of (Σwμ̂ − mean Σw)² in each slot (S,), by means (S,)."""
         result = np.zeros(len(self.slots))
         for one in self.cells:
-            result += np.bincount(one.slot, (one.freq - mean[one.slot] * one.weight) ** 2, len(result))
+            slot = one.slot.astype(np.intp)
+            result += np.bincount(slot, (one.freq - mean[slot] * one.weight) ** 2, len(result))
         return result
 
 

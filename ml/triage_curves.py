@@ -24,12 +24,25 @@ def uncertainty_scores(class_probs: npt.ArrayLike) -> dict[str, FloatArray]:
 
 @dataclass(frozen=True)
 class _Ranked:
-    """Usable cases in order of falling score."""
+    """Usable cases in order of falling score.
+
+    Attributes:
+        sample: n cases.
+        order: (n,) their positions, highest score first.
+        observed: (n,) φ̂ of each case.
+        group: (n,) number of the distinct score of each case, highest first.
+        tied: weight of each distinct score.
+        before: weight of all higher scores.
+        places: (n,) weight up to and with each case, in order.
+    """
 
     sample: Sample
     order: npt.NDArray[np.intp]
     observed: FloatArray
-    score: FloatArray
+    group: npt.NDArray[np.intp]
+    tied: FloatArray
+    before: FloatArray
+    places: FloatArray
 
     @classmethod
     def of(
@@ -49,29 +62,29 @@ class _Ranked:
             raise ValueError("no case has two labels: disagreements cannot be counted")
         kept = score[sample.rows]
         order = np.argsort(-kept, kind="stable")
-        return cls(sample, order, observed_disagreement(counts[sample.rows]), kept)
+        ordered = kept[order]
+        numbers = np.zeros(order.size, dtype=np.intp)
+        np.cumsum(ordered[1:] != ordered[:-1], out=numbers[1:])
+        tied = np.asarray(np.bincount(numbers, sample.weight[order]), dtype=np.float64)
+        group = np.empty_like(numbers)
+        group[order] = numbers
+        places = np.cumsum(sample.weight[order])
+        observed = observed_disagreement(counts[sample.rows])
+        return cls(sample, order, observed, group, tied, np.cumsum(tied) - tied, places)
 
     def sent(self, capacity: float) -> tuple[FloatArray, float]:
         """Share (n,) of each case that is sent at a capacity, and the mean φ̂ at the threshold.
 
         Cases of one score are sent in equal shares, as if in random order.
         """
-        weight = self.sample.weight
-        budget = capacity * weight.sum()
-        ordered = self.score[self.order]
-        first = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-        tied = np.add.reduceat(weight[self.order], first)
-        before = np.concatenate([[0.0], np.cumsum(tied)[:-1]])
+        budget = capacity * self.sample.weight.sum()
         with np.errstate(invalid="ignore", divide="ignore"):
-            share = np.where(tied > 0, np.clip((budget - before) / tied, 0.0, 1.0), 0.0)
-        sizes = np.diff(np.append(first, len(ordered)))
-        result = np.empty(len(ordered))
-        result[self.order] = np.repeat(share, sizes)
-        return result, self._threshold_mean(budget)
+            share = np.where(self.tied > 0, np.clip((budget - self.before) / self.tied, 0.0, 1.0), 0.0)
+        return share[self.group], self._threshold_mean(budget)
 
     def _threshold_mean(self, budget: float) -> float:
         """Mean φ̂ among the √n cases around the threshold: what one place more would catch."""
-        position = int(np.searchsorted(np.cumsum(self.sample.weight[self.order]), budget))
+        position = int(np.searchsorted(self.places, budget))
         half = max(1, int(np.sqrt(len(self.order)) / 2))
         near = self.order[max(0, position - half) : position + half]
         weight = self.sample.weight[near]

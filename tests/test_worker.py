@@ -1,17 +1,20 @@
 """The worker as a process: it does what requests asked for, and takes up what a kill -9 interrupted."""
 
+import io
 import json
 import signal
 import subprocess
 import time
 import urllib.request
 import uuid
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app.imports.work import BATCH
 from tests.support.postgres import PostgresServer
 from tests.support.process import COMMAND, Installation
 from tests.support.service import cell_png
@@ -57,31 +60,64 @@ def wait_for(made: Installation, key: str, job_id: str, *states: str, seconds: f
     raise AssertionError(f"{found}\n{(made.home.parent / 'worker.log').read_text()[-3000:]}")
 
 
-def upload(made: Installation, key: str) -> None:
-    import httpx2
+def archive(n: int) -> bytes:
+    """An import of n different cells of n / 3 patients."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as packed:
+        rows = ["file,external_id,patient"]
+        for number in range(n):
+            packed.writestr(f"cell {number}.png", cell_png(number))
+            rows.append(f"cell {number}.png,case {number},p{number // 3}")
+        packed.writestr("manifest.csv", "\n".join(rows))
+    return buffer.getvalue()
 
-    headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": uuid.uuid4().hex}
-    answer = httpx2.post(
-        f"{made.address}/v1/cases", headers=headers, files={"image": ("x.png", cell_png())}, data={"external_id": "a"}
-    )
-    assert answer.status_code == 201, answer.text
+
+def send(made: Installation, key: str, data: bytes) -> str:
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/zip"}
+    headers["Idempotency-Key"] = uuid.uuid4().hex
+    request = urllib.request.Request(f"{made.address}/v1/imports", data=data, headers=headers, method="POST")
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        return str(json.loads(answer.read())["id"])
 
 
-def test_a_job_survives_the_death_of_its_worker(running: tuple[Installation, str]) -> None:
+def wait_for_progress(made: Installation, key: str, job_id: str, share: float) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        found = call(made, key, "GET", f"/v1/jobs/{job_id}")
+        if found["progress"] >= share or found["state"] == "succeeded":
+            assert found["state"] == "running", "the job was over before it could be killed"
+            return
+    raise AssertionError((made.home.parent / "worker.log").read_text()[-3000:])
+
+
+def test_an_import_survives_two_deaths_of_its_worker_and_does_each_row_once(
+    running: tuple[Installation, str],
+) -> None:
     installation, key = running
-    upload(installation, key)
-    job_id = call(installation, key, "POST", "/v1/evaluations", {"partition": "all"})["id"]
-    first = worker(installation)
-    wait_for(installation, key, job_id, "running", "succeeded")
-    first.send_signal(signal.SIGKILL)
-    first.wait()
-    _forget(installation)
-    second = worker(installation)
+    n = 4 * BATCH
+    job_id = send(installation, key, archive(n))
+    for share in (0.1, 0.5):
+        doomed = worker(installation)
+        wait_for_progress(installation, key, job_id, share)
+        doomed.send_signal(signal.SIGKILL)
+        doomed.wait()
+        seen = call(installation, key, "GET", f"/v1/jobs/{job_id}")
+        assert seen["state"] == "running"
+        assert seen["progress"] < 1
+        _forget(installation)
+    last = worker(installation)
     done = wait_for(installation, key, job_id, "succeeded")
-    assert done["attempts"] in {1, 2}
-    second.send_signal(signal.SIGTERM)
-    assert second.wait(20) == 0
-    assert call(installation, key, "GET", f"/v1/evaluations/{job_id}")["document"]["n_cases"] >= 0
+    assert done["attempts"] == 3
+    assert done["result"] == {"n_rows": n, "created": n, "known": 0, "failed": 0}
+    last.send_signal(signal.SIGTERM)
+    assert last.wait(20) == 0
+    seen_ids: list[str] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        page = call(installation, key, "GET", f"/v1/cases?limit=100{cursor and '&cursor=' + cursor}")
+        seen_ids += [case["external_id"] for case in page["items"]]
+        cursor = page["next_cursor"]
+    assert sorted(seen_ids) == sorted(f"case {number}" for number in range(n))
 
 
 def _forget(made: Installation) -> None:

@@ -7,8 +7,8 @@ take the place of their old rows. A snapshot that the chain does not know (an ol
 
 import shutil
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from ml.run_folder import read_json, write_json
 
 _log = structlog.get_logger("secondread")
 _VERSION = 1
-_ABOUT = "snapshot.json"
+_ABOUT, _BY_ID = "snapshot.json", "by_id.npy"
 # a snapshot is written anew when so many cases changed, or this share of it
 _FEW, _SHARE = 500, 0.01
 
@@ -33,33 +33,71 @@ def _folder(home: Path, release_id: uuid.UUID) -> Path:
     return home / "snapshots" / str(release_id)
 
 
-def _newest(home: Path, release_id: uuid.UUID) -> tuple[Columns, dict[str, Any]] | None:
-    """The newest snapshot of a release, memory-mapped, and what was written about it; None where there is none."""
+@dataclass(frozen=True)
+class _Snapshot:
+    """Columns on disk, cases of one patient together, as of one event of the audit chain.
+
+    Attributes:
+        columns: memory-mapped.
+        by_id: (N,) positions of the cases in the order of their identifiers.
+        sequence: of the event.
+        digest: of the event.
+    """
+
+    columns: Columns
+    by_id: npt.NDArray[np.intp]
+    sequence: int
+    digest: str
+
+    @classmethod
+    def read(cls, folder: Path) -> "_Snapshot | None":
+        """Map a snapshot; None where another version wrote it."""
+        about = read_json(folder / _ABOUT)
+        if about["version"] != _VERSION:
+            return None
+        names = Columns.empty(about["classes"], 0).arrays()
+        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in names}
+        sites = {int(key): name for key, name in about["sites"].items()}
+        columns = Columns(about["classes"], sites, **arrays)
+        return cls(columns, np.load(folder / _BY_ID, mmap_mode="r"), about["sequence"], about["digest"])
+
+    def with_changes(self, changed: list[uuid.UUID], fresh: Columns) -> Columns:
+        """Columns in which the changed cases have their fresh rows, in the order of the patients.
+
+        Args:
+            changed: cases.
+            fresh: those of them that there still are, as they are now.
+        """
+        wanted = np.frombuffer(b"".join(one.bytes for one in changed), dtype="S16")
+        ids = np.ascontiguousarray(self.columns.case_id).view("S16").ravel()
+        place = np.searchsorted(ids, wanted, sorter=self.by_id)
+        old = self.by_id[np.minimum(place, len(ids) - 1)] if len(ids) else np.empty(0, dtype=np.intp)
+        kept = np.delete(np.arange(len(ids)), old[ids[old] == wanted[: len(old)]])
+        fresh = fresh.take(np.argsort(fresh.cluster, kind="stable"))
+        new = np.searchsorted(self.columns.cluster[kept], fresh.cluster) + np.arange(len(fresh))
+        source = np.zeros(kept.size + len(fresh), dtype=np.intp)
+        source[np.delete(np.arange(source.size), new)] = kept
+        arrays = {}
+        for name, column in self.columns.arrays().items():
+            # the default mode makes a copy first
+            merged = np.take(column, source, axis=0, mode="clip") if len(ids) else np.empty_like(getattr(fresh, name))
+            merged[new] = getattr(fresh, name)
+            arrays[name] = merged
+        return Columns(self.columns.classes, self.columns.sites | fresh.sites, **arrays)
+
+
+def _usable(session: Session, home: Path, release_id: uuid.UUID, classes: list[str]) -> _Snapshot | None:
+    """The newest snapshot of a release, if it is of this database and these classes."""
     folder = _folder(home, release_id)
     numbers = sorted((int(one.name) for one in folder.glob("[0-9]*") if one.name.isdigit()), reverse=True)
     for number in numbers:
         try:
-            about = read_json(folder / str(number) / _ABOUT)
-            if about["version"] != _VERSION:
-                continue
-            names = Columns.empty(about["classes"], 0).arrays()
-            arrays = {name: np.load(folder / str(number) / f"{name}.npy", mmap_mode="r") for name in names}
+            found = _Snapshot.read(folder / str(number))
         except FileNotFoundError:  # a newer one has just taken its place
             continue
-        sites = {int(key): name for key, name in about["sites"].items()}
-        return Columns(about["classes"], sites, **arrays), about
+        if found is not None and found.columns.classes == classes:
+            return found if audit.holds(session, found.sequence, found.digest) else None
     return None
-
-
-def _usable(
-    session: Session, home: Path, release_id: uuid.UUID, classes: list[str]
-) -> tuple[Columns, dict[str, Any]] | None:
-    """The newest snapshot, if it is of this database and these classes."""
-    found = _newest(home, release_id)
-    if found is None or found[0].classes != classes:
-        return None
-    about = found[1]
-    return found if audit.holds(session, about["sequence"], about["digest"]) else None
 
 
 def current_columns(session: Session, home: Path, release_id: uuid.UUID, classes: list[str]) -> Columns:
@@ -74,28 +112,10 @@ def current_columns(session: Session, home: Path, release_id: uuid.UUID, classes
     found = _usable(session, home, release_id, classes)
     if found is None:
         return read_columns(session, release_id, classes)
-    columns, about = found
-    changed = audit.changed_cases(session, about["sequence"])
+    changed = audit.changed_cases(session, found.sequence)
     if not changed:
-        return columns
-    return _with(columns, changed, read_columns(session, release_id, classes, changed))
-
-
-def _with(columns: Columns, changed: list[uuid.UUID], fresh: Columns) -> Columns:
-    """Columns in which the changed cases have their fresh rows."""
-    gone = np.frombuffer(b"".join(one.bytes for one in changed), dtype="S16")
-    ours = np.ascontiguousarray(columns.case_id).view("S16").ravel()
-    kept = np.flatnonzero(~np.isin(ours, gone))
-    parts = {name: _joined(column, kept, getattr(fresh, name)) for name, column in columns.arrays().items()}
-    return Columns(columns.classes, columns.sites | fresh.sites, **parts)
-
-
-def _joined(old: npt.NDArray[Any], kept: npt.NDArray[np.intp], new: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Kept rows of one array, then all of another, copied once."""
-    result = np.empty((kept.size + len(new), *old.shape[1:]), dtype=old.dtype)
-    np.take(old, kept, axis=0, out=result[: kept.size], mode="clip")  # the default makes a copy first
-    result[kept.size :] = new
-    return result
+        return found.columns
+    return found.with_changes(changed, read_columns(session, release_id, classes, changed))
 
 
 def write_snapshot(database: Database, home: Path, release_id: uuid.UUID, classes: list[str]) -> int:
@@ -118,6 +138,7 @@ def write_snapshot(database: Database, home: Path, release_id: uuid.UUID, classe
     if columns is None:
         columns = _read_all(database, release_id, classes)
     columns = columns.take(np.argsort(columns.cluster, kind="stable"))
+    ids = np.ascontiguousarray(columns.case_id).view("S16").ravel()
     about = {"version": _VERSION, "sequence": sequence, "digest": digest, "classes": classes, "sites": columns.sites}
     folder = _folder(home, release_id)
     folder.mkdir(parents=True, exist_ok=True)
@@ -125,6 +146,7 @@ def write_snapshot(database: Database, home: Path, release_id: uuid.UUID, classe
     unfinished.mkdir()
     for name, column in columns.arrays().items():
         np.save(unfinished / f"{name}.npy", column)
+    np.save(unfinished / _BY_ID, np.argsort(ids, kind="stable"))
     write_json(unfinished / _ABOUT, about)
     if (folder / str(sequence)).exists():  # another worker was faster
         shutil.rmtree(unfinished)
@@ -157,9 +179,8 @@ def refresh(context: Context, release_id: uuid.UUID, classes: list[str]) -> bool
     with context.database.read() as session:
         found = _usable(session, home, release_id, classes)
         if found is not None:
-            columns, about = found
-            changed = len(audit.changed_cases(session, about["sequence"]))
-            if changed <= max(_FEW, _SHARE * len(columns)):
+            changed = len(audit.changed_cases(session, found.sequence))
+            if changed <= max(_FEW, _SHARE * len(found.columns)):
                 return False
     n_cases = write_snapshot(context.database, home, release_id, classes)
     _log.info("snapshot written", release=str(release_id), cases=n_cases)

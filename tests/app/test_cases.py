@@ -198,3 +198,38 @@ def test_missing_things_are_404(service: Service) -> None:
         response = service.get("viewer", path)
         assert (response.status_code, response.json()["type"]) == (404, "urn:secondread:problem:not-found")
     assert service.get("viewer", "/v1/nothing").json()["type"] == "urn:secondread:problem:not-found"
+
+
+def test_a_case_without_a_prediction_stays_visible_and_is_wanted_first(service: Service) -> None:
+    """No upload makes one; a laboratory's own import into the tables, or a future release, may."""
+    from sqlalchemy import select
+
+    from app.tables import Account, Case, NetworkOutput
+
+    other = service.add_case("with", cell_png(1))
+    with service.context.database.write() as session:
+        account = session.execute(select(Account.id)).scalars().first()
+        known = session.execute(select(Case)).scalar_one()
+        columns = {one.name for one in Case.__table__.columns} - {"id", "external_id", "need", "image_hash"}
+        values = {name: getattr(known, name) for name in columns} | {"external_id": "without", "waiting": True}
+        bare = Case(**values, created_by=account) if "created_by" not in values else Case(**values)
+        session.add(bare)
+        session.flush()
+        bare_id = str(bare.id)
+        assert session.execute(select(NetworkOutput).where(NetworkOutput.case_id == bare.id)).first() is None
+    listed = {one["id"]: one for one in service.get("viewer", "/v1/cases").json()["items"]}
+    assert listed[bare_id]["prediction"] is None
+    assert listed[other["id"]]["prediction"] is not None
+    wanted = service.get("viewer", "/v1/worklist").json()["items"]
+    assert wanted[0]["case"]["id"] == bare_id
+    shown = service.get("viewer", f"/v1/cases/{bare_id}")
+    assert (shown.status_code, shown.json()["prediction"]) == (200, None)
+    assert service.get("viewer", f"/v1/cases/{bare_id}/image").status_code == 200
+    for path, status in (("posterior", 404), ("labels", 200), ("predictions", 200)):
+        assert service.get("viewer", f"/v1/cases/{bare_id}/{path}").status_code == status
+    for who in ("viewer", "anna"):
+        for page in ("/worklist", f"/cases/{bare_id}"):
+            assert service.get(who, page).status_code == 200, (who, page)
+    refused = service.label("anna", bare_id, "blast")
+    assert (refused.status_code, refused.json()["detail"]) == (404, "the case has no prediction")
+    assert service.get("viewer", "/v1/metrics", params={"partition": "all"}).json()["selection"]["n_closed"] == 0

@@ -1,16 +1,18 @@
 """Jobs, recalibration, promotion, frozen evaluations: over HTTP on both databases, the work done in this process."""
 
 import json
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import numpy as np
 import pytest
 from PIL import Image, ImageEnhance
+from sqlalchemy import update
 
-from app import jobs
+from app import jobs, worker
 from app.evaluations.freezing import evaluate_frozen, folder_of
-from app.tables import Job
+from app.tables import Job, now
 from ml.datasets.annotators import AnnotatorPool
 from ml.datasets.cells import simulate_cell
 from tests.app.test_evaluations import same
@@ -222,3 +224,28 @@ def test_if_match_must_be_a_revision(service: Service, bad: str) -> None:
     body = {"release": str(UUID(int=1)), "reason": "x"}
     answer = service.call("admin", "PUT", "/v1/aliases/champion", json=body, headers={"If-Match": bad})
     assert answer.status_code == 400
+
+
+def test_a_schedule_asks_for_a_recalibration_when_the_last_one_is_old(service: Service) -> None:
+    def asked() -> int:
+        found = service.get("viewer", "/v1/jobs", params={"limit": 100}).json()["items"]
+        return sum(one["kind"] == "recalibration" for one in found)
+
+    worker.ask_for_recalibration(service.context)
+    assert asked() == 0  # no schedule was set
+    service.context.settings.recalibrate_days = 7
+    for _ in range(3):
+        worker.ask_for_recalibration(service.context)
+    assert asked() == 1
+    with service.context.database.write() as session:
+        session.execute(update(Job).values(created_at=now() - timedelta(days=6)))
+    worker.ask_for_recalibration(service.context)
+    assert asked() == 1
+    with service.context.database.write() as session:
+        session.execute(update(Job).values(created_at=now() - timedelta(days=8)))
+    worker.ask_for_recalibration(service.context)
+    assert asked() == 2
+    jobs.work_off(service.context)
+    found = service.get("viewer", "/v1/jobs").json()["items"]
+    assert [one["state"] for one in found] == ["failed", "failed"]  # there are no labels to learn from, and it says so
+    assert all("labelled cases" in one["error"] for one in found)
