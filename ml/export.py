@@ -195,20 +195,34 @@ def export_run(folder: RunFolder, out: Path, *, fused: bool = False, name: str |
         files["fused.onnx"] = to_onnx(
             _Fused(network, calibration, len(config["dataset"]["classes"])).eval(), example, outputs
         )
-    held_out = _add_feature_distance(folder, files)
-    card = _card(name or folder.path.name, config, report, parity) | {"reference": _reference(folder, held_out)}
+    held_out, familiar = _add_feature_distance(folder, files)
+    reference = _reference(folder, held_out) | familiar
+    card = _card(name or folder.path.name, config, report, parity) | {"reference": reference}
     return write_release(out, files, calibration, card, readme_text(card))
 
 
-def _add_feature_distance(folder: RunFolder, files: dict[str, bytes]) -> CachedOutputs:
-    """Add the distance from the training cells to a release's files; returns the held-out outputs."""
+def _add_feature_distance(
+    folder: RunFolder, files: dict[str, bytes]
+) -> tuple[CachedOutputs, dict[str, float | int | None]]:
+    """Add the distance from the training cells to a release's files.
+
+    Returns:
+        The held-out outputs, and mean and spread of their squared distances.
+    """
     outputs = folder.read_outputs()
     features = outputs.pooled if HEAD_FILE in files else outputs.features
     held_out = outputs.partition == "test"
     distance = fit_feature_distance(features[~held_out], features[held_out])
+    familiar: dict[str, float | int | None] = dict.fromkeys(("distance_sq_mean", "distance_sq_sd", "n_distance"))
     if distance is not None:
         files[DISTANCE_FILE] = distance.to_bytes()
-    return outputs.take(held_out)
+        squared = np.square(distance(features[held_out]))
+        familiar = {
+            "distance_sq_mean": float(squared.mean()),
+            "distance_sq_sd": float(squared.std(ddof=1)),
+            "n_distance": len(squared),
+        }
+    return outputs.take(held_out), familiar
 
 
 def _reference(folder: RunFolder, held_out: CachedOutputs) -> dict[str, Any]:

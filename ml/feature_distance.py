@@ -52,9 +52,9 @@ class FeatureDistance:
         """Distances (N,) of features (N, D), divided by √D."""
         return np.asarray(np.sqrt(np.square(self.whitened(features)).mean(axis=1)))
 
-    def unfamiliar(self, features: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        """Whether features (N, D) lie beyond the threshold; what is not finite does."""
-        return np.asarray(~(self(features) <= self.threshold))
+    def unfamiliar(self, distance: FloatArray) -> npt.NDArray[np.bool_]:
+        """Whether distances (N,) are beyond the threshold; what is not finite is."""
+        return np.asarray(~(distance <= self.threshold))
 
     def to_bytes(self) -> bytes:
         """Write as safetensors, float64."""

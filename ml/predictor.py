@@ -24,12 +24,14 @@ class Prediction:
         distribution: over the unknown true class probabilities.
         logits: (N, K) float32, of the network.
         features: (N, D) float32, of the network; in a release with a dropout head the pooled vectors before it.
+        feature_distance: (N,) from the training cells, NaN where the release cannot tell.
         out_of_distribution: (N,) farther from the training cells than held-out cells are.
     """
 
     distribution: PredictiveDistribution
     logits: npt.NDArray[np.float32]
     features: npt.NDArray[np.float32]
+    feature_distance: npt.NDArray[np.float64]
     out_of_distribution: npt.NDArray[np.bool_]
 
 
@@ -136,10 +138,12 @@ class Predictor:
 
 def prediction_of(release: Release, logits: npt.NDArray[np.float32], features: npt.NDArray[np.float32]) -> Prediction:
     """Prediction of a network's outputs (N, K) and (N, D), now or stored, by a release."""
-    unfamiliar = (
-        np.zeros(len(logits), dtype=bool) if release.distance is None else release.distance.unfamiliar(features)
-    )
-    return Prediction(distribution_of(release, logits, features), logits, features, unfamiliar)
+    distribution = distribution_of(release, logits, features)
+    if release.distance is None:
+        unknown, familiar = np.full(len(logits), np.nan), np.zeros(len(logits), dtype=bool)
+        return Prediction(distribution, logits, features, unknown, familiar)
+    distance = release.distance(features)
+    return Prediction(distribution, logits, features, distance, release.distance.unfamiliar(distance))
 
 
 def distribution_of(release: Release, logits: npt.ArrayLike, features: npt.ArrayLike) -> PredictiveDistribution:

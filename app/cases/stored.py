@@ -43,6 +43,7 @@ def prediction_values(case_ids: list[uuid.UUID], release_id: uuid.UUID, predicti
             "disagreement_prob": float(dpe[row]),
             "members": members_bytes(distribution, row),
             "out_of_distribution": bool(prediction.out_of_distribution[row]),
+            "feature_distance": float(distance) if np.isfinite(distance := prediction.feature_distance[row]) else None,
         }
         for row, case_id in enumerate(case_ids)
     ]

@@ -46,6 +46,7 @@ class Columns:
         cannot_tell: (N,) planned reads that ended without a diagnosis.
         stain: (N, 3) mean optical density of red, green and blue; NaN where it was not measured.
         out_of_distribution: (N,) whether the image is unlike the training cells.
+        feature_distance: (N,) from them, NaN where it is unknown.
     """
 
     classes: list[str]
@@ -66,6 +67,7 @@ class Columns:
     cannot_tell: IntArray
     stain: FloatArray
     out_of_distribution: npt.NDArray[np.bool_]
+    feature_distance: FloatArray
 
     @classmethod
     def empty(cls, classes: list[str], n: int) -> "Columns":
@@ -90,6 +92,7 @@ class Columns:
             cannot_tell=np.zeros(n, dtype=np.int64),
             stain=np.full((n, 3), np.nan),
             out_of_distribution=np.zeros(n, dtype=bool),
+            feature_distance=np.full(n, np.nan),
         )
 
     def __len__(self) -> int:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import binom, chi2
+from scipy.stats import binom, chi2, norm
 
 from app.evaluations.columns import Columns
 from ml.arrays import FloatArray, IntArray
@@ -12,6 +12,8 @@ from ml.feature_distance import FAMILIAR_SHARE
 
 #: Stain farther from the reference than this many of its standard deviations is warned about.
 STAIN_LIMIT = 1.0
+#: The same for the features of the network, root mean square over all of them.
+FEATURE_LIMIT = 0.5
 #: Probability of chance below which a share is warned about.
 P_LIMIT = 0.001
 _MIN_CASES = 20
@@ -25,8 +27,9 @@ def drift_of(columns: Columns, reference: dict[str, Any] | None) -> list[dict[st
         reference: of the release's card; None for a release without one.
 
     Returns:
-        A row a site (``None`` for all): how far the stain has moved in standard deviations of the reference, the
-        share of unfamiliar images, the labels' distance from the reference's, and warnings in words.
+        A row a site (``None`` for all): how far the stain and the network's features have moved in standard deviations
+        of the reference, the share of unfamiliar images, how far the labels are from the reference's,
+        and warnings in words.
     """
     if reference is None or len(columns) == 0:
         return []
@@ -42,7 +45,10 @@ def _row(site: str | None, data: Columns, rows: npt.NDArray[np.intp], reference:
     chance = float(binom.sf(unfamiliar - 1, n_cases, 1 - FAMILIAR_SHARE)) if unfamiliar else 1.0
     labels, p_labels = _label_shift(data.label_counts[rows], reference)
     where = "" if site is None else f" at site {site}"
+    moved, p_moved = _feature_shift(data.feature_distance[rows], reference)
     warnings = []
+    if moved is not None and moved > FEATURE_LIMIT and p_moved < P_LIMIT:
+        warnings.append(f"the network's features{where} have moved by {moved:.1f} standard deviations of the reference")
     if stain is not None and max(abs(value) for value in stain) > STAIN_LIMIT:
         warnings.append(
             f"the stain{where} has moved by {max(stain, key=abs):+.1f} standard deviations of the reference"
@@ -58,6 +64,7 @@ def _row(site: str | None, data: Columns, rows: npt.NDArray[np.intp], reference:
         "site": site,
         "n_cases": n_cases,
         "stain_shift": stain,
+        "feature_shift": moved,
         "unfamiliar_share": unfamiliar / n_cases,
         "label_shift": labels,
         "label_p_value": p_labels,
@@ -73,6 +80,22 @@ def _stain_shift(stain: FloatArray, reference: dict[str, Any]) -> list[float] | 
     return [
         float(v) for v in (np.ones(known.size) @ stain[known] / known.size - np.array(reference["stain_mean"])) / spread
     ]
+
+
+def _feature_shift(distance: FloatArray, reference: dict[str, Any]) -> tuple[float | None, float]:
+    """How far the features have moved, from the mean of their squared distances, and its probability by chance.
+
+    With features whitened by the training cells, a mean that has moved by δ adds |δ|²/D to the mean of d²/D, and so
+    does a larger spread: its root is told, in standard deviations of one feature.
+    """
+    known, mean = distance[np.isfinite(distance)], reference.get("distance_sq_mean")
+    if known.size < 2 or mean is None:
+        return None, 1.0
+    squared = np.square(known)
+    excess = float(squared.mean()) - mean
+    error = np.sqrt(squared.var(ddof=1) / known.size + reference["distance_sq_sd"] ** 2 / reference["n_distance"])
+    chance = float(norm.sf(excess / error)) if error > 0 else float(excess <= 0)
+    return float(np.sqrt(max(excess, 0.0))), chance
 
 
 def _label_shift(label_counts: IntArray, reference: dict[str, Any]) -> tuple[float | None, float | None]:

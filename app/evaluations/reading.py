@@ -80,6 +80,7 @@ def _predictions(release_id: uuid.UUID) -> Select[*tuple[Any, ...]]:
             CasePrediction.log_concentration,
             CasePrediction.members,
             CasePrediction.out_of_distribution,
+            CasePrediction.feature_distance,
         )
         .join(CasePrediction, CasePrediction.case_id == Case.id)
         .where(CasePrediction.release_id == release_id)
@@ -108,6 +109,7 @@ def _block(session: Session, classes: list[str], rows: list[Any], inside: _Insid
     found.evaluation[:] = [row.partition == "evaluation" for row in rows]
     found.pi[:] = [row.pi for row in rows]
     found.out_of_distribution[:] = [row.out_of_distribution for row in rows]
+    found.feature_distance[:] = [np.nan if row.feature_distance is None else row.feature_distance for row in rows]
     found.stain[:] = [(np.nan,) * 3 if row.stain is None else row.stain for row in rows]
     found.class_probs[:] = [row.class_probs for row in rows]
     found.disagreement_probs[:] = _disagreement(rows)

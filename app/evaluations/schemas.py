@@ -49,6 +49,7 @@ class DriftOut(Out):
     site: str | None
     n_cases: int
     stain_shift: list[float] | None
+    feature_shift: float | None
     unfamiliar_share: float
     label_shift: float | None
     label_p_value: float | None

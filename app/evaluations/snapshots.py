@@ -23,7 +23,7 @@ from app.evaluations.reading import read_block, read_columns
 from ml.run_folder import read_json, write_json
 
 _log = structlog.get_logger("secondread")
-_VERSION = 1
+_VERSION = 2
 _ABOUT, _BY_ID = "snapshot.json", "by_id.npy"
 # a snapshot is written anew when so many cases changed, or this share of it
 _FEW, _SHARE = 500, 0.01

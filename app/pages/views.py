@@ -12,7 +12,6 @@ from app.cases import queries
 from app.cases import service as cases
 from app.cases.schemas import CaseOut, WorkOut
 from app.cases.showing import show_case
-from app.errors import NotFound
 from app.pages.charts import Bars, posterior_bars
 from app.reads.leases import list_leases
 from app.reads.posterior import posterior
@@ -82,8 +81,8 @@ class CaseView:
     case: CaseOut
     number: str
     names: dict[str, str]
-    posterior: PosteriorOut
-    bars: Bars
+    posterior: PosteriorOut | None
+    bars: Bars | None
     labels: list[LabelOut]
 
 
@@ -91,13 +90,13 @@ def case_view(session: Session, case_id: uuid.UUID) -> CaseView:
     """Everything about a case; only for those who may see it.
 
     Raises:
-        NotFound: no such case, or it has no prediction yet.
+        NotFound: no such case.
     """
     shown = show_case(session, case_id)
-    if shown.prediction is None:
-        raise NotFound("the case has no prediction yet")
-    after = posterior(session, case_id)
     known = {info.code: info.name for info in reading_classes(session)}
+    if shown.prediction is None:
+        return CaseView(shown, case_number(case_id), known, None, None, [])
+    after = posterior(session, case_id)
     names = {code: known.get(code, code) for code in shown.prediction.classes}
     labels = [label_out(active) for active in queries.labels_of_case(session, case_id)]
     bars = posterior_bars(names, shown.prediction, after, after.label_counts)

@@ -80,6 +80,8 @@ class CasePrediction(Identified, Table):
     members: Mapped[bytes | None] = mapped_column(LargeBinary)
     # farther from the training cells than held-out cells are
     out_of_distribution: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
+    # from the training cells in the network's features, for noticing that images drift
+    feature_distance: Mapped[float | None] = mapped_column(Float(53))
 
 
 class NetworkOutput(Identified, Table):

@@ -1,4 +1,4 @@
-"""Which cases each audit event changed, so that evaluations need not read all of them anew."""
+"""Which cases each audit event changed, so that evaluations need not read all of them anew; how far images lie."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -22,6 +22,7 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("sequence", "case_id", name=op.f("pk_case_changes")),
     )
+    op.add_column("predictions", sa.Column("feature_distance", sa.Float(precision=53), nullable=True))
     for statement in create_triggers(op.get_bind().dialect.name, "case_changes"):
         op.execute(statement)
 
@@ -30,3 +31,4 @@ def downgrade() -> None:
     for statement in drop_triggers(op.get_bind().dialect.name, "case_changes"):
         op.execute(statement)
     op.drop_table("case_changes")
+    op.drop_column("predictions", "feature_distance")

@@ -14,6 +14,7 @@ from ml.calibrate import calibrate_run
 from ml.distributions import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PredictiveDistribution
 from ml.export import export_run
 from ml.metrics import evaluate
+from ml.posteriors import posterior_gain
 from ml.run_folder import RunFolder
 from tests.support.service import Service, cell_png
 
@@ -114,3 +115,27 @@ def test_members_survive_storage_to_the_last_bit() -> None:
         np.testing.assert_array_equal(back.class_probs, distribution.class_probs)
         np.testing.assert_array_equal(back.disagreement_probs, distribution.disagreement_probs)
     assert members_bytes(DirichletCpe(probs[0], a[0]), 0) is None
+
+
+def test_the_gain_of_a_label_is_the_librarys_for_the_mixture(
+    service: Service, dropout_releases: dict[bool, Path]
+) -> None:
+    use(service, dropout_releases[True])
+    members, concentrations, counts = [], [], []
+    for number in range(6):
+        case = service.add_case(f"case {number}", cell_png(number), patient=f"p{number}")
+        prior = stored(service, case)
+        assert isinstance(prior, DirichletMixtureCpe)
+        members.append(prior.member_class_probs)
+        concentrations.append(prior.member_log_concentration)
+        codes = case["prediction"]["classes"]
+        row = np.zeros(len(codes), dtype=int)
+        for reader in range(number % 4):
+            row[(number * reader) % 3] += 1
+            service.outside_label(case["id"], f"r{reader}", codes[(number * reader) % 3])
+        counts.append(row)
+    mixture = DirichletMixtureCpe(np.concatenate(members, axis=1), np.concatenate(concentrations, axis=1))
+    expected = posterior_gain(np.array(counts), mixture)
+    found = service.get("viewer", "/v1/metrics", params={"partition": "all", "weighting": "none"}).json()
+    assert found["posterior_gain"]["n"] == expected.n == 2
+    assert found["posterior_gain"]["value"] == pytest.approx(expected.value, abs=1e-12)

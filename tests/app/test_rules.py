@@ -113,6 +113,9 @@ REFERENCE: dict[str, Any] = {
     "stain_sd": [0.05, 0.05, 0.05],
     "label_share": [0.5, 0.5],
     "n_labels": 500,
+    "distance_sq_mean": 1.0,
+    "distance_sq_sd": 0.4,
+    "n_distance": 200,
 }
 
 
@@ -120,7 +123,8 @@ def cases(n: int, seed: int, **changed: Any) -> Columns:
     rng = np.random.default_rng(seed)
     counts = np.eye(2, dtype=np.int64)[rng.integers(0, 2, n)]
     stain = rng.normal([0.2, 0.3, 0.1], 0.05, (n, 3))
-    columns = replace(Columns.empty(["a", "b"], n), label_counts=counts, stain=stain)
+    distance = np.sqrt(rng.chisquare(12, n) / 12)
+    columns = replace(Columns.empty(["a", "b"], n), label_counts=counts, stain=stain, feature_distance=distance)
     columns = replace(columns, site=np.full(n, number_of("north")), sites={number_of("north"): "north"})
     return replace(columns, **changed)
 
@@ -136,6 +140,7 @@ def test_familiar_data_raise_no_alarm() -> None:
     [
         ({"stain": np.full((100, 3), 0.5)}, "the stain"),
         ({"out_of_distribution": np.arange(100) < 10}, "unlike the training cells"),
+        ({"feature_distance": np.full(100, 1.5)}, "features"),
         ({"label_counts": np.tile([[1, 0]], (100, 1))}, "mix of labels"),
     ],
 )
@@ -144,3 +149,15 @@ def test_each_kind_of_drift_is_named_with_its_site(changed: dict[str, Any], word
     assert (everywhere["site"], north["site"]) == (None, "north")
     assert any(words in text for text in everywhere["warnings"])
     assert any(words in text and "north" in text for text in north["warnings"])
+
+
+def test_the_feature_shift_is_the_root_of_what_a_moved_mean_adds() -> None:
+    """Whitened features of D = 12 whose mean has moved by 0.8 in each: E d²/D = 1 + 0.64."""
+    rng = np.random.default_rng(0)
+    distance = np.sqrt(np.square(rng.normal(0.8, 1, (20_000, 12))).mean(axis=1))
+    row = drift_of(cases(20_000, 2, feature_distance=distance), REFERENCE)[0]
+    assert row["feature_shift"] == pytest.approx(0.8, abs=0.01)
+    unknown = drift_of(cases(100, 2, feature_distance=np.full(100, np.nan)), REFERENCE)[0]
+    assert unknown["feature_shift"] is None
+    older = {name: value for name, value in REFERENCE.items() if "distance" not in name}
+    assert drift_of(cases(100, 2), older)[0]["feature_shift"] is None

@@ -16,10 +16,10 @@ def test_familiar_cells_are_within_and_strange_ones_beyond(n: int, d: int) -> No
     known, held_out, new = (rng.normal(size=(m, d)) @ mix + 3 for m in (n, 2000, 2000))
     found = fit_feature_distance(known, held_out)
     assert found is not None
-    assert found.unfamiliar(held_out).mean() == pytest.approx(0.005, abs=0.001)
-    assert found.unfamiliar(new).mean() < 0.012
-    assert found.unfamiliar(new + 6 * mix[0]).mean() > found.unfamiliar(new).mean()
-    assert found.unfamiliar(np.full((1, d), np.nan)).all()
+    assert found.unfamiliar(found(held_out)).mean() == pytest.approx(0.005, abs=0.001)
+    assert found.unfamiliar(found(new)).mean() < 0.012
+    assert found.unfamiliar(found(new + 6 * mix[0])).mean() > found.unfamiliar(found(new)).mean()
+    assert found.unfamiliar(found(np.full((1, d), np.nan))).all()
     again = FeatureDistance.from_bytes(found.to_bytes())
     np.testing.assert_array_equal(again(new), found(new))
 
