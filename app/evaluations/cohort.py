@@ -223,8 +223,8 @@ def triage_curve(cohort: Cohort) -> list[dict[str, Any]]:
     """Share of disagreements caught against share of cases sent for a second read; empty without disagreement."""
     data = cohort.columns
     weight = cohort.weight2
-    rows = _pairs(data, weight)
-    if rows.sum() < 2:
+    rows = np.flatnonzero(_pairs(data, weight))
+    if rows.size < 2:
         return []
     try:
         recalls = triage_recall(

@@ -17,6 +17,8 @@ FEATURE_LIMIT = 0.5
 #: Probability of chance below which a share is warned about.
 P_LIMIT = 0.001
 _MIN_CASES = 20
+# all cases, or positions
+_Rows = slice | npt.NDArray[np.intp]
 
 
 def drift_of(columns: Columns, reference: dict[str, Any] | None) -> list[dict[str, Any]]:
@@ -33,13 +35,15 @@ def drift_of(columns: Columns, reference: dict[str, Any] | None) -> list[dict[st
     """
     if reference is None or len(columns) == 0:
         return []
-    groups: list[tuple[str | None, npt.NDArray[np.bool_]]] = [(None, np.ones(len(columns), dtype=bool))]
-    groups += [(name, columns.site == number) for number, name in sorted(columns.sites.items(), key=lambda one: one[1])]
-    several = [(site, np.flatnonzero(inside)) for site, inside in groups if np.count_nonzero(inside) >= _MIN_CASES]
-    return [_row(site, columns, rows, reference) for site, rows in several]
+    groups: list[tuple[str | None, _Rows]] = [(None, slice(None))] if len(columns) >= _MIN_CASES else []
+    for number, name in sorted(columns.sites.items(), key=lambda one: one[1]):
+        inside = np.flatnonzero(columns.site == number)
+        if inside.size >= _MIN_CASES:
+            groups.append((name, inside))
+    return [_row(site, columns, rows, reference) for site, rows in groups]
 
 
-def _row(site: str | None, data: Columns, rows: npt.NDArray[np.intp], reference: dict[str, Any]) -> dict[str, Any]:
+def _row(site: str | None, data: Columns, rows: _Rows, reference: dict[str, Any]) -> dict[str, Any]:
     flags, stain = data.out_of_distribution[rows], _stain_shift(data.stain[rows], reference)
     n_cases, unfamiliar = len(flags), int(flags.sum())
     chance = float(binom.sf(unfamiliar - 1, n_cases, 1 - FAMILIAR_SHARE)) if unfamiliar else 1.0

@@ -82,9 +82,10 @@ def metrics_document(
 def _dependence(cohort: Cohort) -> list[str]:
     """A warning where annotators disagree more than any concentration can represent."""
     data = cohort.columns
-    if np.count_nonzero(data.n_labels >= 2) < 2:
+    several = np.flatnonzero(data.n_labels >= 2)
+    if several.size < 2:
         return []
-    test = excess_disagreement_test(data.label_counts, data.class_probs)
+    test = excess_disagreement_test(data.label_counts[several], data.class_probs[several])
     if test.p_value >= _DEPENDENT:
         return []
     return [

@@ -25,8 +25,8 @@ from ml.run_folder import read_json, write_json
 _log = structlog.get_logger("secondread")
 _VERSION = 2
 _ABOUT, _BY_ID = "snapshot.json", "by_id.npy"
-# a snapshot is written anew when so many cases changed, or this share of it
-_FEW, _SHARE = 500, 0.01
+# a snapshot is written anew when more cases than this have changed: reading them costs more than the rest
+_FEW = 250
 
 
 def _folder(home: Path, release_id: uuid.UUID) -> Path:
@@ -180,7 +180,7 @@ def refresh(context: Context, release_id: uuid.UUID, classes: list[str]) -> bool
         found = _usable(session, home, release_id, classes)
         if found is not None:
             changed = len(audit.changed_cases(session, found.sequence))
-            if changed <= max(_FEW, _SHARE * len(found.columns)):
+            if changed <= _FEW:
                 return False
     n_cases = write_snapshot(context.database, home, release_id, classes)
     _log.info("snapshot written", release=str(release_id), cases=n_cases)
