@@ -13,8 +13,10 @@ MAX_UPLOAD = 12 * 1024**2
 RECEIVE_SECONDS = 30.0
 #: Paths that take images.
 UPLOAD_PATHS = frozenset({"/v1/cases", "/v1/predictions"})
-#: The path that takes archives, which are streamed to disk, and how large and how slow they may be.
-ARCHIVE_PATH, MAX_ARCHIVE, ARCHIVE_SECONDS = "/v1/imports", 2 * 1024**3, 1800.0
+#: Paths that take archives, which are streamed to disk.
+ARCHIVE_PATHS = frozenset({"/v1/imports", "/imports"})
+#: How large and how slow an archive may be.
+MAX_ARCHIVE, ARCHIVE_SECONDS = 2 * 1024**3, 1800.0
 
 
 class SlowRequest(Problem):
@@ -47,7 +49,7 @@ class BodyLimits:
         if not declared.isdigit() or int(declared) > limit:
             await problem_response(_too_large(limit))(scope, receive, send)
             return
-        seconds = ARCHIVE_SECONDS if scope["path"] == ARCHIVE_PATH else RECEIVE_SECONDS
+        seconds = ARCHIVE_SECONDS if scope["path"] in ARCHIVE_PATHS else RECEIVE_SECONDS
         guard = _Guard(receive, send, limit, seconds)
         try:
             await self.app(scope, guard.receive, guard.send)
@@ -59,7 +61,7 @@ class BodyLimits:
 
 
 def _limit_of(path: str) -> int:
-    if path == ARCHIVE_PATH:
+    if path in ARCHIVE_PATHS:
         return MAX_ARCHIVE
     return MAX_UPLOAD if path in UPLOAD_PATHS else MAX_BODY
 

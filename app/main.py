@@ -23,7 +23,10 @@ from app.job_routes import router as jobs
 from app.limits import BodyLimits
 from app.openapi import require_headers
 from app.pages.headers import SecurityHeaders
-from app.pages.routes import problem_page
+from app.pages.leading import router as leading
+from app.pages.people import router as people
+from app.pages.reading import router as reading
+from app.pages.render import problem_page
 from app.pages.routes import router as pages
 from app.policies.routes import router as policies
 from app.reads.routes import router as reads
@@ -79,7 +82,21 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.context = build_context(settings)
     app.state.database = app.state.context.database
     errors.install(app, problem_page)
-    for router in (cases, reads, policies, imports, evaluations, releases, jobs, audit_events, health.router, pages):
+    for router in (
+        cases,
+        reads,
+        policies,
+        imports,
+        evaluations,
+        releases,
+        jobs,
+        audit_events,
+        health.router,
+        pages,
+        reading,
+        leading,
+        people,
+    ):
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "pages" / "static"), name="static")
     require_policies(app)

@@ -20,6 +20,8 @@ SESSION_IDLE = timedelta(minutes=30)
 SESSION_LIFETIME = timedelta(hours=12)
 # how often a session in use is written back
 _SEEN_EVERY = timedelta(minutes=1)
+#: Who acts when a command does.
+COMMAND_LINE = "command line"
 #: Wrong passwords in a row after which a name is locked, and for how long.
 MAX_FAILURES, LOCKED_FOR = 5, timedelta(minutes=1)
 
@@ -86,7 +88,7 @@ def _account(session: Session, name: str) -> Account | None:
     return session.execute(select(Account).where(Account.name == name)).scalar_one_or_none()
 
 
-def add_account(session: Session, secret: bytes, name: str, role: str) -> Account:
+def add_account(session: Session, secret: bytes, name: str, role: str, *, actor: str = COMMAND_LINE) -> Account:
     """Make an account.
 
     Raises:
@@ -102,13 +104,11 @@ def add_account(session: Session, secret: bytes, name: str, role: str) -> Accoun
     account = Account(name=name, role=role)
     session.add(account)
     session.flush()
-    audit.record(
-        session, secret, actor="command line", action="account.add", object_id=account.id, details={"role": role}
-    )
+    audit.record(session, secret, actor=actor, action="account.add", object_id=account.id, details={"role": role})
     return account
 
 
-def link_subject(session: Session, secret: bytes, name: str, subject: str) -> None:
+def link_subject(session: Session, secret: bytes, name: str, subject: str, *, actor: str = COMMAND_LINE) -> None:
     """Let the person of an OpenID subject («issuer subject») sign in to an account.
 
     Raises:
@@ -122,10 +122,10 @@ def link_subject(session: Session, secret: bytes, name: str, subject: str) -> No
     if other is not None and other.id != account.id:
         raise Conflict("this subject belongs to another account")
     account.oidc_subject = subject
-    audit.record(session, secret, actor="command line", action="account.link", object_id=account.id)
+    audit.record(session, secret, actor=actor, action="account.link", object_id=account.id)
 
 
-def issue_one_time_password(session: Session, secret: bytes, name: str) -> str:
+def issue_one_time_password(session: Session, secret: bytes, name: str, *, actor: str = COMMAND_LINE) -> str:
     """New one-time password of an account; an earlier unused one stops working.
 
     Raises:
@@ -136,7 +136,7 @@ def issue_one_time_password(session: Session, secret: bytes, name: str) -> str:
         raise NotFound(f"there is no account {name!r}")
     password = "-".join(secrets.token_hex(2) for _ in range(5))
     account.one_time_sha256 = _sha256(password)
-    audit.record(session, secret, actor="command line", action="account.one_time_password", object_id=account.id)
+    audit.record(session, secret, actor=actor, action="account.one_time_password", object_id=account.id)
     return password
 
 
@@ -244,7 +244,7 @@ def confirm_password(session: Session, principal: Principal, password: str | Non
         raise Forbidden("repeat your password: it is missing or wrong")
 
 
-def set_disabled(session: Session, secret: bytes, name: str, *, disabled: bool) -> None:
+def set_disabled(session: Session, secret: bytes, name: str, *, disabled: bool, actor: str = COMMAND_LINE) -> None:
     """Let an account in no more, or again; its sessions end at once.
 
     Raises:
@@ -255,7 +255,7 @@ def set_disabled(session: Session, secret: bytes, name: str, *, disabled: bool) 
         raise NotFound(f"there is no account {name!r}")
     account.disabled_at = now() if disabled else None
     action = "account.disable" if disabled else "account.enable"
-    audit.record(session, secret, actor="command line", action=action, object_id=account.id)
+    audit.record(session, secret, actor=actor, action=action, object_id=account.id)
 
 
 def sign_out(session: Session, token: str) -> None:
@@ -268,7 +268,13 @@ def sign_out(session: Session, token: str) -> None:
 
 
 def add_key(
-    session: Session, secret: bytes, name: str, scopes: list[str], expires_at: datetime | None = None
+    session: Session,
+    secret: bytes,
+    name: str,
+    scopes: list[str],
+    expires_at: datetime | None = None,
+    *,
+    actor: str = COMMAND_LINE,
 ) -> tuple[ApiKey, str]:
     """New API key of an account; the token is shown once and never stored.
 
@@ -289,11 +295,11 @@ def add_key(
     session.add(key)
     session.flush()
     details = {"account": name, "scopes": key.scopes}
-    audit.record(session, secret, actor="command line", action="key.add", object_id=key.id, details=details)
+    audit.record(session, secret, actor=actor, action="key.add", object_id=key.id, details=details)
     return key, f"sr_{key.id.hex}_{value}"
 
 
-def revoke_key(session: Session, secret: bytes, key_id: uuid.UUID) -> None:
+def revoke_key(session: Session, secret: bytes, key_id: uuid.UUID, *, actor: str = COMMAND_LINE) -> None:
     """Make a key useless from now on.
 
     Raises:
@@ -304,4 +310,4 @@ def revoke_key(session: Session, secret: bytes, key_id: uuid.UUID) -> None:
         raise NotFound("there is no such key")
     if key.revoked_at is None:
         key.revoked_at = now()
-        audit.record(session, secret, actor="command line", action="key.revoke", object_id=key.id)
+        audit.record(session, secret, actor=actor, action="key.revoke", object_id=key.id)

@@ -114,15 +114,7 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
     )
     session.add(case)
     session.flush()
-    output = NetworkOutput(
-        case_id=case.id,
-        network_sha256=new.served.predictor.release.network_sha256,
-        logits=np.asarray(new.prediction.logits[0], dtype="<f4").tobytes(),
-        features=np.asarray(new.prediction.features[0], dtype="<f4").tobytes(),
-    )
-    prediction = CasePrediction(**prediction_values([case.id], new.served.release_id, new.prediction)[0])
-    session.add_all([output, prediction])
-    session.flush()
+    prediction = _store_prediction(session, case, new)
     look(session, case, prediction)
     details = {"image_sha256": case.image_sha256, "release": str(prediction.release_id)}
     audit.record(
@@ -135,3 +127,17 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
         cases=[case.id],
     )
     return 201, case_out(session, case, prediction, 0, current_rule(session))
+
+
+def _store_prediction(session: Session, case: Case, new: NewCase) -> CasePrediction:
+    """Store what the network made of the image, and the prediction that follows."""
+    output = NetworkOutput(
+        case_id=case.id,
+        network_sha256=new.served.predictor.release.network_sha256,
+        logits=np.asarray(new.prediction.logits[0], dtype="<f4").tobytes(),
+        features=np.asarray(new.prediction.features[0], dtype="<f4").tobytes(),
+    )
+    prediction = CasePrediction(**prediction_values([case.id], new.served.release_id, new.prediction)[0])
+    session.add_all([output, prediction])
+    session.flush()
+    return prediction

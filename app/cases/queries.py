@@ -78,9 +78,13 @@ def page_of_cases(session: Session, chosen: CaseFilter, *, after: uuid.UUID | No
     return list(session.execute(found.limit(limit)).scalars())
 
 
-def page_by_need(session: Session, *, after: tuple[float, uuid.UUID] | None, limit: int) -> list[Case]:
+def page_by_need(
+    session: Session, *, after: tuple[float, uuid.UUID] | None, limit: int, chosen: CaseFilter | None = None
+) -> list[Case]:
     """Cases of which a read is wanted, those in most need first, after one of them."""
     found = select(Case).where(Case.waiting.is_(True)).order_by(Case.need.desc(), Case.id.desc())
+    if chosen is not None:
+        found = found.where(*chosen.conditions())
     if after is not None:
         found = found.where(tuple_(Case.need, Case.id) < after)
     return list(session.execute(found.limit(limit)).scalars())

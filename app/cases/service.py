@@ -54,10 +54,10 @@ def list_cases(session: Session, chosen: queries.CaseFilter, cursor: str | None,
     return CasesOut(items=items, next_cursor=encode_cursor(rows[limit - 1].id) if len(rows) > limit else None)
 
 
-def worklist(session: Session, cursor: str | None, limit: int) -> WorklistOut:
+def worklist(session: Session, cursor: str | None, limit: int, chosen: queries.CaseFilter | None = None) -> WorklistOut:
     """A page of the cases of which a read is wanted, those in most need first."""
     after = None if cursor is None else decode_need_cursor(cursor)
-    rows = queries.page_by_need(session, after=after, limit=limit + 1)
+    rows = queries.page_by_need(session, after=after, limit=limit + 1, chosen=chosen)
     ids = [case.id for case in rows[:limit]]
     totals, predictions = queries.label_totals(session, ids), queries.predictions_of(session, ids)
     requests, rule = queries.requests_of(session, ids), current_rule(session)

@@ -31,16 +31,16 @@ def _environment() -> Environment:
     return found
 
 
-def _svg(chart: Any) -> Markup:
-    """A chart as inline SVG; it holds numbers and class names that vega has escaped."""
+def _svg(chart: Any) -> str:
     import json
 
     import vl_convert
 
-    return Markup(vl_convert.vegalite_to_svg(json.dumps(chart.to_dict())))  # noqa: S704
+    return str(vl_convert.vegalite_to_svg(json.dumps(chart.to_dict())))
 
 
-def _charts(document: dict[str, Any]) -> dict[str, Markup]:
+def charts_of(document: dict[str, Any]) -> dict[str, str]:
+    """Charts of a report as SVG, by name."""
     from ml.plots import reliability_diagram
     from ml.result_plots import calibration_dispersion_map, triage_chart
 
@@ -76,8 +76,10 @@ def html_report(document: dict[str, Any], evaluation_id: str) -> str:
         evaluation_id: whose report it is.
     """
     template = _environment().get_template("report.html")
+    # they hold numbers and class names that vega has escaped
+    charts = {name: Markup(svg) for name, svg in charts_of(document).items()}  # noqa: S704
     headline = [(name, meaning, document["metrics"][name]) for name, meaning in WORDS.items()]
-    return template.render(document=document, id=evaluation_id, headline=headline, charts=_charts(document))
+    return template.render(document=document, id=evaluation_id, headline=headline, charts=charts)
 
 
 def csv_report(document: dict[str, Any]) -> str:

@@ -13,16 +13,14 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app import jobs
 from app.auth.policy import Policy
 from app.auth.principal import Principal
 from app.context import Parts
 from app.database import Reader, Writer
-from app.errors import Invalid, KeyMissing, NotFound, StorageFull, TooLarge, UnsupportedImage, responses
+from app.errors import KeyMissing, NotFound, StorageFull, TooLarge, UnsupportedImage, responses
 from app.idempotency import once, request_digest, required_key
-from app.imports.archive import ArchiveError, open_archive
 from app.imports.schemas import ImportOut, ImportRowOut
-from app.imports.work import archive_of, counts_of
+from app.imports.work import begin_import, check_archive, counts_of
 from app.job_schemas import JobOut, job_out
 from app.tables import ImportRow, Job
 
@@ -91,17 +89,11 @@ def start_import(
     Raises:
         Invalid: the archive cannot be imported at all.
     """
+    check_archive(received.path)
 
     def start() -> tuple[int, JobOut]:
-        job = jobs.submit(session, context, "import", {"sha256": received.sha256}, principal)
-        received.path.replace(archive_of(context.settings.home, job.id))
-        return 202, job_out(job)
+        return 202, job_out(begin_import(session, context, principal, received.path, received.sha256))
 
-    try:
-        with open_archive(received.path):
-            pass
-    except ArchiveError as exc:
-        raise Invalid(str(exc).replace(received.path.name, "the archive")) from exc
     return once(session, principal, key, request_digest("POST /v1/imports", received.sha256), start)
 
 

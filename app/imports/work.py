@@ -8,10 +8,12 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from app import jobs
 from app.auth.principal import Principal
 from app.cases.preparing import NewCase, prepare_case, store_case
-from app.errors import Problem
-from app.imports.archive import Archive, Row, open_archive
+from app.context import Context
+from app.errors import Invalid, Problem
+from app.imports.archive import Archive, ArchiveError, Row, open_archive
 from app.jobs import RunningJob
 from app.tables import Account, ImportRow, Job
 
@@ -31,6 +33,26 @@ class _Prepared:
 def archive_of(home: Path, job_id: uuid.UUID) -> Path:
     """Where the archive of an import lies."""
     return home / "imports" / f"{job_id}.zip"
+
+
+def check_archive(path: Path) -> None:
+    """Make sure that an archive can be imported at all.
+
+    Raises:
+        Invalid: it cannot.
+    """
+    try:
+        with open_archive(path):
+            pass
+    except ArchiveError as exc:
+        raise Invalid(str(exc).replace(path.name, "the archive")) from exc
+
+
+def begin_import(session: Session, context: Context, principal: Principal, path: Path, sha256: str) -> Job:
+    """Ask for the import of a checked archive, which moves to where the job looks for it."""
+    job = jobs.submit(session, context, "import", {"sha256": sha256}, principal)
+    path.replace(archive_of(context.settings.home, job.id))
+    return job
 
 
 def import_cases(job: RunningJob) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; img-src 'self'; style-src 'self'; script-src 'self'; "
+    "connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     # not "no-referrer": browsers then send the Origin of forms as "null"

@@ -2,25 +2,28 @@
 
 import uuid
 from dataclasses import dataclass
+from datetime import datetime
 
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
+from app.annotators import annotator_of_account
 from app.auth.principal import Principal
 from app.blindness import has_committed
 from app.cases import queries
 from app.cases import service as cases
-from app.cases.schemas import CaseOut, WorkOut
+from app.cases.schemas import CaseOut, RequestOut, WorklistOut
 from app.cases.showing import show_case
 from app.pages.charts import Bars, posterior_bars
+from app.policies.queries import current_policy
 from app.reads.leases import list_leases
 from app.reads.posterior import posterior
-from app.reads.queries import count_waiting
-from app.reads.schemas import LabelOut
+from app.reads.queries import count_waiting, next_request
+from app.reads.schemas import LabelOut, ReadOut
 from app.reads.service import label_out
 from app.releases.queries import reading_classes
 from app.schemas import ClassOut, PosteriorOut
-from app.tables import Annotator, Case, Label
+from app.tables import Annotator, Case, Exposure, Label, Read, now
 
 #: Cases shown on one page.
 WORKLIST_LENGTH = 120
@@ -41,12 +44,35 @@ def case_number(case_id: uuid.UUID) -> str:
 
 
 @dataclass(frozen=True)
+class Progress:
+    """An annotator's day (UTC): cases read, declined, and waiting."""
+
+    n_today: int
+    n_waiting: int
+
+
+def progress(session: Session, principal: Principal) -> Progress:
+    """How far an annotator is today."""
+    midnight = now().replace(hour=0, minute=0, second=0, microsecond=0)
+    today = (
+        select(func.count(Read.id))
+        .join(Annotator, Annotator.id == Read.annotator_id)
+        .where(
+            Annotator.account_id == principal.account_id,
+            Read.state.in_(("committed", "declined")),
+            Read.ended_at >= midnight,
+        )
+    )
+    return Progress(session.execute(today).scalar_one(), count_waiting(session, principal))
+
+
+@dataclass(frozen=True)
 class BlindWorklist:
     """What an annotator holds, has read, and how much waits."""
 
     items: list[BlindItem]
     n_read: int
-    n_waiting: int
+    progress: Progress
 
 
 def _own_labels(principal: Principal) -> Select[uuid.UUID]:
@@ -66,12 +92,19 @@ def blind_worklist(session: Session, principal: Principal) -> BlindWorklist:
     items = [BlindItem(case_id, case_number(case_id), False) for case_id in held]
     items += [BlindItem(case_id, case_number(case_id), True) for case_id in read.scalars()]
     n_read = session.execute(select(func.count()).select_from(own.subquery())).scalar_one()
-    return BlindWorklist(items, n_read, count_waiting(session, principal))
+    return BlindWorklist(items, n_read, progress(session, principal))
 
 
-def worklist(session: Session) -> list[WorkOut]:
+def upcoming_case(session: Session, secret: bytes, principal: Principal) -> uuid.UUID | None:
+    """The case that this annotator would be given next, without giving it."""
+    annotator = annotator_of_account(session, principal.account_id)
+    found = None if annotator is None else next_request(session, secret, annotator.id, lock=False)
+    return None if found is None else found.case_id
+
+
+def worklist(session: Session, chosen: queries.CaseFilter, cursor: str | None) -> WorklistOut:
     """Cases of which a read is wanted, those in most need first."""
-    return cases.worklist(session, None, WORKLIST_LENGTH).items
+    return cases.worklist(session, cursor, WORKLIST_LENGTH, chosen)
 
 
 @dataclass(frozen=True)
@@ -84,23 +117,73 @@ class CaseView:
     posterior: PosteriorOut | None
     bars: Bars | None
     labels: list[LabelOut]
+    history: list[LabelOut]
+    requests: list[RequestOut]
+    exposures: list[tuple[str, datetime]]
+    enough: str
+    own: LabelOut | None
+    classes: list[ClassOut]
+    form_key: str
+    progress: Progress
 
 
-def case_view(session: Session, case_id: uuid.UUID) -> CaseView:
+def case_view(session: Session, principal: Principal, case_id: uuid.UUID) -> CaseView:
     """Everything about a case; only for those who may see it.
 
     Raises:
         NotFound: no such case.
     """
-    shown = show_case(session, case_id)
-    known = {info.code: info.name for info in reading_classes(session)}
-    if shown.prediction is None:
-        return CaseView(shown, case_number(case_id), known, None, None, [])
-    after = posterior(session, case_id)
-    names = {code: known.get(code, code) for code in shown.prediction.classes}
+    shown, classes = show_case(session, case_id), reading_classes(session)
+    known = {info.code: info.name for info in classes}
+    after = bars = None
+    if shown.prediction is not None:
+        after = posterior(session, case_id)
+        known = {code: known.get(code, code) for code in shown.prediction.classes}
+        bars = posterior_bars(known, shown.prediction, after, after.label_counts)
     labels = [label_out(active) for active in queries.labels_of_case(session, case_id)]
-    bars = posterior_bars(names, shown.prediction, after, after.label_counts)
-    return CaseView(shown, case_number(case_id), names, after, bars, labels)
+    requests = queries.requests_of(session, [case_id]).get(case_id, [])
+    mine = [label for label in labels if label.annotator == principal.name] if principal.blind else []
+    return CaseView(
+        case=shown,
+        number=case_number(case_id),
+        names=known,
+        posterior=after,
+        bars=bars,
+        labels=labels,
+        history=[label_out(active) for active in queries.label_history(session, case_id)],
+        requests=[cases.request_out(*row) for row in requests],
+        exposures=[] if principal.blind else exposures_of(session, case_id),
+        enough=_enough(session, after),
+        own=mine[-1] if mine else None,
+        classes=classes,
+        form_key=uuid.uuid4().hex,
+        progress=progress(session, principal) if principal.blind else Progress(0, 0),
+    )
+
+
+def exposures_of(session: Session, case_id: uuid.UUID) -> list[tuple[str, datetime]]:
+    """Annotators to whom prediction and labels of a case were shown, and when first."""
+    found = (
+        select(Annotator.name, Exposure.created_at)
+        .join(Annotator, Annotator.id == Exposure.annotator_id)
+        .where(Exposure.case_id == case_id)
+        .order_by(Exposure.id)
+    )
+    return [(row[0], row[1]) for row in session.execute(found)]
+
+
+def _enough(session: Session, after: PosteriorOut | None) -> str:
+    """Whether a case has been read by enough annotators, in words."""
+    if after is None or after.further_labels_expected is None or after.majority_prob is None:
+        return ""
+    policy = current_policy(session)
+    error = f"for class probabilities right to {policy.target_error:g} (expected squared error)"
+    if after.further_labels_expected == 0:
+        return f"Enough annotators have read this case {error}."
+    if policy.adjudicate_below is not None and after.majority_prob >= policy.adjudicate_below:
+        return "Not every probability is sure yet, but the leading class is."
+    more = after.further_labels_expected
+    return f"About {more} more label{'' if more == 1 else 's'} would be needed {error}."
 
 
 @dataclass(frozen=True)
@@ -111,6 +194,9 @@ class BlindCase:
     number: str
     classes: list[ClassOut]
     form_key: str
+    read: ReadOut | None
+    lease_seconds: int
+    progress: Progress
 
 
 def case_to_read(session: Session, principal: Principal, case_id: uuid.UUID) -> BlindCase | None:
@@ -118,4 +204,13 @@ def case_to_read(session: Session, principal: Principal, case_id: uuid.UUID) -> 
     queries.case_by_id(session, case_id)
     if not principal.blind or has_committed(session, principal, case_id):
         return None
-    return BlindCase(case_id, case_number(case_id), reading_classes(session), uuid.uuid4().hex)
+    held = [read for read in list_leases(session, principal) if read.case_id == str(case_id)]
+    return BlindCase(
+        case_id=case_id,
+        number=case_number(case_id),
+        classes=reading_classes(session),
+        form_key=uuid.uuid4().hex,
+        read=held[0] if held else None,
+        lease_seconds=current_policy(session).lease_seconds,
+        progress=progress(session, principal),
+    )

@@ -73,8 +73,15 @@ def count_waiting(session: Session, principal: Principal) -> int:
     return session.execute(select(func.count(waiting.c.case_id.distinct()))).scalar_one()
 
 
-def next_request(session: Session, secret: bytes, annotator_id: uuid.UUID) -> ReadRequest | None:
-    """The open request that this annotator reads next, locked; requests that others are taking are passed over."""
+def next_request(session: Session, secret: bytes, annotator_id: uuid.UUID, *, lock: bool = True) -> ReadRequest | None:
+    """The open request that this annotator reads next, locked; requests that others are taking are passed over.
+
+    Args:
+        session: of the request.
+        secret: from which each annotator's own order follows.
+        annotator_id: who.
+        lock: False for a look ahead, which takes nothing.
+    """
     window = (
         select(ReadRequest.id)
         .where(_free_for(annotator_id))
@@ -86,8 +93,9 @@ def next_request(session: Session, secret: bytes, annotator_id: uuid.UUID) -> Re
         .where(ReadRequest.id.in_(window), ReadRequest.state == "open")
         .order_by(ReadRequest.due_on, _own_order(secret, annotator_id))
         .limit(1)
-        .with_for_update(skip_locked=True)
     )
+    if lock:
+        found = found.with_for_update(skip_locked=True)
     return session.execute(found).scalar_one_or_none()
 
 

@@ -1,0 +1,197 @@
+"""HTML routes of an annotator's day, and of cases: lists, one case, labels, declines."""
+
+import uuid
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Form, Query, Request, Response
+from pydantic import BaseModel, ValidationError
+
+from app.auth.policy import Policy
+from app.auth.principal import Principal
+from app.blindness import hidden_because, note_exposure
+from app.cases.queries import CaseFilter
+from app.context import Parts
+from app.database import Reader, Writer
+from app.errors import Invalid
+from app.idempotency import once, request_digest
+from app.pages import views
+from app.pages.render import go, page
+from app.reads.leases import decline, lease_next, list_leases, release
+from app.reads.schemas import DeclineIn, LabelIn, RetractionIn, RevisionIn
+from app.reads.service import retract, revise, submit_label
+
+router = APIRouter(include_in_schema=False)
+_People = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]
+_Annotator = Annotated[Principal, Depends(Policy("reads:own"))]
+_Text = Annotated[str, Form(max_length=2000)]
+
+
+class _CaseId(BaseModel):
+    id: uuid.UUID
+
+
+_FormKey = Annotated[str, Form(max_length=64)]
+
+
+def checked(make: Any, **values: Any) -> Any:
+    """A form as what the API takes.
+
+    Raises:
+        Invalid: what is wrong with it, in words.
+    """
+    try:
+        return make(**values)
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        where = ", ".join(str(part) for part in first["loc"])
+        raise Invalid(f"{where}: {first['msg']}" if where else first["msg"]) from exc
+
+
+def _once_key(form_key: str) -> str:
+    """The form's own key.
+
+    Raises:
+        Invalid: a form that was not made here.
+    """
+    if not form_key or "\x00" in form_key:
+        raise Invalid("open the page again: the form was not complete")
+    return form_key
+
+
+@router.get("/worklist")
+def worklist(
+    request: Request,
+    context: Parts,
+    principal: _People,
+    session: Reader,
+    site: Annotated[str, Query(max_length=200)] = "",
+    patient: Annotated[str, Query(max_length=200)] = "",
+    cursor: Annotated[str | None, Query(max_length=100)] = None,
+) -> Response:
+    """Cases by need; to an annotator, in an order of its own that tells nothing."""
+    if principal.blind:
+        return page(request, "to_read.html", principal, view=views.blind_worklist(session, principal))
+    chosen = CaseFilter(site=site or None, patient=patient or None)
+    found = views.worklist(session, chosen, cursor)
+    return page(request, "worklist.html", principal, view=found, site=site, patient=patient)
+
+
+@router.get("/cases/{case_id}")
+def show_case(case_id: uuid.UUID, request: Request, context: Parts, principal: _People, session: Reader) -> Response:
+    """A case: to read, or in full once that is allowed."""
+    blind = views.case_to_read(session, principal, case_id)
+    if blind is not None:
+        return page(request, "read.html", principal, view=blind)
+    hidden = hidden_because(session, principal, case_id)
+    if hidden is not None:
+        progress = views.progress(session, principal)
+        number = views.case_number(case_id)
+        return page(
+            request, "committed.html", principal, number=number, case_id=case_id, hidden=hidden, progress=progress
+        )
+    shown = views.case_view(session, principal, case_id)
+    note_exposure(context.database, session, principal, case_id)
+    return page(request, "case.html", principal, view=shown)
+
+
+@router.post("/reads/next")
+def read_next(context: Parts, principal: _Annotator, session: Writer) -> Response:
+    """Go on with the read that is held, or lease the next one."""
+    held = list_leases(session, principal)
+    read = held[0] if held else lease_next(session, context, principal)
+    return go("/worklist" if read is None else f"/cases/{read.case_id}")
+
+
+@router.get("/reads/upcoming")
+def upcoming(context: Parts, principal: _Annotator, session: Reader) -> Response:
+    """The image that probably comes next, for the browser to fetch ahead: nothing but pixels."""
+    case_id = views.upcoming_case(session, context.secret, principal)
+    if case_id is None:
+        return Response(status_code=204)
+    return go(f"/v1/cases/{case_id}/image")
+
+
+@router.post("/cases/{case_id}/label")
+def label_case(
+    case_id: uuid.UUID,
+    context: Parts,
+    principal: _Annotator,
+    session: Writer,
+    label: Annotated[str, Form(max_length=200)] = "",
+    note: _Text = "",
+    confidence: Annotated[str, Form(max_length=8)] = "",
+    form_key: _FormKey = "",
+) -> Response:
+    """Commit a label, then show the case in full; sending the form twice stores one label.
+
+    Raises:
+        Invalid: no class was chosen.
+    """
+    if not label:
+        raise Invalid("choose a class")
+    body: LabelIn = checked(LabelIn, label=label, note=note or None, confidence=confidence or None)
+    digest = request_digest("page label", case_id, body.model_dump())
+    key = _once_key(form_key)
+    once(session, principal, key, digest, lambda: submit_label(session, context, principal, case_id, body))
+    return go(f"/cases/{case_id}")
+
+
+@router.post("/reads/{read_id}/decline")
+def decline_read(
+    read_id: uuid.UUID,
+    context: Parts,
+    principal: _Annotator,
+    session: Writer,
+    reason: Annotated[str, Form(max_length=40)] = "",
+    note: _Text = "",
+    form_key: _FormKey = "",
+) -> Response:
+    """Decline a read, with a reason, and go on."""
+    body: DeclineIn = checked(DeclineIn, reason=reason, note=note or None)
+    digest = request_digest("page decline", read_id, body.model_dump())
+    key = _once_key(form_key)
+    once(session, principal, key, digest, lambda: decline(session, context, principal, read_id, body))
+    return go("/worklist")
+
+
+@router.post("/reads/{read_id}/release")
+def release_read(read_id: uuid.UUID, principal: _Annotator, session: Writer) -> Response:
+    """Give a read back: it may come again."""
+    release(session, principal, read_id)
+    return go("/worklist")
+
+
+@router.post("/labels/{label_id}/revise")
+def revise_label(
+    label_id: uuid.UUID,
+    context: Parts,
+    principal: _Annotator,
+    session: Writer,
+    label: Annotated[str, Form(max_length=200)] = "",
+    reason: _Text = "",
+    case_id: Annotated[str, Form(max_length=40)] = "",
+    form_key: _FormKey = "",
+) -> Response:
+    """Correct one's own label: both stay."""
+    body: RevisionIn = checked(RevisionIn, label=label, reason=reason)
+    digest = request_digest("page revision", label_id, body.model_dump())
+    key = _once_key(form_key)
+    once(session, principal, key, digest, lambda: revise(session, context, principal, label_id, body))
+    return go(f"/cases/{checked(_CaseId, id=case_id).id}")
+
+
+@router.post("/labels/{label_id}/retract")
+def retract_label(
+    label_id: uuid.UUID,
+    context: Parts,
+    principal: _Annotator,
+    session: Writer,
+    reason: _Text = "",
+    form_key: _FormKey = "",
+) -> Response:
+    """Take one's own label back: both stay."""
+    body: RetractionIn = checked(RetractionIn, reason=reason)
+    digest = request_digest("page retraction", label_id, body.model_dump())
+    key = _once_key(form_key)
+    once(session, principal, key, digest, lambda: retract(session, context, principal, label_id, body))
+    return go("/worklist")

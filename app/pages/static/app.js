@@ -1,0 +1,322 @@
+// What pages do beyond plain forms: keys, a closer look at the image, answers that survive a lost connection,
+// the read timer, live jobs. Every page works without it.
+
+const find = (selector, root = document) => root.querySelector(selector);
+const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+
+// Browsers may forbid storage; then nothing is remembered.
+const store = {
+  get(name, otherwise) {
+    try {
+      return JSON.parse(localStorage.getItem(`secondread.${name}`)) ?? otherwise;
+    } catch {
+      return otherwise;
+    }
+  },
+  set(name, value) {
+    try {
+      if (value === null) localStorage.removeItem(`secondread.${name}`);
+      else localStorage.setItem(`secondread.${name}`, JSON.stringify(value));
+    } catch {
+      /* not remembered */
+    }
+  },
+};
+
+function say(text, alert = false) {
+  const status = find("[data-status]");
+  if (!status) return;
+  status.textContent = text;
+  status.classList.toggle("alert", alert);
+}
+
+// ---- keys -------------------------------------------------------------------------------------------------------
+
+const writing = (target) => target.closest("textarea, select, input:not([type=radio], [type=checkbox], [type=range])");
+
+// One action a button, choice or summary with a <kbd>; people may choose other keys, or none at all.
+function actions() {
+  const chosen = store.get("keys", {});
+  return all("[data-action]").flatMap((element) => {
+    const label = element.matches("input") ? element.closest("label") : element;
+    const hint = find("kbd", label);
+    if (!hint) return [];
+    hint.dataset.usual ??= hint.textContent;
+    hint.textContent = chosen[element.dataset.action] ?? hint.dataset.usual;
+    return [{ name: element.dataset.action, element, hint, key: hint.textContent, usual: hint.dataset.usual }];
+  });
+}
+
+function act(element) {
+  if (element.matches("input[type=radio]")) {
+    element.checked = true;
+    element.focus();
+    element.dispatchEvent(new Event("change", { bubbles: true }));
+  } else if (element.matches("summary")) {
+    const details = element.parentElement;
+    details.open = !details.open;
+    if (details.open) find("input, button", details)?.focus();
+    else element.focus();
+  } else {
+    element.click();
+  }
+}
+
+function listenToKeys() {
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
+    if (event.key === "Escape") {
+      document.activeElement?.blur();
+      return;
+    }
+    if (writing(event.target) || !store.get("keys-on", true)) return;
+    // what has the focus answers to Enter by itself, except a choice, which would send the form without a look at it
+    if (event.key === "Enter" && event.target.closest("button, a, summary")) return;
+    if (event.target.matches("[type=range]") && event.key.startsWith("Arrow")) return;
+    const inside = event.target.closest("details[open]");
+    const found = actions().filter((one) => one.key.toLowerCase() === event.key.toLowerCase());
+    const action = found.find((one) => inside?.contains(one.element)) ?? found[0];
+    if (action && action.element.offsetParent !== null) {
+      event.preventDefault();
+      act(action.element);
+    }
+  });
+}
+
+function showKeys() {
+  const box = find("[data-keys]");
+  if (!box) return;
+  const on = find("[data-keys-on]", box);
+  const breaks = find("[data-breaks]", box);
+  const list = find("[data-keys-list]", box);
+  on.checked = store.get("keys-on", true);
+  on.addEventListener("change", () => store.set("keys-on", on.checked));
+  breaks.checked = store.get("breaks", false);
+  breaks.addEventListener("change", () => store.set("breaks", breaks.checked));
+  const draw = () => {
+    list.replaceChildren(
+      ...actions().map((action) => {
+        const label = document.createElement("label");
+        const input = document.createElement("input");
+        label.className = "key-choice";
+        input.value = action.key;
+        input.size = 6;
+        input.addEventListener("keydown", (event) => {
+          if (event.key === "Tab" || event.key === "Escape") return;
+          event.preventDefault();
+          store.set("keys", { ...store.get("keys", {}), [action.name]: event.key });
+          input.value = event.key;
+          actions();
+        });
+        label.append(action.name, input);
+        return label;
+      }),
+    );
+  };
+  find("[data-keys-reset]", box).addEventListener("click", () => {
+    store.set("keys", null);
+    draw();
+  });
+  draw();
+}
+
+// ---- the image --------------------------------------------------------------------------------------------------
+
+function lookCloser(figure) {
+  const image = find("img", figure);
+  const view = { zoom: 1, x: 0, y: 0 };
+  const filters = { brightness: 100, contrast: 100 };
+  const pointers = new Map();
+  const draw = () => {
+    image.style.transform = `translate(${view.x}px, ${view.y}px) scale(${view.zoom})`;
+    image.style.filter = `brightness(${filters.brightness}%) contrast(${filters.contrast}%)`;
+    figure.classList.toggle("zoomed", view.zoom > 1);
+  };
+  const zoom = (factor, x = 0, y = 0) => {
+    const next = factor === 0 ? 1 : Math.min(16, Math.max(1, view.zoom * factor));
+    const ratio = next / view.zoom;
+    view.x = next === 1 ? 0 : x - (x - view.x) * ratio;
+    view.y = next === 1 ? 0 : y - (y - view.y) * ratio;
+    view.zoom = next;
+    draw();
+  };
+  const fromCentre = (event) => {
+    const box = figure.getBoundingClientRect();
+    return [event.clientX - box.left - box.width / 2, event.clientY - box.top - box.height / 2];
+  };
+  image.addEventListener("wheel", (event) => {
+    event.preventDefault();
+    zoom(event.deltaY < 0 ? 1.15 : 1 / 1.15, ...fromCentre(event));
+  });
+  image.addEventListener("dblclick", (event) => zoom(view.zoom > 1 ? 0 : 3, ...fromCentre(event)));
+  image.addEventListener("pointerdown", (event) => {
+    pointers.set(event.pointerId, event);
+    image.setPointerCapture(event.pointerId);
+  });
+  image.addEventListener("pointermove", (event) => {
+    const before = pointers.get(event.pointerId);
+    if (!before) return;
+    const other = [...pointers.values()].find((one) => one.pointerId !== event.pointerId);
+    if (other) {
+      const distance = (one) => Math.hypot(one.clientX - other.clientX, one.clientY - other.clientY);
+      zoom(distance(event) / Math.max(1, distance(before)), ...fromCentre(other));
+    } else if (view.zoom > 1) {
+      view.x += event.clientX - before.clientX;
+      view.y += event.clientY - before.clientY;
+      draw();
+    }
+    pointers.set(event.pointerId, event);
+  });
+  for (const end of ["pointerup", "pointercancel"]) {
+    image.addEventListener(end, (event) => pointers.delete(event.pointerId));
+  }
+  document.addEventListener("keydown", (event) => {
+    const steps = { ArrowLeft: [60, 0], ArrowRight: [-60, 0], ArrowUp: [0, 60], ArrowDown: [0, -60] };
+    const step = steps[event.key];
+    if (!step || view.zoom === 1 || event.target.matches("input, select, textarea")) return;
+    event.preventDefault();
+    view.x += step[0];
+    view.y += step[1];
+    draw();
+  });
+  for (const button of all("[data-zoom]", figure)) {
+    button.addEventListener("click", () => zoom(Number(button.dataset.zoom)));
+  }
+  for (const range of all("[data-filter]", figure)) {
+    range.addEventListener("input", () => {
+      filters[range.dataset.filter] = range.value;
+      draw();
+    });
+  }
+}
+
+// ---- answers that are sent once, whatever the network does --------------------------------------------------------
+
+const RETRY_MS = 2000;
+let sending = false;
+
+// The form's own key makes sending it twice store it once, so an unknown outcome may simply be sent again.
+async function send() {
+  const waiting = store.get("outbox", null);
+  if (!waiting || sending) return;
+  sending = true;
+  try {
+    const answer = await fetch(waiting.action, {
+      method: "POST",
+      headers: { "Content-Type": "application/x-www-form-urlencoded", Accept: "application/json" },
+      body: waiting.body,
+      redirect: "manual",
+    });
+    if (answer.status >= 500 || answer.status === 429) throw new Error(`answered ${answer.status}`);
+    store.set("outbox", null);
+    if (answer.type === "opaqueredirect" || answer.ok) {
+      location.assign(waiting.next);
+      return;
+    }
+    const problem = await answer.json().catch(() => ({}));
+    say(problem.detail ?? `The answer was not accepted (${answer.status}).`, true);
+    release();
+  } catch {
+    say("No connection. Your answer is kept here and is sent as soon as there is one.", true);
+    setTimeout(send, RETRY_MS);
+  } finally {
+    sending = false;
+  }
+}
+
+function release() {
+  for (const button of all("[data-answer] button")) button.disabled = false;
+}
+
+function keepAnswers() {
+  for (const form of all("[data-answer]")) {
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      const body = new URLSearchParams(new FormData(form)).toString();
+      store.set("outbox", { action: form.getAttribute("action"), body, next: form.dataset.next });
+      for (const button of all("[data-answer] button")) button.disabled = true;
+      if (store.get("outbox", null)) send();
+      else form.submit(); // no storage: the plain form does it
+    });
+  }
+  window.addEventListener("online", send);
+  if (store.get("outbox", null)) {
+    say("An answer of yours was not sent yet; sending it now.");
+    send();
+  }
+}
+
+// ---- time ---------------------------------------------------------------------------------------------------------
+
+function keepTime(page) {
+  const timer = find("[data-timer]");
+  const begun = Date.now();
+  setInterval(() => {
+    const seconds = Math.floor((Date.now() - begun) / 1000);
+    timer.textContent = `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")}`;
+  }, 1000);
+  if (!page.dataset.readId) return;
+  const beat = async () => {
+    const answer = await fetch(`/v1/reads/${page.dataset.readId}`, { method: "PATCH" }).catch(() => null);
+    if (answer && answer.status >= 400 && answer.status < 500) {
+      say("This case was given back, because nothing happened for long. Your answer may still be taken.", true);
+    }
+  };
+  setInterval(beat, (1000 * Number(page.dataset.lease)) / 3);
+}
+
+const BREAK_MS = 45 * 60 * 1000;
+
+function remindOfBreaks() {
+  if (!store.get("breaks", false)) return;
+  const begun = store.get("begun", Date.now());
+  const idle = Date.now() - store.get("seen", 0) > 10 * 60 * 1000;
+  store.set("begun", idle ? Date.now() : begun);
+  store.set("seen", Date.now());
+  if (!idle && Date.now() - begun > BREAK_MS) {
+    say("You have read for 45 minutes. A short break keeps the eye fresh.");
+    store.set("begun", Date.now());
+  }
+}
+
+// ---- lists --------------------------------------------------------------------------------------------------------
+
+function searchChoices(input) {
+  input.addEventListener("input", () => {
+    for (const choice of all(".choice", input.closest("fieldset"))) {
+      choice.hidden = !choice.textContent.toLowerCase().includes(input.value.trim().toLowerCase());
+    }
+  });
+}
+
+function followJobs(table) {
+  const events = new EventSource(table.dataset.events);
+  events.addEventListener("message", (event) => {
+    for (const job of JSON.parse(event.data)) {
+      const row = find(`[data-job="${job.id}"]`, table);
+      if (!row || row.dataset.state !== job.state) {
+        events.close();
+        location.reload();
+        return;
+      }
+      find("progress", row).value = job.progress;
+      find("[data-message]", row).textContent = job.message;
+    }
+  });
+  window.addEventListener("pagehide", () => events.close());
+}
+
+document.documentElement.classList.add("js");
+if (matchMedia("(prefers-reduced-motion: reduce)").matches) {
+  for (const chart of all("svg.bars")) chart.setCurrentTime(10);
+}
+listenToKeys();
+actions();
+showKeys();
+for (const figure of all("[data-viewer]")) lookCloser(figure);
+keepAnswers();
+for (const page of all("[data-read]")) keepTime(page);
+remindOfBreaks();
+for (const input of all("[data-search]")) searchChoices(input);
+for (const table of all("[data-events]")) followJobs(table);
+if (find("[data-read], [data-action=next]")) fetch("/reads/upcoming").catch(() => null); // only pixels, for the cache
