@@ -185,7 +185,8 @@ def _states(context: Context) -> tuple[str, bool]:
     with context.database.read() as session:
         rows = list(session.execute(select(Job).order_by(Job.id.desc()).limit(100)).scalars())
         told = [
-            {"id": str(row.id), "state": row.state, "progress": row.progress, "message": row.message} for row in rows
+            {"id": str(row.id), "state": row.state, "progress": row.progress, "message": row.error or row.message}
+            for row in rows
         ]
         return json.dumps(told), any(row.state in {"queued", "running"} for row in rows)
 

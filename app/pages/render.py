@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.responses import RedirectResponse
 from fastapi.templating import Jinja2Templates
+from markupsafe import Markup
 
 from app.auth.principal import Principal
 from app.errors import Problem, Unauthenticated
@@ -57,10 +58,13 @@ def share(value: float | None) -> str:
 def moment(value: datetime | None) -> str:
     """A time, with its zone.
 
-    >>> moment(datetime(2026, 1, 2, 3, 4, tzinfo=UTC))
-    '2026-01-02 03:04 UTC'
+    >>> str(moment(datetime(2026, 1, 2, 3, 4, tzinfo=UTC)))
+    '<time datetime="2026-01-02T03:04:00+00:00">2026-01-02 03:04 UTC</time>'
     """
-    return NOTHING if value is None else value.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    if value is None:
+        return NOTHING
+    utc = value.astimezone(UTC)
+    return Markup('<time datetime="{}">{}</time>').format(utc.isoformat(), utc.strftime("%Y-%m-%d %H:%M UTC"))
 
 
 def words(value: str) -> str:

@@ -1,107 +1,67 @@
 """Pages in a real Chromium: sign in, read blind, commit, reveal; nothing leaks and nothing breaks the policy."""
 
-import shutil
-import signal
-import uuid
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser
 
-from tests.conftest import missing
+from tests.browser.conftest import HOSTILE, Person
 from tests.support.process import Installation
-from tests.support.service import cell_png
 
-_FLAGS = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
-_FLAGS += " --disable-component-update --disable-sync"
-HOSTILE = "<script>document.title='owned'</script><img src=x onerror=document.title='owned'>"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    binary = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if binary is None:
-        missing("Chromium (Debian package chromium)")
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=binary, args=_FLAGS.split())
-        yield opened
-        opened.close()
-
-
-@pytest.fixture(scope="module")
-def installation(tmp_path_factory: pytest.TempPathFactory, small_release: Path) -> Iterator[Installation]:
-    made = Installation(tmp_path_factory.mktemp("pages") / "home")
-    made.run("db", "upgrade")
-    made.run("release", "add", small_release)
-    for name, role in (("lead", "admin"), ("anna", "annotator"), ("ben", "annotator")):
-        made.run("user", "add", name, "--role", role)
-    made.start()
-    _upload(made)
-    yield made
-    made.stop(signal.SIGTERM)
-
-
-def _upload(made: Installation) -> None:
-    import httpx2
-
-    headers = {"Authorization": f"Bearer {made.key('lead')}"}
-    for number, name in enumerate(("basophil-says-the-file", HOSTILE, "plain")):
-        answer = httpx2.post(
-            f"{made.address}/v1/cases",
-            headers=headers | {"Idempotency-Key": uuid.uuid4().hex},
-            files={"image": ("x.png", cell_png(number))},
-            data={"external_id": name},
-        )
-        assert answer.status_code == 201, answer.text
-
-
-class Person:
-    """A signed-in browser that remembers what went wrong."""
-
-    def __init__(self, browser: Browser, made: Installation, name: str, scheme: str = "light") -> None:
-        self.faults: list[str] = []
-        context = browser.new_context(color_scheme=scheme)  # type: ignore[arg-type]
-        self.page: Page = context.new_page()
-        self.page.set_default_timeout(10_000)
-        self.page.on("console", lambda m: self.faults.append(m.text) if m.type in {"error", "warning"} else None)
-        self.page.on("pageerror", lambda e: self.faults.append(str(e)))
-        self.page.goto(made.address)
-        self.page.fill("[name=name]", name)
-        self.page.fill("[name=password]", made.password("user", "password", name))
-        self.page.click("text=Sign in >> nth=-1")
-        self.page.wait_for_url("**/worklist")
+LEAD_PAGES = (
+    "/worklist",
+    "/report",
+    "/policy",
+    "/releases",
+    "/jobs",
+    "/imports",
+    "/people",
+    "/audit",
+    "/help",
+    "/account",
+)
+SECRETS = ("disagreement", "second read", "basophil-says", "triage", "adjudication")
 
 
 def test_an_annotator_reads_blind_commits_and_sees_the_posterior(browser: Browser, installation: Installation) -> None:
     anna = Person(browser, installation, "anna")
     page = anna.page
     assert "3 waiting, 0 read" in page.inner_text("h1")
-    for word in ("disagreement", "second read", "basophil-says"):
+    for word in SECRETS:
         assert word not in page.content()
     page.click("text=Read the next case")
     assert "blind read" in page.inner_text("h1")
-    for word in ("disagreement", "second read", "basophil-says", "0."):
+    for word in (*SECRETS, "0."):
         assert word not in page.inner_text("main")
-    page.keyboard.press("Tab")
+    for word in SECRETS:
+        assert word not in page.content().replace("data-disagreement", "")
     page.check("input[value=monocyte]")
     page.click("text=Clear")
-    assert page.locator("input:checked").count() == 0
+    assert page.locator("[name=label]:checked").count() == 0
     page.check("input[value=lymphocyte]")
-    page.fill("textarea", "clumped chromatin")
-    page.click("text=Commit and reveal")
+    page.click("text=Confidence and note")
+    page.select_option("[name=confidence]", "0.9")
+    page.fill("form[action$=label] textarea", "clumped chromatin")
+    page.click("text=Commit")
     page.wait_for_selector("svg.bars")
     assert "1 label" in page.inner_text("h1")
-    assert "clumped chromatin" in page.inner_text("table >> nth=-1")
+    assert "1 of 3 today" in page.inner_text(".day")
+    assert "clumped chromatin" in page.inner_text("section:has(h2:text-is('Labels')) table")
     assert page.locator("svg.bars rect.posterior").count() == 8
     assert page.locator("svg.bars line.interval").count() == 16
+    page.click("text=Change or take back my label")
+    page.check("form[action$=revise] input[value=blast]")
+    page.fill("form[action$=revise] textarea", "looked again")
+    page.click("text=Store the change")
+    page.wait_for_selector("section:has(h2:text-is('Labels')) td:has-text('Blast')")
     page.click("text=Next case")
     assert "blind read" in page.inner_text("h1")
-    page.goto(f"{installation.address}/worklist")
+    page.click("summary:has-text('Decline')")
+    page.check("input[value=image_quality]")
+    page.click("text=Decline this case")
+    page.wait_for_url("**/worklist")
     assert "1 read" in page.inner_text("h1")
     page.click("text=Sign out")
     page.wait_for_url("**/login")
-    page.goto(f"{installation.address}/worklist")
+    anna.go("/worklist")
     assert page.url.endswith("/login")
     assert anna.faults == []
 
@@ -119,7 +79,35 @@ def test_a_lead_sees_need_and_nothing_stored_is_executed(
     page.wait_for_selector("svg.bars")
     assert "owned" not in page.title()
     assert page.locator("main script").count() == 0
+    assert "first" in page.inner_text("section:has-text('Planned and further reads')")
     assert lead.faults == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_page_keeps_anybody_out(browser: Browser, installation: Installation, scheme: str) -> None:
+    """axe-core finds nothing on any page, the console stays silent, and the policy of contents is kept."""
+    lead = Person(browser, installation, "lead", scheme)
+    found = {}
+    for path in LEAD_PAGES:
+        lead.go(path).wait_for_load_state("networkidle")
+        found[path] = lead.violations()
+    lead.go("/releases").click("table a >> nth=0")
+    found["release"] = lead.violations()
+    lead.go("/worklist").click("li.tile a >> nth=0")
+    found["case"] = lead.violations()
+    reader = Person(browser, installation, "cleo", scheme)
+    found["to read"] = reader.violations()
+    reader.page.keyboard.press("Enter")
+    reader.page.wait_for_selector(".js [data-read]")
+    reader.page.click("summary:has-text('Keys')")
+    reader.page.click("summary:has-text('Decline')")
+    found["read"] = reader.violations()
+    reader.go("/help")
+    found["help"] = reader.violations()
+    stranger = browser.new_context(color_scheme=scheme).new_page()  # type: ignore[arg-type]
+    stranger.goto(f"{installation.address}/login")
+    assert [f"{path}: {fault}" for path, faults in found.items() for fault in faults] == []
+    assert lead.faults + reader.faults == []
 
 
 def test_pages_work_without_javascript(browser: Browser, installation: Installation) -> None:
@@ -128,11 +116,17 @@ def test_pages_work_without_javascript(browser: Browser, installation: Installat
     page.goto(installation.address)
     page.fill("[name=name]", "ben")
     page.fill("[name=password]", installation.password("user", "password", "ben"))
-    page.click("text=Sign in >> nth=-1")
+    page.click("main button")
     page.click("text=Read the next case")
+    assert not page.locator(".tools").is_visible()
     page.check("input[value=eosinophil]")
-    page.click("text=Commit and reveal")
+    page.click("text=Commit")
     assert "Class probabilities" in page.inner_text("main")
+    page.click("text=Next case")
+    page.click("summary:has-text('Decline')")
+    page.check("input[value=cannot_tell]")
+    page.click("text=Decline this case")
+    assert page.url.endswith("/worklist")
     wrong = page.goto(f"{installation.address}/cases/01890000-0000-7000-8000-000000000000")
     assert wrong is not None
     assert wrong.status == 404

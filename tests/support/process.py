@@ -32,6 +32,7 @@ class Installation:
         if database_url is not None:
             self.environment["SECONDREAD_DATABASE_URL"] = database_url
         self.server: subprocess.Popen[bytes] | None = None
+        self.keys: dict[str, str] = {}
 
     @property
     def sqlalchemy_url(self) -> str:

@@ -47,6 +47,13 @@ function actions() {
   });
 }
 
+// digits choose by position: among the classes, or the reasons of an open decline
+function numbered(key, inside) {
+  if (!/^[1-9]$/.test(key)) return undefined;
+  const form = inside?.closest("form") ? null : inside;
+  return all("input[type=radio]", form ?? find("form[data-answer]") ?? document)[Number(key) - 1];
+}
+
 function act(element) {
   if (element.matches("input[type=radio]")) {
     element.checked = true;
@@ -55,7 +62,7 @@ function act(element) {
   } else if (element.matches("summary")) {
     const details = element.parentElement;
     details.open = !details.open;
-    if (details.open) find("input, button", details)?.focus();
+    if (details.open) find("input:not([type=hidden]), button", details)?.focus();
     else element.focus();
   } else {
     element.click();
@@ -76,9 +83,10 @@ function listenToKeys() {
     const inside = event.target.closest("details[open]");
     const found = actions().filter((one) => one.key.toLowerCase() === event.key.toLowerCase());
     const action = found.find((one) => inside?.contains(one.element)) ?? found[0];
-    if (action && action.element.offsetParent !== null) {
+    const element = action?.element ?? numbered(event.key, inside);
+    if (element && element.offsetParent !== null) {
       event.preventDefault();
-      act(action.element);
+      act(element);
     }
   });
 }

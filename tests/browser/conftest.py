@@ -1,0 +1,100 @@
+"""A real server, a real Chromium, and people who are signed in."""
+
+import signal
+import uuid
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.conftest import missing
+from tests.support.chromium import FLAGS, find_chromium
+from tests.support.process import Installation
+from tests.support.service import cell_png
+
+HOSTILE = "<script>document.title='owned'</script><img src=x onerror=document.title='owned'>"
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    binary = find_chromium()
+    if binary is None:
+        missing("Chromium (Debian package chromium)")
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=binary, args=FLAGS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory, small_release: Path) -> Iterator[Installation]:
+    """A server with its worker, three cases, an admin and annotators."""
+    made = Installation(tmp_path_factory.mktemp("pages") / "home")
+    people = {"lead": "admin", "viewer": "viewer", "lis": "service"} | dict.fromkeys(
+        ("anna", "ben", "cleo"), "annotator"
+    )
+    keys = made.prepare(small_release, **people)
+    made.environment["SECONDREAD_CHANGE_PLAN"] = str(made.home / "plan.json")
+    (made.home / "plan.json").write_text('{"min_labelled_cases": 4, "min_patients": 2, "max_increase": 1.0}')
+    made.start()
+    made.keys = keys
+    for number, name in enumerate(("basophil-says-the-file", HOSTILE, "plain")):
+        upload(made, name, number)
+    yield made
+    made.stop(signal.SIGTERM)
+
+
+def upload(made: Installation, name: str, number: int, **fields: str) -> str:
+    """Store a case; gives its identifier."""
+    import httpx2
+
+    answer = httpx2.post(
+        f"{made.address}/v1/cases",
+        headers={"Authorization": f"Bearer {made.keys['lead']}", "Idempotency-Key": uuid.uuid4().hex},
+        files={"image": ("x.png", cell_png(number))},
+        data={"external_id": name, **fields},
+    )
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["id"])
+
+
+class Person:
+    """A signed-in browser that remembers what went wrong."""
+
+    def __init__(self, browser: Browser, made: Installation, name: str, scheme: str = "light") -> None:
+        self.faults: list[str] = []
+        self.context = browser.new_context(color_scheme=scheme)  # type: ignore[arg-type]
+        self.page: Page = self.context.new_page()
+        self.address = made.address
+        self.page.set_default_timeout(10_000)
+        self.page.on("console", lambda m: self.faults.append(m.text) if m.type in {"error", "warning"} else None)
+        self.page.on("pageerror", lambda e: self.faults.append(str(e)))
+        self.page.goto(made.address)
+        self.page.fill("[name=name]", name)
+        self.page.fill("[name=password]", made.password("user", "password", name))
+        self.page.click("main button")
+        self.page.wait_for_url("**/worklist")
+
+    def go(self, path: str) -> Page:
+        """Open a page of the server."""
+        self.page.goto(self.address + path)
+        return self.page
+
+    def violations(self) -> list[str]:
+        """What axe-core finds wrong with the page that is open."""
+        found = Axe().run(self.page, options={"resultTypes": ["violations"]}).response["violations"]
+        return [f"{one['id']}: {node['target']} {node['failureSummary']}" for one in found for node in one["nodes"]]
+
+
+def pack(files: dict[str, bytes]) -> bytes:
+    """A zip."""
+    import zipfile
+
+    buffer = BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return buffer.getvalue()

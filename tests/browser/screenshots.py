@@ -1,0 +1,140 @@
+"""Pictures of every page, light and dark, desktop and phone, from the demo: `make screenshots`.
+
+Written as palette PNGs of a few ten kilobytes to docs/images/pages/PAGE-SCHEME-DEVICE.png.
+"""
+
+import argparse
+import io
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.support.chromium import FLAGS, find_chromium
+from tests.support.process import Installation
+
+OUT = Path(__file__).parents[2] / "docs" / "images" / "pages"
+DEVICES = {"desktop": (1280, 860), "phone": (390, 844)}
+READS = 3
+
+
+def sign_in(page: Page, made: Installation, name: str) -> None:
+    page.goto(made.address)
+    page.fill("[name=name]", name)
+    page.fill("[name=password]", made.password("user", "password", name))
+    page.click("main button")
+    page.wait_for_url("**/worklist")
+
+
+def keep(page: Page, folder: Path, name: str) -> None:
+    page.wait_for_load_state("networkidle")
+    page.wait_for_timeout(1100)  # bars move for a second
+    shot = Image.open(io.BytesIO(page.screenshot()))
+    folder.mkdir(parents=True, exist_ok=True)
+    shot.convert("RGB").quantize(128, method=Image.Quantize.MEDIANCUT).save(folder / f"{name}.png", optimize=True)
+    print(folder / f"{name}.png")
+
+
+def read_some(page: Page, n: int) -> None:
+    """Read cases by keyboard alone."""
+    for number in range(n):
+        page.keyboard.press("Enter")
+        page.wait_for_selector("[data-read]")
+        page.keyboard.press(str(1 + number % 5))
+        page.keyboard.press("Enter")
+        page.wait_for_selector("[data-action=next]")
+
+
+def annotator(page: Page, made: Installation, folder: Path, suffix: str) -> None:
+    sign_in(page, made, "annotator-1")
+    keep(page, folder, f"to-read-{suffix}")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[data-read]")
+    page.keyboard.press("2")
+    keep(page, folder, f"read-{suffix}")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[data-action=next]")
+    keep(page, folder, f"committed-{suffix}")
+    page.goto(f"{made.address}/help")
+    keep(page, folder, f"help-{suffix}")
+
+
+def lead(page: Page, made: Installation, folder: Path, suffix: str) -> None:
+    sign_in(page, made, "admin")
+    keep(page, folder, f"worklist-{suffix}")
+    page.click("li.tile a >> nth=2")
+    keep(page, folder, f"case-{suffix}")
+    for name, path in (
+        ("report", "/report?partition=all&weighting=none"),
+        ("policy", "/policy"),
+        ("releases", "/releases"),
+        ("jobs", "/jobs"),
+        ("imports", "/imports"),
+        ("people", "/people"),
+        ("audit", "/audit"),
+    ):
+        page.goto(made.address + path)
+        keep(page, folder, f"{name}-{suffix}")
+    page.goto(f"{made.address}/releases")
+    page.click("table a >> nth=0")
+    keep(page, folder, f"release-{suffix}")
+
+
+@contextmanager
+def demo(home: Path) -> Iterator[Installation]:
+    made = Installation(home)
+    made.run("demo", "--no-logins")
+    made.start()
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def prepare(browser: Browser, made: Installation) -> None:
+    """Some reads, a frozen report and a recalibration, so that no page is empty."""
+    page = browser.new_page()
+    sign_in(page, made, "annotator-2")
+    read_some(page, READS)
+    page = browser.new_page()
+    sign_in(page, made, "admin")
+    page.goto(f"{made.address}/report?partition=all&weighting=none")
+    page.click("text=Freeze this report")
+    page.goto(f"{made.address}/releases")
+    page.click("text=Make a candidate")
+    page.wait_for_selector("tr[data-state=succeeded], tr[data-state=failed]", timeout=60_000)
+    page.wait_for_timeout(4000)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--home", type=Path, help="a demo's HOME that is there already")
+    parser.add_argument("--out", type=Path, default=OUT)
+    arguments = parser.parse_args()
+    binary = find_chromium()
+    if binary is None:
+        sys.exit("Chromium is missing (Debian package chromium)")
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        home = Path(folder) / "home"
+        if arguments.home is not None:
+            shutil.copytree(arguments.home, home)
+        with demo(home) as made:
+            browser = playwright.chromium.launch(executable_path=binary, args=FLAGS)
+            prepare(browser, made)
+            for device, (width, height) in DEVICES.items():
+                for scheme in ("light", "dark"):
+                    view = {"width": width, "height": height}
+                    for walk in (annotator, lead):
+                        context = browser.new_context(color_scheme=scheme, viewport=view)  # type: ignore[arg-type]
+                        walk(context.new_page(), made, arguments.out, f"{scheme}-{device}")
+                        context.close()
+            browser.close()
+
+
+if __name__ == "__main__":
+    main()

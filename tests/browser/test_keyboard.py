@@ -1,0 +1,167 @@
+"""An annotator's day by keyboard alone, and a connection that breaks at the worst moment."""
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, Route
+from sqlalchemy import func, select
+
+from app.database import Database
+from app.tables import Annotator, Label, Read
+from tests.browser.conftest import Person, upload
+from tests.support.process import Installation
+
+CASES = 20
+
+
+@pytest.fixture(scope="module")
+def many(installation: Installation) -> Installation:
+    for number in range(CASES):
+        upload(installation, f"cell {number}", 100 + number, patient=f"p{number}")
+    return installation
+
+
+def stored(made: Installation, name: str) -> int:
+    """Labels of an annotator in the database."""
+    database = Database(made.sqlalchemy_url)
+    with database.read() as session:
+        found = select(func.count(Label.id)).join(Annotator, Annotator.id == Label.annotator_id)
+        count: int = session.execute(found.where(Annotator.name == name)).scalar_one()
+    database.engine.dispose()
+    return count
+
+
+def focus(page: Page) -> str:
+    found: str = page.evaluate("document.activeElement.tagName + ' ' + (document.activeElement.value ?? '')")
+    return found
+
+
+def test_twenty_cases_by_keyboard_alone(browser: Browser, many: Installation) -> None:
+    anna = Person(browser, many, "anna")
+    page = anna.page
+    for number in range(CASES):
+        assert focus(page).startswith("BUTTON"), number
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".js [data-read]")
+        page.keyboard.press("u")
+        key = "blmingeo"[number % 8] if number % 2 else str(1 + number % 8)
+        page.keyboard.press(key)
+        assert focus(page).startswith("INPUT"), number
+        assert page.locator("[name=label]:checked").count() == 1
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".js [data-action=next]")
+    assert f"{CASES} of" in page.inner_text(".day")
+    assert stored(many, "anna") == CASES
+    assert anna.faults == []
+
+
+def test_a_decline_and_the_image_by_keyboard(browser: Browser, many: Installation) -> None:
+    ben = Person(browser, many, "ben")
+    page = ben.page
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".js [data-read]")
+    for key in ("+", "+", "ArrowLeft"):
+        page.keyboard.press(key)
+    moved = page.evaluate("document.querySelector('.viewer img').style.transform")
+    assert "scale(1.5625)" in moved
+    assert "translate(60px" in moved
+    page.keyboard.press("0")
+    assert "scale(1)" in page.evaluate("document.querySelector('.viewer img').style.transform")
+    page.keyboard.press("s")
+    page.keyboard.press("2")
+    assert page.locator("[name=reason]:checked").get_attribute("value") == "image_quality"
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/worklist")
+    database = Database(many.sqlalchemy_url)
+    with database.read() as session:
+        reasons = session.execute(select(Read.decline_reason).where(Read.state == "declined")).scalars().all()
+    database.engine.dispose()
+    assert reasons == ["image_quality"]
+    assert ben.faults == []
+
+
+def test_keys_can_be_chosen_and_switched_off(browser: Browser, many: Installation) -> None:
+    ben = Person(browser, many, "ben")
+    page = ben.page
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".js [data-read]")
+    page.keyboard.press("?")
+    box = page.locator(".key-choice:has-text('Lymphocyte') input")
+    box.focus()
+    page.keyboard.press("x")
+    page.keyboard.press("Escape")
+    page.keyboard.press("l")
+    assert page.locator("[name=label]:checked").count() == 0
+    page.keyboard.press("x")
+    assert page.locator("[name=label]:checked").get_attribute("value") == "lymphocyte"
+    page.reload()
+    assert "x" in page.inner_text(".choice:has-text('Lymphocyte') kbd")
+    page.keyboard.press("?")
+    page.uncheck("[data-keys-on]")
+    page.keyboard.press("Escape")
+    page.keyboard.press("x")
+    assert page.locator("[name=label]:checked").count() == 0
+    assert ben.faults == []
+
+
+def test_notes_are_written_and_not_taken_for_keys(browser: Browser, many: Installation) -> None:
+    ben = Person(browser, many, "ben")
+    page = ben.page
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".js [data-read]")
+    page.click("text=Confidence and note")
+    page.locator("form[action$=label] textarea").press_sequentially("blue sun, 12 granules")
+    assert page.locator("[name=label]:checked").count() == 0
+    assert page.input_value("form[action$=label] textarea") == "blue sun, 12 granules"
+
+
+@pytest.mark.parametrize("arrives", [False, True])
+def test_a_cut_connection_stores_exactly_one_label(browser: Browser, many: Installation, arrives: bool) -> None:
+    """The request is lost on its way, or its answer is on the way back; then the page is even loaded anew."""
+    name = "cleo"
+    before = stored(many, name)
+    cleo = Person(browser, many, name)
+    page = cleo.page
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".js [data-read]")
+    address = page.url
+
+    def cut(route: Route) -> None:
+        if arrives:
+            route.fetch(max_redirects=0)
+        route.abort("connectionreset")
+
+    page.route("**/label", cut)
+    page.keyboard.press("3")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=No connection")
+    page.wait_for_timeout(2500)  # it is tried again, and fails again
+    assert stored(many, name) == before + int(arrives)
+    page.reload()
+    page.wait_for_selector("[data-status]:has-text('No connection'), [data-action=next]")
+    page.unroute("**/label")
+    page.wait_for_url(address)
+    page.wait_for_selector(".js [data-action=next]")
+    page.wait_for_timeout(2500)
+    assert stored(many, name) == before + 1
+    assert page.evaluate("localStorage.getItem('secondread.outbox')") is None
+
+
+def test_the_next_image_is_there_before_it_is_asked_for(browser: Browser, many: Installation, tmp_path: Path) -> None:
+    cleo = Person(browser, many, "cleo")
+    page = cleo.page
+    with page.expect_response("**/v1/cases/*/image") as first:
+        page.keyboard.press("Enter")
+    page.wait_for_selector(".js [data-read]")
+    page.wait_for_load_state("networkidle")
+    seen = first.value.url
+    page.keyboard.press("1")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".js [data-action=next]")
+    with page.expect_response(lambda r: r.url.endswith("/image") and r.url != seen) as second:
+        page.keyboard.press("Enter")
+    page.wait_for_selector(".js [data-read]")
+    assert second.value.from_service_worker is False
+    assert page.evaluate("document.querySelector('.viewer img').complete")

@@ -1,0 +1,156 @@
+"""A lead's morning: import, recalibrate, compare, promote, roll back, report, people."""
+
+import json
+import uuid
+from pathlib import Path
+
+import httpx2
+from playwright.sync_api import Browser, Page
+
+from tests.browser.conftest import Person, pack
+from tests.support.process import Installation
+from tests.support.service import cell_png
+
+PASSWORD = "a long enough password for the lead"
+N_CELLS = 24
+
+
+def archive() -> bytes:
+    rows = ["file,external_id,patient,site"]
+    files = {}
+    for number in range(N_CELLS):
+        files[f"cell{number}.png"] = cell_png(200 + number)
+        rows.append(f"cell{number}.png,import {number},patient {number // 2},north")
+    rows.append("lost.png,lost,,")
+    return pack(files | {"manifest.csv": "\n".join(rows).encode()})
+
+
+def read_by_outsiders(made: Installation) -> None:
+    """Two annotators of an outside system read everything that was imported."""
+    headers = {"Authorization": f"Bearer {made.keys['lead']}"}
+    cases = httpx2.get(f"{made.address}/v1/cases?limit=100", headers=headers).json()["items"]
+    for number, case in enumerate(cases):
+        classes = case["prediction"]["classes"]
+        for reader in range(2):
+            key = {"Authorization": f"Bearer {made.keys['lis']}", "Idempotency-Key": uuid.uuid4().hex}
+            body = {"label": classes[(number + reader * (number % 3)) % 3], "annotator": f"r{reader}", "blind": True}
+            answer = httpx2.post(f"{made.address}/v1/cases/{case['id']}/labels", json=body, headers=key)
+            assert answer.status_code == 201, answer.text
+
+
+def promote(page: Page, reason: str) -> None:
+    page.fill("form[action$=move] textarea", reason)
+    page.fill("form[action$=move] [name=password]", PASSWORD)
+    page.click("text=Promote")
+    page.wait_for_url("**/releases")
+
+
+def test_a_leads_morning(browser: Browser, installation: Installation, tmp_path: Path) -> None:
+    lead = Person(browser, installation, "lead")
+    page = lead.go("/account")
+    page.fill("[name=wanted]", PASSWORD)
+    page.click("main button")
+    page = lead.go("/imports")
+    (tmp_path / "cells.zip").write_bytes(archive())
+    page.set_input_files("[name=archive]", tmp_path / "cells.zip")
+    page.click("main form button >> nth=0")
+    page.wait_for_selector(f"text={N_CELLS} created, 0 known before, 1 failed", timeout=40_000)
+    page.select_option("[name=status]", "failed")
+    page.click("text=Show")
+    assert "lost" in page.inner_text("table")
+    read_by_outsiders(installation)
+    page = lead.go("/report?partition=all")
+    assert f"{2 * (N_CELLS + 3)} labels" in page.inner_text("h1")
+    assert page.locator("figure img").count() == 4
+    page.wait_for_load_state("networkidle")
+    drawn = page.evaluate("[...document.querySelectorAll('figure img')].every(one => one.naturalWidth > 100)")
+    assert drawn
+    page.click("text=Freeze this report")
+    page.wait_for_selector("tr[data-state=succeeded]:has-text('evaluation')", timeout=40_000)
+    page = lead.go("/report")
+    with page.expect_download() as download:
+        page.click("text=HTML")
+    download.value.save_as(tmp_path / "report.html")
+    offline = browser.new_context(offline=True).new_page()
+    offline.goto(f"file://{tmp_path / 'report.html'}")
+    assert "Evaluation of release" in offline.inner_text("h1")
+    assert offline.locator("svg").count() >= 3
+    with page.expect_download() as download:
+        page.click("text=JSON")
+    download.value.save_as(tmp_path / "report.json")
+    assert json.loads((tmp_path / "report.json").read_text())["document"]["n_cases"] > 0
+    assert lead.faults == []
+
+
+def test_recalibrate_compare_promote_and_roll_back(browser: Browser, installation: Installation) -> None:
+    lead = Person(browser, installation, "lead")
+    page = lead.go("/releases")
+    first = page.locator("tbody tr a >> nth=0").get_attribute("href")
+    page.click("text=Make a candidate")
+    page.wait_for_selector(
+        "tr:not([data-state=queued], [data-state=running]):has-text('recalibration')", timeout=60_000
+    )
+    assert "succeeded" in page.inner_text("tr:has-text('recalibration')")
+    page.click("tr[data-state=succeeded]:has-text('recalibration') a")
+    text = page.inner_text("main")
+    assert "Against the champion of then" in text
+    assert "Paired change" in text
+    assert page.locator("table >> nth=1").locator("tbody tr").count() >= 4
+    if "The gate refused it" in text:
+        assert page.locator("form[action$=move]").count() == 0
+    else:
+        promote(page, "the stain has changed")
+        assert "champion" in page.inner_text("tbody tr >> nth=0")
+        page = lead.go(str(first))
+        promote(page, "for comparison")
+    assert "champion" in page.inner_text(f"tr:has(a[href='{first}'])") or "champion" in lead.go(str(first)).inner_text(
+        "h1"
+    )
+    page = lead.go("/audit?action=alias.move")
+    assert page.locator("tbody tr").count() >= 1
+    assert lead.faults == []
+
+
+def test_the_policy_changes_by_a_new_version(browser: Browser, installation: Installation) -> None:
+    lead = Person(browser, installation, "lead")
+    page = lead.go("/policy")
+    page.click("text=Change it")
+    page.select_option("[name=rule]", "capacity")
+    page.fill("[name=capacity_per_day]", "12")
+    page.fill("[name=reason]", "two annotators are away")
+    page.click("text=Store the new version")
+    page.wait_for_selector("text=version 2")
+    assert "12 a day" in page.inner_text("main")
+    assert "two annotators are away" in page.inner_text("section:has-text('Versions')")
+    assert lead.faults == []
+
+
+def test_people_come_and_go(browser: Browser, installation: Installation) -> None:
+    lead = Person(browser, installation, "lead")
+    page = lead.go("/people")
+    page.fill("[name=name]", "dora")
+    page.select_option("[name=role]", "annotator")
+    page.click("text=Add")
+    secret = page.inner_text("[role=status] code")
+    other = browser.new_context().new_page()
+    other.goto(installation.address)
+    other.fill("[name=name]", "dora")
+    other.fill("[name=password]", secret)
+    other.click("main button")
+    other.wait_for_url("**/worklist")
+    page.click("section:has(h2:has-text('dora')) >> text=Let in no more")
+    page.wait_for_selector("h2:has-text('dora, let in no more'), h2:has-text('let in no more since')")
+    other.goto(f"{installation.address}/worklist")
+    assert other.url.endswith("/login")
+    page.click("section:has(h2:has-text('lis')) summary")
+    page.check("section:has(h2:has-text('lis')) input[value=predict]")
+    page.click("section:has(h2:has-text('lis')) >> text=Make a key")
+    token = page.inner_text("[role=status] code")
+    assert token.startswith("sr_")
+    headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": "x"}
+    image = {"image": ("x.png", cell_png(1))}
+    assert httpx2.post(f"{installation.address}/v1/predictions", headers=headers, files=image).status_code == 200
+    page.click("section:has(h2:has-text('lis')) tr:last-child >> text=Revoke")
+    page.wait_for_selector("text=revoked 20")
+    assert httpx2.post(f"{installation.address}/v1/predictions", headers=headers, files=image).status_code == 401
+    assert lead.faults == []
