@@ -31,6 +31,7 @@ from app.pages.reading import checked
 from app.pages.render import go, page
 from app.policies.schemas import PolicyIn
 from app.policies.service import add_policy, list_policies
+from app.releases.change_plan import ChangePlan
 from app.releases.schemas import RecalibrationIn
 from app.releases.service import ask_recalibration, move_alias
 from app.tables import Job
@@ -129,9 +130,10 @@ async def change_policy(request: Request, context: Parts, principal: _Manager) -
 
 
 @router.get("/releases")
-def releases(request: Request, principal: _Viewer, session: Reader) -> Response:
+def releases(request: Request, context: Parts, principal: _Viewer, session: Reader) -> Response:
     """Champion, challengers and candidates."""
-    return page(request, "releases.html", principal, view=lead_views.releases(session))
+    methods = ChangePlan.read(context.settings.change_plan).methods
+    return page(request, "releases.html", principal, view=lead_views.releases(session), methods=methods)
 
 
 @router.get("/releases/{release_id}")

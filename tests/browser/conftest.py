@@ -1,5 +1,6 @@
 """A real server, a real Chromium, and people who are signed in."""
 
+import json
 import signal
 import uuid
 from collections.abc import Iterator
@@ -33,12 +34,16 @@ def browser() -> Iterator[Browser]:
 def installation(tmp_path_factory: pytest.TempPathFactory, small_release: Path) -> Iterator[Installation]:
     """A server with its worker, three cases, an admin and annotators."""
     made = Installation(tmp_path_factory.mktemp("pages") / "home")
+    made.home.mkdir()
+    (made.home / "secret.key").write_bytes(b"the same partitions in every run")
     people = {"lead": "admin", "viewer": "viewer", "lis": "service"} | dict.fromkeys(
         ("anna", "ben", "cleo"), "annotator"
     )
     keys = made.prepare(small_release, **people)
     made.environment["SECONDREAD_CHANGE_PLAN"] = str(made.home / "plan.json")
-    (made.home / "plan.json").write_text('{"min_labelled_cases": 4, "min_patients": 2, "max_increase": 1.0}')
+    # a handful of random labels must be able to make a candidate that passes
+    bounds = {"min_labelled_cases": 4, "min_patients": 2, "max_increase": 5.0, "max_mean_probability_change": 1.0}
+    (made.home / "plan.json").write_text(json.dumps(bounds | {"max_mean_log_concentration_change": 50.0}))
     made.start()
     made.keys = keys
     for number, name in enumerate(("basophil-says-the-file", HOSTILE, "plain")):
