@@ -9,7 +9,7 @@ PYTEST = OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q -n 2 --dist loadfile 
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all lint bench clean
+.PHONY: help run test test-all lint bench screenshots clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -43,11 +43,19 @@ test: lint
 test-all: lint
 	$(PYTEST)
 
+# those that need PostgreSQL or Chromium, and a release folder
+SERVED := benchmarks/service.py benchmarks/snapshot.py benchmarks/pages.py
+
 # make bench   print speed ratios
 bench: $(VENV)/.installed-dev
 	$(PIP) -e '.[bench]'
-	@for file in $(filter-out benchmarks/service.py,$(wildcard benchmarks/*.py)); do $(VENV)/bin/python $$file; done
-	@if [ -d .secondread/demo/release ]; then PYTHONPATH=. $(VENV)/bin/python benchmarks/service.py .secondread/demo/release; fi
+	@for file in $(filter-out $(SERVED),$(wildcard benchmarks/*.py)); do $(VENV)/bin/python $$file; done
+	@if [ -d .secondread/demo/release ]; then for file in $(SERVED); do \
+	  PYTHONPATH=. $(VENV)/bin/python $$file .secondread/demo/release; done; fi
+
+# make screenshots   pictures of every page into docs/images/pages
+screenshots: $(VENV)/.installed-dev
+	PYTHONPATH=. $(VENV)/bin/python tests/browser/screenshots.py
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .hypothesis

@@ -1,10 +1,11 @@
-"""Pictures of every page, light and dark, desktop and phone, from the demo: `make screenshots`.
+"""Pictures of every page, light and dark, desktop and phone, from the demo (`make screenshots`).
 
 Written as palette PNGs of a few ten kilobytes to docs/images/pages/PAGE-SCHEME-DEVICE.png.
 """
 
 import argparse
 import io
+import json
 import shutil
 import sys
 import tempfile
@@ -44,21 +45,21 @@ def read_some(page: Page, n: int) -> None:
     """Read cases by keyboard alone."""
     for number in range(n):
         page.keyboard.press("Enter")
-        page.wait_for_selector("[data-read]")
+        page.wait_for_selector(".js [data-read]")
         page.keyboard.press(str(1 + number % 5))
         page.keyboard.press("Enter")
-        page.wait_for_selector("[data-action=next]")
+        page.wait_for_selector(".js [data-action=next]")
 
 
 def annotator(page: Page, made: Installation, folder: Path, suffix: str) -> None:
     sign_in(page, made, "annotator-1")
     keep(page, folder, f"to-read-{suffix}")
     page.keyboard.press("Enter")
-    page.wait_for_selector("[data-read]")
+    page.wait_for_selector(".js [data-read]")
     page.keyboard.press("2")
     keep(page, folder, f"read-{suffix}")
     page.keyboard.press("Enter")
-    page.wait_for_selector("[data-action=next]")
+    page.wait_for_selector(".js [data-action=next]")
     keep(page, folder, f"committed-{suffix}")
     page.goto(f"{made.address}/help")
     keep(page, folder, f"help-{suffix}")
@@ -67,7 +68,7 @@ def annotator(page: Page, made: Installation, folder: Path, suffix: str) -> None
 def lead(page: Page, made: Installation, folder: Path, suffix: str) -> None:
     sign_in(page, made, "admin")
     keep(page, folder, f"worklist-{suffix}")
-    page.click("li.tile a >> nth=2")
+    page.click("li.tile:has-text('adjudication') a")
     keep(page, folder, f"case-{suffix}")
     for name, path in (
         ("report", "/report?partition=all&weighting=none"),
@@ -83,12 +84,20 @@ def lead(page: Page, made: Installation, folder: Path, suffix: str) -> None:
     page.goto(f"{made.address}/releases")
     page.click("table a >> nth=0")
     keep(page, folder, f"release-{suffix}")
+    page.click("text=Sign out")
+    page.wait_for_url("**/login")
+    keep(page, folder, f"login-{suffix}")
 
 
 @contextmanager
 def demo(home: Path) -> Iterator[Installation]:
     made = Installation(home)
     made.run("demo", "--no-logins")
+    # the demo has few labels; with the usual bounds it would make no candidate to be shown
+    plan = {"min_labelled_cases": 10, "min_patients": 5, "max_increase": 1.0}
+    plan["max_mean_log_concentration_change"] = 10
+    (home / "plan.json").write_text(json.dumps(plan))
+    made.environment["SECONDREAD_CHANGE_PLAN"] = str(home / "plan.json")
     made.start()
     try:
         yield made
