@@ -258,7 +258,11 @@ def _on_validation(request: Request, exc: Exception) -> Response:
     """Say where and what, never repeat the input."""
     found = exc.errors() if isinstance(exc, RequestValidationError) else []
     errors = [{"where": [_printable(part) for part in e["loc"]], "what": _printable(e["msg"])} for e in found]
-    return problem_response(Invalid("one or more values are not acceptable; see errors"), jsonable_encoder(errors))
+    render: PageRenderer | None = request.app.state.problem_page
+    told = [f"{one['where'][-1]}: {one['what']}" if one["where"] else str(one["what"]) for one in errors[:3]]
+    page = None if render is None else render(request, Invalid("; ".join(told)))
+    invalid = Invalid("one or more values are not acceptable; see errors")
+    return problem_response(invalid, jsonable_encoder(errors)) if page is None else page
 
 
 _PHRASES: dict[int, type[Problem]] = {p.status: p for p in (BadRequest, NotFound, TooLarge, Invalid, Unauthenticated)}
@@ -301,7 +305,7 @@ def _on_database(request: Request, exc: Exception) -> Response:
 
 def _on_defect(request: Request, exc: Exception) -> Response:
     """A defect of the service: nothing of it is told to the caller; the server's log holds it."""
-    return problem_response(Problem("the service failed; nothing of this request was stored"))
+    return _on_problem(request, Problem("the service failed; nothing of this request was stored"))
 
 
 #: Draws a problem as a page where a person asked for one, else returns None.

@@ -101,6 +101,7 @@ def request_row(label: dict[str, Any], second: int, policy: int) -> dict[str, An
     return new_row(case_id=label["case_id"], ordinal=second + 1, **why, **when)
 
 
+@pytest.mark.parametrize("database_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.heavy)], indirect=True)
 def test_twenty_thousand_cases_by_snapshot_and_tail_equal_the_full_recomputation(service: Service) -> None:
     context = service.context
     fill(context, N_CASES)

@@ -165,3 +165,37 @@ def test_the_next_image_is_there_before_it_is_asked_for(browser: Browser, many: 
     page.wait_for_selector(".js [data-read]")
     assert second.value.from_service_worker is False
     assert page.evaluate("document.querySelector('.viewer img').complete")
+
+
+def test_many_classes_are_searched_and_breaks_are_only_for_those_who_want_them(
+    browser: Browser, many: Installation
+) -> None:
+    """The demo's task has eight classes; a page with more of them gets a field to search."""
+    ben = Person(browser, many, "ben")
+    page = ben.page
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".js [data-read]")
+    assert page.locator("[data-search]").count() == 0
+    page.route(
+        "**/cases/*",
+        lambda route: route.fulfill(
+            response=(answer := route.fetch()),
+            body=answer.text().replace(
+                "</legend>", "</legend><label>Search <input type=search data-search></label>", 1
+            ),
+        ),
+    )
+    page.reload()
+    page.fill("[data-search]", "neutro")
+    shown = [one for one in page.locator(".choices .choice").all() if one.is_visible()]
+    assert [one.inner_text().split("\n")[0] for one in shown] == ["Band neutrophil", "Segmented neutrophil"]
+    page.unroute("**/cases/*")
+    hour = 60 * 60 * 1000
+    page.evaluate(f"localStorage.setItem('secondread.begun', Date.now() - {hour})")
+    page.evaluate("localStorage.setItem('secondread.seen', Date.now())")
+    page.reload()
+    assert page.inner_text("[data-status]") == ""
+    page.evaluate(f"localStorage.setItem('secondread.begun', Date.now() - {hour})")
+    page.evaluate("localStorage.setItem('secondread.breaks', true)")
+    page.reload()
+    page.wait_for_selector("[data-status]:has-text('short break')")

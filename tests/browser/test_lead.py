@@ -65,6 +65,11 @@ def test_a_leads_morning(browser: Browser, installation: Installation, tmp_path:
     page.wait_for_load_state("networkidle")
     drawn = page.evaluate("[...document.querySelectorAll('figure img')].every(one => one.naturalWidth > 100)")
     assert drawn
+    page.emulate_media(media="print")
+    assert not page.locator("nav").is_visible()
+    assert not page.locator("text=Freeze this report").is_visible()
+    assert page.pdf(format="A4").startswith(b"%PDF")
+    page.emulate_media(media="screen")
     page.click("text=Freeze this report")
     page.wait_for_selector("tr[data-state=succeeded]:has-text('evaluation')", timeout=40_000)
     page = lead.go("/report")

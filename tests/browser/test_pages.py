@@ -104,10 +104,15 @@ def test_no_page_keeps_anybody_out(browser: Browser, installation: Installation,
     found["read"] = reader.violations()
     reader.go("/help")
     found["help"] = reader.violations()
-    stranger = browser.new_context(color_scheme=scheme).new_page()  # type: ignore[arg-type]
-    stranger.goto(f"{installation.address}/login")
+    stranger = Person(browser, installation, "", scheme)
+    found["login"] = stranger.violations()
+    lead.go("/help")
     assert [f"{path}: {fault}" for path, faults in found.items() for fault in faults] == []
-    assert lead.faults + reader.faults == []
+    assert lead.faults + reader.faults + stranger.faults == []
+    wrong = Person(browser, installation, "lead", scheme)
+    wrong.go("/cases/nonsense")
+    assert "Case_id: Input should be a valid UUID" in wrong.page.inner_text("main")
+    assert wrong.violations() == []
 
 
 def test_pages_work_without_javascript(browser: Browser, installation: Installation) -> None:
@@ -118,7 +123,8 @@ def test_pages_work_without_javascript(browser: Browser, installation: Installat
     page.fill("[name=password]", installation.password("user", "password", "ben"))
     page.click("main button")
     page.click("text=Read the next case")
-    assert not page.locator(".tools").is_visible()
+    page.wait_for_selector(".viewer")
+    page.wait_for_selector(".tools", state="hidden")
     page.check("input[value=eosinophil]")
     page.click("text=Commit")
     assert "Class probabilities" in page.inner_text("main")
