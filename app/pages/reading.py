@@ -1,10 +1,12 @@
 """HTML routes of an annotator's day, and of cases: lists, one case, labels, declines."""
 
 import uuid
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from pydantic import BaseModel, ValidationError
+from sqlalchemy.orm import Session
 
 from app.auth.policy import Policy
 from app.auth.principal import Principal
@@ -19,11 +21,13 @@ from app.pages.render import go, page
 from app.reads.leases import decline, lease_next, list_leases, release
 from app.reads.schemas import DeclineIn, LabelIn, RetractionIn, RevisionIn
 from app.reads.service import retract, revise, submit_label
+from app.schemas import In, Out
 
 router = APIRouter(include_in_schema=False)
 _People = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]
 _Annotator = Annotated[Principal, Depends(Policy("reads:own"))]
 _Text = Annotated[str, Form(max_length=2000)]
+_Action = Callable[[], tuple[int, Out]]
 
 
 class _CaseId(BaseModel):
@@ -47,15 +51,17 @@ def checked(make: Any, **values: Any) -> Any:
         raise Invalid(f"{where}: {first['msg']}" if where else first["msg"]) from exc
 
 
-def _once_key(form_key: str) -> str:
-    """The form's own key.
+def _once(
+    session: Session, principal: Principal, form_key: str, what: tuple[str, uuid.UUID], body: In, action: _Action
+) -> None:
+    """Do what a form asks for, once, however often it is sent.
 
     Raises:
         Invalid: a form that was not made here.
     """
     if not form_key or "\x00" in form_key:
         raise Invalid("open the page again: the form was not complete")
-    return form_key
+    once(session, principal, form_key, request_digest(*what, body.model_dump()), action)
 
 
 @router.get("/worklist")
@@ -130,9 +136,8 @@ def label_case(
     if not label:
         raise Invalid("choose a class")
     body: LabelIn = checked(LabelIn, label=label, note=note or None, confidence=confidence or None)
-    digest = request_digest("page label", case_id, body.model_dump())
-    key = _once_key(form_key)
-    once(session, principal, key, digest, lambda: submit_label(session, context, principal, case_id, body))
+    what = ("page label", case_id)
+    _once(session, principal, form_key, what, body, lambda: submit_label(session, context, principal, case_id, body))
     return go(f"/cases/{case_id}")
 
 
@@ -148,9 +153,8 @@ def decline_read(
 ) -> Response:
     """Decline a read, with a reason, and go on."""
     body: DeclineIn = checked(DeclineIn, reason=reason, note=note or None)
-    digest = request_digest("page decline", read_id, body.model_dump())
-    key = _once_key(form_key)
-    once(session, principal, key, digest, lambda: decline(session, context, principal, read_id, body))
+    what = ("page decline", read_id)
+    _once(session, principal, form_key, what, body, lambda: decline(session, context, principal, read_id, body))
     return go("/worklist")
 
 
@@ -174,9 +178,8 @@ def revise_label(
 ) -> Response:
     """Correct one's own label: both stay."""
     body: RevisionIn = checked(RevisionIn, label=label, reason=reason)
-    digest = request_digest("page revision", label_id, body.model_dump())
-    key = _once_key(form_key)
-    once(session, principal, key, digest, lambda: revise(session, context, principal, label_id, body))
+    what = ("page revision", label_id)
+    _once(session, principal, form_key, what, body, lambda: revise(session, context, principal, label_id, body))
     return go(f"/cases/{checked(_CaseId, id=case_id).id}")
 
 
@@ -191,7 +194,6 @@ def retract_label(
 ) -> Response:
     """Take one's own label back: both stay."""
     body: RetractionIn = checked(RetractionIn, reason=reason)
-    digest = request_digest("page retraction", label_id, body.model_dump())
-    key = _once_key(form_key)
-    once(session, principal, key, digest, lambda: retract(session, context, principal, label_id, body))
+    what = ("page retraction", label_id)
+    _once(session, principal, form_key, what, body, lambda: retract(session, context, principal, label_id, body))
     return go("/worklist")
