@@ -52,7 +52,7 @@ def export_dataset(
     write_table(data.labels | {"file": files}, out / f"labels.{kind}")
     write_table(data.predictions, out / f"predictions.{kind}")
     classes = reading_classes(session)
-    columns = {key: [getattr(info, key) for info in classes] for key in ("code", "name", "shortcut")}
+    columns = {key: [getattr(info, key) for info in classes] for key in ("code", "name", "shortcut", "group")}
     write_table(columns, out / "classes.csv")
     write_table(_audit_table(session), out / f"audit.{kind}")
     return {"n_cases": len(data.case_ids), "n_labels": len(files)}

@@ -68,11 +68,12 @@ class Out(BaseModel):
 
 
 class ClassOut(Out):
-    """A class of the reading task."""
+    """A class of the reading task; ``group`` is the heading under which an annotator finds it, empty for none."""
 
     code: str
     name: str
     shortcut: str
+    group: str = ""
 
 
 class TriageOut(Out):

@@ -306,7 +306,7 @@ def describe(dataset: ImageDataset) -> dict[str, Any]:
     """What a run keeps of its data set: classes, preprocessing, sizes of the parts, source, licence."""
     return {
         "name": dataset.name,
-        "classes": [vars(info) for info in dataset.classes],
+        "classes": [info.to_dict() for info in dataset.classes],
         "preprocessing": dataset.preprocessing.to_dict(),
         "orientation": dataset.orientation,
         "partitions": {str(n): int(c) for n, c in zip(*np.unique(dataset.partition, return_counts=True), strict=True)},

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from app.auth.principal import Principal
 from app.errors import Problem, Unauthenticated
+from app.schemas import ClassOut
 
 SEE_OTHER = 303
 #: What replaces a number that is not known.
@@ -76,9 +77,23 @@ def words(value: str) -> str:
     return value.replace("_", " ")
 
 
+def by_group(classes: list[ClassOut]) -> list[tuple[str, list[ClassOut]]]:
+    """Classes under their headings, in order of first appearance; those without one come last.
+
+    >>> pairs = (("a", ""), ("b", "B"), ("c", ""))
+    >>> one, two, three = (ClassOut(code=code, name=code, shortcut="", group=group) for code, group in pairs)
+    >>> [(heading, [info.code for info in inside]) for heading, inside in by_group([one, two, three])]
+    [('B', ['b']), ('', ['a', 'c'])]
+    """
+    groups: dict[str, list[ClassOut]] = {}
+    for info in sorted(classes, key=lambda info: not info.group):
+        groups.setdefault(info.group, []).append(info)
+    return list(groups.items())
+
+
 _templates = Jinja2Templates(Path(__file__).parent / "templates")
 _templates.env.trim_blocks = _templates.env.lstrip_blocks = True
-_FILTERS = (probability, interval, count, share, moment, words)
+_FILTERS = (probability, interval, count, share, moment, words, by_group)
 _templates.env.filters.update({function.__name__: function for function in _FILTERS})
 
 

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from app import audit
 from app.errors import Conflict
-from app.releases.queries import all_releases, champion
+from app.releases.queries import all_releases, champion, class_codes
 from app.tables import Alias, ReleaseRow, new_id
 from ml.artifact import copy_release, read_release
 from ml.predictor import Predictor
@@ -34,7 +34,7 @@ def add_release(
     if known is not None:
         return known, False
     for other in all_releases(session)[:1]:
-        if other.card["classes"] != release.card["classes"]:
+        if class_codes(other) != list(release.classes):
             raise Conflict("the release has other classes than this reading task; use another SECONDREAD_HOME for it")
     Predictor(release, threads=1)
     row = ReleaseRow(id=new_id(), name=release.card["name"], card_sha256=release.card_sha256, card=release.card)

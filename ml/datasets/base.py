@@ -22,11 +22,23 @@ class DatasetMissingError(ValueError):
 
 @dataclass(frozen=True)
 class ClassInfo:
-    """One class of a reading task: stable code, name for people, key on an annotator's keyboard."""
+    """One class of a reading task.
+
+    Attributes:
+        code: stable name in tables and artifacts.
+        name: for people.
+        shortcut: key on an annotator's keyboard, empty for none.
+        group: heading under which an annotator finds the class, empty for none.
+    """
 
     code: str
     name: str
     shortcut: str
+    group: str = ""
+
+    def to_dict(self) -> dict[str, str]:
+        """As a card holds it: a class without a group has no key for one."""
+        return {key: value for key, value in vars(self).items() if value or key != "group"}
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,14 @@ from ml.arrays import FloatArray
 from ml.datasets.base import ClassInfo
 
 CLASSES = (
-    ClassInfo("blast", "Blast", "b"),
-    ClassInfo("lymphocyte", "Lymphocyte", "l"),
-    ClassInfo("monocyte", "Monocyte", "m"),
-    ClassInfo("immature_granulocyte", "Immature granulocyte", "i"),
-    ClassInfo("band_neutrophil", "Band neutrophil", "n"),
-    ClassInfo("segmented_neutrophil", "Segmented neutrophil", "g"),
-    ClassInfo("eosinophil", "Eosinophil", "e"),
-    ClassInfo("basophil", "Basophil", "o"),
+    ClassInfo("blast", "Blast", "b", "Immature"),
+    ClassInfo("lymphocyte", "Lymphocyte", "l", "Mononuclear"),
+    ClassInfo("monocyte", "Monocyte", "m", "Mononuclear"),
+    ClassInfo("immature_granulocyte", "Immature granulocyte", "i", "Immature"),
+    ClassInfo("band_neutrophil", "Band neutrophil", "n", "Granulocytes"),
+    ClassInfo("segmented_neutrophil", "Segmented neutrophil", "g", "Granulocytes"),
+    ClassInfo("eosinophil", "Eosinophil", "e", "Granulocytes"),
+    ClassInfo("basophil", "Basophil", "o", "Granulocytes"),
 )
 
 

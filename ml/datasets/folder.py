@@ -5,7 +5,7 @@
     DIR/labels.csv (or .parquet)   case_id, annotator, label  or  case_id, count:<class>…
                                    optional: file, patient, partition
     DIR/images/<case_id>.png       or .jpg, .jpeg, .tif, .tiff, or the path in column `file`
-    DIR/classes.csv                optional: code, name, shortcut
+    DIR/classes.csv                optional: code, name; shortcut, group
 """
 
 from pathlib import Path
@@ -35,9 +35,10 @@ def _classes(folder: Path, codes: list[str]) -> tuple[ClassInfo, ...]:
         return tuple(ClassInfo(code, code.replace("_", " ").capitalize(), "") for code in codes)
     table = read_table(path)
     columns = [text_column(table, name, path) for name in ("code", "name")]
-    has_keys = "shortcut" in table.column_names
-    keys = [str(key or "") for key in table.column("shortcut").to_pylist()] if has_keys else [""] * len(columns[0])
-    return tuple(ClassInfo(*row) for row in zip(*columns, keys, strict=True))
+    for name in ("shortcut", "group"):
+        given = table.column(name).to_pylist() if name in table.column_names else [""] * len(columns[0])
+        columns.append([str(value or "") for value in given])
+    return tuple(ClassInfo(*row) for row in zip(*columns, strict=True))
 
 
 def _image_paths(folder: Path, labels: Labels, table_path: Path) -> list[Path]:

@@ -23,21 +23,21 @@ _LICENCE = "CC BY 4.0 (images and types), MIT (attributes)"
 _CROP, _SIZE = 240, 48
 
 CELL_TYPES = (
-    ClassInfo("basophil", "Basophil", "b"),
-    ClassInfo("eosinophil", "Eosinophil", "e"),
-    ClassInfo("erythroblast", "Erythroblast", "r"),
-    ClassInfo("ig", "Immature granulocyte", "i"),
-    ClassInfo("lymphocyte", "Lymphocyte", "l"),
-    ClassInfo("monocyte", "Monocyte", "m"),
-    ClassInfo("neutrophil", "Neutrophil", "n"),
-    ClassInfo("platelet", "Platelet", "p"),
+    ClassInfo("basophil", "Basophil", "b", "Granulocytes"),
+    ClassInfo("eosinophil", "Eosinophil", "e", "Granulocytes"),
+    ClassInfo("erythroblast", "Erythroblast", "r", "Erythroid and platelets"),
+    ClassInfo("ig", "Immature granulocyte", "i", "Granulocytes"),
+    ClassInfo("lymphocyte", "Lymphocyte", "l", "Mononuclear"),
+    ClassInfo("monocyte", "Monocyte", "m", "Mononuclear"),
+    ClassInfo("neutrophil", "Neutrophil", "n", "Granulocytes"),
+    ClassInfo("platelet", "Platelet", "p", "Erythroid and platelets"),
 )
 NUCLEUS_SHAPES = (
-    ClassInfo("unsegmented-band", "Unsegmented, band", "b"),
-    ClassInfo("unsegmented-round", "Unsegmented, round", "r"),
-    ClassInfo("unsegmented-indented", "Unsegmented, indented", "i"),
-    ClassInfo("segmented-bilobed", "Segmented, two lobes", "l"),
-    ClassInfo("segmented-multilobed", "Segmented, several lobes", "m"),
+    ClassInfo("unsegmented-band", "Unsegmented, band", "b", "Unsegmented"),
+    ClassInfo("unsegmented-round", "Unsegmented, round", "r", "Unsegmented"),
+    ClassInfo("unsegmented-indented", "Unsegmented, indented", "i", "Unsegmented"),
+    ClassInfo("segmented-bilobed", "Segmented, two lobes", "l", "Segmented"),
+    ClassInfo("segmented-multilobed", "Segmented, several lobes", "m", "Segmented"),
     ClassInfo("irregular", "Irregular", "x"),
 )
 

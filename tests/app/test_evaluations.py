@@ -64,9 +64,8 @@ def test_the_export_can_be_trained_on(service: Service, tmp_path: Path) -> None:
         export_dataset(session, service.context, tmp_path / "out", "all")
     dataset = load_folder(tmp_path / "out", size=32)
     assert dataset.pixels.shape == (9, 32, 32, 3)
-    assert [info.code for info in dataset.classes] == service.get("viewer", "/v1/cases").json()["items"][0][
-        "prediction"
-    ]["classes"]
+    released = service.get("viewer", "/v1/releases").json()["items"][0]["classes"]
+    assert [vars(info) for info in dataset.classes] == released  # with names, keys and groups
     assert dataset.label_counts.sum() == 18
 
 

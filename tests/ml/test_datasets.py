@@ -137,6 +137,12 @@ def test_a_folder_of_ones_own(tmp_path: Path) -> None:
     assert dataset.label_counts.tolist() == [[1, 1], [0, 1], [1, 0]]
     assert [info.code for info in dataset.classes] == ["x", "y"]
     assert dataset.partition[0] == dataset.partition[1]
+    (tmp_path / "mine" / "classes.csv").write_text("code,name,group\ny,Why,Letters\nx,Ex,\n")
+    named = load_folder(tmp_path / "mine", size=16)
+    assert [info.to_dict() for info in named.classes] == [
+        {"code": "y", "name": "Why", "shortcut": "", "group": "Letters"},
+        {"code": "x", "name": "Ex", "shortcut": ""},
+    ]
 
 
 @pytest.mark.parametrize(

@@ -291,8 +291,14 @@ function remindOfBreaks() {
 
 function searchChoices(input) {
   input.addEventListener("input", () => {
-    for (const choice of all(".choice", input.closest("fieldset"))) {
-      choice.hidden = !choice.textContent.toLowerCase().includes(input.value.trim().toLowerCase());
+    const wanted = input.value.trim().toLowerCase();
+    for (const group of all(".group", input.closest("fieldset"))) {
+      const heading = find(".group-name", group)?.textContent ?? "";
+      const choices = all(".choice", group);
+      for (const choice of choices) {
+        choice.hidden = !`${heading} ${find("span", choice).textContent}`.toLowerCase().includes(wanted);
+      }
+      group.hidden = choices.every((choice) => choice.hidden);
     }
   });
 }
