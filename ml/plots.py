@@ -97,6 +97,38 @@ def reliability_diagram(bins: list[dict[str, Any]], *, title: str, what: str) ->
     return styled(alt.vconcat(curve, counts, spacing=6))
 
 
+def reliability_by_class(classes: list[dict[str, Any]], *, columns: int = 4) -> Any:
+    """Small reliability diagrams, a panel a class, on the same axes.
+
+    Args:
+        classes: rows with class and bins, as in ``evaluate``'s document.
+        columns: panels side by side.
+    """
+    names = [row["class"].replace("_", " ") for row in classes]
+    values = [
+        one | {"class": name}
+        for name, row in zip(names, classes, strict=True)
+        for one in row["bins"]
+        if one["n"] > 0 and one["mean_freq"] is not None
+    ]
+    unit = alt.Scale(domain=[0, 1])
+    axis = alt.Axis(values=[0, 0.5, 1])
+    x = alt.X("mean_prob:Q", title="predicted", scale=unit, axis=axis)
+    base = alt.Chart().encode(x=x)
+    ends = alt.Data(values=[{"x": 0, "y": 0}, {"x": 1, "y": 1}])
+    diagonal = alt.Chart(ends).mark_line(color=GREY, strokeDash=[4, 4]).encode(x="x:Q", y="y:Q")
+    intervals = base.mark_rule(color=_PAIR[0]).encode(y="freq_low:Q", y2="freq_high:Q")
+    observed = alt.Y("mean_freq:Q", title="observed", scale=unit, axis=axis)
+    line = base.mark_line(color=_PAIR[0]).encode(y=observed)
+    # the area of a point tells how many cases it stands for
+    points = base.mark_circle(color=_PAIR[0], opacity=1).encode(
+        y=observed, size=alt.Size("n:Q", title="cases", scale=alt.Scale(range=[8, 120]))
+    )
+    panel = alt.layer(diagonal, intervals, line, points).properties(width=150, height=150)
+    facet = alt.Facet("class:N", title=None, sort=names)
+    return styled(panel.facet(facet, columns=columns, data=alt.Data(values=values)))
+
+
 def debias_figure(rows: list[dict[str, Any]]) -> Any:
     """Means of estimators whose truth is zero against the number of cases, a panel a number of labels.
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import betaincinv
 
 from ml.arrays import FloatArray, IntArray
 from ml.binning import (
@@ -29,6 +30,21 @@ from ml.estimate import Estimate, Replicates, Sample, ratio_replicates, to_estim
 
 # (case, slot) pairs of a chunk: what is worked on at once takes a few megabytes
 _CHUNK = 2**19
+# half an interval below which differences are rounding
+_NO_SPREAD = 1e-9
+
+
+def binomial_interval(mean: FloatArray, n: npt.NDArray[Any]) -> tuple[FloatArray, FloatArray]:
+    """95 % intervals of shares by Clopper and Pearson, for n answers of which n · mean were yes.
+
+    Args:
+        mean: (B,) shares; n · mean need not be whole.
+        n: (B,) answers.
+    """
+    hits = np.clip(mean, 0.0, 1.0) * n
+    low = np.where(hits > 0, betaincinv(np.maximum(hits, 1e-12), n - hits + 1, 0.025), 0.0)
+    high = np.where(hits < n, betaincinv(hits + 1, np.maximum(n - hits, 1e-12), 0.975), 1.0)
+    return low, high
 
 
 @dataclass(frozen=True)
@@ -192,7 +208,9 @@ class Binned:
         """Rows of the reliability diagram of one column, or of all pooled; means are None in empty bins.
 
         ``freq_low`` and ``freq_high`` are the 95 % interval of the mean frequency, over clusters where there are
-        any; None in bins with one member.
+        any; None in bins with one member. Where all members show the same frequency they have no spread to judge
+        by, and the interval is Clopper and Pearson's for as many yes-or-no answers: of all values between 0 and 1
+        with that mean, those vary most.
         """
         edges = self.slots.edges[0 if column is None else column]
         n_bins = len(edges) - 1
@@ -204,6 +222,9 @@ class Binned:
         spread = spread[chosen].reshape(-1, n_bins).sum(axis=0)
         with np.errstate(divide="ignore", invalid="ignore"):
             half = 1.96 * np.sqrt(spread * members / (members - 1)) / sums.weight
+        low, high = np.maximum(0.0, mean - half), np.minimum(1.0, mean + half)
+        alike = half < _NO_SPREAD
+        low[alike], high[alike] = binomial_interval(mean[alike], members[alike])
         rows = []
         for b in range(n_bins):
             weight, known = sums.weight[b], members[b] > 1 and np.isfinite(half[b])
@@ -214,8 +235,8 @@ class Binned:
                     "n": int(sums.cases[b]),
                     "mean_prob": float(sums.prob[b] / weight) if weight > 0 else None,
                     "mean_freq": float(mean[b]) if weight > 0 else None,
-                    "freq_low": float(max(0.0, mean[b] - half[b])) if known else None,
-                    "freq_high": float(min(1.0, mean[b] + half[b])) if known else None,
+                    "freq_low": float(low[b]) if known else None,
+                    "freq_high": float(high[b]) if known else None,
                 }
             )
         return rows

@@ -32,7 +32,7 @@ def calibration_dispersion_map(rows: list[dict[str, Any]]) -> Any:
     left, right, top = min(xs) - margin, max(xs) + 3 * margin, max(ys) * 1.15
     if len(rows) == 1:  # nothing to compare with: both losses from zero, on one scale
         left, right, top = 0.0, 1.4 * max(*xs, *ys, 1e-3), 1.4 * max(*xs, *ys, 1e-3)
-    levels = np.linspace(min(sums), max(sums) if max(sums) > min(sums) else 1.02 * max(sums), 4).tolist()
+    levels = np.linspace(min(sums), max(sums), 4).tolist() if max(sums) > min(sums) else sums[:1]
     lines = [{"EL": level, "DL": x, "CL": level - x} for level in levels for x in (left, right)]
     plane: dict[str, Any] = {
         "x": alt.X("DL:Q", title="dispersion loss DL", scale=alt.Scale(domain=[left, right])),

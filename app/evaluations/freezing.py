@@ -1,7 +1,8 @@
 """Frozen evaluations: the label snapshot as tables with digests, the document computed from those tables, a report.
 
 Anybody who has the folder gets the same numbers with ``secondread evaluate --labels labels.parquet --predictions
-predictions.parquet --weights weight --weights2 weight2 --cluster patient``.
+predictions.parquet --weights weight --weights2 weight2 --cluster patient`` and ``secondread agreement --labels
+labels.parquet --cluster patient``.
 """
 
 import hashlib
@@ -14,7 +15,7 @@ from sqlalchemy import select
 
 from app.evaluations.cohort import Cohort, Question
 from app.evaluations.report import csv_report, html_report
-from app.evaluations.service import cohort_for, metrics_document
+from app.evaluations.service import agreement_of, cohort_for, metrics_document
 from app.evaluations.tables import CohortTables, cohort_tables
 from app.jobs import RunningJob
 from app.releases.queries import existing_release
@@ -56,10 +57,10 @@ def freeze_evaluation(job: RunningJob) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     _write_tables(tables, folder)
     job.report(0.4, "computing every metric")
-    document = metrics_document(cohort, reference=reference)
+    document = metrics_document(cohort, "site", reference)
     if tables.labels["case_id"]:
         document |= evaluate_frozen(folder, cohort)
-    document |= {"release": str(release_id), "question": job.parameters}
+    document |= {"release": str(release_id), "question": job.parameters, "agreement": agreement_of(tables)}
     job.report(0.7, "drawing the report")
     write_bytes_atomically(folder / "report.html", html_report(document, str(job.job_id)).encode())
     write_bytes_atomically(folder / "report.csv", csv_report(document).encode())

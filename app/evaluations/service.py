@@ -128,15 +128,18 @@ def metrics(
     )
 
 
+def agreement_of(tables: CohortTables) -> dict[str, Any]:
+    """Coefficients of agreement of a cohort's labels, clustered by patient."""
+    columns = {name: values for name, values in tables.labels.items() if name not in {"row", "weight", "weight2"}}
+    if len(columns["case_id"]) == 0:
+        return {"n_cases": 0, "n_labels": 0, "n_annotators": 0, "warnings": ["there are no labels yet"]}
+    source = Path("collected labels")
+    return agreement_document(check_labels(pa.table(columns), source), source, cluster="patient")
+
+
 def agreement(session: Session, question: Question, group_by: str | None) -> dict[str, Any]:
     """Coefficients of agreement between annotators over blind planned labels, and what speaks against independence."""
-    tables = collected_tables(session, question)
-    columns = {name: values for name, values in tables.labels.items() if name not in {"row", "weight", "weight2"}}
-    empty: dict[str, Any] = {"n_cases": 0, "n_labels": 0, "n_annotators": 0, "warnings": ["there are no labels yet"]}
-    if len(columns["case_id"]) == 0:
-        return empty
-    source = Path("collected labels")
-    document = agreement_document(check_labels(pa.table(columns), source), source, cluster="patient")
+    document = agreement_of(collected_tables(session, question))
     kept = {"annotator": {"annotators", "pairs"}, "class": {"classes"}, "site": {"sites"}}
     if group_by is None:
         return document

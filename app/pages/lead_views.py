@@ -12,8 +12,8 @@ from app import audit
 from app.context import Context
 from app.evaluations import frozen
 from app.evaluations.cohort import Partition, Question, Weighting
-from app.evaluations.report import WORDS, charts_of
-from app.evaluations.schemas import EvaluationOut, MetricsOut
+from app.evaluations.report import WORDS, chart_csv, charts_of
+from app.evaluations.schemas import EvaluationOut
 from app.evaluations.service import agreement, metrics
 from app.releases import service as releases_service
 from app.releases.queries import all_releases, champion
@@ -35,20 +35,13 @@ class Asked:
 class Report:
     """A report: the document, charts by name, agreement, and what was frozen before."""
 
-    document: MetricsOut
+    document: dict[str, Any]
     headline: list[tuple[str, str, dict[str, Any]]]
     charts: dict[str, str]
     agreement: dict[str, Any]
     frozen: list[EvaluationOut]
 
 
-#: Titles of charts, for those who cannot see them.
-CHARTS = {
-    "classes": "Reliability of the class probabilities: observed frequency against predicted probability",
-    "disagreement": "Reliability of the disagreement probability",
-    "map": "Calibration-dispersion map: what recalibration and what a better network could mend",
-    "triage": "Disagreements caught against the share of cases sent for a second read",
-}
 _KEPT = 8
 _kept: OrderedDict[tuple[Any, ...], Report] = OrderedDict()
 _keeping = threading.Lock()
@@ -62,12 +55,11 @@ def report(session: Session, context: Context, asked: Asked) -> Report:
     with _keeping:
         if key in _kept:
             return _kept[key]
-    document = metrics(session, context.settings.home, None, question, asked.group_by)
-    plain = document.model_dump()
+    document = metrics(session, context.settings.home, None, question, asked.group_by).model_dump()
     made = Report(
         document=document,
-        headline=[(name, meaning, plain["metrics"][name]) for name, meaning in WORDS.items()],
-        charts=charts_of(plain),
+        headline=[(name, meaning, document["metrics"][name]) for name, meaning in WORDS.items()],
+        charts=charts_of(document),
         agreement=agreement(session, question, None),
         frozen=frozen.list_evaluations(session).items,
     )
@@ -81,6 +73,12 @@ def report(session: Session, context: Context, asked: Asked) -> Report:
 def chart(session: Session, context: Context, asked: Asked, name: str) -> str | None:
     """One chart of a report as SVG, None where there is none."""
     return report(session, context, asked).charts.get(name)
+
+
+def chart_numbers(session: Session, context: Context, asked: Asked, name: str) -> str | None:
+    """The numbers of one chart as CSV, None where there is no such chart."""
+    found = report(session, context, asked)
+    return chart_csv(found.document, name) if name in found.charts else None
 
 
 @dataclass(frozen=True)

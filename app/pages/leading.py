@@ -21,6 +21,7 @@ from app.context import Context, Parts
 from app.database import Reader, Writer
 from app.errors import Invalid, NotFound
 from app.evaluations import frozen
+from app.evaluations.report import CHARTS
 from app.evaluations.schemas import EvaluationIn
 from app.imports.routes import get_import
 from app.imports.work import begin_import, check_archive
@@ -50,7 +51,7 @@ def _asked(
     group_by: Annotated[Literal["", "site", "month"], Query()] = "",
     site: Annotated[str, Query(max_length=200)] = "",
 ) -> Asked:
-    return Asked(partition, weighting, group_by or None, site or None)
+    return Asked(partition, weighting, group_by or "site", site or None)
 
 
 _Question = Annotated[Asked, Depends(_asked)]
@@ -60,7 +61,7 @@ _Question = Annotated[Asked, Depends(_asked)]
 def report(request: Request, context: Parts, principal: _Viewer, session: Reader, asked: _Question) -> Response:
     """Everything that the collected labels say about the champion, now."""
     view = lead_views.report(session, context, asked)
-    return page(request, "report.html", principal, view=view, asked=asked, query=request.url.query)
+    return page(request, "report.html", principal, view=view, asked=asked, titles=CHARTS, query=request.url.query)
 
 
 @router.get("/report/charts/{name}.svg", dependencies=[Depends(Policy("metrics:read"))])
@@ -75,6 +76,20 @@ def report_chart(name: str, context: Parts, session: Reader, asked: _Question) -
         raise NotFound("there is no such chart")
     headers = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
     return Response(drawn, media_type="image/svg+xml", headers=headers)
+
+
+@router.get("/report/charts/{name}.csv", dependencies=[Depends(Policy("metrics:read"))])
+def report_numbers(name: str, context: Parts, session: Reader, asked: _Question) -> Response:
+    """The numbers of a chart.
+
+    Raises:
+        NotFound: there is no such chart.
+    """
+    table = lead_views.chart_numbers(session, context, asked, name)
+    if table is None:
+        raise NotFound("there is no such chart")
+    headers = {"Content-Disposition": f'attachment; filename="{name}.csv"'}
+    return Response(table, media_type="text/csv; charset=utf-8", headers=headers)
 
 
 @router.get("/report/frozen/{evaluation_id}.{kind}", dependencies=[Depends(Policy("metrics:read"))])

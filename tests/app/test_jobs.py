@@ -194,6 +194,8 @@ def test_a_frozen_evaluation_can_be_computed_again_from_its_tables(service: Serv
     assert shown["state"] == "succeeded", shown["error"]
     live = service.get("viewer", "/v1/metrics", params={"partition": "all"}).json()
     same(shown["document"]["metrics"], live["metrics"])
+    assert shown["document"]["agreement"]["pairs"]
+    same(shown["document"]["agreement"], service.get("viewer", "/v1/agreement", params={"partition": "all"}).json())
     again = evaluate_frozen(folder_of(service.context.settings.home, UUID(asked.json()["id"])))
     assert again["metrics"] == shown["document"]["metrics"]
     page = service.get("viewer", path, headers={"Accept": "text/html"})

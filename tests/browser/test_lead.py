@@ -61,7 +61,16 @@ def test_a_leads_morning(browser: Browser, installation: Installation, tmp_path:
     read_by_outsiders(installation)
     page = lead.go("/report?partition=all")
     assert f"{READERS * (N_CELLS + 3)} labels" in page.inner_text("h1")
-    assert page.locator("figure img").count() == 4
+    assert page.locator("figure img").count() == 5
+    text = page.inner_text("main")
+    for heading in ("By annotator", "By pair", "By class", "Who was labelled"):
+        assert heading in text
+    assert "r0 and r1" in text
+    with page.expect_download() as download:
+        page.click("figure:has(img[src*=each-class]) >> text=Numbers as CSV")
+    header, *rows = Path(download.value.path()).read_text().splitlines()
+    assert header.startswith("class,low,high,n,mean_prob,mean_freq")
+    assert len(rows) == 8 * 15
     page.wait_for_load_state("networkidle")
     drawn = page.evaluate("[...document.querySelectorAll('figure img')].every(one => one.naturalWidth > 100)")
     assert drawn
@@ -79,7 +88,8 @@ def test_a_leads_morning(browser: Browser, installation: Installation, tmp_path:
     offline = browser.new_context(offline=True).new_page()
     offline.goto(f"file://{tmp_path / 'report.html'}")
     assert "Evaluation of release" in offline.inner_text("h1")
-    assert offline.locator("svg").count() >= 3
+    assert offline.locator("svg").count() == 5
+    assert offline.locator("text=r0 and r1").count() == 1
     with page.expect_download() as download:
         page.click("text=JSON")
     download.value.save_as(tmp_path / "report.json")

@@ -34,7 +34,7 @@ def test_an_annotator_reads_blind_commits_and_sees_the_posterior(browser: Browse
     for word in SECRETS:
         assert word not in page.content().replace("data-disagreement", "")
     page.check("input[value=monocyte]")
-    page.click("text=Clear")
+    page.click("[data-action=clear]")
     assert page.locator("[name=label]:checked").count() == 0
     page.check("input[value=lymphocyte]")
     page.click("text=Confidence and note")

@@ -312,3 +312,49 @@ def test_frozen_edges_are_used_as_they_are() -> None:
     for broken in ([0.0, 0.5, 0.4, 1.0], [0.1, 1.0], [0.0]):
         with pytest.raises(ValueError, match="edges"):
             calibration_loss(y, f, strategy=np.array(broken))
+
+
+@pytest.mark.parametrize("patients", [0, 30])
+def test_a_reliability_diagram_is_what_its_cases_say(patients: int) -> None:
+    y, f = draw(24, n=400)
+    rng = np.random.default_rng(24)
+    w = rng.uniform(0.5, 3, 400)
+    patient = rng.integers(0, patients, 400) if patients else np.arange(400)
+    document = evaluate(y, f, weights=w, weights2=w, cluster=patient if patients else None)
+    labelled = y.sum(1) > 0
+    n_intervals = 0
+    for k, row in enumerate(document["classes"]):
+        for b, one in enumerate(row["bins"]):
+            rows = np.flatnonzero(labelled & (bin_index(f[:, k], np.arange(16) / 15) == b))
+            assert one["n"] == rows.size
+            if rows.size == 0:
+                assert one["mean_freq"] is one["mean_prob"] is one["freq_low"] is None
+                continue
+            freq = y[rows, k] / y[rows].sum(1)
+            mean = np.average(freq, weights=w[rows])
+            assert one["mean_freq"] == pytest.approx(mean, abs=1e-12)
+            assert one["mean_prob"] == pytest.approx(np.average(f[rows, k], weights=w[rows]), abs=1e-12)
+            members = np.unique(patient[rows])
+            residual = [(w[rows] * (freq - mean))[patient[rows] == p].sum() for p in members]
+            if members.size < 2:
+                assert one["freq_low"] is None
+            elif np.max(np.abs(residual)) > 1e-9:
+                half = 1.96 * np.sqrt(np.var(residual, ddof=1) * members.size) / w[rows].sum()
+                assert one["freq_low"] == pytest.approx(max(0, mean - half), abs=1e-12)
+                assert one["freq_high"] == pytest.approx(min(1, mean + half), abs=1e-12)
+                n_intervals += 1
+    assert n_intervals > 10
+
+
+def test_an_interval_of_members_that_are_alike_covers_the_truth() -> None:
+    """Six cases without a single label of a class do not show that its frequency is nought."""
+    truth, n_cases, runs, covered = 0.05, 6, 400, 0
+    rng = np.random.default_rng(25)
+    f = np.full((n_cases, 2), [0.03, 0.97])
+    for _ in range(runs):
+        hits = rng.binomial(2, truth, n_cases)
+        one = evaluate(np.stack([hits, 2 - hits], axis=1), f)["classes"][0]["bins"][0]
+        covered += one["freq_low"] <= truth <= one["freq_high"]
+        if not hits.any():
+            assert (one["freq_low"], one["freq_high"]) == (0, pytest.approx(1 - 0.025 ** (1 / n_cases)))
+    assert covered / runs > 0.93
