@@ -105,9 +105,9 @@ def triage_chart(rows: list[dict[str, Any]]) -> Any:
     """
     names = list(dict.fromkeys(row["score"] for row in rows))
     percent = alt.Axis(format="%")
-    base = alt.Chart(alt.Data(values=rows)).encode(
-        x=alt.X("capacity:Q", title="cases sent for a second read", axis=percent), color=_colour("score", names)
-    )
+    x = alt.X("capacity:Q", title="cases sent for a second read", axis=percent)
+    colour = _colour("score", names).legend(orient="bottom")
+    base = alt.Chart(alt.Data(values=rows)).encode(x=x, color=colour)
     band = base.mark_area(opacity=0.18, clip=True).encode(y="low:Q", y2="high:Q")
     lines = base.mark_line().encode(
         y=alt.Y("value:Q", title="disagreements caught", axis=percent, scale=alt.Scale(domain=[0, 1])),

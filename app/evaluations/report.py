@@ -71,7 +71,7 @@ def charts_of(document: dict[str, Any]) -> dict[str, str]:
         row |= {name: max(parts[name], 0.0) for name in ("CL", "DL")}
         charts["map"] = _svg(calibration_dispersion_map([row]))
     if document["triage_curve"]:
-        rows = [{"score": "DPE", **row} for row in document["triage_curve"]]
+        rows = [{"score": "by disagreement probability", **row} for row in document["triage_curve"]]
         charts["triage"] = _svg(triage_chart(rows))
     return {name: charts[name] for name in CHARTS if name in charts}
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from app.schemas import DistributionOut
 
-ROW, LABEL, WIDTH = 34, 178, 390
+ROW, LABEL, WIDTH = 34, 200, 380
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from ml.datasets.cells import simulate_cells
+from tests.browser.conftest import pack
 from tests.support.chromium import FLAGS, find_chromium
 from tests.support.process import Installation
 
@@ -81,6 +83,9 @@ def lead(page: Page, made: Installation, folder: Path, suffix: str) -> None:
     ):
         page.goto(made.address + path)
         keep(page, folder, f"{name}-{suffix}")
+    page.goto(f"{made.address}/imports")
+    page.click("main .plain a >> nth=0")
+    keep(page, folder, f"import-{suffix}")
     page.goto(f"{made.address}/releases")
     page.click("table a >> nth=0")
     keep(page, folder, f"release-{suffix}")
@@ -94,8 +99,7 @@ def demo(home: Path) -> Iterator[Installation]:
     made = Installation(home)
     made.run("demo", "--no-logins")
     # the demo has few labels; with the usual bounds it would make no candidate to be shown
-    plan = {"min_labelled_cases": 10, "min_patients": 5, "max_increase": 1.0}
-    plan["max_mean_log_concentration_change"] = 10
+    plan = {"min_labelled_cases": 10, "min_patients": 5, "max_mean_log_concentration_change": 10}
     (home / "plan.json").write_text(json.dumps(plan))
     made.environment["SECONDREAD_CHANGE_PLAN"] = str(home / "plan.json")
     made.start()
@@ -105,13 +109,28 @@ def demo(home: Path) -> Iterator[Installation]:
         made.stop()
 
 
+def archive() -> bytes:
+    """A zip of simulated cells; one row of its manifest names an image that is not there."""
+    rows, files = ["file,external_id,patient,site"], {}
+    for number, cell in enumerate(simulate_cells(24, seed=7)):
+        buffer = io.BytesIO()
+        Image.fromarray(cell.pixels).save(buffer, "PNG")
+        files[f"{number}.png"] = buffer.getvalue()
+        rows.append(f"{number}.png,slide-7-{number:02},patient {number // 4},{'north' if number % 2 else 'south'}")
+    return pack(files | {"manifest.csv": "\n".join([*rows, "24.png,slide-7-24,,"]).encode()})
+
+
 def prepare(browser: Browser, made: Installation) -> None:
-    """Some reads, a frozen report and a recalibration, so that no page is empty."""
+    """Some reads, an import, a frozen report and a recalibration, so that no page is empty."""
     page = browser.new_page()
     sign_in(page, made, "annotator-2")
     read_some(page, READS)
     page = browser.new_page()
     sign_in(page, made, "admin")
+    page.goto(f"{made.address}/imports")
+    page.set_input_files("[name=archive]", {"name": "cells.zip", "mimeType": "application/zip", "buffer": archive()})
+    page.click("main form button >> nth=0")
+    page.wait_for_selector("text=1 failed", timeout=60_000)
     page.goto(f"{made.address}/report?partition=all&weighting=none")
     page.click("text=Freeze this report")
     page.goto(f"{made.address}/releases")

@@ -55,6 +55,7 @@ def test_a_leads_morning(browser: Browser, installation: Installation, tmp_path:
     page.set_input_files("[name=archive]", tmp_path / "cells.zip")
     page.click("main form button >> nth=0")
     page.wait_for_selector(f"text={N_CELLS} created, 0 known before, 1 failed", timeout=40_000)
+    import_page = page.url
     page.select_option("[name=status]", "failed")
     page.click("text=Show")
     assert "lost" in page.inner_text("table")
@@ -81,6 +82,10 @@ def test_a_leads_morning(browser: Browser, installation: Installation, tmp_path:
     page.emulate_media(media="screen")
     page.click("text=Freeze this report")
     page.wait_for_selector("tr[data-state=succeeded]:has-text('evaluation')", timeout=40_000)
+    page.goto(import_page)
+    page.evaluate("window.sameAsBefore = true")
+    page.wait_for_timeout(2500)
+    assert page.evaluate("window.sameAsBefore"), "the page of one job loads itself anew for another's sake"
     page = lead.go("/report")
     with page.expect_download() as download:
         page.click("text=HTML")

@@ -308,7 +308,8 @@ function followJobs(table) {
   events.addEventListener("message", (event) => {
     for (const job of JSON.parse(event.data)) {
       const row = find(`[data-job="${job.id}"]`, table);
-      if (!row || row.dataset.state !== job.state) {
+      if (!row && !("everyJob" in table.dataset)) continue; // the page of another job
+      if (row?.dataset.state !== job.state) {
         events.close();
         location.reload();
         return;
