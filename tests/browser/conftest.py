@@ -37,7 +37,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory, small_release: Path) 
     made.home.mkdir()
     (made.home / "secret.key").write_bytes(b"the same partitions in every run")
     people = {"lead": "admin", "viewer": "viewer", "lis": "service"} | dict.fromkeys(
-        ("anna", "ben", "cleo", "dora"), "annotator"
+        ("anna", "ben", "cleo", "emil"), "annotator"
     )
     keys = made.prepare(small_release, **people)
     made.environment["SECONDREAD_CHANGE_PLAN"] = str(made.home / "plan.json")
