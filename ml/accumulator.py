@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
-from ml.binning import BinSums, Debias, bin_edges, contributions, uniform_bin_index
+from ml.binning import BinSums, Debias, bin_edges, contributions, sums_by_slot, uniform_bin_index
 from ml.cluster_cells import ClusterCells
 from ml.distributions import gini
 from ml.histograms import observed_disagreement
@@ -284,14 +284,14 @@ def _slot_sums(
     labelled, mu = at[labels], freq.ravel()[labels]
     if plain:
         weight = weight_sq = cases.astype(np.float64)
-        prob_sum, square = _sums(at, prob, size), _sums(at, (freq - prob) ** 2, size)
+        prob_sum, square = sums_by_slot(at, prob, size), sums_by_slot(at, (freq - prob) ** 2, size)
         scaled = mu
     else:
         spread = np.broadcast_to(w[:, None], prob.shape)
-        weight, weight_sq = _sums(at, spread, size), _sums(at, spread**2, size)
-        prob_sum, square = _sums(at, spread * prob, size), _sums(at, (spread * (freq - prob)) ** 2, size)
+        weight, weight_sq = sums_by_slot(at, spread, size), sums_by_slot(at, spread**2, size)
+        prob_sum, square = sums_by_slot(at, spread * prob, size), sums_by_slot(at, (spread * (freq - prob)) ** 2, size)
         scaled = w[labels // freq.shape[1]] * mu
-    freq_sum, freq_sq = _sums(labelled, scaled, size), _sums(labelled, scaled * mu, size)
+    freq_sum, freq_sq = sums_by_slot(labelled, scaled, size), sums_by_slot(labelled, scaled * mu, size)
     return BinSums(
         cells=cases,
         cases=cases,
@@ -304,10 +304,6 @@ def _slot_sums(
         cell_weight_sq=weight_sq,
         cell_diff_sq=square,
     )
-
-
-def _sums(index: npt.NDArray[np.intp], values: FloatArray, size: int) -> FloatArray:
-    return np.asarray(np.bincount(index, values.ravel(), size), dtype=np.float64)
 
 
 def _read_table(document: dict[str, Any], empty: BinSums) -> BinSums:

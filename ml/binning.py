@@ -93,6 +93,11 @@ def uniform_bin_index(probs: FloatArray, n_bins: int) -> npt.NDArray[np.intp]:
     return index
 
 
+def sums_by_slot(slot: npt.NDArray[np.intp], values: npt.NDArray[Any], size: int) -> FloatArray:
+    """Sums (size,) of values, any shape, that fall into slots (M,) in the same order."""
+    return np.asarray(np.bincount(slot, values.ravel(), size), dtype=np.float64)
+
+
 def numbered_cells(
     cluster: npt.NDArray[np.intp], slot: npt.NDArray[np.intp], n_slots: int
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray
+from ml.binning import sums_by_slot
 
 
 class ClusterCells:
@@ -58,7 +59,7 @@ class ClusterCells:
         keys, weight, diff = self._compact()
         slot = keys % self.n_slots
         cells = np.asarray(np.bincount(slot, minlength=self.n_slots), dtype=np.int64)
-        return cells, _sums(slot, weight**2, self.n_slots), _sums(slot, diff**2, self.n_slots)
+        return cells, sums_by_slot(slot, weight**2, self.n_slots), sums_by_slot(slot, diff**2, self.n_slots)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the sums as JSON values."""
@@ -89,8 +90,4 @@ class ClusterCells:
 
 def _gathered(keys: IntArray, weight: FloatArray, diff: FloatArray) -> tuple[IntArray, FloatArray, FloatArray]:
     found, inverse = np.unique(keys, return_inverse=True)
-    return found, _sums(inverse, weight, len(found)), _sums(inverse, diff, len(found))
-
-
-def _sums(index: npt.NDArray[np.intp], values: FloatArray, size: int) -> FloatArray:
-    return np.asarray(np.bincount(index, values, size), dtype=np.float64)
+    return found, sums_by_slot(inverse, weight, len(found)), sums_by_slot(inverse, diff, len(found))

@@ -24,6 +24,7 @@ from ml.binning import (
     contributions_without,
     lonely_weight,
     numbered_cells,
+    sums_by_slot,
     uniform_bin_index,
 )
 from ml.estimate import Estimate, Replicates, Sample, ratio_replicates, to_estimate
@@ -316,28 +317,24 @@ def _gather(
         keys, cell = numbered_cells(cluster, slot, len(slots))
         at, owner = keys % len(slots), keys // len(slots) + cluster[0]
         cases = np.bincount(cell, minlength=keys.size)
-        sums = [_sums(cell, one, keys.size) for one in entries]
+        sums = [sums_by_slot(cell, one, keys.size) for one in entries]
     slot_, owner_, cases_ = (one.astype(np.int32) for one in (at, owner, cases))
     return _Cells(slot_, owner_, cases_, *sums), _slot_sums(at, cases, sums, len(slots))
 
 
 def _slot_sums(at: npt.NDArray[np.intp], cases: IntArray, sums: list[FloatArray], size: int) -> BinSums:
-    weight, freq, diff, *squares = (_sums(at, one, size) for one in sums)
+    weight, freq, diff, *squares = (sums_by_slot(at, one, size) for one in sums)
     # what nobody asked for must not pass for a sum
     weight_sq, freq_sq = squares or (np.full(size, np.nan), np.full(size, np.nan))
     return BinSums(
         cells=np.bincount(at, minlength=size),
-        cases=_sums(at, cases, size).astype(np.int64),
+        cases=sums_by_slot(at, cases, size).astype(np.int64),
         weight=weight,
         freq=freq,
         prob=freq - diff,
         diff=diff,
         freq_sq=freq_sq,
         weight_sq=weight_sq,
-        cell_weight_sq=_sums(at, sums[0] ** 2, size),
-        cell_diff_sq=_sums(at, sums[2] ** 2, size),
+        cell_weight_sq=sums_by_slot(at, sums[0] ** 2, size),
+        cell_diff_sq=sums_by_slot(at, sums[2] ** 2, size),
     )
-
-
-def _sums(index: npt.NDArray[np.intp], values: npt.NDArray[Any], size: int) -> FloatArray:
-    return np.asarray(np.bincount(index, values.ravel(), size), dtype=np.float64)
