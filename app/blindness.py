@@ -11,6 +11,7 @@ from app.auth.principal import Principal
 from app.database import Database, insert_if_absent
 from app.errors import BlindReadPending
 from app.policies.queries import current_policy, policy_of_version
+from app.releases.queries import shown_first
 from app.tables import Annotator, CasePrediction, Exposure, Label, ReadRequest, new_id, now
 
 Hidden = Literal["before-commit", "until-case-closed", "never"]
@@ -76,8 +77,8 @@ def was_exposed(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -
 
 def expose(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -> None:
     """Record in a writing session that a case is shown in full to an annotator, the first time it is."""
-    newest = select(CasePrediction.release_id).where(CasePrediction.case_id == case_id)
-    release_id = session.execute(newest.order_by(CasePrediction.id.desc()).limit(1)).scalar_one()
+    of_case = select(CasePrediction.release_id).where(CasePrediction.case_id == case_id)
+    release_id = session.execute(of_case.order_by(*shown_first()).limit(1)).scalar_one()
     shown = select(Label.id).where(Label.case_id == case_id).order_by(Label.id.desc()).limit(1)
     values = {
         "id": new_id(),

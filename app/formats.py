@@ -21,6 +21,16 @@ def probability(value: float | None, digits: int = 3) -> str:
     return NOTHING if value is None else f"{value:z.{digits}f}".replace("-", MINUS)
 
 
+def change(value: float | None, digits: int = 3) -> str:
+    """A difference, with its sign.
+
+    >>> change(0.25), change(-0.5, 1), change(0.0, 1), change(None)
+    ('+0.250', '−0.5', '0.0', '–')
+    """
+    text = probability(value, digits)
+    return f"+{text}" if value is not None and float(f"{value:.{digits}f}") > 0 else text
+
+
 def interval(estimate: dict[str, Any] | None, digits: int = 4) -> str:
     """The 95 % interval of an estimate.
 
@@ -86,4 +96,6 @@ def by_group(classes: list[ClassOut]) -> list[tuple[str, list[ClassOut]]]:
 
 
 #: Filters for templates, by their names.
-FILTERS = {function.__name__: function for function in (probability, interval, count, share, moment, words, by_group)}
+FILTERS = {
+    function.__name__: function for function in (probability, change, interval, count, share, moment, words, by_group)
+}

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from app.cases.stored import stored_prediction
 from app.database import Database
 from app.policies.queries import current_policy, rule_of
+from app.releases.queries import shown_first
 from app.tables import Case, CasePrediction, Label, Look, PolicyRow, ReadRequest, now
 from app.triage import NEAR_DUPLICATE_BITS, Arm, Rule, Triage, plan, triage
 from ml.image_statistics import hash_distance
@@ -162,10 +163,10 @@ def cases_without_plan(session: Session, limit: int) -> list[tuple[Case, CasePre
             ~exists().where(ReadRequest.case_id == Case.id),
             ~exists().where(Label.case_id == Case.id),
         )
-        .order_by(Case.id, CasePrediction.id.desc())
+        .order_by(Case.id, *shown_first())
         .limit(limit)
     )
-    newest: dict[uuid.UUID, tuple[Case, CasePrediction]] = {}
+    shown: dict[uuid.UUID, tuple[Case, CasePrediction]] = {}
     for case, prediction in rows:
-        newest.setdefault(case.id, (case, prediction))
-    return list(newest.values())
+        shown.setdefault(case.id, (case, prediction))
+    return list(shown.values())

@@ -1,4 +1,4 @@
-"""Whether a new calibration may replace the old one: the paired change of proper scores on the same cases."""
+"""Two predictions of the same cases side by side: the paired change of metrics, and of the proper scores for a gate."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray
-from ml.estimate import Estimate, mean_replicates, to_estimate
-from ml.histograms import observed_disagreement, squared_terms, statistic_terms
+from ml.arrays import FloatArray, IntArray, as_vector
+from ml.estimate import Estimate, Sample, mean_replicates, to_estimate
+from ml.histograms import class_frequencies, observed_disagreement, squared_terms, statistic_terms
 from ml.inputs import check_inputs
+from ml.reliability import Binned
 
 
 @dataclass(frozen=True)
@@ -51,14 +52,118 @@ def paired_change(
     Raises:
         ValueError: shapes that do not match or values out of range.
     """
-    first = check_inputs(label_counts, before[0], weights, cluster)
-    second = check_inputs(label_counts, after[0], weights if weights2 is None else weights2, cluster)
-    one, two = first.sample(1), second.sample(2)
-    counts = first.counts
-    loss = [squared_terms(counts[one.rows], data.probs[one.rows]).sum(axis=1) for data in (first, second)]
-    observed = observed_disagreement(counts[two.rows])
-    dpe = [statistic_terms(observed, np.asarray(pair[1], dtype=np.float64)[two.rows]) for pair in (before, after)]
-    return Change(
-        to_estimate(mean_replicates(loss[1] - loss[0], one), one),
-        to_estimate(mean_replicates(dpe[1] - dpe[0], two), two),
-    )
+    pair = _Pair.of(label_counts, before, after, weights, weights2, cluster)
+    return Change(pair.loss(), pair.disagreement_loss())
+
+
+def paired_changes(
+    label_counts: npt.ArrayLike,
+    before: tuple[FloatArray, FloatArray],
+    after: tuple[FloatArray, FloatArray],
+    *,
+    n_bins: int = 15,
+    weights: npt.ArrayLike | None = None,
+    weights2: npt.ArrayLike | None = None,
+    cluster: npt.ArrayLike | None = None,
+) -> dict[str, Estimate]:
+    """Change of accuracy, L, EL, CL, L_φ and CL_φ (pair form), with intervals of the differences.
+
+    Each is the difference of what ``evaluate`` says of either prediction; errors are those of the difference, which
+    are smaller than two intervals side by side suggest, since both are judged by the same labels.
+
+    Args:
+        label_counts: (N, K).
+        before: class probabilities (N, K) and DPEs (N,).
+        after: the same of the other prediction.
+        n_bins: equal-width bins of [0, 1].
+        weights: (N,) order-1 weights.
+        weights2: (N,) order-2 weights.
+        cluster: (N,) patients.
+
+    Raises:
+        ValueError: shapes that do not match or values out of range.
+    """
+    pair = _Pair.of(label_counts, before, after, weights, weights2, cluster)
+    return {
+        "accuracy": pair.accuracy(),
+        "L": pair.loss(),
+        "EL": pair.epistemic_loss(),
+        "CL": pair.calibration_loss(n_bins),
+        "L_D": pair.disagreement_loss(),
+        "CL_D": pair.disagreement_calibration_loss(n_bins),
+    }
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Two predictions of the same cases.
+
+    Attributes:
+        counts: (N, K) labels.
+        probs: class probabilities (N, K), before and after.
+        dpe: (N,), before and after.
+        one: cases with a label.
+        two: cases with two.
+    """
+
+    counts: IntArray
+    probs: tuple[FloatArray, FloatArray]
+    dpe: tuple[FloatArray, FloatArray]
+    one: Sample
+    two: Sample
+
+    @classmethod
+    def of(
+        cls,
+        label_counts: npt.ArrayLike,
+        before: tuple[FloatArray, FloatArray],
+        after: tuple[FloatArray, FloatArray],
+        weights: npt.ArrayLike | None,
+        weights2: npt.ArrayLike | None,
+        cluster: npt.ArrayLike | None,
+    ) -> "_Pair":
+        first = check_inputs(label_counts, before[0], weights, cluster)
+        second = check_inputs(label_counts, after[0], weights if weights2 is None else weights2, cluster)
+        n = len(first.counts)
+        dpe = [as_vector(one[1], n, "disagreement_probs", 0.0, 1.0) for one in (before, after)]
+        return cls(first.counts, (first.probs, second.probs), (dpe[0], dpe[1]), first.sample(1), second.sample(2))
+
+    def _means(self, terms: list[FloatArray], sample: Sample) -> Estimate:
+        return to_estimate(mean_replicates(terms[1] - terms[0], sample), sample)
+
+    def accuracy(self) -> Estimate:
+        rows = self.one.rows
+        most = self.counts[rows].argmax(axis=1)
+        return self._means([(most == probs[rows].argmax(axis=1)).astype(np.float64) for probs in self.probs], self.one)
+
+    def loss(self) -> Estimate:
+        rows = self.one.rows
+        return self._means(
+            [squared_terms(self.counts[rows], probs[rows]).sum(axis=1) for probs in self.probs], self.one
+        )
+
+    def epistemic_loss(self) -> Estimate:
+        """L and EL differ by what no prediction can change, so on the same cases their changes are equal."""
+        rows = self.two.rows
+        return self._means(
+            [squared_terms(self.counts[rows], probs[rows]).sum(axis=1) for probs in self.probs], self.two
+        )
+
+    def calibration_loss(self, n_bins: int) -> Estimate:
+        rows = self.one.rows
+        freqs = class_frequencies(self.counts[rows])
+        return self._calibration(freqs, [probs[rows] for probs in self.probs], self.one, n_bins)
+
+    def disagreement_loss(self) -> Estimate:
+        rows = self.two.rows
+        observed = observed_disagreement(self.counts[rows])
+        return self._means([statistic_terms(observed, dpe[rows]) for dpe in self.dpe], self.two)
+
+    def disagreement_calibration_loss(self, n_bins: int) -> Estimate:
+        rows = self.two.rows
+        observed = observed_disagreement(self.counts[rows])[:, None]
+        return self._calibration(observed, [dpe[rows][:, None] for dpe in self.dpe], self.two, n_bins)
+
+    def _calibration(self, freqs: FloatArray, probs: list[FloatArray], sample: Sample, n_bins: int) -> Estimate:
+        found = [Binned.of(freqs, one, sample, n_bins, "uniform", "pair").replicates("pair") for one in probs]
+        return to_estimate(found[1] - found[0], sample)

@@ -4,7 +4,6 @@ import hashlib
 import hmac
 from dataclasses import dataclass
 
-import numpy as np
 from PIL import Image
 from sqlalchemy.orm import Session
 
@@ -13,7 +12,7 @@ from app.auth.principal import Principal
 from app.cases import queries
 from app.cases.schemas import CaseIn, CaseOut
 from app.cases.showing import case_out, show_case
-from app.cases.stored import prediction_values
+from app.cases.stored import output_values, prediction_values
 from app.context import Context
 from app.errors import BrokenImage, OtherImage, TooLarge, UnsupportedImage
 from app.inference import Served
@@ -131,12 +130,8 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
 
 def _store_prediction(session: Session, case: Case, new: NewCase) -> CasePrediction:
     """Store what the network made of the image, and the prediction that follows."""
-    output = NetworkOutput(
-        case_id=case.id,
-        network_sha256=new.served.predictor.release.network_sha256,
-        logits=np.asarray(new.prediction.logits[0], dtype="<f4").tobytes(),
-        features=np.asarray(new.prediction.features[0], dtype="<f4").tobytes(),
-    )
+    network, made = new.served.predictor.release.network_sha256, new.prediction
+    output = NetworkOutput(**output_values([case.id], network, made.logits, made.features)[0])
     prediction = CasePrediction(**prediction_values([case.id], new.served.release_id, new.prediction)[0])
     session.add_all([output, prediction])
     session.flush()

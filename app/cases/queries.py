@@ -4,11 +4,12 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Select, case, func, select, tuple_
+from sqlalchemy import ColumnElement, Select, func, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
 from app.errors import NotFound
-from app.tables import Alias, Annotator, Case, CasePrediction, Label, Read, ReadRequest
+from app.releases.queries import shown_first
+from app.tables import Annotator, Case, CasePrediction, Label, Read, ReadRequest
 
 
 def case_by_id(session: Session, case_id: uuid.UUID, *, lock: bool = False) -> Case:
@@ -92,13 +93,11 @@ def page_by_need(
 
 def predictions_of(session: Session, case_ids: list[uuid.UUID]) -> dict[uuid.UUID, CasePrediction]:
     """The champion's prediction of each of the cases, else the newest; cases without one are left out."""
-    served = select(Alias.release_id).where(Alias.name == "champion").scalar_subquery()
-    found = (
-        select(CasePrediction)
-        .where(CasePrediction.case_id.in_(case_ids))
-        .order_by(case((CasePrediction.release_id == served, 1), else_=0), CasePrediction.id)
-    )
-    return {row.case_id: row for row in session.execute(found).scalars()}
+    rows = session.execute(select(CasePrediction).where(CasePrediction.case_id.in_(case_ids)).order_by(*shown_first()))
+    found: dict[uuid.UUID, CasePrediction] = {}
+    for row in rows.scalars():
+        found.setdefault(row.case_id, row)
+    return found
 
 
 def predictions_of_case(session: Session, case_id: uuid.UUID) -> list[CasePrediction]:

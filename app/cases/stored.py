@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from app.tables import CasePrediction, new_id, now
 from ml.distributions import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe, PredictiveDistribution
@@ -44,6 +45,24 @@ def prediction_values(case_ids: list[uuid.UUID], release_id: uuid.UUID, predicti
             "members": members_bytes(distribution, row),
             "out_of_distribution": bool(prediction.out_of_distribution[row]),
             "feature_distance": float(distance) if np.isfinite(distance := prediction.feature_distance[row]) else None,
+        }
+        for row, case_id in enumerate(case_ids)
+    ]
+
+
+def output_values(
+    case_ids: list[uuid.UUID], network_sha256: str, logits: npt.NDArray[np.float32], features: npt.NDArray[np.float32]
+) -> list[dict[str, Any]]:
+    """Rows of the table of what a network made of N images."""
+    made = now()
+    return [
+        {
+            "id": new_id(),
+            "created_at": made,
+            "case_id": case_id,
+            "network_sha256": network_sha256,
+            "logits": np.asarray(logits[row], dtype="<f4").tobytes(),
+            "features": np.asarray(features[row], dtype="<f4").tobytes(),
         }
         for row, case_id in enumerate(case_ids)
     ]

@@ -70,6 +70,17 @@ class Cohort:
         """Order-2 weights (N,), None unweighted."""
         return None if self.second is None else self.second.weight
 
+    def counted(self) -> npt.NDArray[np.int64]:
+        """Label counts (N, K), without those of cases whose weight is 0: nobody planned to read them."""
+        counts, weight = self.columns.label_counts, self.weight
+        if weight is None:
+            return counts
+        unasked = np.flatnonzero((weight <= 0) & (self.columns.n_labels > 0))
+        if unasked.size:
+            counts = counts.copy()
+            counts[unasked] = 0
+        return counts
+
     def take(self, rows: npt.NDArray[np.bool_]) -> "Cohort":
         """Some of the cases, with the weights that they have among all."""
         first, second = (
@@ -128,7 +139,7 @@ def evaluate_cohort(cohort: Cohort, *, n_bins: int = 15) -> dict[str, Any]:
     """The document of ``secondread evaluate`` over a cohort, clustered by patient."""
     data = cohort.columns
     return evaluate(
-        _counted(cohort),
+        cohort.counted(),
         data.class_probs,
         data.disagreement_probs,
         n_bins=n_bins,
@@ -137,18 +148,6 @@ def evaluate_cohort(cohort: Cohort, *, n_bins: int = 15) -> dict[str, Any]:
         cluster=data.cluster,
         classes=data.classes,
     )
-
-
-def _counted(cohort: Cohort) -> npt.NDArray[np.int64]:
-    """Label counts, without those of cases whose weight is 0: nobody planned to read them."""
-    counts, weights = cohort.columns.label_counts, cohort.first
-    if weights is None:
-        return counts
-    unasked = np.flatnonzero((weights.weight <= 0) & (cohort.columns.n_labels > 0))
-    if unasked.size:
-        counts = counts.copy()
-        counts[unasked] = 0
-    return counts
 
 
 def selection_report(cohort: Cohort) -> dict[str, Any]:

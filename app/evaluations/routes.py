@@ -13,7 +13,8 @@ from app.database import Reader, Writer
 from app.errors import Conflict, KeyMissing, NotFound, responses
 from app.evaluations import frozen, service
 from app.evaluations.cohort import Question
-from app.evaluations.schemas import EvaluationIn, EvaluationOut, EvaluationsOut, MetricsOut
+from app.evaluations.comparison import compare
+from app.evaluations.schemas import ComparisonOut, EvaluationIn, EvaluationOut, EvaluationsOut, MetricsOut
 from app.idempotency import once, request_digest, required_key
 from app.schemas import Line, Moment
 
@@ -48,6 +49,14 @@ def get_metrics(
 ) -> MetricsOut:
     """Metrics recomputed now: prior predictions against blind planned labels, clustered by patient."""
     return service.metrics(session, context.settings.home, release, question, group_by)
+
+
+@router.get("/v1/releases/{release_id}/comparison", responses=responses(NotFound))
+def get_comparison(
+    release_id: uuid.UUID, context: Parts, session: Reader, question: Annotated[Question, Depends(_question)]
+) -> ComparisonOut:
+    """A release beside the champion on the cases that both predicted, with the interval of each difference."""
+    return compare(session, context.settings.home, release_id, question)
 
 
 @router.get("/v1/agreement", responses=responses())

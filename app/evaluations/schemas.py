@@ -85,6 +85,28 @@ class MetricsOut(Out):
     groups: list[GroupOut]
 
 
+class ComparedOut(Out):
+    """One metric of the champion, of another release on the same cases, and of their difference."""
+
+    champion: MetricOut
+    release: MetricOut
+    change: MetricOut
+
+
+class ComparisonOut(Out):
+    """A release beside the champion; ``change`` is release less champion, with the interval of the difference."""
+
+    champion: str
+    release: str
+    partition: str
+    weighting: str
+    n_cases: int
+    n_labels: int
+    n_labelled: int
+    n_labelled_not_predicted: int
+    metrics: dict[str, ComparedOut]
+
+
 class EvaluationIn(In):
     """What is to be frozen and evaluated."""
 

@@ -12,11 +12,12 @@ from app import audit
 from app.context import Context
 from app.evaluations import frozen
 from app.evaluations.cohort import Partition, Question, Weighting
+from app.evaluations.comparison import compare
 from app.evaluations.report import WORDS, chart_csv, charts_of
 from app.evaluations.schemas import EvaluationOut
 from app.evaluations.service import agreement, metrics
 from app.releases import service as releases_service
-from app.releases.queries import all_releases, champion
+from app.releases.queries import aliases, all_releases, champion
 from app.releases.schemas import ReleaseDetailOut, ReleaseOut
 from app.tables import now
 
@@ -101,13 +102,15 @@ class Release:
     """A release, its card, and what recalibration said about it beside the champion of then."""
 
     detail: ReleaseDetailOut
-    revision: int
+    revisions: dict[str, int]
     recalibration: dict[str, Any] | None
     compared: list[tuple[str, str, dict[str, Any], dict[str, Any]]]
+    beside: dict[str, Any] | None
+    words: dict[str, str]
 
 
-def release(session: Session, release_id: uuid.UUID) -> Release:
-    """A release in full.
+def release(session: Session, context: Context, release_id: uuid.UUID) -> Release:
+    """A release in full, and beside the champion of now unless it is that.
 
     Raises:
         NotFound: no such release.
@@ -118,5 +121,10 @@ def release(session: Session, release_id: uuid.UUID) -> Release:
     if judged:
         before, after = held_out["champion"], held_out["candidate"]
         compared = [(name, WORDS[name], before[name], after[name]) for name in WORDS if name in before]
-    alias = champion(session)
-    return Release(detail, 0 if alias is None else alias.revision, judged, compared)
+    known = {alias.name: alias for alias in aliases(session)}
+    serving = known.get("champion")
+    beside = None
+    if serving is not None and serving.release_id != release_id:
+        beside = compare(session, context.settings.home, release_id, Question()).model_dump()
+    revisions = {name: known[name].revision if name in known else 0 for name in ("champion", "challenger")}
+    return Release(detail, revisions, judged, compared, beside, WORDS)

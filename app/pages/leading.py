@@ -34,7 +34,7 @@ from app.policies.schemas import PolicyIn
 from app.policies.service import add_policy, list_policies
 from app.releases.change_plan import ChangePlan
 from app.releases.schemas import RecalibrationIn
-from app.releases.service import ask_recalibration, move_alias
+from app.releases.service import ask_predictions, ask_recalibration, move_alias
 from app.tables import Job
 
 router = APIRouter(include_in_schema=False)
@@ -152,9 +152,11 @@ def releases(request: Request, context: Parts, principal: _Viewer, session: Read
 
 
 @router.get("/releases/{release_id}")
-def one_release(release_id: uuid.UUID, request: Request, principal: _Viewer, session: Reader) -> Response:
+def one_release(
+    release_id: uuid.UUID, request: Request, context: Parts, principal: _Viewer, session: Reader
+) -> Response:
     """A release beside the champion: what changed, whether the gate let it through."""
-    return page(request, "release.html", principal, view=lead_views.release(session, release_id))
+    return page(request, "release.html", principal, view=lead_views.release(session, context, release_id))
 
 
 @router.post("/releases/{release_id}/move")
@@ -178,6 +180,13 @@ def move(
     confirm_password(session, principal, password)
     move_alias(session, context, principal.name, alias, release_id, reason.strip(), revision)
     return go("/releases")
+
+
+@router.post("/releases/{release_id}/predict")
+def predict_old_cases(release_id: uuid.UUID, context: Parts, principal: _Manager, session: Writer) -> Response:
+    """Ask for the predictions that old cases lack, so that the release can be compared on them."""
+    ask_predictions(session, context, release_id, principal)
+    return go("/jobs")
 
 
 @router.post("/releases/recalibrate")

@@ -8,6 +8,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.database import WRITES, insert_if_absent
+from app.releases.queries import shown_first
 from app.tables import Case, CasePrediction, DailyThreshold, PolicyRow, now
 from app.triage import Rule, Score, capacity_threshold
 
@@ -71,14 +72,15 @@ def _threshold_before(session: Session, policy: PolicyRow, at: datetime) -> tupl
     n_cases, first = session.execute(select(func.count(), func.min(Case.created_at)).where(*span)).one()
     if not n_cases:
         return None, 0
-    newest = (
-        select(CasePrediction.disagreement_prob)
-        .join(Case, Case.id == CasePrediction.case_id)
-        .where(*span)
-        .order_by(Case.id.desc())
-        .limit(_CAPACITY_CASES)
+    newest = select(Case.id).where(*span).order_by(Case.id.desc()).limit(_CAPACITY_CASES).subquery()
+    place = func.row_number().over(partition_by=newest.c.id, order_by=shown_first())
+    ranked = (
+        select(CasePrediction.disagreement_prob, place.label("place"))
+        .join(newest, newest.c.id == CasePrediction.case_id)
+        .subquery()
     )
-    scores = np.array(session.execute(newest).scalars().all(), dtype=np.float64)
+    shown = select(ranked.c.disagreement_prob).where(ranked.c.place == 1)
+    scores = np.array(session.execute(shown).scalars().all(), dtype=np.float64)
     days = max(1.0, (midnight - first).total_seconds() / 86_400) * scores.size / n_cases
     threshold = capacity_threshold(scores, policy.capacity_per_day or 0, days, policy.audit_rate)
     return (None if math.isinf(threshold) else threshold), int(n_cases)

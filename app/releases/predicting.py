@@ -1,21 +1,27 @@
-"""Predictions of a release for old cases, in bulk, from what its network made of them: no network runs."""
+"""Predictions of a release for old cases, in bulk, from what its network made of them.
+
+A network that has never seen them looks at their images first; a recalibrated one needs no run.
+"""
 
 import uuid
 from typing import Any
 
 import numpy as np
+from PIL import Image
 from sqlalchemy import exists, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from app import audit
-from app.cases.stored import prediction_values
+from app.cases.stored import output_values, prediction_values
+from app.context import Context
 from app.evaluations.snapshots import refresh
 from app.jobs import RunningJob
 from app.releases.outputs import vectors
-from app.releases.queries import class_codes, existing_release
+from app.releases.queries import class_codes, existing_release, served_release_id
 from app.tables import Case, CasePrediction, NetworkOutput
 from ml.artifact import Release, read_release
-from ml.predictor import prediction_of
+from ml.predictor import BATCH, Predictor, prediction_of
+from ml.preprocess import decode_image
 
 CHUNK = 5_000
 
@@ -24,6 +30,7 @@ def predict_again(job: RunningJob) -> dict[str, Any]:
     """Job: give every case that the release's network has seen a prediction by this release."""
     context, release_id = job.context, uuid.UUID(job.parameters["release"])
     release = read_release(context.settings.releases_folder / str(release_id))
+    unreadable = _show_images(job, release)
     with context.database.read() as session:
         total = session.execute(
             select(func.count()).where(NetworkOutput.network_sha256 == release.network_sha256)
@@ -39,10 +46,52 @@ def predict_again(job: RunningJob) -> dict[str, Any]:
         if not rows:
             break
         after, seen, made = rows[-1][0], seen + len(rows), made + len(new)
-        job.report(0.9 * seen / max(total, 1), f"{seen:,} of {total:,} cases")
+        job.report(0.7 + 0.2 * seen / max(total, 1), f"{seen:,} of {total:,} cases")
     job.report(0.95, "writing the snapshot for evaluations")
     refresh(context, release_id, classes)
-    return {"release": str(release_id), "n_cases": total, "n_predicted": made}
+    return {"release": str(release_id), "n_cases": total, "n_predicted": made, "n_unreadable": unreadable}
+
+
+def _show_images(job: RunningJob, release: Release) -> int:
+    """Run the network over the images of cases that it has not seen, and keep what it made of them.
+
+    Returns:
+        Images that could not be read.
+    """
+    context, sha256 = job.context, release.network_sha256
+    seen = exists().where(NetworkOutput.case_id == Case.id, NetworkOutput.network_sha256 == sha256)
+    lacking = [Case.erased_at.is_(None), ~seen]
+    with context.database.read() as session:
+        total = session.execute(select(func.count()).select_from(Case).where(*lacking)).scalar_one()
+    if not total:
+        return 0
+    predictor = Predictor(release, context.settings.inference_threads)
+    after, done, unreadable = uuid.UUID(int=0), 0, 0
+    while True:
+        wanted = select(Case.id, Case.stored_sha256).where(*lacking, Case.id > after).order_by(Case.id).limit(BATCH)
+        with context.database.read() as session:
+            rows = session.execute(wanted).all()
+        if not rows:
+            return unreadable
+        images = {row[0]: image for row in rows if (image := _image(context, row[1])) is not None}
+        if images:
+            made = output_values(list(images), sha256, *predictor.outputs(list(images.values())))
+            with job.write() as session:
+                # a patient may have been erased, and another job may have been quicker, while the network ran
+                still = select(Case.id).where(Case.id.in_(images), *lacking).order_by(Case.id).with_for_update()
+                wanted_now = set(session.execute(still).scalars())
+                values = [row for row in made if row["case_id"] in wanted_now]
+                if values:
+                    session.execute(insert(NetworkOutput), values)
+        after, done, unreadable = rows[-1][0], done + len(rows), unreadable + len(rows) - len(images)
+        job.report(0.7 * done / total, f"the network has seen {done:,} of {total:,} images")
+
+
+def _image(context: Context, stored_sha256: str) -> Image.Image | None:
+    """A stored image, None where it is damaged or gone: that is told, and stops nobody else's prediction."""
+    if not context.images.intact(stored_sha256):
+        return None
+    return decode_image(context.images.get(stored_sha256))
 
 
 def _tell(session: Session, job: RunningJob, release_id: uuid.UUID, case_ids: list[uuid.UUID]) -> None:
@@ -68,7 +117,7 @@ def _outputs_after(session: Session, release: Release, after: uuid.UUID) -> list
 
 
 def _predict(session: Session, release_id: uuid.UUID, release: Release, rows: list[Any]) -> list[uuid.UUID]:
-    """Insert the predictions that are missing, and set the places in the worklist by this release.
+    """Insert the predictions that are missing, and set the places in the worklist where this is the champion.
 
     Returns:
         Cases that got one.
@@ -85,6 +134,6 @@ def _predict(session: Session, release_id: uuid.UUID, release: Release, rows: li
     waiting = set(session.execute(select(Case.id).where(Case.id.between(first, last), Case.waiting)).scalars())
     needs = np.asarray(prediction.distribution.disagreement_probs)
     places = [{"id": row[0], "need": float(need)} for row, need in zip(new, needs, strict=True) if row[0] in waiting]
-    if places:
+    if places and served_release_id(session) == release_id:
         session.execute(update(Case), places)
     return [row[0] for row in new]

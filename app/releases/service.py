@@ -32,7 +32,7 @@ def move_alias(
 ) -> Alias:
     """Point an alias at a release, if it is still where the caller saw it; moving it back is the rollback.
 
-    Moving ``champion`` asks for predictions of the release for old cases.
+    It asks for predictions of the release for old cases: a champion's are shown, a challenger's are compared.
 
     Args:
         session: writing session.
@@ -49,11 +49,11 @@ def move_alias(
     Raises:
         NotFound: no such release.
         PreconditionFailed: the alias is not where the caller saw it.
-        Conflict: the gate refused the release, or another request moves the alias just now.
+        Conflict: the gate refused what would be champion, or another request moves the alias just now.
     """
     row = existing_release(session, release_id)
     gate = (row.card.get("recalibration") or {}).get("gate", {"passed": True})
-    if not gate["passed"]:
+    if name == "champion" and not gate["passed"]:
         raise Conflict(f"the gate refused this candidate: {'; '.join(gate['reasons'])}")
     alias = session.get(Alias, name)
     present = 0 if alias is None else alias.revision
@@ -63,8 +63,7 @@ def move_alias(
     if not _swap(session, name, release_id, present):
         raise Conflict(f"{name} was moved meanwhile; look again")
     details = {"alias": name, "before": None if before is None else str(before), "after": str(release_id)}
-    if name == "champion":
-        jobs.submit(session, context, "prediction", {"release": str(release_id)}, None)
+    ask_predictions(session, context, release_id, None)
     audit.record(
         session,
         context.secret,
@@ -75,6 +74,16 @@ def move_alias(
         reason=reason,
     )
     return session.get_one(Alias, name, populate_existing=True)
+
+
+def ask_predictions(session: Session, context: Context, release_id: uuid.UUID, principal: Principal | None) -> None:
+    """Ask for the predictions of a release that old cases lack.
+
+    Raises:
+        NotFound: no such release.
+    """
+    existing_release(session, release_id)
+    jobs.submit(session, context, "prediction", {"release": str(release_id)}, principal)
 
 
 def _swap(session: Session, name: str, release_id: uuid.UUID, revision: int) -> bool:

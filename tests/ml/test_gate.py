@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ml.gate import paired_change
+from ml.gate import paired_change, paired_changes
 from ml.metrics import evaluate
 
 
@@ -34,6 +34,40 @@ def test_it_is_the_difference_of_the_metrics() -> None:
     assert change.loss.se < documents[0]["L"]["se"]
     assert change.loss.high is not None
     assert change.loss.high < 0
+
+
+@pytest.mark.parametrize("by_patient", [False, True])
+def test_each_change_is_the_difference_of_two_evaluations_and_of_their_replicates(by_patient: bool) -> None:
+    counts, truth, worse, weight, patient = problem(90)
+    cluster = patient if by_patient else None
+    both = (worse, gini(worse)), (truth, gini(truth))
+
+    def values(rows: np.ndarray) -> dict[str, float]:
+        documents = [
+            evaluate(
+                counts[rows],
+                probs[rows],
+                dpe[rows],
+                weights=weight[rows],
+                weights2=weight[rows],
+                cluster=None if cluster is None else cluster[rows],
+            )["metrics"]
+            for probs, dpe in both
+        ]
+        return {name: documents[1][name]["value"] - documents[0][name]["value"] for name in changes}
+
+    changes = paired_changes(counts, *both, weights=weight, weights2=weight, cluster=cluster)
+    whole = values(np.arange(90))
+    units = patient if by_patient else np.arange(90)
+    for name, estimate in changes.items():
+        assert estimate.value == pytest.approx(whole[name], abs=1e-12), name
+    needed = {name: 2 if name in {"EL", "L_D", "CL_D"} else 1 for name in changes}
+    without = [values(np.flatnonzero(units != unit)) for unit in np.unique(units)]
+    for name, estimate in changes.items():
+        used = [bool((counts[units == unit].sum(axis=1) >= needed[name]).any()) for unit in np.unique(units)]
+        left = np.array([one[name] for one, kept in zip(without, used, strict=True) if kept])
+        jackknife = np.sqrt((left.size - 1) / left.size * ((left - left.mean()) ** 2).sum())
+        assert estimate.se == pytest.approx(jackknife, rel=1e-9), name
 
 
 def test_no_change_is_exactly_nothing() -> None:

@@ -1,0 +1,72 @@
+"""A release beside the champion on the labels of now: the same cases, each metric with the interval of its change."""
+
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sqlalchemy.orm import Session
+
+from app.evaluations.cohort import Cohort, Question, cohort_of, evaluate_cohort
+from app.evaluations.schemas import ComparedOut, ComparisonOut
+from app.evaluations.snapshots import current_columns
+from app.releases.queries import class_codes, existing_release, served_release_id
+from app.tables import now
+from ml.gate import paired_changes
+
+
+def compare(session: Session, home: Path, release_id: uuid.UUID, question: Question) -> ComparisonOut:
+    """A release beside the champion, on the cases that both have predicted.
+
+    Cases and weights are the champion's: whom to ask was its decision.
+
+    Args:
+        session: for reading.
+        home: where the snapshots lie.
+        release_id: to be compared.
+        question: which cases, how weighted.
+
+    Raises:
+        NoRelease: there is no champion.
+        NotFound: no such release.
+    """
+    champion_id = served_release_id(session)
+    classes = class_codes(existing_release(session, release_id))
+    cohort = cohort_of(current_columns(session, home, champion_id, classes), question, now().timestamp())
+    after = current_columns(session, home, release_id, classes)
+    row_of = {one.tobytes(): row for row, one in enumerate(after.case_id)}
+    rows = np.array([row_of.get(one.tobytes(), -1) for one in cohort.columns.case_id], dtype=np.intp)
+    labelled = cohort.columns.n_labels > 0
+    before = cohort.take(rows >= 0)
+    predicted = after.take(rows[rows >= 0])
+    columns = replace(
+        before.columns, class_probs=predicted.class_probs, disagreement_probs=predicted.disagreement_probs
+    )
+    return ComparisonOut(
+        champion=str(champion_id),
+        release=str(release_id),
+        partition=question.partition,
+        weighting=question.weighting,
+        n_cases=len(before.columns),
+        n_labels=int(before.columns.n_labels.sum()),
+        n_labelled=int((labelled & (rows >= 0)).sum()),
+        n_labelled_not_predicted=int((labelled & (rows < 0)).sum()),
+        metrics=_metrics(before, replace(before, columns=columns)),
+    )
+
+
+def _metrics(before: Cohort, after: Cohort) -> dict[str, ComparedOut]:
+    changes = paired_changes(
+        before.counted(),
+        (before.columns.class_probs, before.columns.disagreement_probs),
+        (after.columns.class_probs, after.columns.disagreement_probs),
+        weights=before.weight,
+        weights2=before.weight2,
+        cluster=before.columns.cluster,
+    )
+    documents: list[dict[str, Any]] = [evaluate_cohort(cohort)["metrics"] for cohort in (before, after)]
+    return {
+        name: ComparedOut(champion=documents[0][name], release=documents[1][name], change=change.to_dict())
+        for name, change in changes.items()
+    }

@@ -1,0 +1,97 @@
+"""A challenger beside the champion: another network sees the old images, and nobody who reads sees what it says."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app import jobs
+from app.releases.adding import add_release
+from ml.calibrate import calibrate_run
+from ml.export import export_run
+from ml.run_folder import RunFolder
+from tests.app.test_evaluations import collect
+from tests.support.service import Service, cell_png
+
+N_CASES = 24
+EVERYTHING = {"partition": "all", "weighting": "none"}
+
+
+@pytest.fixture(scope="module")
+def other_network(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dropout ensemble: its network file gives other features, so it has never seen a case."""
+    run = RunFolder(tmp_path_factory.mktemp("other") / "run")
+    shutil.copytree(trained_run, run.path)
+    calibrate_run(run, method="temperature", alpha=True, mc_dropout=3)
+    return export_run(run, run.path.parent / "release").path
+
+
+def added(service: Service, path: Path) -> str:
+    context = service.context
+    with context.database.write() as session:
+        return str(add_release(session, context.secret, path, context.settings.releases_folder)[0].id)
+
+
+def make(service: Service, alias: str, release: str, revision: int) -> None:
+    body = {"release": release, "reason": "to be looked at"}
+    answer = service.call("admin", "PUT", f"/v1/aliases/{alias}", json=body, headers={"If-Match": f'"{revision}"'})
+    assert answer.status_code == 200, answer.text
+    assert jobs.work_off(service.context) == 1
+    assert service.get("admin", "/v1/jobs").json()["items"][0]["state"] == "succeeded"
+
+
+def comparison(service: Service, release: str) -> dict[str, Any]:
+    answer = service.get("viewer", f"/v1/releases/{release}/comparison", params=EVERYTHING)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_a_challenger_is_compared_and_shown_to_nobody(service: Service, other_network: Path) -> None:
+    collect(service, [cell_png(i) for i in range(N_CASES)], patients=True)
+    before = service.get("admin", "/v1/cases", params={"limit": 50}).json()["items"]
+    worklist = service.get("admin", "/v1/worklist").json()
+    release = added(service, other_network)
+    nothing = comparison(service, release)
+    assert (nothing["n_labelled"], nothing["n_labelled_not_predicted"]) == (0, 18)
+    assert nothing["metrics"]["L"]["change"]["value"] is None
+    make(service, "challenger", release, 0)
+    assert service.get("admin", "/v1/cases", params={"limit": 50}).json()["items"] == before
+    assert service.get("admin", "/v1/worklist").json() == worklist
+    found = comparison(service, release)
+    assert (found["n_cases"], found["n_labelled"], found["n_labelled_not_predicted"]) == (N_CASES, 18, 0)
+    for who, query in (("champion", EVERYTHING), ("release", EVERYTHING | {"release": release})):
+        alone = service.get("viewer", "/v1/metrics", params=query).json()["metrics"]
+        for name, one in found["metrics"].items():
+            assert one[who]["value"] == pytest.approx(alone[name]["value"], abs=1e-12), (who, name)
+    for name, one in found["metrics"].items():
+        difference = one["release"]["value"] - one["champion"]["value"]
+        assert one["change"]["value"] == pytest.approx(difference, abs=1e-12), name
+    assert found["metrics"]["L"]["change"]["value"] != 0
+    # the champion beside itself
+    champion = found["champion"]
+    assert all(one["change"]["value"] == 0 for one in comparison(service, champion)["metrics"].values())
+
+
+def test_a_promoted_network_predicts_the_old_cases_that_it_can_see(service: Service, other_network: Path) -> None:
+    cases = [service.add_case(f"case-{number}", cell_png(number)) for number in range(3)]
+    store = service.context.images
+    with service.context.database.read() as session:
+        from sqlalchemy import select
+
+        from app.tables import Case
+
+        damaged = session.execute(select(Case.stored_sha256).where(Case.external_id == "case-1")).scalar_one()
+    store.path(damaged).write_bytes(b"not what was stored")
+    release = added(service, other_network)
+    make(service, "champion", release, 1)
+    result = service.get("admin", "/v1/jobs").json()["items"][0]["result"]
+    assert (result["n_predicted"], result["n_unreadable"]) == (2, 1)
+    shown = [service.get("admin", f"/v1/cases/{case['id']}").json()["prediction"] for case in cases]
+    assert [one["release"] == release for one in shown] == [True, False, True]
+    assert shown[0]["log_concentration"] is None  # a mixture
+
+
+def test_a_release_that_is_not_there_has_no_comparison(service: Service) -> None:
+    assert service.get("viewer", f"/v1/releases/{'0' * 32}/comparison").status_code == 404
