@@ -22,7 +22,7 @@ def group(name: str, text: str) -> typer.Typer:
 @contextmanager
 def parts() -> Iterator["Context"]:
     """Parts of the service that the environment describes."""
-    from app.main import build_context
+    from app.context import build_context
     from app.settings import Settings
 
     settings = Settings()

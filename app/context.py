@@ -1,16 +1,14 @@
 """What the service is made of, built once at start-up and reached through the request."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from fastapi import Depends, Request
 
 from app.database import Database
+from app.inference import LocalInference
 from app.settings import Settings
 from app.storage import ImageStore
-
-if TYPE_CHECKING:
-    from app.inference import LocalInference
 
 
 @dataclass(frozen=True)
@@ -28,8 +26,19 @@ class Context:
     settings: Settings
     database: Database
     images: ImageStore
-    inference: "LocalInference"
+    inference: LocalInference
     secret: bytes
+
+
+def build_context(settings: Settings) -> Context:
+    """Parts of the service, from settings."""
+    return Context(
+        settings=settings,
+        database=Database(settings.sqlalchemy_url),
+        images=ImageStore(settings.images_folder, settings.min_free_bytes),
+        inference=LocalInference(settings.releases_folder, settings.inference_threads, settings.inference_queue),
+        secret=settings.secret(),
+    )
 
 
 def _context(request: Request) -> Context:

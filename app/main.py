@@ -14,11 +14,9 @@ from app import errors, health, observability
 from app.audit_routes import router as audit_events
 from app.auth.policy import require_policies
 from app.cases.routes import router as cases
-from app.context import Context
-from app.database import Database
+from app.context import Context, build_context
 from app.evaluations.routes import router as evaluations
 from app.imports.routes import router as imports
-from app.inference import LocalInference
 from app.job_routes import router as jobs
 from app.limits import BodyLimits
 from app.openapi import require_headers
@@ -32,20 +30,8 @@ from app.policies.routes import router as policies
 from app.reads.routes import router as reads
 from app.releases.routes import router as releases
 from app.settings import Settings
-from app.storage import ImageStore
 
 _DESCRIPTION = "Calibrated class and disagreement probabilities for cell images. For research, not a medical device."
-
-
-def build_context(settings: Settings) -> Context:
-    """Parts of the service, from settings."""
-    return Context(
-        settings=settings,
-        database=Database(settings.sqlalchemy_url),
-        images=ImageStore(settings.images_folder, settings.min_free_bytes),
-        inference=LocalInference(settings.releases_folder, settings.inference_threads, settings.inference_queue),
-        secret=settings.secret(),
-    )
 
 
 @asynccontextmanager

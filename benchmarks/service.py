@@ -26,10 +26,9 @@ from app.auth.principal import Principal
 from app.cases import queries
 from app.cases.preparing import prepare_case, store_case
 from app.cases.schemas import CaseIn
-from app.context import Context
+from app.context import Context, build_context
 from app.evaluations.cohort import Question
 from app.evaluations.service import metrics
-from app.main import build_context
 from app.migrate import upgrade
 from app.releases.adding import add_release
 from app.settings import Settings

@@ -14,10 +14,9 @@ from app.auth import service as auth
 from app.auth.principal import Principal
 from app.cases.preparing import prepare_case, store_case
 from app.cases.schemas import CaseIn
-from app.context import Context
+from app.context import Context, build_context
 from app.evaluations.cohort import Question
 from app.evaluations.service import metrics
-from app.main import build_context
 from app.migrate import upgrade
 from app.reads.schemas import LabelIn
 from app.reads.service import submit_label

@@ -135,8 +135,11 @@ def prepare(browser: Browser, made: Installation) -> None:
     page.click("text=Freeze this report")
     page.goto(f"{made.address}/releases")
     page.click("text=Make a candidate")
-    page.wait_for_selector("tr[data-state=succeeded], tr[data-state=failed]", timeout=60_000)
-    page.wait_for_timeout(4000)
+    page.wait_for_selector("tr[data-state=succeeded]:has-text('recalibration')", timeout=60_000)
+    page.goto(f"{made.address}/releases")
+    page.click("table a >> nth=0")
+    page.click("text=Predict the cases that it lacks")
+    page.wait_for_selector("tr[data-state=succeeded]:has-text('prediction')", timeout=60_000)
 
 
 def main() -> None:

@@ -38,10 +38,11 @@ def read_by_outsiders(made: Installation) -> None:
             assert answer.status_code == 201, answer.text
 
 
-def promote(page: Page, reason: str) -> None:
-    page.fill("form[action$=move] textarea", reason)
-    page.fill("form[action$=move] [name=password]", PASSWORD)
-    page.click("form[action$=move] button")
+def move(page: Page, alias: str, reason: str) -> None:
+    form = f"form:has([name=alias][value={alias}])"
+    page.fill(f"{form} textarea", reason)
+    page.fill(f"{form} [name=password]", PASSWORD)
+    page.click(f"{form} button")
     page.wait_for_url("**/releases")
 
 
@@ -117,10 +118,21 @@ def test_recalibrate_compare_promote_and_roll_back(browser: Browser, installatio
     assert "Paired change" in text
     assert page.locator("table >> nth=1").locator("tbody tr").count() >= 4
     assert "The gate let it through" in text
-    promote(page, "the stain has changed")
+    assert "has predicted none of the labelled cases" in text
+    candidate = page.url
+    move(page, "challenger", "to look at it first")
+    page = lead.go("/jobs")
+    page.wait_for_selector("tr[data-state=succeeded]:has-text('prediction')", timeout=40_000)
+    page.goto(candidate)
+    beside = page.locator("section:has-text('Beside the champion, on the labels of now') table")
+    assert beside.locator("tbody tr").count() == 6
+    assert "L_φ" in beside.inner_text()
+    assert page.locator("text=Predict the cases that it lacks").count() == 0
+    assert lead.violations() == []
+    move(page, "champion", "the stain has changed")
     assert "champion" in page.inner_text("tbody tr >> nth=0")
     page = lead.go(str(first))
-    promote(page, "for comparison")
+    move(page, "champion", "for comparison")
     assert "champion" in page.inner_text(f"tr:has(a[href='{first}'])")
     page = lead.go("/audit?action=alias.move")
     assert [page.inner_text(f"tbody tr >> nth={row} >> td >> nth=5") for row in (0, 1)] == [

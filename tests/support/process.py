@@ -55,7 +55,7 @@ class Installation:
     def prepare(self, release: Path, **people: str) -> dict[str, str]:
         """What the commands would do, in this process: database, release, accounts; gives a key for each."""
         from app.auth import service as auth
-        from app.main import build_context
+        from app.context import build_context
         from app.migrate import upgrade
         from app.releases.adding import add_release
         from app.settings import Settings
