@@ -1,5 +1,6 @@
 """Commands that run the service and keep its database."""
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -56,7 +57,7 @@ def _start_worker() -> "subprocess.Popen[bytes]":
     """The one worker of a SQLite database, as a process of lower priority beside the server."""
     import subprocess
 
-    command = [sys.executable, "-c", "from app.cli import main; main()", "worker"]
+    command = [sys.executable, "-c", "from app.cli import main; main()", "worker", "--parent", str(os.getpid())]
     return subprocess.Popen(["nice", "-n", "5", *command])  # noqa: S603, S607
 
 
@@ -76,7 +77,7 @@ def _run_server(application: "FastAPI", address: str, number: int) -> None:
 
 
 @app.command(epilog=_settings_epilog())
-def worker() -> None:
+def worker(parent: Annotated[int | None, typer.Option(hidden=True)] = None) -> None:
     """Do jobs: recalibrations, evaluations, imports. On SQLite `serve` starts it; on PostgreSQL run one or more."""
     from app import observability
     from app.migrate import require_head
@@ -85,7 +86,7 @@ def worker() -> None:
     observability.configure_logging()
     with parts() as context:
         require_head(context.database.engine)
-        work(context)
+        work(context, parent)
 
 
 @app.command()

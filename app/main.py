@@ -3,11 +3,9 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
-from pathlib import Path
 
 from asgi_correlation_id import CorrelationIdMiddleware
 from fastapi import FastAPI
-from fastapi.staticfiles import StaticFiles
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from app import errors, health, observability
@@ -20,6 +18,7 @@ from app.imports.routes import router as imports
 from app.job_routes import router as jobs
 from app.limits import BodyLimits
 from app.openapi import require_headers
+from app.pages.assets import Assets
 from app.pages.headers import SecurityHeaders
 from app.pages.leading import router as leading
 from app.pages.people import router as people
@@ -84,7 +83,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         people,
     ):
         app.include_router(router)
-    app.mount("/static", StaticFiles(directory=Path(__file__).parent / "pages" / "static"), name="static")
+    app.mount("/static", Assets(), name="static")
     require_policies(app)
     require_headers(app)
     app.add_middleware(BodyLimits)

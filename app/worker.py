@@ -133,10 +133,15 @@ def ask_for_recalibration(context: Context) -> None:
             jobs.submit(session, context, "recalibration", {"method": "temperature", "since": None}, None)
 
 
-def main(context: Context) -> None:
-    """Run until SIGTERM, SIGINT, or until the process that started this one is gone."""
+def main(context: Context, parent: int | None = None) -> None:
+    """Run until SIGTERM, SIGINT, or until the process that started this one is gone.
+
+    Args:
+        context: parts of the service.
+        parent: process that started this one; it may be gone already, so that asking now would name another.
+    """
     stop = threading.Event()
-    parent = os.getppid()
+    parent = os.getppid() if parent is None else parent
 
     def finish(_signal: int, _frame: FrameType | None) -> None:
         stop.set()

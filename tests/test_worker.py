@@ -151,6 +151,12 @@ def test_serve_on_sqlite_starts_the_worker_and_takes_it_down(tmp_path: Path, sma
     assert not _alive(children[0])
 
 
+def test_a_worker_whose_server_died_while_it_was_starting_ends(tmp_path: Path, small_release: Path) -> None:
+    made = Installation(tmp_path / "home")
+    made.prepare(small_release)
+    assert subprocess.run([COMMAND, "worker", "--parent", "1"], env=made.environment, timeout=60).returncode == 0
+
+
 def _children(pid: int) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():

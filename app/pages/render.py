@@ -11,12 +11,14 @@ from app.auth.principal import Principal
 from app.errors import Problem, Unauthenticated
 from app.evaluations.report import TEMPLATES
 from app.formats import FILTERS
+from app.pages.assets import asset
 
 SEE_OTHER = 303
 
 _templates = Jinja2Templates([Path(__file__).parent / "templates", TEMPLATES])
 _templates.env.trim_blocks = _templates.env.lstrip_blocks = True
 _templates.env.filters.update(FILTERS)
+_templates.env.globals["asset"] = asset
 
 
 def page(request: Request, name: str, principal: Principal | None, status: int = 200, **values: Any) -> Response:

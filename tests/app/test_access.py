@@ -96,6 +96,16 @@ def test_every_answer_carries_the_security_headers(service: Service) -> None:
         assert headers["x-content-type-options"] == "nosniff"
 
 
+def test_style_and_script_are_kept_under_the_digest_of_their_content_only(service: Service) -> None:
+    page = service.client.get("/login").text
+    for name in ("style.css", "app.js", "icon.svg"):
+        address = next(part for part in page.split('"') if part.startswith(f"/static/{name}?v="))
+        assert "immutable" in service.client.get(address).headers["cache-control"]
+        for other in (f"/static/{name}", f"/static/{name}?v=000000000000"):
+            assert service.client.get(other).headers["cache-control"] == "no-cache"
+    assert service.client.get("/login").headers["cache-control"] == "no-store"
+
+
 @pytest.mark.parametrize("secret", ["", "short", "changeme" * 1, "secret12345678901234567890123456789012"])
 def test_a_weak_secret_stops_the_start_up(secret: str) -> None:
     with pytest.raises(ValueError, match="secret_key"):
