@@ -1,6 +1,6 @@
 """Minimising a smooth loss with SciPy's L-BFGS, in float64 with analytic gradients."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy.optimize import minimize
@@ -16,7 +16,10 @@ class FitError(ValueError):
 
 
 def minimise(
-    objective: Callable[[FloatArray], tuple[float, FloatArray]], start: FloatArray, what: str
+    objective: Callable[[FloatArray], tuple[float, FloatArray]],
+    start: FloatArray,
+    what: str,
+    bounds: Sequence[tuple[float | None, float | None]] | None = None,
 ) -> tuple[FloatArray, int]:
     """Minimise from a start.
 
@@ -24,6 +27,7 @@ def minimise(
         objective: parameters (P,) → loss and its gradient (P,).
         start: (P,).
         what: name of what is fitted, for the error.
+        bounds: of each parameter, None for none.
 
     Returns:
         Parameters (P,) and the number of iterations.
@@ -33,7 +37,7 @@ def minimise(
     """
     options = {"maxiter": MAX_ITERATIONS, "maxfun": 2 * MAX_ITERATIONS + 1000}
     with threadpool_limits(1, "blas"):  # two threads make products this small four times slower
-        found = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
+        found = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
     if not (found.success and np.isfinite(found.fun)):
         raise FitError(f"the fit of the {what} did not converge after {found.nit} iterations: {found.message}")
     return np.asarray(found.x, dtype=np.float64), int(found.nit)

@@ -3,7 +3,8 @@
 One network a seed; its calibrators are fitted on validation images with two or five labels each. Rows named MCDO
 and TTA use calibrators fitted on the ensemble's own likelihood; ``per member`` rows feed each member through the
 deterministic network's calibrators, as the paper does. ``moment-matched`` rows are the single Dirichlet with the
-mixture's mean and DPE, ``on the mean`` rows one whose head was fitted on the ensemble's mean outputs.
+mixture's mean and DPE, ``on the mean`` rows one whose head was fitted on the ensemble's mean outputs. Rows ending in
+``+φ`` map the DPEs once more by themselves (``ml.disagreement_map``), which the paper does not do.
 """
 
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from ml.binning import Debias
 from ml.calibration import Calibration, calibrate
 from ml.datasets.base import ImageDataset
 from ml.datasets.blends import BLENDS, load_blend, read_blend_table
+from ml.disagreement_map import fit_disagreement_map
 from ml.distributions import EnsembleCpe, PredictiveDistribution, moment_matched, softmax_probs
 from ml.exact import exact_metrics
 from ml.metrics import evaluate
@@ -153,26 +155,33 @@ class SeedOutputs:
         score = partial(self._row, labels, truth)
         single = self.calibrations("Raw", labels)
         for kind, outputs in self.outputs.items():
-            own = single if kind == "Raw" else self.calibrations(kind, labels)
-            held_out = outputs.rows(self.part("test"))
-            for step, calibration in own.items():
+            for step, calibration in (single if kind == "Raw" else self.calibrations(kind, labels)).items():
+                held_out = outputs.rows(self.part("test"))
                 distribution = calibration.apply(held_out.logits, held_out.features)
                 yield score(kind + step, distribution)
-                if kind == "Raw":
-                    continue
-                if step:
-                    yield score(f"{kind}{step} [per member]", single[step].apply(held_out.logits, held_out.features))
                 if step.endswith("α"):
-                    yield score(f"{kind}{step} [moment-matched]", moment_matched(distribution))
-                elif isinstance(distribution, EnsembleCpe):
-                    loss = authors_posterior_loss(self.test_counts, self.true_probs, distribution)
-                    name = f"{kind}{step} [authors' posterior]"
-                    yield Row(name, labels, self.seed, {"EL_posterior": loss})
+                    yield self._mapped(labels, truth, kind + step, outputs, calibration)
+                if kind != "Raw":
+                    if step:
+                        per_member = single[step].apply(held_out.logits, held_out.features)
+                        yield score(f"{kind}{step} [per member]", per_member)
+                    yield self._other_posterior(labels, truth, kind + step, distribution)
             if kind != "Raw":
-                mean = self._of_kind(kind + _MEAN).rows(self.part("test"))
-                for step, calibration in self.calibrations(kind + _MEAN, labels).items():
-                    if step.endswith("α"):
-                        yield score(f"{kind}{step} [on the mean]", calibration.apply(mean.logits, mean.features))
+                yield from self._on_the_mean(labels, truth, kind)
+
+    def _other_posterior(self, labels: int, truth: Truth, method: str, distribution: PredictiveDistribution) -> Row:
+        """Beside an ensemble's exact posterior: the matching Dirichlet's, or the one of the authors' code."""
+        if isinstance(distribution, EnsembleCpe):
+            loss = authors_posterior_loss(self.test_counts, self.true_probs, distribution)
+            return Row(f"{method} [authors' posterior]", labels, self.seed, {"EL_posterior": loss})
+        return self._row(labels, truth, f"{method} [moment-matched]", moment_matched(distribution))
+
+    def _on_the_mean(self, labels: int, truth: Truth, kind: str) -> Iterator[Row]:
+        mean = self._of_kind(kind + _MEAN).rows(self.part("test"))
+        for step, calibration in self.calibrations(kind + _MEAN, labels).items():
+            if step.endswith("α"):
+                distribution = calibration.apply(mean.logits, mean.features)
+                yield self._row(labels, truth, f"{kind}{step} [on the mean]", distribution)
 
     def _of_kind(self, kind: str) -> Outputs:
         """Outputs of a kind, or one network's that says what the ensemble says on average."""
@@ -192,13 +201,28 @@ class SeedOutputs:
         document = read_json(path)
         return {step: Calibration.from_dict(document[step]) for step in STEPS}
 
-    def _fitted(self, kind: str, labels: int) -> dict[str, Calibration]:
-        valid = self.part("valid")
+    def _valid_labels(self, labels: int) -> tuple[IntArray, list[str]]:
+        """Label histograms of the validation images with so many labels each, and the images' names."""
         table = read_blend_table(BLENDS[self.name], labels)
         by_case = dict(zip(table.case_ids, table.label_counts, strict=True))
-        names = [self.dataset.case_ids[row] for row in self.cases[valid]]
-        counts = np.array([by_case[name] for name in names])
-        outputs = self._of_kind(kind).rows(valid)
+        names = [self.dataset.case_ids[row] for row in self.cases[self.part("valid")]]
+        return np.array([by_case[name] for name in names]), names
+
+    def _mapped(self, labels: int, truth: Truth, method: str, outputs: Outputs, calibration: Calibration) -> Row:
+        """Disagreement after a map of its own, fitted on the validation images too."""
+        counts, names = self._valid_labels(labels)
+        valid, test = (
+            calibration.apply(part.logits, part.features)
+            for part in (outputs.rows(self.part("valid")), outputs.rows(self.part("test")))
+        )
+        found, _ = fit_disagreement_map(valid.disagreement_probs, counts, names, seed=self.seed)
+        values = self._metrics(truth, test.class_probs, found(test.disagreement_probs))
+        kept = {name: value for name, value in values.items() if name.startswith(("L_D", "CE_D"))}
+        return Row(f"{method}+φ", labels, self.seed, kept)
+
+    def _fitted(self, kind: str, labels: int) -> dict[str, Calibration]:
+        counts, names = self._valid_labels(labels)
+        outputs = self._of_kind(kind).rows(self.part("valid"))
         args = (outputs.logits, outputs.features, counts, names)
         return {
             "": Calibration(Scaling(), None),
@@ -207,9 +231,8 @@ class SeedOutputs:
             "+ts+α": calibrate(*args, method="temperature", seed=self.seed).calibration,
         }
 
-    def _row(self, labels: int, truth: Truth, method: str, distribution: PredictiveDistribution) -> Row:
-        probs, dpe, counts = distribution.class_probs, distribution.disagreement_probs, self.test_counts
-        values: dict[str, float] = {}
+    def _metrics(self, truth: Truth, probs: FloatArray, dpe: FloatArray) -> dict[str, float]:
+        counts, values = self.test_counts, dict[str, float]()
         for debias, suffix in _FORMS:
             if truth == "exact":
                 exact = exact_metrics(self.true_probs, probs, dpe, debias=debias)
@@ -219,6 +242,11 @@ class SeedOutputs:
                 found = {name: one["value"] for name, one in document.items()}
             kept = METRICS[:-1] if not suffix else ("CE", "CE_D")
             values |= {name + suffix: found[name] for name in kept}
+        return values
+
+    def _row(self, labels: int, truth: Truth, method: str, distribution: PredictiveDistribution) -> Row:
+        counts = self.test_counts
+        values = self._metrics(truth, distribution.class_probs, distribution.disagreement_probs)
         if truth == "exact":
             values["EL_posterior"] = exact_posterior_epistemic_loss(counts, self.true_probs, distribution).value
         else:
