@@ -24,10 +24,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app import jobs
 from app.context import Context
-from app.errors import NoRelease
-from app.evaluations.service import release_or_champion
 from app.evaluations.snapshots import refresh
 from app.job_kinds import FUNCTIONS, function_of
+from app.releases.queries import aliases, class_codes, existing_release
 from app.tables import Job, now
 
 _POLL_SECONDS = 1.0
@@ -97,13 +96,12 @@ def run(context: Context, stop: threading.Event) -> None:
 
 
 def _tidy(context: Context) -> None:
-    """Keep the champion's snapshot young, so that metrics need to read little."""
+    """Keep the snapshots of champion and challenger young, so that metrics need to read little."""
     with context.database.read() as session:
-        try:
-            release_id, classes = release_or_champion(session, None)
-        except NoRelease:
-            return
-    refresh(context, release_id, classes)
+        releases = [existing_release(session, alias.release_id) for alias in aliases(session)]
+        watched = [(release.id, class_codes(release)) for release in releases]
+    for release_id, classes in watched:
+        refresh(context, release_id, classes)
 
 
 def _begin_waiting(context: Context) -> None:

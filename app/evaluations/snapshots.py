@@ -129,6 +129,9 @@ def write_snapshot(database: Database, home: Path, release_id: uuid.UUID, classe
 
     Returns:
         Number of cases in it.
+
+    Raises:
+        OSError: it cannot be written.
     """
     with database.read() as session:
         # the watermark first: what changes while the columns are read is read again next time
@@ -148,10 +151,12 @@ def write_snapshot(database: Database, home: Path, release_id: uuid.UUID, classe
         np.save(unfinished / f"{name}.npy", column)
     np.save(unfinished / _BY_ID, np.argsort(ids, kind="stable"))
     write_json(unfinished / _ABOUT, about)
-    if (folder / str(sequence)).exists():  # another worker was faster
-        shutil.rmtree(unfinished)
-    else:
+    try:
         unfinished.rename(folder / str(sequence))
+    except OSError:
+        if not (folder / str(sequence)).is_dir():
+            raise
+        shutil.rmtree(unfinished)  # another writer was faster, and wrote the same
     for older in folder.iterdir():
         if older.name.isdigit() and int(older.name) < sequence:
             shutil.rmtree(older, ignore_errors=True)

@@ -2,7 +2,9 @@
 
 import json
 import shutil
+import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,11 @@ import pytest
 from sqlalchemy import insert, select
 
 from app.context import Context
+from app.evaluations import snapshots
 from app.evaluations.snapshots import current_columns, refresh, write_snapshot
 from app.releases.queries import all_releases, class_codes
 from app.tables import Account, Annotator, Case, CasePrediction, Label, PolicyRow, ReadRequest, new_id, now
+from ml.run_folder import write_json
 from tests.app.test_evaluations import collect, same
 from tests.support.service import Service, cell_png
 from tests.support.snapshots import assert_same_columns, assert_snapshots_tell_all, write_snapshots
@@ -137,6 +141,28 @@ def test_a_snapshot_grows_old_and_is_replaced(service: Service, monkeypatch: pyt
     assert len(first) == len(second) == 1
     assert int(second[0]) > int(first[0])
     assert_snapshots_tell_all(context)
+
+
+def test_several_writers_at_once_leave_one_whole_snapshot(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        service.add_case(f"case-{number}", cell_png(number))
+    context = service.context
+    release_id, classes = release_of(context)
+    together = threading.Barrier(6)
+
+    def last_file(path: Path, document: dict[str, Any]) -> None:
+        write_json(path, document)
+        together.wait(20)  # nobody is faster than the others
+
+    monkeypatch.setattr(snapshots, "write_json", last_file)
+    with ThreadPoolExecutor(6) as pool:
+        writers = [
+            pool.submit(write_snapshot, context.database, context.settings.home, release_id, classes) for _ in range(6)
+        ]
+    assert [one.result() for one in writers] == [3] * 6
+    assert len(folders(context)) == 1
+    with context.database.read() as session:
+        assert len(current_columns(session, context.settings.home, release_id, classes)) == 3
 
 
 def test_an_unfinished_or_foreign_snapshot_is_not_used(service: Service) -> None:
