@@ -1,13 +1,17 @@
 """A challenger beside the champion: another network sees the old images, and nobody who reads sees what it says."""
 
 import shutil
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from app import jobs
+from app.policies.queries import _threshold_before, current_policy
 from app.releases.adding import add_release
+from app.tables import Case, Exposure, now
 from ml.calibrate import calibrate_run
 from ml.export import export_run
 from ml.run_folder import RunFolder
@@ -74,14 +78,34 @@ def test_a_challenger_is_compared_and_shown_to_nobody(service: Service, other_ne
     assert all(one["change"]["value"] == 0 for one in comparison(service, champion)["metrics"].values())
 
 
+def test_triage_by_capacity_and_the_record_of_what_was_shown_go_by_the_champion(
+    service: Service, other_network: Path
+) -> None:
+    cases = [service.add_case(f"case-{number}", cell_png(number)) for number in range(6)]
+    tomorrow = now() + timedelta(days=1)
+
+    def threshold() -> tuple[float | None, int]:
+        with service.context.database.read() as session:
+            policy = current_policy(session)
+            policy.capacity_per_day = 2  # in memory only
+            return _threshold_before(session, policy, tomorrow)
+
+    before = threshold()
+    assert before[0] is not None
+    make(service, "challenger", added(service, other_network), 0)
+    assert threshold() == before
+    code = cases[0]["prediction"]["classes"][0]
+    assert service.label("anna", cases[0]["id"], code).status_code == 201
+    assert service.get("anna", f"/v1/cases/{cases[0]['id']}").status_code == 200
+    with service.context.database.read() as session:
+        shown = session.execute(select(Exposure.release_id)).scalars().all()
+    assert [str(one) for one in shown] == [cases[0]["prediction"]["release"]]
+
+
 def test_a_promoted_network_predicts_the_old_cases_that_it_can_see(service: Service, other_network: Path) -> None:
     cases = [service.add_case(f"case-{number}", cell_png(number)) for number in range(3)]
     store = service.context.images
     with service.context.database.read() as session:
-        from sqlalchemy import select
-
-        from app.tables import Case
-
         damaged = session.execute(select(Case.stored_sha256).where(Case.external_id == "case-1")).scalar_one()
     store.path(damaged).write_bytes(b"not what was stored")
     release = added(service, other_network)
