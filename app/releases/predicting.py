@@ -27,7 +27,7 @@ CHUNK = 5_000
 
 
 def predict_again(job: RunningJob) -> dict[str, Any]:
-    """Job: give every case that the release's network has seen a prediction by this release."""
+    """Job: give every case whose image can be read a prediction by this release."""
     context, release_id = job.context, uuid.UUID(job.parameters["release"])
     release = read_release(context.settings.releases_folder / str(release_id))
     unreadable = _show_images(job, release)
