@@ -25,6 +25,27 @@ def augment(images: Tensor, orientation: Orientation, generator: Generator) -> T
     return _recoloured(images, generator) if images.shape[1] == 3 else images
 
 
+def shift(images: Tensor, pixels: int, generator: Generator) -> Tensor:
+    """Move each image of a batch (N, C, H, W) by whole pixels, down or up, right or left, repeating its edge.
+
+    Nothing is interpolated, so grey values stay as they are, also where they carry the label.
+
+    Args:
+        images: network inputs.
+        pixels: at most, each way; 0 leaves images as they are.
+        generator: CPU generator.
+    """
+    if pixels == 0:
+        return images
+    height, width = images.shape[2:]
+    padded = functional.pad(images, (pixels,) * 4, mode="replicate").permute(0, 2, 3, 1)
+    corner = torch.randint(0, 2 * pixels + 1, (2, len(images), 1), generator=generator)
+    down = (corner[0] + torch.arange(height)).to(images.device)
+    right = (corner[1] + torch.arange(width)).to(images.device)
+    number = torch.arange(len(images), device=images.device)
+    return padded[number[:, None, None], down[:, :, None], right[:, None, :]].permute(0, 3, 1, 2)
+
+
 def _turned(images: Tensor, generator: Generator) -> Tensor:
     """One of the eight symmetries of the square for each image."""
     choice = torch.randint(0, 8, (len(images),), generator=generator).to(images.device)

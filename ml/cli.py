@@ -58,9 +58,10 @@ def train(
         str, typer.Option(help="Shares of the epochs after which the rate falls to a tenth.")
     ] = "0.6,0.85",
     patience: Annotated[int, typer.Option(help="Epochs without improvement before stopping.")] = 10,
-    finish_epochs: Annotated[
-        int, typer.Option(min=0, help="Further epochs at a tenth of the rate from the best weights on.")
-    ] = 0,
+    weight_averaging: Annotated[
+        float, typer.Option(min=0, max=1, help="Keep a moving average of weights, such as 0.999; 0 does not.")
+    ] = 0.0,
+    shift: Annotated[int, typer.Option(min=0, help="Whole pixels by which training images are moved at most.")] = 0,
     seed: Annotated[int, typer.Option(help="Of weights, order, augmentation and split.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     precision: Annotated[str, typer.Option(help="auto, float32 or bf16.")] = "auto",
@@ -99,7 +100,8 @@ def train(
         precision=choose_precision(precision, where),
         compiled=compiled,
         backbone_weights=backbone_weights,
-        finish_epochs=finish_epochs,
+        weight_averaging=weight_averaging,
+        shift=shift,
     )
     say(f"loading data set {data}")
     dataset = load_dataset(data, options)

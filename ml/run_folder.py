@@ -65,7 +65,8 @@ class TrainConfig:
         precision: ``float32`` or ``bf16`` (autocast).
         compiled: whether ``torch.compile`` is used.
         backbone_weights: file with pretrained weights, or None.
-        finish_epochs: epochs at a tenth of the rate, from the best weights on; the last weights are then kept.
+        weight_averaging: share of the moving average of weights that each step keeps; 0 for the weights themselves.
+        shift: pixels by which training images are moved at most, each way.
     """
 
     data: str
@@ -81,11 +82,16 @@ class TrainConfig:
     precision: str
     compiled: bool
     backbone_weights: str | None
-    finish_epochs: int = 0
+    weight_averaging: float = 0.0
+    shift: int = 0
 
     def __post_init__(self) -> None:
         if min(self.epochs, self.batch_size, self.patience) < 1 or not self.learning_rate > 0:
             raise ValueError("epochs, batch size, patience and learning rate must be positive")
+        if self.shift < 0:
+            raise ValueError(f"shift must not be negative, got {self.shift}")
+        if not 0 <= self.weight_averaging < 1:
+            raise ValueError(f"weight averaging must be at least 0 and below 1, got {self.weight_averaging}")
 
     def rate(self, epoch: int) -> float:
         """Learning rate of an epoch, counted from zero."""

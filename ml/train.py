@@ -9,15 +9,16 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from io import BytesIO
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from ml.augmentation import augment
+from ml.augmentation import augment, shift
 from ml.datasets.base import ImageDataset
 from ml.losses import count_weighted_nll
 from ml.networks import Network, build_network, read_backbone_weights
@@ -41,6 +42,7 @@ class StepReport:
 
 
 Observer = Callable[[StepReport], None]
+Tensors = tuple[Tensor, ...] | list[Tensor]
 
 
 def choose_device(name: str) -> torch.device:
@@ -83,12 +85,30 @@ class _State:
     epoch: int = 0
     best_loss: float = float("inf")
     best_epoch: int = -1
-    finish_from: int = -1
     history: list[dict[str, Any]] = field(default_factory=list)
 
 
+def _average_weights(network: Network, decay: float) -> AveragedModel:
+    """Moving average of a network's weights, and of the statistics that its normalisation keeps.
+
+    It reaches back over all steps so far until these are about 9 / (1 − decay), so that short runs are
+    averaged over a tenth of themselves and not mostly over the random start.
+    """
+
+    def update(averages: Tensors, current: Tensors, steps: Tensor | int) -> None:
+        get_ema_multi_avg_fn(min(decay, (1 + int(steps)) / (10 + int(steps))))(averages, current, steps)
+
+    return AveragedModel(network, multi_avg_fn=update, use_buffers=True)
+
+
 class _Trainer:
-    """One run in memory: network, optimiser and data on the device."""
+    """One run in memory: network, optimiser and data on the device.
+
+    Attributes:
+        network: what learns.
+        average: moving average of its weights, or None where the config asks for none.
+        judged: what is validated and kept: the average, or else the network itself.
+    """
 
     def __init__(self, dataset: ImageDataset, config: TrainConfig, device: torch.device) -> None:
         self.dataset, self.config, self.device = dataset, config, device
@@ -101,6 +121,9 @@ class _Trainer:
         if config.compiled:
             self.forward = torch.compile(self.network)
         self.optimiser = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate)
+        decay = config.weight_averaging
+        self.average = _average_weights(self.network, decay) if decay else None
+        self.judged = self.network if self.average is None else cast(Network, self.average.module)
         self.best: dict[str, Tensor] = {}
         self.state = _State()
         scale, offset = dataset.preprocessing.scale_and_offset()
@@ -118,22 +141,10 @@ class _Trainer:
     def autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bf16")
 
-    def rate(self) -> float:
-        """Learning rate of the current epoch."""
-        if self.state.finish_from >= 0:
-            return self.config.learning_rate * 0.1
-        return self.config.rate(self.state.epoch)
-
-    def start_finish(self) -> None:
-        """Go back to the best weights, with a fresh optimiser, for the last epochs at a tenth of the rate."""
-        self.network.load_state_dict(self.best)
-        self.optimiser = torch.optim.Adam(self.network.parameters(), lr=self.config.learning_rate)
-        self.state.finish_from = self.state.epoch
-
     def keep(self, loss: float) -> None:
         """Remember the current weights as the best."""
         self.state.best_loss, self.state.best_epoch = loss, self.state.epoch
-        self.best = {k: v.detach().clone() for k, v in self.network.state_dict().items()}
+        self.best = {k: v.detach().clone() for k, v in self.judged.state_dict().items()}
 
     def train_epoch(self, rows: npt.NDArray[np.intp], observer: Observer) -> float:
         """Train on each row once, in an order and with augmentation that depend on seed and epoch only."""
@@ -142,19 +153,22 @@ class _Trainer:
         generator = torch.Generator().manual_seed(config.seed * 100_003 + epoch)
         torch.manual_seed(config.seed * 100_003 + epoch)
         for group in self.optimiser.param_groups:
-            group["lr"] = self.rate()
+            group["lr"] = config.rate(epoch)
         self.network.train()
         # a last batch of one image would leave batch normalisation without a variance
         batches = [b for b in np.split(order, range(config.batch_size, len(order), config.batch_size)) if len(b) > 1]
         total, seen, started = torch.zeros((), device=self.device), 0, time.perf_counter()
         for step, batch in enumerate(batches):
-            images = augment(self.inputs(batch), self.dataset.orientation, generator)
+            images = shift(self.inputs(batch), config.shift, generator)
+            images = augment(images, self.dataset.orientation, generator)
             with self.autocast():
                 logits, _ = self.forward(images)
                 loss = count_weighted_nll(logits.float(), self.counts(batch))
             self.optimiser.zero_grad(set_to_none=True)
             loss.backward()
             self.optimiser.step()
+            if self.average is not None:
+                self.average.update_parameters(self.network)
             total += loss.detach() * len(batch)
             seen += len(batch)
             speed = seen / (time.perf_counter() - started)
@@ -163,11 +177,11 @@ class _Trainer:
 
     def outputs(self, rows: npt.NDArray[np.intp]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Logits, features and pooled vectors of cases in batches, in float32 without dropout."""
-        self.network.eval()
+        self.judged.eval()
         for batch in np.split(rows, range(EVALUATION_BATCH, len(rows), EVALUATION_BATCH)):
             with torch.inference_mode():
-                pooled = self.network.pooled(self.inputs(batch))
-                logits, features = self.network.apply_head(pooled)
+                pooled = self.judged.pooled(self.inputs(batch))
+                logits, features = self.judged.apply_head(pooled)
             yield logits, features, pooled
 
     def validate(self, rows: npt.NDArray[np.intp]) -> dict[str, float]:
@@ -188,6 +202,7 @@ class _Trainer:
         document = {
             "network": self.network.state_dict(),
             "optimiser": self.optimiser.state_dict(),
+            "average": None if self.average is None else self.average.state_dict(),
             "best": self.best,
             "state": vars(self.state),
         }
@@ -199,6 +214,8 @@ class _Trainer:
         document = torch.load(path.checkpoint, map_location=self.device, weights_only=True)
         self.network.load_state_dict(document["network"])
         self.optimiser.load_state_dict(document["optimiser"])
+        if self.average is not None:
+            self.average.load_state_dict(document["average"])
         self.best = document["best"]
         self.state = _State(**document["state"])
 
@@ -231,20 +248,19 @@ def train(
             raise ValueError(f"data set {dataset.name!r} has fewer than two cases in partition {name!r}")
     folder.claim({"train": config.to_dict(), "dataset": describe(dataset), "versions": versions()})
     if folder.finished:
-        history = folder.read_metrics()
-        return history[-1] if config.finish_epochs else min(history, key=lambda row: float(row["valid_loss"]))
+        return min(folder.read_metrics(), key=lambda row: float(row["valid_loss"]))
     trainer = _Trainer(dataset, config, device)
     if folder.checkpoint.is_file():
         trainer.load(folder)
     _run_epochs(trainer, folder, observer)
-    trainer.network.load_state_dict(trainer.best)
+    trainer.judged.load_state_dict(trainer.best)
     weights = {name: tensor.contiguous().cpu() for name, tensor in trainer.best.items()}
     write_bytes_atomically(folder.network, save(weights))
     write_chart(learning_curves(trainer.state.history), folder.curves)
     held_out = dataset.rows("valid", "calibration", "test")
     chosen = np.random.default_rng(config.seed).permutation(held_out)[:EXPORT_EXAMPLES]
     folder.write_examples(dataset.pixels[chosen])
-    layers = [(rate, layer.weight, layer.bias) for rate, layer in trainer.network.head_layers()]
+    layers = [(rate, layer.weight, layer.bias) for rate, layer in trainer.judged.head_layers()]
     folder.write_head_layers([(rate, w.detach().cpu().numpy(), b.detach().cpu().numpy()) for rate, w, b in layers])
     folder.write_outputs(_cached_outputs(trainer))
     folder.checkpoint.unlink(missing_ok=True)
@@ -253,16 +269,10 @@ def train(
 
 def _run_epochs(trainer: _Trainer, folder: RunFolder, observer: Observer) -> None:
     state, config = trainer.state, trainer.config
-    while state.finish_from < 0 and state.epoch < config.epochs and state.epoch - state.best_epoch <= config.patience:
+    while state.epoch < config.epochs and state.epoch - state.best_epoch <= config.patience:
         loss = _run_epoch(trainer, observer)
         if loss < state.best_loss:
             trainer.keep(loss)
-        state.epoch += 1
-        trainer.save(folder)
-    if config.finish_epochs and state.finish_from < 0:
-        trainer.start_finish()
-    while state.finish_from >= 0 and state.epoch < state.finish_from + config.finish_epochs:
-        trainer.keep(_run_epoch(trainer, observer))
         state.epoch += 1
         trainer.save(folder)
 
@@ -277,7 +287,7 @@ def _run_epoch(trainer: _Trainer, observer: Observer) -> float:
     started = time.perf_counter()
     loss = trainer.train_epoch(training, observer)
     seconds = time.perf_counter() - started
-    row = {"epoch": state.epoch, "train_loss": loss, "learning_rate": trainer.rate()}
+    row = {"epoch": state.epoch, "train_loss": loss, "learning_rate": trainer.config.rate(state.epoch)}
     row |= trainer.validate(trainer.dataset.rows("valid"))
     row |= {"images_per_second": round(len(training) / seconds, 1)}
     if not np.isfinite(row["valid_loss"]):

@@ -60,7 +60,7 @@ class Row:
 def config(name: str, seed: int, quick: bool, precision: str) -> TrainConfig:
     """Training of the paper's network for ``mix-mnist`` or ``mix-cifar10``."""
     mnist = name == "mix-mnist"
-    epochs = 2 if quick else (100 if mnist else 250)
+    epochs = 2 if quick else (50 if mnist else 250)
     return TrainConfig(
         data=name.replace("-", "_"),
         data_options={"valid_labels": 2} | ({"cases": QUICK_CASES} if quick else {}),
@@ -75,7 +75,8 @@ def config(name: str, seed: int, quick: bool, precision: str) -> TrainConfig:
         precision=precision,
         compiled=False,
         backbone_weights=None,
-        finish_epochs=10 if mnist and not quick else 0,
+        weight_averaging=0.999 if mnist else 0.0,
+        shift=2 if mnist else 0,
     )
 
 
@@ -85,11 +86,10 @@ def seed_outputs(setting: Setting, seed: int) -> "SeedOutputs":
     dataset = load_blend(BLENDS[setting.name], cases=QUICK_CASES if setting.quick else None)
     chosen = config(setting.name, seed, setting.quick, choose_precision("auto", device))
     folder = RunFolder(setting.out / f"seed-{seed}")
-    epochs = chosen.epochs + chosen.finish_epochs
 
     def training(report: Any) -> None:
         done = report.epoch * report.steps + report.step
-        setting.observer(f"seed {seed}: training, at most {epochs} epochs", done, epochs * report.steps)
+        setting.observer(f"seed {seed}: training, at most {chosen.epochs} epochs", done, chosen.epochs * report.steps)
 
     train(dataset, chosen, folder, device=device, observer=training)
     network = load_trained(folder)

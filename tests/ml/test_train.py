@@ -13,7 +13,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from ml.artifact import ReleaseError, read_release
-from ml.augmentation import augment
+from ml.augmentation import augment, shift
 from ml.calibrate import calibrate_run
 from ml.calibration import Calibration
 from ml.datasets.base import ImageDataset
@@ -25,7 +25,7 @@ from ml.networks import NETWORK_NAMES, build_network
 from ml.predictor import Predictor
 from ml.run_folder import RunFolder, write_json
 from ml.scaling import Scaling
-from ml.train import StepReport, _Trainer, train
+from ml.train import StepReport, _average_weights, _Trainer, train
 from tests.support.configs import quick_config
 
 CPU = torch.device("cpu")
@@ -48,12 +48,12 @@ class KilledError(Exception):
     """Stands for a kill in the middle of an epoch."""
 
 
-@pytest.mark.parametrize("kill_at", [(0, 2), (1, 1), (2, 3)])
+@pytest.mark.parametrize(("kill_at", "averaging"), [((0, 2), 0.0), ((1, 1), 0.9), ((2, 3), 0.0), ((2, 1), 0.9)])
 @pytest.mark.usefixtures("one_thread")
 def test_a_killed_run_goes_on_to_the_same_weights(
-    cells: ImageDataset, tmp_path: Path, kill_at: tuple[int, int]
+    cells: ImageDataset, tmp_path: Path, kill_at: tuple[int, int], averaging: float
 ) -> None:
-    config = quick_config(epochs=3, decay_epochs=(2,))
+    config = quick_config(epochs=3, decay_epochs=(2,), weight_averaging=averaging, shift=1)
     whole, broken = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "broken")
     train(cells, config, whole, device=CPU)
 
@@ -73,29 +73,36 @@ def test_a_killed_run_goes_on_to_the_same_weights(
     assert strip == [{k: v for k, v in row.items() if k != "images_per_second"} for row in broken.read_metrics()]
 
 
-@pytest.mark.parametrize("kill_at", [(1, 1), (2, 2), (3, 1)])
+def test_averaged_weights_follow_their_recurrence() -> None:
+    network = build_network("compact", 3, 4)
+    average = _average_weights(network, 0.6)
+    expected: dict[str, torch.Tensor] = {}
+    for step in range(12):
+        with torch.no_grad():
+            for tensor in network.state_dict().values():
+                tensor.copy_(torch.rand(tensor.shape) if tensor.is_floating_point() else torch.tensor(step))
+        average.update_parameters(network)
+        kept = min(0.6, (1 + step) / (10 + step)) if step else 0.0
+        for name, tensor in network.state_dict().items():
+            expected[name] = kept * expected.get(name, torch.zeros(())) + (1 - kept) * tensor
+    for name, tensor in average.module.state_dict().items():
+        if tensor.is_floating_point():  # the count of batches seen is a whole number, which nothing reads
+            torch.testing.assert_close(tensor, expected[name], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.usefixtures("one_thread")
-def test_the_last_epochs_at_a_tenth_of_the_rate_go_on_after_a_kill_too(
-    cells: ImageDataset, tmp_path: Path, kill_at: tuple[int, int]
-) -> None:
-    config = quick_config(epochs=2, finish_epochs=2)
-    whole, broken = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "broken")
-    last = train(cells, config, whole, device=CPU)
-    rates = [row["learning_rate"] for row in whole.read_metrics()]
-    assert rates[-2:] == pytest.approx([config.learning_rate / 10] * 2)
-    assert last["epoch"] == 3  # the last weights are kept, not the best
-    assert train(cells, config, whole, device=CPU) == last
-
-    def kill(report: StepReport) -> None:
-        if (report.epoch, report.step) == kill_at:
-            raise KilledError
-
-    with pytest.raises(KilledError):
-        train(cells, config, broken, device=CPU, observer=kill)
-    train(cells, config, broken, device=CPU)
-    first, second = load_file(whole.network), load_file(broken.network)
-    for name, tensor in first.items():
-        assert torch.equal(tensor, second[name]), name
+def test_what_is_judged_and_kept_is_the_average(cells: ImageDataset, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    config = quick_config(weight_averaging=0.9)
+    best = train(cells, config, folder, device=CPU)
+    outputs = folder.read_outputs().take(folder.read_outputs().partition == "valid")
+    loss = count_weighted_nll(torch.from_numpy(outputs.logits), torch.from_numpy(outputs.label_counts))
+    assert float(loss) == pytest.approx(best["valid_loss"], rel=1e-5)
+    plain = RunFolder(tmp_path / "plain")
+    train(cells, quick_config(), plain, device=CPU)
+    # the steps are the same, what is kept of them is not
+    assert [row["train_loss"] for row in folder.read_metrics()] == [row["train_loss"] for row in plain.read_metrics()]
+    assert not torch.equal(load_file(folder.network)["head.weight"], load_file(plain.network)["head.weight"])
 
 
 def test_a_run_folder_is_whole_and_belongs_to_one_config(
@@ -152,6 +159,19 @@ def test_unknown_networks_and_wrong_weights_are_refused() -> None:
         build_network("vgg16", 1, 5)
     with pytest.raises(ValueError, match="vgg16"):
         build_network("vgg16", 3, 5, {"features.0.weight": torch.zeros(1)})
+
+
+def test_shifted_images_are_crops_of_the_image_with_its_edge_repeated() -> None:
+    images = torch.rand((200, 3, 6, 5), generator=torch.Generator().manual_seed(0))
+    moved = shift(images, 1, torch.Generator().manual_seed(1))
+    padded = torch.nn.functional.pad(images, (1, 1, 1, 1), mode="replicate")
+    crops = torch.stack([padded[:, :, y : y + 6, x : x + 5] for y in range(3) for x in range(3)])
+    same = (crops == moved).flatten(2).all(dim=2)
+    assert (same.sum(dim=0) == 1).all()
+    # all nine moves occur, about equally often: 200 / 9 each, with a standard deviation of 4.4
+    assert ((same.sum(dim=1) > 5) & (same.sum(dim=1) < 40)).all()
+    assert torch.equal(moved, shift(images, 1, torch.Generator().manual_seed(1)))
+    assert shift(images, 0, torch.Generator()) is images
 
 
 @pytest.mark.parametrize("orientation", ["any", "upright", "fixed"])
