@@ -130,7 +130,10 @@ def test_the_verdict_names_what_is_worse() -> None:
     cells["Raw", 2, "L_D"] = [0.09]
     text, _ = _verdict("mix-mnist", cells)
     assert f"no worse in {len(compared) - 1}" in text
-    assert "Raw(2) L_D 0.0900 for 0.0755" in text
+    assert "Raw(2) L_D 0.0900 for 0.0755." in text
+    cells["MCDO+ts+α", 5, "CE_D"], cells["MCDO+ts+α [per member]", 5, "CE_D"] = [0.03], [0.017, 0.019]
+    text, _ = _verdict("mix-mnist", cells)
+    assert "MCDO+ts+α(5) CE_D 0.0300 for 0.0188 (0.0180 in the paper's way, per member)." in text
 
 
 @pytest.mark.heavy
