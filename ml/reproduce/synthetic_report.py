@@ -225,7 +225,7 @@ def _temperature(outputs: SeedOutputs) -> Any:
     for temperature in np.geomspace(0.4, 3.0, 27):
         scaling = Scaling("temperature", float(np.log(temperature)))
         probs = softmax_probs(scaling(test.logits))
-        for name, head in (("point", None), ("with concentration head", steps["+ts+α"].concentration)):
+        for name, head in (("point", None), ("with head", steps["+ts+α"].concentration)):
             distribution = Calibration(scaling, head).apply(test.logits, test.features)
             found = exact_metrics(outputs.true_probs, probs, distribution.disagreement_probs)
             measures = {"Disagreement: CE_φ": ("CE_D", name)}
