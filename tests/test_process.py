@@ -27,6 +27,14 @@ def installation(request: pytest.FixtureRequest, tmp_path: Path, small_release: 
         made.stop(signal.SIGKILL)
 
 
+@pytest.fixture(scope="module")
+def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    """Tables and nothing in them: for commands that fail and so leave it as it is."""
+    made = Installation(tmp_path_factory.mktemp("upgraded") / "home")
+    made.run("db", "upgrade")
+    return made
+
+
 def curl(installation: Installation, key: str, path: str, *arguments: str) -> dict[str, object]:
     command = ["curl", "-sS", "-H", f"Authorization: Bearer {key}", *arguments, installation.address + path]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -88,10 +96,8 @@ def test_releases_are_promoted_and_rolled_back_by_alias(small_release: Path, tra
         (("export", "nowhere", "--out", "x"), "not a training run"),
     ],
 )
-def test_failures_are_one_line_and_status_1(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:
-    made = Installation(tmp_path / "home")
-    made.run("db", "upgrade")
-    done = made.run(*arguments, check=False)
+def test_failures_are_one_line_and_status_1(arguments: tuple[str, ...], words: str, upgraded: Installation) -> None:
+    done = upgraded.run(*arguments, check=False)
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert words in last
