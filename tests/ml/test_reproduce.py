@@ -77,6 +77,7 @@ def test_tables_quick_hold_every_row_of_the_paper_and_go_on(name: str, tmp_path:
         assert set(table) <= methods
     assert len(document["compared_with_paper"]) == len(_paper_cells(name))
     assert "authors' posterior" in page
+    assert "show only that everything runs" in page
     weights = tmp_path / "seed-0" / "network.safetensors"
     before = weights.stat().st_mtime_ns
     seen: list[str] = []
