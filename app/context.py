@@ -5,10 +5,10 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from app.database import Database
-from app.inference import LocalInference
+from app.platform.database import Database
+from app.platform.image_store import ImageStore
+from app.predictions.inference import LocalInference
 from app.settings import Settings
-from app.storage import ImageStore
 
 
 @dataclass(frozen=True)

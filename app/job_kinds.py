@@ -5,9 +5,9 @@ import uuid
 from app.context import Context
 from app.evaluations.freezing import freeze_evaluation
 from app.imports.work import import_cases
-from app.jobs import JobFunction, job_by_id
-from app.releases.predicting import predict_again
-from app.releases.recalibration import recalibrate
+from app.jobs.engine import JobFunction, job_by_id
+from app.recalibration.predict_old_cases import predict_again
+from app.recalibration.service import recalibrate
 
 FUNCTIONS: dict[str, JobFunction] = {
     "evaluation": freeze_evaluation,

@@ -8,27 +8,28 @@ from asgi_correlation_id import CorrelationIdMiddleware
 from fastapi import FastAPI
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from app import errors, health, observability
-from app.audit_routes import router as audit_events
 from app.auth.policy import require_policies
 from app.cases.routes import router as cases
 from app.context import Context, build_context
 from app.evaluations.routes import router as evaluations
 from app.imports.routes import router as imports
-from app.job_routes import router as jobs
-from app.limits import BodyLimits
-from app.openapi import require_headers
+from app.jobs.routes import router as jobs
+from app.operations import health
+from app.operations.audit_routes import router as audit_events
 from app.pages.assets import Assets
 from app.pages.headers import SecurityHeaders
-from app.pages.leading import router as leading
-from app.pages.people import router as people
-from app.pages.reading import router as reading
+from app.pages.lead_routes import router as leading
+from app.pages.people_routes import router as people
+from app.pages.reader_routes import router as reading
 from app.pages.render import problem_page
-from app.pages.routes import router as pages
-from app.policies.routes import router as policies
+from app.pages.sign_in import router as pages
+from app.platform import errors, observability
+from app.platform.body_limits import BodyLimits
+from app.platform.openapi import require_headers
 from app.reads.routes import router as reads
 from app.releases.routes import router as releases
 from app.settings import Settings
+from app.triage.policies.routes import router as policies
 
 _DESCRIPTION = "Calibrated class and disagreement probabilities for cell images. For research, not a medical device."
 

@@ -22,10 +22,10 @@ from dbos import error as dbos_errors
 from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from app import jobs
 from app.context import Context
 from app.evaluations.snapshots import refresh
 from app.job_kinds import FUNCTIONS, function_of
+from app.jobs import engine
 from app.releases.queries import aliases, class_codes, existing_release
 from app.tables import Job, now
 
@@ -44,10 +44,10 @@ def _attempt(job_id: str) -> str:
     """
     if _context is None:
         raise RuntimeError("the worker was not started")
-    running = jobs.begin(_context, uuid.UUID(job_id))
+    running = engine.begin(_context, uuid.UUID(job_id))
     if running is None:
         return "taken"
-    jobs.perform(running, function_of(_context, running.job_id))
+    engine.perform(running, function_of(_context, running.job_id))
     return "done"
 
 
@@ -76,7 +76,7 @@ def run(context: Context, stop: threading.Event) -> None:
     global _context
     _context = context
     if context.database.engine.dialect.name == "sqlite":
-        jobs.forget_dead_process(context)  # there is one worker only, and it is this one
+        engine.forget_dead_process(context)  # there is one worker only, and it is this one
     DBOS(config=_config(context))
     DBOS.launch()
     _log.info("worker started", kinds=sorted(FUNCTIONS))
@@ -106,10 +106,10 @@ def _tidy(context: Context) -> None:
 
 def _begin_waiting(context: Context) -> None:
     with context.database.read() as session:
-        waiting = jobs.waiting_jobs(session)
+        waiting = engine.waiting_jobs(session)
     for job_id in waiting:
         with context.database.read() as session:
-            attempts = jobs.job_by_id(session, job_id).attempts
+            attempts = engine.job_by_id(session, job_id).attempts
         try:
             # a name of its own for each try: a try that found the job taken must not stand for the next one
             with SetWorkflowID(f"{job_id}-{attempts + 1}-{uuid.uuid4().hex[:8]}"):
@@ -128,7 +128,7 @@ def ask_for_recalibration(context: Context) -> None:
         last = session.execute(newest).scalar_one()
     if last is None or now() - last >= timedelta(days=days):
         with context.database.write() as session:
-            jobs.submit(session, context, "recalibration", {"method": "temperature", "since": None}, None)
+            engine.submit(session, context, "recalibration", {"method": "temperature", "since": None}, None)
 
 
 def main(context: Context, parent: int | None = None) -> None:

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from ml.concentration import LOG_CONCENTRATION_PENALTY, concentration_loss, fit_concentration
-from ml.distributions import softmax_probs
-from ml.scaling import fit_temperature, temperature_loss
+from ml.calibration.concentration import LOG_CONCENTRATION_PENALTY, concentration_loss, fit_concentration
+from ml.calibration.scaling import fit_temperature, temperature_loss
+from ml.distributions.families import softmax_probs
 
 N, D, K, LABELS = 14_000, 128, 22, 5
 EPOCHS, BATCH, RATE, PATIENCE = 50, 128, 1e-3, 10

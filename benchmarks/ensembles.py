@@ -20,17 +20,17 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ml.artifact import Release
-from ml.calibration import Calibration
-from ml.concentration import ConcentrationHead
-from ml.decisions import class_intervals
-from ml.distributions import PredictiveDistribution
-from ml.dropout_head import DropoutHead
-from ml.export import _Tapped, to_onnx
-from ml.networks import build_network
-from ml.predictor import Predictor
-from ml.preprocess import Preprocessing
-from ml.scaling import Scaling
+from ml.calibration.calibrators import Calibration
+from ml.calibration.concentration import ConcentrationHead
+from ml.calibration.scaling import Scaling
+from ml.distributions.decisions import class_intervals
+from ml.distributions.families import PredictiveDistribution
+from ml.images.preprocess import Preprocessing
+from ml.release.artifact import Release
+from ml.release.dropout_head import DropoutHead
+from ml.release.predictor import Predictor
+from ml.training.export import _Tapped, to_onnx
+from ml.training.networks import build_network
 
 ROUNDS, SAMPLES, CLASSES = 40, 20, 8
 

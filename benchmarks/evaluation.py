@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ml.accumulator import Accumulator
 from ml.metrics import evaluate
+from ml.metrics.accumulator import Accumulator
 
 K, ROUNDS = 22, 7
 

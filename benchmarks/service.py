@@ -20,16 +20,16 @@ from typing import Any
 import numpy as np
 from sqlalchemy import select, text
 
-from app import jobs
 from app.auth import service as auth
-from app.auth.principal import Principal
 from app.cases import queries
 from app.cases.preparing import prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context, build_context
 from app.evaluations.cohort import Question
 from app.evaluations.service import metrics
-from app.migrate import upgrade
+from app.jobs import engine
+from app.platform.migrate import upgrade
+from app.platform.principal import Principal
 from app.releases.adding import add_release
 from app.settings import Settings
 from app.tables import Case
@@ -111,9 +111,9 @@ class Bench:
         with self.context.database.write() as session:
             session.execute(text("SET LOCAL statement_timeout = 0"))
             session.execute(text(_OUTPUTS), values)
-            jobs.submit(session, self.context, "prediction", {"release": str(self.release.id)}, None)
+            engine.submit(session, self.context, "prediction", {"release": str(self.release.id)}, None)
         started = time.perf_counter()
-        jobs.work_off(self.context)
+        engine.work_off(self.context)
         return time.perf_counter() - started
 
     def metrics(self) -> float:

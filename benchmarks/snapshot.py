@@ -30,13 +30,13 @@ from app.context import Context
 from app.evaluations.reading import read_columns
 from app.evaluations.snapshots import write_snapshot
 from app.main import create_app
-from app.migrate import upgrade
+from app.platform.migrate import upgrade
 from app.releases.adding import add_release
 from app.releases.queries import class_codes
 from app.settings import Settings
 from app.tables import PolicyRow
 from ml.arrays import FloatArray, IntArray
-from ml.distributions import DirichletCpe
+from ml.distributions.families import DirichletCpe
 from tests.support.postgres import PostgresServer, find_binaries
 
 CELLS_A_PATIENT, READ_TWICE, AUDITED = 4, 0.2, 0.1

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ml.losses import count_weighted_nll
-from ml.networks import build_network
+from ml.training.losses import count_weighted_nll
+from ml.training.networks import build_network
 
 BATCH, SIDE, CLASSES, ROUNDS, STEPS = 128, 48, 8, 7, 4
 

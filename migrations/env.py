@@ -3,7 +3,7 @@
 from alembic import context
 from sqlalchemy import Connection
 
-from app.database import make_engine
+from app.platform.database import make_engine
 from app.settings import Settings
 from app.tables import Table
 

@@ -52,10 +52,10 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished and calibrated run of the compact network on 300 simulated cells."""
     import torch
 
-    from ml.calibrate import calibrate_run
     from ml.datasets.cells import load_cells
-    from ml.run_folder import RunFolder
-    from ml.train import train
+    from ml.training.calibrate import calibrate_run
+    from ml.training.run_folder import RunFolder
+    from ml.training.train import train
     from tests.support.configs import quick_config
 
     path = tmp_path_factory.mktemp("run") / "cells"
@@ -68,8 +68,8 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def small_release(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A release with a concentration head, of eight simulated cell types."""
-    from ml.export import export_run
-    from ml.run_folder import RunFolder
+    from ml.training.export import export_run
+    from ml.training.run_folder import RunFolder
 
     path = tmp_path_factory.mktemp("release") / "cells"
     return export_run(RunFolder(trained_run), path, fused=True, name="small cells").path

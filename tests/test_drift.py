@@ -9,22 +9,23 @@ import pytest
 from PIL import Image
 from sqlalchemy import select
 
-from app import demo, jobs
 from app.auth import service as auth
-from app.auth.principal import Principal
 from app.cases.preparing import prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context, build_context
 from app.evaluations.cohort import Question
 from app.evaluations.service import metrics
-from app.migrate import upgrade
+from app.jobs import engine
+from app.operations import demo
+from app.platform.migrate import upgrade
+from app.platform.principal import Principal
 from app.reads.schemas import LabelIn
 from app.reads.service import submit_label
 from app.releases.adding import add_release
 from app.settings import Settings
 from app.tables import Account, now
 from ml.datasets.cells import simulate_cell
-from ml.preprocess import encode_png
+from ml.images.preprocess import encode_png
 
 BEFORE, AFTER = 600, 1400
 
@@ -73,10 +74,10 @@ def test_recalibration_restores_the_calibration_of_disagreement(tmp_path: Path) 
     assert not any("stain" in text for text in then.warnings)
     assert any("stain" in text for text in drifted.warnings)
     with context.database.write() as session:
-        job_id = jobs.submit(session, context, "recalibration", {"since": change.isoformat()}, None).id
-    jobs.work_off(context)
+        job_id = engine.submit(session, context, "recalibration", {"since": change.isoformat()}, None).id
+    engine.work_off(context)
     with context.database.read() as session:
-        job = jobs.job_by_id(session, job_id)
+        job = engine.job_by_id(session, job_id)
         assert job.state == "succeeded", job.error
         report = job.result
     assert report is not None

@@ -11,9 +11,9 @@ import httpx2
 import pytest
 from sqlalchemy import func, insert, select
 
-from app.database import Database
-from app.planning import coin
+from app.platform.database import Database
 from app.tables import Account, Case, Read, ReadRequest, new_id, now
+from app.triage.planning import coin
 from tests.support.postgres import PostgresServer
 from tests.support.process import Installation
 

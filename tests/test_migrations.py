@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy import inspect
 from sqlalchemy.exc import DBAPIError
 
-from app.database import Database
-from app.migrate import check, downgrade, require_head, upgrade
+from app.platform.database import Database
+from app.platform.migrate import check, downgrade, require_head, upgrade
 from tests.support.postgres import PostgresServer
 
 
@@ -39,7 +39,7 @@ def test_a_populated_database_goes_up_down_and_up_and_loses_nothing(empty: Datab
     """Outputs of the network move to a table of their own and come back; a case without a plan gets one."""
     from sqlalchemy import text
 
-    from app.planning import plan_missing
+    from app.triage.planning import plan_missing
 
     upgrade(empty.engine, "0002")
     with empty.write() as session:

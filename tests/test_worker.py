@@ -122,8 +122,8 @@ def test_an_import_survives_two_deaths_of_its_worker_and_does_each_row_once(
 
 def _forget(made: Installation) -> None:
     """On PostgreSQL another worker may live: a dead one is noticed after a minute, which the test does not wait."""
-    from app.database import Database
-    from app.jobs import SILENCE
+    from app.jobs.engine import SILENCE
+    from app.platform.database import Database
     from app.tables import Job, now
 
     url = made.environment.get("SECONDREAD_DATABASE_URL")

@@ -13,16 +13,16 @@ from fastapi.testclient import TestClient
 from pydantic import SecretStr
 from sqlalchemy import delete, func, select, update
 
-from app import jobs
 from app.auth import service as auth
-from app.database import Database
 from app.evaluations.freezing import evaluate_frozen, folder_of
+from app.jobs import engine
 from app.main import create_app
-from app.migrate import upgrade
+from app.operations.verify import verify_all
+from app.platform.database import Database
+from app.platform.migrate import upgrade
 from app.releases.adding import add_release
 from app.settings import Settings
 from app.tables import Case, DailyThreshold, Label, ReadRequest, now
-from app.verify import verify_all
 from ml.datasets.cells import SimulatedCell, simulate_cell
 from tests.app.test_evaluations import same
 from tests.support.images import encode
@@ -213,7 +213,7 @@ def _second_reads_follow_the_coin(service: Service, n: int) -> None:
 
 def _recalibrate(service: Service) -> dict[str, Any]:
     asked = service.post("lead", "/v1/recalibrations", json={}).json()
-    jobs.work_off(service.context)
+    engine.work_off(service.context)
     done = service.get("lead", f"/v1/jobs/{asked['id']}").json()
     assert done["state"] == "succeeded", done["error"]
     report: dict[str, Any] = done["result"]
@@ -230,18 +230,18 @@ def _promote_and_roll_back(service: Service, report: dict[str, Any], n: int) -> 
         assert moved.status_code == 409
         return
     assert moved.status_code == 200, moved.text
-    jobs.work_off(service.context)
+    engine.work_off(service.context)
     newest = service.get("lead", "/v1/jobs").json()["items"][0]
     assert newest["result"]["n_predicted"] == n
     back = {"release": champion["release"], "reason": "for comparison"}
     assert service.call("lead", "PUT", path, json=back, headers={"If-Match": '"2"'}).status_code == 200
-    jobs.work_off(service.context)
+    engine.work_off(service.context)
 
 
 def _every_number_is_the_librarys(service: Service, n: int) -> None:
     for partition in ("all", "evaluation"):
         asked = service.post("lead", "/v1/evaluations", json={"partition": partition}).json()
-        jobs.work_off(service.context)
+        engine.work_off(service.context)
         frozen = service.get("lead", f"/v1/evaluations/{asked['id']}").json()
         assert frozen["state"] == "succeeded", frozen["error"]
         live = service.get("lead", "/v1/metrics", params={"partition": partition}).json()

@@ -5,9 +5,9 @@ import uuid
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.auth.principal import Principal
-from app.database import insert_if_absent
-from app.errors import Forbidden
+from app.platform.database import insert_if_absent
+from app.platform.errors import Forbidden
+from app.platform.principal import Principal
 from app.tables import Annotator, new_id, now
 
 

@@ -17,7 +17,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.auth.service import begin_session
-from app.errors import Forbidden, Unauthenticated, Unavailable
+from app.platform.errors import Forbidden, Unauthenticated, Unavailable
 from app.settings import Settings
 from app.tables import Account
 

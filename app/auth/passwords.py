@@ -6,7 +6,7 @@ from functools import cache
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
-from app.errors import Overloaded
+from app.platform.errors import Overloaded
 
 MIN_LENGTH, MAX_LENGTH = 15, 200
 # hashing takes 64 MiB and a core for a while: a flood of sign-ins must not take the machine

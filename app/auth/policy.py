@@ -9,10 +9,10 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.routing import Mount
 
-from app.auth.principal import SCOPES, Principal
 from app.auth.service import principal_of_cookie, principal_of_key, touch_session
-from app.database import Database
-from app.errors import CrossSite, Forbidden, Unauthenticated
+from app.platform.database import Database
+from app.platform.errors import CrossSite, Forbidden, Unauthenticated
+from app.platform.principal import SCOPES, Principal
 
 COOKIE, SECURE_COOKIE = "sr_session", "__Host-sr_session"
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}

@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app import audit
 from app.auth.passwords import hash_password, verify_password
-from app.auth.principal import ROLE_SCOPES, SCOPES, Principal
-from app.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated
+from app.platform import audit_chain
+from app.platform.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated
+from app.platform.principal import ROLE_SCOPES, SCOPES, Principal
 from app.tables import Account, ApiKey, BrowserSession, now
 
 SESSION_IDLE = timedelta(minutes=30)
@@ -104,7 +104,7 @@ def add_account(session: Session, secret: bytes, name: str, role: str, *, actor:
     account = Account(name=name, role=role)
     session.add(account)
     session.flush()
-    audit.record(session, secret, actor=actor, action="account.add", object_id=account.id, details={"role": role})
+    audit_chain.record(session, secret, actor=actor, action="account.add", object_id=account.id, details={"role": role})
     return account
 
 
@@ -122,7 +122,7 @@ def link_subject(session: Session, secret: bytes, name: str, subject: str, *, ac
     if other is not None and other.id != account.id:
         raise Conflict("this subject belongs to another account")
     account.oidc_subject = subject
-    audit.record(session, secret, actor=actor, action="account.link", object_id=account.id)
+    audit_chain.record(session, secret, actor=actor, action="account.link", object_id=account.id)
 
 
 def issue_one_time_password(session: Session, secret: bytes, name: str, *, actor: str = COMMAND_LINE) -> str:
@@ -136,7 +136,7 @@ def issue_one_time_password(session: Session, secret: bytes, name: str, *, actor
         raise NotFound(f"there is no account {name!r}")
     password = "-".join(secrets.token_hex(2) for _ in range(5))
     account.one_time_sha256 = _sha256(password)
-    audit.record(session, secret, actor=actor, action="account.one_time_password", object_id=account.id)
+    audit_chain.record(session, secret, actor=actor, action="account.one_time_password", object_id=account.id)
     return password
 
 
@@ -191,7 +191,7 @@ def sign_in(session: Session, secret: bytes, name: str, password: str, verified:
         account.failed_sign_ins += 1
         if account.failed_sign_ins >= MAX_FAILURES:
             account.failed_sign_ins, account.locked_until = 0, time + LOCKED_FOR
-            audit.record(session, secret, actor=account.name, action="account.lock", object_id=account.id)
+            audit_chain.record(session, secret, actor=account.name, action="account.lock", object_id=account.id)
         return SignIn(None, _REFUSED)
     account.failed_sign_ins, account.locked_until = 0, None
     return SignIn(begin_session(session, secret, account))
@@ -201,7 +201,7 @@ def begin_session(session: Session, secret: bytes, account: Account) -> str:
     """New browser session of an account; returns its token."""
     token = secrets.token_urlsafe(32)
     session.add(BrowserSession(account_id=account.id, token_sha256=_sha256(token), seen_at=now()))
-    audit.record(session, secret, actor=account.name, action="session.start", object_id=account.id)
+    audit_chain.record(session, secret, actor=account.name, action="session.start", object_id=account.id)
     return token
 
 
@@ -226,7 +226,7 @@ def choose_password(session: Session, secret: bytes, principal: Principal, prese
     )
     for other in session.execute(others).scalars():
         other.ended_at = now()
-    audit.record(session, secret, actor=account.name, action="account.password", object_id=account.id)
+    audit_chain.record(session, secret, actor=account.name, action="account.password", object_id=account.id)
 
 
 def confirm_password(session: Session, principal: Principal, password: str | None) -> None:
@@ -255,7 +255,7 @@ def set_disabled(session: Session, secret: bytes, name: str, *, disabled: bool, 
         raise NotFound(f"there is no account {name!r}")
     account.disabled_at = now() if disabled else None
     action = "account.disable" if disabled else "account.enable"
-    audit.record(session, secret, actor=actor, action=action, object_id=account.id)
+    audit_chain.record(session, secret, actor=actor, action=action, object_id=account.id)
 
 
 def sign_out(session: Session, token: str) -> None:
@@ -295,7 +295,7 @@ def add_key(
     session.add(key)
     session.flush()
     details = {"account": name, "scopes": key.scopes}
-    audit.record(session, secret, actor=actor, action="key.add", object_id=key.id, details=details)
+    audit_chain.record(session, secret, actor=actor, action="key.add", object_id=key.id, details=details)
     return key, f"sr_{key.id.hex}_{value}"
 
 
@@ -310,4 +310,4 @@ def revoke_key(session: Session, secret: bytes, key_id: uuid.UUID, *, actor: str
         raise NotFound("there is no such key")
     if key.revoked_at is None:
         key.revoked_at = now()
-        audit.record(session, secret, actor=actor, action="key.revoke", object_id=key.id)
+        audit_chain.record(session, secret, actor=actor, action="key.revoke", object_id=key.id)

@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from PIL import Image
 from sqlalchemy.orm import Session
 
-from app import audit
-from app.auth.principal import Principal
 from app.cases import queries
 from app.cases.schemas import CaseIn, CaseOut
 from app.cases.showing import case_out, show_case
-from app.cases.stored import output_values, prediction_values
 from app.context import Context
-from app.errors import BrokenImage, OtherImage, TooLarge, UnsupportedImage
-from app.inference import Served
-from app.planning import coin, look
-from app.policies.queries import current_rule
+from app.platform import audit_chain
+from app.platform.errors import BrokenImage, OtherImage, TooLarge, UnsupportedImage
+from app.platform.principal import Principal
+from app.predictions.inference import Served
+from app.predictions.stored import output_values, prediction_values
 from app.tables import Case, CasePrediction, NetworkOutput
-from ml.image_statistics import difference_hash, optical_density
-from ml.predictor import Prediction
-from ml.preprocess import ImageRejectedError, decode_image, encode_png
+from app.triage.planning import coin, look
+from app.triage.policies.queries import current_rule
+from ml.images.image_statistics import difference_hash, optical_density
+from ml.images.preprocess import ImageRejectedError, decode_image, encode_png
+from ml.release.predictor import Prediction
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
     prediction = _store_prediction(session, case, new)
     look(session, case, prediction)
     details = {"image_sha256": case.image_sha256, "release": str(prediction.release_id)}
-    audit.record(
+    audit_chain.record(
         session,
         context.secret,
         actor=principal.name,

@@ -8,16 +8,14 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Query, Response
 
 from app.auth.policy import Policy
-from app.auth.principal import Principal
-from app.blindness import ensure_revealed, note_exposure
 from app.cases import queries, service
 from app.cases.preparing import NewCase, prepare_case, store_case
 from app.cases.schemas import CaseIn, CaseOut, CasesOut, PredictionsOut, WorklistOut
 from app.cases.showing import show_case
 from app.cases.uploads import case_form, image_bytes, upload_schema
 from app.context import Parts
-from app.database import Reader, Writer
-from app.errors import (
+from app.platform.database import Reader, Writer
+from app.platform.errors import (
     BadRequest,
     BlindReadPending,
     NotFound,
@@ -28,8 +26,10 @@ from app.errors import (
     UnsupportedImage,
     responses,
 )
-from app.idempotency import answered, once, request_digest, required_key
-from app.schemas import Line, Moment, PredictionOut
+from app.platform.idempotency import answered, once, request_digest, required_key
+from app.platform.principal import Principal
+from app.platform.values import Line, Moment, PredictionOut
+from app.reads.blindness import ensure_revealed, note_exposure
 
 router = APIRouter(tags=["cases"])
 _Reading = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]

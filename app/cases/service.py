@@ -10,10 +10,10 @@ from app.cases.preparing import predict_upload, read_upload
 from app.cases.schemas import CasesOut, PredictionsOut, RequestOut, WorklistOut, WorkOut
 from app.cases.showing import case_out, prediction_out, stored_prediction_out
 from app.context import Context
-from app.policies.queries import current_rule
-from app.schemas import PredictionOut
+from app.platform.values import PredictionOut
 from app.tables import ReadRequest
-from app.triage import triage
+from app.triage.policies.queries import current_rule
+from app.triage.rules import triage
 
 
 def stateless_prediction(context: Context, data: bytes) -> PredictionOut:

@@ -6,14 +6,14 @@ from sqlalchemy.orm import Session
 
 from app.cases import queries
 from app.cases.schemas import CaseOut
-from app.cases.stored import stored_prediction
-from app.planning import judge
-from app.policies.queries import current_rule
+from app.platform.values import PredictionOut, TriageOut
+from app.predictions.stored import stored_prediction
 from app.releases.queries import class_codes, existing_release
-from app.schemas import PredictionOut, TriageOut
 from app.tables import Case, CasePrediction
-from app.triage import Rule, Triage, summarise
-from ml.distributions import PredictiveDistribution
+from app.triage.planning import judge
+from app.triage.policies.queries import current_rule
+from app.triage.rules import Rule, Triage, summarise
+from ml.distributions.families import PredictiveDistribution
 
 
 def prediction_out(

@@ -10,7 +10,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
 from app.cases.schemas import CaseIn
-from app.errors import BadRequest, Invalid
+from app.platform.errors import BadRequest, Invalid
 
 _MAX_FILES, _MAX_FIELDS, _MAX_PART = 1, 10, 64 * 1024
 _IMAGE_TYPES = ["image/png", "image/jpeg", "image/tiff", "application/octet-stream"]

@@ -8,16 +8,23 @@ from typing import Annotated, Literal
 
 import typer
 
-import ml.cli_results  # noqa: F401  each of these three registers its commands
-from app import cli_people, cli_serving  # noqa: F401
-from app.cli_shared import group, parts
-from ml.cli import Json, app, emit, run_command, say
+from app.cli import people, serving
+from app.cli.shared import parts
+from ml.cli import results, stages
+from ml.cli.shared import Json, emit, run_command, say
 
-release = group("release", "Releases: add, list, promote.")
-dataset = group("dataset", "Collected images and labels.")
+secondread = typer.Typer(
+    name="secondread",
+    help="Calibrated class and disagreement probabilities for cell images, and blind second reads.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+release = typer.Typer(no_args_is_help=True, help="Releases: add, list, promote.")
+dataset = typer.Typer(no_args_is_help=True, help="Collected images and labels.")
 
 
-@app.command("import")
+@secondread.command("import")
 def import_command(
     source: Annotated[Path, typer.Argument(help="Folder or zip of images, with or without manifest.csv.")],
     account: Annotated[str, typer.Option(help="Account that the cases are stored by.")] = "admin",
@@ -77,7 +84,7 @@ def release_promote(
     say(f"champion is {release_id}, revision {alias.revision}")
 
 
-@app.command()
+@secondread.command()
 def recalibrate(
     method: Annotated[str, typer.Option(help="none, temperature, vector or matrix; the change plan allows which.")] = (
         "temperature"
@@ -86,7 +93,7 @@ def recalibrate(
     as_json: Json = False,
 ) -> None:
     """Fit a candidate release on the labels collected so far and judge it against the champion; promotes nothing."""
-    from app.releases.command import recalibrate_here
+    from app.recalibration.command import recalibrate_here
 
     with parts() as context:
         result = recalibrate_here(context, method, None if since is None else since.replace(tzinfo=UTC))
@@ -110,25 +117,38 @@ def dataset_export(
     as_json: Json = False,
 ) -> None:
     """Write collected labels, predictions, images and the audit as tables and files."""
-    from app.export import export_dataset
+    from app.operations.export import export_dataset
 
     with parts() as context, context.database.read() as session:
         counts = export_dataset(session, context, out, partition, kind=kind, images=images)
     emit(counts, as_json, f"{counts['n_cases']:,} cases and {counts['n_labels']:,} labels in {out}")
 
 
+for commands in (stages.commands, results.commands, serving.commands):
+    secondread.add_typer(commands)
+for name, group in (
+    ("release", release),
+    ("dataset", dataset),
+    ("user", people.user),
+    ("key", people.key),
+    ("patient", people.patient),
+    ("db", serving.db),
+):
+    secondread.add_typer(group, name=name)
+
+
 def main() -> None:
     """Entry point of the command line."""
-    run_command(app, _service_errors)
+    run_command(secondread, _service_errors)
 
 
 def _service_errors(exc: Exception) -> str | None:
     """One line for the service's own errors and those of the database; None for anything else."""
-    if "app.errors" not in sys.modules:
+    if "app.platform.errors" not in sys.modules:
         return None
     from sqlalchemy.exc import DBAPIError
 
-    from app.errors import Problem
+    from app.platform.errors import Problem
 
     if isinstance(exc, Problem):
         return exc.detail

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from app.cli_shared import group, parts
-from ml.cli import Json, emit, say
+from app.cli.shared import parts
+from ml.cli.shared import Json, emit, say
 
-user = group("user", "Accounts of people and machines.")
-key = group("key", "API keys.")
-patient = group("patient", "Patients.")
+user = typer.Typer(no_args_is_help=True, help="Accounts of people and machines.")
+key = typer.Typer(no_args_is_help=True, help="API keys.")
+patient = typer.Typer(no_args_is_help=True, help="Patients.")
 
 
 @user.command("add")
@@ -85,7 +85,7 @@ def patient_erase(
     reason: Annotated[str, typer.Option(help="Why; kept in the audit.")],
 ) -> None:
     """Erase images, features and identifiers of a patient; labels stay, unlinked."""
-    from app.erasure import erase_patient
+    from app.operations.erasure import erase_patient
 
     with parts() as context:
         with context.database.write() as session:

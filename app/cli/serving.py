@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli_shared import group, parts
-from ml.cli import Json, app, emit, say
+from app.cli.shared import parts
+from ml.cli.shared import Json, emit, say
 
 if TYPE_CHECKING:
     import subprocess
 
     from fastapi import FastAPI
 
-db = group("db", "Database: bring it up to date, copy it, verify it.")
+commands = typer.Typer()
+db = typer.Typer(no_args_is_help=True, help="Database: bring it up to date, copy it, verify it.")
 
 
 def _settings_epilog() -> str:
@@ -27,15 +28,15 @@ def _settings_epilog() -> str:
     return settings_help()
 
 
-@app.command(epilog=_settings_epilog())
+@commands.command(epilog=_settings_epilog())
 def serve(
     host: Annotated[str | None, typer.Option(help="Address; SECONDREAD_HOST where left out.")] = None,
     port: Annotated[int | None, typer.Option(help="Port; SECONDREAD_PORT where left out.")] = None,
 ) -> None:
     """Serve the API and the pages; on SQLite the worker too."""
-    from app import observability
     from app.main import create_app
-    from app.migrate import require_head
+    from app.platform import observability
+    from app.platform.migrate import require_head
     from app.settings import Settings
 
     settings = Settings()
@@ -57,7 +58,7 @@ def _start_worker() -> "subprocess.Popen[bytes]":
     """The one worker of a SQLite database, as a process of lower priority beside the server."""
     import subprocess
 
-    command = [sys.executable, "-c", "from app.cli import main; main()", "worker", "--parent", str(os.getpid())]
+    command = [sys.executable, "-c", "from app.cli.main import main; main()", "worker", "--parent", str(os.getpid())]
     return subprocess.Popen(["nice", "-n", "5", *command])  # noqa: S603, S607
 
 
@@ -76,11 +77,11 @@ def _run_server(application: "FastAPI", address: str, number: int) -> None:
     )
 
 
-@app.command(epilog=_settings_epilog())
+@commands.command(epilog=_settings_epilog())
 def worker(parent: Annotated[int | None, typer.Option(hidden=True)] = None) -> None:
     """Do jobs: recalibrations, evaluations, imports. On SQLite `serve` starts it; on PostgreSQL run one or more."""
-    from app import observability
-    from app.migrate import require_head
+    from app.platform import observability
+    from app.platform.migrate import require_head
     from app.worker import main as work
 
     observability.configure_logging()
@@ -89,15 +90,15 @@ def worker(parent: Annotated[int | None, typer.Option(hidden=True)] = None) -> N
         work(context, parent)
 
 
-@app.command()
+@commands.command()
 def demo(
     logins: Annotated[bool, typer.Option("--logins/--no-logins", help="Print new one-time passwords.")] = True,
     port: Annotated[int | None, typer.Option(help="Port to name in the address that is printed.")] = None,
 ) -> None:
     """Fill HOME with a demo: a release trained on simulated cells, cases, annotators; adds only what is missing."""
-    from app import demo as filling
     from app.auth.service import issue_one_time_password
-    from app.migrate import upgrade
+    from app.operations import demo as filling
+    from app.platform.migrate import upgrade
 
     with parts() as context:
         upgrade(context.database.engine)
@@ -118,8 +119,8 @@ def demo(
 @db.command("upgrade")
 def db_upgrade() -> None:
     """Bring the database to the present schema."""
-    from app.migrate import upgrade
-    from app.planning import plan_missing
+    from app.platform.migrate import upgrade
+    from app.triage.planning import plan_missing
 
     with parts() as context:
         upgrade(context.database.engine)
@@ -130,7 +131,7 @@ def db_upgrade() -> None:
 @db.command("verify")
 def db_verify(as_json: Json = False) -> None:
     """Check the audit chain, every stored image and every release; exit status 1 if anything is wrong."""  # noqa: DOC501
-    from app.verify import verify_all
+    from app.operations.verify import verify_all
 
     with parts() as context, context.database.read() as session:
         report = verify_all(session, context)
@@ -143,7 +144,7 @@ def db_verify(as_json: Json = False) -> None:
 @db.command("backup")
 def db_backup(out: Annotated[Path, typer.Argument(help="Folder to make; keep it secret, it holds the key.")]) -> None:
     """Copy database, images, releases and evaluations while the service runs."""
-    from app.backup import backup
+    from app.operations.backup import backup
 
     with parts() as context:
         written = backup(context, out)
@@ -153,7 +154,7 @@ def db_backup(out: Annotated[Path, typer.Argument(help="Folder to make; keep it 
 @db.command("restore")
 def db_restore(source: Annotated[Path, typer.Argument(help="Folder that `db backup` made.")]) -> None:
     """Bring a backup back into a new, empty HOME (and an empty PostgreSQL database); then `db verify`."""
-    from app.backup import restore
+    from app.operations.backup import restore
     from app.settings import Settings
 
     settings = Settings()

@@ -1,22 +1,11 @@
-"""What the service's commands share: groups of commands, and the parts of the service."""
+"""What the service's commands share: the parts of the service that the environment describes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import typer
-
-from ml.cli import app
-
 if TYPE_CHECKING:
     from app.context import Context
-
-
-def group(name: str, text: str) -> typer.Typer:
-    """A group of commands, ``secondread NAME …``."""
-    made = typer.Typer(no_args_is_help=True, help=text)
-    app.add_typer(made, name=name)
-    return made
 
 
 @contextmanager

@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from app.evaluations.columns import Columns, number_of
 from ml.arrays import FloatArray, IntArray
-from ml.estimate import mean_replicates, select, to_estimate
 from ml.metrics import evaluate
-from ml.selection import QUINTILES, SelectionWeights, quintiles, selection_weights
-from ml.triage_curves import triage_recall
+from ml.metrics.jackknife import mean_replicates, select, to_estimate
+from ml.metrics.selection_weights import QUINTILES, SelectionWeights, quintiles, selection_weights
+from ml.metrics.triage_curves import triage_recall
 
 Weighting = Literal["ipw", "none"]
 Partition = Literal["all", "evaluation", "calibration"]

@@ -13,7 +13,7 @@ from app.evaluations.schemas import ComparedOut, ComparisonOut
 from app.evaluations.snapshots import current_columns
 from app.releases.queries import class_codes, existing_release, served_release_id
 from app.tables import now
-from ml.gate import paired_changes
+from ml.metrics.paired_change import paired_changes
 
 
 def compare(session: Session, home: Path, release_id: uuid.UUID, question: Question) -> ComparisonOut:

@@ -8,7 +8,7 @@ from scipy.stats import binom, chi2, norm
 
 from app.evaluations.columns import Columns
 from ml.arrays import FloatArray, IntArray
-from ml.feature_distance import FAMILIAR_SHARE
+from ml.release.feature_distance import FAMILIAR_SHARE
 
 #: Stain farther from the reference than this many of its standard deviations is warned about.
 STAIN_LIMIT = 1.0

@@ -17,13 +17,12 @@ from app.evaluations.cohort import Cohort, Question
 from app.evaluations.report import csv_report, html_report
 from app.evaluations.service import agreement_of, cohort_for, metrics_document
 from app.evaluations.tables import CohortTables, cohort_tables
-from app.jobs import RunningJob
+from app.jobs.engine import RunningJob
 from app.releases.queries import existing_release
 from app.tables import Evaluation
-from ml.artifact import file_sha256
-from ml.evaluate import evaluate_tables
-from ml.run_folder import write_bytes_atomically
-from ml.tables import write_table
+from ml.files import file_sha256, write_bytes_atomically
+from ml.tables.evaluate import evaluate_tables
+from ml.tables.files import write_table
 
 LABELS, PREDICTIONS = "labels.parquet", "predictions.parquet"
 

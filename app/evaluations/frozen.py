@@ -5,11 +5,11 @@ import uuid
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app import jobs
-from app.auth.principal import Principal
 from app.context import Context
-from app.errors import Conflict, NotFound
 from app.evaluations.schemas import EvaluationIn, EvaluationOut, EvaluationsOut
+from app.jobs import engine
+from app.platform.errors import Conflict, NotFound
+from app.platform.principal import Principal
 from app.releases.queries import existing_release
 from app.tables import Evaluation, Job
 
@@ -27,7 +27,7 @@ def ask(session: Session, context: Context, principal: Principal, body: Evaluati
     """
     if body.release is not None:
         existing_release(session, body.release)
-    job = jobs.submit(session, context, KIND, body.model_dump(mode="json"), principal)
+    job = engine.submit(session, context, KIND, body.model_dump(mode="json"), principal)
     return 202, _out(job, None)
 
 

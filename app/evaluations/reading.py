@@ -13,13 +13,13 @@ import numpy as np
 from sqlalchemy import ColumnElement, Select, func, select
 from sqlalchemy.orm import Session
 
-from app.cases.stored import stored_predictions
 from app.evaluations.columns import Columns, number_of
 from app.evaluations.queries import LabelRow, blind_labels
+from app.predictions.stored import stored_predictions
 from app.tables import Case, CasePrediction, Read, ReadRequest
 from ml.arrays import FloatArray
-from ml.distributions import has_concentration
-from ml.posteriors import posterior_gain_terms
+from ml.distributions.families import has_concentration
+from ml.metrics.posterior_gain import posterior_gain_terms
 
 #: Cases read at once; SQLite takes 32,766 variables in one statement.
 BLOCK = 5_000

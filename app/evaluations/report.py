@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 from markupsafe import Markup
 
-from app.formats import FILTERS
+from app.platform.formats import FILTERS
 
 #: Templates of reports; pages use their sections.
 TEMPLATES = Path(__file__).parent / "templates"
@@ -54,8 +54,8 @@ def _svg(chart: Any) -> str:
 
 def charts_of(document: dict[str, Any]) -> dict[str, str]:
     """Charts of a report as SVG, by the names of ``CHARTS``, those for which there are numbers."""
-    from ml.plots import reliability_by_class, reliability_diagram
-    from ml.result_plots import calibration_dispersion_map, triage_chart
+    from ml.charts.reliability import reliability_by_class, reliability_diagram
+    from ml.charts.results import calibration_dispersion_map, triage_chart
 
     charts = {}
     if any(row["n"] for row in document["class_bins"]):

@@ -7,16 +7,16 @@ from fastapi import APIRouter, Depends, Header, Query, Response
 from fastapi.responses import JSONResponse
 
 from app.auth.policy import Policy
-from app.auth.principal import Principal
 from app.context import Parts
-from app.database import Reader, Writer
-from app.errors import Conflict, KeyMissing, NotFound, responses
 from app.evaluations import frozen, service
 from app.evaluations.cohort import Question
 from app.evaluations.comparison import compare
 from app.evaluations.schemas import ComparisonOut, EvaluationIn, EvaluationOut, EvaluationsOut, MetricsOut
-from app.idempotency import once, request_digest, required_key
-from app.schemas import Line, Moment
+from app.platform.database import Reader, Writer
+from app.platform.errors import Conflict, KeyMissing, NotFound, responses
+from app.platform.idempotency import once, request_digest, required_key
+from app.platform.principal import Principal
+from app.platform.values import Line, Moment
 
 router = APIRouter(tags=["evaluations"], dependencies=[Depends(Policy("metrics:read"))])
 #: Of a report, which must open offline and carries its own style.

@@ -4,7 +4,7 @@ import uuid
 from datetime import datetime
 from typing import Any, Literal
 
-from app.schemas import In, Line, Moment, Out
+from app.platform.values import In, Line, Moment, Out
 
 
 class MetricOut(Out):

@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 from sqlalchemy.orm import Session
 
-from app import observability
 from app.evaluations.cohort import (
     Cohort,
     Question,
@@ -24,11 +23,12 @@ from app.evaluations.reading import read_columns
 from app.evaluations.schemas import GroupOut, MetricsOut
 from app.evaluations.snapshots import current_columns
 from app.evaluations.tables import CohortTables, cohort_tables
+from app.platform import observability
 from app.releases.queries import class_codes, existing_release, served_release_id
 from app.tables import now
-from ml.agreement import excess_disagreement_test
-from ml.agreement_tables import agreement_document
-from ml.tables import check_labels
+from ml.agreement.coefficients import excess_disagreement_test
+from ml.agreement.tables import agreement_document
+from ml.tables.files import check_labels
 
 GroupBy = Literal["site", "month"]
 _DEPENDENT = 0.001

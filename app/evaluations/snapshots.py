@@ -15,12 +15,12 @@ import numpy.typing as npt
 import structlog
 from sqlalchemy.orm import Session
 
-from app import audit
 from app.context import Context
-from app.database import Database
 from app.evaluations.columns import Columns
 from app.evaluations.reading import read_block, read_columns
-from ml.run_folder import read_json, write_json
+from app.platform import audit_chain
+from app.platform.database import Database
+from ml.files import read_json, write_json
 
 _log = structlog.get_logger("secondread")
 _VERSION = 2
@@ -96,7 +96,7 @@ def _usable(session: Session, home: Path, release_id: uuid.UUID, classes: list[s
         except FileNotFoundError:  # a newer one has just taken its place
             continue
         if found is not None and found.columns.classes == classes:
-            return found if audit.holds(session, found.sequence, found.digest) else None
+            return found if audit_chain.holds(session, found.sequence, found.digest) else None
     return None
 
 
@@ -112,7 +112,7 @@ def current_columns(session: Session, home: Path, release_id: uuid.UUID, classes
     found = _usable(session, home, release_id, classes)
     if found is None:
         return read_columns(session, release_id, classes)
-    changed = audit.changed_cases(session, found.sequence)
+    changed = audit_chain.changed_cases(session, found.sequence)
     if not changed:
         return found.columns
     return found.with_changes(changed, read_columns(session, release_id, classes, changed))
@@ -135,7 +135,7 @@ def write_snapshot(database: Database, home: Path, release_id: uuid.UUID, classe
     """
     with database.read() as session:
         # the watermark first: what changes while the columns are read is read again next time
-        sequence, digest = audit.head_of(session)
+        sequence, digest = audit_chain.head_of(session)
         known = _usable(session, home, release_id, classes)
         columns = None if known is None else current_columns(session, home, release_id, classes)
     if columns is None:
@@ -184,7 +184,7 @@ def refresh(context: Context, release_id: uuid.UUID, classes: list[str]) -> bool
     with context.database.read() as session:
         found = _usable(session, home, release_id, classes)
         if found is not None:
-            changed = len(audit.changed_cases(session, found.sequence))
+            changed = len(audit_chain.changed_cases(session, found.sequence))
             if changed <= _FEW:
                 return False
     n_cases = write_snapshot(context.database, home, release_id, classes)

@@ -8,12 +8,12 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app import jobs
-from app.auth.principal import Principal
 from app.context import Context
 from app.imports.archive import open_archive, pack_folder
 from app.imports.work import archive_of, import_cases
-from app.jobs_here import do_here
+from app.jobs import engine
+from app.jobs.foreground import do_here
+from app.platform.principal import Principal
 from app.tables import Account, ImportRow, Job
 
 _SHOWN_FAILURES = 20
@@ -53,7 +53,7 @@ def import_local(context: Context, source: Path, account: str, say: Callable[[st
         total = len(archive.rows)
 
     def ask(session: Session) -> Job:
-        job = jobs.submit(session, context, "import", {"source": source.name}, principal)
+        job = engine.submit(session, context, "import", {"source": source.name}, principal)
         packed.replace(archive_of(context.settings.home, job.id))
         return job
 

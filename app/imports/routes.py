@@ -14,14 +14,14 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.auth.policy import Policy
-from app.auth.principal import Principal
 from app.context import Parts
-from app.database import Reader, Writer
-from app.errors import KeyMissing, NotFound, StorageFull, TooLarge, UnsupportedImage, responses
-from app.idempotency import once, request_digest, required_key
 from app.imports.schemas import ImportOut, ImportRowOut
 from app.imports.work import begin_import, check_archive, counts_of
-from app.job_schemas import JobOut, job_out
+from app.jobs.schemas import JobOut, job_out
+from app.platform.database import Reader, Writer
+from app.platform.errors import KeyMissing, NotFound, StorageFull, TooLarge, UnsupportedImage, responses
+from app.platform.idempotency import once, request_digest, required_key
+from app.platform.principal import Principal
 from app.tables import ImportRow, Job
 
 router = APIRouter(tags=["imports"])

@@ -1,7 +1,7 @@
 """What the routes of imports answer."""
 
-from app.job_schemas import JobOut
-from app.schemas import Out
+from app.jobs.schemas import JobOut
+from app.platform.values import Out
 
 
 class ImportRowOut(Out):

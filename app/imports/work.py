@@ -8,13 +8,13 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app import jobs
-from app.auth.principal import Principal
 from app.cases.preparing import NewCase, prepare_case, store_case
 from app.context import Context
-from app.errors import Invalid, Problem
 from app.imports.archive import Archive, ArchiveError, Row, open_archive
-from app.jobs import RunningJob
+from app.jobs import engine
+from app.jobs.engine import RunningJob
+from app.platform.errors import Invalid, Problem
+from app.platform.principal import Principal
 from app.tables import Account, ImportRow, Job
 
 #: Rows stored in one transaction.
@@ -50,7 +50,7 @@ def check_archive(path: Path) -> None:
 
 def begin_import(session: Session, context: Context, principal: Principal, path: Path, sha256: str) -> Job:
     """Ask for the import of a checked archive, which moves to where the job looks for it."""
-    job = jobs.submit(session, context, "import", {"sha256": sha256}, principal)
+    job = engine.submit(session, context, "import", {"sha256": sha256}, principal)
     path.replace(archive_of(context.settings.home, job.id))
     return job
 

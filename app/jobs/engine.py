@@ -18,10 +18,10 @@ from sqlalchemy import select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from app import audit
-from app.auth.principal import Principal
 from app.context import Context
-from app.errors import Conflict, NotFound, Problem
+from app.platform import audit_chain
+from app.platform.errors import Conflict, NotFound, Problem
+from app.platform.principal import Principal
 from app.tables import Job, now
 
 #: Attempts before a job that keeps dying with its process is given up.
@@ -101,7 +101,7 @@ def submit(
     session.flush()
     actor = "command line" if principal is None else principal.name
     details = {"kind": kind, "parameters": parameters}
-    audit.record(session, context.secret, actor=actor, action="job.submit", object_id=job.id, details=details)
+    audit_chain.record(session, context.secret, actor=actor, action="job.submit", object_id=job.id, details=details)
     return job
 
 
@@ -127,7 +127,7 @@ def cancel(session: Session, context: Context, principal: Principal, job_id: uui
     else:
         return job
     session.flush()
-    audit.record(session, context.secret, actor=principal.name, action="job.cancel", object_id=job.id)
+    audit_chain.record(session, context.secret, actor=principal.name, action="job.cancel", object_id=job.id)
     return job
 
 
@@ -143,7 +143,7 @@ def retry(session: Session, context: Context, principal: Principal, job_id: uuid
         raise Conflict(f"the job is {job.state}; only a failed or cancelled one is tried again")
     job.state, job.cancel_requested, job.error, job.ended_at = "queued", False, None, None
     session.flush()
-    audit.record(session, context.secret, actor=principal.name, action="job.retry", object_id=job.id)
+    audit_chain.record(session, context.secret, actor=principal.name, action="job.retry", object_id=job.id)
     return job
 
 

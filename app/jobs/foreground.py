@@ -8,13 +8,13 @@ from rich.console import Console
 from rich.progress import Progress
 from sqlalchemy.orm import Session
 
-from app import jobs
 from app.context import Context
+from app.jobs import engine
 from app.tables import Job
 
 
 def do_here(
-    context: Context, ask: Callable[[Session], Job], function: jobs.JobFunction, title: str
+    context: Context, ask: Callable[[Session], Job], function: engine.JobFunction, title: str
 ) -> tuple[Job, dict[str, Any]]:
     """Ask for a job and do it at once.
 
@@ -32,11 +32,11 @@ def do_here(
     """
     with context.database.write() as session:
         job = ask(session)
-        jobs.begin_at_once(job)  # in the transaction that makes it, so that no worker takes it
+        engine.begin_at_once(job)  # in the transaction that makes it, so that no worker takes it
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(title, total=1.0)
-        running = jobs.RunningJob(context, job.id, 1, job.parameters)
-        jobs.perform(replace(running, observer=lambda done: progress.update(task, completed=done)), function)
+        running = engine.RunningJob(context, job.id, 1, job.parameters)
+        engine.perform(replace(running, observer=lambda done: progress.update(task, completed=done)), function)
     with context.database.read() as session:
         done = session.get_one(Job, job.id)
         if done.result is None:

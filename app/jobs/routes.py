@@ -6,14 +6,14 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Response
 from sqlalchemy import select
 
-from app import jobs
 from app.auth.policy import Policy
-from app.auth.principal import Principal
 from app.context import Parts
-from app.database import Reader, Writer
-from app.errors import Conflict, KeyMissing, NotFound, responses
-from app.idempotency import once, request_digest, required_key
-from app.job_schemas import JobOut, JobsOut, job_out
+from app.jobs import engine
+from app.jobs.schemas import JobOut, JobsOut, job_out
+from app.platform.database import Reader, Writer
+from app.platform.errors import Conflict, KeyMissing, NotFound, responses
+from app.platform.idempotency import once, request_digest, required_key
+from app.platform.principal import Principal
 from app.tables import Job
 
 router = APIRouter(tags=["jobs"])
@@ -31,13 +31,13 @@ def list_jobs(session: Reader) -> JobsOut:
 @router.get("/v1/jobs/{job_id}", responses=responses(NotFound), dependencies=[_Viewing])
 def get_job(job_id: uuid.UUID, session: Reader) -> JobOut:
     """A job: state, progress, result."""
-    return job_out(jobs.job_by_id(session, job_id))
+    return job_out(engine.job_by_id(session, job_id))
 
 
 @router.delete("/v1/jobs/{job_id}", responses=responses(NotFound))
 def cancel(job_id: uuid.UUID, context: Parts, principal: _Managing, session: Writer) -> JobOut:
     """Ask a job to stop; what it has stored so far stays."""
-    return job_out(jobs.cancel(session, context, principal, job_id))
+    return job_out(engine.cancel(session, context, principal, job_id))
 
 
 @router.post(
@@ -56,6 +56,6 @@ def retry(
     """Queue a failed or cancelled job again; it goes on where it stopped."""
 
     def again() -> tuple[int, JobOut]:
-        return 202, job_out(jobs.retry(session, context, principal, job_id))
+        return 202, job_out(engine.retry(session, context, principal, job_id))
 
     return once(session, principal, key, request_digest("POST retry", job_id), again)

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from app.schemas import Out
+from app.platform.values import Out
 from app.tables import Job
 
 

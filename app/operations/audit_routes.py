@@ -7,9 +7,9 @@ from fastapi import APIRouter, Depends, Query
 from sqlalchemy import select
 
 from app.auth.policy import Policy
-from app.database import Reader
-from app.errors import responses
-from app.schemas import Line, Out
+from app.platform.database import Reader
+from app.platform.errors import responses
+from app.platform.values import Line, Out
 from app.tables import AuditEvent
 
 router = APIRouter(tags=["audit"], dependencies=[Depends(Policy("manage"))])

@@ -9,9 +9,8 @@ from typing import Any
 from sqlalchemy import Engine, make_url
 
 from app.context import Context
-from app.database import make_engine
-from ml.artifact import file_sha256
-from ml.run_folder import read_json, write_json
+from app.platform.database import make_engine
+from ml.files import file_sha256, read_json, write_json
 
 _SQLITE, _POSTGRES, _SECRET = "database.db", "database.dump", "secret.key"
 _FOLDERS = ("images", "releases", "evaluations")

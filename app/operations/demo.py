@@ -13,10 +13,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.auth import service as auth
-from app.auth.principal import Principal
 from app.cases.preparing import prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context
+from app.platform.principal import Principal
 from app.reads.schemas import LabelIn
 from app.reads.service import submit_label
 from app.releases.adding import add_release
@@ -25,7 +25,7 @@ from app.tables import Account, Case
 from ml.datasets.annotators import AnnotatorPool
 from ml.datasets.cells import SimulatedCell, simulate_cell
 from ml.datasets.cells_morphology import CLASSES
-from ml.preprocess import encode_png
+from ml.images.preprocess import encode_png
 
 #: Accounts of the demo and their roles.
 PEOPLE = {"admin": "admin", "viewer": "viewer", "annotator-1": "annotator", "annotator-2": "annotator"}
@@ -53,11 +53,11 @@ def ensure_release(context: Context, say: Say) -> None:
 def _train(run: Path, out: Path, say: Say) -> None:
     import torch
 
-    from ml.calibrate import calibrate_run
     from ml.datasets.cells import load_cells
-    from ml.export import export_run
-    from ml.run_folder import RunFolder, TrainConfig
-    from ml.train import choose_precision, train
+    from ml.training.calibrate import calibrate_run
+    from ml.training.export import export_run
+    from ml.training.run_folder import RunFolder, TrainConfig
+    from ml.training.train import choose_precision, train
 
     device = torch.device("cpu")
     config = TrainConfig(

@@ -5,9 +5,9 @@ import secrets
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
-from app import audit
 from app.context import Context
-from app.errors import NotFound
+from app.platform import audit_chain
+from app.platform.errors import NotFound
 from app.tables import Case, IdempotencyRecord, ImportRow, NetworkOutput, ReadRequest, now
 
 _GONE = "0" * 64
@@ -49,7 +49,7 @@ def erase_patient(session: Session, context: Context, actor: str, patient: str, 
     session.flush()
     used = set(session.execute(select(Case.stored_sha256).where(Case.stored_sha256.in_(images))).scalars())
     for case in cases:
-        audit.record(
+        audit_chain.record(
             session,
             context.secret,
             actor=actor,

@@ -13,7 +13,7 @@ from app.evaluations.queries import stored_images
 from app.evaluations.service import collected_tables
 from app.releases.queries import reading_classes
 from app.tables import AuditEvent
-from ml.tables import write_table
+from ml.tables.files import write_table
 
 #: Kinds of tables.
 Kind = Literal["csv", "parquet"]

@@ -5,11 +5,11 @@ from fastapi.responses import JSONResponse
 from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from app import observability
 from app.auth.policy import public
 from app.context import Parts
-from app.errors import Problem
-from app.schemas import Out
+from app.platform import observability
+from app.platform.errors import Problem
+from app.platform.values import Out
 from app.tables import Job, ReadRequest
 
 router = APIRouter(tags=["operations"], dependencies=[Depends(public)])

@@ -5,12 +5,12 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app import audit
 from app.context import Context
 from app.evaluations.freezing import folder_of, snapshot_sha256
+from app.platform import audit_chain
 from app.releases.queries import all_releases
 from app.tables import Case, Evaluation
-from ml.artifact import ReleaseError, read_release
+from ml.release.artifact import ReleaseError, read_release
 
 
 def verify_all(session: Session, context: Context) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def verify_all(session: Session, context: Context) -> dict[str, Any]:
     Returns:
         Counts, and a sentence for each fault.
     """
-    n_events, faults = audit.verify(session, context.secret)
+    n_events, faults = audit_chain.verify(session, context.secret)
     n_images = 0
     for digest in session.execute(select(Case.stored_sha256).where(Case.erased_at.is_(None)).distinct()).scalars():
         n_images += 1

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from app.schemas import DistributionOut
+from app.platform.values import DistributionOut
 
 ROW, LABEL, WIDTH = 34, 200, 380
 

@@ -13,29 +13,29 @@ from fastapi.responses import StreamingResponse
 from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 
-from app import jobs
 from app.auth.policy import Policy
-from app.auth.principal import Principal
 from app.auth.service import confirm_password
 from app.context import Context, Parts
-from app.database import Reader, Writer
-from app.errors import Invalid, NotFound
 from app.evaluations import frozen
 from app.evaluations.report import CHARTS
 from app.evaluations.schemas import EvaluationIn
 from app.imports.routes import get_import
 from app.imports.work import begin_import, check_archive
-from app.job_schemas import job_out
+from app.jobs import engine
+from app.jobs.schemas import job_out
 from app.pages import lead_views
 from app.pages.lead_views import Asked
-from app.pages.reading import checked
+from app.pages.reader_routes import checked
 from app.pages.render import go, page
-from app.policies.schemas import PolicyIn
-from app.policies.service import add_policy, list_policies
-from app.releases.change_plan import ChangePlan
+from app.platform.database import Reader, Writer
+from app.platform.errors import Invalid, NotFound
+from app.platform.principal import Principal
+from app.recalibration.change_plan import ChangePlan
 from app.releases.schemas import RecalibrationIn
 from app.releases.service import ask_predictions, ask_recalibration, move_alias
 from app.tables import Job
+from app.triage.policies.schemas import PolicyIn
+from app.triage.policies.service import add_policy, list_policies
 
 router = APIRouter(include_in_schema=False)
 _Viewer = Annotated[Principal, Depends(Policy("metrics:read"))]
@@ -240,14 +240,14 @@ async def job_events(request: Request, context: Parts) -> Response:
 @router.post("/jobs/{job_id}/cancel")
 def cancel(job_id: uuid.UUID, context: Parts, principal: _Manager, session: Writer) -> Response:
     """Ask a job to stop."""
-    jobs.cancel(session, context, principal, job_id)
+    engine.cancel(session, context, principal, job_id)
     return go("/jobs")
 
 
 @router.post("/jobs/{job_id}/retry")
 def retry(job_id: uuid.UUID, context: Parts, principal: _Manager, session: Writer) -> Response:
     """Queue a job again."""
-    jobs.retry(session, context, principal, job_id)
+    engine.retry(session, context, principal, job_id)
     return go("/jobs")
 
 

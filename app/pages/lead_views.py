@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from sqlalchemy.orm import Session
 
-from app import audit
 from app.context import Context
 from app.evaluations import frozen
 from app.evaluations.cohort import Partition, Question, Weighting
@@ -16,6 +15,7 @@ from app.evaluations.comparison import compare
 from app.evaluations.report import WORDS, chart_csv, charts_of
 from app.evaluations.schemas import EvaluationOut
 from app.evaluations.service import agreement, metrics
+from app.platform import audit_chain
 from app.releases import service as releases_service
 from app.releases.queries import aliases, all_releases, champion
 from app.releases.schemas import ReleaseDetailOut, ReleaseOut
@@ -52,7 +52,7 @@ def report(session: Session, context: Context, asked: Asked) -> Report:
     """A report of now; kept while nothing has changed, since its page asks for several charts."""
     question = Question(asked.partition, asked.weighting, site=asked.site)
     # planned reads close by the clock too: nothing is kept beyond its minute
-    key = (str(context.settings.home), audit.head_of(session), now().strftime("%H:%M"), asked)
+    key = (str(context.settings.home), audit_chain.head_of(session), now().strftime("%H:%M"), asked)
     with _keeping:
         if key in _kept:
             return _kept[key]

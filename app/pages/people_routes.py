@@ -9,15 +9,15 @@ from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.audit_routes import list_audit_events
 from app.auth import service as auth
 from app.auth.policy import Policy
-from app.auth.principal import ROLE_SCOPES, SCOPES, Principal
 from app.context import Parts
-from app.database import Reader, Writer
-from app.errors import Forbidden, Invalid
 from app.evaluations.report import WORDS
+from app.operations.audit_routes import list_audit_events
 from app.pages.render import go, page
+from app.platform.database import Reader, Writer
+from app.platform.errors import Forbidden, Invalid
+from app.platform.principal import ROLE_SCOPES, SCOPES, Principal
 from app.tables import Account, ApiKey, now
 
 router = APIRouter(include_in_schema=False)

@@ -9,19 +9,19 @@ from pydantic import BaseModel, ValidationError
 from sqlalchemy.orm import Session
 
 from app.auth.policy import Policy
-from app.auth.principal import Principal
-from app.blindness import hidden_because, note_exposure
 from app.cases.queries import CaseFilter
 from app.context import Parts
-from app.database import Reader, Writer
-from app.errors import Invalid
-from app.idempotency import once, request_digest
-from app.pages import views
+from app.pages import reader_views
 from app.pages.render import go, page
+from app.platform.database import Reader, Writer
+from app.platform.errors import Invalid
+from app.platform.idempotency import once, request_digest
+from app.platform.principal import Principal
+from app.platform.values import In, Out
+from app.reads.blindness import hidden_because, note_exposure
 from app.reads.leases import decline, lease_next, list_leases, release
 from app.reads.schemas import DeclineIn, LabelIn, RetractionIn, RevisionIn
 from app.reads.service import retract, revise, submit_label
-from app.schemas import In, Out
 
 router = APIRouter(include_in_schema=False)
 _People = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]
@@ -76,26 +76,26 @@ def worklist(
 ) -> Response:
     """Cases by need; to an annotator, in an order of its own that tells nothing."""
     if principal.blind:
-        return page(request, "to_read.html", principal, view=views.blind_worklist(session, principal))
+        return page(request, "to_read.html", principal, view=reader_views.blind_worklist(session, principal))
     chosen = CaseFilter(site=site or None, patient=patient or None)
-    found = views.worklist(session, chosen, cursor)
+    found = reader_views.worklist(session, chosen, cursor)
     return page(request, "worklist.html", principal, view=found, site=site, patient=patient)
 
 
 @router.get("/cases/{case_id}")
 def show_case(case_id: uuid.UUID, request: Request, context: Parts, principal: _People, session: Reader) -> Response:
     """A case: to read, or in full once that is allowed."""
-    blind = views.case_to_read(session, principal, case_id)
+    blind = reader_views.case_to_read(session, principal, case_id)
     if blind is not None:
         return page(request, "read.html", principal, view=blind)
     hidden = hidden_because(session, principal, case_id)
     if hidden is not None:
-        progress = views.progress(session, principal)
-        number = views.case_number(case_id)
+        progress = reader_views.progress(session, principal)
+        number = reader_views.case_number(case_id)
         return page(
             request, "committed.html", principal, number=number, case_id=case_id, hidden=hidden, progress=progress
         )
-    shown = views.case_view(session, principal, case_id)
+    shown = reader_views.case_view(session, principal, case_id)
     note_exposure(context.database, session, principal, case_id)
     return page(request, "case.html", principal, view=shown)
 
@@ -111,7 +111,7 @@ def read_next(context: Parts, principal: _Annotator, session: Writer) -> Respons
 @router.get("/reads/upcoming")
 def upcoming(context: Parts, principal: _Annotator, session: Reader) -> Response:
     """The image that probably comes next, for the browser to fetch ahead: nothing but pixels."""
-    case_id = views.upcoming_case(session, context.secret, principal)
+    case_id = reader_views.upcoming_case(session, context.secret, principal)
     if case_id is None:
         return Response(status_code=204)
     return go(f"/v1/cases/{case_id}/image")

@@ -7,11 +7,11 @@ from fastapi import Request, Response
 from fastapi.responses import RedirectResponse
 from fastapi.templating import Jinja2Templates
 
-from app.auth.principal import Principal
-from app.errors import Problem, Unauthenticated
 from app.evaluations.report import TEMPLATES
-from app.formats import FILTERS
 from app.pages.assets import asset
+from app.platform.errors import Problem, Unauthenticated
+from app.platform.formats import FILTERS
+from app.platform.principal import Principal
 
 SEE_OTHER = 303
 

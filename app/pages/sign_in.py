@@ -7,11 +7,11 @@ from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from app.auth import oidc
 from app.auth import service as auth
 from app.auth.policy import COOKIE, SECURE_COOKIE, Policy, public, refuse_cross_site, session_token
-from app.auth.principal import Principal
 from app.context import Parts
-from app.database import Writer
-from app.errors import Forbidden, Invalid, NotFound, Problem, Unauthenticated
 from app.pages.render import go, page
+from app.platform.database import Writer
+from app.platform.errors import Forbidden, Invalid, NotFound, Problem, Unauthenticated
+from app.platform.principal import Principal
 
 router = APIRouter(include_in_schema=False)
 _People = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.errors import Problem, TooLarge, problem_response
+from app.platform.errors import Problem, TooLarge, problem_response
 
 MAX_BODY = 1 * 1024**2
 MAX_UPLOAD = 12 * 1024**2

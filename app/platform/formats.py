@@ -5,7 +5,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from app.schemas import ClassOut
+from app.platform.values import ClassOut
 
 #: What replaces a number that is not known.
 NOTHING = "–"

@@ -15,9 +15,9 @@ from pydantic import BaseModel
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.auth.principal import Principal
-from app.database import insert_if_absent
-from app.errors import KeyMissing, KeyReused
+from app.platform.database import insert_if_absent
+from app.platform.errors import KeyMissing, KeyReused
+from app.platform.principal import Principal
 from app.tables import IdempotencyRecord, now
 
 MAX_KEY_LENGTH = 200

@@ -9,7 +9,7 @@ import os
 import shutil
 from pathlib import Path
 
-from app.errors import NotFound, StorageFull
+from app.platform.errors import NotFound, StorageFull
 
 _HEX = frozenset("0123456789abcdef")
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from PIL import Image
 from sqlalchemy.orm import Session
 
-from app.errors import NoRelease, Overloaded
-from app.observability import BATCHES, WAITING
+from app.platform.errors import NoRelease, Overloaded
+from app.platform.observability import BATCHES, WAITING
 from app.releases.queries import champion
-from ml.artifact import ReleaseError, read_release
-from ml.predictor import BATCH, Prediction, Predictor, prediction_of
+from ml.release.artifact import ReleaseError, read_release
+from ml.release.predictor import BATCH, Prediction, Predictor, prediction_of
 
 QUEUE_SECONDS = 10.0
 

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from app.tables import CasePrediction, new_id, now
-from ml.distributions import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe, PredictiveDistribution
-from ml.predictor import Prediction
+from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe, PredictiveDistribution
+from ml.release.predictor import Prediction
 
 
 def members_bytes(distribution: PredictiveDistribution, row: int) -> bytes | None:

@@ -6,13 +6,13 @@ from typing import Literal
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.annotators import annotator_of_account
-from app.auth.principal import Principal
-from app.database import Database, insert_if_absent
-from app.errors import BlindReadPending
-from app.policies.queries import current_policy, policy_of_version
+from app.auth.annotators import annotator_of_account
+from app.platform.database import Database, insert_if_absent
+from app.platform.errors import BlindReadPending
+from app.platform.principal import Principal
 from app.releases.queries import shown_first
 from app.tables import Annotator, CasePrediction, Exposure, Label, ReadRequest, new_id, now
+from app.triage.policies.queries import current_policy, policy_of_version
 
 Hidden = Literal["before-commit", "until-case-closed", "never"]
 

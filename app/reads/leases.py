@@ -5,17 +5,17 @@ from datetime import timedelta
 
 from sqlalchemy.orm import Session
 
-from app import audit
-from app.annotators import annotator_of_account, own_annotator
-from app.auth.principal import Principal
+from app.auth.annotators import annotator_of_account, own_annotator
 from app.context import Context
-from app.errors import LeaseLost
-from app.planning import refresh_waiting
-from app.policies.queries import current_policy
+from app.platform import audit_chain
+from app.platform.errors import LeaseLost
+from app.platform.principal import Principal
 from app.reads import queries
 from app.reads.schemas import DeclineIn, ReadOut
 from app.releases.queries import reading_classes
 from app.tables import Case, Read, ReadRequest, now
+from app.triage.planning import refresh_waiting
+from app.triage.policies.queries import current_policy
 
 
 def read_out(session: Session, read: Read) -> ReadOut:
@@ -98,7 +98,7 @@ def decline(
     else:
         request.state = "open"
     refresh_waiting(session, session.get_one(Case, read.case_id))
-    audit.record(
+    audit_chain.record(
         session,
         context.secret,
         actor=principal.name,

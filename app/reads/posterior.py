@@ -7,13 +7,13 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from app.cases import queries as cases
-from app.cases.stored import stored_prediction
-from app.policies.queries import current_rule
+from app.platform.values import PosteriorOut
+from app.predictions.stored import stored_prediction
 from app.releases.queries import class_codes, existing_release
-from app.schemas import PosteriorOut
-from app.triage import summarise
+from app.triage.policies.queries import current_rule
+from app.triage.rules import summarise
 from ml.arrays import IntArray
-from ml.distributions import PredictiveDistribution, has_concentration
+from ml.distributions.families import PredictiveDistribution, has_concentration
 
 
 @dataclass(frozen=True)

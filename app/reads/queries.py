@@ -8,8 +8,8 @@ from datetime import datetime
 from sqlalchemy import BigInteger, ColumnElement, and_, cast, exists, func, select, update
 from sqlalchemy.orm import Session
 
-from app.auth.principal import Principal
-from app.errors import NotFound
+from app.platform.errors import NotFound
+from app.platform.principal import Principal
 from app.tables import Annotator, Label, Read, ReadRequest
 
 # requests due first, among which each annotator has an order of its own

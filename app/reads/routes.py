@@ -6,12 +6,10 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Response
 
 from app.auth.policy import Policy
-from app.auth.principal import Principal
-from app.blindness import ensure_revealed, note_exposure
 from app.cases import queries
 from app.context import Parts
-from app.database import Reader, Writer
-from app.errors import (
+from app.platform.database import Reader, Writer
+from app.platform.errors import (
     AlreadyLabelled,
     BlindReadPending,
     KeyMissing,
@@ -20,8 +18,11 @@ from app.errors import (
     Superseded,
     responses,
 )
-from app.idempotency import once, request_digest, required_key
+from app.platform.idempotency import once, request_digest, required_key
+from app.platform.principal import Principal
+from app.platform.values import PosteriorOut
 from app.reads import leases, service
+from app.reads.blindness import ensure_revealed, note_exposure
 from app.reads.posterior import posterior
 from app.reads.schemas import (
     DeclineIn,
@@ -34,7 +35,6 @@ from app.reads.schemas import (
     RevisionIn,
     SubmittedOut,
 )
-from app.schemas import PosteriorOut
 
 router = APIRouter(tags=["reads"])
 _Reading = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]

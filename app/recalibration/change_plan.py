@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ml.distributions import DirichletCpe, PredictiveDistribution
+from ml.distributions.families import DirichletCpe, PredictiveDistribution
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from app import jobs
 from app.context import Context
-from app.jobs_here import do_here
+from app.jobs import engine
+from app.jobs.foreground import do_here
+from app.recalibration.service import recalibrate
 from app.releases.queries import served_release_id
-from app.releases.recalibration import recalibrate
 from app.tables import Job
-from ml.scaling import METHODS
+from ml.calibration.scaling import METHODS
 
 
 def recalibrate_here(context: Context, method: str, since: datetime | None) -> dict[str, Any]:
@@ -29,6 +29,6 @@ def recalibrate_here(context: Context, method: str, since: datetime | None) -> d
 
     def ask(session: Session) -> Job:
         served_release_id(session)
-        return jobs.submit(session, context, "recalibration", parameters, None)
+        return engine.submit(session, context, "recalibration", parameters, None)
 
     return do_here(context, ask, recalibrate, "recalibrating")[1]

@@ -13,9 +13,9 @@ from sqlalchemy.orm import Session
 from app.evaluations.queries import LabelRow, blind_labels, label_rows
 from app.tables import Case, NetworkOutput
 from ml.arrays import IntArray
-from ml.artifact import Release
-from ml.calibration import Calibration
-from ml.distributions import PredictiveDistribution
+from ml.calibration.calibrators import Calibration
+from ml.distributions.families import PredictiveDistribution
+from ml.release.artifact import Release
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,17 @@ from PIL import Image
 from sqlalchemy import exists, func, insert, select, update
 from sqlalchemy.orm import Session
 
-from app import audit
-from app.cases.stored import output_values, prediction_values
 from app.context import Context
 from app.evaluations.snapshots import refresh
-from app.jobs import RunningJob
-from app.releases.outputs import vectors
+from app.jobs.engine import RunningJob
+from app.platform import audit_chain
+from app.predictions.stored import output_values, prediction_values
+from app.recalibration.outputs import vectors
 from app.releases.queries import class_codes, existing_release, served_release_id
 from app.tables import Case, CasePrediction, NetworkOutput
-from ml.artifact import Release, read_release
-from ml.predictor import BATCH, Predictor, prediction_of
-from ml.preprocess import decode_image
+from ml.images.preprocess import decode_image
+from ml.release.artifact import Release, read_release
+from ml.release.predictor import BATCH, Predictor, prediction_of
 
 CHUNK = 5_000
 
@@ -95,7 +95,7 @@ def _image(context: Context, stored_sha256: str) -> Image.Image | None:
 
 
 def _tell(session: Session, job: RunningJob, release_id: uuid.UUID, case_ids: list[uuid.UUID]) -> None:
-    audit.record(
+    audit_chain.record(
         session,
         job.context.secret,
         actor="prediction",

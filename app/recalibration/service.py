@@ -20,18 +20,18 @@ from sqlalchemy.orm import Session
 from app.evaluations.cohort import Cohort, Question, cohort_of, evaluate_cohort
 from app.evaluations.queries import LabelRow, blind_labels, label_rows
 from app.evaluations.reading import read_columns
-from app.jobs import RunningJob
+from app.jobs.engine import RunningJob
+from app.recalibration.change_plan import ChangePlan
+from app.recalibration.outputs import StoredOutputs, fitting_labels, histograms, stored_outputs
 from app.releases.adding import add_release
-from app.releases.change_plan import ChangePlan
-from app.releases.outputs import StoredOutputs, fitting_labels, histograms, stored_outputs
 from app.releases.queries import served_release_id
 from app.tables import now
-from ml.artifact import DISTANCE_FILE, HEAD_FILE, Release, read_release, write_release
-from ml.calibration import Calibration, FitReport, calibrate
-from ml.card import readme_text
-from ml.distributions import PredictiveDistribution
-from ml.gate import Change, paired_change
-from ml.scaling import Method
+from ml.calibration.calibrators import Calibration, FitReport, calibrate
+from ml.calibration.scaling import Method
+from ml.distributions.families import PredictiveDistribution
+from ml.metrics.paired_change import Change, paired_change
+from ml.release.artifact import DISTANCE_FILE, HEAD_FILE, Release, read_release, write_release
+from ml.release.card import readme_text
 
 SHOWN = ("L", "EL", "CE", "L_D", "CE_D", "accuracy")
 

@@ -5,12 +5,12 @@ from pathlib import Path
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app import audit
-from app.errors import Conflict
+from app.platform import audit_chain
+from app.platform.errors import Conflict
 from app.releases.queries import all_releases, champion, class_codes
 from app.tables import Alias, ReleaseRow, new_id
-from ml.artifact import copy_release, read_release
-from ml.predictor import Predictor
+from ml.release.artifact import copy_release, read_release
+from ml.release.predictor import Predictor
 
 
 def add_release(
@@ -46,5 +46,5 @@ def add_release(
     if champion(session) is None:
         session.add(Alias(name="champion", release_id=row.id, revision=1))
         details["alias"] = "champion"
-    audit.record(session, secret, actor=actor, action="release.add", object_id=row.id, details=details)
+    audit_chain.record(session, secret, actor=actor, action="release.add", object_id=row.id, details=details)
     return row, True

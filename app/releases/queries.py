@@ -6,8 +6,8 @@ from typing import Any
 from sqlalchemy import case, select
 from sqlalchemy.orm import Session
 
-from app.errors import NoRelease, NotFound
-from app.schemas import ClassOut
+from app.platform.errors import NoRelease, NotFound
+from app.platform.values import ClassOut
 from app.tables import Alias, CasePrediction, ReleaseRow
 
 

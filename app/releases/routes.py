@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Header, Response
 
 from app.auth.policy import Policy
-from app.auth.principal import Principal
 from app.auth.service import confirm_password
 from app.context import Parts
-from app.database import Reader, Writer
-from app.errors import (
+from app.jobs.schemas import JobOut
+from app.platform.database import Reader, Writer
+from app.platform.errors import (
     BadRequest,
     Conflict,
     Forbidden,
@@ -20,8 +20,8 @@ from app.errors import (
     PreconditionRequired,
     responses,
 )
-from app.idempotency import once, request_digest, required_key
-from app.job_schemas import JobOut
+from app.platform.idempotency import once, request_digest, required_key
+from app.platform.principal import Principal
 from app.releases import queries, service
 from app.releases.schemas import AliasesOut, AliasIn, AliasOut, RecalibrationIn, ReleaseDetailOut, ReleasesOut
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from app.schemas import ClassOut, In, Moment, Out, Paragraph
+from app.platform.values import ClassOut, In, Moment, Out, Paragraph
 
 
 class ReleaseOut(Out):

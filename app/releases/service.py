@@ -5,15 +5,16 @@ import uuid
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from app import audit, jobs
-from app.auth.principal import Principal
 from app.context import Context
-from app.database import insert_if_absent
-from app.errors import Conflict, PreconditionFailed
-from app.job_schemas import JobOut, job_out
+from app.jobs import engine
+from app.jobs.schemas import JobOut, job_out
+from app.platform import audit_chain
+from app.platform.database import insert_if_absent
+from app.platform.errors import Conflict, PreconditionFailed
+from app.platform.principal import Principal
+from app.platform.values import ClassOut
 from app.releases.queries import aliases, existing_release, served_release_id
 from app.releases.schemas import AliasesOut, AliasOut, RecalibrationIn, ReleaseDetailOut, ReleaseOut
-from app.schemas import ClassOut
 from app.tables import Alias, ReleaseRow
 
 
@@ -64,7 +65,7 @@ def move_alias(
         raise Conflict(f"{name} was moved meanwhile; look again")
     details = {"alias": name, "before": None if before is None else str(before), "after": str(release_id)}
     ask_predictions(session, context, release_id, None)
-    audit.record(
+    audit_chain.record(
         session,
         context.secret,
         actor=actor,
@@ -83,7 +84,7 @@ def ask_predictions(session: Session, context: Context, release_id: uuid.UUID, p
         NotFound: no such release.
     """
     existing_release(session, release_id)
-    jobs.submit(session, context, "prediction", {"release": str(release_id)}, principal)
+    engine.submit(session, context, "prediction", {"release": str(release_id)}, principal)
 
 
 def _swap(session: Session, name: str, release_id: uuid.UUID, revision: int) -> bool:
@@ -111,7 +112,7 @@ def ask_recalibration(
         NoRelease: there is no champion to start from.
     """
     served_release_id(session)
-    return 202, job_out(jobs.submit(session, context, "recalibration", body.model_dump(mode="json"), principal))
+    return 202, job_out(engine.submit(session, context, "recalibration", body.model_dump(mode="json"), principal))
 
 
 def describe(session: Session, row: ReleaseRow) -> ReleaseOut:

@@ -76,7 +76,7 @@ class CasePrediction(Identified, Table):
     class_probs: Mapped[list[float]] = mapped_column(JSON)
     log_concentration: Mapped[float | None] = mapped_column(Float(53))
     disagreement_prob: Mapped[float] = mapped_column(Float(53), index=True)
-    # of an ensemble: what ``app.cases.stored`` makes its posterior from
+    # of an ensemble: what ``app.predictions.stored`` makes its posterior from
     members: Mapped[bytes | None] = mapped_column(LargeBinary)
     # farther from the training cells than held-out cells are
     out_of_distribution: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())

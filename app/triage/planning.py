@@ -10,13 +10,13 @@ from datetime import timedelta
 from sqlalchemy import exists, func, select
 from sqlalchemy.orm import Session
 
-from app.cases.stored import stored_prediction
-from app.database import Database
-from app.policies.queries import current_policy, rule_of
+from app.platform.database import Database
+from app.predictions.stored import stored_prediction
 from app.releases.queries import shown_first
 from app.tables import Case, CasePrediction, Label, Look, PolicyRow, ReadRequest, now
-from app.triage import NEAR_DUPLICATE_BITS, Arm, Rule, Triage, plan, triage
-from ml.image_statistics import hash_distance
+from app.triage.policies.queries import current_policy, rule_of
+from app.triage.rules import NEAR_DUPLICATE_BITS, Arm, Rule, Triage, plan, triage
+from ml.images.image_statistics import hash_distance
 
 _SHUFFLE_RANGE = 2**31 - 1
 # featureless images share the hash 0 and say nothing about likeness

@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 
 from ml.arrays import FloatArray
-from ml.decisions import class_intervals, expected_gain, further_labels_expected, majority_prob
-from ml.distributions import DirichletCpe, PredictiveDistribution, has_concentration
+from ml.distributions.decisions import class_intervals, expected_gain, further_labels_expected, majority_prob
+from ml.distributions.families import DirichletCpe, PredictiveDistribution, has_concentration
 
 Decision = Literal["single_read", "second_read"]
 Score = Literal["disagreement", "expected_gain"]

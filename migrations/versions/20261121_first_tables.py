@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from app.audit import GENESIS
+from app.platform.audit_chain import GENESIS
 from app.tables import create_triggers, drop_triggers
 
 revision = "0001"

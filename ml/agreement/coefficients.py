@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray, as_label_counts
-from ml.estimate import Estimate, Replicates, Sample, select, to_estimate
+from ml.metrics.jackknife import Estimate, Replicates, Sample, select, to_estimate
 
 Level = Literal["nominal", "ordinal"]
 
@@ -245,8 +245,8 @@ def excess_disagreement_test(label_counts: npt.ArrayLike, class_probs: npt.Array
     """
     from scipy.stats import norm
 
-    from ml.distributions import gini
-    from ml.histograms import observed_disagreement
+    from ml.distributions.families import gini
+    from ml.metrics.histograms import observed_disagreement
 
     counts = as_label_counts(label_counts)
     usable = counts.sum(axis=1) >= 2

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp
 
-from ml.agreement import as_label_matrix
+from ml.agreement.coefficients import as_label_matrix
 from ml.arrays import FloatArray, IntArray
 
 MAX_ITERATIONS = 5000

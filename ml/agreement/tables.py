@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ml.agreement import cohen_kappa, krippendorff_alpha, rater_marginal_test
+from ml.agreement.coefficients import cohen_kappa, krippendorff_alpha, rater_marginal_test
+from ml.agreement.dawid_skene import dawid_skene
 from ml.arrays import IntArray
-from ml.dawid_skene import dawid_skene
-from ml.estimate import Estimate, mean_replicates, select, to_estimate
-from ml.tables import Labels, TableError, case_column, read_labels
+from ml.metrics.jackknife import Estimate, mean_replicates, select, to_estimate
+from ml.tables.files import Labels, TableError, case_column, read_labels
 
 PERMUTATIONS = 999
 

@@ -1,6 +1,6 @@
 """Calibrators fitted after training, on cached logits and features, in float64 with SciPy's L-BFGS.
 
-Class probabilities are calibrated by a scaling of the logits (``ml.scaling``). The concentration head
+Class probabilities are calibrated by a scaling of the logits (``ml.calibration.scaling``). The concentration head
 (α-calibration, paper §4.2) reads the penultimate features: a = wᵀg + c is the log concentration of Dir(α0 f).
 Both start where they change nothing (identity; a = 0, α0 = 1), and a fit is kept only where it lowers the loss
 on cases that it has not seen.
@@ -16,8 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray, as_label_counts
-from ml.concentration import ConcentrationHead, HeadKind, choose_head, fit_jointly, joint_loss
-from ml.distributions import (
+from ml.calibration.concentration import ConcentrationHead, HeadKind, choose_head, fit_jointly, joint_loss
+from ml.calibration.optimise import FitError
+from ml.calibration.scaling import Method, Scaling, choose_scaling
+from ml.distributions.families import (
     DirichletCpe,
     DirichletMixtureCpe,
     EnsembleCpe,
@@ -25,8 +27,6 @@ from ml.distributions import (
     PredictiveDistribution,
     softmax_probs,
 )
-from ml.fitting import FitError
-from ml.scaling import Method, Scaling, choose_scaling
 from ml.splits import split_partitions
 
 CALIBRATION_VERSION = 1

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from scipy.special import expit, log_softmax
 
 from ml.arrays import FloatArray, IntArray, as_label_counts
-from ml.distributions import dirichlet_multinomial_nll
-from ml.fitting import FitError, minimise
-from ml.scaling import mixture_log_likelihood
+from ml.calibration.optimise import FitError, minimise
+from ml.calibration.scaling import mixture_log_likelihood
+from ml.distributions.families import dirichlet_multinomial_nll
 
 #: λ_α of the penalty λ_α/N Σ a² on the log concentration (paper §6.1).
 LOG_CONCENTRATION_PENALTY = 0.005

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from scipy.special import expit, log_expit
 
 from ml.arrays import FloatArray, as_label_counts, as_vector
-from ml.fitting import FitError, minimise
-from ml.histograms import observed_disagreement
+from ml.calibration.optimise import FitError, minimise
+from ml.metrics.histograms import observed_disagreement
 from ml.splits import split_partitions
 
 FOLDS = 5

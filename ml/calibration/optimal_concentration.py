@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, as_class_probs
-from ml.distributions import gini
+from ml.distributions.families import gini
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from scipy.special import log_softmax, logsumexp
 
 from ml.arrays import FloatArray, IntArray, as_label_counts
-from ml.fitting import FitError, minimise
+from ml.calibration.optimise import FitError, minimise
 
 Method = Literal["none", "temperature", "vector", "matrix"]
 METHODS: tuple[Method, ...] = ("none", "temperature", "vector", "matrix")

@@ -1,6 +1,6 @@
 """Charts of results: methods on the calibration-dispersion map, temperature, concentration, triage, coverage.
 
-Drawn like those of ``ml.plots``, from plain rows, so that a report's JSON holds all that its figures show.
+Drawn like those of ``ml.charts.reliability``, from plain rows, so that a report's JSON holds all that its figures show.
 """
 
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from ml.plots import GREY, styled
+from ml.charts.reliability import GREY, styled
 
 #: Told apart by the colour-blind, most different first.
 SERIES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9"]

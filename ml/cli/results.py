@@ -5,10 +5,12 @@ from typing import Annotated, Any
 
 import typer
 
-from ml.cli import Json, app, emit, say
+from ml.cli.shared import Json, emit, say
+
+commands = typer.Typer()
 
 
-@app.command()
+@commands.command()
 def evaluate(
     labels: Annotated[Path, typer.Option(help="LABELS table, .csv or .parquet.")],
     predictions: Annotated[Path, typer.Option(help="PREDICTIONS table, .csv or .parquet.")],
@@ -24,7 +26,7 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Evaluate predictions against label histograms (stage 4)."""  # noqa: DOC501
-    from ml.evaluate import evaluate_tables, write_diagrams
+    from ml.tables.evaluate import evaluate_tables, write_diagrams
 
     if debias not in {"pair", "paper", "none"}:
         raise typer.BadParameter(f"--debias must be pair, paper or none, got {debias!r}")
@@ -43,7 +45,7 @@ def _streamed(labels: Path, predictions: Path, **columns: Any) -> dict[str, Any]
     from rich.console import Console
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-    from ml.streaming import evaluate_stream
+    from ml.tables.streaming import evaluate_stream
 
     console = Console(stderr=True)
     shown = (TextColumn("{task.completed:,.0f} cases"), TimeElapsedColumn())
@@ -52,7 +54,7 @@ def _streamed(labels: Path, predictions: Path, **columns: Any) -> dict[str, Any]
         return evaluate_stream(labels, predictions, observer=lambda cases: bar.update(task, completed=cases), **columns)
 
 
-@app.command()
+@commands.command()
 def reproduce(
     name: Annotated[
         str,
@@ -100,7 +102,7 @@ def reproduce(
     emit(document, as_json, (folder / f"{name}.md").read_text())
 
 
-@app.command()
+@commands.command()
 def agreement(
     labels: Annotated[Path, typer.Option(help="LABELS table with one row a label, .csv or .parquet.")],
     cluster: Annotated[str | None, typer.Option(help="Column that names the patient.")] = None,
@@ -108,7 +110,7 @@ def agreement(
     as_json: Json = False,
 ) -> None:
     """Measure how well annotators agree: overall, by pair, annotator, class and site."""
-    from ml.agreement_tables import agreement_of_table
+    from ml.agreement.tables import agreement_of_table
 
     document = agreement_of_table(labels, cluster=cluster, seed=seed)
     emit(document, as_json, agreement_table(document))

@@ -1,39 +1,20 @@
-"""The offline half of the ``secondread`` command: train, calibrate, export, predict, score.
+"""The stages from images to a release: train, calibrate, export, predict, score.
 
 Thin: parses arguments, shows progress on stderr, prints results on stdout. Heavy packages are imported by
 the command that needs them, so that ``--help`` answers at once.
 """
 
-import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ml.cli.shared import Json, emit, say
+
 if TYPE_CHECKING:
-    from ml.train import StepReport
+    from ml.training.train import StepReport
 
-app = typer.Typer(
-    name="secondread",
-    help="Calibrated class and disagreement probabilities for cell images, and blind second reads.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
-
-
-def emit(document: Any, as_json: bool, text: str) -> None:
-    """Print a result: the JSON document, or its text for people."""
-    sys.stdout.write((json.dumps(document, indent=2, ensure_ascii=False) if as_json else text) + "\n")
-
-
-def say(message: str) -> None:
-    """Tell a person something on stderr."""
-    sys.stderr.write(message + "\n")
+commands = typer.Typer()
 
 
 def _data_options(
@@ -45,7 +26,7 @@ def _data_options(
     return given if data in {"mix_mnist", "mix_cifar10", "pbc_nucleus"} else given | {"seed": seed}
 
 
-@app.command()
+@commands.command()
 def train(
     data: Annotated[str, typer.Option(help="cells, mix_mnist, mix_cifar10, cifar10h, pbc, pbc_nucleus, or a folder.")],
     out: Annotated[Path, typer.Option(help="Run folder; the same command again goes on after a kill.")],
@@ -78,9 +59,9 @@ def train(
     import torch
 
     from ml.datasets.registry import load_dataset
-    from ml.run_folder import RunFolder, TrainConfig
-    from ml.train import choose_device, choose_precision
-    from ml.train import train as run
+    from ml.training.run_folder import RunFolder, TrainConfig
+    from ml.training.train import choose_device, choose_precision
+    from ml.training.train import train as run
 
     if threads is not None:
         torch.set_num_threads(threads)
@@ -149,7 +130,7 @@ class _TrainingBar:
             say(line)
 
 
-@app.command()
+@commands.command()
 def calibrate(
     run: Annotated[Path, typer.Argument(help="Finished run folder.")],
     method: Annotated[str, typer.Option(help="none, temperature, vector or matrix.")] = "temperature",
@@ -161,9 +142,9 @@ def calibrate(
     as_json: Json = False,
 ) -> None:
     """Fit temperature and concentration head on cached outputs (stage 2)."""  # noqa: DOC501
-    from ml.calibrate import calibrate_run
-    from ml.run_folder import RunFolder
-    from ml.scaling import METHODS
+    from ml.calibration.scaling import METHODS
+    from ml.training.calibrate import calibrate_run
+    from ml.training.run_folder import RunFolder
 
     if method not in METHODS:
         raise typer.BadParameter(f"--method must be one of {', '.join(METHODS)}, got {method!r}")
@@ -180,7 +161,7 @@ def calibrate(
 _CARD_COLUMNS = ("accuracy", "L", "EL", "CE", "L_D", "CE_D")
 
 
-@app.command()
+@commands.command()
 def export(
     run: Annotated[Path, typer.Argument(help="Calibrated run folder.")],
     out: Annotated[Path, typer.Option(help="Release folder to make.")],
@@ -189,8 +170,8 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write a release: ONNX network, calibration and card, after a parity check (stage 3)."""
-    from ml.export import export_run
-    from ml.run_folder import RunFolder
+    from ml.training.export import export_run
+    from ml.training.run_folder import RunFolder
 
     say("exporting to ONNX")
     release = export_run(RunFolder(run), out, fused=fused, name=name)
@@ -202,7 +183,7 @@ def export(
     emit(release.card, as_json, text)
 
 
-@app.command()
+@commands.command()
 def predict(
     release: Annotated[Path, typer.Argument(help="Release folder.")],
     images: Annotated[list[Path], typer.Argument(help="PNG, JPEG or TIFF files.")],
@@ -211,7 +192,7 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Predict images with a release."""
-    from ml.score import predict_files
+    from ml.release.score import predict_files
 
     rows = predict_files(release, images, tta=tta, seed=seed)
     lines = []
@@ -225,7 +206,7 @@ def predict(
     emit(rows, as_json, "\n".join(lines))
 
 
-@app.command()
+@commands.command()
 def score(
     release: Annotated[Path, typer.Argument(help="Release folder.")],
     images: Annotated[Path, typer.Option(help="Folder of images, or a table with columns case_id and file.")],
@@ -238,7 +219,7 @@ def score(
     from rich.console import Console
     from rich.progress import Progress
 
-    from ml.score import score_images
+    from ml.release.score import score_images
 
     console = Console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal) as bar:
@@ -249,36 +230,3 @@ def score(
 
         count = score_images(release, images, out, observe, tta=tta, seed=seed)
     emit({"n_cases": count, "predictions": str(out)}, as_json, f"{count:,} predictions in {out}")
-
-
-_TRAINING_PACKAGES = {"torch", "torchvision", "onnx", "onnxscript"}
-
-
-def _explain(exc: Exception) -> str | None:
-    """One line for an error that a person can mend, None for a defect."""
-    if isinstance(exc, ModuleNotFoundError) and exc.name in _TRAINING_PACKAGES:
-        return f"this needs the package {exc.name!r}: install secondread with its extra [train]"
-    return str(exc) if isinstance(exc, ValueError | OSError) else None
-
-
-def run_command(command: typer.Typer, explain: Callable[[Exception], str | None] = lambda exc: None) -> None:
-    """Run the command line; a failure is one line on stderr and exit status 1.
-
-    Args:
-        command: the command line.
-        explain: one line for further errors that a person may meet, None for a defect.
-
-    Raises:
-        SystemExit: always, with the exit status.
-    """
-    try:
-        command()
-    except KeyboardInterrupt as exc:
-        say("secondread: interrupted")
-        raise SystemExit(130) from exc
-    except Exception as exc:
-        line = _explain(exc) or explain(exc)
-        if line is None:
-            raise
-        say("secondread: " + " ".join(line.split()))
-        raise SystemExit(1) from exc

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray
-from ml.preprocess import Pixels, Preprocessing
+from ml.images.preprocess import Pixels, Preprocessing
 
 #: train: fits the network; valid: stops it; calibration: fits the calibrators; test: is held out.
 PARTITIONS = ("train", "valid", "calibration", "test")

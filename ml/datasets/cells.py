@@ -10,7 +10,7 @@ from ml.datasets.annotators import AnnotatorPool, count_labels
 from ml.datasets.base import ImageDataset
 from ml.datasets.cells_morphology import CLASSES, draw_morphology, true_class_probs
 from ml.datasets.cells_render import draw_stain, render
-from ml.preprocess import Pixels, Preprocessing, fit_normalisation
+from ml.images.preprocess import Pixels, Preprocessing, fit_normalisation
 from ml.splits import split_partitions
 
 CELLS_PER_PATIENT = 10

@@ -14,7 +14,7 @@ from scipy.special import expit
 
 from ml.arrays import FloatArray
 from ml.datasets.cells_morphology import Morphology
-from ml.preprocess import Pixels
+from ml.images.preprocess import Pixels
 
 FIELD_UM = 24.0
 # optical density per channel (R, G, B) of a unit of each stain

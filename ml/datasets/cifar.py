@@ -9,7 +9,7 @@ from pyarrow import csv
 
 from ml.arrays import IntArray
 from ml.datasets.base import ClassInfo, ImageDataset, datasets_folder
-from ml.preprocess import Pixels, Preprocessing, fit_normalisation
+from ml.images.preprocess import Pixels, Preprocessing, fit_normalisation
 from ml.splits import split_partitions
 
 _NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

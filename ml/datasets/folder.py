@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.datasets.base import PARTITIONS, ClassInfo, ImageDataset, Orientation
-from ml.preprocess import ImageRejectedError, Pixels, Preprocessing, decode_image, fit_normalisation
+from ml.images.preprocess import ImageRejectedError, Pixels, Preprocessing, decode_image, fit_normalisation
 from ml.splits import split_partitions
-from ml.tables import Labels, TableError, case_column, read_labels, read_table, text_column
+from ml.tables.files import Labels, TableError, case_column, read_labels, read_table, text_column
 
 SHARES = {"train": 0.6, "valid": 0.1, "calibration": 0.1, "test": 0.2}
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")

@@ -6,7 +6,7 @@ import numpy as np
 
 from ml.arrays import IntArray
 from ml.datasets.base import ClassInfo, DatasetMissingError, datasets_folder
-from ml.preprocess import Pixels
+from ml.images.preprocess import Pixels
 
 CLASSES = tuple(ClassInfo(str(digit), f"Digit {digit}", str(digit)) for digit in range(10))
 

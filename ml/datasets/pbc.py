@@ -15,7 +15,7 @@ from PIL import Image
 from pyarrow import csv
 
 from ml.datasets.base import PARTITIONS, ClassInfo, ImageDataset, datasets_folder
-from ml.preprocess import Pixels, Preprocessing, fit_normalisation
+from ml.images.preprocess import Pixels, Preprocessing, fit_normalisation
 from ml.splits import split_partitions
 
 _WHERE = "Acevedo et al. 2020, Mendeley Data snkd93bnjr, and WBCAtt, github.com/apple2373/wbcatt"

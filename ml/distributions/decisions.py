@@ -9,7 +9,14 @@ from scipy.optimize import elementwise
 from scipy.special import betainc, betaincinv, expit, gammainc, gammaincinv, gammaln, ndtr
 
 from ml.arrays import FloatArray
-from ml.distributions import DirichletCpe, DirichletMixtureCpe, PointCpe, PredictiveDistribution, gini, moment_matched
+from ml.distributions.families import (
+    DirichletCpe,
+    DirichletMixtureCpe,
+    PointCpe,
+    PredictiveDistribution,
+    gini,
+    moment_matched,
+)
 
 # Beyond these α0·f the quantile functions lose their digits and the limits are exact to more of them.
 SMALL_SHAPE, LARGE_SHAPE = 1e-8, 1e12

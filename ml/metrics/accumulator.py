@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
-from ml.binning import BinSums, Debias, bin_edges, contributions, sums_by_slot, uniform_bin_index
-from ml.cluster_cells import ClusterCells
-from ml.distributions import gini
-from ml.histograms import observed_disagreement
+from ml.distributions.families import gini
+from ml.metrics.binning import BinSums, Debias, bin_edges, contributions, sums_by_slot, uniform_bin_index
+from ml.metrics.cluster_sums import ClusterCells
+from ml.metrics.histograms import observed_disagreement
 
 # names of the means, each with the number of labels a case needs
 _MEANS = {"L": 1, "accuracy": 1, "EL": 2, "EL_plugin": 2, "L_D": 2}

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray
-from ml.binning import sums_by_slot
+from ml.metrics.binning import sums_by_slot
 
 
 class ClusterCells:

@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray, as_vector
-from ml.binning import Debias
-from ml.distributions import gini
-from ml.estimate import Estimate, Sample, mean_replicates, root, to_estimate
-from ml.histograms import class_frequencies, statistic_terms
-from ml.inputs import Inputs, check_inputs, check_weights
-from ml.reliability import Binned, PairCounts, Slots
+from ml.distributions.families import gini
+from ml.metrics.binning import Debias
+from ml.metrics.histograms import class_frequencies, statistic_terms
+from ml.metrics.inputs import Inputs, check_inputs, check_weights
+from ml.metrics.jackknife import Estimate, Sample, mean_replicates, root, to_estimate
+from ml.metrics.reliability import Binned, PairCounts, Slots
 
 #: Below this effective sample size a weighted estimate is warned about.
 SMALL_ESS = 100

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
-from ml.estimate import Sample, select
+from ml.metrics.jackknife import Sample, select
 
 
 @dataclass(frozen=True)

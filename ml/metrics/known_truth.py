@@ -4,10 +4,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import as_class_probs, as_vector
-from ml.binning import Debias
-from ml.distributions import gini
-from ml.estimate import Estimate, mean_replicates, root, select, to_estimate
-from ml.reliability import Binned
+from ml.distributions.families import gini
+from ml.metrics.binning import Debias
+from ml.metrics.jackknife import Estimate, mean_replicates, root, select, to_estimate
+from ml.metrics.reliability import Binned
 
 
 def exact_metrics(

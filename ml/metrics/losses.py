@@ -9,26 +9,18 @@ Source: paper §3, §4.1, App. B and C; the pair form of CL is derived in docs/e
 
 import numpy.typing as npt
 
-from ml.accumulator import Accumulator
 from ml.arrays import FloatArray, as_label_counts, as_vector
-from ml.binning import Debias, Strategy
-from ml.estimate import Estimate, mean_replicates, select, to_estimate
-from ml.histograms import class_frequencies, epistemic_terms, observed_disagreement, squared_terms, statistic_terms
-from ml.inputs import check_clusters, check_inputs, check_weights
-from ml.metric_document import evaluate
-from ml.reliability import Binned
-
-__all__ = [
-    "Accumulator",
-    "Estimate",
-    "calibration_loss",
-    "disagreement_calibration_loss",
-    "disagreement_loss",
-    "dispersion_loss",
-    "epistemic_loss",
-    "evaluate",
-    "expected_squared_loss",
-]
+from ml.metrics.binning import Debias, Strategy
+from ml.metrics.histograms import (
+    class_frequencies,
+    epistemic_terms,
+    observed_disagreement,
+    squared_terms,
+    statistic_terms,
+)
+from ml.metrics.inputs import check_clusters, check_inputs, check_weights
+from ml.metrics.jackknife import Estimate, mean_replicates, select, to_estimate
+from ml.metrics.reliability import Binned
 
 
 def expected_squared_loss(

@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray, as_vector
-from ml.estimate import Estimate, Sample, mean_replicates, to_estimate
-from ml.histograms import class_frequencies, observed_disagreement, squared_terms, statistic_terms
-from ml.inputs import check_inputs
-from ml.reliability import Binned
+from ml.metrics.histograms import class_frequencies, observed_disagreement, squared_terms, statistic_terms
+from ml.metrics.inputs import check_inputs
+from ml.metrics.jackknife import Estimate, Sample, mean_replicates, to_estimate
+from ml.metrics.reliability import Binned
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray, as_class_probs, as_label_counts
-from ml.distributions import PredictiveDistribution
-from ml.estimate import Estimate, Sample, mean_replicates, select, to_estimate
-from ml.histograms import epistemic_terms, squared_terms
-from ml.inputs import check_clusters, check_weights
+from ml.distributions.families import PredictiveDistribution
+from ml.metrics.histograms import epistemic_terms, squared_terms
+from ml.metrics.inputs import check_clusters, check_weights
+from ml.metrics.jackknife import Estimate, Sample, mean_replicates, select, to_estimate
 
 #: Terms (N, K) of a loss of probabilities (N, K) on label histograms (N, K).
 _Terms = Callable[[IntArray, FloatArray], FloatArray]

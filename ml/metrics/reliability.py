@@ -14,7 +14,7 @@ import numpy.typing as npt
 from scipy.special import betaincinv
 
 from ml.arrays import FloatArray, IntArray
-from ml.binning import (
+from ml.metrics.binning import (
     BinSums,
     Debias,
     Strategy,
@@ -27,7 +27,7 @@ from ml.binning import (
     sums_by_slot,
     uniform_bin_index,
 )
-from ml.estimate import Estimate, Replicates, Sample, ratio_replicates, to_estimate
+from ml.metrics.jackknife import Estimate, Replicates, Sample, ratio_replicates, to_estimate
 
 # (case, slot) pairs of a chunk: what is worked on at once takes a few megabytes
 _CHUNK = 2**19

@@ -11,9 +11,9 @@ import numpy.typing as npt
 from scipy.special import xlogy
 
 from ml.arrays import FloatArray, as_class_probs, as_label_counts
-from ml.estimate import Estimate, Replicates, Sample, mean_replicates, select, to_estimate
-from ml.histograms import observed_disagreement
-from ml.inputs import check_clusters, check_weights
+from ml.metrics.histograms import observed_disagreement
+from ml.metrics.inputs import check_clusters, check_weights
+from ml.metrics.jackknife import Estimate, Replicates, Sample, mean_replicates, select, to_estimate
 
 
 def uncertainty_scores(class_probs: npt.ArrayLike) -> dict[str, FloatArray]:

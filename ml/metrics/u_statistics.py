@@ -16,12 +16,12 @@ import numpy.typing as npt
 from scipy.special import binom, gammaln
 
 from ml.arrays import FloatArray, IntArray, as_label_counts, as_vector
-from ml.binning import Debias, Strategy
-from ml.distributions import PredictiveDistribution
-from ml.estimate import Estimate, Sample, mean_replicates, select, to_estimate
-from ml.histograms import statistic_terms
-from ml.inputs import check_clusters, check_weights
-from ml.reliability import Binned
+from ml.distributions.families import PredictiveDistribution
+from ml.metrics.binning import Debias, Strategy
+from ml.metrics.histograms import statistic_terms
+from ml.metrics.inputs import check_clusters, check_weights
+from ml.metrics.jackknife import Estimate, Sample, mean_replicates, select, to_estimate
+from ml.metrics.reliability import Binned
 
 #: Value of a statistic for the label counts (K,) of m annotators.
 Kernel = Callable[[IntArray], float]

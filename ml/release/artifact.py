@@ -15,17 +15,16 @@
 Identical inputs give identical bytes: no date, no machine, no chance enters a release.
 """
 
-import hashlib
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ml.calibration import Calibration
-from ml.dropout_head import DropoutHead
-from ml.feature_distance import FeatureDistance
-from ml.preprocess import Preprocessing
-from ml.run_folder import read_json, write_bytes_atomically, write_json
+from ml.calibration.calibrators import Calibration
+from ml.files import file_sha256, read_json, write_bytes_atomically, write_json
+from ml.images.preprocess import Preprocessing
+from ml.release.dropout_head import DropoutHead
+from ml.release.feature_distance import FeatureDistance
 
 CARD_VERSION = 1
 MAX_FILE_BYTES = 500_000_000
@@ -72,12 +71,6 @@ class Release:
     def network_sha256(self) -> str:
         """Digest of the network file: releases of one network share what it makes of an image."""
         return str(self.card["files"]["network.onnx"])
-
-
-def file_sha256(path: Path) -> str:
-    """Hexadecimal SHA-256 of a file."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def write_release(

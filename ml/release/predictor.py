@@ -8,9 +8,9 @@ import numpy.typing as npt
 import onnxruntime
 from PIL import Image
 
-from ml.artifact import Release, ReleaseError
-from ml.augmented_views import views
-from ml.distributions import PredictiveDistribution
+from ml.distributions.families import PredictiveDistribution
+from ml.images.augmented_views import views
+from ml.release.artifact import Release, ReleaseError
 
 #: Images a run of the network at most, in predictions of many images.
 BATCH = 64

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ml.artifact import read_release
-from ml.distributions import DirichletCpe, PredictiveDistribution, has_concentration
-from ml.predictor import BATCH, Predictor
-from ml.preprocess import ImageRejectedError, decode_image
-from ml.tables import TableError, fail_at, read_table, text_column, write_table
+from ml.distributions.families import DirichletCpe, PredictiveDistribution, has_concentration
+from ml.images.preprocess import ImageRejectedError, decode_image
+from ml.release.artifact import read_release
+from ml.release.predictor import BATCH, Predictor
+from ml.tables.files import TableError, fail_at, read_table, text_column, write_table
 
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".tif", ".tiff"}
 

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ml.agreement import krippendorff_alpha
+from ml.agreement.coefficients import krippendorff_alpha
 from ml.arrays import FloatArray, IntArray
-from ml.distributions import DirichletCpe, softmax_probs
-from ml.estimate import Estimate
-from ml.exact import exact_metrics
+from ml.charts.results import coverage_chart
+from ml.distributions.families import DirichletCpe, softmax_probs
 from ml.metrics import (
     calibration_loss,
     disagreement_calibration_loss,
@@ -24,10 +23,11 @@ from ml.metrics import (
     epistemic_loss,
     expected_squared_loss,
 )
-from ml.posteriors import exact_posterior_epistemic_loss, posterior_epistemic_loss, posterior_gain
+from ml.metrics.jackknife import Estimate
+from ml.metrics.known_truth import exact_metrics
+from ml.metrics.posterior_gain import exact_posterior_epistemic_loss, posterior_epistemic_loss, posterior_gain
+from ml.metrics.triage_curves import net_benefit, triage_recall
 from ml.reproduce.setting import Reproduction, Setting
-from ml.result_plots import coverage_chart
-from ml.triage_curves import net_benefit, triage_recall
 
 K, N_BINS = 3, 10
 SIZES = (100, 1_000)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ml.accumulator import Accumulator
-from ml.plots import debias_figure
+from ml.charts.reliability import debias_figure
+from ml.metrics.accumulator import Accumulator
 from ml.reproduce.setting import Observer, Reproduction, Setting
 
 LABELS = (2, 5)

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from ml.arrays import IntArray
+from ml.charts.reliability import reliability_diagram
+from ml.charts.results import thinning_chart, triage_chart
 from ml.datasets.cifar import load_cifar10h
-from ml.distributions import PredictiveDistribution
+from ml.distributions.families import PredictiveDistribution
 from ml.metrics import evaluate
-from ml.plots import reliability_diagram
 from ml.reproduce.scoring import calibration_steps, markdown, scored_rows, triage_rows
 from ml.reproduce.setting import Reproduction, Setting
-from ml.result_plots import thinning_chart, triage_chart
-from ml.run_folder import CachedOutputs, RunFolder, TrainConfig
-from ml.train import choose_device, choose_precision, train
+from ml.training.run_folder import CachedOutputs, RunFolder, TrainConfig
+from ml.training.train import choose_device, choose_precision, train
 
 TRAIN_LABELS = (1, 3)
 THINNED = (2, 3, 5)

@@ -1,6 +1,7 @@
 """Outputs of ensemble members by the trained network itself: every dropout layer active, or augmented images.
 
-Serving draws dropout in the head only (``ml.dropout_head``); the paper's numbers are of whole stochastic passes.
+Serving draws dropout in the head only (``ml.release.dropout_head``); the paper's numbers come from whole
+stochastic passes.
 """
 
 from collections.abc import Callable
@@ -12,9 +13,9 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from ml.augmentation import augment
 from ml.datasets.base import ImageDataset
-from ml.networks import Network
+from ml.training.augmentation import augment
+from ml.training.networks import Network
 
 Floats32 = npt.NDArray[np.float32]
 _BATCH = 500

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 from scipy.special import log_softmax
 
-from ml.agreement import fleiss_kappa, krippendorff_alpha
+from ml.agreement.coefficients import fleiss_kappa, krippendorff_alpha
 from ml.arrays import FloatArray, IntArray
+from ml.calibration.optimise import minimise
+from ml.charts.reliability import reliability_diagram
+from ml.charts.results import triage_chart
 from ml.datasets.lidc import Nodules, load_nodules
-from ml.distributions import DirichletCpe, PointCpe, PredictiveDistribution, softmax_probs
-from ml.fitting import minimise
+from ml.distributions.families import DirichletCpe, PointCpe, PredictiveDistribution, softmax_probs
 from ml.metrics import evaluate
-from ml.plots import reliability_diagram
+from ml.metrics.u_statistics import expected_statistic, statistic_calibration_loss, statistic_loss
 from ml.reproduce.scoring import calibration_steps, markdown, scored_rows, triage_rows
 from ml.reproduce.setting import Reproduction, Setting
-from ml.result_plots import triage_chart
 from ml.splits import split_partitions
-from ml.u_statistics import expected_statistic, statistic_calibration_loss, statistic_loss
 
 FOLDS = 5
 RIDGE = 3e-3

@@ -5,20 +5,20 @@ from typing import Any
 
 import numpy as np
 
-from ml.agreement import excess_disagreement_test, krippendorff_alpha
-from ml.calibrate import member_outputs
-from ml.calibration import Calibration, calibrate
+from ml.agreement.coefficients import excess_disagreement_test, krippendorff_alpha
+from ml.calibration.calibrators import Calibration, calibrate
+from ml.calibration.scaling import Scaling
+from ml.charts.reliability import reliability_diagram
+from ml.charts.results import triage_chart
 from ml.datasets.pbc import load_pbc_nucleus
-from ml.distributions import PredictiveDistribution
-from ml.dropout_head import SAMPLES, DropoutHead
+from ml.distributions.families import PredictiveDistribution
 from ml.metrics import evaluate
-from ml.plots import reliability_diagram
+from ml.release.dropout_head import SAMPLES, DropoutHead
 from ml.reproduce.scoring import calibration_steps, markdown, scored_rows, triage_rows
 from ml.reproduce.setting import Reproduction, Setting
-from ml.result_plots import triage_chart
-from ml.run_folder import CachedOutputs, RunFolder, TrainConfig
-from ml.scaling import Scaling
-from ml.train import choose_device, choose_precision, train
+from ml.training.calibrate import member_outputs
+from ml.training.run_folder import CachedOutputs, RunFolder, TrainConfig
+from ml.training.train import choose_device, choose_precision, train
 
 QUICK_CASES = 300
 

@@ -7,12 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import IntArray
-from ml.calibration import Calibration, calibrate
-from ml.distributions import PredictiveDistribution, has_concentration
+from ml.calibration.calibrators import Calibration, calibrate
+from ml.calibration.scaling import Method, Scaling
+from ml.distributions.families import PredictiveDistribution, has_concentration
 from ml.metrics import evaluate
-from ml.posteriors import posterior_epistemic_loss, posterior_gain
-from ml.scaling import Method, Scaling
-from ml.triage_curves import triage_recall, uncertainty_scores
+from ml.metrics.posterior_gain import posterior_epistemic_loss, posterior_gain
+from ml.metrics.triage_curves import triage_recall, uncertainty_scores
 
 METRICS = ("accuracy", "L", "EL", "CE", "DL", "L_D", "CE_D")
 _STEPS: dict[str, Method] = {"+ts": "temperature", "+vector": "vector", "+matrix": "matrix"}

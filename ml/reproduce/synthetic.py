@@ -4,7 +4,7 @@ One network a seed; its calibrators are fitted on validation images with two or 
 and TTA use calibrators fitted on the ensemble's own likelihood; ``per member`` rows feed each member through the
 deterministic network's calibrators, as the paper does. ``moment-matched`` rows are the single Dirichlet with the
 mixture's mean and DPE, ``on the mean`` rows one whose head was fitted on the ensemble's mean outputs. Rows ending in
-``+φ`` map the DPEs once more by themselves (``ml.disagreement_map``), which the paper does not do.
+``+φ`` map the DPEs once more by themselves (``ml.calibration.disagreement_map``), which the paper does not do.
 """
 
 from collections.abc import Iterator
@@ -17,20 +17,21 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray
-from ml.binning import Debias
-from ml.calibration import Calibration, calibrate
+from ml.calibration.calibrators import Calibration, calibrate
+from ml.calibration.disagreement_map import fit_disagreement_map
+from ml.calibration.scaling import Scaling
 from ml.datasets.base import ImageDataset
 from ml.datasets.blends import BLENDS, load_blend, read_blend_table
-from ml.disagreement_map import fit_disagreement_map
-from ml.distributions import EnsembleCpe, PredictiveDistribution, moment_matched, softmax_probs
-from ml.exact import exact_metrics
+from ml.distributions.families import EnsembleCpe, PredictiveDistribution, moment_matched, softmax_probs
+from ml.files import read_json, write_json
 from ml.metrics import evaluate
-from ml.posteriors import exact_posterior_epistemic_loss, posterior_epistemic_loss
+from ml.metrics.binning import Debias
+from ml.metrics.known_truth import exact_metrics
+from ml.metrics.posterior_gain import exact_posterior_epistemic_loss, posterior_epistemic_loss
 from ml.reproduce.members import Outputs, cached, network_outputs
 from ml.reproduce.setting import Setting, Truth
-from ml.run_folder import RunFolder, TrainConfig, read_json, write_json
-from ml.scaling import Scaling
-from ml.train import choose_device, choose_precision, load_trained, train
+from ml.training.run_folder import RunFolder, TrainConfig
+from ml.training.train import choose_device, choose_precision, load_trained, train
 
 LABELS = (2, 5)
 SAMPLES, QUICK_SAMPLES = 20, 2

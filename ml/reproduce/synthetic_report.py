@@ -5,17 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from ml.calibration import Calibration
-from ml.distributions import softmax_probs
-from ml.exact import exact_metrics
+from ml.calibration.calibrators import Calibration
+from ml.calibration.scaling import Scaling
+from ml.charts.reliability import reliability_diagram
+from ml.charts.results import calibration_dispersion_map, method_chart, temperature_chart, triage_chart
+from ml.distributions.families import softmax_probs
 from ml.metrics import evaluate
-from ml.plots import reliability_diagram
+from ml.metrics.known_truth import exact_metrics
+from ml.metrics.triage_curves import triage_recall, uncertainty_scores
 from ml.reproduce.paper import CPE_TABLE, TABLE_1, TABLE_2
 from ml.reproduce.setting import Reproduction, Setting
 from ml.reproduce.synthetic import LABELS, Row, SeedOutputs, seed_outputs
-from ml.result_plots import calibration_dispersion_map, method_chart, temperature_chart, triage_chart
-from ml.scaling import Scaling
-from ml.triage_curves import triage_recall, uncertainty_scores
 
 Cells = dict[tuple[str, int, str], list[float]]
 TITLES = {"mix-mnist": "Mix-MNIST", "mix-cifar10": "Mix-CIFAR-10"}

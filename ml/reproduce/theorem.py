@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 
 from ml.arrays import FloatArray
-from ml.distributions import DirichletCpe
-from ml.optimal_concentration import (
+from ml.calibration.optimal_concentration import (
     Moments,
     disagreement_error,
     disagreement_lower_end,
@@ -15,8 +14,9 @@ from ml.optimal_concentration import (
     posterior_lower_end,
     posterior_optimum,
 )
+from ml.charts.results import concentration_chart
+from ml.distributions.families import DirichletCpe
 from ml.reproduce.setting import Reproduction, Setting
-from ml.result_plots import concentration_chart
 
 TRUE_LOG_CONCENTRATION = float(np.log(3.0))
 MEAN = np.array([0.5, 0.3, 0.2])

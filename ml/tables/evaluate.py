@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray
-from ml.binning import Debias
 from ml.metrics import evaluate
-from ml.tables import Labels, Predictions, TableError, align, case_column, read_labels, read_predictions
+from ml.metrics.binning import Debias
+from ml.tables.files import Labels, Predictions, TableError, align, case_column, read_labels, read_predictions
 
 
 def evaluate_tables(
@@ -107,7 +107,7 @@ def aligned_weights(labels: Labels, name: str | None, rows: npt.NDArray[np.intp]
 
 def write_diagrams(document: dict[str, Any], folder: Path) -> list[Path]:
     """Draw reliability diagrams of every class and of disagreement as SVG, and return their paths."""
-    from ml.plots import reliability_diagram, write_chart
+    from ml.charts.reliability import reliability_diagram, write_chart
 
     charts = {
         f"reliability_{row['class']}": reliability_diagram(row["bins"], title=row["class"], what="probability")

@@ -17,7 +17,7 @@ from pyarrow import csv, parquet
 from scipy.special import expit
 
 from ml.arrays import ROW_SUM_TOLERANCE, FloatArray, IntArray
-from ml.distributions import gini
+from ml.distributions.families import gini
 
 _TEXT_COLUMNS = ("case_id", "annotator", "label", "file", "patient", "partition")
 _CONVERT = csv.ConvertOptions(

@@ -12,11 +12,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ml.accumulator import Accumulator
 from ml.arrays import FloatArray
-from ml.binning import Debias
-from ml.evaluate import aligned_counts, aligned_weights
-from ml.tables import Labels, Predictions, TableError, align, case_column, check_labels, check_predictions, read_batches
+from ml.metrics.accumulator import Accumulator
+from ml.metrics.binning import Debias
+from ml.tables.evaluate import aligned_counts, aligned_weights
+from ml.tables.files import (
+    Labels,
+    Predictions,
+    TableError,
+    align,
+    case_column,
+    check_labels,
+    check_predictions,
+    read_batches,
+)
 
 BATCH_ROWS = 50_000
 #: Metrics that order-1 weights belong to; all others take order-2 weights.

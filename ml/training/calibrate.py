@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from ml.calibration import Calibration, calibrate
-from ml.dropout_head import DropoutHead
+from ml.calibration.calibrators import Calibration, calibrate
+from ml.calibration.scaling import Method, Scaling
+from ml.files import write_bytes_atomically, write_json
 from ml.metrics import evaluate
-from ml.run_folder import CachedOutputs, RunFolder, write_bytes_atomically, write_json
-from ml.scaling import Method, Scaling
+from ml.release.dropout_head import DropoutHead
+from ml.training.run_folder import CachedOutputs, RunFolder
 
 #: Metrics of the held-out part that go on the card.
 CARD_METRICS = ("accuracy", "L", "EL", "CE", "L_D", "CE_D")

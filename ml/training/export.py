@@ -10,18 +10,19 @@ import onnx
 import torch
 from torch import Tensor, nn
 
-from ml.artifact import DISTANCE_FILE, HEAD_FILE, Release, write_release
-from ml.calibration import Calibration
-from ml.card import readme_text
-from ml.distributions import softmax_probs
-from ml.dropout_head import DropoutHead
-from ml.feature_distance import fit_feature_distance
-from ml.image_statistics import optical_density
-from ml.networks import Network
-from ml.predictor import open_session
-from ml.preprocess import Preprocessing
-from ml.run_folder import CachedOutputs, RunFolder, read_json
-from ml.train import load_trained
+from ml.calibration.calibrators import Calibration
+from ml.distributions.families import softmax_probs
+from ml.files import read_json
+from ml.images.image_statistics import optical_density
+from ml.images.preprocess import Preprocessing
+from ml.release.artifact import DISTANCE_FILE, HEAD_FILE, Release, write_release
+from ml.release.card import readme_text
+from ml.release.dropout_head import DropoutHead
+from ml.release.feature_distance import fit_feature_distance
+from ml.release.predictor import open_session
+from ml.training.networks import Network
+from ml.training.run_folder import CachedOutputs, RunFolder
+from ml.training.train import load_trained
 
 #: Largest difference of class probabilities, and of logits as a share of the largest |logit|.
 PROBABILITY_TOLERANCE, LOGIT_TOLERANCE = 1e-5, 1e-4

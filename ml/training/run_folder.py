@@ -1,7 +1,6 @@
 """A training run on disk: what it was asked, how it went, where it stands, and its cached outputs."""
 
 import json
-import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, cast
@@ -10,41 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import IntArray
+from ml.files import read_json, write_bytes_atomically, write_json
 
 #: Dropout rate, weight (out, in) and bias (out,) of one layer of a network's head.
 HeadArrays = tuple[float, npt.NDArray[np.float32], npt.NDArray[np.float32]]
 _LAYER = ("rate", "weight", "bias")
-
-
-def write_bytes_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that a reader or a crash sees the old or the new one, never a part."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(path)
-
-
-def write_json(path: Path, document: Any) -> None:
-    """Write a JSON document, sorted and indented, so that identical content gives identical bytes."""
-    text = json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    write_bytes_atomically(path, (text + "\n").encode())
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        ValueError: the file is missing or holds no JSON object.
-    """
-    try:
-        document = json.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as exc:
-        raise ValueError(f"{path}: cannot be read as JSON: {exc}") from exc
-    if not isinstance(document, dict):
-        raise ValueError(f"{path}: must hold a JSON object")
-    return document
 
 
 @dataclass(frozen=True)

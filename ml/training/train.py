@@ -18,12 +18,13 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from ml.augmentation import augment, shift
+from ml.charts.reliability import learning_curves, write_chart
 from ml.datasets.base import ImageDataset
-from ml.losses import count_weighted_nll
-from ml.networks import Network, build_network, read_backbone_weights
-from ml.plots import learning_curves, write_chart
-from ml.run_folder import CachedOutputs, RunFolder, TrainConfig, write_bytes_atomically
+from ml.files import write_bytes_atomically
+from ml.training.augmentation import augment, shift
+from ml.training.losses import count_weighted_nll
+from ml.training.networks import Network, build_network, read_backbone_weights
+from ml.training.run_folder import CachedOutputs, RunFolder, TrainConfig
 
 EVALUATION_BATCH = 512
 #: Held-out images kept in the run, on which the exported network must agree with the trained one.

@@ -8,9 +8,9 @@ import pytest
 from fastapi.testclient import TestClient
 from pydantic import SecretStr
 
-from app.database import Database
 from app.main import create_app
-from app.migrate import upgrade
+from app.platform.database import Database
+from app.platform.migrate import upgrade
 from app.releases.adding import add_release
 from app.settings import Settings
 from tests.support.postgres import PostgresServer

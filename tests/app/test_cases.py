@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml.artifact import read_release
-from ml.decisions import class_intervals
-from ml.predictor import Predictor
-from ml.preprocess import decode_image
+from ml.distributions.decisions import class_intervals
+from ml.images.preprocess import decode_image
+from ml.release.artifact import read_release
+from ml.release.predictor import Predictor
 from tests.support.images import CORPUS, exif_rotated
 from tests.support.service import Service, cell_png, pixels_of
 

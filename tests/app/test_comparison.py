@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app import jobs
-from app.policies.queries import _threshold_before, current_policy
+from app.jobs import engine
 from app.releases.adding import add_release
 from app.tables import Case, Exposure, now
-from ml.calibrate import calibrate_run
-from ml.export import export_run
-from ml.run_folder import RunFolder
+from app.triage.policies.queries import _threshold_before, current_policy
+from ml.training.calibrate import calibrate_run
+from ml.training.export import export_run
+from ml.training.run_folder import RunFolder
 from tests.app.test_evaluations import collect
 from tests.support.service import Service, cell_png
 
@@ -41,7 +41,7 @@ def make(service: Service, alias: str, release: str, revision: int) -> None:
     body = {"release": release, "reason": "to be looked at"}
     answer = service.call("admin", "PUT", f"/v1/aliases/{alias}", json=body, headers={"If-Match": f'"{revision}"'})
     assert answer.status_code == 200, answer.text
-    assert jobs.work_off(service.context) == 1
+    assert engine.work_off(service.context) == 1
     assert service.get("admin", "/v1/jobs").json()["items"][0]["state"] == "succeeded"
 
 

@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.cases.stored import members_bytes, stored_prediction
+from app.predictions.stored import members_bytes, stored_prediction
 from app.releases.adding import add_release
 from app.releases.service import move_alias
 from app.tables import CasePrediction
-from ml.calibrate import calibrate_run
-from ml.distributions import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PredictiveDistribution
-from ml.export import export_run
+from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PredictiveDistribution
 from ml.metrics import evaluate
-from ml.posteriors import posterior_gain
-from ml.run_folder import RunFolder
+from ml.metrics.posterior_gain import posterior_gain
+from ml.training.calibrate import calibrate_run
+from ml.training.export import export_run
+from ml.training.run_folder import RunFolder
 from tests.support.service import Service, cell_png
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.export import export_dataset
+from app.operations.export import export_dataset
 from ml.datasets.folder import load_folder
-from ml.evaluate import evaluate_tables
+from ml.tables.evaluate import evaluate_tables
 from tests.support.service import Service, cell_png
 
 
@@ -135,7 +135,7 @@ def reading(service: Service, who: str, codes: list[str], limit: int = 1000) -> 
 def test_weighted_metrics_equal_evaluate_with_the_exported_weights(service: Service, tmp_path: Path) -> None:
     from app.evaluations.cohort import Question
     from app.evaluations.service import collected_tables
-    from ml.tables import write_table
+    from ml.tables.files import write_table
 
     policy = {"rule": "disagreement", "threshold": 0.86, "audit_rate": 0.4, "adjudicate_below": None, "reason": "t"}
     assert service.post("admin", "/v1/policies", json=policy).status_code == 201

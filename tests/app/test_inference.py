@@ -11,11 +11,11 @@ import pytest
 from PIL import Image
 from prometheus_client import REGISTRY
 
-from app import inference
-from app.errors import Overloaded
-from app.inference import LocalInference, Served
-from ml.artifact import read_release
-from ml.predictor import Predictor
+from app.platform.errors import Overloaded
+from app.predictions import inference
+from app.predictions.inference import LocalInference, Served
+from ml.release.artifact import read_release
+from ml.release.predictor import Predictor
 from tests.support.service import cell_png
 
 N_IMAGES = 24

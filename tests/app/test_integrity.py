@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from app.database import Database, wal_is_safe
-from app.errors import StorageFull
-from app.storage import ImageStore
-from app.verify import verify_all
+from app.operations.verify import verify_all
+from app.platform.database import Database, wal_is_safe
+from app.platform.errors import StorageFull
+from app.platform.image_store import ImageStore
 from tests.support.service import Service
 
 
@@ -115,7 +115,7 @@ def test_a_full_disk_refuses_uploads_with_507(service: Service, monkeypatch: pyt
 
 
 def test_the_journal_mode_follows_the_version(tmp_path: Path) -> None:
-    from app.database import sqlite_module
+    from app.platform.database import sqlite_module
 
     database = Database(f"sqlite:///{tmp_path / 'x.db'}")
     with database.engine.connect() as connection:

@@ -10,8 +10,9 @@ import pytest
 from PIL import Image, ImageEnhance
 from sqlalchemy import update
 
-from app import jobs, worker
+from app import worker
 from app.evaluations.freezing import evaluate_frozen, folder_of
+from app.jobs import engine
 from app.tables import Job, now
 from ml.datasets.annotators import AnnotatorPool
 from ml.datasets.cells import simulate_cell
@@ -47,7 +48,7 @@ def test_recalibration_makes_a_candidate_and_a_person_promotes_and_rolls_back(se
     collect_reads(service)
     asked = service.post("admin", "/v1/recalibrations", json={})
     assert (asked.status_code, asked.json()["state"]) == (202, "queued")
-    assert jobs.work_off(service.context) == 1
+    assert engine.work_off(service.context) == 1
     done = job(service, asked.json()["id"])
     assert done["state"] == "succeeded", done["error"]
     report = done["result"]
@@ -75,7 +76,7 @@ def _promote(service: Service, champion: dict[str, Any], report: dict[str, Any])
     assert (moved.status_code, moved.headers["etag"]) == (200, '"2"')
     case = service.get("viewer", "/v1/cases").json()["items"][0]
     assert case["prediction"]["release"] == champion["release"]
-    assert jobs.work_off(service.context) == 1
+    assert engine.work_off(service.context) == 1
     renewed = service.get("viewer", f"/v1/cases/{case['id']}").json()
     assert renewed["prediction"]["release"] == report["release"]
     both = service.get("viewer", f"/v1/cases/{case['id']}/predictions").json()["items"]
@@ -91,7 +92,7 @@ def test_bulk_predictions_equal_those_of_an_upload(service: Service) -> None:
     first = service.add_case("one", patient="p")
     release = first["prediction"]["release"]
     job_id = _submit(service, "prediction", {"release": release})
-    jobs.work_off(service.context)
+    engine.work_off(service.context)
     assert job(service, job_id)["result"]["n_predicted"] == 0
     assert service.get("viewer", f"/v1/cases/{first['id']}").json()["prediction"] == first["prediction"]
 
@@ -103,7 +104,7 @@ def test_a_candidate_that_the_gate_refused_is_not_promoted(service: Service) -> 
     service.context.settings.change_plan = plan
     collect_reads(service, 40)
     asked = service.post("admin", "/v1/recalibrations", json={}).json()
-    jobs.work_off(service.context)
+    engine.work_off(service.context)
     done = job(service, asked["id"])
     assert done["state"] == "succeeded", done["error"]
     report = done["result"]
@@ -115,13 +116,13 @@ def test_a_candidate_that_the_gate_refused_is_not_promoted(service: Service) -> 
 
 def _submit(service: Service, kind: str, parameters: dict[str, Any]) -> str:
     with service.context.database.write() as session:
-        return str(jobs.submit(session, service.context, kind, parameters, None).id)
+        return str(engine.submit(session, service.context, kind, parameters, None).id)
 
 
 def test_too_few_labels_are_refused_with_the_numbers(service: Service) -> None:
     service.add_case()
     asked = service.post("admin", "/v1/recalibrations", json={}).json()
-    jobs.work_off(service.context)
+    engine.work_off(service.context)
     failed = job(service, asked["id"])
     assert failed["state"] == "failed"
     assert "50 labelled cases of 10 patients" in failed["error"]
@@ -132,54 +133,54 @@ def test_too_few_labels_are_refused_with_the_numbers(service: Service) -> None:
 
 def test_a_method_beyond_the_change_plan_is_refused(service: Service) -> None:
     asked = service.post("admin", "/v1/recalibrations", json={"method": "matrix"}).json()
-    jobs.work_off(service.context)
+    engine.work_off(service.context)
     assert "change plan" in job(service, asked["id"])["error"]
 
 
 def test_a_queued_job_is_cancelled_at_once_and_a_running_one_at_its_next_report(service: Service) -> None:
     queued = service.post("admin", "/v1/evaluations", json={}).json()
     assert service.call("admin", "DELETE", f"/v1/jobs/{queued['id']}").json()["state"] == "cancelled"
-    assert jobs.work_off(service.context) == 0
+    assert engine.work_off(service.context) == 0
     job_id = UUID(_submit(service, "evaluation", {}))
-    running = jobs.begin(service.context, job_id)
+    running = engine.begin(service.context, job_id)
     assert running is not None
 
-    def work(one: jobs.RunningJob) -> dict[str, Any]:
+    def work(one: engine.RunningJob) -> dict[str, Any]:
         one.report(0.5, "half way")
         assert service.call("admin", "DELETE", f"/v1/jobs/{job_id}").json()["cancel_requested"]
         one.report(0.6, "never told")
         raise AssertionError
 
-    jobs.perform(running, work)
+    engine.perform(running, work)
     shown = job(service, str(job_id))
     assert (shown["state"], shown["message"], shown["progress"]) == ("cancelled", "half way", 0.5)
 
 
 def test_a_job_that_was_overtaken_writes_nothing_any_more(service: Service) -> None:
     job_id = UUID(_submit(service, "evaluation", {}))
-    zombie = jobs.begin(service.context, job_id)
+    zombie = engine.begin(service.context, job_id)
     assert zombie is not None
-    assert jobs.begin(service.context, job_id) is None  # somebody lives
-    jobs.forget_dead_process(service.context)
-    second = jobs.begin(service.context, job_id)
+    assert engine.begin(service.context, job_id) is None  # somebody lives
+    engine.forget_dead_process(service.context)
+    second = engine.begin(service.context, job_id)
     assert second is not None
     assert second.attempt == 2
 
-    def report(one: jobs.RunningJob) -> dict[str, Any]:
+    def report(one: engine.RunningJob) -> dict[str, Any]:
         one.report(0.9, "from the grave")
         return {"zombie": True}
 
-    jobs.perform(zombie, report)
-    jobs.perform(second, lambda _: {"zombie": False})
+    engine.perform(zombie, report)
+    engine.perform(second, lambda _: {"zombie": False})
     assert job(service, str(job_id))["result"] == {"zombie": False}
 
 
 def test_a_job_whose_process_keeps_dying_is_given_up(service: Service) -> None:
     job_id = UUID(_submit(service, "evaluation", {}))
-    for _ in range(jobs.MAX_ATTEMPTS):
-        assert jobs.begin(service.context, job_id) is not None
-        jobs.forget_dead_process(service.context)
-    assert jobs.begin(service.context, job_id) is None
+    for _ in range(engine.MAX_ATTEMPTS):
+        assert engine.begin(service.context, job_id) is not None
+        engine.forget_dead_process(service.context)
+    assert engine.begin(service.context, job_id) is None
     assert "died" in job(service, str(job_id))["error"]
 
 
@@ -189,7 +190,7 @@ def test_a_frozen_evaluation_can_be_computed_again_from_its_tables(service: Serv
     assert asked.status_code == 202
     path = f"/v1/evaluations/{asked.json()['id']}"
     assert service.get("viewer", path, headers={"Accept": "text/html"}).status_code == 409
-    assert jobs.work_off(service.context) == 1
+    assert engine.work_off(service.context) == 1
     shown = service.get("viewer", path).json()
     assert shown["state"] == "succeeded", shown["error"]
     live = service.get("viewer", "/v1/metrics", params={"partition": "all"}).json()
@@ -209,13 +210,13 @@ def test_a_frozen_evaluation_can_be_computed_again_from_its_tables(service: Serv
 
 def test_a_defect_in_a_job_ends_the_job_and_not_the_worker(service: Service) -> None:
     job_id = UUID(_submit(service, "evaluation", {}))
-    running = jobs.begin(service.context, job_id)
+    running = engine.begin(service.context, job_id)
     assert running is not None
 
-    def defect(_: jobs.RunningJob) -> dict[str, Any]:
+    def defect(_: engine.RunningJob) -> dict[str, Any]:
         raise KeyError("x")
 
-    jobs.perform(running, defect)
+    engine.perform(running, defect)
     with service.context.database.read() as session:
         found = session.get_one(Job, job_id)
         assert (found.state, "KeyError" in (found.error or "")) == ("failed", True)
@@ -247,7 +248,7 @@ def test_a_schedule_asks_for_a_recalibration_when_the_last_one_is_old(service: S
         session.execute(update(Job).values(created_at=now() - timedelta(days=8)))
     worker.ask_for_recalibration(service.context)
     assert asked() == 2
-    jobs.work_off(service.context)
+    engine.work_off(service.context)
     found = service.get("viewer", "/v1/jobs").json()["items"]
     assert [one["state"] for one in found] == ["failed", "failed"]  # there are no labels to learn from, and it says so
     assert all("labelled cases" in one["error"] for one in found)

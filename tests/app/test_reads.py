@@ -8,8 +8,8 @@ from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
 from app.tables import APPEND_ONLY, Label, Table
-from ml.decisions import majority_prob
-from ml.distributions import DirichletCpe
+from ml.distributions.decisions import majority_prob
+from ml.distributions.families import DirichletCpe
 from tests.support.service import Service, cell_png
 
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from app.evaluations.columns import Columns, number_of
 from app.evaluations.drift import drift_of
-from app.planning import coin
-from app.releases.change_plan import ChangePlan
-from app.triage import Rule, another_annotator, capacity_threshold, plan, triage
-from ml.distributions import DirichletCpe, PointCpe
+from app.recalibration.change_plan import ChangePlan
+from app.triage.planning import coin
+from app.triage.rules import Rule, another_annotator, capacity_threshold, plan, triage
+from ml.distributions.families import DirichletCpe, PointCpe
 
 RULE = Rule("disagreement", 0.2, 0.1, 0.02, 0.9, 5)
 SURE = DirichletCpe(np.array([[0.98, 0.01, 0.01]]), np.array([2.0]))

@@ -10,16 +10,16 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select, text
 
-from app.backup import backup, check_backup, restore
-from app.erasure import erase_patient
-from app.errors import NotFound
-from app.export import export_dataset
 from app.main import create_app
+from app.operations.backup import backup, check_backup, restore
+from app.operations.erasure import erase_patient
+from app.operations.export import export_dataset
+from app.operations.verify import verify_all
+from app.platform.errors import NotFound
 from app.settings import Settings
 from app.tables import Case, NetworkOutput
-from app.verify import verify_all
-from ml.agreement_tables import agreement_of_table
-from ml.evaluate import evaluate_tables
+from ml.agreement.tables import agreement_of_table
+from ml.tables.evaluate import evaluate_tables
 from tests.support.postgres import PostgresServer
 from tests.support.service import Service, cell_png
 

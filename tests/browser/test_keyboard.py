@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route
 from sqlalchemy import func, select
 
-from app.database import Database
+from app.platform.database import Database
 from app.tables import Annotator, Label, Read
 from tests.browser.conftest import Person, upload
 from tests.support.process import Installation

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from statsmodels.stats import inter_rater
 
-from ml.agreement import (
+from ml.agreement.coefficients import (
     as_label_matrix,
     cohen_kappa,
     count_matrix,
@@ -20,9 +20,9 @@ from ml.agreement import (
     krippendorff_alpha,
     rater_marginal_test,
 )
-from ml.agreement_tables import agreement_of_table
+from ml.agreement.tables import agreement_of_table
 from ml.datasets.annotators import AnnotatorPool
-from ml.tables import write_table
+from ml.tables.files import write_table
 
 
 def labels(seed: int, n: int = 80, annotators: int = 4, k: int = 4, absent: float = 0.3) -> Any:
@@ -63,7 +63,7 @@ def test_perfect_agreement_is_one_and_a_single_class_is_undefined() -> None:
 
 def test_alpha_rests_on_the_observed_disagreement() -> None:
     """Krippendorff's observed nominal disagreement is Σ n φ̂ / Σ n (docs/explanation)."""
-    from ml.histograms import observed_disagreement
+    from ml.metrics.histograms import observed_disagreement
 
     counts = count_matrix(labels(3), 4)
     counts = counts[counts.sum(axis=1) >= 2]
@@ -124,7 +124,7 @@ def test_like_annotators_pass_the_marginal_test_and_a_biased_one_fails() -> None
 
 
 def test_permuting_keeps_every_case_and_every_absence() -> None:
-    from ml.agreement import _permuted
+    from ml.agreement.coefficients import _permuted
 
     matrix = labels(4)
     shuffled = _permuted(matrix, np.random.default_rng(0))

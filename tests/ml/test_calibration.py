@@ -6,11 +6,19 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 
-from ml.calibration import Calibration, calibrate
-from ml.concentration import ConcentrationHead, concentration_loss, fit_concentration, joint_loss
-from ml.distributions import DirichletCpe, softmax_probs
-from ml.fitting import FitError
-from ml.scaling import METHODS, Scaling, affine_loss, fit_affine, fit_temperature, scaling_loss, temperature_loss
+from ml.calibration.calibrators import Calibration, calibrate
+from ml.calibration.concentration import ConcentrationHead, concentration_loss, fit_concentration, joint_loss
+from ml.calibration.optimise import FitError
+from ml.calibration.scaling import (
+    METHODS,
+    Scaling,
+    affine_loss,
+    fit_affine,
+    fit_temperature,
+    scaling_loss,
+    temperature_loss,
+)
+from ml.distributions.families import DirichletCpe, softmax_probs
 
 
 def simulated(n: int = 3000, labels: int = 3, temperature: float = 2.0, seed: int = 0) -> tuple[Any, Any, Any, Any]:

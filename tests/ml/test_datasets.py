@@ -14,8 +14,8 @@ from ml.datasets.cells_morphology import CLASSES, draw_morphology, true_class_pr
 from ml.datasets.folder import load_folder
 from ml.datasets.pbc import load_pbc, load_pbc_nucleus
 from ml.datasets.registry import load_dataset
-from ml.histograms import observed_disagreement
-from ml.tables import TableError
+from ml.metrics.histograms import observed_disagreement
+from ml.tables.files import TableError
 from tests.support.images import encode, photo
 
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import check_grad
 
-from ml import disagreement_map
-from ml.disagreement_map import IDENTITY, DisagreementMap, fit_disagreement_map
-from ml.fitting import FitError
+from ml.calibration import disagreement_map
+from ml.calibration.disagreement_map import IDENTITY, DisagreementMap, fit_disagreement_map
+from ml.calibration.optimise import FitError
 from ml.metrics import disagreement_calibration_loss, disagreement_loss
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from scipy.special import gammaln
 from scipy.stats import beta
 
-from ml.decisions import class_intervals, expected_gain, further_labels_expected, majority_prob
-from ml.distributions import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe, gini
+from ml.distributions.decisions import class_intervals, expected_gain, further_labels_expected, majority_prob
+from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe, gini
 
 F = np.array([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3]])
 Y = np.array([[2, 1, 0], [0, 0, 3]])

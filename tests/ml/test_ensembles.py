@@ -11,18 +11,18 @@ import pytest
 import torch
 from PIL import Image
 
-from ml.artifact import ReleaseError, read_release
-from ml.augmented_views import views
-from ml.calibrate import calibrate_run
 from ml.datasets.cells import simulate_cell
-from ml.distributions import DirichletMixtureCpe, EnsembleCpe, has_concentration
-from ml.dropout_head import DropoutHead
-from ml.export import ParityError, _check_head, export_run
-from ml.networks import build_network
-from ml.predictor import Predictor
-from ml.run_folder import RunFolder
-from ml.score import predict_files, score_images
-from ml.tables import read_predictions
+from ml.distributions.families import DirichletMixtureCpe, EnsembleCpe, has_concentration
+from ml.images.augmented_views import views
+from ml.release.artifact import ReleaseError, read_release
+from ml.release.dropout_head import DropoutHead
+from ml.release.predictor import Predictor
+from ml.release.score import predict_files, score_images
+from ml.tables.files import read_predictions
+from ml.training.calibrate import calibrate_run
+from ml.training.export import ParityError, _check_head, export_run
+from ml.training.networks import build_network
+from ml.training.run_folder import RunFolder
 from tests.support.images import encode
 
 

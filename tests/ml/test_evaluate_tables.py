@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml.evaluate import evaluate_tables
 from ml.metrics import evaluate
-from ml.tables import TableError, read_labels, read_predictions, write_table
+from ml.tables.evaluate import evaluate_tables
+from ml.tables.files import TableError, read_labels, read_predictions, write_table
 
 CLASSES = ["red", "green", "blue"]
 METRICS = {"L", "EL", "EL_plugin", "CL", "CL_plugin", "CL_paired", "CE", "DL", "DL_plugin"}

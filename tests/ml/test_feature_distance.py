@@ -5,8 +5,8 @@ import pytest
 from PIL import Image
 
 from ml.datasets.cells import simulate_cell
-from ml.feature_distance import FeatureDistance, fit_feature_distance
-from ml.image_statistics import difference_hash, hash_distance, optical_density
+from ml.images.image_statistics import difference_hash, hash_distance, optical_density
+from ml.release.feature_distance import FeatureDistance, fit_feature_distance
 
 
 @pytest.mark.parametrize(("n", "d"), [(400, 8), (60, 128)])

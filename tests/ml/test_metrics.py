@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml.binning import Debias, bin_edges, bin_index, uniform_bin_index
-from ml.histograms import epistemic_terms, observed_disagreement, squared_terms
 from ml.metrics import (
     Accumulator,
     calibration_loss,
@@ -21,6 +19,8 @@ from ml.metrics import (
     evaluate,
     expected_squared_loss,
 )
+from ml.metrics.binning import Debias, bin_edges, bin_index, uniform_bin_index
+from ml.metrics.histograms import epistemic_terms, observed_disagreement, squared_terms
 
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

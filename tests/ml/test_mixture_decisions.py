@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml.decisions import class_intervals, expected_gain, further_labels_expected, majority_prob
-from ml.distributions import (
+from ml.distributions.decisions import class_intervals, expected_gain, further_labels_expected, majority_prob
+from ml.distributions.families import (
     DirichletCpe,
     DirichletMixtureCpe,
     EnsembleCpe,

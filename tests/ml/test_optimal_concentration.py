@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml.distributions import DirichletCpe
-from ml.optimal_concentration import (
+from ml.calibration.optimal_concentration import (
     Moments,
     disagreement_error,
     disagreement_lower_end,
@@ -15,6 +14,7 @@ from ml.optimal_concentration import (
     posterior_lower_end,
     posterior_optimum,
 )
+from ml.distributions.families import DirichletCpe
 
 GRID = np.linspace(-8, 8, 401)
 

@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from ml.distributions import DirichletCpe, DirichletMixtureCpe, PointCpe
+from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, PointCpe
 from ml.metrics import epistemic_loss
-from ml.posteriors import exact_posterior_epistemic_loss, posterior_epistemic_loss, posterior_gain
+from ml.metrics.posterior_gain import exact_posterior_epistemic_loss, posterior_epistemic_loss, posterior_gain
 from tests.ml.test_metrics import Counts, Floats, draw
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from ml.preprocess import ImageRejectedError, Preprocessing, decode_image, encode_png
+from ml.images.preprocess import ImageRejectedError, Preprocessing, decode_image, encode_png
 from tests.support.images import CORPUS, encode, photo
 
 RGB48 = Preprocessing(3, 240, 48, (0.5, 0.4, 0.6), (0.2, 0.25, 0.3))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml.distributions import EnsembleCpe
+from ml.distributions.families import EnsembleCpe
 from ml.reproduce import coverage, debias, human_labels
 from ml.reproduce.paper import CPE_TABLE, TABLE_1, TABLE_2
 from ml.reproduce.report import NAMES, reproduce

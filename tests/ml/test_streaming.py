@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml.evaluate import evaluate_tables
-from ml.streaming import evaluate_stream
-from ml.tables import TableError, write_table
+from ml.tables.evaluate import evaluate_tables
+from ml.tables.files import TableError, write_table
+from ml.tables.streaming import evaluate_stream
 from tests.ml.test_metrics import draw
 
 

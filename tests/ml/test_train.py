@@ -12,20 +12,21 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from ml.artifact import ReleaseError, read_release
-from ml.augmentation import augment, shift
-from ml.calibrate import calibrate_run
-from ml.calibration import Calibration
+from ml.calibration.calibrators import Calibration
+from ml.calibration.scaling import Scaling
 from ml.datasets.base import ImageDataset
 from ml.datasets.cells import load_cells
-from ml.distributions import DirichletCpe
-from ml.export import ParityError, check_parity, export_run, to_onnx
-from ml.losses import count_weighted_nll
-from ml.networks import NETWORK_NAMES, build_network
-from ml.predictor import Predictor
-from ml.run_folder import RunFolder, write_json
-from ml.scaling import Scaling
-from ml.train import StepReport, _average_weights, _Trainer, train
+from ml.distributions.families import DirichletCpe
+from ml.files import write_json
+from ml.release.artifact import ReleaseError, read_release
+from ml.release.predictor import Predictor
+from ml.training.augmentation import augment, shift
+from ml.training.calibrate import calibrate_run
+from ml.training.export import ParityError, check_parity, export_run, to_onnx
+from ml.training.losses import count_weighted_nll
+from ml.training.networks import NETWORK_NAMES, build_network
+from ml.training.run_folder import RunFolder
+from ml.training.train import StepReport, _average_weights, _Trainer, train
 from tests.support.configs import quick_config
 
 CPU = torch.device("cpu")

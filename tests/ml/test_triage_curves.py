@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ml.triage_curves import net_benefit, net_benefit_difference, triage_recall, uncertainty_scores
+from ml.metrics.triage_curves import net_benefit, net_benefit_difference, triage_recall, uncertainty_scores
 from tests.ml.test_metrics import Counts, Floats, draw
 
 

@@ -5,10 +5,10 @@ import itertools
 import numpy as np
 import pytest
 
-from ml.distributions import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe
-from ml.histograms import observed_disagreement
+from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe
 from ml.metrics import disagreement_calibration_loss, disagreement_loss, evaluate
-from ml.u_statistics import (
+from ml.metrics.histograms import observed_disagreement
+from ml.metrics.u_statistics import (
     disagreement_kernel,
     expected_statistic,
     statistic_calibration_loss,

@@ -6,9 +6,9 @@ import numpy as np
 
 from app.evaluations.cohort import Question, cohort_of, evaluate_cohort
 from app.evaluations.columns import Columns
-from app.triage import capacity_threshold, plan
+from app.triage.rules import capacity_threshold, plan
 from ml.arrays import FloatArray, IntArray
-from ml.distributions import DirichletCpe, softmax_probs
+from ml.distributions.families import DirichletCpe, softmax_probs
 
 CLASSES, PER_PATIENT, DAYS = 6, 10, 20
 CAPACITY_SHARE, AUDIT_RATE = 0.20, 0.10

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ml.run_folder import TrainConfig
+from ml.training.run_folder import TrainConfig
 
 
 def quick_config(**changes: Any) -> TrainConfig:

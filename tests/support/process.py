@@ -56,7 +56,7 @@ class Installation:
         """What the commands would do, in this process: database, release, accounts; gives a key for each."""
         from app.auth import service as auth
         from app.context import build_context
-        from app.migrate import upgrade
+        from app.platform.migrate import upgrade
         from app.releases.adding import add_release
         from app.settings import Settings
 

@@ -7,10 +7,10 @@ import numpy as np
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.database import WRITES, insert_if_absent
+from app.platform.database import WRITES, insert_if_absent
 from app.releases.queries import shown_first
 from app.tables import Case, CasePrediction, DailyThreshold, PolicyRow, now
-from app.triage import Rule, Score, capacity_threshold
+from app.triage.rules import Rule, Score, capacity_threshold
 
 #: Days whose cases set the threshold of a rule by capacity.
 CAPACITY_DAYS = 14

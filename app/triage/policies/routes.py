@@ -5,13 +5,13 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Response
 
 from app.auth.policy import Policy
-from app.auth.principal import Principal
 from app.context import Parts
-from app.database import Reader, Writer
-from app.errors import Conflict, KeyMissing, responses
-from app.idempotency import once, request_digest, required_key
-from app.policies import service
-from app.policies.schemas import PoliciesOut, PolicyIn, PolicyOut
+from app.platform.database import Reader, Writer
+from app.platform.errors import Conflict, KeyMissing, responses
+from app.platform.idempotency import once, request_digest, required_key
+from app.platform.principal import Principal
+from app.triage.policies import service
+from app.triage.policies.schemas import PoliciesOut, PolicyIn, PolicyOut
 
 router = APIRouter(tags=["policies"])
 

@@ -2,12 +2,12 @@
 
 from sqlalchemy.orm import Session
 
-from app import audit
-from app.auth.principal import Principal
-from app.errors import Conflict
-from app.policies.queries import all_policies, current_policy
-from app.policies.schemas import PoliciesOut, PolicyIn, PolicyOut
+from app.platform import audit_chain
+from app.platform.errors import Conflict
+from app.platform.principal import Principal
 from app.tables import PolicyRow
+from app.triage.policies.queries import all_policies, current_policy
+from app.triage.policies.schemas import PoliciesOut, PolicyIn, PolicyOut
 
 
 def policy_out(row: PolicyRow, current: int) -> PolicyOut:
@@ -43,7 +43,7 @@ def add_policy(session: Session, secret: bytes, principal: Principal, body: Poli
         for name, value in wanted.items()
         if name != "reason" and getattr(before, name) != value
     }
-    audit.record(
+    audit_chain.record(
         session,
         secret,
         actor=principal.name,

@@ -1,0 +1,1 @@
+"""Recalibration: a candidate release from collected labels, its change plan and its gate."""

@@ -1,0 +1,1 @@
+"""The offline half of the command line."""

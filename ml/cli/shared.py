@@ -1,0 +1,53 @@
+"""What every command shares: output as text or JSON, and one line for an error that a person can fix."""
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+
+
+def emit(document: Any, as_json: bool, text: str) -> None:
+    """Print a result: the JSON document, or its text for people."""
+    sys.stdout.write((json.dumps(document, indent=2, ensure_ascii=False) if as_json else text) + "\n")
+
+
+def say(message: str) -> None:
+    """Tell a person something on stderr."""
+    sys.stderr.write(message + "\n")
+
+
+_TRAINING_PACKAGES = {"torch", "torchvision", "onnx", "onnxscript"}
+
+
+def _explain(exc: Exception) -> str | None:
+    """One line for an error that a person can mend, None for a defect."""
+    if isinstance(exc, ModuleNotFoundError) and exc.name in _TRAINING_PACKAGES:
+        return f"this needs the package {exc.name!r}: install secondread with its extra [train]"
+    return str(exc) if isinstance(exc, ValueError | OSError) else None
+
+
+def run_command(command: typer.Typer, explain: Callable[[Exception], str | None] = lambda exc: None) -> None:
+    """Run the command line; a failure is one line on stderr and exit status 1.
+
+    Args:
+        command: the command line.
+        explain: one line for further errors that a person may meet, None for a defect.
+
+    Raises:
+        SystemExit: always, with the exit status.
+    """
+    try:
+        command()
+    except KeyboardInterrupt as exc:
+        say("secondread: interrupted")
+        raise SystemExit(130) from exc
+    except Exception as exc:
+        line = _explain(exc) or explain(exc)
+        if line is None:
+            raise
+        say("secondread: " + " ".join(line.split()))
+        raise SystemExit(1) from exc

@@ -1,0 +1,32 @@
+"""Predictive distributions over class probabilities, and the decisions that follow from them."""
+
+from ml.distributions.decisions import class_intervals, expected_gain, further_labels_expected, majority_prob
+from ml.distributions.families import (
+    DirichletCpe,
+    DirichletMixtureCpe,
+    EnsembleCpe,
+    PointCpe,
+    PredictiveDistribution,
+    dirichlet_multinomial_nll,
+    gini,
+    has_concentration,
+    moment_matched,
+    softmax_probs,
+)
+
+__all__ = [
+    "DirichletCpe",
+    "DirichletMixtureCpe",
+    "EnsembleCpe",
+    "PointCpe",
+    "PredictiveDistribution",
+    "class_intervals",
+    "dirichlet_multinomial_nll",
+    "expected_gain",
+    "further_labels_expected",
+    "gini",
+    "has_concentration",
+    "majority_prob",
+    "moment_matched",
+    "softmax_probs",
+]

@@ -1,0 +1,44 @@
+"""Files: JSON documents, writes that are whole or not there, digests."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def write_bytes_atomically(path: Path, data: bytes) -> None:
+    """Write a file so that a reader or a crash sees the old or the new one, never a part."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(path)
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Write a JSON document, sorted and indented, so that identical content gives identical bytes."""
+    text = json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    write_bytes_atomically(path, (text + "\n").encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        ValueError: the file is missing or holds no JSON object.
+    """
+    try:
+        document = json.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as exc:
+        raise ValueError(f"{path}: cannot be read as JSON: {exc}") from exc
+    if not isinstance(document, dict):
+        raise ValueError(f"{path}: must hold a JSON object")
+    return document
+
+
+def file_sha256(path: Path) -> str:
+    """Hexadecimal SHA-256 of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,1 @@
+"""Images: decoding, preprocessing, augmented views, statistics of stain and focus."""

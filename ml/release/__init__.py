@@ -1,0 +1,1 @@
+"""A release folder: reading it, verifying it, predicting with it. Free of torch."""

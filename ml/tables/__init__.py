@@ -1,0 +1,1 @@
+"""Tables on disk: LABELS and PREDICTIONS, and their evaluation."""

@@ -1,0 +1,1 @@
+"""Training, calibration of a run, export: the room that needs torch."""
