@@ -27,9 +27,10 @@ from app.platform import errors, observability
 from app.platform.body_limits import BodyLimits
 from app.platform.openapi import require_headers
 from app.reads.routes import router as reads
+from app.releases.queries import champion
 from app.releases.routes import router as releases
 from app.settings import Settings
-from app.triage.policies.routes import router as policies
+from app.triage.routes import router as policies
 
 _DESCRIPTION = "Calibrated class and disagreement probabilities for cell images. For research, not a medical device."
 
@@ -40,7 +41,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     context: Context = app.state.context
     try:
         with context.database.read() as session:
-            context.inference.served(session)
+            context.inference.served(champion(session))
     except errors.NoRelease:
         pass
     yield

@@ -27,6 +27,7 @@ from app.cases.schemas import CaseIn
 from app.context import Context, build_context
 from app.evaluations.cohort import Question
 from app.evaluations.service import metrics
+from app.job_kinds import work_off
 from app.jobs import engine
 from app.platform.migrate import upgrade
 from app.platform.principal import Principal
@@ -113,7 +114,7 @@ class Bench:
             session.execute(text(_OUTPUTS), values)
             engine.submit(session, self.context, "prediction", {"release": str(self.release.id)}, None)
         started = time.perf_counter()
-        engine.work_off(self.context)
+        work_off(self.context)
         return time.perf_counter() - started
 
     def metrics(self) -> float:

@@ -15,6 +15,7 @@ from app.cases.schemas import CaseIn
 from app.context import Context, build_context
 from app.evaluations.cohort import Question
 from app.evaluations.service import metrics
+from app.job_kinds import work_off
 from app.jobs import engine
 from app.operations import demo
 from app.platform.migrate import upgrade
@@ -75,7 +76,7 @@ def test_recalibration_restores_the_calibration_of_disagreement(tmp_path: Path) 
     assert any("stain" in text for text in drifted.warnings)
     with context.database.write() as session:
         job_id = engine.submit(session, context, "recalibration", {"since": change.isoformat()}, None).id
-    engine.work_off(context)
+    work_off(context)
     with context.database.read() as session:
         job = engine.job_by_id(session, job_id)
         assert job.state == "succeeded", job.error

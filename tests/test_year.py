@@ -15,7 +15,7 @@ from sqlalchemy import delete, func, select, update
 
 from app.auth import service as auth
 from app.evaluations.freezing import evaluate_frozen, folder_of
-from app.jobs import engine
+from app.job_kinds import work_off
 from app.main import create_app
 from app.operations.verify import verify_all
 from app.platform.database import Database
@@ -213,7 +213,7 @@ def _second_reads_follow_the_coin(service: Service, n: int) -> None:
 
 def _recalibrate(service: Service) -> dict[str, Any]:
     asked = service.post("lead", "/v1/recalibrations", json={}).json()
-    engine.work_off(service.context)
+    work_off(service.context)
     done = service.get("lead", f"/v1/jobs/{asked['id']}").json()
     assert done["state"] == "succeeded", done["error"]
     report: dict[str, Any] = done["result"]
@@ -230,18 +230,18 @@ def _promote_and_roll_back(service: Service, report: dict[str, Any], n: int) -> 
         assert moved.status_code == 409
         return
     assert moved.status_code == 200, moved.text
-    engine.work_off(service.context)
+    work_off(service.context)
     newest = service.get("lead", "/v1/jobs").json()["items"][0]
     assert newest["result"]["n_predicted"] == n
     back = {"release": champion["release"], "reason": "for comparison"}
     assert service.call("lead", "PUT", path, json=back, headers={"If-Match": '"2"'}).status_code == 200
-    engine.work_off(service.context)
+    work_off(service.context)
 
 
 def _every_number_is_the_librarys(service: Service, n: int) -> None:
     for partition in ("all", "evaluation"):
         asked = service.post("lead", "/v1/evaluations", json={"partition": partition}).json()
-        engine.work_off(service.context)
+        work_off(service.context)
         frozen = service.get("lead", f"/v1/evaluations/{asked['id']}").json()
         assert frozen["state"] == "succeeded", frozen["error"]
         live = service.get("lead", "/v1/metrics", params={"partition": partition}).json()

@@ -1,18 +1,17 @@
 """The guard of every route. A route without one stops the start-up."""
 
 from collections.abc import Iterator
-from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
-from starlette.routing import Mount
 
 from app.auth.service import principal_of_cookie, principal_of_key, touch_session
 from app.platform.database import Database
 from app.platform.errors import CrossSite, Forbidden, Unauthenticated
 from app.platform.principal import SCOPES, Principal
+from app.platform.routing import walk_routes
 
 COOKIE, SECURE_COOKIE = "sr_session", "__Host-sr_session"
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
@@ -107,17 +106,6 @@ def policy_of(route: APIRoute) -> Policy | None:
     """Guard of a route."""
     guards = [d.call for d in _dependants(route.dependant) if isinstance(d.call, Policy)]
     return guards[0] if guards else None
-
-
-def walk_routes(app: FastAPI) -> Iterator[APIRoute]:
-    """Every route of the application, however it was included."""
-    pending: list[Any] = list(app.routes)
-    while pending:
-        route = pending.pop(0)
-        if isinstance(route, APIRoute):
-            yield route
-        elif not isinstance(route, Mount):
-            pending.extend(getattr(getattr(route, "original_router", route), "routes", []))
 
 
 def require_policies(app: FastAPI) -> None:

@@ -16,9 +16,10 @@ from app.platform.errors import BrokenImage, OtherImage, TooLarge, UnsupportedIm
 from app.platform.principal import Principal
 from app.predictions.inference import Served
 from app.predictions.stored import output_values, prediction_values
+from app.releases.queries import champion
 from app.tables import Case, CasePrediction, NetworkOutput
 from app.triage.planning import coin, look
-from app.triage.policies.queries import current_rule
+from app.triage.queries import current_rule
 from ml.images.image_statistics import difference_hash, optical_density
 from ml.images.preprocess import ImageRejectedError, decode_image, encode_png
 from ml.release.predictor import Prediction
@@ -50,7 +51,7 @@ def read_upload(data: bytes) -> Upload:
 def predict_upload(context: Context, upload: Upload) -> tuple[Served, Prediction]:
     """Predict with the champion; holds no transaction while the network runs."""
     with context.database.read() as session:
-        served = context.inference.served(session)
+        served = context.inference.served(champion(session))
     return served, context.inference.predict(served, upload.image)
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, Select, func, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
 from app.platform.errors import NotFound
-from app.releases.queries import shown_first
+from app.predictions.queries import shown_first
 from app.tables import Annotator, Case, CasePrediction, Label, Read, ReadRequest
 
 

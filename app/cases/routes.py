@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Query, Response
 
 from app.auth.policy import Policy
 from app.cases import queries, service
+from app.cases.blindness import ensure_revealed, note_exposure
 from app.cases.preparing import NewCase, prepare_case, store_case
 from app.cases.schemas import CaseIn, CaseOut, CasesOut, PredictionsOut, WorklistOut
 from app.cases.showing import show_case
@@ -29,7 +30,6 @@ from app.platform.errors import (
 from app.platform.idempotency import answered, once, request_digest, required_key
 from app.platform.principal import Principal
 from app.platform.values import Line, Moment, PredictionOut
-from app.reads.blindness import ensure_revealed, note_exposure
 
 router = APIRouter(tags=["cases"])
 _Reading = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]

@@ -12,7 +12,7 @@ from app.cases.showing import case_out, prediction_out, stored_prediction_out
 from app.context import Context
 from app.platform.values import PredictionOut
 from app.tables import ReadRequest
-from app.triage.policies.queries import current_rule
+from app.triage.queries import current_rule
 from app.triage.rules import triage
 
 

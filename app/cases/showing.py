@@ -11,7 +11,7 @@ from app.predictions.stored import stored_prediction
 from app.releases.queries import class_codes, existing_release
 from app.tables import Case, CasePrediction
 from app.triage.planning import judge
-from app.triage.policies.queries import current_rule
+from app.triage.queries import current_rule
 from app.triage.rules import Rule, Triage, summarise
 from ml.distributions.families import PredictiveDistribution
 

@@ -231,24 +231,3 @@ def _end(running: RunningJob, state: str, error: str | None) -> None:
         job = session.get_one(Job, running.job_id, with_for_update=True)
         if job.attempts == running.attempt and job.state == "running":
             job.state, job.error, job.ended_at = state, error, now()
-
-
-def work_off(context: Context) -> int:
-    """Do every waiting job in this process, one after the other.
-
-    Returns:
-        How many were begun.
-    """
-    from app.job_kinds import function_of
-
-    begun = 0
-    while True:
-        with context.database.read() as session:
-            waiting = waiting_jobs(session)
-        for job_id in waiting:
-            running = begin(context, job_id)
-            if running is not None:
-                begun += 1
-                perform(running, function_of(context, job_id))
-        if not waiting:
-            return begun

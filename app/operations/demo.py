@@ -51,15 +51,13 @@ def ensure_release(context: Context, say: Say) -> None:
 
 
 def _train(run: Path, out: Path, say: Say) -> None:
-    import torch
-
     from ml.datasets.cells import load_cells
     from ml.training.calibrate import calibrate_run
     from ml.training.export import export_run
     from ml.training.run_folder import RunFolder, TrainConfig
-    from ml.training.train import choose_precision, train
+    from ml.training.train import choose_device, choose_precision, train
 
-    device = torch.device("cpu")
+    device = choose_device("cpu")
     config = TrainConfig(
         data="cells",
         data_options={"count": TRAINING_CELLS, "seed": 0},
@@ -107,7 +105,7 @@ def ensure_cases(context: Context, say: Say) -> None:
             return
         robot = session.execute(select(Account).where(Account.name == _ROBOT)).scalar_one()
         classes = {info.code for info in CLASSES}
-        served = context.inference.served(session).predictor.release.classes
+        served = context.inference.served(champion(session)).predictor.release.classes
     if set(served) != classes:
         return  # another release is served here: its cases come from its lab
     scopes = frozenset({"cases:write", "labels:write"})

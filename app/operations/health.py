@@ -10,6 +10,7 @@ from app.context import Parts
 from app.platform import observability
 from app.platform.errors import Problem
 from app.platform.values import Out
+from app.releases.queries import champion
 from app.tables import Job, ReadRequest
 
 router = APIRouter(tags=["operations"], dependencies=[Depends(public)])
@@ -41,7 +42,7 @@ def readyz(context: Parts) -> Response:
     database = release = "ok"
     try:
         with context.database.read() as session:
-            context.inference.served(session)
+            context.inference.served(champion(session))
         if context.inference.fault is not None:
             release = "the champion cannot be loaded; an earlier release is serving"
     except SQLAlchemyError:

@@ -34,8 +34,8 @@ from app.recalibration.change_plan import ChangePlan
 from app.releases.schemas import RecalibrationIn
 from app.releases.service import ask_predictions, ask_recalibration, move_alias
 from app.tables import Job
-from app.triage.policies.schemas import PolicyIn
-from app.triage.policies.service import add_policy, list_policies
+from app.triage.schemas import PolicyIn
+from app.triage.service import add_policy, list_policies
 
 router = APIRouter(include_in_schema=False)
 _Viewer = Annotated[Principal, Depends(Policy("metrics:read"))]

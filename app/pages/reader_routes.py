@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 from sqlalchemy.orm import Session
 
 from app.auth.policy import Policy
+from app.cases.blindness import hidden_because, note_exposure
 from app.cases.queries import CaseFilter
 from app.context import Parts
 from app.pages import reader_views
@@ -18,7 +19,6 @@ from app.platform.errors import Invalid
 from app.platform.idempotency import once, request_digest
 from app.platform.principal import Principal
 from app.platform.values import In, Out
-from app.reads.blindness import hidden_because, note_exposure
 from app.reads.leases import decline, lease_next, list_leases, release
 from app.reads.schemas import DeclineIn, LabelIn, RetractionIn, RevisionIn
 from app.reads.service import retract, revise, submit_label

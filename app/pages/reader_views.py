@@ -10,12 +10,12 @@ from sqlalchemy.orm import Session
 from app.auth.annotators import annotator_of_account
 from app.cases import queries
 from app.cases import service as cases
+from app.cases.blindness import has_committed
 from app.cases.schemas import CaseOut, RequestOut, WorklistOut
 from app.cases.showing import show_case
 from app.pages.charts import Bars, posterior_bars
 from app.platform.principal import Principal
 from app.platform.values import ClassOut, PosteriorOut
-from app.reads.blindness import has_committed
 from app.reads.leases import list_leases
 from app.reads.posterior import posterior
 from app.reads.queries import count_waiting, next_request
@@ -23,7 +23,7 @@ from app.reads.schemas import LabelOut, ReadOut
 from app.reads.service import label_out
 from app.releases.queries import reading_classes
 from app.tables import Annotator, Case, Exposure, Label, Read, now
-from app.triage.policies.queries import current_policy
+from app.triage.queries import current_policy
 
 #: Cases shown on one page.
 WORKLIST_LENGTH = 120

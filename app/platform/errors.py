@@ -41,6 +41,8 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
+from app.platform.routing import walk_routes
+
 PROBLEM_JSON = "application/problem+json"
 TYPE_PREFIX = "urn:secondread:problem:"
 
@@ -284,8 +286,6 @@ def _on_http(request: Request, exc: Exception) -> Response:
 
 def _allowed(request: Request) -> list[str]:
     """Methods of every route of a request's path; the framework names those of the first one only."""
-    from app.auth.policy import walk_routes
-
     scope = dict(request.scope) | {"method": "GET"}
     found: set[str] = set()
     for route in walk_routes(request.app):

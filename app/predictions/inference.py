@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from PIL import Image
-from sqlalchemy.orm import Session
 
 from app.platform.errors import NoRelease, Overloaded
 from app.platform.observability import BATCHES, WAITING
-from app.releases.queries import champion
+from app.tables import Alias
 from ml.release.artifact import ReleaseError, read_release
 from ml.release.predictor import BATCH, Prediction, Predictor, prediction_of
 
@@ -50,13 +49,15 @@ class LocalInference:
         self._served: Served | None = None
         self.fault: str | None = None
 
-    def served(self, session: Session) -> Served:
-        """The champion, loaded anew when its alias has moved; a release that fails leaves the old one serving.
+    def served(self, alias: Alias | None) -> Served:
+        """The release of an alias, loaded anew when it has moved; a release that fails leaves the old one serving.
+
+        Args:
+            alias: the champion's row, None where there is none.
 
         Raises:
             NoRelease: there is no champion, or the first one cannot be loaded.
         """
-        alias = champion(session)
         if alias is None:
             raise NoRelease("no release is served; add one with `secondread release add`")
         with self._loading:

@@ -15,7 +15,7 @@ from app.reads.schemas import DeclineIn, ReadOut
 from app.releases.queries import reading_classes
 from app.tables import Case, Read, ReadRequest, now
 from app.triage.planning import refresh_waiting
-from app.triage.policies.queries import current_policy
+from app.triage.queries import current_policy
 
 
 def read_out(session: Session, read: Read) -> ReadOut:

@@ -10,7 +10,7 @@ from app.cases import queries as cases
 from app.platform.values import PosteriorOut
 from app.predictions.stored import stored_prediction
 from app.releases.queries import class_codes, existing_release
-from app.triage.policies.queries import current_rule
+from app.triage.queries import current_rule
 from app.triage.rules import summarise
 from ml.arrays import IntArray
 from ml.distributions.families import PredictiveDistribution, has_concentration

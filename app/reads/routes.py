@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Query, Response
 
 from app.auth.policy import Policy
 from app.cases import queries
+from app.cases.blindness import ensure_revealed, note_exposure
 from app.context import Parts
 from app.platform.database import Reader, Writer
 from app.platform.errors import (
@@ -22,7 +23,6 @@ from app.platform.idempotency import once, request_digest, required_key
 from app.platform.principal import Principal
 from app.platform.values import PosteriorOut
 from app.reads import leases, service
-from app.reads.blindness import ensure_revealed, note_exposure
 from app.reads.posterior import posterior
 from app.reads.schemas import (
     DeclineIn,

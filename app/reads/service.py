@@ -7,19 +7,19 @@ from sqlalchemy.orm import Session
 
 from app.auth.annotators import annotator_by_name, new_annotator, own_annotator
 from app.cases import queries as cases
+from app.cases.blindness import expose, hidden_because, was_exposed
 from app.cases.queries import ActiveLabel
 from app.context import Context
 from app.platform import audit_chain
 from app.platform.errors import AlreadyLabelled, Forbidden, Invalid, NotFound, Superseded
 from app.platform.principal import Principal
 from app.reads import leases, queries
-from app.reads.blindness import expose, hidden_because, was_exposed
 from app.reads.posterior import case_posterior, posterior_out
 from app.reads.schemas import LabelIn, LabelOut, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
 from app.releases.queries import class_codes, existing_release
 from app.tables import Annotator, Case, Label, Read, ReadRequest, now
 from app.triage.planning import new_request, refresh_waiting
-from app.triage.policies.queries import current_policy, current_rule
+from app.triage.queries import current_policy, current_rule
 from app.triage.rules import another_annotator
 
 

@@ -1,14 +1,13 @@
 """Database access of releases."""
 
 import uuid
-from typing import Any
 
-from sqlalchemy import case, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.platform.errors import NoRelease, NotFound
 from app.platform.values import ClassOut
-from app.tables import Alias, CasePrediction, ReleaseRow
+from app.tables import Alias, ReleaseRow
 
 
 def champion(session: Session) -> Alias | None:
@@ -58,12 +57,6 @@ def all_releases(session: Session) -> list[ReleaseRow]:
 def aliases(session: Session) -> list[Alias]:
     """Every alias."""
     return list(session.execute(select(Alias).order_by(Alias.name)).scalars())
-
-
-def shown_first() -> list[Any]:
-    """Order of a case's predictions in which the one that is shown, the champion's or else the newest, comes first."""
-    served = select(Alias.release_id).where(Alias.name == "champion").scalar_subquery()
-    return [case((CasePrediction.release_id == served, 0), else_=1), CasePrediction.id.desc()]
 
 
 def reading_classes(session: Session) -> list[ClassOut]:

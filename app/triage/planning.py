@@ -11,10 +11,10 @@ from sqlalchemy import exists, func, select
 from sqlalchemy.orm import Session
 
 from app.platform.database import Database
+from app.predictions.queries import shown_first
 from app.predictions.stored import stored_prediction
-from app.releases.queries import shown_first
 from app.tables import Case, CasePrediction, Label, Look, PolicyRow, ReadRequest, now
-from app.triage.policies.queries import current_policy, rule_of
+from app.triage.queries import current_policy, rule_of
 from app.triage.rules import NEAR_DUPLICATE_BITS, Arm, Rule, Triage, plan, triage
 from ml.images.image_statistics import hash_distance
 

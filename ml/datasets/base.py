@@ -3,17 +3,15 @@
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray
-from ml.images.preprocess import Pixels, Preprocessing
+from ml.images.preprocess import Orientation, Pixels, Preprocessing
 
 #: train: fits the network; valid: stops it; calibration: fits the calibrators; test: is held out.
 PARTITIONS = ("train", "valid", "calibration", "test")
-Orientation = Literal["upright", "any", "fixed"]
 
 
 class DatasetMissingError(ValueError):

@@ -15,8 +15,8 @@ from pyarrow import csv
 
 from ml.arrays import FloatArray, IntArray
 from ml.datasets import cifar, mnist
-from ml.datasets.base import PARTITIONS, ClassInfo, ImageDataset, Orientation, datasets_folder
-from ml.images.preprocess import Pixels, Preprocessing, fit_normalisation
+from ml.datasets.base import PARTITIONS, ClassInfo, ImageDataset, datasets_folder
+from ml.images.preprocess import Orientation, Pixels, Preprocessing, fit_normalisation
 
 _WHERE = "github.com/m1m0r1/lh_calib, data/mixed_mnist and data/mixed_cifar10"
 VALID_LABELS = (1, 2, 5)

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ml.datasets.base import PARTITIONS, ClassInfo, ImageDataset, Orientation
-from ml.images.preprocess import ImageRejectedError, Pixels, Preprocessing, decode_image, fit_normalisation
+from ml.datasets.base import PARTITIONS, ClassInfo, ImageDataset
+from ml.images.preprocess import ImageRejectedError, Orientation, Pixels, Preprocessing, decode_image, fit_normalisation
 from ml.splits import split_partitions
 from ml.tables.files import Labels, TableError, case_column, read_labels, read_table, text_column
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.ndimage import affine_transform
 
-from ml.datasets.base import Orientation
+from ml.images.preprocess import Orientation
 
 Inputs = npt.NDArray[np.float32]
 

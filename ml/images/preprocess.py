@@ -16,6 +16,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from ml.arrays import FloatArray
 
 Pixels = npt.NDArray[np.uint8]
+#: Ways up an image may be turned without another meaning: ``any``, ``upright`` (small turns, mirrored) or ``fixed``.
+Orientation = Literal["upright", "any", "fixed"]
 
 #: Version of what ``decode_image`` and ``Preprocessing`` do; raised when pixels or inputs would change.
 PREPROCESSING_VERSION = 1

@@ -6,8 +6,8 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from ml.datasets.base import Orientation
 from ml.images.augmented_views import COLOUR_GAIN, COLOUR_OFFSET, UPRIGHT_SHIFT, UPRIGHT_TURN, UPRIGHT_ZOOM
+from ml.images.preprocess import Orientation
 
 
 def augment(images: Tensor, orientation: Orientation, generator: Generator) -> Tensor:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from app.auth import service as auth
-from app.auth.policy import policy_of, require_policies, walk_routes
+from app.auth.policy import policy_of, require_policies
 from app.main import create_app
+from app.platform.routing import walk_routes
 from app.settings import Settings
 from tests.support.service import Service
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app.jobs import engine
+from app.job_kinds import work_off
 from app.releases.adding import add_release
 from app.tables import Case, Exposure, now
-from app.triage.policies.queries import _threshold_before, current_policy
+from app.triage.queries import _threshold_before, current_policy
 from ml.training.calibrate import calibrate_run
 from ml.training.export import export_run
 from ml.training.run_folder import RunFolder
@@ -41,7 +41,7 @@ def make(service: Service, alias: str, release: str, revision: int) -> None:
     body = {"release": release, "reason": "to be looked at"}
     answer = service.call("admin", "PUT", f"/v1/aliases/{alias}", json=body, headers={"If-Match": f'"{revision}"'})
     assert answer.status_code == 200, answer.text
-    assert engine.work_off(service.context) == 1
+    assert work_off(service.context) == 1
     assert service.get("admin", "/v1/jobs").json()["items"][0]["state"] == "succeeded"
 
 

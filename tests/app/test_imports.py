@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 
 from app.imports import work
 from app.imports.command import import_local
-from app.jobs import engine
+from app.job_kinds import work_off
 from app.tables import Case, ImportRow
 from tests.support.service import Service, cell_png
 
@@ -52,7 +52,7 @@ def test_each_row_becomes_a_case_or_a_reason(service: Service) -> None:
     assert (asked.status_code, asked.json()["state"]) == (202, "queued")
     path = f"/v1/imports/{asked.json()['id']}"
     assert service.get("admin", path).json()["rows"] == []
-    assert engine.work_off(service.context) == 1
+    assert work_off(service.context) == 1
     shown = service.get("admin", path).json()
     assert shown["job"]["state"] == "succeeded", shown["job"]["error"]
     assert shown["counts"] == {"created": 2, "known": 0, "failed": 6}
@@ -73,7 +73,7 @@ def test_each_row_becomes_a_case_or_a_reason(service: Service) -> None:
     rest = service.get("admin", path, params={"status": "failed", "cursor": 6}).json()
     assert [row["row"] for row in rest["rows"]] == [7, 8]
     again = send(service, example())
-    engine.work_off(service.context)
+    work_off(service.context)
     counts = service.get("admin", f"/v1/imports/{again.json()['id']}").json()["counts"]
     assert counts == {"created": 0, "known": 2, "failed": 6}
 
@@ -82,7 +82,7 @@ def test_a_retried_upload_is_one_import(service: Service) -> None:
     data = packed({"a.png": cell_png(1)})
     first, second = (send(service, data, key="k") for _ in range(2))
     assert first.json() == second.json()
-    assert engine.work_off(service.context) == 1
+    assert work_off(service.context) == 1
     assert not list((service.context.settings.home / "imports").glob(".*.part"))
     assert service.get("viewer", "/v1/cases").json()["items"][0]["external_id"] == "a"  # named by its file
 
@@ -100,11 +100,11 @@ def test_an_import_that_died_goes_on_where_it_stopped(service: Service, monkeypa
         return real(context, fields, data)
 
     monkeypatch.setattr(work, "prepare_case", dies)
-    engine.work_off(service.context)
+    work_off(service.context)
     path = f"/v1/imports/{asked['id']}"
     assert service.get("admin", path).json()["counts"]["created"] == 4
     assert service.post("admin", f"/v1/jobs/{asked['id']}/retry").status_code == 202
-    engine.work_off(service.context)
+    work_off(service.context)
     assert service.get("admin", path).json()["counts"]["created"] == 6
     assert prepared == ["0", "1", "2", "3", "4", "4", "5"]
 
@@ -130,7 +130,7 @@ def test_an_archive_that_cannot_be_imported_is_refused_at_once(service: Service,
 def test_names_in_an_archive_reach_no_file(service: Service) -> None:
     evil = ["../../evil.png", "/etc/evil.png", "a\\..\\evil.png"]
     send(service, packed({name: cell_png(i) for i, name in enumerate(evil)}))
-    engine.work_off(service.context)
+    work_off(service.context)
     home = service.context.settings.home
     assert not list(home.rglob("*evil*"))
     assert not list(home.parent.glob("*evil*"))
@@ -144,7 +144,7 @@ def test_a_bomb_fails_its_row_only(service: Service) -> None:
         archive.writestr("a.png", cell_png(1))
         archive.writestr("b.png", b"\0" * (64 * 1024**2))
     asked = send(service, buffer.getvalue())
-    engine.work_off(service.context)
+    work_off(service.context)
     rows = service.get("admin", f"/v1/imports/{asked.json()['id']}").json()["rows"]
     assert [row["status"] for row in rows] == ["created", "failed"]
     assert "larger than" in rows[1]["detail"]

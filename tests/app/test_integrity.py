@@ -9,6 +9,7 @@ from app.operations.verify import verify_all
 from app.platform.database import Database, wal_is_safe
 from app.platform.errors import StorageFull
 from app.platform.image_store import ImageStore
+from app.releases.queries import champion
 from tests.support.service import Service
 
 
@@ -75,7 +76,7 @@ def test_a_release_that_breaks_on_disk_leaves_the_loaded_one_serving(service: Se
     network = next(service.context.settings.releases_folder.rglob("network.onnx"))
     network.write_bytes(network.read_bytes()[:-1])
     with service.context.database.write() as session:
-        served = service.context.inference.served(session)
+        served = service.context.inference.served(champion(session))
         move_alias(session, service.context, "test", "champion", served.release_id, "to load it anew", None)
     assert service.add_case()["prediction"]["release"]
     ready = service.get(None, "/readyz")

@@ -12,6 +12,7 @@ from sqlalchemy import update
 
 from app import worker
 from app.evaluations.freezing import evaluate_frozen, folder_of
+from app.job_kinds import work_off
 from app.jobs import engine
 from app.tables import Job, now
 from ml.datasets.annotators import AnnotatorPool
@@ -48,7 +49,7 @@ def test_recalibration_makes_a_candidate_and_a_person_promotes_and_rolls_back(se
     collect_reads(service)
     asked = service.post("admin", "/v1/recalibrations", json={})
     assert (asked.status_code, asked.json()["state"]) == (202, "queued")
-    assert engine.work_off(service.context) == 1
+    assert work_off(service.context) == 1
     done = job(service, asked.json()["id"])
     assert done["state"] == "succeeded", done["error"]
     report = done["result"]
@@ -76,7 +77,7 @@ def _promote(service: Service, champion: dict[str, Any], report: dict[str, Any])
     assert (moved.status_code, moved.headers["etag"]) == (200, '"2"')
     case = service.get("viewer", "/v1/cases").json()["items"][0]
     assert case["prediction"]["release"] == champion["release"]
-    assert engine.work_off(service.context) == 1
+    assert work_off(service.context) == 1
     renewed = service.get("viewer", f"/v1/cases/{case['id']}").json()
     assert renewed["prediction"]["release"] == report["release"]
     both = service.get("viewer", f"/v1/cases/{case['id']}/predictions").json()["items"]
@@ -92,7 +93,7 @@ def test_bulk_predictions_equal_those_of_an_upload(service: Service) -> None:
     first = service.add_case("one", patient="p")
     release = first["prediction"]["release"]
     job_id = _submit(service, "prediction", {"release": release})
-    engine.work_off(service.context)
+    work_off(service.context)
     assert job(service, job_id)["result"]["n_predicted"] == 0
     assert service.get("viewer", f"/v1/cases/{first['id']}").json()["prediction"] == first["prediction"]
 
@@ -104,7 +105,7 @@ def test_a_candidate_that_the_gate_refused_is_not_promoted(service: Service) -> 
     service.context.settings.change_plan = plan
     collect_reads(service, 40)
     asked = service.post("admin", "/v1/recalibrations", json={}).json()
-    engine.work_off(service.context)
+    work_off(service.context)
     done = job(service, asked["id"])
     assert done["state"] == "succeeded", done["error"]
     report = done["result"]
@@ -122,7 +123,7 @@ def _submit(service: Service, kind: str, parameters: dict[str, Any]) -> str:
 def test_too_few_labels_are_refused_with_the_numbers(service: Service) -> None:
     service.add_case()
     asked = service.post("admin", "/v1/recalibrations", json={}).json()
-    engine.work_off(service.context)
+    work_off(service.context)
     failed = job(service, asked["id"])
     assert failed["state"] == "failed"
     assert "50 labelled cases of 10 patients" in failed["error"]
@@ -133,14 +134,14 @@ def test_too_few_labels_are_refused_with_the_numbers(service: Service) -> None:
 
 def test_a_method_beyond_the_change_plan_is_refused(service: Service) -> None:
     asked = service.post("admin", "/v1/recalibrations", json={"method": "matrix"}).json()
-    engine.work_off(service.context)
+    work_off(service.context)
     assert "change plan" in job(service, asked["id"])["error"]
 
 
 def test_a_queued_job_is_cancelled_at_once_and_a_running_one_at_its_next_report(service: Service) -> None:
     queued = service.post("admin", "/v1/evaluations", json={}).json()
     assert service.call("admin", "DELETE", f"/v1/jobs/{queued['id']}").json()["state"] == "cancelled"
-    assert engine.work_off(service.context) == 0
+    assert work_off(service.context) == 0
     job_id = UUID(_submit(service, "evaluation", {}))
     running = engine.begin(service.context, job_id)
     assert running is not None
@@ -190,7 +191,7 @@ def test_a_frozen_evaluation_can_be_computed_again_from_its_tables(service: Serv
     assert asked.status_code == 202
     path = f"/v1/evaluations/{asked.json()['id']}"
     assert service.get("viewer", path, headers={"Accept": "text/html"}).status_code == 409
-    assert engine.work_off(service.context) == 1
+    assert work_off(service.context) == 1
     shown = service.get("viewer", path).json()
     assert shown["state"] == "succeeded", shown["error"]
     live = service.get("viewer", "/v1/metrics", params={"partition": "all"}).json()
@@ -248,7 +249,7 @@ def test_a_schedule_asks_for_a_recalibration_when_the_last_one_is_old(service: S
         session.execute(update(Job).values(created_at=now() - timedelta(days=8)))
     worker.ask_for_recalibration(service.context)
     assert asked() == 2
-    engine.work_off(service.context)
+    work_off(service.context)
     found = service.get("viewer", "/v1/jobs").json()["items"]
     assert [one["state"] for one in found] == ["failed", "failed"]  # there are no labels to learn from, and it says so
     assert all("labelled cases" in one["error"] for one in found)

@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.platform.database import WRITES, insert_if_absent
-from app.releases.queries import shown_first
+from app.predictions.queries import shown_first
 from app.tables import Case, CasePrediction, DailyThreshold, PolicyRow, now
 from app.triage.rules import Rule, Score, capacity_threshold
 

@@ -10,9 +10,9 @@ from app.auth.annotators import annotator_of_account
 from app.platform.database import Database, insert_if_absent
 from app.platform.errors import BlindReadPending
 from app.platform.principal import Principal
-from app.releases.queries import shown_first
+from app.predictions.queries import shown_first
 from app.tables import Annotator, CasePrediction, Exposure, Label, ReadRequest, new_id, now
-from app.triage.policies.queries import current_policy, policy_of_version
+from app.triage.queries import current_policy, policy_of_version
 
 Hidden = Literal["before-commit", "until-case-closed", "never"]
 

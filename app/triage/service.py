@@ -6,8 +6,8 @@ from app.platform import audit_chain
 from app.platform.errors import Conflict
 from app.platform.principal import Principal
 from app.tables import PolicyRow
-from app.triage.policies.queries import all_policies, current_policy
-from app.triage.policies.schemas import PoliciesOut, PolicyIn, PolicyOut
+from app.triage.queries import all_policies, current_policy
+from app.triage.schemas import PoliciesOut, PolicyIn, PolicyOut
 
 
 def policy_out(row: PolicyRow, current: int) -> PolicyOut:

@@ -10,8 +10,8 @@ from app.platform.database import Reader, Writer
 from app.platform.errors import Conflict, KeyMissing, responses
 from app.platform.idempotency import once, request_digest, required_key
 from app.platform.principal import Principal
-from app.triage.policies import service
-from app.triage.policies.schemas import PoliciesOut, PolicyIn, PolicyOut
+from app.triage import service
+from app.triage.schemas import PoliciesOut, PolicyIn, PolicyOut
 
 router = APIRouter(tags=["policies"])
 

@@ -1,1 +1,0 @@
-"""Reading policies: versioned rows that decide whom to ask next."""
