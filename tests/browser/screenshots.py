@@ -138,7 +138,7 @@ def prepare(browser: Browser, made: Installation) -> None:
     page.wait_for_selector("tr[data-state=succeeded]:has-text('recalibration')", timeout=60_000)
     page.goto(f"{made.address}/releases")
     page.click("table a >> nth=0")
-    page.click("text=Predict the cases that it lacks")
+    page.click("text=Predict missing cases")
     page.wait_for_selector("tr[data-state=succeeded]:has-text('prediction')", timeout=60_000)
 
 
