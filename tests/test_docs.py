@@ -1,4 +1,4 @@
-"""README and tutorial as a newcomer follows them: every command block, in order, with the real commands in a new folder."""
+"""README and tutorial as a newcomer follows them: every command block, in order, with the real commands."""
 
 import json
 import os
@@ -99,8 +99,14 @@ def own_images(folder: Path) -> None:
         Image.fromarray(cell.pixels).save(folder / "images" / f"cell-{number}.png")
         order = cell.true_probs.argsort()
         second = order[-1] if number % 3 else order[-2]
-        kinds = {order[-1]: "granulocyte" if order[-1] > 2 else "other", second: "granulocyte" if second > 2 else "other"}
-        rows += [f"cell-{number},a,{kinds[order[-1]]},p{number // 2}", f"cell-{number},b,{kinds[second]},p{number // 2}"]
+        kinds = {
+            order[-1]: "granulocyte" if order[-1] > 2 else "other",
+            second: "granulocyte" if second > 2 else "other",
+        }
+        rows += [
+            f"cell-{number},a,{kinds[order[-1]]},p{number // 2}",
+            f"cell-{number},b,{kinds[second]},p{number // 2}",
+        ]
     (folder / "labels.csv").write_text("\n".join(rows) + "\n")
 
 
@@ -278,13 +284,27 @@ def test_a_new_home_needs_no_upgrade_and_an_old_one_says_so(tmp_path: Path) -> N
     assert len(refused.stderr.splitlines()) == 1
 
 
+def test_the_architecture_page_names_every_folder_and_draws_them_as_they_are() -> None:
+    from tests.support.folder_graph import PAGE, with_graph
+    from tests.test_architecture import folder_graph
+
+    text = PAGE.read_text()
+    tree = text.split("```")[1]
+    for room in folder_graph():
+        top, _, name = room.partition(".")
+        assert re.search(rf"^\s*{name or top}(\.py)?[/*]?", tree, re.MULTILINE) or f" {name}.py" in tree, room
+    assert with_graph(text) == text, "run: python -m tests.support.folder_graph"
+
+
 def test_every_decision_is_in_the_index_with_a_status() -> None:
     index = (DOCS / "decisions" / "README.md").read_text()
     files = sorted((DOCS / "decisions").glob("[0-9]*.md"))
     assert [int(path.name[:4]) for path in files] == list(range(1, len(files) + 1))
     for path in files:
         text = path.read_text()
-        assert re.search(r"^- Date: \d{4}-\d\d-\d\d\n- Status: (accepted|superseded by \[\d+\]\(\S+\))$", text, re.MULTILINE)
+        assert re.search(
+            r"^- Date: \d{4}-\d\d-\d\d\n- Status: (accepted|superseded by \[\d+\]\(\S+\))$", text, re.MULTILINE
+        )
         assert all(f"## {part}" in text for part in ("Context", "Decision", "Consequence")), path.name
         assert f"]({path.name})" in index, path.name
 
