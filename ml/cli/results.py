@@ -110,9 +110,9 @@ def agreement(
     as_json: Json = False,
 ) -> None:
     """Measure how well annotators agree: overall, by pair, annotator, class and site."""
-    from ml.agreement.tables import agreement_of_table
+    from ml.agreement import measure_agreement
 
-    document = agreement_of_table(labels, cluster=cluster, seed=seed)
+    document = measure_agreement(labels, cluster=cluster, seed=seed).to_dict()
     emit(document, as_json, agreement_table(document))
 
 
