@@ -6,7 +6,7 @@ Everything here is implemented in ``ml`` and loaded on first use, so that import
 >>> labels = {"case_id": ["a", "a", "b", "b"], "annotator": ["r", "s", "r", "s"], "label": ["x", "y", "x", "x"]}
 >>> predictions = {"case_id": ["a", "b"], "prob:y": [0.5, 0.1], "prob:x": [0.5, 0.9]}
 >>> result = secondread.evaluate(labels, predictions)
->>> round(result["metrics"]["L"]["value"], 3)
+>>> round(result.metrics["L"].value, 3)
 0.26
 >>> prior = secondread.DirichletCpe([[0.5, 0.5], [0.9, 0.1]], [0.0, 0.0])
 >>> prior.posterior([[2, 0], [2, 0]]).class_probs.round(3)
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ml import agreement, calibration, distributions, metrics, tables
     from ml.agreement import (
+        AgreementReport,
         DawidSkene,
         cohen_kappa,
         dawid_skene,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from ml.metrics import (
         Accumulator,
         Estimate,
+        Evaluation,
         calibration_loss,
         disagreement_calibration_loss,
         disagreement_loss,
@@ -50,6 +52,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "ml": ("agreement", "calibration", "distributions", "metrics", "tables"),
     "ml.agreement": (
+        "AgreementReport",
         "DawidSkene",
         "cohen_kappa",
         "dawid_skene",
@@ -62,6 +65,7 @@ _HOMES = {
     "ml.metrics": (
         "Accumulator",
         "Estimate",
+        "Evaluation",
         "calibration_loss",
         "disagreement_calibration_loss",
         "disagreement_loss",
@@ -75,12 +79,14 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Accumulator",
+    "AgreementReport",
     "Calibration",
     "DawidSkene",
     "DirichletCpe",
     "DirichletMixtureCpe",
     "EnsembleCpe",
     "Estimate",
+    "Evaluation",
     "PointCpe",
     "TableError",
     "__version__",

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray
+from ml.metrics import Evaluation
 from ml.metrics import evaluate as evaluate_arrays
 from ml.metrics.binning import Debias
 from ml.named_columns import column_names
@@ -34,7 +35,7 @@ def evaluate(
     weights2: str | npt.ArrayLike | None = None,
     cluster: str | npt.ArrayLike | None = None,
     classes: list[str] | None = None,
-) -> dict[str, Any]:
+) -> Evaluation:
     """Every metric with its interval: of tables matched by ``case_id`` and class name, or of arrays.
 
     Args:
@@ -50,16 +51,16 @@ def evaluate(
         classes: names of the K classes of arrays.
 
     Returns:
-        Counts, metrics, reliability tables and warnings; ``to_dict()`` is the document of ``evaluate --json``.
+        Counts, metrics, reliability tables and warnings; its ``to_dict()`` is the document of ``evaluate --json``.
 
     Raises:
         ValueError: tables or arrays that cannot be used; of a table the message names row and column.
 
     >>> labels = {"case_id": ["a", "a", "b"], "annotator": ["r", "s", "r"], "label": ["yes", "no", "yes"]}
     >>> predictions = {"case_id": ["b", "a"], "prob:yes": [0.75, 0.5], "prob:no": [0.25, 0.5]}
-    >>> evaluate(labels, predictions)["metrics"]["L"]["value"]
+    >>> evaluate(labels, predictions).metrics["L"].value
     0.3125
-    >>> evaluate([[1, 1], [1, 0]], [[0.5, 0.5], [0.75, 0.25]])["metrics"]["L"]["value"]
+    >>> evaluate([[1, 1], [1, 0]], [[0.5, 0.5], [0.75, 0.25]]).metrics["L"].value
     0.3125
     """
     options: dict[str, Any] = {"n_bins": n_bins, "debias": debias}
@@ -88,7 +89,7 @@ def evaluate_tables(
     weights: str | None = None,
     weights2: str | None = None,
     cluster: str | None = None,
-) -> dict[str, Any]:
+) -> Evaluation:
     """Evaluate a PREDICTIONS table against a LABELS table.
 
     Args:
@@ -101,7 +102,7 @@ def evaluate_tables(
         cluster: column of LABELS that names the patient.
 
     Returns:
-        The document of ``ml.metrics.evaluate``.
+        What ``ml.metrics.evaluate`` returns.
 
     Raises:
         TableError: a table cannot be used; the message names file, row and column.
