@@ -91,14 +91,14 @@ def evaluate_frozen(folder: Path, *, weighted: bool = True) -> EvaluationDocumen
         folder: of an evaluation.
         weighted: whether its question was weighted.
     """
-    document = evaluate_tables(
+    evaluation = evaluate_tables(
         folder / LABELS,
         folder / PREDICTIONS,
         weights="weight" if weighted else None,
         weights2="weight2" if weighted else None,
         cluster="patient",
     )
-    return EvaluationDocument.model_validate(document)
+    return EvaluationDocument.of(evaluation)
 
 
 def snapshot_sha256(folder: Path) -> str:

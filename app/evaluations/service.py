@@ -34,9 +34,8 @@ from app.evaluations.tables import CohortTables, LabelColumns, cohort_tables, la
 from app.platform.values import MetricOut
 from app.releases.queries import class_codes, existing_release, served_release_id
 from app.tables import now
+from ml.agreement import measure_agreement
 from ml.agreement.coefficients import excess_disagreement_test
-from ml.agreement.tables import agreement_document
-from ml.tables.files import check_labels
 
 GroupBy = Literal["site", "month"]
 _DEPENDENT = 0.001
@@ -160,9 +159,7 @@ def agreement_of(labels: LabelColumns) -> AgreementOut:
     if not labels.case_id:
         return AgreementOut(n_cases=0, n_labels=0, n_annotators=0, warnings=["there are no labels yet"])
     columns = {name: getattr(labels, name) for name in ("case_id", "annotator", "label", "patient", "site")}
-    source = Path("collected labels")
-    document = agreement_document(check_labels(pa.table(columns), source), source, cluster="patient")
-    return AgreementOut.model_validate(document)
+    return AgreementOut.model_validate(measure_agreement(pa.table(columns), cluster="patient").to_dict())
 
 
 #: Parts of the document that tell groups apart, by the grouping.
