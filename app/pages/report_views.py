@@ -4,7 +4,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from sqlalchemy.orm import Session
@@ -34,6 +34,12 @@ class ReportFilter:
     def question(self) -> Question:
         """The same as a question to the evaluations."""
         return Question(self.partition, self.weighting, site=self.site)
+
+
+    @property
+    def ungrouped(self) -> "ReportFilter":
+        """The same for parts of a report that are not grouped."""
+        return replace(self, group_by=None)
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,7 @@ def report(session: Session, context: Context, chosen: ReportFilter) -> Report:
         document=document,
         headline=headline(document),
         charts=[name for name in CHARTS if chart_rows(document, name)],
-        agreement=_part(session, context, chosen, "agreement", compute_agreement),
+        agreement=_part(session, context, chosen.ungrouped, "agreement", compute_agreement),
         frozen=frozen.list_evaluations(session).items,
     )
 
@@ -116,7 +122,7 @@ def triage(session: Session, context: Context, chosen: ReportFilter) -> TriageCu
     def compute() -> TriageCurve:
         return triage_curve_now(session, context.settings.home, chosen.question)
 
-    return _part(session, context, chosen, "triage", compute)
+    return _part(session, context, chosen.ungrouped, "triage", compute)
 
 
 def _chart_rows(session: Session, context: Context, chosen: ReportFilter, name: str) -> list[dict[str, Any]]:
