@@ -19,6 +19,7 @@ CALLERS = (None, "viewer", "anna", "admin", "outside", "predicting", "writing")
 _ID = "01890000-0000-7000-8000-000000000000"
 
 
+@pytest.mark.both_databases
 def outcome(status: int) -> str:
     return {401: "who are you", 403: "not allowed"}.get(status, "let through")
 
@@ -55,6 +56,7 @@ def test_a_route_without_a_guard_stops_the_start_up(settings: Settings) -> None:
     assert all(policy_of(route) for route in walk_routes(app) if route.path != "/forgotten")
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize(
     "header", ["Bearer x", "Bearer sr_1_2", "Bearer ", "Basic YTpi", f"Bearer sr_{'0' * 32}_{'0' * 64}"]
 )

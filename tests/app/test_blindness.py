@@ -12,6 +12,7 @@ from tests.app.test_people import first_password
 from tests.support.service import Service, cell_png
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("by_browser", [False, True])
 def test_no_route_shows_the_prediction_before_the_commit(service: Service, by_browser: bool) -> None:
     all_twice(service)
@@ -60,6 +61,7 @@ def _holds_nothing(secrets: set[str], where: str, text: str) -> None:
         assert secret not in text, (where, secret)
 
 
+@pytest.mark.both_databases
 def test_a_request_tells_its_annotator_nothing_of_why_it_was_made(service: Service) -> None:
     all_twice(service)
     service.add_case()

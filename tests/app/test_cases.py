@@ -69,6 +69,7 @@ def test_a_file_of_thirty_megabytes_is_refused(service: Service) -> None:
     assert wide.status_code == 413
 
 
+@pytest.mark.both_databases
 def test_a_stored_case_gives_its_prediction_again_bit_for_bit(service: Service) -> None:
     for name in ("CMYK", "16-bit grey", "EXIF-rotated", "palette with alpha", "plain JPEG"):
         case = service.add_case(name, CORPUS[name][0])
@@ -79,6 +80,7 @@ def test_a_stored_case_gives_its_prediction_again_bit_for_bit(service: Service) 
         assert again["log_concentration"] == case["prediction"]["log_concentration"]
 
 
+@pytest.mark.both_databases
 def test_a_case_keeps_what_came_with_it(service: Service) -> None:
     fields = {"patient": "p1", "site": "Å-Lab", "metadata": json.dumps({"stain": "May-Grünwald"})}
     case = service.add_case("case-1", **fields)
@@ -88,6 +90,7 @@ def test_a_case_keeps_what_came_with_it(service: Service) -> None:
     assert service.get("viewer", f"/v1/cases/{case['id']}").json() == case
 
 
+@pytest.mark.both_databases
 def test_same_image_again_is_200_another_image_is_409_a_twin_is_flagged(service: Service) -> None:
     first = service.add_case("case-1")
     again = service.upload("case-1", cell_png())
@@ -111,6 +114,7 @@ def test_idempotency_key_is_required_replayed_and_not_reused(service: Service) -
     assert len(service.get("viewer", "/v1/cases").json()["items"]) == 1
 
 
+@pytest.mark.both_databases
 def test_a_retry_costs_no_prediction(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     first = service.upload("a", cell_png(), "key-1")
 
@@ -187,6 +191,7 @@ def test_partition_follows_the_patient_and_never_changes(service: Service) -> No
     assert {"calibration", "evaluation"} >= set().union(*parts.values())
 
 
+@pytest.mark.both_databases
 def test_missing_things_are_404(service: Service) -> None:
     missing = "01890000-0000-7000-8000-000000000000"
     for path in (

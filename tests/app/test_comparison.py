@@ -78,6 +78,7 @@ def test_a_challenger_is_compared_and_shown_to_nobody(service: Service, other_ne
     assert all(one["change"]["value"] == 0 for one in comparison(service, champion)["metrics"].values())
 
 
+@pytest.mark.both_databases
 def test_triage_by_capacity_and_the_record_of_what_was_shown_go_by_the_champion(
     service: Service, other_network: Path
 ) -> None:

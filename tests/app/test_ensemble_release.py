@@ -38,6 +38,7 @@ def use(service: Service, path: Path) -> None:
         move_alias(session, context, "test", "champion", row.id, "test", None)
 
 
+@pytest.mark.both_databases
 def stored(service: Service, case: dict[str, object]) -> PredictiveDistribution:
     import uuid
 

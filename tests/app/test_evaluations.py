@@ -38,6 +38,7 @@ def collect(service: Service, images: list[bytes], patients: bool) -> None:
             service.outside_label(case["id"], f"r{reader}", str(rng.choice(case["prediction"]["classes"])))
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("patients", [False, True])
 def test_metrics_equal_evaluate_on_the_exported_tables(service: Service, patients: bool, tmp_path: Path) -> None:
     collect(service, [cell_png(i) for i in range(24)], patients)
@@ -120,6 +121,7 @@ def test_fifty_real_cells_read_by_three(service: Service, datasets: Path, tmp_pa
         assert document["metrics"][name]["value"] == pytest.approx(row["value"], abs=1e-9)
 
 
+@pytest.mark.both_databases
 def reading(service: Service, who: str, codes: list[str], limit: int = 1000) -> int:
     """Read what there is for one annotator, who sees the same cell type as its seed says."""
     rng = np.random.default_rng(abs(hash(who)) % 2**32)
@@ -170,6 +172,7 @@ def test_weighted_metrics_equal_evaluate_with_the_exported_weights(service: Serv
     assert document["triage_curve"][-1]["value"] == pytest.approx(1.0)
 
 
+@pytest.mark.both_databases
 def test_what_nobody_could_tell_is_told_as_a_rate_and_raises_the_other_weights(service: Service) -> None:
     policy = {"rule": "disagreement", "threshold": 0.0, "audit_rate": 0.5, "adjudicate_below": None, "reason": "t"}
     assert service.post("admin", "/v1/policies", json=policy).status_code == 201

@@ -30,6 +30,7 @@ def send(service: Service, data: bytes, who: str = "admin", key: str | None = No
     return service.post(who, "/v1/imports", key, content=data, headers={"Content-Type": "application/zip"})
 
 
+@pytest.mark.both_databases
 def example() -> bytes:
     lines = [
         'a.png,one,p1,north,"{""slide"": ""7""}"',
@@ -47,6 +48,7 @@ def example() -> bytes:
     )
 
 
+@pytest.mark.both_databases
 def test_each_row_becomes_a_case_or_a_reason(service: Service) -> None:
     asked = send(service, example())
     assert (asked.status_code, asked.json()["state"]) == (202, "queued")
@@ -78,6 +80,7 @@ def test_each_row_becomes_a_case_or_a_reason(service: Service) -> None:
     assert counts == {"created": 0, "known": 2, "failed": 6}
 
 
+@pytest.mark.both_databases
 def test_a_retried_upload_is_one_import(service: Service) -> None:
     data = packed({"a.png": cell_png(1)})
     first, second = (send(service, data, key="k") for _ in range(2))

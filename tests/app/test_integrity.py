@@ -19,6 +19,7 @@ def verify(service: Service) -> list[str]:
         return faults
 
 
+@pytest.mark.both_databases
 def _without_triggers(service: Service) -> str:
     return (
         "DROP TRIGGER audit_events_no_update"
@@ -27,11 +28,13 @@ def _without_triggers(service: Service) -> str:
     )
 
 
+@pytest.mark.both_databases
 def test_an_untouched_service_verifies(service: Service) -> None:
     service.outside_label(service.add_case()["id"], "r1", "blast")
     assert verify(service) == []
 
 
+@pytest.mark.both_databases
 def test_every_stored_thing_has_its_audit_event(service: Service) -> None:
     case = service.add_case()
     service.outside_label(case["id"], "r1", "blast")
@@ -40,6 +43,7 @@ def test_every_stored_thing_has_its_audit_event(service: Service) -> None:
     assert [tuple(row) for row in rows][-2:] == [("case.add", "admin"), ("label.add", "outside")]
 
 
+@pytest.mark.both_databases
 def test_a_changed_audit_event_is_named(service: Service) -> None:
     service.add_case()
     with service.context.database.write() as session:
@@ -69,6 +73,7 @@ def test_one_flipped_byte_in_an_image_or_a_release_is_named(service: Service) ->
     assert "network.onnx" in faults[1]
 
 
+@pytest.mark.both_databases
 def test_a_release_that_breaks_on_disk_leaves_the_loaded_one_serving(service: Service) -> None:
     from app.releases.service import move_alias
 

@@ -46,6 +46,7 @@ def test_a_chosen_password_signs_in_until_it_is_changed(service: Service) -> Non
     assert service.client.get("/worklist", headers=cookie).status_code == 200
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("wanted", ["", "too short", "aaaaaaaaaaaaaaaaaaaa", "x" * 201])
 def test_easy_passwords_are_refused_in_words(service: Service, wanted: str) -> None:
     with service.context.database.write() as session:
@@ -80,6 +81,7 @@ def test_an_unknown_name_and_a_wrong_password_are_told_alike(service: Service) -
     assert texts[0] == texts[1]
 
 
+@pytest.mark.both_databases
 def test_disabling_an_account_ends_everything_at_once(service: Service) -> None:
     cookie = first_password(service, "anna")
     with service.context.database.write() as session:

@@ -28,6 +28,7 @@ def provider(service: Service) -> Iterator[OpenIdProvider]:
     made.stop()
 
 
+@pytest.mark.both_databases
 def go(service: Service, provider: OpenIdProvider, **changed: str) -> Any:
     """Begin here, sign in there, come back."""
     service.client.cookies.clear()
