@@ -52,7 +52,10 @@ def wait_for(made: Installation, key: str, job_id: str, *states: str, seconds: f
         found: dict[str, Any] = call(made, key, "GET", f"/v1/jobs/{job_id}")
         return found if found["state"] in states else None
 
-    return cast("dict[str, Any]", wait_until(job, seconds, lambda: f"{call(made, key, 'GET', f'/v1/jobs/{job_id}')}\n{made.log}"))
+    return cast(
+        "dict[str, Any]",
+        wait_until(job, seconds, lambda: f"{call(made, key, 'GET', f'/v1/jobs/{job_id}')}\n{made.log}"),
+    )
 
 
 def archive(n: int) -> bytes:
@@ -145,7 +148,9 @@ def test_serve_on_sqlite_starts_the_worker_and_takes_it_down(tmp_path: Path, tin
 def test_a_worker_whose_server_died_while_it_was_starting_ends(tmp_path: Path, tiny_release: Path) -> None:
     made = Installation(tmp_path / "home")
     made.prepare(tiny_release)
-    assert subprocess.run([COMMAND, "worker", "--parent", "1"], env=made.environment, timeout=patient(60)).returncode == 0
+    assert (
+        subprocess.run([COMMAND, "worker", "--parent", "1"], env=made.environment, timeout=patient(60)).returncode == 0
+    )
 
 
 def _children(pid: int) -> list[int]:

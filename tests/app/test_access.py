@@ -19,11 +19,11 @@ CALLERS = (None, "viewer", "anna", "admin", "outside", "predicting", "writing")
 _ID = "01890000-0000-7000-8000-000000000000"
 
 
-@pytest.mark.both_databases
 def outcome(status: int) -> str:
     return {401: "who are you", 403: "not allowed"}.get(status, "let through")
 
 
+@pytest.mark.both_databases
 def test_every_route_against_every_caller(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.pages.lead_routes._EVENT_SECONDS", 0.001)
     with service.context.database.write() as session:
@@ -56,7 +56,6 @@ def test_a_route_without_a_guard_stops_the_start_up(settings: Settings) -> None:
     assert all(policy_of(route) for route in walk_routes(app) if route.path != "/forgotten")
 
 
-@pytest.mark.both_databases
 @pytest.mark.parametrize(
     "header", ["Bearer x", "Bearer sr_1_2", "Bearer ", "Basic YTpi", f"Bearer sr_{'0' * 32}_{'0' * 64}"]
 )
@@ -66,6 +65,7 @@ def test_credentials_that_are_not_valid_are_401(service: Service, header: str) -
     assert response.headers["www-authenticate"] == "Bearer"
 
 
+@pytest.mark.both_databases
 def test_a_revoked_and_an_expired_key_stop_working(service: Service) -> None:
     from datetime import UTC, datetime
 

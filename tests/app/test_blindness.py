@@ -61,7 +61,6 @@ def _holds_nothing(secrets: set[str], where: str, text: str) -> None:
         assert secret not in text, (where, secret)
 
 
-@pytest.mark.both_databases
 def test_a_request_tells_its_annotator_nothing_of_why_it_was_made(service: Service) -> None:
     all_twice(service)
     service.add_case()
@@ -70,6 +69,7 @@ def test_a_request_tells_its_annotator_nothing_of_why_it_was_made(service: Servi
     assert set(read) == {"id", "case_id", "image", "classes", "state", "leased_at", "expires_at"}
 
 
+@pytest.mark.both_databases
 def test_the_order_of_reading_is_each_annotators_own_and_not_that_of_need(service: Service) -> None:
     from tests.app.test_leases import set_policy
 

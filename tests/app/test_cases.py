@@ -69,7 +69,6 @@ def test_a_file_of_thirty_megabytes_is_refused(service: Service) -> None:
     assert wide.status_code == 413
 
 
-@pytest.mark.both_databases
 def test_a_stored_case_gives_its_prediction_again_bit_for_bit(service: Service) -> None:
     for name in ("CMYK", "16-bit grey", "EXIF-rotated", "palette with alpha", "plain JPEG"):
         case = service.add_case(name, CORPUS[name][0])
@@ -101,6 +100,7 @@ def test_same_image_again_is_200_another_image_is_409_a_twin_is_flagged(service:
     assert twin["same_image_as"] == first["id"]
 
 
+@pytest.mark.both_databases
 def test_idempotency_key_is_required_replayed_and_not_reused(service: Service) -> None:
     files = {"image": ("x.png", cell_png())}
     without = service.call("admin", "POST", "/v1/cases", files=files, data={"external_id": "a"})
@@ -114,7 +114,6 @@ def test_idempotency_key_is_required_replayed_and_not_reused(service: Service) -
     assert len(service.get("viewer", "/v1/cases").json()["items"]) == 1
 
 
-@pytest.mark.both_databases
 def test_a_retry_costs_no_prediction(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     first = service.upload("a", cell_png(), "key-1")
 
@@ -127,6 +126,7 @@ def test_a_retry_costs_no_prediction(service: Service, monkeypatch: pytest.Monke
     assert service.upload("b", cell_png(), "key-1").status_code == 422
 
 
+@pytest.mark.both_databases
 def test_pages_of_cases_walk_through_all(service: Service) -> None:
     ids = [service.add_case(f"case-{i}", cell_png(i))["id"] for i in range(5)]
     seen, cursor = [], None
@@ -191,7 +191,6 @@ def test_partition_follows_the_patient_and_never_changes(service: Service) -> No
     assert {"calibration", "evaluation"} >= set().union(*parts.values())
 
 
-@pytest.mark.both_databases
 def test_missing_things_are_404(service: Service) -> None:
     missing = "01890000-0000-7000-8000-000000000000"
     for path in (
@@ -205,6 +204,7 @@ def test_missing_things_are_404(service: Service) -> None:
     assert service.get("viewer", "/v1/nothing").json()["type"] == "urn:secondread:problem:not-found"
 
 
+@pytest.mark.both_databases
 def test_a_case_without_a_prediction_stays_visible_and_is_wanted_first(service: Service) -> None:
     """No upload makes one; a laboratory's own import into the tables, or a future release, may."""
     from sqlalchemy import select

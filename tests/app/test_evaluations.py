@@ -121,7 +121,6 @@ def test_fifty_real_cells_read_by_three(service: Service, datasets: Path, tmp_pa
         assert document["metrics"][name]["value"] == pytest.approx(row["value"], abs=1e-9)
 
 
-@pytest.mark.both_databases
 def reading(service: Service, who: str, codes: list[str], limit: int = 1000) -> int:
     """Read what there is for one annotator, who sees the same cell type as its seed says."""
     rng = np.random.default_rng(abs(hash(who)) % 2**32)
@@ -134,6 +133,7 @@ def reading(service: Service, who: str, codes: list[str], limit: int = 1000) -> 
     return limit
 
 
+@pytest.mark.both_databases
 def test_weighted_metrics_equal_evaluate_with_the_exported_weights(service: Service, tmp_path: Path) -> None:
     from app.evaluations.cohort import Question
     from app.evaluations.service import collected_tables
@@ -172,7 +172,6 @@ def test_weighted_metrics_equal_evaluate_with_the_exported_weights(service: Serv
     assert document["triage_curve"][-1]["value"] == pytest.approx(1.0)
 
 
-@pytest.mark.both_databases
 def test_what_nobody_could_tell_is_told_as_a_rate_and_raises_the_other_weights(service: Service) -> None:
     policy = {"rule": "disagreement", "threshold": 0.0, "audit_rate": 0.5, "adjudicate_below": None, "reason": "t"}
     assert service.post("admin", "/v1/policies", json=policy).status_code == 201
@@ -191,6 +190,7 @@ def test_what_nobody_could_tell_is_told_as_a_rate_and_raises_the_other_weights(s
     assert document["metrics"]["EL"]["largest_weight"] > 1
 
 
+@pytest.mark.both_databases
 def test_agreement_over_http(service: Service) -> None:
     assert service.get("viewer", "/v1/agreement").json()["n_labels"] == 0
     collect(service, [cell_png(i) for i in range(16)], patients=True)

@@ -30,7 +30,6 @@ def send(service: Service, data: bytes, who: str = "admin", key: str | None = No
     return service.post(who, "/v1/imports", key, content=data, headers={"Content-Type": "application/zip"})
 
 
-@pytest.mark.both_databases
 def example() -> bytes:
     lines = [
         'a.png,one,p1,north,"{""slide"": ""7""}"',
@@ -90,6 +89,7 @@ def test_a_retried_upload_is_one_import(service: Service) -> None:
     assert service.get("viewer", "/v1/cases").json()["items"][0]["external_id"] == "a"  # named by its file
 
 
+@pytest.mark.both_databases
 def test_an_import_that_died_goes_on_where_it_stopped(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work, "BATCH", 2)
     asked = send(service, packed({f"{i}.png": cell_png(i) for i in range(6)})).json()

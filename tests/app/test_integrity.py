@@ -19,7 +19,6 @@ def verify(service: Service) -> list[str]:
         return faults
 
 
-@pytest.mark.both_databases
 def _without_triggers(service: Service) -> str:
     return (
         "DROP TRIGGER audit_events_no_update"
@@ -52,6 +51,7 @@ def test_a_changed_audit_event_is_named(service: Service) -> None:
     assert verify(service) == ["audit event 2 was changed, or one before it was removed"]
 
 
+@pytest.mark.both_databases
 def test_a_cut_tail_of_the_audit_shows(service: Service) -> None:
     with service.context.database.write() as session:
         session.execute(text(_without_triggers(service).replace("no_update", "no_delete")))
@@ -73,7 +73,6 @@ def test_one_flipped_byte_in_an_image_or_a_release_is_named(service: Service) ->
     assert "network.onnx" in faults[1]
 
 
-@pytest.mark.both_databases
 def test_a_release_that_breaks_on_disk_leaves_the_loaded_one_serving(service: Service) -> None:
     from app.releases.service import move_alias
 
@@ -88,6 +87,7 @@ def test_a_release_that_breaks_on_disk_leaves_the_loaded_one_serving(service: Se
     assert (ready.status_code, "cannot be loaded" in ready.json()["release"]) == (503, True)
 
 
+@pytest.mark.both_databases
 def test_without_a_release_the_service_says_so(settings: object, database_url: str) -> None:
     from fastapi.testclient import TestClient
 

@@ -46,7 +46,6 @@ def test_a_chosen_password_signs_in_until_it_is_changed(service: Service) -> Non
     assert service.client.get("/worklist", headers=cookie).status_code == 200
 
 
-@pytest.mark.both_databases
 @pytest.mark.parametrize("wanted", ["", "too short", "aaaaaaaaaaaaaaaaaaaa", "x" * 201])
 def test_easy_passwords_are_refused_in_words(service: Service, wanted: str) -> None:
     with service.context.database.write() as session:
@@ -60,6 +59,7 @@ def test_easy_passwords_are_refused_in_words(service: Service, wanted: str) -> N
         assert account.password_hash is None
 
 
+@pytest.mark.both_databases
 def test_five_wrong_tries_lock_a_name_for_a_minute(service: Service) -> None:
     first_password(service, "anna")
     assert {sign_in(service, "anna", "wrong")[0] for _ in range(auth.MAX_FAILURES)} == {401}
@@ -81,7 +81,6 @@ def test_an_unknown_name_and_a_wrong_password_are_told_alike(service: Service) -
     assert texts[0] == texts[1]
 
 
-@pytest.mark.both_databases
 def test_disabling_an_account_ends_everything_at_once(service: Service) -> None:
     cookie = first_password(service, "anna")
     with service.context.database.write() as session:
@@ -94,6 +93,7 @@ def test_disabling_an_account_ends_everything_at_once(service: Service) -> None:
     assert service.get("anna", "/v1/reads").status_code == 200
 
 
+@pytest.mark.both_databases
 def test_sessions_end_when_idle_and_when_old(service: Service) -> None:
     cookie = first_password(service, "anna")
     for column, age in (("seen_at", auth.SESSION_IDLE), ("created_at", auth.SESSION_LIFETIME)):

@@ -109,7 +109,6 @@ def test_a_one_time_password_works_once(service: Service) -> None:
     assert service.client.post("/login", data={"name": "anna", "password": ""}).status_code == 401
 
 
-@pytest.mark.both_databases
 def test_a_form_of_another_site_is_refused(service: Service) -> None:
     case = service.add_case()
     cookie = _signed_in(service, "anna")
@@ -153,6 +152,7 @@ def test_a_retry_with_the_same_key_stores_one_label(service: Service) -> None:
     assert service.label("anna", case["id"], case["prediction"]["classes"][1], "k").status_code == 422
 
 
+@pytest.mark.both_databases
 def test_many_at_once_store_each_label_exactly_once(service: Service) -> None:
     cases = [service.add_case(f"case-{i}", cell_png(i))["id"] for i in range(3)]
     code = service.get("viewer", f"/v1/cases/{cases[0]}").json()["prediction"]["classes"][0]
@@ -174,7 +174,6 @@ def test_many_at_once_store_each_label_exactly_once(service: Service) -> None:
 
 
 @pytest.mark.both_databases
-@pytest.mark.both_databases
 @pytest.mark.parametrize("table", APPEND_ONLY)
 def test_the_database_itself_refuses_to_change_or_delete(service: Service, table: str) -> None:
     case = service.add_case()
@@ -185,6 +184,7 @@ def test_the_database_itself_refuses_to_change_or_delete(service: Service, table
             session.execute(text(statement))
 
 
+@pytest.mark.both_databases
 def test_a_commit_that_fails_is_never_answered_with_success(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     from sqlalchemy.orm import Session
 

@@ -28,7 +28,6 @@ def provider(service: Service) -> Iterator[OpenIdProvider]:
     made.stop()
 
 
-@pytest.mark.both_databases
 def go(service: Service, provider: OpenIdProvider, **changed: str) -> Any:
     """Begin here, sign in there, come back."""
     service.client.cookies.clear()
@@ -41,6 +40,7 @@ def go(service: Service, provider: OpenIdProvider, **changed: str) -> Any:
     return service.client.get("/login/oidc/callback", params=query, follow_redirects=False)
 
 
+@pytest.mark.both_databases
 def test_a_linked_person_signs_in(service: Service, provider: OpenIdProvider) -> None:
     assert "Single sign-on" in service.client.get("/login").text
     answer = go(service, provider)
