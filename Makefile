@@ -21,11 +21,11 @@ $(VENV)/bin/python:
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing packages"
-	$(PIP) -e '.[$(RUNTIME),train]'
+	$(PIP) -e '.[$(RUNTIME),serve,train]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(PIP) -e '.[$(RUNTIME),train,dev]'
+	$(PIP) -e '.[$(RUNTIME),serve,train,dev]'
 	@touch $@
 
 run: $(VENV)/.installed
