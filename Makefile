@@ -54,9 +54,9 @@ bench: $(VENV)/.installed-dev
 	@if [ -d .secondread/demo/release ]; then for file in $(SERVED); do \
 	  PYTHONPATH=. $(VENV)/bin/python $$file .secondread/demo/release; done; fi
 
-# make screenshots   pictures of every page into docs/images/pages
+# make screenshots   pictures of every page into screenshots/; ARGS=--docs renews those of README and tutorial
 screenshots: $(VENV)/.installed-dev
-	PYTHONPATH=. $(VENV)/bin/python tests/browser/screenshots.py
+	PYTHONPATH=. $(VENV)/bin/python tests/browser/screenshots.py $(ARGS)
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .hypothesis
