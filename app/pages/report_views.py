@@ -35,7 +35,6 @@ class ReportFilter:
         """The same as a question to the evaluations."""
         return Question(self.partition, self.weighting, site=self.site)
 
-
     @property
     def ungrouped(self) -> "ReportFilter":
         """The same for parts of a report that are not grouped."""
