@@ -55,10 +55,10 @@ def evaluate(
     Raises:
         ValueError: shapes that do not match or values out of range.
     """
-    first = check_inputs(label_counts, class_probs, weights, cluster)
+    first = check_inputs(label_counts, class_probs, weights, cluster, classes)
     n_cases, n_classes = first.counts.shape
     second = first if weights2 is None else replace(first, weight=check_weights(weights2, n_cases))
-    names = [str(k) for k in range(n_classes)] if classes is None else list(classes)
+    names = first.classes or [str(k) for k in range(n_classes)]
     if len(names) != n_classes:
         raise ValueError(f"classes must name {n_classes} classes, got {len(names)}")
     given = gini(first.probs) if disagreement_probs is None else disagreement_probs
