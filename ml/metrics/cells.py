@@ -6,6 +6,7 @@ accumulator keeps the sums by bin, and of the cells what the clustered pair form
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -144,6 +145,8 @@ class Batch:
         entries = [weights, weighted, self._diff]
         if squares:
             entries += [weights**2, weighted * self.freq]
+        slot: npt.NDArray[np.intp]
+        cluster: npt.NDArray[np.signedinteger[Any]]
         if self.alone:
             slot, cluster = self.slot.ravel(), np.repeat(self.cluster.astype(np.int32), self.prob.shape[1])
             cases = np.broadcast_to(np.int32(1), slot.shape)
