@@ -18,8 +18,8 @@ from app.evaluations.snapshots import current_columns, refresh, write_snapshot
 from app.releases.queries import all_releases, class_codes
 from app.tables import Account, Annotator, Case, CasePrediction, Label, PolicyRow, ReadRequest, new_id, now
 from ml.files import write_json
-from tests.app.test_evaluations import collect, same
-from tests.support.service import Service, cell_png
+from tests.app.test_evaluations import same
+from tests.support.service import Service, cell_png, collect
 from tests.support.snapshots import assert_same_columns, assert_snapshots_tell_all, write_snapshots
 
 pytestmark = pytest.mark.both_databases
