@@ -95,7 +95,7 @@ def own_images(folder: Path) -> None:
 
     (folder / "images").mkdir(parents=True)
     rows = ["case_id,annotator,label,patient"]
-    for number, cell in enumerate(simulate_cells(40, seed=3)):
+    for number, cell in enumerate(simulate_cells(160, seed=3)):
         Image.fromarray(cell.pixels).save(folder / "images" / f"cell-{number}.png")
         order = cell.true_probs.argsort()
         second = order[-1] if number % 3 else order[-2]
