@@ -4,8 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 # cpu or gpu: which ONNX Runtime
 RUNTIME ?= cpu
-# two processes, one thread of linear algebra each: more threads than cores only wait for each other
-PYTEST = OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+# a process per core, one thread of linear algebra each: more threads than cores only wait for each other; bytecode is
+# kept, since many tests start the command line anew
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help

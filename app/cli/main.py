@@ -17,11 +17,27 @@ secondread = typer.Typer(
     name="secondread",
     help="Calibrated class and disagreement probabilities for cell images, and blind second reads.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 release = typer.Typer(no_args_is_help=True, help="Releases: add, list, promote.")
 dataset = typer.Typer(no_args_is_help=True, help="Collected images and labels.")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from secondread import __version__
+
+        emit(None, False, f"secondread {__version__}")
+        raise typer.Exit
+
+
+@secondread.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Take the options that come before any command."""
 
 
 @secondread.command("import")

@@ -23,6 +23,8 @@ from ml.tables.evaluate import evaluate_tables
 from tests.support.postgres import PostgresServer
 from tests.support.service import Service, cell_png
 
+pytestmark = pytest.mark.both_databases
+
 
 def fill(service: Service, n: int = 6) -> list[dict[str, Any]]:
     cases = []
