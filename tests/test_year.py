@@ -246,6 +246,6 @@ def _every_number_is_the_librarys(service: Service, n: int) -> None:
         assert frozen["state"] == "succeeded", frozen["error"]
         live = service.get("lead", "/v1/metrics", params={"partition": partition}).json()
         again = evaluate_frozen(folder_of(service.context.settings.home, UUID(asked["id"])))
-        same(live["metrics"], again["metrics"])
+        same(live["metrics"], again.model_dump()["metrics"])
         assert live["n_cases"] == (n if partition == "all" else live["n_cases"])
         assert live["selection"]["n_open"] == 0

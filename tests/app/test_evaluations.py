@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.evaluations.publishing import publish_estimates
 from app.operations.export import export_dataset
 from ml.datasets.folder import load_folder
 from ml.tables.evaluate import evaluate_tables
@@ -68,12 +69,29 @@ def test_metrics_are_empty_but_whole_without_labels(service: Service) -> None:
     assert service.get("viewer", "/v1/metrics", params={"partition": "nonsense"}).status_code == 422
 
 
-def test_latest_metrics_become_prometheus_gauges(service: Service) -> None:
-    collect(service, [cell_png(i) for i in range(8)], patients=False)
-    document = service.get("viewer", "/v1/metrics", params={"partition": "all"}).json()
-    exposed = service.get(None, "/metrics").text
-    line = next(line for line in exposed.splitlines() if line.startswith('secondread_estimate{metric="L"}'))
-    assert float(line.split()[1]) == pytest.approx(document["metrics"]["L"]["value"], rel=1e-12)
+def estimate_lines(service: Service) -> list[str]:
+    return [line for line in service.get(None, "/metrics").text.splitlines() if line.startswith("secondread_estimate{")]
+
+
+def test_gauges_are_published_by_the_worker_and_no_query_changes_them(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.platform.observability._COUNT_SECONDS", -1.0)  # count at every scrape
+    collect(service, [cell_png(i) for i in range(16)], patients=True)
+    assert service.get("viewer", "/v1/metrics", params={"partition": "all"}).json()["metrics"]["L"]["value"] is not None
+    assert estimate_lines(service) == []  # nothing was published yet
+    publish_estimates(service.context)
+    document = service.get("viewer", "/v1/metrics").json()
+    expected = {name: row["value"] for name, row in document["metrics"].items() if row["value"] is not None}
+    assert "L" in expected
+    published = estimate_lines(service)
+    wanted = {f'secondread_estimate{{metric="{name}",release="{document["release"]}"}}' for name in expected}
+    assert {line.split(" ")[0] for line in published} == wanted
+    shown = {line.split('"')[1]: float(line.split()[1]) for line in published}
+    assert shown == pytest.approx(expected, rel=1e-12)
+    for other in ({"partition": "all"}, {"weighting": "none"}, {"site": "north"}, {"group_by": "site"}):
+        assert service.get("viewer", "/v1/metrics", params=other).status_code == 200
+        assert estimate_lines(service) == published, other
 
 
 def test_partitions_share_the_cases_out(populated: Service) -> None:
@@ -145,7 +163,7 @@ def test_weighted_metrics_equal_evaluate_with_the_exported_weights(service: Serv
     assert (document["n_cases"], document["n_labels"]) == (24, 24 + planned_twice)
     with service.context.database.read() as session:
         tables = collected_tables(session, Question(partition="all"))
-    write_table(tables.labels, tmp_path / "labels.parquet")
+    write_table(tables.labels_table(), tmp_path / "labels.parquet")
     write_table(tables.predictions, tmp_path / "predictions.parquet")
     expected = evaluate_tables(
         tmp_path / "labels.parquet",
@@ -155,7 +173,7 @@ def test_weighted_metrics_equal_evaluate_with_the_exported_weights(service: Serv
         cluster="patient",
     )
     same(document["metrics"], expected["metrics"])
-    assert max(tables.labels["weight2"]) == pytest.approx(1 / 0.4)
+    assert max(tables.weight2) == pytest.approx(1 / 0.4)
     assert [group["group"] for group in document["groups"]] == ["a", "b"]
     assert document["posterior_gain"]["n"] == planned_twice
     assert document["triage_curve"][-1]["value"] == pytest.approx(1.0)
