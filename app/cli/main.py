@@ -76,11 +76,10 @@ def release_add(path: Annotated[Path, typer.Argument(help="Release folder.")], a
 @release.command("list")
 def release_list(as_json: Json = False) -> None:
     """List releases, newest first."""
-    from app.releases.queries import all_releases
-    from app.releases.service import describe
+    from app.releases.service import list_releases
 
     with parts() as context, context.database.read() as session:
-        rows = [describe(session, row) for row in all_releases(session)]
+        rows = list_releases(session).items
     lines = [
         f"{row.id}  {row.created_at:%Y-%m-%d %H:%M}Z  {','.join(row.aliases) or '-':<10}  {row.name}" for row in rows
     ]
