@@ -1,4 +1,4 @@
-"""An evaluation for people: one self-contained HTML page with every chart's numbers beside it, and a CSV."""
+"""An evaluation for people: one self-contained HTML page with the numbers of every chart, and a CSV."""
 
 import csv
 import io
