@@ -11,7 +11,7 @@ from app.evaluations.publishing import publish_estimates
 from app.operations.export import export_dataset
 from ml.datasets.folder import load_folder
 from ml.tables.evaluate import evaluate_tables
-from tests.support.service import Service, cell_png
+from tests.support.service import Service, cell_png, collect
 
 
 def same(found: Any, expected: Any, where: str = "") -> None:
@@ -28,15 +28,6 @@ def same(found: Any, expected: Any, where: str = "") -> None:
         assert found == pytest.approx(expected, abs=1e-9), where
     else:
         assert found == expected, where
-
-
-def collect(service: Service, images: list[bytes], patients: bool) -> None:
-    rng = np.random.default_rng(0)
-    for number, data in enumerate(images):
-        fields = {"patient": f"p{number // 3}"} if patients else {}
-        case = service.add_case(f"case-{number}", data, **fields)
-        for reader in range(number % 4):
-            service.outside_label(case["id"], f"r{reader}", str(rng.choice(case["prediction"]["classes"])))
 
 
 @pytest.mark.both_databases
@@ -60,15 +51,14 @@ def test_metrics_equal_evaluate_on_the_exported_tables(service: Service, patient
             assert document["metrics"][name]["value"] == pytest.approx(row["value"], abs=1e-9)
 
 
-def test_the_export_can_be_trained_on(service: Service, tmp_path: Path) -> None:
-    collect(service, [cell_png(i) for i in range(12)], patients=True)
-    with service.context.database.read() as session:
-        export_dataset(session, service.context, tmp_path / "out", "all")
+def test_the_export_can_be_trained_on(populated: Service, tmp_path: Path) -> None:
+    with populated.context.database.read() as session:
+        export_dataset(session, populated.context, tmp_path / "out", "all")
     dataset = load_folder(tmp_path / "out", size=32)
-    assert dataset.pixels.shape == (9, 32, 32, 3)
-    released = service.get("viewer", "/v1/releases").json()["items"][0]["classes"]
+    assert dataset.pixels.shape == (18, 32, 32, 3)
+    released = populated.get("viewer", "/v1/releases").json()["items"][0]["classes"]
     assert [vars(info) for info in dataset.classes] == released  # with names, keys and groups
-    assert dataset.label_counts.sum() == 18
+    assert dataset.label_counts.sum() == 36
 
 
 def test_metrics_are_empty_but_whole_without_labels(service: Service) -> None:
@@ -104,13 +94,12 @@ def test_gauges_are_published_by_the_worker_and_no_query_changes_them(
         assert estimate_lines(service) == published, other
 
 
-def test_partitions_share_the_cases_out(service: Service) -> None:
-    collect(service, [cell_png(i) for i in range(10)], patients=False)
+def test_partitions_share_the_cases_out(populated: Service) -> None:
     sizes = {
-        part: service.get("viewer", "/v1/metrics", params={"partition": part, "weighting": "none"}).json()["n_cases"]
+        part: populated.get("viewer", "/v1/metrics", params={"partition": part, "weighting": "none"}).json()["n_cases"]
         for part in ("all", "evaluation", "calibration")
     }
-    assert sizes["evaluation"] + sizes["calibration"] == sizes["all"] == 10
+    assert sizes["evaluation"] + sizes["calibration"] == sizes["all"] == 24
 
 
 def test_fifty_real_cells_read_by_three(service: Service, datasets: Path, tmp_path: Path) -> None:

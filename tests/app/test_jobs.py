@@ -28,7 +28,7 @@ CELLS = 64
 
 def collect_reads(service: Service, cells: int = CELLS) -> None:
     """Cells of patients with two each, read by three outside annotators of different habits."""
-    stack = [simulate_cell(index, seed=5, size=96) for index in range(cells)]
+    stack = [simulate_cell(index, seed=5, size=32) for index in range(cells)]
     rng = np.random.default_rng(3)
     _, labels = AnnotatorPool(3).read(np.stack([cell.true_probs for cell in stack]), 3, rng)
     for index, cell in enumerate(stack):
