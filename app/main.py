@@ -34,6 +34,22 @@ from app.triage.routes import router as policies
 
 _DESCRIPTION = "Calibrated class and disagreement probabilities for cell images. For research, not a medical device."
 
+_ROUTERS = (
+    cases,
+    reads,
+    policies,
+    imports,
+    evaluations,
+    releases,
+    jobs,
+    audit_events,
+    health.router,
+    pages,
+    reading,
+    leading,
+    people,
+)
+
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -69,24 +85,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.context = build_context(settings)
     app.state.database = app.state.context.database
     errors.install(app, problem_page)
-    for router in (
-        cases,
-        reads,
-        policies,
-        imports,
-        evaluations,
-        releases,
-        jobs,
-        audit_events,
-        health.router,
-        pages,
-        reading,
-        leading,
-        people,
-    ):
+    for router in _ROUTERS:
         app.include_router(router)
     app.mount("/static", Assets(), name="static")
-    require_policies(app)
+    require_policies(app, _ROUTERS)
     require_headers(app)
     app.add_middleware(BodyLimits)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=settings.allowed_hosts)

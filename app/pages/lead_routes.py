@@ -1,11 +1,9 @@
 """HTML routes of a lead's morning: report, policy, releases, jobs, imports."""
 
 import asyncio
-import hashlib
 import json
 import uuid
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Form, Query, Request, Response, UploadFile
@@ -19,8 +17,9 @@ from app.context import Context, Parts
 from app.evaluations import frozen
 from app.evaluations.report import CHARTS
 from app.evaluations.schemas import EvaluationIn
+from app.imports.receiving import receive
 from app.imports.routes import get_import
-from app.imports.work import begin_import, check_archive
+from app.imports.work import begin_import
 from app.jobs import engine
 from app.jobs.schemas import job_out
 from app.pages import lead_views
@@ -43,6 +42,7 @@ _Manager = Annotated[Principal, Depends(Policy("manage"))]
 _Importer = Annotated[Principal, Depends(Policy("cases:write"))]
 _Text = Annotated[str, Form(max_length=2000)]
 _EVENT_SECONDS, _IDLE, _RETRY_MS = 1.0, 15, 2000
+_CHUNK_BYTES = 1 << 20
 
 
 def _asked(
@@ -265,21 +265,10 @@ async def upload_archive(context: Parts, principal: _Importer, archive: UploadFi
     return go(f"/imports/{job_id}")
 
 
-def _take(context: Context, principal: Principal, archive: UploadFile) -> uuid.UUID:
-    folder = context.settings.home / "imports"
-    folder.mkdir(parents=True, exist_ok=True)
-    path: Path = folder / f".{uuid.uuid4().hex}.part"
-    digest = hashlib.sha256()
-    try:
-        with path.open("wb") as stream:
-            while chunk := archive.file.read(1 << 20):
-                digest.update(chunk)
-                stream.write(chunk)
-        check_archive(path)
-        with context.database.write() as session:
-            return begin_import(session, context, principal, path, digest.hexdigest()).id
-    finally:
-        path.unlink(missing_ok=True)
+def _take(context: Context, principal: Principal, upload: UploadFile) -> uuid.UUID:
+    chunks = iter(lambda: upload.file.read(_CHUNK_BYTES), b"")
+    with receive(chunks, context.settings.home) as archive, context.database.write() as session:
+        return begin_import(session, context, principal, archive.path, archive.sha256).id
 
 
 @router.get("/imports/{import_id}")

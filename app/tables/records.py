@@ -59,4 +59,7 @@ class IdempotencyRecord(Table):
     request_sha256: Mapped[str] = mapped_column(String(64))
     status: Mapped[int] = mapped_column(Integer)
     body: Mapped[Any] = mapped_column(JSON)
-    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+    # old answers are swept
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now, index=True)
+    # which case the body shows, so that the answer goes when the patient is erased
+    case_id: Mapped[uuid.UUID | None] = mapped_column(index=True)
