@@ -26,6 +26,7 @@ from app.pages.sign_in import router as pages
 from app.platform import errors, observability
 from app.platform.body_limits import BodyLimits
 from app.platform.openapi import require_headers
+from app.platform.rate_limit import RateLimit
 from app.reads.routes import router as reads
 from app.releases.queries import champion
 from app.releases.routes import router as releases
@@ -84,6 +85,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     app.state.context = build_context(settings)
     app.state.database = app.state.context.database
+    app.state.rate_limit = RateLimit(settings.rate_limit)
     errors.install(app, problem_page)
     for router in _ROUTERS:
         app.include_router(router)

@@ -38,13 +38,16 @@ def refuse_cross_site(request: Request) -> None:
 
 
 def caller_of(request: Request) -> Principal | None:
-    """Caller of a request, None for nobody; looked up once, however many guards ask.
+    """Caller of a request, None for nobody; looked up and counted once, however many guards ask.
 
     Raises:
         Unauthenticated: credentials that are not valid.
+        RateLimited: the caller has sent too many requests.
     """
     if not hasattr(request.state, "caller"):
         request.state.caller = _identify(request)
+        if request.state.caller is not None:
+            request.app.state.rate_limit.count(str(request.state.caller.account_id))
     caller: Principal | None = request.state.caller
     return caller
 
