@@ -48,7 +48,7 @@ def _room(module: str, packages: set[str]) -> str:
     return module if module in packages or parent in {"", "app", "ml"} else parent
 
 
-def _folder_graph() -> dict[str, set[str]]:
+def folder_graph() -> dict[str, set[str]]:
     packages = {_name(path) for path in SOURCES if path.name == "__init__.py"}
     rooms: dict[str, set[str]] = {}
     for module, imported in _file_graph().items():
@@ -72,7 +72,7 @@ def test_a_circle_is_seen() -> None:
 
 def test_no_circle_of_files_and_none_of_folders() -> None:
     assert _circles(_file_graph()) == []
-    assert _circles(_folder_graph()) == []
+    assert _circles(folder_graph()) == []
 
 
 def test_domains_never_import_each_others_service_or_routes() -> None:

@@ -4,13 +4,12 @@ import io
 import json
 import signal
 import subprocess
-import time
 import urllib.request
 import uuid
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -18,20 +17,21 @@ from app.imports.work import BATCH
 from tests.support.postgres import PostgresServer
 from tests.support.process import COMMAND, Installation
 from tests.support.service import cell_png
+from tests.support.waiting import patient, wait_until
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def running(request: pytest.FixtureRequest, tmp_path: Path, small_release: Path) -> Iterator[tuple[Installation, str]]:
+def running(request: pytest.FixtureRequest, tmp_path: Path, tiny_release: Path) -> Iterator[tuple[Installation, str]]:
     url = None
     if request.param == "postgresql":
         server: PostgresServer = request.getfixturevalue("postgres")
         url = server.url(server.create())
     made = Installation(tmp_path / "home", url)
-    key = made.prepare(small_release, lead="admin")["lead"]
+    key = made.prepare(tiny_release, lead="admin")["lead"]
     made.environment["SECONDREAD_WORKER"] = "false"
     made.start()
     yield made, key
-    made.stop()
+    made.close()
 
 
 def call(made: Installation, key: str, method: str, path: str, body: Any = None) -> Any:
@@ -39,25 +39,23 @@ def call(made: Installation, key: str, method: str, path: str, body: Any = None)
     headers["Idempotency-Key"] = uuid.uuid4().hex
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(made.address + path, data=data, headers=headers, method=method)
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=patient(20)) as answer:
         return json.loads(answer.read())
 
 
 def worker(made: Installation) -> subprocess.Popen[bytes]:
-    log = (made.home.parent / "worker.log").open("ab")
-    process = subprocess.Popen([COMMAND, "worker"], env=made.environment, cwd=made.home.parent, stdout=log, stderr=log)
-    log.close()
-    return process
+    return made.spawn("worker")
 
 
 def wait_for(made: Installation, key: str, job_id: str, *states: str, seconds: float = 40) -> dict[str, Any]:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    def job() -> dict[str, Any] | None:
         found: dict[str, Any] = call(made, key, "GET", f"/v1/jobs/{job_id}")
-        if found["state"] in states:
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"{found}\n{(made.home.parent / 'worker.log').read_text()[-3000:]}")
+        return found if found["state"] in states else None
+
+    return cast(
+        "dict[str, Any]",
+        wait_until(job, seconds, lambda: f"{call(made, key, 'GET', f'/v1/jobs/{job_id}')}\n{made.log}"),
+    )
 
 
 def archive(n: int) -> bytes:
@@ -76,18 +74,17 @@ def send(made: Installation, key: str, data: bytes) -> str:
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/zip"}
     headers["Idempotency-Key"] = uuid.uuid4().hex
     request = urllib.request.Request(f"{made.address}/v1/imports", data=data, headers=headers, method="POST")
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=patient(20)) as answer:
         return str(json.loads(answer.read())["id"])
 
 
 def wait_for_progress(made: Installation, key: str, job_id: str, share: float) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
+    def reached() -> bool:
         found = call(made, key, "GET", f"/v1/jobs/{job_id}")
-        if found["progress"] >= share or found["state"] == "succeeded":
-            assert found["state"] == "running", "the job was over before it could be killed"
-            return
-    raise AssertionError((made.home.parent / "worker.log").read_text()[-3000:])
+        assert found["state"] in {"queued", "running"}, "the job was over before it could be killed"
+        return bool(found["progress"] >= share)
+
+    wait_until(reached, 60, lambda: made.log)
 
 
 def test_an_import_survives_two_deaths_of_its_worker_and_does_each_row_once(
@@ -110,7 +107,7 @@ def test_an_import_survives_two_deaths_of_its_worker_and_does_each_row_once(
     assert done["attempts"] == 3
     assert done["result"] == {"n_rows": n, "created": n, "known": 0, "failed": 0}
     last.send_signal(signal.SIGTERM)
-    assert last.wait(20) == 0
+    assert last.wait(patient(20)) == 0
     seen_ids: list[str] = []
     cursor: str | None = ""
     while cursor is not None:
@@ -135,9 +132,9 @@ def _forget(made: Installation) -> None:
         database.engine.dispose()
 
 
-def test_serve_on_sqlite_starts_the_worker_and_takes_it_down(tmp_path: Path, small_release: Path) -> None:
+def test_serve_on_sqlite_starts_the_worker_and_takes_it_down(tmp_path: Path, tiny_release: Path) -> None:
     made = Installation(tmp_path / "home")
-    key = made.prepare(small_release, lead="admin")["lead"]
+    key = made.prepare(tiny_release, lead="admin")["lead"]
     made.start()
     job_id = call(made, key, "POST", "/v1/evaluations", {})["id"]
     assert wait_for(made, key, job_id, "succeeded")["result"] == {"evaluation": job_id}
@@ -145,16 +142,15 @@ def test_serve_on_sqlite_starts_the_worker_and_takes_it_down(tmp_path: Path, sma
     children = _children(made.server.pid)
     assert len(children) == 1
     made.stop(signal.SIGKILL)  # nobody is left to tell the worker
-    deadline = time.monotonic() + 20
-    while _alive(children[0]) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert not _alive(children[0])
+    wait_until(lambda: not _alive(children[0]), what="the worker outlives its server")
 
 
-def test_a_worker_whose_server_died_while_it_was_starting_ends(tmp_path: Path, small_release: Path) -> None:
+def test_a_worker_whose_server_died_while_it_was_starting_ends(tmp_path: Path, tiny_release: Path) -> None:
     made = Installation(tmp_path / "home")
-    made.prepare(small_release)
-    assert subprocess.run([COMMAND, "worker", "--parent", "1"], env=made.environment, timeout=60).returncode == 0
+    made.prepare(tiny_release)
+    assert (
+        subprocess.run([COMMAND, "worker", "--parent", "1"], env=made.environment, timeout=patient(60)).returncode == 0
+    )
 
 
 def _children(pid: int) -> list[int]:

@@ -36,13 +36,14 @@ def serve(
     """Serve the API and the pages; on SQLite the worker too."""
     from app.main import create_app
     from app.platform import observability
-    from app.platform.migrate import require_head
+    from app.platform.migrate import create_if_new
     from app.settings import Settings
 
     settings = Settings()
+    settings.home.mkdir(parents=True, exist_ok=True)
     observability.configure_logging()
     application = create_app(settings)
-    require_head(application.state.database.engine)
+    create_if_new(application.state.database.engine)
     address, number = host or settings.host, settings.port if port is None else port
     say(f"secondread: http://{address}:{number}")
     helper = _start_worker() if settings.worker and settings.sqlalchemy_url.startswith("sqlite") else None
@@ -81,12 +82,10 @@ def _run_server(application: "FastAPI", address: str, number: int) -> None:
 def worker(parent: Annotated[int | None, typer.Option(hidden=True)] = None) -> None:
     """Do jobs: recalibrations, evaluations, imports. On SQLite `serve` starts it; on PostgreSQL run one or more."""
     from app.platform import observability
-    from app.platform.migrate import require_head
     from app.worker import main as work
 
     observability.configure_logging()
     with parts() as context:
-        require_head(context.database.engine)
         work(context, parent)
 
 
@@ -100,7 +99,7 @@ def demo(
     from app.operations import demo as filling
     from app.platform.migrate import upgrade
 
-    with parts() as context:
+    with parts(check_schema=False) as context:
         upgrade(context.database.engine)
         filling.ensure_release(context, say)
         with context.database.write() as session:
@@ -118,11 +117,11 @@ def demo(
 
 @db.command("upgrade")
 def db_upgrade() -> None:
-    """Bring the database to the present schema."""
+    """Bring the database to the current schema."""
     from app.platform.migrate import upgrade
     from app.triage.planning import plan_missing
 
-    with parts() as context:
+    with parts(check_schema=False) as context:
         upgrade(context.database.engine)
         planned = plan_missing(context.database)
     say("the database is up to date" + (f"; reads of {planned:,} earlier cases are planned" if planned else ""))

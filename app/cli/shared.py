@@ -9,15 +9,25 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def parts() -> Iterator["Context"]:
-    """Parts of the service that the environment describes."""
+def parts(*, check_schema: bool = True) -> Iterator["Context"]:
+    """Parts of the service that the environment describes.
+
+    Args:
+        check_schema: make the tables of a new HOME, refuse an older schema; off for the commands that upgrade.
+
+    Raises:
+        ValueError: the database has an older schema.
+    """
     from app.context import build_context
+    from app.platform.migrate import create_if_new
     from app.settings import Settings
 
     settings = Settings()
     settings.home.mkdir(parents=True, exist_ok=True)
     context = build_context(settings)
     try:
+        if check_schema:
+            create_if_new(context.database.engine)
         yield context
     finally:
         context.database.engine.dispose()

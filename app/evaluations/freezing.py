@@ -96,7 +96,7 @@ def evaluate_frozen(folder: Path, cohort: Cohort | None = None) -> dict[str, Any
         weights="weight" if weighted else None,
         weights2="weight2" if weighted else None,
         cluster="patient",
-    )
+    ).to_dict()
     return {name: document[name] for name in ("metrics", "classes", "class_bins", "disagreement_bins")}
 
 

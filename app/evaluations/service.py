@@ -26,9 +26,8 @@ from app.evaluations.tables import CohortTables, cohort_tables
 from app.platform import observability
 from app.releases.queries import class_codes, existing_release, served_release_id
 from app.tables import now
+from ml.agreement import measure_agreement
 from ml.agreement.coefficients import excess_disagreement_test
-from ml.agreement.tables import agreement_document
-from ml.tables.files import check_labels
 
 GroupBy = Literal["site", "month"]
 _DEPENDENT = 0.001
@@ -133,8 +132,7 @@ def agreement_of(tables: CohortTables) -> dict[str, Any]:
     columns = {name: values for name, values in tables.labels.items() if name not in {"row", "weight", "weight2"}}
     if len(columns["case_id"]) == 0:
         return {"n_cases": 0, "n_labels": 0, "n_annotators": 0, "warnings": ["there are no labels yet"]}
-    source = Path("collected labels")
-    return agreement_document(check_labels(pa.table(columns), source), source, cluster="patient")
+    return measure_agreement(pa.table(columns), cluster="patient").to_dict()
 
 
 def agreement(session: Session, question: Question, group_by: str | None) -> dict[str, Any]:

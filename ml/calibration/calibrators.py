@@ -27,6 +27,7 @@ from ml.distributions.families import (
     PredictiveDistribution,
     softmax_probs,
 )
+from ml.named_columns import refuse_names
 from ml.splits import split_partitions
 
 CALIBRATION_VERSION = 1
@@ -123,6 +124,7 @@ def calibrate(
     Raises:
         FitError: a fit did not converge, or there is no label.
     """
+    refuse_names(logits, "logits")
     scores, counts = np.asarray(logits, dtype=np.float64), as_label_counts(label_counts)
     hidden = np.asarray(features, dtype=np.float64)
     if len(counts) < 10 or counts.sum() == 0:

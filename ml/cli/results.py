@@ -34,8 +34,10 @@ def evaluate(
         raise typer.BadParameter("--stream keeps no cases to draw; leave --plots out")
     columns: dict[str, Any] = {"weights": weights, "weights2": weights2, "cluster": cluster}
     columns |= {"n_bins": n_bins, "debias": None if debias == "none" else debias}
-    evaluated = _streamed if stream else evaluate_tables
-    document = evaluated(labels, predictions, **columns)
+    if stream:
+        document = _streamed(labels, predictions, **columns)
+    else:
+        document = evaluate_tables(labels, predictions, **columns).to_dict()
     for path in write_diagrams(document, plots) if plots is not None else []:
         say(f"wrote {path}")
     emit(document, as_json, metrics_table(document))
@@ -110,9 +112,9 @@ def agreement(
     as_json: Json = False,
 ) -> None:
     """Measure how well annotators agree: overall, by pair, annotator, class and site."""
-    from ml.agreement.tables import agreement_of_table
+    from ml.agreement import measure_agreement
 
-    document = agreement_of_table(labels, cluster=cluster, seed=seed)
+    document = measure_agreement(labels, cluster=cluster, seed=seed).to_dict()
     emit(document, as_json, agreement_table(document))
 
 

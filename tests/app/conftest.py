@@ -1,4 +1,4 @@
-"""A running service on a fresh database, once on SQLite and once on PostgreSQL."""
+"""A running service on a fresh database: SQLite, and PostgreSQL where a test is marked ``both_databases``."""
 
 import shutil
 from collections.abc import Iterator
@@ -42,10 +42,10 @@ def postgres_template(postgres: PostgresServer) -> str:
     return name
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """URL of a fresh migrated database."""
-    if request.param == "sqlite":
+    if getattr(request, "param", "sqlite") == "sqlite":
         shutil.copy(request.getfixturevalue("sqlite_template"), tmp_path / "service.db")
         return f"sqlite:///{tmp_path / 'service.db'}"
     server: PostgresServer = request.getfixturevalue("postgres")
@@ -66,7 +66,7 @@ def settings(database_url: str, tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def service(settings: Settings, small_release: Path) -> Iterator[Service]:
+def service(settings: Settings, tiny_release: Path) -> Iterator[Service]:
     """A service with a release, an admin, a viewer, two annotators and an outside system, each with a key.
 
     Whatever a test does, an evaluation from the last of the snapshots that were made on the way equals one from all
@@ -76,7 +76,7 @@ def service(settings: Settings, small_release: Path) -> Iterator[Service]:
     app = create_app(settings)
     context = app.state.context
     with context.database.write() as session:
-        add_release(session, context.secret, small_release, settings.releases_folder)
+        add_release(session, context.secret, tiny_release, settings.releases_folder)
     with TestClient(app, raise_server_exceptions=False) as client:
         running = Service(client, context)
         running.add_people()

@@ -23,6 +23,7 @@ def outcome(status: int) -> str:
     return {401: "who are you", 403: "not allowed"}.get(status, "let through")
 
 
+@pytest.mark.both_databases
 def test_every_route_against_every_caller(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.pages.lead_routes._EVENT_SECONDS", 0.001)
     with service.context.database.write() as session:
@@ -64,6 +65,7 @@ def test_credentials_that_are_not_valid_are_401(service: Service, header: str) -
     assert response.headers["www-authenticate"] == "Bearer"
 
 
+@pytest.mark.both_databases
 def test_a_revoked_and_an_expired_key_stop_working(service: Service) -> None:
     from datetime import UTC, datetime
 

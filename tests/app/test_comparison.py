@@ -102,6 +102,7 @@ def test_triage_by_capacity_and_the_record_of_what_was_shown_go_by_the_champion(
     assert [str(one) for one in shown] == [cases[0]["prediction"]["release"]]
 
 
+@pytest.mark.both_databases
 def test_a_promoted_network_predicts_the_old_cases_that_it_can_see(service: Service, other_network: Path) -> None:
     cases = [service.add_case(f"case-{number}", cell_png(number)) for number in range(3)]
     store = service.context.images

@@ -38,6 +38,7 @@ def collect(service: Service, images: list[bytes], patients: bool) -> None:
             service.outside_label(case["id"], f"r{reader}", str(rng.choice(case["prediction"]["classes"])))
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("patients", [False, True])
 def test_metrics_equal_evaluate_on_the_exported_tables(service: Service, patients: bool, tmp_path: Path) -> None:
     collect(service, [cell_png(i) for i in range(24)], patients)
@@ -132,6 +133,7 @@ def reading(service: Service, who: str, codes: list[str], limit: int = 1000) -> 
     return limit
 
 
+@pytest.mark.both_databases
 def test_weighted_metrics_equal_evaluate_with_the_exported_weights(service: Service, tmp_path: Path) -> None:
     from app.evaluations.cohort import Question
     from app.evaluations.service import collected_tables
@@ -188,6 +190,7 @@ def test_what_nobody_could_tell_is_told_as_a_rate_and_raises_the_other_weights(s
     assert document["metrics"]["EL"]["largest_weight"] > 1
 
 
+@pytest.mark.both_databases
 def test_agreement_over_http(service: Service) -> None:
     assert service.get("viewer", "/v1/agreement").json()["n_labels"] == 0
     collect(service, [cell_png(i) for i in range(16)], patients=True)

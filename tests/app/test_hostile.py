@@ -36,12 +36,14 @@ BODIES: dict[str, bytes] = {
 }
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("name", BODIES)
 def test_malformed_multipart(service: Service, name: str) -> None:
     response = service.post("admin", "/v1/cases", content=BODIES[name], headers=dict(_FORM))
     assert 200 <= response.status_code < 500, response.text
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("metadata", ['{"a":"\\ud800"}', '{"\\ud800":"a"}', '{"a":' * 3000, '{"a":NaN}', '{"a":1e999}'])
 def test_malformed_metadata(service: Service, metadata: str) -> None:
     fields = {"external_id": "m", "metadata": metadata}
@@ -66,6 +68,7 @@ REQUESTS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("name", REQUESTS)
 def test_strange_requests(service: Service, name: str) -> None:
     method, path, options = REQUESTS[name]

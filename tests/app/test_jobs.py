@@ -21,6 +21,8 @@ from tests.app.test_evaluations import same
 from tests.support.images import encode
 from tests.support.service import Service
 
+pytestmark = pytest.mark.both_databases
+
 CELLS = 64
 
 

@@ -13,6 +13,7 @@ from ml.distributions.families import DirichletCpe
 from tests.support.service import Service, cell_png
 
 
+@pytest.mark.both_databases
 def test_posterior_is_the_closed_form_of_the_stored_prior(service: Service) -> None:
     case = service.add_case()
     classes, prior = case["prediction"]["classes"], case["prediction"]
@@ -124,6 +125,7 @@ def test_a_form_of_another_site_is_refused(service: Service) -> None:
     assert len(service.get("viewer", f"/v1/cases/{case['id']}/labels").json()["items"]) == 1
 
 
+@pytest.mark.both_databases
 def test_a_label_is_given_once_and_only_for_oneself(service: Service) -> None:
     case = service.add_case()
     code = case["prediction"]["classes"][0]
@@ -139,6 +141,7 @@ def test_a_label_is_given_once_and_only_for_oneself(service: Service) -> None:
     assert service.label("ben", case["id"], "dragon").status_code == 422
 
 
+@pytest.mark.both_databases
 def test_a_retry_with_the_same_key_stores_one_label(service: Service) -> None:
     case = service.add_case()
     code = case["prediction"]["classes"][0]
@@ -149,6 +152,7 @@ def test_a_retry_with_the_same_key_stores_one_label(service: Service) -> None:
     assert service.label("anna", case["id"], case["prediction"]["classes"][1], "k").status_code == 422
 
 
+@pytest.mark.both_databases
 def test_many_at_once_store_each_label_exactly_once(service: Service) -> None:
     cases = [service.add_case(f"case-{i}", cell_png(i))["id"] for i in range(3)]
     code = service.get("viewer", f"/v1/cases/{cases[0]}").json()["prediction"]["classes"][0]
@@ -169,6 +173,7 @@ def test_many_at_once_store_each_label_exactly_once(service: Service) -> None:
         assert service.get("viewer", f"/v1/cases/{case}/posterior").json()["n_labels"] == 4
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("table", APPEND_ONLY)
 def test_the_database_itself_refuses_to_change_or_delete(service: Service, table: str) -> None:
     case = service.add_case()
@@ -179,6 +184,7 @@ def test_the_database_itself_refuses_to_change_or_delete(service: Service, table
             session.execute(text(statement))
 
 
+@pytest.mark.both_databases
 def test_a_commit_that_fails_is_never_answered_with_success(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     from sqlalchemy.orm import Session
 

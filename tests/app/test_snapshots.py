@@ -22,6 +22,8 @@ from tests.app.test_evaluations import collect, same
 from tests.support.service import Service, cell_png
 from tests.support.snapshots import assert_same_columns, assert_snapshots_tell_all, write_snapshots
 
+pytestmark = pytest.mark.both_databases
+
 N_CASES = 20_000
 
 

@@ -50,7 +50,7 @@ def test_an_annotator_reads_blind_commits_and_sees_the_posterior(browser: Browse
     page.click("text=Change or take back my label")
     page.check("form[action$=revise] input[value=blast]")
     page.fill("form[action$=revise] textarea", "looked again")
-    page.click("text=Store the change")
+    page.click("text=Save the change")
     page.wait_for_selector("section:has(h2:text-is('Labels')) td:has-text('Blast')")
     page.click("text=Next case")
     assert "blind read" in page.inner_text("h1")
