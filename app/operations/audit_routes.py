@@ -46,13 +46,13 @@ def list_audit_events(
     action: Annotated[Line | None, Query()] = None,
 ) -> AuditEventsOut:
     """Audit events, newest first."""
-    found = select(AuditEvent).order_by(AuditEvent.sequence.desc()).limit(limit + 1)
+    statement = select(AuditEvent).order_by(AuditEvent.sequence.desc()).limit(limit + 1)
     if cursor is not None:
-        found = found.where(AuditEvent.sequence < cursor)
+        statement = statement.where(AuditEvent.sequence < cursor)
     for column, value in ((AuditEvent.object, object_id), (AuditEvent.actor, actor), (AuditEvent.action, action)):
         if value is not None:
-            found = found.where(column == value)
-    rows = list(session.execute(found).scalars())
+            statement = statement.where(column == value)
+    rows = list(session.execute(statement).scalars())
     names = AuditEventOut.model_fields
     items = [AuditEventOut(**{name: getattr(row, name) for name in names}) for row in rows[:limit]]
     return AuditEventsOut(items=items, next_cursor=str(items[-1].sequence) if len(rows) > limit else None)

@@ -290,7 +290,7 @@ _PHRASES: dict[int, type[Problem]] = {p.status: p for p in (BadRequest, NotFound
 
 
 class FrameworkProblem(Problem):
-    """An HTTP error of the framework that has no class of its own here, by its status.
+    """An HTTP error of the framework without a class here, by its status.
 
     Args:
         status: of HTTP.

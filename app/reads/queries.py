@@ -15,7 +15,7 @@ from app.predictions.queries import shown_first
 from app.releases.queries import class_codes
 from app.tables import Annotator, Case, CasePrediction, Label, PolicyRow, Read, ReadRequest, ReleaseRow
 
-# requests due first, among which each annotator has an order of its own
+# requests due first, among which each annotator has an order of their own
 _WINDOW = 256
 _SWEEP = 200
 _PRIME = 2**31 - 1
@@ -49,7 +49,7 @@ def expire_overdue(session: Session, time: datetime) -> int:
 
 
 def _own_order(secret: bytes, annotator_id: uuid.UUID) -> ColumnElement[int]:
-    """Place of a request among those of a day, by a permutation of this annotator's own."""
+    """Place of a request among those of a day, by this annotator's own permutation."""
     digest = hmac.new(secret, b"order:" + annotator_id.bytes, hashlib.sha256).digest()
     factor = int.from_bytes(digest[:4], "big") % (_PRIME - 1) + 1
     offset = int.from_bytes(digest[4:8], "big") % _PRIME

@@ -39,7 +39,7 @@ class AuditHead(Table):
 class CaseChange(Table):
     """Which cases an event changed what is evaluated of: a prediction, a plan, a read's end, a label, an erasure.
 
-    Events are numbered in the order of their commits, because each writer holds the chain's head until then; so
+    Events are numbered in the order of their commits, because each writer keeps the chain's head locked until then; so
     whoever has read all cases at one event finds here, gapless, what has changed since.
     """
 

@@ -197,7 +197,7 @@ def refresh_waiting(session: Session, case: Case) -> None:
 def cases_without_plan(session: Session, limit: int) -> list[tuple[Case, CasePrediction]]:
     """Cases with a prediction, without labels, for which nothing was ever asked, oldest first.
 
-    A case that was labelled before there were plans is left alone: it answers to a selection of its own.
+    A case that was labelled before there were plans is left alone: it was selected in another way.
     """
     rows = session.execute(
         select(Case, CasePrediction)
