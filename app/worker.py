@@ -23,6 +23,7 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.context import Context
+from app.evaluations.publishing import publish_estimates
 from app.evaluations.snapshots import refresh
 from app.job_kinds import FUNCTIONS, function_of
 from app.jobs import engine
@@ -97,13 +98,14 @@ def run(context: Context, stop: threading.Event) -> None:
 
 
 def _tidy(context: Context) -> None:
-    """Keep the snapshots of champion and challenger young, so that metrics need to read little."""
+    """Keep the snapshots of champion and challenger young, so that metrics need to read little; publish the gauges."""
     tidy(context)
     with context.database.read() as session:
         releases = [existing_release(session, alias.release_id) for alias in aliases(session)]
         watched = [(release.id, class_codes(release)) for release in releases]
     for release_id, classes in watched:
         refresh(context, release_id, classes)
+    publish_estimates(context)
 
 
 def _begin_waiting(context: Context) -> None:

@@ -59,12 +59,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run what is marked on both databases."""
-    if "database_url" not in metafunc.fixturenames:
-        return
-    chosen = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
     both = metafunc.definition.get_closest_marker("both_databases") or metafunc.config.getoption("all_databases")
-    if both and "database_url" not in chosen:
-        metafunc.parametrize("database_url", ["sqlite", "postgresql"], indirect=True)
+    chosen = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    for fixture in {"database_url", "shared_service"} & set(metafunc.fixturenames) - set(chosen):
+        if both:
+            metafunc.parametrize(fixture, ["sqlite", "postgresql"], indirect=True)
 
 
 @pytest.fixture(scope="session")

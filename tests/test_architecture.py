@@ -86,6 +86,18 @@ def test_domains_never_import_each_others_service_or_routes() -> None:
     assert offenders == []
 
 
+def test_pages_call_services_never_sql_and_never_other_routes() -> None:
+    """A page route asks services and queries; statements and the API's route functions are not its business."""
+    offenders = []
+    for path in sorted((ROOT / "app" / "pages").glob("*.py")):
+        for module in imports(path):
+            sql = module.startswith("sqlalchemy") and module not in {"sqlalchemy.orm", "sqlalchemy.orm.Session"}
+            other = module.startswith("app.") and not module.startswith("app.pages") and "routes" in module
+            if sql or other:
+                offenders.append(f"{_name(path)} -> {module}")
+    assert offenders == []
+
+
 def test_torch_stays_in_its_rooms() -> None:
     assert [
         _name(path)

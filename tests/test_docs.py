@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ RUN = (ROOT / "README.md", DOCS / "tutorial.md")
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE)
 _MARK = re.compile(r"<!-- (not run|run with): (.+) -->\s*\Z")
 ADDRESS = "http://127.0.0.1:8000"
+#: How a block of a language is run.
+SHELL = {"sh": ["bash", "-euo", "pipefail", "-c"], "python": [sys.executable, "-c"]}
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ def own_images(folder: Path) -> None:
 
     (folder / "images").mkdir(parents=True)
     rows = ["case_id,annotator,label,patient"]
-    for number, cell in enumerate(simulate_cells(40, seed=3)):
+    for number, cell in enumerate(simulate_cells(160, seed=3)):
         Image.fromarray(cell.pixels).save(folder / "images" / f"cell-{number}.png")
         order = cell.true_probs.argsort()
         second = order[-1] if number % 3 else order[-2]
@@ -131,7 +134,7 @@ def test_the_demo_network_learned_something(demo: Installation) -> None:
 def test_every_block_is_run_or_says_why_not() -> None:
     for document in RUN:
         for block in blocks(document):
-            assert block.language == "sh", f"{block.where}: a block without commands names no language that runs"
+            assert block.language in SHELL, f"{block.where}: name a language that runs"
             assert block.reason is None or len(block.reason) > 20, f"{block.where}: say why it is not run"
 
 
@@ -143,7 +146,7 @@ def test_the_commands_of_readme_and_tutorial_run_in_order(served: Installation) 
     for block in [block for document in RUN for block in blocks(document) if block.reason is None]:
         script = block.script.replace(ADDRESS, served.address)
         done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", script],
+            [*SHELL[block.language], script],
             capture_output=True,
             text=True,
             cwd=folder,
@@ -157,9 +160,10 @@ def test_the_commands_of_readme_and_tutorial_run_in_order(served: Installation) 
     assert sum(prediction["class_probs"].values()) == pytest.approx(1)
     assert prediction["disagreement_calibrated"] is True
     assert (folder / "mylab" / "secondread.db").is_file()
-    live, offline = json.loads(printed[2]), printed[3]
+    assert float(printed[2]) == pytest.approx(0.26)
+    live, offline = json.loads(printed[3]), printed[4]
     assert live["partition"] == "evaluation"
-    assert "40 cases, 120 labels, 8 classes" in offline
+    assert "60 cases, 120 labels, 8 classes" in offline
     key = (served.home / "demo" / "api_key").read_text().strip()
     assert served.get("/v1/metrics?partition=all&weighting=none", key)["n_labels"] == 120
 
@@ -223,6 +227,12 @@ def test_the_reference_lists_every_problem_with_its_status() -> None:
     for kind in kinds:
         kinds += kind.__subclasses__()
     assert rows == {kind.code: str(kind.status) for kind in kinds}
+
+
+def test_the_reference_lists_every_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    section = reference().split("## Installation")[1].split("\n## ")[0]
+    assert set(re.findall(r"`\[(\w+)\]`", section)) == set(extras)
 
 
 def test_the_reference_lists_every_command() -> None:

@@ -23,8 +23,10 @@ def _settings_epilog() -> str:
     """Settings, read only when somebody asks for the help of ``serve``."""
     if not ({"serve", "demo", "worker"} & set(sys.argv[1:])):
         return ""
-    from app.settings import settings_help
-
+    try:
+        from app.settings import settings_help
+    except ModuleNotFoundError:  # the command itself says so
+        return "The settings are listed here once the extra [serve] is installed."
     return settings_help()
 
 

@@ -5,20 +5,18 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from app.auth.policy import Policy
 from app.context import Parts
 from app.imports.receiving import ReceivedArchive, receive_body
-from app.imports.schemas import ImportOut, ImportRowOut
-from app.imports.work import begin_import, counts_of
+from app.imports.schemas import ImportOut
+from app.imports.showing import show_import
+from app.imports.work import begin_import
 from app.jobs.schemas import JobOut, job_out
 from app.platform.database import Reader, Writer
 from app.platform.errors import KeyMissing, NotFound, StorageFull, TooLarge, UnsupportedImage, responses
 from app.platform.idempotency import once, request_digest, required_key
 from app.platform.principal import Principal
-from app.tables import ImportRow, Job
 
 router = APIRouter(tags=["imports"])
 _ZIP = {"application/zip", "application/x-zip-compressed", "application/octet-stream"}
@@ -79,34 +77,5 @@ def get_import(
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
     status: Annotated[Literal["created", "known", "failed"] | None, Query()] = None,
 ) -> ImportOut:
-    """An import with a page of its rows.
-
-    Raises:
-        NotFound: there is no such import.
-    """
-    job = session.get(Job, import_id)
-    if job is None or job.kind != "import":
-        raise NotFound("there is no such import")
-    rows = _rows(session, import_id, cursor or 0, limit + 1, status)
-    return ImportOut(
-        job=job_out(job),
-        counts=counts_of(session, import_id),
-        rows=[
-            ImportRowOut(
-                row=one.row,
-                external_id=one.external_id,
-                status=one.status,
-                case_id=None if one.case_id is None else str(one.case_id),
-                detail=one.detail,
-            )
-            for one in rows[:limit]
-        ],
-        next_cursor=str(rows[limit - 1].row) if len(rows) > limit else None,
-    )
-
-
-def _rows(session: Session, import_id: uuid.UUID, after: int, limit: int, status: str | None) -> list[ImportRow]:
-    statement = select(ImportRow).where(ImportRow.job_id == import_id, ImportRow.row > after).order_by(ImportRow.row)
-    if status is not None:
-        statement = statement.where(ImportRow.status == status)
-    return list(session.execute(statement.limit(limit)).scalars())
+    """An import with a page of its rows."""
+    return show_import(session, import_id, after=cursor or 0, limit=limit, status=status)

@@ -4,17 +4,16 @@ import uuid
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
-from sqlalchemy import select
 
 from app.auth.policy import Policy
 from app.context import Parts
 from app.jobs import engine
+from app.jobs.queries import newest_jobs
 from app.jobs.schemas import JobOut, JobsOut, job_out
 from app.platform.database import Reader, Writer
 from app.platform.errors import Conflict, KeyMissing, NotFound, responses
 from app.platform.idempotency import once, request_digest, required_key
 from app.platform.principal import Principal
-from app.tables import Job
 
 router = APIRouter(tags=["jobs"])
 _Viewing = Depends(Policy("metrics:read"))
@@ -24,8 +23,7 @@ _Managing = Annotated[Principal, Depends(Policy("manage"))]
 @router.get("/v1/jobs", responses=responses(), dependencies=[_Viewing])
 def list_jobs(session: Reader) -> JobsOut:
     """The newest 200 jobs."""
-    rows = session.execute(select(Job).order_by(Job.id.desc()).limit(200)).scalars()
-    return JobsOut(items=[job_out(row) for row in rows])
+    return JobsOut(items=[job_out(row) for row in newest_jobs(session, 200)])
 
 
 @router.get("/v1/jobs/{job_id}", responses=responses(NotFound), dependencies=[_Viewing])

@@ -77,6 +77,9 @@ def krippendorff_alpha(
 
     Raises:
         ValueError: an unknown level, or bad counts.
+
+    >>> round(krippendorff_alpha([[3, 0], [1, 2], [0, 3], [2, 0]]).value, 3)
+    0.667
     """
     if level not in {"nominal", "ordinal"}:
         raise ValueError(f"level must be 'nominal' or 'ordinal', got {level!r}")
@@ -116,12 +119,15 @@ def fleiss_kappa(label_counts: npt.ArrayLike, *, cluster: npt.ArrayLike | None =
 
     Raises:
         ValueError: cases with different numbers of labels (use Krippendorff's alpha), or fewer than two.
+
+    >>> round(fleiss_kappa([[3, 0], [1, 2], [0, 3]]).value, 2)
+    0.55
     """
     counts = as_label_counts(values_of(label_counts, "label_counts"))
     sizes = np.unique(counts.sum(axis=1))
     if sizes.size != 1 or sizes[0] < 2:
         raise ValueError(
-            f"Fleiss' kappa needs the same number of labels a case, at least two, got {sizes[:5].tolist()}; "
+            f"Fleiss' kappa needs the same number of labels per case, at least two, got {sizes[:5].tolist()}; "
             "Krippendorff's alpha takes any numbers"
         )
     sample = select(np.ones(len(counts), dtype=bool), None, None if cluster is None else np.asarray(cluster))
@@ -154,6 +160,9 @@ def cohen_kappa(
 
     Raises:
         ValueError: shapes that differ, or values out of range.
+
+    >>> cohen_kappa([0, 1, 1, 0], [0, 1, 0, 0], n_classes=2).value
+    0.5
     """
     a, b = np.asarray(first), np.asarray(second)
     if a.shape != b.shape:

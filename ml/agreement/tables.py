@@ -97,6 +97,10 @@ class AgreementReport:
         sites: by value of the column ``site``; empty without one.
         rater_marginals: test of whether annotators use the classes alike.
         warnings: what to know before quoting a number.
+
+    >>> labels = {"case_id": ["a", "a", "b", "b"], "annotator": ["r", "s"] * 2, "label": ["x", "x", "y", "y"]}
+    >>> measure_agreement(labels).to_dict()["krippendorff_alpha"]["value"]
+    1.0
     """
 
     n_cases: int
@@ -143,7 +147,7 @@ def measure_agreement(labels: TableSource, *, cluster: str | None = None, seed: 
 
     >>> cases, readers = ["a", "a", "b", "b", "c", "c"], ["r", "s"] * 3
     >>> report = measure_agreement({"case_id": cases, "annotator": readers, "label": ["x", "x", "y", "y", "x", "y"]})
-    >>> round(report.krippendorff_alpha.value, 3), report.annotators[0].agreement_with_others.value.__round__(3)
+    >>> round(report.krippendorff_alpha.value, 3), round(report.annotators[0].agreement_with_others.value, 3)
     (0.444, 0.667)
     """
     place, labelled = place_of(labels, "LABELS"), read_labels(labels)

@@ -322,7 +322,7 @@ def _further_columns(table: pa.Table) -> dict[str, list[Any]]:
 
 
 def case_column(labels: Labels, name: str, path: Path) -> npt.NDArray[Any]:
-    """A further column of LABELS, one value a case (N,).
+    """A further column of LABELS, one value per case (N,).
 
     Raises:
         TableError: no such column, a missing value, or one that varies within a case.

@@ -15,8 +15,7 @@ from app.triage.queries import _threshold_before, current_policy
 from ml.training.calibrate import calibrate_run
 from ml.training.export import export_run
 from ml.training.run_folder import RunFolder
-from tests.app.test_evaluations import collect
-from tests.support.service import Service, cell_png
+from tests.support.service import Service, cell_png, collect
 
 N_CASES = 24
 EVERYTHING = {"partition": "all", "weighting": "none"}

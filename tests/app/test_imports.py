@@ -129,8 +129,10 @@ def test_an_import_that_died_goes_on_where_it_stopped(service: Service, monkeypa
         (packed({"a/manifest.csv": b"x", "b/manifest.csv": b"x"}), "2 files"),
     ],
 )
-def test_an_archive_that_cannot_be_imported_is_refused_at_once(service: Service, data: bytes, words: str) -> None:
-    answer = send(service, data)
+def test_an_archive_that_cannot_be_imported_is_refused_at_once(
+    shared_service: Service, data: bytes, words: str
+) -> None:
+    answer = send(shared_service, data)
     assert (answer.status_code, words in answer.json()["detail"]) == (422, True), answer.json()
 
 

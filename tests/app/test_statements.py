@@ -50,8 +50,8 @@ def test_a_list_of_many_rows_needs_no_more_statements_than_one_of_a_single_row(s
         f"{one_case}/labels",
         f"{one_case}/labels?history=1",
     )
-    lists += ("/v1/jobs", "/v1/audit-events?limit=1000", "/v1/policies", "/v1/evaluations")
-    pages = ("/worklist", "/jobs", "/imports", "/people", "/audit", f"/cases/{first['id']}")
+    lists += ("/v1/releases", "/v1/jobs", "/v1/audit-events?limit=1000", "/v1/policies", "/v1/evaluations")
+    pages = ("/worklist", "/releases", "/jobs", "/imports", "/people", "/audit", f"/cases/{first['id']}")
     counts: dict[str, list[int]] = {}
     present = 0
     for target in ROUNDS:

@@ -1,8 +1,9 @@
 """A real server, a real Chromium, and people who are signed in."""
 
 import json
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
 
@@ -28,6 +29,22 @@ def browser() -> Iterator[Browser]:
         opened = playwright.chromium.launch(executable_path=binary, args=FLAGS)
         yield opened
         opened.close()
+
+
+@pytest.fixture(autouse=True)
+def _windows_are_closed(browser: Browser) -> Iterator[None]:
+    """An open page goes on asking its server."""
+    yield
+    for context in browser.contexts:
+        context.close()
+
+
+def until(page: Page, condition: Callable[[], bool], what: str, seconds: float = 30) -> None:
+    """Wait while the page goes on, which a plain sleep would not let it."""
+    deadline = time.monotonic() + patient(seconds)
+    while not condition():
+        assert time.monotonic() < deadline, what
+        page.wait_for_timeout(50)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +97,7 @@ class Person:
         self.page.goto(made.address)
         if name:
             self.page.fill("[name=name]", name)
-            self.page.fill("[name=password]", made.password("user", "password", name))
+            self.page.fill("[name=password]", made.one_time_password(name))
             self.page.click("main button")
             self.page.wait_for_url("**/worklist")
 

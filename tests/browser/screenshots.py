@@ -32,7 +32,7 @@ READS = 3
 def sign_in(page: Page, made: Installation, name: str) -> None:
     page.goto(made.address)
     page.fill("[name=name]", name)
-    page.fill("[name=password]", made.password("user", "password", name))
+    page.fill("[name=password]", made.one_time_password(name))
     page.click("main button")
     page.wait_for_url("**/worklist")
 

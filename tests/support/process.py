@@ -99,6 +99,19 @@ class Installation:
         assert found is not None
         return found[1]
 
+    def one_time_password(self, name: str) -> str:
+        """What ``secondread user password`` gives, in this process, which takes a hundredth of the time."""
+        from app.auth import service as auth
+        from app.context import build_context
+        from app.settings import Settings
+
+        settings = Settings(home=self.home, database_url=self.environment.get("SECONDREAD_DATABASE_URL"))
+        context = build_context(settings)
+        with context.database.write() as session:
+            password = auth.issue_one_time_password(session, context.secret, name)
+        context.database.engine.dispose()
+        return password
+
     def key(self, name: str, *scopes: str) -> str:
         options = [part for scope in scopes for part in ("--scope", scope)]
         token: str = json.loads(self.run("key", "add", name, *options, "--json").stdout)["token"]
