@@ -1,6 +1,6 @@
 """Columns kept on disk, memory-mapped, with a watermark in the audit chain: an evaluation reads only what came after.
 
-The snapshot of a release lies in ``HOME/snapshots/RELEASE/SEQUENCE``, an array file a column, cases of one patient
+The snapshot of a release lies in ``HOME/snapshots/RELEASE/SEQUENCE``, one array file per column, cases of one patient
 together. It is right for the event of its watermark; cases that later events changed are read from the database and
 take the place of their old rows. A snapshot that the chain does not know (an older backup was restored) is not used.
 """
@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from app.context import Context
 from app.evaluations.columns import Columns
+from app.evaluations.merging import identifiers, merged
 from app.evaluations.reading import read_block, read_columns
 from app.platform import audit_chain
 from app.platform.database import Database
@@ -61,42 +62,18 @@ class _Snapshot:
         columns = Columns(about["classes"], sites, **arrays)
         return cls(columns, np.load(folder / _BY_ID, mmap_mode="r"), about["sequence"], about["digest"])
 
-    def with_changes(self, changed: list[uuid.UUID], fresh: Columns) -> Columns:
-        """Columns in which the changed cases have their fresh rows, in the order of the patients.
-
-        Args:
-            changed: cases.
-            fresh: those of them that there still are, as they are now.
-        """
-        wanted = np.frombuffer(b"".join(one.bytes for one in changed), dtype="S16")
-        ids = np.ascontiguousarray(self.columns.case_id).view("S16").ravel()
-        place = np.searchsorted(ids, wanted, sorter=self.by_id)
-        old = self.by_id[np.minimum(place, len(ids) - 1)] if len(ids) else np.empty(0, dtype=np.intp)
-        kept = np.delete(np.arange(len(ids)), old[ids[old] == wanted[: len(old)]])
-        fresh = fresh.take(np.argsort(fresh.cluster, kind="stable"))
-        new = np.searchsorted(self.columns.cluster[kept], fresh.cluster) + np.arange(len(fresh))
-        source = np.zeros(kept.size + len(fresh), dtype=np.intp)
-        source[np.delete(np.arange(source.size), new)] = kept
-        arrays = {}
-        for name, column in self.columns.arrays().items():
-            # the default mode makes a copy first
-            merged = np.take(column, source, axis=0, mode="clip") if len(ids) else np.empty_like(getattr(fresh, name))
-            merged[new] = getattr(fresh, name)
-            arrays[name] = merged
-        return Columns(self.columns.classes, self.columns.sites | fresh.sites, **arrays)
-
 
 def _usable(session: Session, home: Path, release_id: uuid.UUID, classes: list[str]) -> _Snapshot | None:
     """The newest snapshot of a release, if it is of this database and these classes."""
     folder = _folder(home, release_id)
-    numbers = sorted((int(one.name) for one in folder.glob("[0-9]*") if one.name.isdigit()), reverse=True)
+    numbers = sorted((int(path.name) for path in folder.glob("[0-9]*") if path.name.isdigit()), reverse=True)
     for number in numbers:
         try:
-            found = _Snapshot.read(folder / str(number))
+            snapshot = _Snapshot.read(folder / str(number))
         except FileNotFoundError:  # a newer one has just taken its place
             continue
-        if found is not None and found.columns.classes == classes:
-            return found if audit_chain.holds(session, found.sequence, found.digest) else None
+        if snapshot is not None and snapshot.columns.classes == classes:
+            return snapshot if audit_chain.holds(session, snapshot.sequence, snapshot.digest) else None
     return None
 
 
@@ -109,13 +86,14 @@ def current_columns(session: Session, home: Path, release_id: uuid.UUID, classes
         release_id: whose predictions.
         classes: its K class codes.
     """
-    found = _usable(session, home, release_id, classes)
-    if found is None:
+    snapshot = _usable(session, home, release_id, classes)
+    if snapshot is None:
         return read_columns(session, release_id, classes)
-    changed = audit_chain.changed_cases(session, found.sequence)
+    changed = audit_chain.changed_cases(session, snapshot.sequence)
     if not changed:
-        return found.columns
-    return found.with_changes(changed, read_columns(session, release_id, classes, changed))
+        return snapshot.columns
+    fresh = read_columns(session, release_id, classes, changed)
+    return merged(snapshot.columns, snapshot.by_id, changed, fresh)
 
 
 def write_snapshot(database: Database, home: Path, release_id: uuid.UUID, classes: list[str]) -> int:
@@ -141,7 +119,6 @@ def write_snapshot(database: Database, home: Path, release_id: uuid.UUID, classe
     if columns is None:
         columns = _read_all(database, release_id, classes)
     columns = columns.take(np.argsort(columns.cluster, kind="stable"))
-    ids = np.ascontiguousarray(columns.case_id).view("S16").ravel()
     about = {"version": _VERSION, "sequence": sequence, "digest": digest, "classes": classes, "sites": columns.sites}
     folder = _folder(home, release_id)
     folder.mkdir(parents=True, exist_ok=True)
@@ -149,7 +126,7 @@ def write_snapshot(database: Database, home: Path, release_id: uuid.UUID, classe
     unfinished.mkdir()
     for name, column in columns.arrays().items():
         np.save(unfinished / f"{name}.npy", column)
-    np.save(unfinished / _BY_ID, np.argsort(ids, kind="stable"))
+    np.save(unfinished / _BY_ID, np.argsort(identifiers(columns), kind="stable"))
     write_json(unfinished / _ABOUT, about)
     try:
         unfinished.rename(folder / str(sequence))
@@ -182,11 +159,9 @@ def refresh(context: Context, release_id: uuid.UUID, classes: list[str]) -> bool
     """
     home = context.settings.home
     with context.database.read() as session:
-        found = _usable(session, home, release_id, classes)
-        if found is not None:
-            changed = len(audit_chain.changed_cases(session, found.sequence))
-            if changed <= _FEW:
-                return False
+        snapshot = _usable(session, home, release_id, classes)
+        if snapshot is not None and len(audit_chain.changed_cases(session, snapshot.sequence)) <= _FEW:
+            return False
     n_cases = write_snapshot(context.database, home, release_id, classes)
     _log.info("snapshot written", release=str(release_id), cases=n_cases)
     return True
