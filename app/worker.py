@@ -27,6 +27,7 @@ from app.evaluations.publishing import publish_estimates
 from app.evaluations.snapshots import refresh
 from app.job_kinds import FUNCTIONS, function_of
 from app.jobs import engine
+from app.operations.upkeep import tidy
 from app.releases.queries import aliases, class_codes, existing_release
 from app.tables import Job, now
 
@@ -98,6 +99,7 @@ def run(context: Context, stop: threading.Event) -> None:
 
 def _tidy(context: Context) -> None:
     """Keep the snapshots of champion and challenger young, so that metrics need to read little; publish the gauges."""
+    tidy(context)
     with context.database.read() as session:
         releases = [existing_release(session, alias.release_id) for alias in aliases(session)]
         watched = [(release.id, class_codes(release)) for release in releases]

@@ -163,7 +163,7 @@ def test_the_commands_of_readme_and_tutorial_run_in_order(served: Installation) 
     assert float(printed[2]) == pytest.approx(0.26)
     live, offline = json.loads(printed[3]), printed[4]
     assert live["partition"] == "evaluation"
-    assert "40 cases, 120 labels, 8 classes" in offline
+    assert "60 cases, 120 labels, 8 classes" in offline
     key = (served.home / "demo" / "api_key").read_text().strip()
     assert served.get("/v1/metrics?partition=all&weighting=none", key)["n_labels"] == 120
 

@@ -156,7 +156,7 @@ class ComparedOut(Out):
 
 
 class ComparisonOut(Out):
-    """A release beside the champion; ``change`` is release less champion, with the interval of the difference."""
+    """A release compared with the champion; ``change`` is release minus champion, with the interval of the change."""
 
     champion: str
     release: str

@@ -1,4 +1,4 @@
-"""Metrics and agreement over collected labels, computed anew at each call."""
+"""Metrics and agreement over collected labels, computed at each call."""
 
 import uuid
 from pathlib import Path

@@ -117,7 +117,7 @@ def add_key(
 
 @router.post("/keys/{key_id}/revoke")
 def revoke(key_id: uuid.UUID, context: Parts, principal: _Manager, session: Writer) -> Response:
-    """Make a key useless."""
+    """Revoke a key."""
     auth.revoke_key(session, context.secret, key_id, actor=principal.name)
     return go("/people")
 

@@ -62,7 +62,7 @@ def worklist(
     patient: Annotated[str, Query(max_length=200)] = "",
     cursor: Annotated[str | None, Query(max_length=100)] = None,
 ) -> Response:
-    """Cases by need; to an annotator, in an order of its own that tells nothing."""
+    """Cases by need; to annotators, in an order of their own that reveals nothing."""
     if principal.blind:
         return page(request, "to_read.html", principal, view=reader_views.blind_worklist(session, principal))
     chosen = CaseFilter(site=site or None, patient=patient or None)
@@ -88,7 +88,7 @@ def show_case(case_id: uuid.UUID, request: Request, context: Parts, principal: _
 
 @router.post("/reads/next")
 def read_next(context: Parts, principal: _Annotator, session: Writer) -> Response:
-    """Go on with the read that is held, or lease the next one."""
+    """Continue with the open read, or lease the next one."""
     held = list_leases(session, principal)
     read = held[0] if held else lease_next(session, context, principal)
     return go("/worklist" if read is None else f"/cases/{read.case_id}")
@@ -137,7 +137,7 @@ def decline_read(
     note: _Text = "",
     form_key: _FormKey = "",
 ) -> Response:
-    """Decline a read, with a reason, and go on."""
+    """Decline a read, with a reason, and continue."""
     body: DeclineIn = checked(DeclineIn, reason=reason, note=note or None)
     what = ("page decline", read_id)
     _once(session, principal, form_key, what, body, lambda: decline(session, context, principal, read_id, body))

@@ -127,7 +127,7 @@ def fleiss_kappa(label_counts: npt.ArrayLike, *, cluster: npt.ArrayLike | None =
     sizes = np.unique(counts.sum(axis=1))
     if sizes.size != 1 or sizes[0] < 2:
         raise ValueError(
-            f"Fleiss' kappa needs the same number of labels a case, at least two, got {sizes[:5].tolist()}; "
+            f"Fleiss' kappa needs the same number of labels per case, at least two, got {sizes[:5].tolist()}; "
             "Krippendorff's alpha takes any numbers"
         )
     sample = select(np.ones(len(counts), dtype=bool), None, None if cluster is None else np.asarray(cluster))

@@ -65,7 +65,7 @@ def reproduce(
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="Folder for results and for going on after a kill; reproduced/NAME.")
+        Path | None, typer.Option(help="Folder for results, from which an interrupted run resumes; reproduced/NAME.")
     ] = None,
     seed: Annotated[int, typer.Option(help="First seed.")] = 0,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds; 3 where networks are trained.")] = None,
@@ -75,7 +75,7 @@ def reproduce(
     network: Annotated[str | None, typer.Option(help="cifar10h: compact instead of vgg16, without a GPU.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Reproduce a figure or table, with numbers beside the paper's."""  # noqa: DOC501
+    """Reproduce a figure or table, with numbers next to the paper's."""  # noqa: DOC501
     from rich.console import Console
     from rich.progress import Progress
 
@@ -106,7 +106,7 @@ def reproduce(
 
 @commands.command()
 def agreement(
-    labels: Annotated[Path, typer.Option(help="LABELS table with one row a label, .csv or .parquet.")],
+    labels: Annotated[Path, typer.Option(help="LABELS table with one row per label, .csv or .parquet.")],
     cluster: Annotated[str | None, typer.Option(help="Column that names the patient.")] = None,
     seed: Annotated[int, typer.Option(help="Of the permutation test.")] = 0,
     as_json: Json = False,

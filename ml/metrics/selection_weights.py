@@ -2,7 +2,7 @@
 
 Every case has a known probability π of two planned labels: 1 where triage selected it, the audit rate ε elsewhere.
 An estimate that needs two labels weights by 1/π (statistics: Horvitz and Thompson 1952), so that what is measured
-on the cases read twice holds for all cases. Where planned reads were not answered, the weights of those that were
+on the cases read twice is true for all cases. Where planned reads were not answered, the weights of those that were
 are raised within cells of selection and DPE quintile (weighting-class adjustment, Oh and Scheuren 1983).
 """
 
@@ -99,7 +99,7 @@ def selection_weights(
     selected: npt.NDArray[np.bool_],
     quintile: IntArray,
 ) -> SelectionWeights:
-    """Weights for estimates that need ``order`` planned labels a case.
+    """Weights for estimates that need ``order`` planned labels per case.
 
     w_i = 1/π_i · (planned in i's cell) / (answered in i's cell), where the order-1 probability is 1 for every case.
 

@@ -124,7 +124,7 @@ def place_of(source: TableSource, name: str) -> Path:
 
 
 def read_batches(path: Path, rows: int) -> Iterator[pa.Table]:
-    """Read a CSV or Parquet file in batches of about so many rows, for files larger than memory.
+    """Read a CSV or Parquet file in batches of about that many rows, for files larger than memory.
 
     Raises:
         TableError: as ``read_table``.
@@ -322,7 +322,7 @@ def _further_columns(table: pa.Table) -> dict[str, list[Any]]:
 
 
 def case_column(labels: Labels, name: str, path: Path) -> npt.NDArray[Any]:
-    """A further column of LABELS, one value a case (N,).
+    """A further column of LABELS, one value per case (N,).
 
     Raises:
         TableError: no such column, a missing value, or one that varies within a case.

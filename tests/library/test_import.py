@@ -140,3 +140,22 @@ def test_every_requirement_is_pinned_once() -> None:
         for requirement in map(Requirement, group):
             version = versions.get(canonicalize_name(requirement.name))
             assert version is None or requirement.specifier.contains(version, prereleases=True), str(requirement)
+
+
+@pytest.mark.parametrize("package", ["altair", "vl_convert"])
+def test_a_server_without_the_extra_for_charts_says_so_in_their_place(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from app.evaluations.report import draw_chart
+
+    rows = [
+        {"capacity": 0.1, "value": 0.3, "low": 0.2, "high": 0.4},
+        {"capacity": 1.0, "value": 1, "low": 1, "high": 1},
+    ]
+    assert "[charts]" not in draw_chart(rows, "triage")
+    for module in [name for name in sys.modules if name.startswith("ml.charts")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, package, None)
+    chart = draw_chart(rows, "triage")
+    assert chart.startswith("<svg")
+    assert "the extra [charts] is not installed" in chart
