@@ -123,3 +123,44 @@ _POPULATED = (
     f"disagreement_prob) VALUES ({_ID.format(4)}, :now, {_ID.format(3)}, {_ID.format(2)}, :blob, :blob, "
     "'[0.5, 0.25, 0.25]', 0.0, 0.375)",
 )
+
+
+_GATES = {
+    '{"name": "trained"}': "not_judged",
+    '{"recalibration": {"gate": {"passed": true, "reasons": []}}}': "passed",
+    '{"recalibration": {"gate": {"passed": false, "reasons": ["worse"]}}}': "refused",
+}
+
+
+def _add_cards(database: Database, cards: list[str]) -> None:
+    from sqlalchemy import text
+
+    statement = "INSERT INTO releases (id, created_at, name, card_sha256, card) VALUES (:id, :now, 'r', :id, :card)"
+    with database.write() as session:
+        for number, card in enumerate(cards):
+            values = {"id": f"0189000000007000800000000000{number:04}", "card": card}
+            session.execute(text(statement), values | {"now": datetime(2026, 1, 1, tzinfo=UTC)})
+
+
+def test_the_gates_verdict_of_each_release_is_filled_in_from_its_card(empty: Database) -> None:
+    from sqlalchemy import text
+
+    upgrade(empty.engine, "0007")
+    _add_cards(empty, list(_GATES))
+    for _ in range(2):
+        upgrade(empty.engine)
+        with empty.read() as session:
+            verdicts = session.execute(text("SELECT gate FROM releases ORDER BY id")).scalars().all()
+        assert verdicts == list(_GATES.values())
+        downgrade(empty.engine, "0007")
+    empty.engine.dispose()
+
+
+@pytest.mark.parametrize("recalibration", ["{}", '{"gaet": {"passed": true}}', '{"gate": {"passed": "yes"}}', "null"])
+def test_a_card_whose_gate_cannot_be_read_stops_the_migration(empty: Database, recalibration: str) -> None:
+    upgrade(empty.engine, "0007")
+    _add_cards(empty, [f'{{"recalibration": {recalibration}}}'])
+    with pytest.raises(ValueError, match=r"release 01890000.*not how the gate judged"):
+        upgrade(empty.engine)
+    assert "gate" not in {column["name"] for column in inspect(empty.engine).get_columns("releases")}
+    empty.engine.dispose()
