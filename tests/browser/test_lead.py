@@ -76,8 +76,8 @@ def test_a_leads_morning(browser: Browser, installation: Installation, tmp_path:
     header, *rows = Path(download.value.path()).read_text().splitlines()
     assert header.startswith("class,low,high,n,mean_prob,mean_freq")
     assert len(rows) == 8 * 15
-    every_chart = "[...document.querySelectorAll('figure img')].every(one => one.naturalWidth > 100)"
-    page.wait_for_function(every_chart, timeout=40_000)
+    page.wait_for_load_state("load", timeout=40_000)  # with every chart
+    assert page.evaluate("[...document.querySelectorAll('figure img')].every(one => one.naturalWidth > 100)")
     page.emulate_media(media="print")
     assert not page.locator("nav").is_visible()
     assert not page.locator("text=Freeze this report").is_visible()
