@@ -4,7 +4,6 @@ import uuid
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
-from sqlalchemy import select
 
 from app.auth.policy import Policy
 from app.context import Parts
@@ -14,7 +13,6 @@ from app.platform.database import Reader, Writer
 from app.platform.errors import Conflict, KeyMissing, NotFound, responses
 from app.platform.idempotency import once, request_digest, required_key
 from app.platform.principal import Principal
-from app.tables import Job
 
 router = APIRouter(tags=["jobs"])
 _Viewing = Depends(Policy("metrics:read"))
@@ -24,8 +22,7 @@ _Managing = Annotated[Principal, Depends(Policy("manage"))]
 @router.get("/v1/jobs", responses=responses(), dependencies=[_Viewing])
 def list_jobs(session: Reader) -> JobsOut:
     """The newest 200 jobs."""
-    rows = session.execute(select(Job).order_by(Job.id.desc()).limit(200)).scalars()
-    return JobsOut(items=[job_out(row) for row in rows])
+    return JobsOut(items=[job_out(job) for job in engine.jobs_where(session, limit=200)])
 
 
 @router.get("/v1/jobs/{job_id}", responses=responses(NotFound), dependencies=[_Viewing])
@@ -35,9 +32,9 @@ def get_job(job_id: uuid.UUID, session: Reader) -> JobOut:
 
 
 @router.delete("/v1/jobs/{job_id}", responses=responses(NotFound))
-def cancel(job_id: uuid.UUID, context: Parts, principal: _Managing, session: Writer) -> JobOut:
-    """Ask a job to stop; what it has stored so far stays."""
-    return job_out(engine.cancel(session, context, principal, job_id))
+def cancel(job_id: uuid.UUID, context: Parts, principal: _Managing) -> JobOut:
+    """Cancel a job; what it has stored so far stays."""
+    return job_out(engine.cancel(context, principal, job_id))
 
 
 @router.post(
