@@ -147,7 +147,7 @@ def evaluate_cohort(cohort: Cohort, *, n_bins: int = 15) -> dict[str, Any]:
         weights2=cohort.weight2,
         cluster=data.cluster,
         classes=data.classes,
-    )
+    ).to_dict()
 
 
 def selection_report(cohort: Cohort) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from ml.metrics.accumulator import Accumulator
 from ml.metrics.document import evaluate
+from ml.metrics.evaluation import ClassEvaluation, Evaluation, ReliabilityBin
 from ml.metrics.jackknife import Estimate
 from ml.metrics.losses import (
     calibration_loss,
@@ -14,7 +15,10 @@ from ml.metrics.losses import (
 
 __all__ = [
     "Accumulator",
+    "ClassEvaluation",
     "Estimate",
+    "Evaluation",
+    "ReliabilityBin",
     "calibration_loss",
     "disagreement_calibration_loss",
     "disagreement_loss",

@@ -7,7 +7,6 @@ too uneven, or the selection was not what they say.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +14,7 @@ import numpy.typing as npt
 from ml.arrays import FloatArray, IntArray, as_vector
 from ml.distributions.families import gini
 from ml.metrics.binning import Debias
+from ml.metrics.evaluation import ClassEvaluation, Evaluation
 from ml.metrics.histograms import class_frequencies, statistic_terms
 from ml.metrics.inputs import Inputs, check_inputs, check_weights
 from ml.metrics.jackknife import Estimate, Sample, mean_replicates, root, to_estimate
@@ -35,8 +35,8 @@ def evaluate(
     weights2: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
     classes: list[str] | None = None,
-) -> dict[str, Any]:
-    """Every metric over one set of predictions, as the JSON document of ``secondread evaluate --json``.
+) -> Evaluation:
+    """Every metric over one set of predictions.
 
     Args:
         label_counts: (N, K) label histograms; a case without labels is counted as dropped.
@@ -50,7 +50,8 @@ def evaluate(
         classes: K names.
 
     Returns:
-        The document: counts, metrics, per-class and disagreement reliability tables, warnings.
+        Counts, metrics, reliability tables of each class and of disagreement, warnings; its ``to_dict()`` is the
+        JSON document of ``secondread evaluate --json``.
 
     Raises:
         ValueError: shapes that do not match or values out of range.
@@ -71,18 +72,18 @@ def evaluate(
     if n_cases > 0 and (weights is not None or weights2 is not None):
         pairs = {} if debias != "pair" else _pair_forms(first, dpe, one, two, binned_dpe, n_bins)
         metrics = _with_horvitz_thompson(metrics, pairs, one.sample, two.sample)
-    return {
-        "n_cases": n_cases,
-        "n_labels": int(first.counts.sum()),
-        "n_classes": n_classes,
-        "n_bins": n_bins,
-        "debias": debias or "none",
-        "metrics": {name: estimate.to_dict() for name, estimate in metrics.items()},
-        "classes": _per_class(names, one, two, debias),
-        "class_bins": one.binned.diagram(),
-        "disagreement_bins": binned_dpe.diagram(),
-        "warnings": _warnings(one.sample, two.sample, weights is not None, weights2 is not None),
-    }
+    return Evaluation(
+        n_cases=n_cases,
+        n_labels=int(first.counts.sum()),
+        n_classes=n_classes,
+        n_bins=n_bins,
+        debias=debias or "none",
+        metrics=metrics,
+        classes=_per_class(names, one, two, debias),
+        class_bins=one.binned.diagram(),
+        disagreement_bins=binned_dpe.diagram(),
+        warnings=_warnings(one.sample, two.sample, weights is not None, weights2 is not None),
+    )
 
 
 @dataclass(frozen=True)
@@ -222,35 +223,35 @@ def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def _per_class(names: list[str], one: _Used, two: _Used, debias: Debias) -> list[dict[str, Any]]:
+def _per_class(names: list[str], one: _Used, two: _Used, debias: Debias) -> tuple[ClassEvaluation, ...]:
     total = float(two.sample.weight.sum())
     plugin, correction = two.class_terms
     terms = plugin if debias is None else plugin - correction
-    return [
-        {
-            "class": name,
-            "CL": _finite(one.binned.value(debias, k)),
-            "EL": _finite(float(terms[k]) / total) if total > 0 else None,
-            "bins": one.binned.diagram(k),
-        }
+    return tuple(
+        ClassEvaluation(
+            name,
+            calibration_loss=_finite(one.binned.value(debias, k)),
+            epistemic_loss=_finite(float(terms[k]) / total) if total > 0 else None,
+            bins=one.binned.diagram(k),
+        )
         for k, name in enumerate(names)
-    ]
+    )
 
 
-def _warnings(one: Sample, two: Sample, weighted: bool, weighted2: bool) -> list[str]:
-    found = []
+def _warnings(one: Sample, two: Sample, weighted: bool, weighted2: bool) -> tuple[str, ...]:
+    texts = []
     if one.rows.size == 0:
-        found.append("no case has a label: every metric is empty")
+        texts.append("no case has a label: every metric is empty")
     if two.rows.size == 0:
-        found.append("no case has two labels: EL, DL and every disagreement metric are empty")
+        texts.append("no case has two labels: EL, DL and every disagreement metric are empty")
     if weighted and not weighted2:
-        found.append("order-2 metrics use the order-1 weights, since no order-2 weights were given")
+        texts.append("order-2 metrics use the order-1 weights, since no order-2 weights were given")
     for sample, order in ((one, 1), (two, 2)):
         if (weighted or (weighted2 and order == 2)) and 0 < sample.ess < SMALL_ESS:
-            found.append(
+            texts.append(
                 f"effective sample size {sample.ess:.0f} of order-{order} metrics is below {SMALL_ESS} "
                 f"(largest weight {sample.weight.max():.3g})"
             )
         if sample.cluster is not None and sample.n_clusters < 2:
-            found.append(f"fewer than two clusters for order-{order} metrics: no standard error")
-    return found
+            texts.append(f"fewer than two clusters for order-{order} metrics: no standard error")
+    return tuple(texts)

@@ -27,6 +27,7 @@ from ml.metrics.binning import (
     sums_by_slot,
     uniform_bin_index,
 )
+from ml.metrics.evaluation import ReliabilityBin
 from ml.metrics.jackknife import Estimate, Replicates, Sample, ratio_replicates, to_estimate
 
 # (case, slot) pairs of a chunk: what is worked on at once takes a few megabytes
@@ -205,7 +206,7 @@ class Binned:
         shares = pairs.cases * crossed / np.where(pairs.pairs > 0, pairs.pairs, np.inf)
         return float(shares.sum()) / pairs.n_cases
 
-    def diagram(self, column: int | None = None) -> list[dict[str, Any]]:
+    def diagram(self, column: int | None = None) -> tuple[ReliabilityBin, ...]:
         """Rows of the reliability diagram of one column, or of all pooled; means are None in empty bins.
 
         ``freq_low`` and ``freq_high`` are the 95 % interval of the mean frequency, over clusters where there are
@@ -230,17 +231,17 @@ class Binned:
         for b in range(n_bins):
             weight, known = sums.weight[b], members[b] > 1 and np.isfinite(half[b])
             rows.append(
-                {
-                    "low": float(edges[b]),
-                    "high": float(edges[b + 1]),
-                    "n": int(sums.cases[b]),
-                    "mean_prob": float(sums.prob[b] / weight) if weight > 0 else None,
-                    "mean_freq": float(mean[b]) if weight > 0 else None,
-                    "freq_low": float(low[b]) if known else None,
-                    "freq_high": float(high[b]) if known else None,
-                }
+                ReliabilityBin(
+                    low=float(edges[b]),
+                    high=float(edges[b + 1]),
+                    n=int(sums.cases[b]),
+                    mean_prob=float(sums.prob[b] / weight) if weight > 0 else None,
+                    mean_freq=float(mean[b]) if weight > 0 else None,
+                    freq_low=float(low[b]) if known else None,
+                    freq_high=float(high[b]) if known else None,
+                )
             )
-        return rows
+        return tuple(rows)
 
     @cached_property
     def _own_spread(self) -> FloatArray:

@@ -53,7 +53,7 @@ def evaluate_tables(
         weights2=aligned_weights(labels, weights2, rows, labels_path),
         cluster=aligned_clusters(labels, predictions, cluster, rows, labels_path),
         classes=predictions.classes,
-    )
+    ).to_dict()
 
 
 def aligned_counts(labels: Labels, rows: npt.NDArray[np.intp]) -> IntArray:

@@ -1,0 +1,107 @@
+"""What an evaluation says, as a typed result: every metric, each class, reliability tables, warnings."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ml.metrics.jackknife import Estimate
+
+
+@dataclass(frozen=True)
+class ReliabilityBin:
+    """One row of a reliability diagram.
+
+    Attributes:
+        low: lower edge of the bin.
+        high: upper edge.
+        n: cases in it.
+        mean_prob: mean probability; None in an empty bin.
+        mean_freq: mean label frequency; None in an empty bin.
+        freq_low: lower end of the 95 % interval of the mean frequency; None in bins with one member.
+        freq_high: upper end.
+    """
+
+    low: float
+    high: float
+    n: int
+    mean_prob: float | None
+    mean_freq: float | None
+    freq_low: float | None
+    freq_high: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class ClassEvaluation:
+    """How good the probabilities of one class are.
+
+    Attributes:
+        name: of the class.
+        calibration_loss: its part of CL; None without a label.
+        epistemic_loss: its part of EL; None without two labels of a case.
+        bins: its reliability diagram.
+    """
+
+    name: str
+    calibration_loss: float | None
+    epistemic_loss: float | None
+    bins: tuple[ReliabilityBin, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {
+            "class": self.name,
+            "CL": self.calibration_loss,
+            "EL": self.epistemic_loss,
+            "bins": [row.to_dict() for row in self.bins],
+        }
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Every metric over one set of predictions.
+
+    Attributes:
+        n_cases: cases, with labels or without.
+        n_labels: labels.
+        n_classes: K.
+        n_bins: equal-width bins of [0, 1].
+        debias: form of CL: pair, paper or none.
+        metrics: estimates by name.
+        classes: one entry per class.
+        class_bins: reliability diagram of all classes pooled.
+        disagreement_bins: reliability diagram of the disagreement of two annotators.
+        warnings: what a reader of the estimates must know.
+    """
+
+    n_cases: int
+    n_labels: int
+    n_classes: int
+    n_bins: int
+    debias: str
+    metrics: dict[str, Estimate]
+    classes: tuple[ClassEvaluation, ...]
+    class_bins: tuple[ReliabilityBin, ...]
+    disagreement_bins: tuple[ReliabilityBin, ...]
+    warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON document of ``secondread evaluate --json``."""
+        return {
+            "n_cases": self.n_cases,
+            "n_labels": self.n_labels,
+            "n_classes": self.n_classes,
+            "n_bins": self.n_bins,
+            "debias": self.debias,
+            "metrics": {name: estimate.to_dict() for name, estimate in self.metrics.items()},
+            "classes": [row.to_dict() for row in self.classes],
+            "class_bins": [row.to_dict() for row in self.class_bins],
+            "disagreement_bins": [row.to_dict() for row in self.disagreement_bins],
+            "warnings": list(self.warnings),
+        }
+
+    def __getitem__(self, name: str) -> Any:
+        """Read one entry of the JSON document, as programs for version 0.1.0 do."""
+        return self.to_dict()[name]
