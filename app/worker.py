@@ -80,6 +80,7 @@ def main(context: Context, parent: int | None = None) -> None:
         parent: process that started this one; it may be gone already, so that asking now would name another.
     """
     stop = threading.Event()
+    parent = os.getppid() if parent is None else parent
 
     def finish(_signal: int, _frame: FrameType | None) -> None:
         stop.set()
@@ -92,8 +93,7 @@ def main(context: Context, parent: int | None = None) -> None:
             if os.getppid() != parent:
                 stop.set()
 
-    if parent is not None:
-        threading.Thread(target=watch, daemon=True).start()
+    threading.Thread(target=watch, daemon=True).start()
     if not run(context, stop):
         _log.warning("a job did not stop in time; it goes on with the next worker")
         os._exit(0)  # its thread would keep the process

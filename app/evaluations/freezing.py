@@ -17,7 +17,7 @@ from app.evaluations.cohort import Cohort, Question
 from app.evaluations.report import csv_report, html_report
 from app.evaluations.service import agreement_of, cohort_for, metrics_document
 from app.evaluations.tables import CohortTables, cohort_tables
-from app.jobs.engine import RunningJob
+from app.jobs.running import RunningJob
 from app.releases.queries import existing_release
 from app.tables import Evaluation
 from ml.files import file_sha256, write_bytes_atomically

@@ -17,6 +17,7 @@ from app.auth.policy import Policy
 from app.context import Parts
 from app.imports.schemas import ImportOut, ImportRowOut
 from app.imports.work import begin_import, check_archive, counts_of
+from app.jobs.engine import jobs_where
 from app.jobs.schemas import JobOut, job_out
 from app.platform.database import Reader, Writer
 from app.platform.errors import KeyMissing, NotFound, StorageFull, TooLarge, UnsupportedImage, responses
@@ -114,12 +115,12 @@ def get_import(
     Raises:
         NotFound: there is no such import.
     """
-    job = session.get(Job, import_id)
-    if job is None or job.kind != "import":
+    jobs = jobs_where(session, Job.id == import_id, Job.kind == "import")
+    if not jobs:
         raise NotFound("there is no such import")
     rows = _rows(session, import_id, cursor or 0, limit + 1, status)
     return ImportOut(
-        job=job_out(job),
+        job=job_out(jobs[0]),
         counts=counts_of(session, import_id),
         rows=[
             ImportRowOut(

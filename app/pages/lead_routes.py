@@ -202,19 +202,18 @@ def recalibrate(
 @router.get("/jobs")
 def list_jobs(request: Request, principal: _Viewer, session: Reader) -> Response:
     """Jobs with their progress."""
-    rows = session.execute(select(Job).order_by(Job.id.desc()).limit(100)).scalars()
-    return page(request, "jobs.html", principal, jobs=[job_out(row) for row in rows])
+    return page(request, "jobs.html", principal, jobs=[job_out(row) for row in engine.jobs_where(session, limit=100)])
 
 
 def _states(context: Context) -> tuple[str, bool]:
     """The newest jobs as JSON, and whether one of them is under way."""
     with context.database.read() as session:
-        rows = list(session.execute(select(Job).order_by(Job.id.desc()).limit(100)).scalars())
+        rows = engine.jobs_where(session, limit=100)
         told = [
             {"id": str(row.id), "state": row.state, "progress": row.progress, "message": row.error or row.message}
             for row in rows
         ]
-        return json.dumps(told), any(row.state in {"queued", "running"} for row in rows)
+        return json.dumps(told), any(row.state in engine.OPEN for row in rows)
 
 
 @router.get("/jobs/events", dependencies=[Depends(Policy("metrics:read"))])
@@ -238,9 +237,9 @@ async def job_events(request: Request, context: Parts) -> Response:
 
 
 @router.post("/jobs/{job_id}/cancel")
-def cancel(job_id: uuid.UUID, context: Parts, principal: _Manager, session: Writer) -> Response:
-    """Ask a job to stop."""
-    engine.cancel(session, context, principal, job_id)
+def cancel(job_id: uuid.UUID, context: Parts, principal: _Manager) -> Response:
+    """Cancel a job."""
+    engine.cancel(context, principal, job_id)
     return go("/jobs")
 
 
@@ -254,7 +253,7 @@ def retry(job_id: uuid.UUID, context: Parts, principal: _Manager, session: Write
 @router.get("/imports")
 def imports(request: Request, principal: _Importer, session: Reader) -> Response:
     """Imports so far, and a form for another one."""
-    rows = session.execute(select(Job).where(Job.kind == "import").order_by(Job.id.desc()).limit(50)).scalars()
+    rows = engine.jobs_where(session, Job.kind == "import", limit=50)
     return page(request, "imports.html", principal, jobs=[job_out(row) for row in rows])
 
 

@@ -22,6 +22,22 @@ if TYPE_CHECKING:
 #: service goes on under the next, because a job finds out by itself what it has done.
 APPLICATION, APPLICATION_VERSION = "secondread", "1"
 _SCHEMA = "dbos"
+#: DBOS's tables, those that refer to others first.
+TABLES = (
+    "operation_outputs",
+    "notifications",
+    "workflow_events",
+    "workflow_events_history",
+    "streams",
+    "event_dispatch_kv",
+    "workflow_schedules",
+    "application_versions",
+    "queues",
+    "workflow_input",
+    "workflow_output",
+    "workflow_status",
+    "dbos_migrations",
+)
 _COLUMNS = (
     "workflow_uuid",
     "name",
