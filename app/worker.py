@@ -1,7 +1,7 @@
 """The worker process: does the jobs that requests have asked for.
 
-On SQLite there is one, which ``secondread serve`` starts and starts again; on PostgreSQL there may be many. A worker that
-loses the database starts anew in the same process, so that nothing of its former life can write.
+On SQLite there is one, which ``secondread serve`` starts and starts again; on PostgreSQL there may be many. A worker
+that loses the database starts anew in the same process, so that nothing of its former life can write.
 """
 
 import os

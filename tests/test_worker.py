@@ -2,9 +2,9 @@
 
 import io
 import json
+import os
 import signal
 import subprocess
-import time
 import urllib.request
 import uuid
 import zipfile
@@ -18,6 +18,7 @@ from app.imports.work import BATCH
 from tests.support.postgres import PostgresServer
 from tests.support.process import COMMAND, Installation
 from tests.support.service import cell_png
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -50,14 +51,15 @@ def worker(made: Installation) -> subprocess.Popen[bytes]:
     return process
 
 
-def wait_for(made: Installation, key: str, job_id: str, *states: str, seconds: float = 40) -> dict[str, Any]:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found: dict[str, Any] = call(made, key, "GET", f"/v1/jobs/{job_id}")
-        if found["state"] in states:
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"{found}\n{(made.home.parent / 'worker.log').read_text()[-3000:]}")
+def wait_for(made: Installation, key: str, job_id: str, *states: str, seconds: float = 60) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+
+    def reached() -> bool:
+        shown.update(call(made, key, "GET", f"/v1/jobs/{job_id}"))
+        return shown["state"] in states
+
+    wait_until(reached, seconds, f"job {job_id} in {states}")
+    return shown
 
 
 def archive(n: int) -> bytes:
@@ -81,13 +83,12 @@ def send(made: Installation, key: str, data: bytes) -> str:
 
 
 def wait_for_progress(made: Installation, key: str, job_id: str, share: float) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        found = call(made, key, "GET", f"/v1/jobs/{job_id}")
-        if found["progress"] >= share or found["state"] == "succeeded":
-            assert found["state"] == "running", "the job was over before it could be killed"
-            return
-    raise AssertionError((made.home.parent / "worker.log").read_text()[-3000:])
+    def reached() -> bool:
+        shown = call(made, key, "GET", f"/v1/jobs/{job_id}")
+        assert shown["state"] in {"queued", "running"}, "the job was over before it could be killed"
+        return bool(shown["progress"] >= share)
+
+    wait_until(reached, 60, f"progress {share}")
 
 
 def test_an_import_survives_two_deaths_of_its_worker_and_does_each_row_once(
@@ -104,7 +105,6 @@ def test_an_import_survives_two_deaths_of_its_worker_and_does_each_row_once(
         seen = call(installation, key, "GET", f"/v1/jobs/{job_id}")
         assert seen["state"] == "running"
         assert seen["progress"] < 1
-        _forget(installation)
     last = worker(installation)
     done = wait_for(installation, key, job_id, "succeeded")
     assert done["attempts"] == 3
@@ -120,35 +120,40 @@ def test_an_import_survives_two_deaths_of_its_worker_and_does_each_row_once(
     assert sorted(seen_ids) == sorted(f"case {number}" for number in range(n))
 
 
-def _forget(made: Installation) -> None:
-    """On PostgreSQL another worker may live: a dead one is noticed after a minute, which the test does not wait."""
-    from app.jobs.engine import SILENCE
-    from app.platform.database import Database
-    from app.tables import Job, now
-
-    url = made.environment.get("SECONDREAD_DATABASE_URL")
-    if url is not None:
-        database = Database(url.replace("postgresql://", "postgresql+psycopg://", 1))
-        with database.write() as session:
-            for job in session.query(Job).filter(Job.state == "running"):
-                job.seen_at = now() - 2 * SILENCE
-        database.engine.dispose()
-
-
-def test_serve_on_sqlite_starts_the_worker_and_takes_it_down(tmp_path: Path, small_release: Path) -> None:
+def test_serve_on_sqlite_keeps_a_worker_alive_and_takes_it_down(tmp_path: Path, small_release: Path) -> None:
     made = Installation(tmp_path / "home")
     key = made.prepare(small_release, lead="admin")["lead"]
     made.start()
     job_id = call(made, key, "POST", "/v1/evaluations", {})["id"]
     assert wait_for(made, key, job_id, "succeeded")["result"] == {"evaluation": job_id}
+    assert ready(made)["worker"] == "ok"
     assert made.server is not None
-    children = _children(made.server.pid)
-    assert len(children) == 1
+    (first,) = _children(made.server.pid)
+    os.kill(first, signal.SIGKILL)
+    job_id = call(made, key, "POST", "/v1/evaluations", {})["id"]
+    wait_for(made, key, job_id, "succeeded")
+    (second,) = _children(made.server.pid)
+    assert second != first
     made.stop(signal.SIGKILL)  # nobody is left to tell the worker
-    deadline = time.monotonic() + 20
-    while _alive(children[0]) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert not _alive(children[0])
+    wait_until(lambda: not _alive(second), 20, "the worker ends after its server")
+
+
+def ready(made: Installation) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{made.address}/readyz", timeout=20) as answer:
+        body: dict[str, Any] = json.loads(answer.read())
+        return body
+
+
+def test_without_a_worker_the_service_is_ready_and_says_that_jobs_wait(running: tuple[Installation, str]) -> None:
+    installation, _ = running
+    assert "jobs wait" in ready(installation)["worker"]
+    process = worker(installation)
+    wait_until(lambda: ready(installation)["worker"] == "ok", what="a worker lives")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+    assert "jobs wait" in ready(installation)["worker"]
+    with urllib.request.urlopen(f"{installation.address}/metrics", timeout=20) as answer:
+        assert b"secondread_workers 0.0" in answer.read()
 
 
 def test_a_worker_whose_server_died_while_it_was_starting_ends(tmp_path: Path, small_release: Path) -> None:

@@ -9,12 +9,18 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def parts() -> Iterator["Context"]:
-    """Parts of the service that the environment describes."""
+def parts(*, direct: bool = False) -> Iterator["Context"]:
+    """Parts of the service that the environment describes.
+
+    Args:
+        direct: for a worker, which needs the database itself and not a transaction pooler before it.
+    """
     from app.context import build_context
     from app.settings import Settings
 
     settings = Settings()
+    if direct and settings.database_direct_url is not None:
+        settings.database_url = settings.database_direct_url
     settings.home.mkdir(parents=True, exist_ok=True)
     context = build_context(settings)
     try:

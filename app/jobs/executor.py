@@ -1,7 +1,7 @@
 """The loop that does jobs, the same in the worker, in a command and in a test: DBOS on the service's database.
 
-DBOS takes workflows from one queue per kind, so that kinds do not wait for each other, and remembers how they ended. What
-a dead worker left is queued again by whoever notices.
+DBOS takes workflows from one queue per kind, so that kinds do not wait for each other, and remembers how they ended.
+What a dead worker left is queued again by whoever notices.
 """
 
 import logging
@@ -17,8 +17,9 @@ from typing import Any
 
 import structlog
 from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer
-from sqlalchemy import select
+from sqlalchemy import event, select
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.context import Context
 from app.jobs.locks import taken_for_dead, worker_lock
@@ -88,6 +89,12 @@ class Executor:
         self._running: set[str] = set()
         self._lost_since: dict[str, float] = {}
         self._engine = system_engine(self._url)
+        event.listen(self._engine, "checkin", self._close_at_the_end)
+
+    def _close_at_the_end(self, _connection: object, record: ConnectionPoolEntry) -> None:
+        """A thread of DBOS that outlives this executor leaves no connection open."""
+        if self._stopping.is_set():
+            record.invalidate()
 
     def acquire(self) -> bool:
         """Become a worker; on SQLite there can be only one."""
@@ -163,8 +170,15 @@ class Executor:
             self._running.discard(workflow_id)
 
     def _attempt(self, function: JobFunction, job: RunningJob) -> dict[str, Any]:
-        """Call a job's function, again while the database is only busy, and say in a sentence why it failed."""
-        for attempt in range(1, _TRIES + 1):
+        """Call a job's function, again while the database is only busy, and say in a sentence why it failed.
+
+        Raises:
+            JobFailedError: it failed.
+            JobCancelledError: somebody asked for it to stop.
+            JobOvertakenError: another worker has it.
+        """
+        tries = 0
+        while True:
             try:
                 return function(job)
             except (JobCancelledError, JobOvertakenError) as exc:
@@ -174,15 +188,15 @@ class Executor:
                 raise JobFailedError(exc.detail if isinstance(exc, Problem) else str(exc)) from None
             except OperationalError as exc:
                 self.require_worker()
+                tries += 1
                 _log.warning("the database refused a job", job=str(job.job_id), error=str(exc.orig))
-                if attempt == _TRIES:
+                if tries == _TRIES:
                     self._wait_until_writable(job)
                     raise JobFailedError(f"the database refused: {exc.orig}") from None
-                self._stopping.wait(0.5 * 2**attempt)
+                self._stopping.wait(0.25 * 2**tries)
             except Exception as exc:
                 _log.exception("job failed", job=str(job.job_id))
                 raise JobFailedError(f"a defect ({type(exc).__name__}); the worker's log says more") from None
-        raise AssertionError
 
     def _wait_until_writable(self, job: RunningJob) -> None:
         """Wait for the database to take a sentence, so that it will take the failure too: a disk may be full."""
@@ -208,13 +222,20 @@ class Executor:
             return
         workflows = workflow_table(self.context.database.engine.dialect.name)
         columns = (workflows.c.workflow_uuid, workflows.c.name, workflows.c.executor_id)
+        unfinished = select(*columns).where(workflows.c.status == "PENDING")
         with self.context.database.read() as session:
-            pending = session.execute(select(*columns).where(workflows.c.status == "PENDING")).all()
+            pending = session.execute(unfinished).all()
         for executor_id in {row.executor_id for row in pending} - {self.id}:
             with self.context.database.read() as session, taken_for_dead(session, executor_id) as dead:
                 if dead:
                     _log.warning("taking up what a dead worker left", worker=executor_id, jobs=recover(executor_id))
-        self._notice_lost({row.workflow_uuid for row in pending if row.executor_id == self.id and row.name in self.kinds})
+        mine = {row.workflow_uuid for row in pending if row.executor_id == self.id and row.name in self.kinds}
+        self._notice_lost(mine)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no job runs in this process."""
+        return not self._running
 
     def _notice_lost(self, mine: set[str]) -> None:
         """A workflow that is ours in the database and runs nowhere, for long, is taken up by starting anew."""
@@ -239,7 +260,7 @@ class Executor:
         self._lock.release()
         self._engine.dispose()
         _current = None
-        return not self._running
+        return self.idle
 
 
 def _require_current() -> Executor:

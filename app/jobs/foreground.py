@@ -1,4 +1,4 @@
-"""A job for the command that asks for it: with a progress bar, done by a worker, or by this process where none lives."""
+"""A job for the command that asks for it, with a progress bar: done by a worker, or here where none lives."""
 
 import time
 from collections.abc import Callable

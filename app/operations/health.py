@@ -7,11 +7,13 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.auth.policy import public
 from app.context import Parts
+from app.jobs.engine import counts_by_state
+from app.jobs.locks import living_workers
 from app.platform import observability
 from app.platform.errors import Problem
 from app.platform.values import Out
 from app.releases.queries import champion
-from app.tables import Job, ReadRequest
+from app.tables import ReadRequest
 
 router = APIRouter(tags=["operations"], dependencies=[Depends(public)])
 
@@ -23,11 +25,12 @@ class HealthOut(Out):
 
 
 class ReadyOut(Out):
-    """Whether requests can be served, part by part."""
+    """Whether requests can be served, part by part; without a worker they can, but jobs wait."""
 
     status: str
     database: str
     release: str
+    worker: str
 
 
 @router.get("/healthz")
@@ -39,18 +42,20 @@ def healthz() -> HealthOut:
 @router.get("/readyz", response_model=ReadyOut, responses={503: {"model": ReadyOut, "description": "not ready"}})
 def readyz(context: Parts) -> Response:
     """Database and release can serve."""
-    database = release = "ok"
+    database = release = worker = "ok"
     try:
         with context.database.read() as session:
+            if not living_workers(session):
+                worker = "no worker lives; jobs wait"
             context.inference.served(champion(session))
         if context.inference.fault is not None:
             release = "the champion cannot be loaded; an earlier release is serving"
     except SQLAlchemyError:
-        database, release = "the database does not answer", "unknown"
+        database, release, worker = "the database does not answer", "unknown", "unknown"
     except Problem as exc:
         release = exc.detail
     ready = database == release == "ok"
-    body = ReadyOut(status="ready" if ready else "not ready", database=database, release=release)
+    body = ReadyOut(status="ready" if ready else "not ready", database=database, release=release, worker=worker)
     return JSONResponse(body.model_dump(), 200 if ready else 503)
 
 
@@ -60,10 +65,13 @@ def prometheus(context: Parts) -> Response:
     if observability.counts_are_old():
         try:
             with context.database.read() as session:
-                for table, gauge in ((ReadRequest, observability.READS), (Job, observability.JOBS)):
-                    counts = select(table.state, func.count()).group_by(table.state)
-                    for state, count in session.execute(counts):
-                        gauge.labels(state).set(count)
+                for state, count in session.execute(
+                    select(ReadRequest.state, func.count()).group_by(ReadRequest.state)
+                ):
+                    observability.READS.labels(state).set(count)
+                for state, count in counts_by_state(session).items():
+                    observability.JOBS.labels(state).set(count)
+                observability.WORKERS.set(living_workers(session))
         except SQLAlchemyError:
-            pass  # what the process itself counts is told all the same
+            pass  # what the process itself counts is shown all the same
     return Response(observability.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Form, Query, Request, Response, UploadFile
 from fastapi.responses import StreamingResponse
-from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 
 from app.auth.policy import Policy

@@ -2,21 +2,20 @@
 
 A request enqueues in its own transaction, so DBOS's tables lie in the same database: in the schema ``dbos`` on
 PostgreSQL, in the same file on SQLite. There DBOS gets an engine of its own, of the same library and the same journal
-mode as the service's: two SQLite libraries in one process cancel each other's locks, and the service's own engine begins
-transactions where DBOS begins them itself. Everything private of DBOS that the service uses stands in this file.
+mode as the service's: two SQLite libraries in one process cancel each other's locks, and the service's own engine
+begins transactions where DBOS begins them itself. Everything private of DBOS that the service uses stands in this file.
 """
 
-import json
 import threading
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Engine, NullPool, TableClause, column, create_engine, event, table
+from sqlalchemy import ColumnClause, Engine, NullPool, TableClause, column, create_engine, table
 from sqlalchemy.orm import Session
 
 from app.platform.database import POSTGRES_OPTIONS, sqlite_engine
 
 if TYPE_CHECKING:
-    from dbos import DBOSClient
+    from dbos import DBOSClient, EnqueueOptions
 
 #: Name and version under which workflows are stored. The version stays: what is interrupted under one release of the
 #: service goes on under the next, because a job finds out by itself what it has done.
@@ -71,7 +70,7 @@ def workflow_table(dialect: str) -> TableClause:
 
 def output_table(dialect: str) -> TableClause:
     """DBOS's table of results and errors, as far as the service reads it."""
-    columns = map(column, ("workflow_uuid", "output", "error"))
+    columns: list[ColumnClause[Any]] = [column(name) for name in ("workflow_uuid", "output", "error")]
     return table("workflow_output", *columns, schema=None if dialect == "sqlite" else _SCHEMA)
 
 
@@ -135,7 +134,7 @@ class JobQueue:
             workflow_id: identifier, of nobody else.
             arguments: of the workflow; JSON values.
         """
-        options = {"queue_name": kind, "workflow_name": kind, "workflow_id": workflow_id}
+        options: EnqueueOptions = {"queue_name": kind, "workflow_name": kind, "workflow_id": workflow_id}
         self.client.enqueue_in_transaction(session, options, *arguments)
 
     def cancel(self, workflow_ids: list[str]) -> None:

@@ -16,7 +16,8 @@ ESTIMATES = Gauge("secondread_estimate", "Latest label-histogram metrics.", ["me
 READS = Gauge("secondread_read_requests", "Requests for reads by state, when last asked.", ["state"])
 WAITING = Gauge("secondread_predictions_waiting", "Predictions that wait for the network, or run.")
 BATCHES = Histogram("secondread_batch_size", "Images a run of the network.", buckets=[1, 2, 4, 8, 16, 32, 64])
-JOBS = Gauge("secondread_jobs", "Jobs by state, as the worker last saw them.", ["state"])
+JOBS = Gauge("secondread_jobs", "Jobs by state, when last counted.", ["state"])
+WORKERS = Gauge("secondread_workers", "Worker processes that live, when last counted.")
 _COUNT_SECONDS = 10.0
 _counted_at = -_COUNT_SECONDS
 _counting = threading.Lock()

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app.job_kinds import work_off
 from app.releases.adding import add_release
 from app.tables import Case, Exposure, now
 from app.triage.queries import _threshold_before, current_policy
@@ -16,6 +15,7 @@ from ml.training.calibrate import calibrate_run
 from ml.training.export import export_run
 from ml.training.run_folder import RunFolder
 from tests.app.test_evaluations import collect
+from tests.support.jobs import work_off
 from tests.support.service import Service, cell_png
 
 N_CASES = 24

@@ -11,8 +11,8 @@ from sqlalchemy import func, select
 
 from app.imports import work
 from app.imports.command import import_local
-from app.job_kinds import work_off
 from app.tables import Case, ImportRow
+from tests.support.jobs import work_off
 from tests.support.service import Service, cell_png
 
 MANIFEST = "file,external_id,patient,site,metadata\n"
