@@ -4,8 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 # cpu or gpu: which ONNX Runtime
 RUNTIME ?= cpu
-# two processes, one thread of linear algebra each: more threads than cores only wait for each other
-PYTEST = OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+# a process per core, one thread of linear algebra each: more threads than cores only wait for each other; bytecode is
+# kept, since many tests start the command line anew
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
@@ -20,11 +21,11 @@ $(VENV)/bin/python:
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing packages"
-	$(PIP) -e '.[$(RUNTIME),train]'
+	$(PIP) -e '.[$(RUNTIME),serve,train]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(PIP) -e '.[$(RUNTIME),train,dev]'
+	$(PIP) -e '.[$(RUNTIME),serve,train,dev]'
 	@touch $@
 
 run: $(VENV)/.installed
@@ -53,9 +54,9 @@ bench: $(VENV)/.installed-dev
 	@if [ -d .secondread/demo/release ]; then for file in $(SERVED); do \
 	  PYTHONPATH=. $(VENV)/bin/python $$file .secondread/demo/release; done; fi
 
-# make screenshots   pictures of every page into docs/images/pages
+# make screenshots   pictures of every page into screenshots/; ARGS=--docs renews those of README and tutorial
 screenshots: $(VENV)/.installed-dev
-	PYTHONPATH=. $(VENV)/bin/python tests/browser/screenshots.py
+	PYTHONPATH=. $(VENV)/bin/python tests/browser/screenshots.py $(ARGS)
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .hypothesis

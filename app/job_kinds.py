@@ -6,6 +6,7 @@ from sqlalchemy import func, select
 
 from app.context import Context
 from app.evaluations.freezing import freeze_evaluation
+from app.evaluations.publishing import publish_estimates
 from app.evaluations.snapshots import refresh
 from app.imports.work import import_cases
 from app.jobs import engine
@@ -25,12 +26,13 @@ FUNCTIONS: dict[str, JobFunction] = {
 
 
 def refresh_snapshots(context: Context) -> None:
-    """Keep the snapshots of champion and challenger young, so that metrics need to read little."""
+    """Keep the snapshots of champion and challenger young, so that metrics need to read little; publish the gauges."""
     with context.database.read() as session:
         releases = [existing_release(session, alias.release_id) for alias in aliases(session)]
         watched = [(release.id, class_codes(release)) for release in releases]
     for release_id, classes in watched:
         refresh(context, release_id, classes)
+    publish_estimates(context)
 
 
 def ask_for_recalibration(context: Context) -> None:

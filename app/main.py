@@ -18,11 +18,14 @@ from app.operations import health
 from app.operations.audit_routes import router as audit_events
 from app.pages.assets import Assets
 from app.pages.headers import SecurityHeaders
-from app.pages.lead_routes import router as leading
-from app.pages.people_routes import router as people
-from app.pages.reader_routes import router as reading
+from app.pages.import_routes import router as import_pages
+from app.pages.job_routes import router as job_pages
+from app.pages.people_routes import router as people_pages
+from app.pages.reader_routes import router as reader_pages
+from app.pages.release_routes import router as release_pages
 from app.pages.render import problem_page
-from app.pages.sign_in import router as pages
+from app.pages.report_routes import router as report_pages
+from app.pages.sign_in import router as sign_in_pages
 from app.platform import errors, observability
 from app.platform.body_limits import BodyLimits
 from app.platform.openapi import require_headers
@@ -79,10 +82,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         jobs,
         audit_events,
         health.router,
-        pages,
-        reading,
-        leading,
-        people,
+        sign_in_pages,
+        reader_pages,
+        report_pages,
+        release_pages,
+        job_pages,
+        import_pages,
+        people_pages,
     ):
         app.include_router(router)
     app.mount("/static", Assets(), name="static")

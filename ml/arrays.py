@@ -3,6 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
+from ml.named_columns import refuse_names
+
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
@@ -20,8 +22,9 @@ def as_label_counts(label_counts: npt.ArrayLike) -> IntArray:
     """Check label counts (N, K) and return them as int64.
 
     Raises:
-        ValueError: not two-dimensional, not whole numbers, or negative.
+        ValueError: not two-dimensional, not whole numbers, negative, or a table with named columns.
     """
+    refuse_names(label_counts, "label_counts")
     counts = np.asarray(label_counts)
     if counts.ndim != 2 or counts.shape[1] < 2:
         raise ValueError(f"label_counts must have shape (N, K) with K >= 2, got {counts.shape}")
@@ -42,8 +45,9 @@ def as_class_probs(class_probs: npt.ArrayLike, name: str = "class_probs") -> Flo
 
     Raises:
         ValueError: fewer than two axes or classes, a value outside [0, 1] or NaN, or a row whose sum is
-            further than 1e-6 from one.
+            further than 1e-6 from one, or a table with named columns.
     """
+    refuse_names(class_probs, name)
     probs = np.asarray(class_probs, dtype=np.float64)
     if probs.ndim < 2 or probs.shape[-1] < 2:
         raise ValueError(f"{name} must have shape (..., N, K) with K >= 2, got {probs.shape}")

@@ -1,12 +1,19 @@
-"""Fixtures that several parts share: a small release made by the real pipeline, databases, what is missing."""
+"""Fixtures that several parts share: releases, databases, what is missing.
+
+A test of the service runs on SQLite. Where PostgreSQL differs (leases, races, append-only rows, idempotency,
+migrations, snapshots, jobs, what a text may contain) it is marked ``both_databases`` and runs on both; with
+``--all-databases`` every test does.
+"""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.postgres import PostgresServer, find_binaries
+from tests.support.process import RUNNING
+from tests.support.shared import build_once
 
 _IS_MISSING = " is missing"
 
@@ -26,6 +33,39 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(f"missing: {what}; the tests that need it were skipped")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure comes with what servers and workers wrote."""
+    report = yield
+    if report.failed:
+        report.sections += [(f"processes on {made.home}", made.log) for made in RUNNING]
+    return report
+
+
+@pytest.fixture(autouse=True)
+def _no_process_outlives_its_test() -> Iterator[None]:
+    """Whatever a failed test could not stop ends here, so that the next one does not fail for it."""
+    before = list(RUNNING)
+    yield
+    for made in [made for made in RUNNING if made not in before]:
+        made.close()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all-databases", action="store_true", help="run every test of the service on PostgreSQL too")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run what is marked on both databases."""
+    both = metafunc.definition.get_closest_marker("both_databases") or metafunc.config.getoption("all_databases")
+    chosen = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    for fixture in {"database_url", "shared_service"} & set(metafunc.fixturenames) - set(chosen):
+        if both:
+            metafunc.parametrize(fixture, ["sqlite", "postgresql"], indirect=True)
+
+
 @pytest.fixture(scope="session")
 def datasets() -> Path:
     """The folder with real data sets."""
@@ -42,7 +82,10 @@ def postgres() -> Iterator[PostgresServer]:
     if binaries is None:
         missing("PostgreSQL (Debian package postgresql)")
     assert binaries is not None
-    server = PostgresServer(binaries)
+    try:
+        server = PostgresServer(binaries)
+    except RuntimeError as error:
+        pytest.fail(str(error), pytrace=False)
     yield server
     server.stop()
 
@@ -50,6 +93,10 @@ def postgres() -> Iterator[PostgresServer]:
 @pytest.fixture(scope="session")
 def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished and calibrated run of the compact network on 300 simulated cells."""
+    return build_once(tmp_path_factory, "run", lambda folder: _train(folder / "cells")) / "cells"
+
+
+def _train(path: Path) -> None:
     import torch
 
     from ml.datasets.cells import load_cells
@@ -58,18 +105,27 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from ml.training.train import train
     from tests.support.configs import quick_config
 
-    path = tmp_path_factory.mktemp("run") / "cells"
     folder = RunFolder(path)
     train(load_cells(300, seed=0), quick_config(epochs=2), folder, device=torch.device("cpu"))
     calibrate_run(folder, method="temperature", alpha=True)
-    return path
 
 
 @pytest.fixture(scope="session")
 def small_release(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A release with a concentration head, of eight simulated cell types."""
+    """A trained release with a concentration head and a fused graph, of eight simulated cell types."""
     from ml.training.export import export_run
     from ml.training.run_folder import RunFolder
 
-    path = tmp_path_factory.mktemp("release") / "cells"
-    return export_run(RunFolder(trained_run), path, fused=True, name="small cells").path
+    return build_once(
+        tmp_path_factory,
+        "small release",
+        lambda path: export_run(RunFolder(trained_run), path, fused=True, name="small cells"),
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A release of a few kilobytes with the same classes, where the network is not what is tested."""
+    from tests.support.tiny_release import write_tiny_release
+
+    return build_once(tmp_path_factory, "tiny release", write_tiny_release)

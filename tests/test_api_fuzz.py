@@ -38,14 +38,14 @@ def heavy(*values: object) -> object:
     ],
 )
 def test_the_api_is_what_its_openapi_says(
-    database: str, who: str | None, examples: int, tmp_path: Path, small_release: Path, request: pytest.FixtureRequest
+    database: str, who: str | None, examples: int, tmp_path: Path, tiny_release: Path, request: pytest.FixtureRequest
 ) -> None:
     url = None
     if database == "postgresql":
         server: PostgresServer = request.getfixturevalue("postgres")
         url = server.url(server.create())
     made = Installation(tmp_path / "home", url)
-    keys = made.prepare(small_release, **ROLES)
+    keys = made.prepare(tiny_release, **ROLES)
     made.environment |= {"SECONDREAD_WORKER": "false"}
     made.start()
     try:

@@ -48,7 +48,7 @@ def _room(module: str, packages: set[str]) -> str:
     return module if module in packages or parent in {"", "app", "ml"} else parent
 
 
-def _folder_graph() -> dict[str, set[str]]:
+def folder_graph() -> dict[str, set[str]]:
     packages = {_name(path) for path in SOURCES if path.name == "__init__.py"}
     rooms: dict[str, set[str]] = {}
     for module, imported in _file_graph().items():
@@ -72,7 +72,7 @@ def test_a_circle_is_seen() -> None:
 
 def test_no_circle_of_files_and_none_of_folders() -> None:
     assert _circles(_file_graph()) == []
-    assert _circles(_folder_graph()) == []
+    assert _circles(folder_graph()) == []
 
 
 def test_domains_never_import_each_others_service_or_routes() -> None:
@@ -82,6 +82,18 @@ def test_domains_never_import_each_others_service_or_routes() -> None:
         for module in imports(path):
             top, other, *rest = f"{module}...".split(".")[:3]
             if top == "app" and room in DOMAINS and other in DOMAINS - {room} and rest[0] in {"service", "routes"}:
+                offenders.append(f"{_name(path)} -> {module}")
+    assert offenders == []
+
+
+def test_pages_call_services_never_sql_and_never_other_routes() -> None:
+    """A page route asks services and queries; statements and the API's route functions are not its business."""
+    offenders = []
+    for path in sorted((ROOT / "app" / "pages").glob("*.py")):
+        for module in imports(path):
+            sql = module.startswith("sqlalchemy") and module not in {"sqlalchemy.orm", "sqlalchemy.orm.Session"}
+            other = module.startswith("app.") and not module.startswith("app.pages") and "routes" in module
+            if sql or other:
                 offenders.append(f"{_name(path)} -> {module}")
     assert offenders == []
 

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import yaml
 from tests.conftest import missing
 from tests.support.postgres import PostgresServer
 from tests.support.process import Installation
+from tests.support.waiting import patient, wait_until
 
 ROOT = Path(__file__).parents[1]
 SECRETS = {
@@ -72,7 +72,7 @@ def test_the_dashboard_asks_for_metrics_that_exist() -> None:
 
 
 def test_the_commands_of_the_file_run_outside_a_container(
-    postgres: PostgresServer, tmp_path: Path, small_release: Path
+    postgres: PostgresServer, tmp_path: Path, tiny_release: Path
 ) -> None:
     services = compose()["services"]
     url = postgres.url(postgres.create())
@@ -84,34 +84,32 @@ def test_the_commands_of_the_file_run_outside_a_container(
     running = [_start(services["service"]["command"], made)]
     try:
         _wait(made, "/healthz")
-        made.run("release", "add", small_release)
+        made.run("release", "add", tiny_release)
         running.append(_start(services["worker"]["command"], made))
         _wait(made, "/readyz")
         assert "secondread_requests" in _wait(made, "/metrics")
-        for _ in range(300):
-            if "worker started" in (tmp_path / "log").read_text():
-                break
-            time.sleep(0.1)
+        wait_until(lambda: "worker started" in made.log, what=lambda: made.log)
         assert running[1].poll() is None
     finally:
         for process in running:
             process.send_signal(signal.SIGTERM)
-        assert [process.wait(25) for process in running][-1] == 0
+        assert [process.wait(patient(25)) for process in running][-1] == 0
 
 
 def _start(command: list[str], made: Installation) -> "subprocess.Popen[bytes]":
-    with (made.home.parent / "log").open("ab") as log:
+    with (made.home.parent / "services.log").open("ab") as log:
         return subprocess.Popen(command, env=made.environment, cwd=made.home.parent, stderr=log)
 
 
 def _wait(made: Installation, path: str) -> str:
-    for _ in range(300):
+    def answer() -> str:
         try:
-            with urllib.request.urlopen(made.address + path, timeout=2) as answer:
-                return str(answer.read().decode())
+            with urllib.request.urlopen(made.address + path, timeout=patient(5)) as response:
+                return str(response.read().decode())
         except OSError:
-            time.sleep(0.1)
-    raise AssertionError(f"{path} does not answer")
+            return ""
+
+    return wait_until(answer, what=lambda: f"{path} does not answer\n{made.log}")
 
 
 @pytest.mark.parametrize("name", ["POSTGRES_PASSWORD", "SECONDREAD_SECRET_KEY", "GRAFANA_PASSWORD"])

@@ -10,7 +10,7 @@ import uuid
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -18,21 +18,21 @@ from app.imports.work import BATCH
 from tests.support.postgres import PostgresServer
 from tests.support.process import COMMAND, Installation
 from tests.support.service import cell_png
-from tests.support.waiting import wait_until
+from tests.support.waiting import patient, wait_until
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def running(request: pytest.FixtureRequest, tmp_path: Path, small_release: Path) -> Iterator[tuple[Installation, str]]:
+def running(request: pytest.FixtureRequest, tmp_path: Path, tiny_release: Path) -> Iterator[tuple[Installation, str]]:
     url = None
     if request.param == "postgresql":
         server: PostgresServer = request.getfixturevalue("postgres")
         url = server.url(server.create())
     made = Installation(tmp_path / "home", url)
-    key = made.prepare(small_release, lead="admin")["lead"]
+    key = made.prepare(tiny_release, lead="admin")["lead"]
     made.environment["SECONDREAD_WORKER"] = "false"
     made.start()
     yield made, key
-    made.stop()
+    made.close()
 
 
 def call(made: Installation, key: str, method: str, path: str, body: Any = None) -> Any:
@@ -40,26 +40,23 @@ def call(made: Installation, key: str, method: str, path: str, body: Any = None)
     headers["Idempotency-Key"] = uuid.uuid4().hex
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(made.address + path, data=data, headers=headers, method=method)
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=patient(20)) as answer:
         return json.loads(answer.read())
 
 
 def worker(made: Installation) -> subprocess.Popen[bytes]:
-    log = (made.home.parent / "worker.log").open("ab")
-    process = subprocess.Popen([COMMAND, "worker"], env=made.environment, cwd=made.home.parent, stdout=log, stderr=log)
-    log.close()
-    return process
+    return made.spawn("worker")
 
 
-def wait_for(made: Installation, key: str, job_id: str, *states: str, seconds: float = 60) -> dict[str, Any]:
-    shown: dict[str, Any] = {}
+def wait_for(made: Installation, key: str, job_id: str, *states: str, seconds: float = 40) -> dict[str, Any]:
+    def job() -> dict[str, Any] | None:
+        found: dict[str, Any] = call(made, key, "GET", f"/v1/jobs/{job_id}")
+        return found if found["state"] in states else None
 
-    def reached() -> bool:
-        shown.update(call(made, key, "GET", f"/v1/jobs/{job_id}"))
-        return shown["state"] in states
-
-    wait_until(reached, seconds, f"job {job_id} in {states}")
-    return shown
+    return cast(
+        "dict[str, Any]",
+        wait_until(job, seconds, lambda: f"{call(made, key, 'GET', f'/v1/jobs/{job_id}')}\n{made.log}"),
+    )
 
 
 def archive(n: int) -> bytes:
@@ -78,17 +75,17 @@ def send(made: Installation, key: str, data: bytes) -> str:
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/zip"}
     headers["Idempotency-Key"] = uuid.uuid4().hex
     request = urllib.request.Request(f"{made.address}/v1/imports", data=data, headers=headers, method="POST")
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=patient(20)) as answer:
         return str(json.loads(answer.read())["id"])
 
 
 def wait_for_progress(made: Installation, key: str, job_id: str, share: float) -> None:
     def reached() -> bool:
-        shown = call(made, key, "GET", f"/v1/jobs/{job_id}")
-        assert shown["state"] in {"queued", "running"}, "the job was over before it could be killed"
-        return bool(shown["progress"] >= share)
+        found = call(made, key, "GET", f"/v1/jobs/{job_id}")
+        assert found["state"] in {"queued", "running"}, "the job was over before it could be killed"
+        return bool(found["progress"] >= share)
 
-    wait_until(reached, 60, f"progress {share}")
+    wait_until(reached, 60, lambda: made.log)
 
 
 def test_an_import_survives_two_deaths_of_its_worker_and_does_each_row_once(
@@ -110,7 +107,7 @@ def test_an_import_survives_two_deaths_of_its_worker_and_does_each_row_once(
     assert done["attempts"] == 3
     assert done["result"] == {"n_rows": n, "created": n, "known": 0, "failed": 0}
     last.send_signal(signal.SIGTERM)
-    assert last.wait(20) == 0
+    assert last.wait(patient(20)) == 0
     seen_ids: list[str] = []
     cursor: str | None = ""
     while cursor is not None:
@@ -120,9 +117,9 @@ def test_an_import_survives_two_deaths_of_its_worker_and_does_each_row_once(
     assert sorted(seen_ids) == sorted(f"case {number}" for number in range(n))
 
 
-def test_serve_on_sqlite_keeps_a_worker_alive_and_takes_it_down(tmp_path: Path, small_release: Path) -> None:
+def test_serve_on_sqlite_keeps_a_worker_alive_and_takes_it_down(tmp_path: Path, tiny_release: Path) -> None:
     made = Installation(tmp_path / "home")
-    key = made.prepare(small_release, lead="admin")["lead"]
+    key = made.prepare(tiny_release, lead="admin")["lead"]
     made.start()
     job_id = call(made, key, "POST", "/v1/evaluations", {})["id"]
     assert wait_for(made, key, job_id, "succeeded")["result"] == {"evaluation": job_id}
@@ -135,11 +132,11 @@ def test_serve_on_sqlite_keeps_a_worker_alive_and_takes_it_down(tmp_path: Path, 
     (second,) = _children(made.server.pid)
     assert second != first
     made.stop(signal.SIGKILL)  # nobody is left to tell the worker
-    wait_until(lambda: not _alive(second), 20, "the worker ends after its server")
+    wait_until(lambda: not _alive(second), what="the worker outlives its server")
 
 
 def ready(made: Installation) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{made.address}/readyz", timeout=20) as answer:
+    with urllib.request.urlopen(f"{made.address}/readyz", timeout=patient(20)) as answer:
         body: dict[str, Any] = json.loads(answer.read())
         return body
 
@@ -148,18 +145,20 @@ def test_without_a_worker_the_service_is_ready_and_says_that_jobs_wait(running: 
     installation, _ = running
     assert "jobs wait" in ready(installation)["worker"]
     process = worker(installation)
-    wait_until(lambda: ready(installation)["worker"] == "ok", what="a worker lives")
+    wait_until(lambda: ready(installation)["worker"] == "ok", 60, "no worker lives")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 0
+    assert process.wait(patient(20)) == 0
     assert "jobs wait" in ready(installation)["worker"]
-    with urllib.request.urlopen(f"{installation.address}/metrics", timeout=20) as answer:
+    with urllib.request.urlopen(f"{installation.address}/metrics", timeout=patient(20)) as answer:
         assert b"secondread_workers 0.0" in answer.read()
 
 
-def test_a_worker_whose_server_died_while_it_was_starting_ends(tmp_path: Path, small_release: Path) -> None:
+def test_a_worker_whose_server_died_while_it_was_starting_ends(tmp_path: Path, tiny_release: Path) -> None:
     made = Installation(tmp_path / "home")
-    made.prepare(small_release)
-    assert subprocess.run([COMMAND, "worker", "--parent", "1"], env=made.environment, timeout=60).returncode == 0
+    made.prepare(tiny_release)
+    assert (
+        subprocess.run([COMMAND, "worker", "--parent", "1"], env=made.environment, timeout=patient(60)).returncode == 0
+    )
 
 
 def _children(pid: int) -> list[int]:

@@ -1,6 +1,7 @@
 """Commit, then reveal: who may see predictions and others' labels of a case, and the record of what was shown."""
 
 import uuid
+from datetime import datetime
 from typing import Literal
 
 from sqlalchemy import select
@@ -73,6 +74,17 @@ def was_exposed(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -
     """Whether prediction or others' labels of a case were ever shown to an annotator."""
     found = select(Exposure.id).where(Exposure.annotator_id == annotator_id, Exposure.case_id == case_id)
     return session.execute(found).first() is not None
+
+
+def exposures_of(session: Session, case_id: uuid.UUID) -> list[tuple[str, datetime]]:
+    """Annotators to whom prediction and labels of a case were shown, and when first."""
+    statement = (
+        select(Annotator.name, Exposure.created_at)
+        .join(Annotator, Annotator.id == Exposure.annotator_id)
+        .where(Exposure.case_id == case_id)
+        .order_by(Exposure.id)
+    )
+    return [(row[0], row[1]) for row in session.execute(statement)]
 
 
 def expose(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -> None:

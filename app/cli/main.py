@@ -17,11 +17,27 @@ secondread = typer.Typer(
     name="secondread",
     help="Calibrated class and disagreement probabilities for cell images, and blind second reads.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 release = typer.Typer(no_args_is_help=True, help="Releases: add, list, promote.")
 dataset = typer.Typer(no_args_is_help=True, help="Collected images and labels.")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from secondread import __version__
+
+        emit(None, False, f"secondread {__version__}")
+        raise typer.Exit
+
+
+@secondread.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Take the options that come before any command."""
 
 
 @secondread.command("import")
@@ -60,11 +76,10 @@ def release_add(path: Annotated[Path, typer.Argument(help="Release folder.")], a
 @release.command("list")
 def release_list(as_json: Json = False) -> None:
     """List releases, newest first."""
-    from app.releases.queries import all_releases
-    from app.releases.service import describe
+    from app.releases.service import list_releases
 
     with parts() as context, context.database.read() as session:
-        rows = [describe(session, row) for row in all_releases(session)]
+        rows = list_releases(session).items
     lines = [
         f"{row.id}  {row.created_at:%Y-%m-%d %H:%M}Z  {','.join(row.aliases) or '-':<10}  {row.name}" for row in rows
     ]

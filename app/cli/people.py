@@ -19,7 +19,7 @@ def user_add(
     name: Annotated[str, typer.Argument(help="Name to sign in with.")],
     role: Annotated[str, typer.Option(help="viewer, annotator, admin or service.")],
 ) -> None:
-    """Make an account; people get a one-time password."""
+    """Create an account; people get a one-time password."""
     from app.auth.service import add_account, issue_one_time_password
 
     with parts() as context, context.database.write() as session:
@@ -56,14 +56,14 @@ def user_link(
 @user.command("disable")
 def user_disable(
     name: Annotated[str, typer.Argument(help="Account.")],
-    undo: Annotated[bool, typer.Option("--undo", help="Let it in again.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Enable it again.")] = False,
 ) -> None:
-    """Let an account in no more: its password, sessions and keys stop working at once."""
+    """Disable an account: its password, sessions and keys stop working at once."""
     from app.auth.service import set_disabled
 
     with parts() as context, context.database.write() as session:
         set_disabled(session, context.secret, name, disabled=not undo)
-    say(f"{name} is {'let in again' if undo else 'disabled'}")
+    say(f"{name} is {'enabled again' if undo else 'disabled'}")
 
 
 @user.command("list")
@@ -142,7 +142,7 @@ def key_list(as_json: Json = False) -> None:
 
 @key.command("revoke")
 def key_revoke(key_id: Annotated[uuid.UUID, typer.Argument(help="Key, as listed.")]) -> None:
-    """Make a key useless from now on."""
+    """Revoke a key."""
     from app.auth.service import revoke_key
 
     with parts() as context, context.database.write() as session:

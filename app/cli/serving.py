@@ -21,8 +21,10 @@ def _settings_epilog() -> str:
     """Settings, read only when somebody asks for the help of ``serve``."""
     if not ({"serve", "demo", "worker"} & set(sys.argv[1:])):
         return ""
-    from app.settings import settings_help
-
+    try:
+        from app.settings import settings_help
+    except ModuleNotFoundError:  # the command itself says so
+        return "The settings are listed here once the extra [serve] is installed."
     return settings_help()
 
 
@@ -37,13 +39,14 @@ def serve(
     from app.cli.keeping import kept_alive
     from app.main import create_app
     from app.platform import observability
-    from app.platform.migrate import require_head
+    from app.platform.migrate import create_if_new
     from app.settings import Settings
 
     settings = Settings()
+    settings.home.mkdir(parents=True, exist_ok=True)
     observability.configure_logging()
     application = create_app(settings)
-    require_head(application.state.database.engine)
+    create_if_new(application.state.database.engine)
     address, number = host or settings.host, settings.port if port is None else port
     say(f"secondread: http://{address}:{number}")
     with_worker = settings.worker and settings.sqlalchemy_url.startswith("sqlite")
@@ -79,7 +82,7 @@ def worker(parent: Annotated[int | None, typer.Option(hidden=True)] = None) -> N
     from app.worker import main as work
 
     observability.configure_logging()
-    with parts(direct=True) as context:
+    with parts(check_schema=False, direct=True) as context:  # a worker waits for its database
         work(context, parent)
 
 
@@ -93,7 +96,7 @@ def demo(
     from app.operations import demo as filling
     from app.platform.migrate import upgrade
 
-    with parts() as context:
+    with parts(check_schema=False) as context:
         upgrade(context.database.engine)
         filling.ensure_release(context, say)
         with context.database.write() as session:
@@ -111,11 +114,11 @@ def demo(
 
 @db.command("upgrade")
 def db_upgrade() -> None:
-    """Bring the database to the present schema."""
+    """Bring the database to the current schema."""
     from app.platform.migrate import upgrade
     from app.triage.planning import plan_missing
 
-    with parts() as context:
+    with parts(check_schema=False) as context:
         upgrade(context.database.engine)
         planned = plan_missing(context.database)
     say("the database is up to date" + (f"; reads of {planned:,} earlier cases are planned" if planned else ""))

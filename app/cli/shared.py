@@ -9,13 +9,18 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def parts(*, direct: bool = False) -> Iterator["Context"]:
+def parts(*, check_schema: bool = True, direct: bool = False) -> Iterator["Context"]:
     """Parts of the service that the environment describes.
 
     Args:
+        check_schema: make the tables of a new HOME, refuse an older schema; off for the commands that upgrade.
         direct: for a worker, which needs the database itself and not a transaction pooler before it.
+
+    Raises:
+        ValueError: the database has an older schema.
     """
     from app.context import build_context
+    from app.platform.migrate import create_if_new
     from app.settings import Settings
 
     settings = Settings()
@@ -24,6 +29,8 @@ def parts(*, direct: bool = False) -> Iterator["Context"]:
     settings.home.mkdir(parents=True, exist_ok=True)
     context = build_context(settings)
     try:
+        if check_schema:
+            create_if_new(context.database.engine)
         yield context
     finally:
         context.database.engine.dispose()

@@ -2,21 +2,23 @@
 
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from app.evaluations.columns import Columns, number_of
+from app.evaluations.schemas import CannotTellOut, CapacityOut, CellOut, SelectionOut, WeightsOut
+from app.platform.values import MetricOut
 from ml.arrays import FloatArray, IntArray
-from ml.metrics import evaluate
+from ml.metrics import Evaluation, evaluate
 from ml.metrics.jackknife import mean_replicates, select, to_estimate
 from ml.metrics.selection_weights import QUINTILES, SelectionWeights, quintiles, selection_weights
 from ml.metrics.triage_curves import triage_recall
 
 Weighting = Literal["ipw", "none"]
 Partition = Literal["all", "evaluation", "calibration"]
-#: Shares of cases sent, at which the triage curve is told.
+#: Shares of cases sent, at which the triage curve is reported.
 CAPACITIES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
@@ -27,7 +29,7 @@ class Question:
     Attributes:
         partition: evaluation, calibration or all.
         weighting: ``ipw``: cases whose planned reads have closed, weighted by inverse selection probabilities;
-            ``none``: all cases as they lie there.
+            ``none``: all cases, unweighted.
         since: cases stored at this time or later.
         until: cases stored before this time.
         site: of one site only.
@@ -84,7 +86,8 @@ class Cohort:
     def take(self, rows: npt.NDArray[np.bool_]) -> "Cohort":
         """Some of the cases, with the weights that they have among all."""
         first, second = (
-            None if one is None else replace(one, weight=one.weight[rows]) for one in (self.first, self.second)
+            None if weights is None else replace(weights, weight=weights.weight[rows])
+            for weights in (self.first, self.second)
         )
         columns = self.columns.take(np.flatnonzero(rows))
         return replace(self, columns=columns, quintile=self.quintile[rows], first=first, second=second)
@@ -108,7 +111,7 @@ def cohort_of(columns: Columns, question: Question, at: float) -> Cohort:
     """Cases that a question is about, with weights.
 
     Labels of an outside system answer to a selection that this service does not know: their cases count once, and
-    the share of such cases is told.
+    the share of such cases is reported.
 
     Args:
         columns: of one release.
@@ -117,26 +120,26 @@ def cohort_of(columns: Columns, question: Question, at: float) -> Cohort:
     """
     chosen = in_question(columns, question)
     if question.weighting == "none":
-        found = columns.take(np.flatnonzero(chosen))
-        return Cohort(found, quintiles(found.disagreement_probs), None, None, 0, _share(found.outside))
+        everybody = columns.take(np.flatnonzero(chosen))
+        return Cohort(everybody, quintiles(everybody.disagreement_probs), None, None, 0, _share(everybody.outside))
     closed = columns.open_until <= at
-    found = columns.take(np.flatnonzero(chosen & closed))
-    n_labels, quintile = found.n_labels, quintiles(found.disagreement_probs)
-    planned = np.where(found.outside, n_labels, found.n_planned)
-    pi = np.where(found.outside, 1.0, found.pi)
+    cases = columns.take(np.flatnonzero(chosen & closed))
+    n_labels, quintile = cases.n_labels, quintiles(cases.disagreement_probs)
+    planned = np.where(cases.outside, n_labels, cases.n_planned)
+    pi = np.where(cases.outside, 1.0, cases.pi)
     first, second = (
         selection_weights(order, planned, np.minimum(n_labels, planned), pi, np.asarray(pi >= 1), quintile)
         for order in (1, 2)
     )
-    return Cohort(found, quintile, first, second, int((chosen & ~closed).sum()), _share(found.outside))
+    return Cohort(cases, quintile, first, second, int((chosen & ~closed).sum()), _share(cases.outside))
 
 
 def _share(flags: npt.NDArray[np.bool_]) -> float:
     return float(flags.mean()) if flags.size else 0.0
 
 
-def evaluate_cohort(cohort: Cohort, *, n_bins: int = 15) -> dict[str, Any]:
-    """The document of ``secondread evaluate`` over a cohort, clustered by patient."""
+def evaluate_cohort(cohort: Cohort, *, n_bins: int = 15) -> Evaluation:
+    """What ``secondread evaluate`` says of a cohort, clustered by patient."""
     data = cohort.columns
     return evaluate(
         cohort.counted(),
@@ -147,70 +150,67 @@ def evaluate_cohort(cohort: Cohort, *, n_bins: int = 15) -> dict[str, Any]:
         weights2=cohort.weight2,
         cluster=data.cluster,
         classes=data.classes,
-    ).to_dict()
+    )
 
 
-def selection_report(cohort: Cohort) -> dict[str, Any]:
-    """How the labelled cases were selected, who answered, and how often nobody could tell."""
-    data = cohort.columns
-    return {
-        "n_closed": len(data),
-        "n_open": cohort.n_open,
-        "outside_share": cohort.outside_share,
-        "orders": []
-        if cohort.first is None or cohort.second is None
-        else [_order(cohort.first), _order(cohort.second)],
-        "cannot_tell": _cannot_tell(cohort),
-    }
+def selection_report(cohort: Cohort) -> SelectionOut:
+    """How the labelled cases were selected, who answered, and how many reads ended without a diagnosis."""
+    weights = [order for order in (cohort.first, cohort.second) if order is not None]
+    return SelectionOut(
+        n_closed=len(cohort.columns),
+        n_open=cohort.n_open,
+        outside_share=cohort.outside_share,
+        orders=[_order(order) for order in weights],
+        cannot_tell=_cannot_tell(cohort),
+    )
 
 
-def _order(weights: SelectionWeights) -> dict[str, Any]:
+def _order(weights: SelectionWeights) -> WeightsOut:
     used = weights.weight[weights.weight > 0]
-    ess = float(used.sum() ** 2 / np.square(used).sum()) if used.size else 0.0
-    return {
-        "order": weights.order,
-        "non_response": weights.non_response,
-        "ess": ess,
-        "largest_weight": float(used.max(initial=0.0)),
-        "cells": [cell.to_dict() for cell in weights.cells],
-    }
+    return WeightsOut(
+        order=weights.order,
+        non_response=weights.non_response,
+        ess=float(used.sum() ** 2 / np.square(used).sum()) if used.size else 0.0,
+        largest_weight=float(used.max(initial=0.0)),
+        cells=[CellOut(**cell.to_dict()) for cell in weights.cells],
+    )
 
 
-def _cannot_tell(cohort: Cohort) -> list[dict[str, Any]]:
-    """Rate of planned reads that could not be told, by arm and quintile of the DPE."""
+def _cannot_tell(cohort: Cohort) -> list[CannotTellOut]:
+    """Planned reads that ended without a diagnosis, by arm and quintile of the DPE."""
     data = cohort.columns
     cell = np.where(data.pi >= 1, 0, QUINTILES) + cohort.quintile - 1
     sums = [np.bincount(cell, counts, 2 * QUINTILES).astype(int) for counts in (data.n_planned, data.cannot_tell)]
     return [
-        {
-            "arm": "triage" if number < QUINTILES else "audit",
-            "quintile": number % QUINTILES + 1,
-            "planned": int(planned),
-            "cannot_tell": int(told),
-        }
-        for number, (planned, told) in enumerate(zip(*sums, strict=True))
+        CannotTellOut(
+            arm="triage" if number < QUINTILES else "audit",
+            quintile=number % QUINTILES + 1,
+            planned=int(planned),
+            cannot_tell=int(undecided),
+        )
+        for number, (planned, undecided) in enumerate(zip(*sums, strict=True))
         if planned
     ]
 
 
 def cohort_warnings(cohort: Cohort) -> list[str]:
     """What a reader of the estimates must know about who was labelled."""
-    found = [text for weights in (cohort.first, cohort.second) if weights is not None for text in weights.warnings()]
+    texts = [text for weights in (cohort.first, cohort.second) if weights is not None for text in weights.warnings()]
     if cohort.outside_share > 0:
-        found.append(
+        texts.append(
             f"{cohort.outside_share:.0%} of the cases have labels of an outside system; how it selected them is "
             "unknown, and each counts once"
         )
-    return found
+    return texts
 
 
-def gain_of(cohort: Cohort) -> dict[str, Any] | None:
+def gain_of(cohort: Cohort) -> MetricOut | None:
     """Posterior gain of one label by all splits; None without a concentration or two labels."""
     data, weight = cohort.columns, cohort.weight2
     sample = select(_pairs(data, weight) & ~np.isnan(data.posterior_gain), weight, data.cluster)
     if sample.rows.size == 0:
         return None
-    return to_estimate(mean_replicates(data.posterior_gain[sample.rows], sample), sample).to_dict()
+    return MetricOut.of(to_estimate(mean_replicates(data.posterior_gain[sample.rows], sample), sample))
 
 
 def _pairs(data: Columns, weight: FloatArray | None) -> npt.NDArray[np.bool_]:
@@ -218,7 +218,7 @@ def _pairs(data: Columns, weight: FloatArray | None) -> npt.NDArray[np.bool_]:
     return np.asarray(enough if weight is None else enough & (weight > 0))
 
 
-def triage_curve(cohort: Cohort) -> list[dict[str, Any]]:
+def triage_curve(cohort: Cohort) -> list[CapacityOut]:
     """Share of disagreements caught against share of cases sent for a second read; empty without disagreement."""
     data = cohort.columns
     weight = cohort.weight2
@@ -235,4 +235,7 @@ def triage_curve(cohort: Cohort) -> list[dict[str, Any]]:
         )
     except ValueError:  # no two labels of a case differ
         return []
-    return [{"capacity": c, **estimate.to_dict()} for c, estimate in zip(CAPACITIES, recalls, strict=True)]
+    return [
+        CapacityOut(capacity=capacity, **estimate.to_dict())
+        for capacity, estimate in zip(CAPACITIES, recalls, strict=True)
+    ]

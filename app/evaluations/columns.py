@@ -1,4 +1,4 @@
-"""What is evaluated, as columns: NumPy arrays with one row a case."""
+"""What is evaluated, as columns: NumPy arrays with one row per case."""
 
 import hashlib
 import uuid
@@ -31,7 +31,7 @@ class Columns:
         sites: names of the sites by their number.
         case_id: (N, 16) bytes of the identifier.
         cluster: (N,) number of the patient.
-        site: (N,) number of the place the image came from, 0 if not told.
+        site: (N,) number of the place the image came from, 0 if not recorded.
         created_at: (N,) seconds since 1970, UTC.
         evaluation: (N,) whether the case belongs to the evaluation partition.
         pi: (N,) probability of a second planned read.

@@ -1,9 +1,8 @@
-"""A release beside the champion on the labels of now: the same cases, each metric with the interval of its change."""
+"""A release compared with the champion on the current labels, each metric with the interval of its change."""
 
 import uuid
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from sqlalchemy.orm import Session
@@ -11,13 +10,14 @@ from sqlalchemy.orm import Session
 from app.evaluations.cohort import Cohort, Question, cohort_of, evaluate_cohort
 from app.evaluations.schemas import ComparedOut, ComparisonOut
 from app.evaluations.snapshots import current_columns
+from app.platform.values import MetricOut
 from app.releases.queries import class_codes, existing_release, served_release_id
 from app.tables import now
 from ml.metrics.paired_change import paired_changes
 
 
 def compare(session: Session, home: Path, release_id: uuid.UUID, question: Question) -> ComparisonOut:
-    """A release beside the champion, on the cases that both have predicted.
+    """A release compared with the champion, on the cases that both have predicted.
 
     Cases and weights are the champion's: whom to ask was its decision.
 
@@ -35,8 +35,8 @@ def compare(session: Session, home: Path, release_id: uuid.UUID, question: Quest
     classes = class_codes(existing_release(session, release_id))
     cohort = cohort_of(current_columns(session, home, champion_id, classes), question, now().timestamp())
     after = current_columns(session, home, release_id, classes)
-    row_of = {one.tobytes(): row for row, one in enumerate(after.case_id)}
-    rows = np.array([row_of.get(one.tobytes(), -1) for one in cohort.columns.case_id], dtype=np.intp)
+    row_of = {case_id.tobytes(): row for row, case_id in enumerate(after.case_id)}
+    rows = np.array([row_of.get(case_id.tobytes(), -1) for case_id in cohort.columns.case_id], dtype=np.intp)
     labelled = cohort.columns.n_labels > 0
     before = cohort.take(rows >= 0)
     predicted = after.take(rows[rows >= 0])
@@ -65,8 +65,10 @@ def _metrics(before: Cohort, after: Cohort) -> dict[str, ComparedOut]:
         weights2=before.weight2,
         cluster=before.columns.cluster,
     )
-    documents: list[dict[str, Any]] = [evaluate_cohort(cohort)["metrics"] for cohort in (before, after)]
+    champion, release = (evaluate_cohort(cohort).metrics for cohort in (before, after))
     return {
-        name: ComparedOut(champion=documents[0][name], release=documents[1][name], change=change.to_dict())
+        name: ComparedOut(
+            champion=MetricOut.of(champion[name]), release=MetricOut.of(release[name]), change=MetricOut.of(change)
+        )
         for name, change in changes.items()
     }

@@ -7,6 +7,7 @@ import numpy.typing as npt
 from scipy.stats import binom, chi2, norm
 
 from app.evaluations.columns import Columns
+from app.evaluations.schemas import DriftOut
 from ml.arrays import FloatArray, IntArray
 from ml.release.feature_distance import FAMILIAR_SHARE
 
@@ -21,7 +22,7 @@ _MIN_CASES = 20
 _Rows = slice | npt.NDArray[np.intp]
 
 
-def drift_of(columns: Columns, reference: dict[str, Any] | None) -> list[dict[str, Any]]:
+def drift_of(columns: Columns, reference: dict[str, Any] | None) -> list[DriftOut]:
     """Drift of all cases, and of each site with at least 20 of them.
 
     Args:
@@ -29,21 +30,21 @@ def drift_of(columns: Columns, reference: dict[str, Any] | None) -> list[dict[st
         reference: of the release's card; None for a release without one.
 
     Returns:
-        A row a site (``None`` for all): how far the stain and the network's features have moved in standard deviations
-        of the reference, the share of unfamiliar images, how far the labels are from the reference's,
-        and warnings in words.
+        One row for all cases and one per site: how far the stain and the network's features have moved in standard
+        deviations of the reference, the share of unfamiliar images, how far the labels are from the reference's, and
+        warnings in words.
     """
     if reference is None or len(columns) == 0:
         return []
     groups: list[tuple[str | None, _Rows]] = [(None, slice(None))] if len(columns) >= _MIN_CASES else []
-    for number, name in sorted(columns.sites.items(), key=lambda one: one[1]):
+    for number, name in sorted(columns.sites.items(), key=lambda item: item[1]):
         inside = np.flatnonzero(columns.site == number)
         if inside.size >= _MIN_CASES:
             groups.append((name, inside))
     return [_row(site, columns, rows, reference) for site, rows in groups]
 
 
-def _row(site: str | None, data: Columns, rows: _Rows, reference: dict[str, Any]) -> dict[str, Any]:
+def _row(site: str | None, data: Columns, rows: _Rows, reference: dict[str, Any]) -> DriftOut:
     flags, stain = data.out_of_distribution[rows], _stain_shift(data.stain[rows], reference)
     n_cases, unfamiliar = len(flags), int(flags.sum())
     chance = float(binom.sf(unfamiliar - 1, n_cases, 1 - FAMILIAR_SHARE)) if unfamiliar else 1.0
@@ -64,16 +65,16 @@ def _row(site: str | None, data: Columns, rows: _Rows, reference: dict[str, Any]
         )
     if p_labels is not None and p_labels < P_LIMIT:
         warnings.append(f"the mix of labels{where} differs from the reference by {labels:.0%} (total variation)")
-    return {
-        "site": site,
-        "n_cases": n_cases,
-        "stain_shift": stain,
-        "feature_shift": moved,
-        "unfamiliar_share": unfamiliar / n_cases,
-        "label_shift": labels,
-        "label_p_value": p_labels,
-        "warnings": warnings,
-    }
+    return DriftOut(
+        site=site,
+        n_cases=n_cases,
+        stain_shift=stain,
+        feature_shift=moved,
+        unfamiliar_share=unfamiliar / n_cases,
+        label_shift=labels,
+        label_p_value=p_labels,
+        warnings=warnings,
+    )
 
 
 def _stain_shift(stain: FloatArray, reference: dict[str, Any]) -> list[float] | None:
@@ -90,7 +91,7 @@ def _feature_shift(distance: FloatArray, reference: dict[str, Any]) -> tuple[flo
     """How far the features have moved, from the mean of their squared distances, and its probability by chance.
 
     With features whitened by the training cells, a mean that has moved by δ adds |δ|²/D to the mean of d²/D, and so
-    does a larger spread: its root is told, in standard deviations of one feature.
+    does a larger spread: its root is reported, in standard deviations of one feature.
     """
     known, mean = distance[np.isfinite(distance)], reference.get("distance_sq_mean")
     if known.size < 2 or mean is None:

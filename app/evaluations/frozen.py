@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session, defer
 from app.context import Context
 from app.evaluations.schemas import EvaluationIn, EvaluationOut, EvaluationsOut
 from app.jobs import engine
-from app.jobs.engine import JobView
+from app.jobs.queries import JobView, jobs_where
 from app.platform.errors import Conflict, NotFound
 from app.platform.principal import Principal
 from app.releases.queries import existing_release
@@ -47,7 +47,7 @@ def _out(job: JobView, found: Evaluation | None, *, document: bool = True) -> Ev
 
 
 def _found(session: Session, evaluation_id: uuid.UUID) -> tuple[JobView, Evaluation | None]:
-    jobs = engine.jobs_where(session, Job.id == evaluation_id, Job.kind == KIND)
+    jobs = jobs_where(session, Job.id == evaluation_id, Job.kind == KIND)
     if not jobs:
         raise NotFound("there is no such evaluation")
     return jobs[0], session.get(Evaluation, evaluation_id)
@@ -60,7 +60,7 @@ def show(session: Session, evaluation_id: uuid.UUID) -> EvaluationOut:
 
 def list_evaluations(session: Session) -> EvaluationsOut:
     """Evaluations, newest first."""
-    jobs = engine.jobs_where(session, Job.kind == KIND, limit=200)
+    jobs = jobs_where(session, Job.kind == KIND, limit=200)
     finished = select(Evaluation).where(Evaluation.id.in_([job.id for job in jobs])).options(defer(Evaluation.document))
     evaluations = {row.id: row for row in session.execute(finished).scalars()}
     return EvaluationsOut(items=[_out(job, evaluations.get(job.id), document=False) for job in jobs])

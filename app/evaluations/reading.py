@@ -125,7 +125,7 @@ def _cluster(patient: str | None, case_id: uuid.UUID) -> int:
 
 
 def _disagreement(rows: list[Any]) -> FloatArray:
-    """DPEs computed anew from what is stored, so that they are those of the library to the last bit."""
+    """DPEs recomputed from what is stored, so that they are those of the library to the last bit."""
     if any(row.members is not None for row in rows):
         return np.array([stored_predictions([row]).disagreement_probs[0] for row in rows], dtype=np.float64)
     return np.asarray(stored_predictions(rows).disagreement_probs)
@@ -151,7 +151,7 @@ def _fill_gain(found: Columns, rows: list[Any]) -> None:
 
 
 def _fill_requests(session: Session, found: Columns, row_of: dict[uuid.UUID, int], inside: _Inside) -> None:
-    """Planned reads of each case, until when one is open, and how many could not be told."""
+    """Planned reads of each case, until when one is open, and how many were declined as undiagnosable."""
     open_ones: ColumnElement[bool] = ReadRequest.state.in_(("open", "leased"))
     wanted = select(ReadRequest.case_id, ReadRequest.due_at, open_ones).where(ReadRequest.round == "planned")
     for case_id, due_at, is_open in session.execute(wanted.where(inside(ReadRequest.case_id))):

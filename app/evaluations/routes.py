@@ -1,7 +1,7 @@
 """HTTP routes of metrics and agreement."""
 
 import uuid
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Response
 from fastapi.responses import JSONResponse
@@ -11,7 +11,7 @@ from app.context import Parts
 from app.evaluations import frozen, service
 from app.evaluations.cohort import Question
 from app.evaluations.comparison import compare
-from app.evaluations.schemas import ComparisonOut, EvaluationIn, EvaluationOut, EvaluationsOut, MetricsOut
+from app.evaluations.schemas import AgreementOut, ComparisonOut, EvaluationIn, EvaluationOut, EvaluationsOut, MetricsOut
 from app.platform.database import Reader, Writer
 from app.platform.errors import Conflict, KeyMissing, NotFound, responses
 from app.platform.idempotency import once, request_digest, required_key
@@ -59,14 +59,15 @@ def get_comparison(
     return compare(session, context.settings.home, release_id, question)
 
 
-@router.get("/v1/agreement", responses=responses())
+@router.get("/v1/agreement", responses=responses(), response_model_exclude_unset=True)
 def get_agreement(
+    context: Parts,
     session: Reader,
     question: Annotated[Question, Depends(_question)],
     group_by: Annotated[Literal["annotator", "class", "site"] | None, Query(description="Only this grouping.")] = None,
-) -> dict[str, Any]:
+) -> AgreementOut:
     """Agreement between annotators over blind planned labels, with intervals and tests of their independence."""
-    return service.agreement(session, question, group_by)
+    return service.agreement(session, context.settings.home, question, group_by)
 
 
 @router.post(

@@ -2,25 +2,12 @@
 
 import uuid
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from app.platform.values import In, Line, Moment, Out
+from pydantic import ConfigDict, Field
 
-
-class MetricOut(Out):
-    """One estimate."""
-
-    value: float | None
-    se: float | None
-    low: float | None
-    high: float | None
-    n: int
-    dropped: int
-    ess: float | None
-    clipped: bool
-    singleton_mass: float
-    horvitz_thompson: float | None
-    largest_weight: float | None
+from app.platform.values import In, Line, MetricOut, Moment, Out
+from ml.metrics import Evaluation
 
 
 class BinOut(Out):
@@ -33,6 +20,55 @@ class BinOut(Out):
     mean_freq: float | None
     freq_low: float | None
     freq_high: float | None
+
+
+class ClassMetricsOut(Out):
+    """Calibration loss, epistemic loss and reliability of one class."""
+
+    model_config = ConfigDict(extra="forbid", validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
+
+    name: Annotated[str, Field(alias="class")]
+    CL: float | None
+    EL: float | None
+    bins: list[BinOut]
+
+
+class CellOut(Out):
+    """Planned and answered reads of one weighting cell: an arm and a fifth of the cases by disagreement probability."""
+
+    arm: str
+    quintile: int
+    planned: int
+    answered: int
+
+
+class WeightsOut(Out):
+    """Inverse selection probabilities of the cases with one label (order 1) or two (order 2)."""
+
+    order: int
+    non_response: float
+    ess: float
+    largest_weight: float
+    cells: list[CellOut]
+
+
+class CannotTellOut(Out):
+    """Planned reads of a cell, and how many ended because the image does not allow a diagnosis."""
+
+    arm: str
+    quintile: int
+    planned: int
+    cannot_tell: int
+
+
+class SelectionOut(Out):
+    """How the labelled cases were selected; ``orders`` is empty without weights."""
+
+    n_closed: int
+    n_open: int
+    outside_share: float
+    orders: list[WeightsOut]
+    cannot_tell: list[CannotTellOut]
 
 
 class GroupOut(Out):
@@ -62,27 +98,53 @@ class CapacityOut(MetricOut):
     capacity: float
 
 
-class MetricsOut(Out):
-    """The document of ``secondread evaluate``, and what it was computed over."""
+class MetricsHead(Out):
+    """What was evaluated."""
 
     release: str
     partition: str
     weighting: str
+
+
+class EvaluationDocument(Out):
+    """The document of ``secondread evaluate``."""
+
     n_cases: int
     n_labels: int
     n_classes: int
     n_bins: int
     debias: str
     metrics: dict[str, MetricOut]
-    classes: list[dict[str, Any]]
+    classes: list[ClassMetricsOut]
     class_bins: list[BinOut]
     disagreement_bins: list[BinOut]
     warnings: list[str]
-    selection: dict[str, Any]
+
+    @classmethod
+    def of(cls, evaluation: Evaluation) -> "EvaluationDocument":
+        """An evaluation as the API shows it."""
+        return EvaluationDocument.model_validate(evaluation.to_dict())
+
+
+class MetricsBody(EvaluationDocument):
+    """The document of ``secondread evaluate``, with who was labelled, what labels are worth, and drift."""
+
+    selection: SelectionOut
     posterior_gain: MetricOut | None
     triage_curve: list[CapacityOut]
     drift: list[DriftOut]
     groups: list[GroupOut]
+
+
+class MetricsOut(MetricsBody, MetricsHead):
+    """The document of ``secondread evaluate``, and what it was computed over."""
+
+
+class TriageCurve(Out):
+    """Share of disagreements caught at each capacity, and the number of cases that it rests on."""
+
+    n_cases: int
+    rows: list[CapacityOut]
 
 
 class ComparedOut(Out):
@@ -94,7 +156,7 @@ class ComparedOut(Out):
 
 
 class ComparisonOut(Out):
-    """A release beside the champion; ``change`` is release less champion, with the interval of the difference."""
+    """A release compared with the champion; ``change`` is release minus champion, with the interval of the change."""
 
     champion: str
     release: str
@@ -116,6 +178,71 @@ class EvaluationIn(In):
     since: Moment | None = None
     until: Moment | None = None
     site: Line | None = None
+
+
+class PairAgreementOut(Out):
+    """Agreement of two annotators."""
+
+    annotators: list[str]
+    cohen_kappa: MetricOut
+
+
+class AnnotatorAgreementOut(Out):
+    """Agreement of one annotator with the others, and what they call what: a row per true class."""
+
+    annotator: str
+    n_labels: int
+    agreement_with_others: MetricOut
+    confusion: list[list[float]]
+
+
+class ClassAgreementOut(Out):
+    """Agreement about one class against all others."""
+
+    model_config = ConfigDict(extra="forbid", validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
+
+    name: Annotated[str, Field(alias="class")]
+    n_labels: int
+    krippendorff_alpha: MetricOut
+
+
+class SiteAgreementOut(Out):
+    """Agreement about the cases of one site."""
+
+    site: str
+    n_cases: int
+    krippendorff_alpha: MetricOut
+
+
+class RaterMarginalsOut(Out):
+    """Test of whether the annotators use the classes equally often."""
+
+    chi2: float | None
+    p_value: float | None
+    n: int
+
+
+class AgreementOut(Out):
+    """Agreement between annotators; without labels, and of groupings that were not asked for, parts are missing."""
+
+    n_cases: int
+    n_labels: int
+    n_annotators: int
+    krippendorff_alpha: MetricOut | None = None
+    pairs: list[PairAgreementOut] = Field(default_factory=list)
+    annotators: list[AnnotatorAgreementOut] = Field(default_factory=list)
+    classes: list[ClassAgreementOut] = Field(default_factory=list)
+    sites: list[SiteAgreementOut] = Field(default_factory=list)
+    rater_marginals: RaterMarginalsOut | None = None
+    warnings: list[str]
+
+
+class FrozenDocument(MetricsBody):
+    """What a frozen evaluation says: metrics, the question that it answers, and agreement."""
+
+    release: str
+    question: EvaluationIn
+    agreement: AgreementOut
 
 
 class EvaluationOut(Out):

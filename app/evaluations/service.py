@@ -1,4 +1,4 @@
-"""Metrics and agreement over collected labels, computed anew at each call."""
+"""Metrics and agreement over collected labels, computed at each call."""
 
 import uuid
 from pathlib import Path
@@ -20,15 +20,22 @@ from app.evaluations.cohort import (
 )
 from app.evaluations.drift import drift_of
 from app.evaluations.reading import read_columns
-from app.evaluations.schemas import GroupOut, MetricsOut
+from app.evaluations.schemas import (
+    AgreementOut,
+    EvaluationDocument,
+    GroupOut,
+    MetricsBody,
+    MetricsHead,
+    MetricsOut,
+    TriageCurve,
+)
 from app.evaluations.snapshots import current_columns
-from app.evaluations.tables import CohortTables, cohort_tables
-from app.platform import observability
+from app.evaluations.tables import CohortTables, LabelColumns, cohort_tables, labels_of
+from app.platform.values import MetricOut
 from app.releases.queries import class_codes, existing_release, served_release_id
 from app.tables import now
+from ml.agreement import measure_agreement
 from ml.agreement.coefficients import excess_disagreement_test
-from ml.agreement.tables import agreement_document
-from ml.tables.files import check_labels
 
 GroupBy = Literal["site", "month"]
 _DEPENDENT = 0.001
@@ -46,9 +53,14 @@ def release_or_champion(session: Session, release_id: uuid.UUID | None) -> tuple
 
 
 def cohort_for(session: Session, release_id: uuid.UUID | None, question: Question) -> tuple[uuid.UUID, Cohort]:
-    """Cohort of a release, the champion where none is named."""
+    """Cohort of a release, the champion where none is named, from all rows and in the order of the cases."""
     release_id, classes = release_or_champion(session, release_id)
     return release_id, cohort_of(read_columns(session, release_id, classes), question, now().timestamp())
+
+
+def _recent_cohort(session: Session, home: Path, release_id: uuid.UUID, classes: list[str], asked: Question) -> Cohort:
+    """The same from the release's snapshot, and from the database where cases have changed since."""
+    return cohort_of(current_columns(session, home, release_id, classes), asked, now().timestamp())
 
 
 def collected_tables(session: Session, question: Question) -> CohortTables:
@@ -56,27 +68,31 @@ def collected_tables(session: Session, question: Question) -> CohortTables:
     return cohort_tables(session, cohort_for(session, None, question)[1])
 
 
-def metrics_document(
-    cohort: Cohort, group_by: GroupBy | None = None, reference: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """Everything that is told about a cohort, as JSON values.
+def metrics_of(
+    cohort: Cohort,
+    evaluated: EvaluationDocument,
+    group_by: GroupBy | None = None,
+    reference: dict[str, Any] | None = None,
+) -> MetricsBody:
+    """Everything that ``GET /v1/metrics`` says of a cohort.
 
     Args:
         cohort: cases with weights.
-        group_by: also the headline metrics of each site or month.
-        reference: of the release's card, from which drift is told.
+        evaluated: their evaluation.
+        group_by: by what the headline metrics are grouped too.
+        reference: of the release's card.
     """
-    document = evaluate_cohort(cohort)
     drift = drift_of(cohort.columns, reference)
-    document["warnings"] += cohort_warnings(cohort) + _dependence(cohort)
-    document["warnings"] += [text for row in drift for text in row["warnings"]]
-    return document | {
-        "selection": selection_report(cohort),
-        "posterior_gain": gain_of(cohort),
-        "triage_curve": triage_curve(cohort),
-        "drift": drift,
-        "groups": [] if group_by is None else _groups(cohort, group_by),
-    }
+    warnings = [*evaluated.warnings, *cohort_warnings(cohort), *_dependence(cohort)]
+    warnings += [text for row in drift for text in row.warnings]
+    return MetricsBody(
+        **dict(evaluated) | {"warnings": warnings},
+        selection=selection_report(cohort),
+        posterior_gain=gain_of(cohort),
+        triage_curve=triage_curve(cohort),
+        drift=drift,
+        groups=[] if group_by is None else _groups(cohort, group_by),
+    )
 
 
 def _dependence(cohort: Cohort) -> list[str]:
@@ -94,7 +110,7 @@ def _dependence(cohort: Cohort) -> list[str]:
     ]
 
 
-def _groups(cohort: Cohort, group_by: GroupBy) -> list[dict[str, Any]]:
+def _groups(cohort: Cohort, group_by: GroupBy) -> list[GroupOut]:
     """The headline metrics by site or by month of upload."""
     data = cohort.columns
     if group_by == "site":
@@ -103,11 +119,12 @@ def _groups(cohort: Cohort, group_by: GroupBy) -> list[dict[str, Any]]:
     else:
         numbers = data.created_at.astype("datetime64[s]").astype("datetime64[M]").astype(np.int64)
         names = {number: str(np.datetime64(number, "M")) for number in np.unique(numbers).tolist()}
-    found = []
+    groups = []
     for number, name in sorted(names.items(), key=lambda item: item[1]):
-        document = evaluate_cohort(cohort.take(numbers == number))
-        found.append({"group": name, "n_cases": document["n_cases"], "metrics": document["metrics"]})
-    return found
+        evaluation = evaluate_cohort(cohort.take(numbers == number))
+        estimates = {metric: MetricOut.of(estimate) for metric, estimate in evaluation.metrics.items()}
+        groups.append(GroupOut(group=name, n_cases=evaluation.n_cases, metrics=estimates))
+    return groups
 
 
 def metrics(
@@ -118,30 +135,49 @@ def metrics(
     Cases come from the release's snapshot in ``home``, and from the database where they have changed since.
     """
     release_id, classes = release_or_champion(session, release_id)
-    cohort = cohort_of(current_columns(session, home, release_id, classes), question, now().timestamp())
-    reference = existing_release(session, release_id).card.get("reference")
-    document = metrics_document(cohort, group_by, reference)
-    observability.publish_metrics(document["metrics"])
-    groups = [GroupOut(**row) for row in document.pop("groups")]
-    return MetricsOut(
-        release=str(release_id), partition=question.partition, weighting=question.weighting, groups=groups, **document
-    )
+    cohort = _recent_cohort(session, home, release_id, classes, question)
+    evaluated = EvaluationDocument.of(evaluate_cohort(cohort))
+    body = metrics_of(cohort, evaluated, group_by, reference_of(session, release_id))
+    head = MetricsHead(release=str(release_id), partition=question.partition, weighting=question.weighting)
+    return MetricsOut(**dict(head), **dict(body))
 
 
-def agreement_of(tables: CohortTables) -> dict[str, Any]:
+def reference_of(session: Session, release_id: uuid.UUID) -> dict[str, Any] | None:
+    """What a release's card says about the images and labels that it was made from."""
+    reference: dict[str, Any] | None = existing_release(session, release_id).card.get("reference")
+    return reference
+
+
+def triage_curve_now(session: Session, home: Path, question: Question) -> TriageCurve:
+    """The champion's triage curve alone, without the other metrics."""
+    cohort = _recent_cohort(session, home, *release_or_champion(session, None), question)
+    return TriageCurve(n_cases=len(cohort.columns), rows=triage_curve(cohort))
+
+
+def agreement_of(labels: LabelColumns) -> AgreementOut:
     """Coefficients of agreement of a cohort's labels, clustered by patient."""
-    columns = {name: values for name, values in tables.labels.items() if name not in {"row", "weight", "weight2"}}
-    if len(columns["case_id"]) == 0:
-        return {"n_cases": 0, "n_labels": 0, "n_annotators": 0, "warnings": ["there are no labels yet"]}
-    source = Path("collected labels")
-    return agreement_document(check_labels(pa.table(columns), source), source, cluster="patient")
+    if not labels.case_id:
+        return AgreementOut(n_cases=0, n_labels=0, n_annotators=0, warnings=["there are no labels yet"])
+    columns = {name: getattr(labels, name) for name in ("case_id", "annotator", "label", "patient", "site")}
+    return AgreementOut.model_validate(measure_agreement(pa.table(columns), cluster="patient").to_dict())
 
 
-def agreement(session: Session, question: Question, group_by: str | None) -> dict[str, Any]:
-    """Coefficients of agreement between annotators over blind planned labels, and what speaks against independence."""
-    document = agreement_of(collected_tables(session, question))
-    kept = {"annotator": {"annotators", "pairs"}, "class": {"classes"}, "site": {"sites"}}
+#: Parts of the document that tell groups apart, by the grouping.
+_GROUPED: dict[str, set[str]] = {"annotator": {"annotators", "pairs"}, "class": {"classes"}, "site": {"sites"}}
+
+
+def agreement(session: Session, home: Path, question: Question, group_by: str | None) -> AgreementOut:
+    """Coefficients of agreement between annotators over blind planned labels, and what speaks against independence.
+
+    Args:
+        session: for reading.
+        home: where the snapshots lie.
+        question: which cases.
+        group_by: annotator, class or site, to leave out the other groupings; None for all of them.
+    """
+    cohort = _recent_cohort(session, home, *release_or_champion(session, None), question)
+    document = agreement_of(labels_of(session, cohort))
     if group_by is None:
         return document
-    grouped = set().union(*kept.values())
-    return {name: value for name, value in document.items() if name not in grouped or name in kept[group_by]}
+    left_out = set().union(*_GROUPED.values()) - _GROUPED[group_by]
+    return AgreementOut(**{name: getattr(document, name) for name in document.model_fields_set - left_out})

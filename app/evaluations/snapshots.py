@@ -25,7 +25,7 @@ from ml.files import read_json, write_json
 _log = structlog.get_logger("secondread")
 _VERSION = 2
 _ABOUT, _BY_ID = "snapshot.json", "by_id.npy"
-# a snapshot is written anew when more cases than this have changed: reading them costs more than the rest
+# a snapshot is rewritten when more cases than this have changed: reading them costs more than the rest
 _FEW = 250
 
 
@@ -119,7 +119,7 @@ def current_columns(session: Session, home: Path, release_id: uuid.UUID, classes
 
 
 def write_snapshot(database: Database, home: Path, release_id: uuid.UUID, classes: list[str]) -> int:
-    """Write a snapshot of a release as of now, and remove older ones.
+    """Write a snapshot of a release, and remove older ones.
 
     Args:
         database: to read from, in a short transaction for each block of cases.
@@ -175,7 +175,7 @@ def _read_all(database: Database, release_id: uuid.UUID, classes: list[str]) -> 
 
 
 def refresh(context: Context, release_id: uuid.UUID, classes: list[str]) -> bool:
-    """Write the snapshot of a release anew if it has grown old.
+    """Rewrite the snapshot of a release if it has grown old.
 
     Returns:
         Whether it was written.

@@ -1,7 +1,8 @@
 """A cohort as the LABELS and PREDICTIONS tables that ``secondread evaluate`` and ``agreement`` read."""
 
 import uuid
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,16 +13,49 @@ from app.evaluations.queries import blind_labels, external_ids, label_rows
 
 
 @dataclass(frozen=True)
-class CohortTables:
-    """Columns of LABELS (one row a label) and PREDICTIONS (one row a case).
+class LabelColumns:
+    """Columns of LABELS, one row per label.
 
-    ``weight`` and ``weight2`` are the inverse selection probabilities of order 1 and 2, ``patient`` is the cluster,
-    ``row`` the case's number in PREDICTIONS.
+    Attributes:
+        case_id: name of the case.
+        annotator: who gave the label.
+        label: class code.
+        patient: the cluster; a case without a patient is its own.
+        site: where the image came from, empty if not recorded.
+        row: the case's number in the cohort.
     """
 
-    labels: dict[str, list[Any]]
+    case_id: list[str] = field(default_factory=list)
+    annotator: list[str] = field(default_factory=list)
+    label: list[str] = field(default_factory=list)
+    patient: list[str] = field(default_factory=list)
+    site: list[str] = field(default_factory=list)
+    row: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class CohortTables:
+    """LABELS and PREDICTIONS (one row per case) of a cohort.
+
+    Attributes:
+        labels: columns of LABELS.
+        weight: inverse selection probability of order 1 of each label's case.
+        weight2: the same of order 2.
+        predictions: columns of PREDICTIONS.
+        case_ids: identifiers of the cases, in the order of PREDICTIONS.
+    """
+
+    labels: LabelColumns
+    weight: list[float]
+    weight2: list[float]
     predictions: dict[str, Any]
     case_ids: list[uuid.UUID]
+
+    def labels_table(self) -> dict[str, list[Any]]:
+        """Columns of LABELS with their weights, as they are written to a file."""
+        columns = asdict(self.labels)
+        del columns["row"]
+        return columns | {"weight": self.weight, "weight2": self.weight2}
 
 
 def cohort_tables(session: Session, cohort: Cohort, *, identified: bool = True) -> CohortTables:
@@ -34,30 +68,69 @@ def cohort_tables(session: Session, cohort: Cohort, *, identified: bool = True) 
             the erasure of a patient.
     """
     data, ids = cohort.columns, cohort.columns.ids()
-    known = external_ids(session, ids)
-    row_of = {case_id: row for row, case_id in enumerate(ids)}
-    names = [known[case_id][0] if identified else str(case_id) for case_id in ids]
+    names = _names(session, ids) if identified else _names_without_identity(session, cohort, ids)
+    labels = _label_columns(session, ids, names)
     first, second = _weights(cohort)
-    patients = [known[case_id][1] if identified else str(data.cluster[row]) for row, case_id in enumerate(ids)]
-    clusters = [f"case:{i}" if one is None else f"patient:{one}" for i, one in zip(ids, patients, strict=True)]
-    labels: dict[str, list[Any]] = {
-        name: [] for name in ("case_id", "annotator", "label", "patient", "site", "weight", "weight2", "row")
-    }
+    predictions: dict[str, Any] = {"case_id": names.case}
+    predictions |= {f"prob:{code}": data.class_probs[:, k] for k, code in enumerate(data.classes)}
+    predictions |= {"disagreement_prob": data.disagreement_probs, "patient": names.patient}
+    weight, weight2 = ([weights[row] for row in labels.row] for weights in (first, second))
+    return CohortTables(labels, weight, weight2, predictions, ids)
+
+
+def labels_of(session: Session, cohort: Cohort) -> LabelColumns:
+    """LABELS of a cohort alone, with external ids and patients, in the order of the case identifiers."""
+    labelled = cohort.take(cohort.columns.n_labels > 0)
+    ids = sorted(labelled.columns.ids())
+    return _label_columns(session, ids, _names(session, ids))
+
+
+@dataclass(frozen=True)
+class _Names:
+    """What the cases of a table are called: case, patient (the cluster) and site, each (N,)."""
+
+    case: list[str]
+    patient: list[str]
+    site: list[str]
+
+
+def _names(session: Session, ids: list[uuid.UUID]) -> _Names:
+    known = external_ids(session, ids)
+    rows = [known[case_id] for case_id in ids]
+    return _Names([row[0] for row in rows], _clusters(ids, [row[1] for row in rows]), [row[2] or "" for row in rows])
+
+
+def _names_without_identity(session: Session, cohort: Cohort, ids: list[uuid.UUID]) -> _Names:
+    known = external_ids(session, ids)
+    patients = _clusters(ids, [str(number) for number in cohort.columns.cluster])
+    return _Names([str(case_id) for case_id in ids], patients, [known[case_id][2] or "" for case_id in ids])
+
+
+def _clusters(ids: list[uuid.UUID], patients: Sequence[str | None]) -> list[str]:
+    """Name of each case's cluster; a case without a patient is its own."""
+    return [
+        f"case:{case_id}" if name is None else f"patient:{name}" for case_id, name in zip(ids, patients, strict=True)
+    ]
+
+
+def _label_columns(session: Session, ids: list[uuid.UUID], names: _Names) -> LabelColumns:
+    row_of = {case_id: row for row, case_id in enumerate(ids)}
+    columns = LabelColumns()
     for label in label_rows(session, blind_labels(), ids):
         row = row_of[label.case_id]
-        site = known[label.case_id][2] or ""
-        values = (names[row], label.annotator, label.class_code, clusters[row], site, first[row], second[row], row)
-        for column, value in zip(labels.values(), values, strict=True):
-            column.append(value)
-    predictions: dict[str, Any] = {"case_id": names}
-    predictions |= {f"prob:{code}": data.class_probs[:, k] for k, code in enumerate(data.classes)}
-    return CohortTables(labels, predictions | {"disagreement_prob": data.disagreement_probs, "patient": clusters}, ids)
+        columns.case_id.append(names.case[row])
+        columns.annotator.append(label.annotator)
+        columns.label.append(label.class_code)
+        columns.patient.append(names.patient[row])
+        columns.site.append(names.site[row])
+        columns.row.append(row)
+    return columns
 
 
 def _weights(cohort: Cohort) -> list[list[float]]:
     """Weights of both orders; 1 where a case has fewer labels than the order needs, which no estimate reads."""
     ones = np.ones(len(cohort.columns))
     return [
-        (ones if found is None else np.where(found.weight > 0, found.weight, 1.0)).tolist()
-        for found in (cohort.first, cohort.second)
+        (ones if weights is None else np.where(weights.weight > 0, weights.weight, 1.0)).tolist()
+        for weights in (cohort.first, cohort.second)
     ]

@@ -12,8 +12,8 @@ from app.context import Context
 from app.imports.archive import open_archive, pack_folder
 from app.imports.work import archive_of, import_cases
 from app.jobs import engine
-from app.jobs.engine import JobView
 from app.jobs.foreground import do_here
+from app.jobs.queries import JobView
 from app.platform.principal import Principal
 from app.tables import Account, ImportRow
 

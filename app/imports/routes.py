@@ -10,20 +10,17 @@ from typing import Annotated, Literal
 
 import anyio.to_thread
 from fastapi import APIRouter, Depends, Query, Request, Response
-from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from app.auth.policy import Policy
 from app.context import Parts
-from app.imports.schemas import ImportOut, ImportRowOut
-from app.imports.work import begin_import, check_archive, counts_of
-from app.jobs.engine import jobs_where
+from app.imports.schemas import ImportOut
+from app.imports.showing import show_import
+from app.imports.work import begin_import, check_archive
 from app.jobs.schemas import JobOut, job_out
 from app.platform.database import Reader, Writer
 from app.platform.errors import KeyMissing, NotFound, StorageFull, TooLarge, UnsupportedImage, responses
 from app.platform.idempotency import once, request_digest, required_key
 from app.platform.principal import Principal
-from app.tables import ImportRow, Job
 
 router = APIRouter(tags=["imports"])
 _ZIP = {"application/zip", "application/x-zip-compressed", "application/octet-stream"}
@@ -110,34 +107,5 @@ def get_import(
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
     status: Annotated[Literal["created", "known", "failed"] | None, Query()] = None,
 ) -> ImportOut:
-    """An import with a page of its rows.
-
-    Raises:
-        NotFound: there is no such import.
-    """
-    jobs = jobs_where(session, Job.id == import_id, Job.kind == "import")
-    if not jobs:
-        raise NotFound("there is no such import")
-    rows = _rows(session, import_id, cursor or 0, limit + 1, status)
-    return ImportOut(
-        job=job_out(jobs[0]),
-        counts=counts_of(session, import_id),
-        rows=[
-            ImportRowOut(
-                row=one.row,
-                external_id=one.external_id,
-                status=one.status,
-                case_id=None if one.case_id is None else str(one.case_id),
-                detail=one.detail,
-            )
-            for one in rows[:limit]
-        ],
-        next_cursor=str(rows[limit - 1].row) if len(rows) > limit else None,
-    )
-
-
-def _rows(session: Session, import_id: uuid.UUID, after: int, limit: int, status: str | None) -> list[ImportRow]:
-    found = select(ImportRow).where(ImportRow.job_id == import_id, ImportRow.row > after).order_by(ImportRow.row)
-    if status is not None:
-        found = found.where(ImportRow.status == status)
-    return list(session.execute(found.limit(limit)).scalars())
+    """An import with a page of its rows."""
+    return show_import(session, import_id, after=cursor or 0, limit=limit, status=status)

@@ -12,7 +12,7 @@ from app.cases.preparing import NewCase, prepare_case, store_case
 from app.context import Context
 from app.imports.archive import Archive, ArchiveError, Row, open_archive
 from app.jobs import engine
-from app.jobs.engine import JobView
+from app.jobs.queries import JobView
 from app.jobs.running import RunningJob
 from app.platform.errors import Invalid, Problem
 from app.platform.principal import Principal

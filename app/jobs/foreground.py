@@ -9,9 +9,9 @@ from rich.progress import Progress
 from sqlalchemy.orm import Session
 
 from app.context import Context
-from app.jobs.engine import OPEN, JobView, job_by_id
 from app.jobs.executor import Executor
 from app.jobs.locks import living_workers
+from app.jobs.queries import OPEN, JobView, job_by_id
 from app.jobs.running import JobFunction
 
 _LOOK_SECONDS = 0.05

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from app.jobs.engine import JobView
+from app.jobs.queries import JobView
 from app.platform.values import Out
 
 

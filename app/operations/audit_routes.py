@@ -1,39 +1,16 @@
 """HTTP routes of the audit."""
 
-from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
-from sqlalchemy import select
 
 from app.auth.policy import Policy
+from app.operations.audit_events import AuditEventsOut, page_of_events
 from app.platform.database import Reader
 from app.platform.errors import responses
-from app.platform.values import Line, Out
-from app.tables import AuditEvent
+from app.platform.values import Line
 
 router = APIRouter(tags=["audit"], dependencies=[Depends(Policy("manage"))])
-
-
-class AuditEventOut(Out):
-    """Who did what to which object; ``digest`` chains it to the event before."""
-
-    sequence: int
-    created_at: datetime
-    actor: str
-    action: str
-    object: str
-    details: dict[str, Any]
-    reason: str | None
-    request_id: str | None
-    digest: str
-
-
-class AuditEventsOut(Out):
-    """Audit events, newest first; ``next_cursor`` leads to older ones."""
-
-    items: list[AuditEventOut]
-    next_cursor: str | None
 
 
 @router.get("/v1/audit-events", responses=responses())
@@ -46,13 +23,4 @@ def list_audit_events(
     action: Annotated[Line | None, Query()] = None,
 ) -> AuditEventsOut:
     """Audit events, newest first."""
-    found = select(AuditEvent).order_by(AuditEvent.sequence.desc()).limit(limit + 1)
-    if cursor is not None:
-        found = found.where(AuditEvent.sequence < cursor)
-    for column, value in ((AuditEvent.object, object_id), (AuditEvent.actor, actor), (AuditEvent.action, action)):
-        if value is not None:
-            found = found.where(column == value)
-    rows = list(session.execute(found).scalars())
-    names = AuditEventOut.model_fields
-    items = [AuditEventOut(**{name: getattr(row, name) for name in names}) for row in rows[:limit]]
-    return AuditEventsOut(items=items, next_cursor=str(items[-1].sequence) if len(rows) > limit else None)
+    return page_of_events(session, cursor=cursor, limit=limit, object_id=object_id, actor=actor, action=action)

@@ -48,8 +48,8 @@ def export_dataset(
     for name, case_id in zip(names, data.case_ids, strict=True):
         if images and stored[case_id] is not None:
             (out / name).write_bytes(context.images.get(str(stored[case_id])))
-    files = [names[row] for row in data.labels.pop("row")]
-    write_table(data.labels | {"file": files}, out / f"labels.{kind}")
+    files = [names[row] for row in data.labels.row]
+    write_table(data.labels_table() | {"file": files}, out / f"labels.{kind}")
     write_table(data.predictions, out / f"predictions.{kind}")
     classes = reading_classes(session)
     columns = {key: [getattr(info, key) for info in classes] for key in ("code", "name", "shortcut", "group")}

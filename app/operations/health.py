@@ -4,11 +4,13 @@ from fastapi import APIRouter, Depends, Response
 from fastapi.responses import JSONResponse
 from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from app.auth.policy import public
 from app.context import Parts
-from app.jobs.engine import counts_by_state
+from app.evaluations.publishing import published_estimates
 from app.jobs.locks import living_workers
+from app.jobs.queries import counts_by_state
 from app.platform import observability
 from app.platform.errors import Problem
 from app.platform.values import Out
@@ -61,17 +63,25 @@ def readyz(context: Parts) -> Response:
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 def prometheus(context: Parts) -> Response:
-    """Prometheus text: requests, latency, reads, jobs, and the latest label-histogram metrics."""
+    """Prometheus text: requests, latency, reads, jobs, and the champion's estimates that the worker published last."""
     if observability.counts_are_old():
         try:
             with context.database.read() as session:
-                for state, count in session.execute(
-                    select(ReadRequest.state, func.count()).group_by(ReadRequest.state)
-                ):
-                    observability.READS.labels(state).set(count)
-                for state, count in counts_by_state(session).items():
-                    observability.JOBS.labels(state).set(count)
-                observability.WORKERS.set(living_workers(session))
+                _count(session)
         except SQLAlchemyError:
-            pass  # what the process itself counts is shown all the same
+            pass  # what the process itself counts is reported all the same
     return Response(observability.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _count(session: Session) -> None:
+    """Set the gauges of what the database contains."""
+    for state, count in session.execute(select(ReadRequest.state, func.count()).group_by(ReadRequest.state)):
+        observability.READS.labels(state).set(count)
+    for state, count in counts_by_state(session).items():
+        observability.JOBS.labels(state).set(count)
+    observability.WORKERS.set(living_workers(session))
+    published = published_estimates(session)
+    if published is None:
+        observability.show_estimates("", {})
+    else:
+        observability.show_estimates(str(published.release_id), published.estimates)

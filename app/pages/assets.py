@@ -20,7 +20,7 @@ def asset(name: str) -> str:
 
 
 class Assets(StaticFiles):
-    """Static files: kept for a year under an address with a digest, asked for anew without one."""
+    """Static files: kept for a year under an address with a digest, revalidated without one."""
 
     def __init__(self) -> None:
         super().__init__(directory=FOLDER)

@@ -2,10 +2,10 @@
 
 import uuid
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
 from app.auth.policy import Policy
@@ -13,6 +13,7 @@ from app.cases.blindness import hidden_because, note_exposure
 from app.cases.queries import CaseFilter
 from app.context import Parts
 from app.pages import reader_views
+from app.pages.forms import checked
 from app.pages.render import go, page
 from app.platform.database import Reader, Writer
 from app.platform.errors import Invalid
@@ -20,6 +21,7 @@ from app.platform.idempotency import once, request_digest
 from app.platform.principal import Principal
 from app.platform.values import In, Out
 from app.reads.leases import decline, lease_next, list_leases, release
+from app.reads.progress import progress
 from app.reads.schemas import DeclineIn, LabelIn, RetractionIn, RevisionIn
 from app.reads.service import retract, revise, submit_label
 
@@ -35,20 +37,6 @@ class _CaseId(BaseModel):
 
 
 _FormKey = Annotated[str, Form(max_length=64)]
-
-
-def checked(make: Any, **values: Any) -> Any:
-    """A form as what the API takes.
-
-    Raises:
-        Invalid: what is wrong with it, in words.
-    """
-    try:
-        return make(**values)
-    except ValidationError as exc:
-        first = exc.errors()[0]
-        where = ", ".join(str(part) for part in first["loc"])
-        raise Invalid(f"{where}: {first['msg']}" if where else first["msg"]) from exc
 
 
 def _once(
@@ -74,7 +62,7 @@ def worklist(
     patient: Annotated[str, Query(max_length=200)] = "",
     cursor: Annotated[str | None, Query(max_length=100)] = None,
 ) -> Response:
-    """Cases by need; to an annotator, in an order of its own that tells nothing."""
+    """Cases by need; to annotators, in an order of their own that reveals nothing."""
     if principal.blind:
         return page(request, "to_read.html", principal, view=reader_views.blind_worklist(session, principal))
     chosen = CaseFilter(site=site or None, patient=patient or None)
@@ -90,11 +78,9 @@ def show_case(case_id: uuid.UUID, request: Request, context: Parts, principal: _
         return page(request, "read.html", principal, view=blind)
     hidden = hidden_because(session, principal, case_id)
     if hidden is not None:
-        progress = reader_views.progress(session, principal)
+        day = progress(session, principal)
         number = reader_views.case_number(case_id)
-        return page(
-            request, "committed.html", principal, number=number, case_id=case_id, hidden=hidden, progress=progress
-        )
+        return page(request, "committed.html", principal, number=number, case_id=case_id, hidden=hidden, progress=day)
     shown = reader_views.case_view(session, principal, case_id)
     note_exposure(context.database, session, principal, case_id)
     return page(request, "case.html", principal, view=shown)
@@ -102,7 +88,7 @@ def show_case(case_id: uuid.UUID, request: Request, context: Parts, principal: _
 
 @router.post("/reads/next")
 def read_next(context: Parts, principal: _Annotator, session: Writer) -> Response:
-    """Go on with the read that is held, or lease the next one."""
+    """Continue with the open read, or lease the next one."""
     held = list_leases(session, principal)
     read = held[0] if held else lease_next(session, context, principal)
     return go("/worklist" if read is None else f"/cases/{read.case_id}")
@@ -151,7 +137,7 @@ def decline_read(
     note: _Text = "",
     form_key: _FormKey = "",
 ) -> Response:
-    """Decline a read, with a reason, and go on."""
+    """Decline a read, with a reason, and continue."""
     body: DeclineIn = checked(DeclineIn, reason=reason, note=note or None)
     what = ("page decline", read_id)
     _once(session, principal, form_key, what, body, lambda: decline(session, context, principal, read_id, body))

@@ -4,13 +4,12 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
 from app.auth.annotators import annotator_of_account
 from app.cases import queries
 from app.cases import service as cases
-from app.cases.blindness import has_committed
+from app.cases.blindness import exposures_of, has_committed
 from app.cases.schemas import CaseOut, RequestOut, WorklistOut
 from app.cases.showing import show_case
 from app.pages.charts import Bars, posterior_bars
@@ -18,11 +17,11 @@ from app.platform.principal import Principal
 from app.platform.values import ClassOut, PosteriorOut
 from app.reads.leases import list_leases
 from app.reads.posterior import posterior
-from app.reads.queries import count_waiting, next_request
+from app.reads.progress import Progress, count_labelled_cases, labelled_cases, progress
+from app.reads.queries import next_request
 from app.reads.schemas import LabelOut, ReadOut
 from app.reads.service import label_out
 from app.releases.queries import reading_classes
-from app.tables import Annotator, Case, Exposure, Label, Read, now
 from app.triage.queries import current_policy
 
 #: Cases shown on one page.
@@ -44,62 +43,28 @@ def case_number(case_id: uuid.UUID) -> str:
 
 
 @dataclass(frozen=True)
-class Progress:
-    """An annotator's day (UTC): cases read, declined, and waiting."""
-
-    n_today: int
-    n_waiting: int
-
-
-def progress(session: Session, principal: Principal) -> Progress:
-    """How far an annotator is today."""
-    midnight = now().replace(hour=0, minute=0, second=0, microsecond=0)
-    today = (
-        select(func.count(Read.id))
-        .join(Annotator, Annotator.id == Read.annotator_id)
-        .where(
-            Annotator.account_id == principal.account_id,
-            Read.state.in_(("committed", "declined")),
-            Read.ended_at >= midnight,
-        )
-    )
-    return Progress(session.execute(today).scalar_one(), count_waiting(session, principal))
-
-
-@dataclass(frozen=True)
 class BlindWorklist:
-    """What an annotator holds, has read, and how much waits."""
+    """Cases that an annotator leases and has read, and how many are waiting."""
 
     items: list[BlindItem]
     n_read: int
     progress: Progress
 
 
-def _own_labels(principal: Principal) -> Select[uuid.UUID]:
-    return (
-        select(Label.case_id)
-        .join(Annotator, Annotator.id == Label.annotator_id)
-        .where(Annotator.account_id == principal.account_id)
-        .distinct()
-    )
-
-
 def blind_worklist(session: Session, principal: Principal) -> BlindWorklist:
-    """Cases that this annotator holds, then those it has read, newest first; of the others only how many wait."""
-    own = _own_labels(principal)
-    held = [uuid.UUID(read.case_id) for read in list_leases(session, principal)]
-    read = session.execute(select(Case.id).where(Case.id.in_(own)).order_by(Case.id.desc()).limit(WORKLIST_LENGTH))
-    items = [BlindItem(case_id, case_number(case_id), False) for case_id in held]
-    items += [BlindItem(case_id, case_number(case_id), True) for case_id in read.scalars()]
-    n_read = session.execute(select(func.count()).select_from(own.subquery())).scalar_one()
-    return BlindWorklist(items, n_read, progress(session, principal))
+    """Cases that this annotator leases, then those they have read, newest first; of the others only how many wait."""
+    leased = [uuid.UUID(read.case_id) for read in list_leases(session, principal)]
+    items = [BlindItem(case_id, case_number(case_id), False) for case_id in leased]
+    read = labelled_cases(session, principal, WORKLIST_LENGTH)
+    items += [BlindItem(case_id, case_number(case_id), True) for case_id in read]
+    return BlindWorklist(items, count_labelled_cases(session, principal), progress(session, principal))
 
 
 def upcoming_case(session: Session, secret: bytes, principal: Principal) -> uuid.UUID | None:
     """The case that this annotator would be given next, without giving it."""
     annotator = annotator_of_account(session, principal.account_id)
-    found = None if annotator is None else next_request(session, secret, annotator.id, lock=False)
-    return None if found is None else found.case_id
+    request = None if annotator is None else next_request(session, secret, annotator.id, lock=False)
+    return None if request is None else request.case_id
 
 
 def worklist(session: Session, chosen: queries.CaseFilter, cursor: str | None) -> WorklistOut:
@@ -161,17 +126,6 @@ def case_view(session: Session, principal: Principal, case_id: uuid.UUID) -> Cas
     )
 
 
-def exposures_of(session: Session, case_id: uuid.UUID) -> list[tuple[str, datetime]]:
-    """Annotators to whom prediction and labels of a case were shown, and when first."""
-    found = (
-        select(Annotator.name, Exposure.created_at)
-        .join(Annotator, Annotator.id == Exposure.annotator_id)
-        .where(Exposure.case_id == case_id)
-        .order_by(Exposure.id)
-    )
-    return [(row[0], row[1]) for row in session.execute(found)]
-
-
 def _enough(session: Session, after: PosteriorOut | None) -> str:
     """Whether a case has been read by enough annotators, in words."""
     if after is None or after.further_labels_expected is None or after.majority_prob is None:
@@ -204,13 +158,13 @@ def case_to_read(session: Session, principal: Principal, case_id: uuid.UUID) -> 
     queries.case_by_id(session, case_id)
     if not principal.blind or has_committed(session, principal, case_id):
         return None
-    held = [read for read in list_leases(session, principal) if read.case_id == str(case_id)]
+    leased = [read for read in list_leases(session, principal) if read.case_id == str(case_id)]
     return BlindCase(
         case_id=case_id,
         number=case_number(case_id),
         classes=reading_classes(session),
         form_key=uuid.uuid4().hex,
-        read=held[0] if held else None,
+        read=leased[0] if leased else None,
         lease_seconds=current_policy(session).lease_seconds,
         progress=progress(session, principal),
     )

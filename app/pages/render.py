@@ -1,4 +1,4 @@
-"""Rendering pages: one environment, beside the sections that pages share with reports that open offline."""
+"""Rendering pages: one environment, with the sections that pages share with reports that open offline."""
 
 from pathlib import Path
 from typing import Any

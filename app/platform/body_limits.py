@@ -1,4 +1,4 @@
-"""Limits that hold before any parsing: size of a body, declared or streamed, and time to receive it."""
+"""Limits that apply before any parsing: size of a body, declared or streamed, and time to receive it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

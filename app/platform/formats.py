@@ -1,7 +1,7 @@
 """Numbers, dates and names, written the same on every page and in every report."""
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Protocol
 
 from markupsafe import Markup
 
@@ -31,15 +31,23 @@ def change(value: float | None, digits: int = 3) -> str:
     return f"+{text}" if value is not None and float(f"{value:.{digits}f}") > 0 else text
 
 
-def interval(estimate: dict[str, Any] | None, digits: int = 4) -> str:
+class HasInterval(Protocol):
+    """Something with a 95 % interval."""
+
+    low: float | None
+    high: float | None
+
+
+def interval(estimate: HasInterval | None, digits: int = 4) -> str:
     """The 95 % interval of an estimate.
 
-    >>> interval({"low": 0.1, "high": 0.2}, 1), interval({"low": None, "high": None})
+    >>> from types import SimpleNamespace
+    >>> interval(SimpleNamespace(low=0.1, high=0.2), 1), interval(SimpleNamespace(low=None, high=None))
     ('0.1 to 0.2', '–')
     """
-    if estimate is None or estimate["low"] is None:
+    if estimate is None or estimate.low is None:
         return NOTHING
-    return f"{probability(estimate['low'], digits)} to {probability(estimate['high'], digits)}"
+    return f"{probability(estimate.low, digits)} to {probability(estimate.high, digits)}"
 
 
 def count(value: int | None) -> str:

@@ -1,4 +1,4 @@
-"""Bringing a database to the present schema."""
+"""Bringing a database to the current schema."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +7,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Engine
+from sqlalchemy import Engine, inspect
 
 import migrations
 from app.platform import durable
@@ -42,13 +42,25 @@ def require_head(engine: Engine) -> None:
     """Refuse a database that lacks migrations.
 
     Raises:
-        ValueError: the schema is not the present one.
+        ValueError: the schema is not the current one.
     """
     head = ScriptDirectory.from_config(alembic_config()).get_current_head()
     with engine.connect() as connection:
         current = MigrationContext.configure(connection).get_current_revision()
     if current != head:
-        raise ValueError(f"the database is at revision {current}, not {head}; run `secondread db upgrade` first")
+        state = "has no tables yet" if current is None else f"is at revision {current}, not {head}"
+        raise ValueError(f"the database {state}; run `secondread db upgrade` first")
+
+
+def create_if_new(engine: Engine) -> None:
+    """Make the tables of a new SQLite database; any other database must have the current schema already.
+
+    Raises:
+        ValueError: the schema is older than this code, or a PostgreSQL database is still empty.
+    """
+    if engine.dialect.name == "sqlite" and not inspect(engine).has_table("alembic_version"):
+        upgrade(engine)
+    require_head(engine)
 
 
 def _run(engine: Engine, work: Callable[[Config], None]) -> None:

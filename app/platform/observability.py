@@ -12,20 +12,26 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 REQUESTS = Counter("secondread_requests", "Requests answered.", ["method", "route", "status"])
 SECONDS = Histogram("secondread_request_seconds", "Time to answer.", ["method", "route"])
-ESTIMATES = Gauge("secondread_estimate", "Latest label-histogram metrics.", ["metric"])
-READS = Gauge("secondread_read_requests", "Requests for reads by state, when last asked.", ["state"])
+ESTIMATES = Gauge(
+    "secondread_estimate",
+    "Metrics of the champion on the evaluation partition, weighted for selection, as the worker last published them.",
+    ["metric", "release"],
+)
+READS = Gauge("secondread_read_requests", "Requests for reads by state, counted in the last ten seconds.", ["state"])
 WAITING = Gauge("secondread_predictions_waiting", "Predictions that wait for the network, or run.")
-BATCHES = Histogram("secondread_batch_size", "Images a run of the network.", buckets=[1, 2, 4, 8, 16, 32, 64])
-JOBS = Gauge("secondread_jobs", "Jobs by state, when last counted.", ["state"])
-WORKERS = Gauge("secondread_workers", "Worker processes that live, when last counted.")
+BATCHES = Histogram("secondread_batch_size", "Images per run of the network.", buckets=[1, 2, 4, 8, 16, 32, 64])
+JOBS = Gauge("secondread_jobs", "Jobs by state, counted in the last ten seconds.", ["state"])
+WORKERS = Gauge("secondread_workers", "Worker processes that live, counted in the last ten seconds.")
 _COUNT_SECONDS = 10.0
 _counted_at = -_COUNT_SECONDS
 _counting = threading.Lock()
+# the gauges are cleared and set anew under it, so that no scrape sees half of them
+_showing = threading.Lock()
 _log = structlog.get_logger("secondread")
 
 
 def configure_logging() -> None:
-    """One JSON line an event on stderr."""
+    """One JSON line per event on stderr."""
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -43,11 +49,12 @@ def _stderr() -> Any:
     return sys.stderr
 
 
-def publish_metrics(metrics: dict[str, dict[str, Any]]) -> None:
-    """Set the gauges of an evaluation."""
-    for name, estimate in metrics.items():
-        if estimate["value"] is not None:
-            ESTIMATES.labels(name).set(estimate["value"])
+def show_estimates(release: str, estimates: dict[str, float]) -> None:
+    """Set the gauges of the champion's estimates; those of any other release, or without a value, disappear."""
+    with _showing:
+        ESTIMATES.clear()
+        for metric, value in estimates.items():
+            ESTIMATES.labels(metric, release).set(value)
 
 
 def counts_are_old() -> bool:
@@ -62,11 +69,12 @@ def counts_are_old() -> bool:
 
 def exposition() -> bytes:
     """Prometheus text."""
-    return generate_latest()
+    with _showing:
+        return generate_latest()
 
 
 class RequestLog:
-    """ASGI middleware: a log line, a counter and a latency a request, by the route's template, not its path.
+    """ASGI middleware: a log line, a count and a latency per request, by the route's template, not its path.
 
     Args:
         app: the application inside.

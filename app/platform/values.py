@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
+from ml.metrics.jackknife import Estimate
+
 
 def _storable(text: str) -> str:
     """Text that PostgreSQL can store.
@@ -65,6 +67,27 @@ class Out(BaseModel):
     """What the service answers."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class MetricOut(Out):
+    """One estimate."""
+
+    value: float | None
+    se: float | None
+    low: float | None
+    high: float | None
+    n: int
+    dropped: int
+    ess: float | None
+    clipped: bool
+    singleton_mass: float
+    horvitz_thompson: float | None
+    largest_weight: float | None
+
+    @classmethod
+    def of(cls, estimate: Estimate) -> "MetricOut":
+        """An estimate as the API shows it: what is not a number becomes null."""
+        return MetricOut(**estimate.to_dict())
 
 
 class ClassOut(Out):

@@ -7,8 +7,8 @@ from sqlalchemy.orm import Session
 
 from app.context import Context
 from app.jobs import engine
-from app.jobs.engine import JobView
 from app.jobs.foreground import do_here
+from app.jobs.queries import JobView
 from app.recalibration.service import recalibrate
 from app.releases.queries import served_release_id
 from ml.calibration.scaling import METHODS

@@ -22,7 +22,7 @@ from app.platform.errors import (
 )
 from app.platform.idempotency import once, request_digest, required_key
 from app.platform.principal import Principal
-from app.releases import queries, service
+from app.releases import service
 from app.releases.schemas import AliasesOut, AliasIn, AliasOut, RecalibrationIn, ReleaseDetailOut, ReleasesOut
 
 router = APIRouter(tags=["releases"])
@@ -33,7 +33,7 @@ _Managing = Annotated[Principal, Depends(Policy("manage"))]
 @router.get("/v1/releases", responses=responses(), dependencies=[_Viewing])
 def list_releases(session: Reader) -> ReleasesOut:
     """Every release, newest first."""
-    return ReleasesOut(items=[service.describe(session, row) for row in queries.all_releases(session)])
+    return service.list_releases(session)
 
 
 @router.get("/v1/releases/{release_id}", responses=responses(NotFound), dependencies=[_Viewing])

@@ -13,8 +13,8 @@ from app.platform.database import insert_if_absent
 from app.platform.errors import Conflict, PreconditionFailed
 from app.platform.principal import Principal
 from app.platform.values import ClassOut
-from app.releases.queries import aliases, existing_release, served_release_id
-from app.releases.schemas import AliasesOut, AliasOut, RecalibrationIn, ReleaseDetailOut, ReleaseOut
+from app.releases.queries import aliases, all_releases, existing_release, served_release_id
+from app.releases.schemas import AliasesOut, AliasOut, RecalibrationIn, ReleaseDetailOut, ReleaseOut, ReleasesOut
 from app.tables import Alias, ReleaseRow
 
 
@@ -115,12 +115,30 @@ def ask_recalibration(
     return 202, job_out(engine.submit(session, context, "recalibration", body.model_dump(mode="json"), principal))
 
 
+def list_releases(session: Session) -> ReleasesOut:
+    """Every release, newest first."""
+    names = _alias_names(session)
+    return ReleasesOut(items=[_release_out(row, names.get(row.id, [])) for row in all_releases(session)])
+
+
+def _alias_names(session: Session) -> dict[uuid.UUID, list[str]]:
+    """Names of the aliases of each release that has any."""
+    names: dict[uuid.UUID, list[str]] = {}
+    for alias in aliases(session):
+        names.setdefault(alias.release_id, []).append(alias.name)
+    return names
+
+
 def describe(session: Session, row: ReleaseRow) -> ReleaseOut:
     """A release as the API shows it."""
+    return _release_out(row, _alias_names(session).get(row.id, []))
+
+
+def _release_out(row: ReleaseRow, alias_names: list[str]) -> ReleaseOut:
     return ReleaseOut(
         id=str(row.id),
         name=row.name,
-        aliases=[alias.name for alias in aliases(session) if alias.release_id == row.id],
+        aliases=alias_names,
         classes=[ClassOut(**info) for info in row.card["classes"]],
         disagreement_calibrated=row.card["disagreement_calibrated"],
         card_sha256=row.card_sha256,

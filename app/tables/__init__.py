@@ -8,7 +8,7 @@ from app.tables.jobs import Evaluation, ImportRow, Job, JobBatch
 from app.tables.labels import Annotator, Label
 from app.tables.reads import DailyThreshold, Exposure, Look, PolicyRow, Read, ReadRequest
 from app.tables.records import AuditEvent, AuditHead, CaseChange, IdempotencyRecord
-from app.tables.releases import Alias, ReleaseRow
+from app.tables.releases import Alias, PublishedEstimates, ReleaseRow
 
 __all__ = [
     "APPEND_ONLY",
@@ -33,6 +33,7 @@ __all__ = [
     "Look",
     "NetworkOutput",
     "PolicyRow",
+    "PublishedEstimates",
     "Read",
     "ReadRequest",
     "ReleaseRow",

@@ -1,12 +1,13 @@
 """Releases and the aliases that say which one is served."""
 
 import uuid
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import JSON, CheckConstraint, ForeignKey, Integer, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.tables.base import Identified, Table
+from app.tables.base import Identified, Table, UtcDateTime
 
 
 class ReleaseRow(Identified, Table):
@@ -28,3 +29,13 @@ class Alias(Table):
     name: Mapped[str] = mapped_column(String(20), primary_key=True)
     release_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("releases.id"))
     revision: Mapped[int] = mapped_column(Integer)
+
+
+class PublishedEstimates(Table):
+    """The worker's latest estimates of a release that was champion at the time, as ``GET /metrics`` shows them."""
+
+    __tablename__ = "published_estimates"
+
+    release_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("releases.id"), primary_key=True)
+    estimates: Mapped[dict[str, float]] = mapped_column(JSON)
+    computed_at: Mapped[datetime] = mapped_column(UtcDateTime)

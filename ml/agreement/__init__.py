@@ -11,10 +11,23 @@ from ml.agreement.coefficients import (
     rater_marginal_test,
 )
 from ml.agreement.dawid_skene import DawidSkene, dawid_skene
+from ml.agreement.tables import (
+    AgreementReport,
+    AnnotatorAgreement,
+    ClassAgreement,
+    PairAgreement,
+    SiteAgreement,
+    measure_agreement,
+)
 
 __all__ = [
+    "AgreementReport",
+    "AnnotatorAgreement",
+    "ClassAgreement",
     "DawidSkene",
     "DependenceTest",
+    "PairAgreement",
+    "SiteAgreement",
     "as_label_matrix",
     "cohen_kappa",
     "count_matrix",
@@ -22,5 +35,6 @@ __all__ = [
     "excess_disagreement_test",
     "fleiss_kappa",
     "krippendorff_alpha",
+    "measure_agreement",
     "rater_marginal_test",
 ]

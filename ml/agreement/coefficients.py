@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray, as_label_counts
 from ml.metrics.jackknife import Estimate, Replicates, Sample, select, to_estimate
+from ml.named_columns import by_class, values_of
 
 Level = Literal["nominal", "ordinal"]
 
@@ -76,10 +77,14 @@ def krippendorff_alpha(
 
     Raises:
         ValueError: an unknown level, or bad counts.
+
+    >>> round(krippendorff_alpha([[3, 0], [1, 2], [0, 3], [2, 0]]).value, 3)
+    0.667
     """
     if level not in {"nominal", "ordinal"}:
         raise ValueError(f"level must be 'nominal' or 'ordinal', got {level!r}")
-    counts = as_label_counts(label_counts)
+    # an ordinal scale is the order of the columns, so only an array can say it
+    counts = as_label_counts(label_counts if level == "ordinal" else values_of(label_counts, "label_counts"))
     sample = select(counts.sum(axis=1) >= 2, None, None if cluster is None else np.asarray(cluster))
     y = counts[sample.rows].astype(np.float64)
     spare = (y.sum(axis=1) - 1)[:, None, None]
@@ -114,12 +119,15 @@ def fleiss_kappa(label_counts: npt.ArrayLike, *, cluster: npt.ArrayLike | None =
 
     Raises:
         ValueError: cases with different numbers of labels (use Krippendorff's alpha), or fewer than two.
+
+    >>> round(fleiss_kappa([[3, 0], [1, 2], [0, 3]]).value, 2)
+    0.55
     """
-    counts = as_label_counts(label_counts)
+    counts = as_label_counts(values_of(label_counts, "label_counts"))
     sizes = np.unique(counts.sum(axis=1))
     if sizes.size != 1 or sizes[0] < 2:
         raise ValueError(
-            f"Fleiss' kappa needs the same number of labels a case, at least two, got {sizes[:5].tolist()}; "
+            f"Fleiss' kappa needs the same number of labels per case, at least two, got {sizes[:5].tolist()}; "
             "Krippendorff's alpha takes any numbers"
         )
     sample = select(np.ones(len(counts), dtype=bool), None, None if cluster is None else np.asarray(cluster))
@@ -152,6 +160,9 @@ def cohen_kappa(
 
     Raises:
         ValueError: shapes that differ, or values out of range.
+
+    >>> cohen_kappa([0, 1, 1, 0], [0, 1, 0, 0], n_classes=2).value
+    0.5
     """
     a, b = np.asarray(first), np.asarray(second)
     if a.shape != b.shape:
@@ -248,11 +259,12 @@ def excess_disagreement_test(label_counts: npt.ArrayLike, class_probs: npt.Array
     from ml.distributions.families import gini
     from ml.metrics.histograms import observed_disagreement
 
-    counts = as_label_counts(label_counts)
+    counted, predicted, _ = by_class(label_counts, class_probs)
+    counts = as_label_counts(counted)
     usable = counts.sum(axis=1) >= 2
     if usable.sum() < 2:
         raise ValueError("at least two cases with two labels are needed")
-    probs = np.asarray(class_probs, dtype=np.float64)[usable]
+    probs = np.asarray(predicted, dtype=np.float64)[usable]
     excess = observed_disagreement(counts[usable]) - gini(probs)
     error = excess.std(ddof=1) / np.sqrt(len(excess))
     z = float(excess.mean() / error) if error > 0 else float(np.sign(excess.mean()) * np.inf)

@@ -29,6 +29,10 @@ class DawidSkene:
         class_probs: (N, K) probability of each true class given the case's labels.
         log_likelihood: of the labels, with the prior.
         iterations: until it settled.
+
+    >>> fitted = dawid_skene([[0, 0], [1, 1], [0, 0]], n_classes=2)
+    >>> fitted.class_probs.argmax(axis=1)
+    array([0, 1, 0])
     """
 
     class_shares: FloatArray
@@ -52,6 +56,11 @@ def dawid_skene(
 
     Raises:
         ValueError: no label, or it did not settle.
+
+    >>> labels = [[0, 0, 0], [1, 1, 0], [1, 1, 1], [0, 0, -1]]
+    >>> dawid_skene(labels, n_classes=2).confusion[2].round(2)  # the third annotator calls class 1 by the other name
+    array([[0.88, 0.12],
+           [0.43, 0.57]])
     """
     matrix = as_label_matrix(labels, n_classes)
     if not (matrix >= 0).any():

@@ -27,6 +27,7 @@ from ml.distributions.families import (
     PredictiveDistribution,
     softmax_probs,
 )
+from ml.named_columns import refuse_names
 from ml.splits import split_partitions
 
 CALIBRATION_VERSION = 1
@@ -39,6 +40,13 @@ class Calibration:
     Attributes:
         scaling: how class probabilities are calibrated.
         concentration: the head, or None where no case had two labels to learn it from.
+
+    >>> from ml.calibration.scaling import Scaling
+    >>> halved = Calibration(Scaling("temperature", np.log(2.0)), None)
+    >>> halved.apply([[2.0, 0.0]], np.zeros((1, 1))).class_probs.round(3)
+    array([[0.731, 0.269]])
+    >>> Calibration.from_dict(halved.to_dict()) == halved
+    True
     """
 
     scaling: Scaling
@@ -122,7 +130,15 @@ def calibrate(
 
     Raises:
         FitError: a fit did not converge, or there is no label.
+
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(200, 3))
+    >>> label_counts = np.stack([rng.multinomial(2, probs) for probs in softmax_probs(logits)])
+    >>> overconfident = calibrate(3 * logits, np.ones((200, 1)), label_counts, [f"patient {i}" for i in range(200)])
+    >>> round(float(np.exp(overconfident.calibration.scaling.log_temperature)), 1)
+    3.0
     """
+    refuse_names(logits, "logits")
     scores, counts = np.asarray(logits, dtype=np.float64), as_label_counts(label_counts)
     hidden = np.asarray(features, dtype=np.float64)
     if len(counts) < 10 or counts.sum() == 0:

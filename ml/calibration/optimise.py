@@ -1,10 +1,11 @@
 """Minimising a smooth loss with SciPy's L-BFGS, in float64 with analytic gradients."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize
-from threadpoolctl import threadpool_limits
 
 from ml.arrays import FloatArray
 
@@ -36,8 +37,18 @@ def minimise(
         FitError: no convergence.
     """
     options = {"maxiter": MAX_ITERATIONS, "maxfun": 2 * MAX_ITERATIONS + 1000}
-    with threadpool_limits(1, "blas"):  # two threads make products this small four times slower
+    with _one_thread():
         found = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
     if not (found.success and np.isfinite(found.fun)):
         raise FitError(f"the fit of the {what} did not converge after {found.nit} iterations: {found.message}")
     return np.asarray(found.x, dtype=np.float64), int(found.nit)
+
+
+def _one_thread() -> AbstractContextManager[Any]:
+    """Linear algebra in one thread: two make products this small four times slower."""
+    try:
+        from threadpoolctl import threadpool_limits
+    except ModuleNotFoundError:  # comes with [train] and [serve]; without it fits are slower and no different
+        return nullcontext()
+    limited: AbstractContextManager[Any] = threadpool_limits(1, "blas")
+    return limited

@@ -52,7 +52,7 @@ def learning_curves(history: list[dict[str, Any]]) -> Any:
         .mark_line(point=True)
         .encode(
             x=alt.X("epoch:Q", title="epoch", axis=alt.Axis(tickMinStep=1)),
-            y=alt.Y("loss:Q", title="loss, nats a label", scale=alt.Scale(zero=False)),
+            y=alt.Y("loss:Q", title="loss, nats per label", scale=alt.Scale(zero=False)),
             color=colour,
             strokeDash=alt.StrokeDash("part:N", legend=None),
         )
@@ -149,4 +149,4 @@ def debias_figure(rows: list[dict[str, Any]]) -> Any:
     bars = base.mark_rule().encode(y="low:Q", y2="high:Q", color=colour)
     zero = alt.Chart().mark_rule(color=GREY).encode(y=alt.datum(0))
     panel = alt.layer(zero, bars, lines).properties(width=300, height=260)
-    return styled(panel.facet(column=alt.Column("n_labels:O", title="labels a case"), data=alt.Data(values=values)))
+    return styled(panel.facet(column=alt.Column("n_labels:O", title="labels per case"), data=alt.Data(values=values)))

@@ -139,7 +139,7 @@ def method_chart(rows: list[dict[str, Any]], *, measure: str) -> Any:
 
 
 def thinning_chart(rows: list[dict[str, Any]]) -> Any:
-    """Estimates from few labels a case against the answer from all of them.
+    """Estimates from few labels per case against the answer from all of them.
 
     Args:
         rows: with metric, estimator, labels, value, low, high and full.

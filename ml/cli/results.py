@@ -34,8 +34,10 @@ def evaluate(
         raise typer.BadParameter("--stream keeps no cases to draw; leave --plots out")
     columns: dict[str, Any] = {"weights": weights, "weights2": weights2, "cluster": cluster}
     columns |= {"n_bins": n_bins, "debias": None if debias == "none" else debias}
-    evaluated = _streamed if stream else evaluate_tables
-    document = evaluated(labels, predictions, **columns)
+    if stream:
+        document = _streamed(labels, predictions, **columns)
+    else:
+        document = evaluate_tables(labels, predictions, **columns).to_dict()
     for path in write_diagrams(document, plots) if plots is not None else []:
         say(f"wrote {path}")
     emit(document, as_json, metrics_table(document))
@@ -63,7 +65,7 @@ def reproduce(
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="Folder for results and for going on after a kill; reproduced/NAME.")
+        Path | None, typer.Option(help="Folder for results, from which an interrupted run resumes; reproduced/NAME.")
     ] = None,
     seed: Annotated[int, typer.Option(help="First seed.")] = 0,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds; 3 where networks are trained.")] = None,
@@ -73,7 +75,7 @@ def reproduce(
     network: Annotated[str | None, typer.Option(help="cifar10h: compact instead of vgg16, without a GPU.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Reproduce a figure or table, with numbers beside the paper's."""  # noqa: DOC501
+    """Reproduce a figure or table, with numbers next to the paper's."""  # noqa: DOC501
     from rich.console import Console
     from rich.progress import Progress
 
@@ -104,15 +106,15 @@ def reproduce(
 
 @commands.command()
 def agreement(
-    labels: Annotated[Path, typer.Option(help="LABELS table with one row a label, .csv or .parquet.")],
+    labels: Annotated[Path, typer.Option(help="LABELS table with one row per label, .csv or .parquet.")],
     cluster: Annotated[str | None, typer.Option(help="Column that names the patient.")] = None,
     seed: Annotated[int, typer.Option(help="Of the permutation test.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Measure how well annotators agree: overall, by pair, annotator, class and site."""
-    from ml.agreement.tables import agreement_of_table
+    from ml.agreement import measure_agreement
 
-    document = agreement_of_table(labels, cluster=cluster, seed=seed)
+    document = measure_agreement(labels, cluster=cluster, seed=seed).to_dict()
     emit(document, as_json, agreement_table(document))
 
 

@@ -16,17 +16,17 @@ def emit(document: Any, as_json: bool, text: str) -> None:
 
 
 def say(message: str) -> None:
-    """Tell a person something on stderr."""
+    """Write a line for people on stderr."""
     sys.stderr.write(message + "\n")
 
 
-_TRAINING_PACKAGES = {"torch", "torchvision", "onnx", "onnxscript"}
-
-
 def _explain(exc: Exception) -> str | None:
-    """One line for an error that a person can mend, None for a defect."""
-    if isinstance(exc, ModuleNotFoundError) and exc.name in _TRAINING_PACKAGES:
-        return f"this needs the package {exc.name!r}: install secondread with its extra [train]"
+    """One line for an error that a person can fix, None for a defect."""
+    if isinstance(exc, ModuleNotFoundError):
+        from ml.cli.extras import missing_extra
+
+        command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+        return missing_extra(exc.name or "", command)
     return str(exc) if isinstance(exc, ValueError | OSError) else None
 
 

@@ -29,10 +29,10 @@ def _data_options(
 @commands.command()
 def train(
     data: Annotated[str, typer.Option(help="cells, mix_mnist, mix_cifar10, cifar10h, pbc, pbc_nucleus, or a folder.")],
-    out: Annotated[Path, typer.Option(help="Run folder; the same command again goes on after a kill.")],
+    out: Annotated[Path, typer.Option(help="Run folder; the same command resumes if interrupted.")],
     network: Annotated[str, typer.Option(help="compact, cnn3 or vgg16.")] = "compact",
     epochs: Annotated[int, typer.Option(help="Epochs at most.")] = 13,
-    batch_size: Annotated[int, typer.Option(help="Images a step.")] = 128,
+    batch_size: Annotated[int, typer.Option(help="Images per step.")] = 128,
     learning_rate: Annotated[float | None, typer.Option(help="Of Adam; 0.002 for compact, else 0.001.")] = None,
     warmup_epochs: Annotated[int, typer.Option(help="Epochs over which the rate rises.")] = 1,
     decay: Annotated[
@@ -50,7 +50,7 @@ def train(
     threads: Annotated[int | None, typer.Option(help="CPU threads; fix them for identical results.")] = None,
     backbone_weights: Annotated[str | None, typer.Option(help="vgg16: file with pretrained weights.")] = None,
     cases: Annotated[int | None, typer.Option(help="cells: number of simulated cells.")] = None,
-    valid_labels: Annotated[int | None, typer.Option(help="mix_…: labels a validation image, 1, 2 or 5.")] = None,
+    valid_labels: Annotated[int | None, typer.Option(help="mix_…: labels per validation image, 1, 2 or 5.")] = None,
     size: Annotated[int | None, typer.Option(help="Folder: side of the network's input in px.")] = None,
     crop: Annotated[int | None, typer.Option(help="Folder: side of the central square to keep, in px.")] = None,
     as_json: Json = False,
@@ -89,7 +89,7 @@ def train(
     say(f"training {network} on {dataset.rows('train').size:,} images, {where}, {config.precision}")
     with _TrainingBar(epochs) as bar:
         best = run(dataset, config, RunFolder(out), device=where, observer=bar.update)
-    text = f"best epoch {best['epoch'] + 1}: validation loss {best['valid_loss']:.4f} nats a label, "
+    text = f"best epoch {best['epoch'] + 1}: validation loss {best['valid_loss']:.4f} nats per label, "
     emit(best, as_json, text + f"accuracy {best['valid_accuracy']:.4f}\nrun: {out}")
 
 
@@ -187,7 +187,7 @@ def export(
 def predict(
     release: Annotated[Path, typer.Argument(help="Release folder.")],
     images: Annotated[list[Path], typer.Argument(help="PNG, JPEG or TIFF files.")],
-    tta: Annotated[int | None, typer.Option(min=1, help="Augmented views an image, usually 20.")] = None,
+    tta: Annotated[int | None, typer.Option(min=1, help="Augmented views per image, usually 20.")] = None,
     seed: Annotated[int, typer.Option(help="Of the views.")] = 0,
     as_json: Json = False,
 ) -> None:
@@ -211,7 +211,7 @@ def score(
     release: Annotated[Path, typer.Argument(help="Release folder.")],
     images: Annotated[Path, typer.Option(help="Folder of images, or a table with columns case_id and file.")],
     out: Annotated[Path, typer.Option(help="PREDICTIONS table to write, .csv or .parquet.")],
-    tta: Annotated[int | None, typer.Option(min=1, help="Augmented views an image, usually 20.")] = None,
+    tta: Annotated[int | None, typer.Option(min=1, help="Augmented views per image, usually 20.")] = None,
     seed: Annotated[int, typer.Option(help="Of the views.")] = 0,
     as_json: Json = False,
 ) -> None:

@@ -48,11 +48,11 @@ class AnnotatorPool:
             annotator and label of each case's reads, (N, max n_labels) each, −1 where there is none.
 
         Raises:
-            ValueError: more labels a case than annotators.
+            ValueError: more labels per case than annotators.
         """
         wanted = np.broadcast_to(np.asarray(n_labels, dtype=np.int64), len(true_probs))
         if wanted.max(initial=0) > self.size:
-            raise ValueError(f"{wanted.max()} labels a case need as many annotators, there are {self.size}")
+            raise ValueError(f"{wanted.max()} labels per case need as many annotators, there are {self.size}")
         width = int(wanted.max(initial=0))
         people = rng.permuted(np.tile(np.arange(self.size), (len(true_probs), 1)), axis=1)[:, :width]
         labels = np.empty((len(true_probs), width), dtype=np.int64)

@@ -53,7 +53,7 @@ def simulate_cells(count: int, seed: int, size: int = RENDER_SIZE) -> list[Simul
 
 
 def contact_sheet(per_class: int = 8, *, seed: int = 0, size: int = 96) -> Pixels:
-    """Pictures of simulated cells, a row a class by their most probable label, to look at.
+    """Pictures of simulated cells, a row per class by their most probable label.
 
     Args:
         per_class: cells in a row.

@@ -26,7 +26,7 @@ def _labels_path(folder: Path) -> Path:
     for name in ("labels.csv", "labels.parquet"):
         if (folder / name).is_file():
             return folder / name
-    raise TableError(f"{folder}: holds neither labels.csv nor labels.parquet")
+    raise TableError(f"{folder}: contains neither labels.csv nor labels.parquet")
 
 
 def _classes(folder: Path, codes: list[str]) -> tuple[ClassInfo, ...]:

@@ -5,7 +5,6 @@ the labels still needed the single Dirichlet with the same first two moments. Po
 """
 
 import numpy as np
-from scipy.optimize import elementwise
 from scipy.special import betainc, betaincinv, expit, gammainc, gammaincinv, gammaln, ndtr
 
 from ml.arrays import FloatArray
@@ -69,9 +68,11 @@ def class_intervals(distribution: PredictiveDistribution) -> FloatArray:
 
 
 def _mixture_intervals(distribution: PredictiveDistribution) -> FloatArray:
+    from scipy.optimize import elementwise  # loading it takes longer than loading the rest of the library
+
     probs, alpha, weights = _members(distribution)
     n_classes = probs.shape[2]
-    # a row a (case, class), a column a member
+    # one row per (case, class), one column per member
     by_cell = np.moveaxis(probs, 0, -1).reshape(-1, len(probs))
     alpha, weights = (np.repeat(values.T, n_classes, axis=0) for values in (alpha, weights))
 

@@ -122,6 +122,9 @@ class PointCpe:
 
     Args:
         class_probs: (N, K), rows sum to one.
+
+    >>> PointCpe([[0.9, 0.1]]).disagreement_probs.round(2)
+    array([0.18])
     """
 
     class_probs: FloatArray
@@ -192,6 +195,10 @@ class EnsembleCpe:
     Args:
         member_class_probs: (S, N, K).
         log_weights: (S, N), any constant may be added per case; uniform when left out.
+
+    >>> ensemble = EnsembleCpe([[[0.9, 0.1]], [[0.5, 0.5]]])
+    >>> ensemble.posterior([[0, 2]]).class_probs.round(3)
+    array([[0.515, 0.485]])
     """
 
     member_class_probs: FloatArray
@@ -233,6 +240,10 @@ class DirichletMixtureCpe:
         member_class_probs: (S, N, K).
         member_log_concentration: (S, N).
         log_weights: (S, N), any constant may be added per case; uniform when left out.
+
+    >>> mixture = DirichletMixtureCpe([[[0.9, 0.1]], [[0.5, 0.5]]], [[0.0], [2.0]])
+    >>> mixture.posterior([[0, 2]]).class_probs.round(3)
+    array([[0.378, 0.622]])
     """
 
     member_class_probs: FloatArray

@@ -1,6 +1,7 @@
 """Mergeable sums from which the label-histogram metrics follow: memory O(K · bins), independent of N."""
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -8,16 +9,16 @@ import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
 from ml.distributions.families import gini
-from ml.metrics.binning import BinSums, Debias, bin_edges, contributions, sums_by_slot, uniform_bin_index
+from ml.metrics.binning import BinSums, Debias, Slots, contributions
+from ml.metrics.cells import Batch
 from ml.metrics.cluster_sums import ClusterCells
-from ml.metrics.histograms import observed_disagreement
+from ml.metrics.histograms import CaseTerms, class_frequencies, statistic_terms
+from ml.metrics.inputs import check_clusters
 
 # names of the means, each with the number of labels a case needs
 _MEANS = {"L": 1, "accuracy": 1, "EL": 2, "EL_plugin": 2, "L_D": 2}
 # binned tables: classes of cases with one label, with several, and their disagreement
 _TABLES = ("single", "several", "disagreement")
-#: Cases worked on at once: temporaries stay in the processor's cache, and memory does not grow with N.
-CHUNK = 2048
 
 
 class Accumulator:
@@ -40,7 +41,6 @@ class Accumulator:
     def __init__(self, n_classes: int, n_bins: int = 15) -> None:
         if n_classes < 2:
             raise ValueError(f"n_classes must be at least 2, got {n_classes}")
-        bin_edges(np.empty(0), n_bins, "uniform")
         self.n_classes = n_classes
         self.n_bins = n_bins
         self.n_cases = 0
@@ -48,12 +48,11 @@ class Accumulator:
         self.used = {1: 0, 2: 0}
         self.weight = {1: 0.0, 2: 0.0}
         self.sums = dict.fromkeys(_MEANS, 0.0)
-        self.tables = {name: BinSums.zeros(self._columns(name) * n_bins) for name in _TABLES}
+        classes, disagreement = (Slots.of(np.empty((0, columns)), n_bins, "uniform") for columns in (n_classes, 1))
+        self.slots = {"single": classes, "several": classes, "disagreement": disagreement}
+        self.tables = {name: BinSums.zeros(len(slots)) for name, slots in self.slots.items()}
         #: None until the first update decides whether cases come with clusters
         self.cells: dict[str, ClusterCells] | None = None
-
-    def _columns(self, table: str) -> int:
-        return 1 if table == "disagreement" else self.n_classes
 
     def update(
         self,
@@ -80,92 +79,52 @@ class Accumulator:
             shapes = f"label_counts {counts.shape} and class_probs {probs.shape}"
             raise ValueError(f"{shapes} must both be (N, {self.n_classes})")
         size = len(counts)
-        dpe, weights = disagreement_probs, weight
-        if dpe is not None:
-            dpe = as_vector(dpe, size, "disagreement_probs", 0.0, 1.0)
-        if weights is not None:
-            weights = as_vector(weights, size, "weight", 0.0, np.finfo(np.float64).max)
-        names = None if cluster is None else np.asarray(cluster)
-        if names is not None and names.shape != (size,):
-            raise ValueError(f"cluster must have shape ({size},), got {names.shape}")
-        if self.n_cases and (names is None) != (self.cells is None):
+        data = _Cases(
+            counts,
+            probs,
+            None if disagreement_probs is None else as_vector(disagreement_probs, size, "disagreement_probs", 0.0, 1.0),
+            None if weight is None else as_vector(weight, size, "weight", 0.0, np.finfo(np.float64).max),
+            check_clusters(cluster, size),
+        )
+        if self.n_cases and (data.names is None) != (self.cells is None):
             raise ValueError("either all cases come with a cluster or none does")
-        if names is not None and self.cells is None:
-            self.cells = {name: ClusterCells(self._columns(name) * self.n_bins) for name in _TABLES}
-        for start in range(0, size, CHUNK):
-            part = slice(start, start + CHUNK)
-            y, f = counts[part], probs[part]
-            phi = gini(f) if dpe is None else dpe[part]
-            w = np.ones(len(y)) if weights is None else weights[part]
-            self._add(y, f, phi, w, weights is None, None if names is None else names[part])
+        if data.names is not None and self.cells is None:
+            self.cells = {name: ClusterCells(len(self.slots[name])) for name in _TABLES}
+        for part in self.slots["single"].chunks(size, None):
+            self._add(data.take(part))
 
-    def _add(
-        self,
-        y: IntArray,
-        f: FloatArray,
-        phi: FloatArray,
-        w: FloatArray,
-        plain: bool,
-        names: npt.NDArray[Any] | None,
-    ) -> None:
-        totals = y.sum(axis=1)
-        self.n_cases += len(y)
+    def _add(self, cases: "_Cases") -> None:
+        totals = np.einsum("nk->n", cases.counts)
+        self.n_cases += len(totals)
         self.n_labels += int(totals.sum())
-        for table, mask in (("single", totals == 1), ("several", totals >= 2)):
-            n = int(np.count_nonzero(mask))
-            if n == 0:
-                continue
-            whole = n == len(y)
-            rows = slice(None) if whole else np.flatnonzero(mask)
-            columns = (y[rows], f[rows], phi[rows], w[rows], totals[rows])
-            self._add_group(table, *columns, plain, None if names is None else names[rows])
+        for table, used in (("single", totals == 1), ("several", totals >= 2)):
+            if used.any():
+                self._add_group(table, cases if used.all() else cases.take(np.flatnonzero(used)))
 
-    def _add_group(
-        self,
-        table: str,
-        y: IntArray,
-        f: FloatArray,
-        phi: FloatArray,
-        w: FloatArray,
-        n: IntArray,
-        plain: bool,
-        names: npt.NDArray[Any] | None,
-    ) -> None:
+    def _add_group(self, table: str, cases: "_Cases") -> None:
         """Add cases that all have one label, or all several."""
-        weight = float(w.sum())
-        freq = y / n[:, None]
-        cross = np.einsum("nk,nk->n", freq, f)
-        freq_sq, prob_sq = np.einsum("nk,nk->n", freq, freq), np.einsum("nk,nk->n", f, f)
-        plugin = freq_sq - 2 * cross + prob_sq
-        terms = {"L": plugin + 1 - freq_sq, "accuracy": y.argmax(axis=1) == f.argmax(axis=1)}
+        freqs, weight = class_frequencies(cases.counts), cases.weights
+        gap = self._add_table(table, cases, freqs, cases.probs).gap
+        terms = CaseTerms.of(cases.counts, cases.probs, freqs, gap)
+        values = {"L": terms.loss, "accuracy": terms.hits}
         if table == "several":
-            observed = observed_disagreement(y)
-            terms |= {"EL_plugin": plugin, "EL": plugin - (1 - freq_sq) / (n - 1)}
-            terms["L_D"] = (observed - phi) ** 2 + observed * (1 - observed)
-            self._add_table("disagreement", observed[:, None], phi[:, None], w, plain, names)
+            observed, dpe = terms.observed_disagreement, cases.disagreement_probs
+            values |= {"EL_plugin": terms.plugin, "EL": terms.epistemic, "L_D": statistic_terms(observed, dpe)}
+            self._add_table("disagreement", cases, observed[:, None], dpe[:, None])
         for order in (1, 2) if table == "several" else (1,):
-            self.used[order] += len(y)
-            self.weight[order] += weight
-        for name, values in terms.items():
-            self.sums[name] += float(w @ values)
-        self._add_table(table, freq, f, w, plain, names)
+            self.used[order] += len(weight)
+            self.weight[order] += float(weight.sum())
+        for name, term in values.items():
+            self.sums[name] += float(weight @ term)
 
-    def _add_table(
-        self,
-        table: str,
-        freq: FloatArray,
-        prob: FloatArray,
-        w: FloatArray,
-        plain: bool,
-        names: npt.NDArray[Any] | None,
-    ) -> None:
-        slot = uniform_bin_index(prob, self.n_bins)
-        slot += np.arange(prob.shape[1]) * self.n_bins
-        size = self._columns(table) * self.n_bins
-        self.tables[table] = self.tables[table] + _slot_sums(slot, freq, prob, w, plain, size)
-        if names is not None and self.cells is not None:
-            weights = np.broadcast_to(w[:, None], prob.shape)
-            self.cells[table].add(names, slot, weights, weights * (freq - prob))
+    def _add_table(self, table: str, cases: "_Cases", freqs: FloatArray, probs: FloatArray) -> Batch:
+        """Add frequencies and probabilities (n, C) of cases to a table, and return the batch."""
+        names, number = cases.clusters
+        batch = Batch(freqs, probs, cases.weights, self.slots[table], number, alone=self.cells is None)
+        self.tables[table] = self.tables[table] + batch.sums()
+        if self.cells is not None:
+            self.cells[table].add(names, batch.cells())
+        return batch
 
     def _table(self, *names: str) -> BinSums:
         """One table, or the sum of two, with its cells where there are clusters."""
@@ -195,7 +154,7 @@ class Accumulator:
             raise ValueError("cannot merge cases with clusters and cases without")
         if other.cells is not None:
             if self.cells is None:
-                self.cells = {name: ClusterCells(self._columns(name) * self.n_bins) for name in _TABLES}
+                self.cells = {name: ClusterCells(len(self.slots[name])) for name in _TABLES}
             for name in _TABLES:
                 self.cells[name].merge(other.cells[name])
         self.n_cases += other.n_cases
@@ -271,39 +230,38 @@ class Accumulator:
         return acc
 
 
-def _slot_sums(
-    slot: npt.NDArray[np.intp], freq: FloatArray, prob: FloatArray, w: FloatArray, plain: bool, size: int
-) -> BinSums:
-    """Sums over cases in each slot; with unit weights four of them are the number of cases.
+@dataclass(frozen=True)
+class _Cases:
+    """Checked cases: label counts and probabilities (n, K), and (n,) DPEs, weights and cluster names where given."""
 
-    Frequencies are mostly zero, so their sums visit only the cells with labels.
-    """
-    at = slot.ravel()
-    cases = np.bincount(at, minlength=size)
-    labels = np.flatnonzero(freq.ravel() != 0)
-    labelled, mu = at[labels], freq.ravel()[labels]
-    if plain:
-        weight = weight_sq = cases.astype(np.float64)
-        prob_sum, square = sums_by_slot(at, prob, size), sums_by_slot(at, (freq - prob) ** 2, size)
-        scaled = mu
-    else:
-        spread = np.broadcast_to(w[:, None], prob.shape)
-        weight, weight_sq = sums_by_slot(at, spread, size), sums_by_slot(at, spread**2, size)
-        prob_sum, square = sums_by_slot(at, spread * prob, size), sums_by_slot(at, (spread * (freq - prob)) ** 2, size)
-        scaled = w[labels // freq.shape[1]] * mu
-    freq_sum, freq_sq = sums_by_slot(labelled, scaled, size), sums_by_slot(labelled, scaled * mu, size)
-    return BinSums(
-        cells=cases,
-        cases=cases,
-        weight=weight,
-        freq=freq_sum,
-        prob=prob_sum,
-        diff=freq_sum - prob_sum,
-        freq_sq=freq_sq,
-        weight_sq=weight_sq,
-        cell_weight_sq=weight_sq,
-        cell_diff_sq=square,
-    )
+    counts: IntArray
+    probs: FloatArray
+    dpe: FloatArray | None
+    weight: FloatArray | None
+    names: npt.NDArray[Any] | None
+
+    def take(self, rows: slice | npt.NDArray[np.intp]) -> "_Cases":
+        """Some of the cases."""
+        columns = (self.dpe, self.weight, self.names)
+        return _Cases(self.counts[rows], self.probs[rows], *(None if c is None else c[rows] for c in columns))
+
+    @cached_property
+    def disagreement_probs(self) -> FloatArray:
+        """DPEs (n,): 1 − Σf² where none were given."""
+        return gini(self.probs) if self.dpe is None else self.dpe
+
+    @cached_property
+    def weights(self) -> FloatArray:
+        """Weights (n,): ones where none were given."""
+        return np.ones(len(self.counts)) if self.weight is None else self.weight
+
+    @cached_property
+    def clusters(self) -> tuple[npt.NDArray[Any], npt.NDArray[np.intp]]:
+        """Distinct names, and which of them each case (n,) has; cases number themselves where there are none."""
+        if self.names is None:
+            return np.empty(0), np.arange(len(self.counts))
+        names, number = np.unique(self.names, return_inverse=True)
+        return names, number
 
 
 def _read_table(document: dict[str, Any], empty: BinSums) -> BinSums:

@@ -1,11 +1,11 @@
-"""Sums per bin, and what the binned losses make of them.
+"""Bins, sums per bin, and how the binned losses follow from them.
 
 A *cell* is what one cluster (patient) puts into one bin; without clusters every case is its own cluster.
 Everything the calibration losses need are sums over the cells of a bin, so that leaving one cluster out,
 streaming and merging are subtraction and addition.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -16,6 +16,9 @@ from ml.arrays import FloatArray, IntArray
 
 Debias = Literal["pair", "paper"] | None
 Strategy = Literal["uniform", "quantile"]
+
+# (case, slot) pairs of a chunk: what is worked on at once stays in the processor's cache and takes a few megabytes
+_CHUNK = 2**19
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,11 @@ class BinSums:
         return cls(counts, counts, *[sums] * (len(fields(cls)) - 2))
 
 
+# Beyond one, the effective number of members at or below which a bin has no pairs: where all but one member weigh
+# nothing, rounding leaves a little more than none.
+_NO_PAIRS = 1e-9
+
+
 def bin_edges(probs: FloatArray, n_bins: int, strategy: Strategy | FloatArray) -> FloatArray:
     """Edges of equal-width bins, of quantile bins of the given probabilities (N,), or edges frozen before.
 
@@ -73,7 +81,7 @@ def bin_edges(probs: FloatArray, n_bins: int, strategy: Strategy | FloatArray) -
 
 
 def bin_index(probs: FloatArray, edges: FloatArray) -> npt.NDArray[np.intp]:
-    """Index (N,) of the bin [a, b) that holds each probability; the last bin is closed."""
+    """Index (N,) of the bin [a, b) that contains each probability; the last bin is closed."""
     index = np.searchsorted(edges, probs, side="right") - 1
     return np.clip(index, 0, len(edges) - 2)
 
@@ -98,29 +106,46 @@ def sums_by_slot(slot: npt.NDArray[np.intp], values: npt.NDArray[Any], size: int
     return np.asarray(np.bincount(slot, values.ravel(), size), dtype=np.float64)
 
 
-def numbered_cells(
-    cluster: npt.NDArray[np.intp], slot: npt.NDArray[np.intp], n_slots: int
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Number the (cluster, slot) cells that occur, without sorting: memory of n_slots for each cluster.
+@dataclass(frozen=True)
+class Slots:
+    """Bins of all columns, numbered through.
 
-    Args:
-        cluster: (n,) rising cluster numbers.
-        slot: (n, C) slot of each case in each of C columns.
-        n_slots: number of slots.
-
-    Returns:
-        Key cluster · n_slots + slot (M,) of each cell, the first cluster counted as 0, and the cell (n · C,) of each
-        entry.
+    Attributes:
+        edges: of each column.
+        first: (C + 1,) first slot of each column.
+        uniform: whether all bins are of one width.
     """
-    if cluster.size == 0:
-        return np.empty(0, dtype=np.intp), np.empty(0, dtype=np.intp)
-    key = ((cluster - cluster[0])[:, None] * n_slots + slot).ravel()
-    occurs = np.zeros((int(cluster[-1] - cluster[0]) + 1) * n_slots, dtype=np.bool_)
-    occurs[key] = True
-    keys = np.flatnonzero(occurs)
-    number = np.empty(occurs.size, dtype=np.intp)
-    number[keys] = np.arange(keys.size)
-    return keys, number[key]
+
+    edges: tuple[FloatArray, ...]
+    first: npt.NDArray[np.intp]
+    uniform: bool
+
+    @classmethod
+    def of(cls, probs: FloatArray, n_bins: int, strategy: Strategy | FloatArray) -> "Slots":
+        """Bins of columns of probabilities (n, C)."""
+        edges = tuple(bin_edges(prob, n_bins, strategy) for prob in probs.T)
+        first = np.cumsum([0, *(len(column) - 1 for column in edges)])
+        return cls(edges, first, isinstance(strategy, str) and strategy == "uniform")
+
+    def __len__(self) -> int:
+        return int(self.first[-1])
+
+    def index(self, probs: FloatArray) -> npt.NDArray[np.intp]:
+        """Slot (n, C) of each probability."""
+        if self.uniform:
+            return uniform_bin_index(probs, len(self.edges[0]) - 1) + self.first[:-1]
+        columns = [bin_index(prob, edges) for prob, edges in zip(probs.T, self.edges, strict=True)]
+        return np.stack(columns, axis=1) + self.first[:-1]
+
+    def chunks(self, n: int, cluster: npt.NDArray[np.intp] | None) -> Iterator[slice]:
+        """Consecutive cases (n,), never parting those of a cluster."""
+        step, start = max(1, _CHUNK // len(self)), 0
+        while start < n:
+            stop = min(start + step, n)
+            if cluster is not None:
+                stop = int(np.searchsorted(cluster, cluster[stop - 1], side="right"))
+            yield slice(start, stop)
+            start = stop
 
 
 def _plugin(weight: FloatArray, cases: IntArray, diff: FloatArray) -> FloatArray:
@@ -131,7 +156,7 @@ def _pair(
     weight: FloatArray, cells: IntArray, diff: FloatArray, cell_weight_sq: FloatArray, cell_diff_sq: FloatArray
 ) -> FloatArray:
     pairs = weight**2 - cell_weight_sq
-    usable = (cells >= 2) & (pairs > 0)
+    usable = (cells >= 2) & (pairs > _NO_PAIRS * cell_weight_sq)
     ratio = (diff**2 - cell_diff_sq) / np.where(usable, pairs, 1.0)
     return np.where(usable, weight * ratio, 0.0)
 
@@ -141,12 +166,12 @@ def _paper(
 ) -> FloatArray:
     weight = np.where(weight > 0, weight, 1.0)
     spare = weight**2 / np.where(weight_sq > 0, weight_sq, 1.0) - 1
-    usable = (cases >= 2) & (spare > 0)
+    usable = (cases >= 2) & (spare > _NO_PAIRS)
     variance = freq_sq / weight - (freq / weight) ** 2
     return np.where(usable, diff**2 / weight - weight * variance / np.where(usable, spare, 1.0), 0.0)
 
 
-#: How each form of CL is made from which sums.
+#: How each form of CL follows from which sums.
 _FORMS: dict[Debias, tuple[Callable[..., FloatArray], tuple[str, ...]]] = {
     None: (_plugin, ("weight", "cases", "diff")),
     "pair": (_pair, ("weight", "cells", "diff", "cell_weight_sq", "cell_diff_sq")),

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray
 from ml.metrics.binning import sums_by_slot
+from ml.metrics.cells import Cells
 
 
 class ClusterCells:
@@ -21,18 +22,18 @@ class ClusterCells:
         self.numbers: dict[str, int] = {}
         self._parts: list[tuple[IntArray, FloatArray, FloatArray]] = []
 
-    def add(self, cluster: npt.NDArray[Any], slot: IntArray, weight: FloatArray, diff: FloatArray) -> None:
-        """Add cases.
+    def add(self, names: npt.NDArray[Any], cells: Cells) -> None:
+        """Add cells.
 
         Args:
-            cluster: (N,) names.
-            slot: (N, C) slot of each case in each of C classes.
-            weight: (N, C).
-            diff: (N, C) weighted differences w d.
+            names: (G,) of the clusters that the cells' numbers stand for.
+            cells: of a batch.
         """
-        names, inverse = np.unique(cluster, return_inverse=True)
-        keys = self._number(names.tolist())[inverse][:, None] * self.n_slots + slot
-        self._parts.append(_gathered(keys.ravel(), weight.ravel(), diff.ravel()))
+        occurs = np.bincount(cells.cluster, minlength=len(names)) > 0
+        numbers = np.zeros(len(names), dtype=np.int64)
+        numbers[occurs] = self._number(names[occurs].tolist())
+        keys = numbers[cells.cluster] * self.n_slots + cells.slot
+        self._parts.append((keys, cells.weight, cells.diff))
         if sum(len(part[0]) for part in self._parts[1:]) > len(self._parts[0][0]):  # amortised: doubles at least
             self._compact()
 
@@ -89,5 +90,10 @@ class ClusterCells:
 
 
 def _gathered(keys: IntArray, weight: FloatArray, diff: FloatArray) -> tuple[IntArray, FloatArray, FloatArray]:
-    found, inverse = np.unique(keys, return_inverse=True)
-    return found, sums_by_slot(inverse, weight, len(found)), sums_by_slot(inverse, diff, len(found))
+    """Sums by distinct key, keys rising."""
+    if keys.size == 0:
+        return keys, weight, diff
+    order = np.argsort(keys, kind="stable")  # quick where long runs are in order already
+    ordered = keys[order]
+    starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    return ordered[starts], np.add.reduceat(weight[order], starts), np.add.reduceat(diff[order], starts)

@@ -5,20 +5,19 @@ which divides by the number of all cases instead, stands beside them. Where the 
 too uneven, or the selection was not what they say.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray, IntArray, as_vector
+from ml.arrays import FloatArray, as_vector
 from ml.distributions.families import gini
-from ml.metrics.binning import Debias
+from ml.metrics.binning import Debias, Slots
 from ml.metrics.evaluation import ClassEvaluation, Evaluation
-from ml.metrics.histograms import class_frequencies, statistic_terms
+from ml.metrics.histograms import CaseTerms, class_frequencies, statistic_terms
 from ml.metrics.inputs import Inputs, check_inputs, check_weights
 from ml.metrics.jackknife import Estimate, Sample, mean_replicates, root, to_estimate
-from ml.metrics.reliability import Binned, PairCounts, Slots
+from ml.metrics.reliability import Binned, PairCounts
 
 #: Below this effective sample size a weighted estimate is warned about.
 SMALL_ESS = 100
@@ -56,16 +55,16 @@ def evaluate(
     Raises:
         ValueError: shapes that do not match or values out of range.
     """
-    first = check_inputs(label_counts, class_probs, weights, cluster)
+    first = check_inputs(label_counts, class_probs, weights, cluster, classes)
     n_cases, n_classes = first.counts.shape
     second = first if weights2 is None else replace(first, weight=check_weights(weights2, n_cases))
-    names = [str(k) for k in range(n_classes)] if classes is None else list(classes)
+    names = first.classes or [str(k) for k in range(n_classes)]
     if len(names) != n_classes:
         raise ValueError(f"classes must name {n_classes} classes, got {len(names)}")
     given = gini(first.probs) if disagreement_probs is None else disagreement_probs
     dpe = as_vector(given, n_cases, "disagreement_probs", 0.0, 1.0)
     one, two = _Used.of(first, 1, n_bins, debias), _Used.of(second, 2, n_bins, debias)
-    observed, kept = two.observed_disagreement[:, None], dpe[two.sample.rows][:, None]
+    observed, kept = two.terms.observed_disagreement[:, None], dpe[two.sample.rows][:, None]
     binned_dpe = Binned.of(observed, kept, two.sample, n_bins, "uniform", debias)
     metrics = _class_metrics(one, debias) | _paired_metrics(two, debias)
     metrics |= _disagreement_metrics(two.sample, observed[:, 0], kept[:, 0], binned_dpe, debias)
@@ -88,75 +87,56 @@ def evaluate(
 
 @dataclass(frozen=True)
 class _Used:
-    """The n cases that metrics of one order may use, and what these are made of.
+    """The n cases that metrics of one order may use, and what these follow from.
 
     Attributes:
         sample: the cases.
         binned: label frequencies and probabilities by class.
-        n_labels: (n,).
-        plugin: (n,) plug-in terms of EL, Σ_k (μ̂ − z)².
-        spread: (n,) Σ_k μ̂(1 − μ̂).
-        hits: (n,) whether the most frequent label is the most probable class.
+        terms: of the means over cases.
         class_terms: (2, K) sums over cases of w(μ̂ − z)² and, of cases with two labels, wμ̂(1 − μ̂)/(n − 1).
     """
 
     sample: Sample
     binned: Binned
-    n_labels: IntArray
-    plugin: FloatArray
-    spread: FloatArray
-    hits: FloatArray
+    terms: CaseTerms
     class_terms: FloatArray
 
     @classmethod
     def of(cls, data: Inputs, min_labels: int, n_bins: int, debias: Debias) -> "_Used":
         """One pass over the cases with so many labels."""
         sample = data.sample(min_labels)
-        slots = Slots.of(data.probs[:0], n_bins, "uniform")
-        n_labels, found = np.zeros(sample.rows.size, dtype=np.int64), np.zeros((3, sample.rows.size))
-        class_terms = np.zeros((2, data.probs.shape[1]))
-
-        def parts() -> Iterator[tuple[FloatArray, FloatArray]]:
-            for part in slots.chunks(sample.rows.size, sample.cluster):
-                rows, weight = sample.rows[part], sample.weight[part]
-                counts, probs = data.counts[rows], data.probs[rows]
-                freqs, total = class_frequencies(counts), np.einsum("nk->n", counts)
-                gap, n_labels[part] = freqs - probs, total
-                found[0, part] = np.einsum("nk,nk->n", gap, gap)
-                found[1, part] = 1 - np.einsum("nk,nk->n", freqs, freqs)
-                found[2, part] = counts.argmax(axis=1) == probs.argmax(axis=1)
-                class_terms[0] += weight @ gap**2
-                class_terms[1] += (weight / np.maximum(total - 1, 1)) @ (freqs * (1 - freqs))
-                yield freqs, probs
-
-        binned = Binned.gathered(parts(), sample, slots, debias)
-        plugin, spread, hits = found
-        return cls(sample, binned, n_labels, plugin, spread, hits, class_terms)
-
-    @property
-    def observed_disagreement(self) -> FloatArray:
-        """Share φ̂ (n,) of pairs of a case's labels that differ; n ≥ 2 labels."""
-        return self.spread * self.n_labels / (self.n_labels - 1)
+        binned = Binned.empty(sample, Slots.of(data.probs[:0], n_bins, "uniform"), debias)
+        parts, class_terms = [], np.zeros((2, data.probs.shape[1]))
+        for part in binned.chunks():
+            rows, weight = sample.rows[part], sample.weight[part]
+            counts, probs = data.counts[rows], data.probs[rows]
+            freqs = class_frequencies(counts)
+            gap = binned.add(part, freqs, probs).gap
+            terms = CaseTerms.of(counts, probs, freqs, gap)
+            class_terms[0] += weight @ gap**2
+            class_terms[1] += (weight / np.maximum(terms.n_labels - 1, 1)) @ (freqs * (1 - freqs))
+            parts.append(terms)
+        return cls(sample, binned, CaseTerms.joined(parts), class_terms)
 
 
 def _class_metrics(one: _Used, debias: Debias) -> dict[str, Estimate]:
     calibration = one.binned.estimate(debias)
     return {
-        "L": to_estimate(mean_replicates(one.plugin + one.spread, one.sample), one.sample),
+        "L": to_estimate(mean_replicates(one.terms.loss, one.sample), one.sample),
         "CL": calibration,
         "CL_plugin": one.binned.estimate(None),
         "CE": root(calibration),
-        "accuracy": to_estimate(mean_replicates(one.hits, one.sample), one.sample),
+        "accuracy": to_estimate(mean_replicates(one.terms.hits, one.sample), one.sample),
     }
 
 
 def _paired_metrics(two: _Used, debias: Debias) -> dict[str, Estimate]:
     sample = two.sample
-    plugin = epistemic = mean_replicates(two.plugin, sample)
+    plugin = epistemic = mean_replicates(two.terms.plugin, sample)
+    plain = calibration = two.binned.replicates(None)
     if debias is not None:
-        epistemic = mean_replicates(two.plugin - two.spread / (two.n_labels - 1), sample)
-    plain = two.binned.replicates(None)
-    calibration = plain if debias is None else two.binned.replicates(debias)
+        epistemic = mean_replicates(two.terms.epistemic, sample)
+        calibration = two.binned.replicates(debias)
     lonely = two.binned.singleton_mass(debias)
     return {
         "EL": to_estimate(epistemic, sample),

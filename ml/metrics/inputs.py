@@ -7,16 +7,18 @@ import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
 from ml.metrics.jackknife import Sample, select
+from ml.named_columns import by_class, same_rows
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Checked label counts (N, K), probabilities (N, K), weights (N,) and clusters (N,)."""
+    """Checked label counts (N, K), probabilities (N, K), weights (N,), clusters (N,) and, if known, class names."""
 
     counts: IntArray
     probs: FloatArray
     weight: FloatArray | None
     cluster: npt.NDArray[np.generic] | None
+    classes: list[str] | None = None
 
     def sample(self, min_labels: int) -> Sample:
         """Select the cases with so many labels."""
@@ -28,17 +30,20 @@ def check_inputs(
     class_probs: npt.ArrayLike,
     sample_weight: npt.ArrayLike | None,
     cluster: npt.ArrayLike | None,
+    classes: list[str] | None = None,
 ) -> Inputs:
-    """Check what every estimator takes.
+    """Check what every estimator takes; columns of tables are matched by class name.
 
     Raises:
-        ValueError: shapes that do not match or values out of range.
+        ValueError: shapes or names that do not match, or values out of range.
     """
-    counts = as_label_counts(label_counts)
-    probs = as_class_probs(class_probs)
+    same_rows(label_counts=label_counts, class_probs=class_probs, sample_weight=sample_weight, cluster=cluster)
+    counted, predicted, names = by_class(label_counts, class_probs, classes)
+    counts, probs = as_label_counts(counted), as_class_probs(predicted)
     if probs.shape != counts.shape:
         raise ValueError(f"class_probs {probs.shape} and label_counts {counts.shape} must have one shape")
-    return Inputs(counts, probs, check_weights(sample_weight, len(counts)), check_clusters(cluster, len(counts)))
+    weights, clusters = check_weights(sample_weight, len(counts)), check_clusters(cluster, len(counts))
+    return Inputs(counts, probs, weights, clusters, names)
 
 
 def check_weights(sample_weight: npt.ArrayLike | None, length: int) -> FloatArray | None:

@@ -28,6 +28,9 @@ class Estimate:
         singleton_mass: share of the weight (mean over classes) in bins with one member.
         horvitz_thompson: the estimate over the number of all cases, where weights were inverse probabilities.
         largest_weight: of the cases used, where there were weights.
+
+    >>> Estimate(0.14, 0.01, 0.12, 0.16, n=90, dropped=10, ess=90.0).to_dict()["dropped"]
+    10
     """
 
     value: float

@@ -4,8 +4,8 @@ Cases run through in chunks whose cells stay in the processor's cache; the cases
 ``Sample``, so that no cell is ever split between chunks.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -13,25 +13,20 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betaincinv
 
-from ml.arrays import FloatArray, IntArray
+from ml.arrays import FloatArray
 from ml.metrics.binning import (
     BinSums,
     Debias,
+    Slots,
     Strategy,
-    bin_edges,
-    bin_index,
     contributions,
     contributions_without,
     lonely_weight,
-    numbered_cells,
-    sums_by_slot,
-    uniform_bin_index,
 )
+from ml.metrics.cells import Batch, Cells, numbered_cells
 from ml.metrics.evaluation import ReliabilityBin
 from ml.metrics.jackknife import Estimate, Replicates, Sample, ratio_replicates, to_estimate
 
-# (case, slot) pairs of a chunk: what is worked on at once takes a few megabytes
-_CHUNK = 2**19
 # half an interval below which differences are rounding
 _NO_SPREAD = 1e-9
 
@@ -49,82 +44,28 @@ def binomial_interval(mean: FloatArray, n: npt.NDArray[Any]) -> tuple[FloatArray
     return low, high
 
 
-@dataclass(frozen=True)
-class Slots:
-    """Bins of all columns, numbered through.
+@dataclass
+class Binned:
+    """Frequencies and probabilities (n, C) gathered into bins, a column per class.
 
     Attributes:
-        edges: of each column.
-        first: (C + 1,) first slot of each column.
-        uniform: whether all bins are of one width.
+        sample: the cases.
+        slots: bins of all columns.
+        debias: the form of CL that will be asked for, besides the plug-in.
+        bins: sums over all cells.
+        cells: those of each batch.
     """
-
-    edges: tuple[FloatArray, ...]
-    first: npt.NDArray[np.intp]
-    uniform: bool
-
-    @classmethod
-    def of(cls, probs: FloatArray, n_bins: int, strategy: Strategy | FloatArray) -> "Slots":
-        """Bins of columns of probabilities (n, C)."""
-        edges = tuple(bin_edges(prob, n_bins, strategy) for prob in probs.T)
-        first = np.cumsum([0, *(len(one) - 1 for one in edges)])
-        return cls(edges, first, isinstance(strategy, str) and strategy == "uniform")
-
-    def __len__(self) -> int:
-        return int(self.first[-1])
-
-    def index(self, probs: FloatArray) -> npt.NDArray[np.intp]:
-        """Slot (n, C) of each probability."""
-        if self.uniform:
-            return uniform_bin_index(probs, len(self.edges[0]) - 1) + self.first[:-1]
-        columns = [bin_index(prob, edges) for prob, edges in zip(probs.T, self.edges, strict=True)]
-        return np.stack(columns, axis=1) + self.first[:-1]
-
-    def chunks(self, n: int, cluster: npt.NDArray[np.intp] | None) -> Iterator[slice]:
-        """Consecutive cases (n,), never parting those of a cluster."""
-        step, start = max(1, _CHUNK // len(self)), 0
-        while start < n:
-            stop = min(start + step, n)
-            if cluster is not None:
-                stop = int(np.searchsorted(cluster, cluster[stop - 1], side="right"))
-            yield slice(start, stop)
-            start = stop
-
-
-@dataclass(frozen=True)
-class _Cells:
-    """Sums of M (cluster, slot) cells, by the names of ``BinSums``."""
-
-    slot: npt.NDArray[np.int32]
-    cluster: npt.NDArray[np.int32]
-    cases: npt.NDArray[np.int32]
-    weight: FloatArray
-    freq: FloatArray
-    diff: FloatArray
-    weight_sq: FloatArray | None = None
-    freq_sq: FloatArray | None = None
-
-    @property
-    def cells(self) -> int:
-        return 1
-
-    @property
-    def cell_weight_sq(self) -> FloatArray:
-        return self.weight**2
-
-    @property
-    def cell_diff_sq(self) -> FloatArray:
-        return self.diff**2
-
-
-@dataclass(frozen=True)
-class Binned:
-    """Frequencies and probabilities (n, C) gathered into bins, a column a class."""
 
     sample: Sample
     slots: Slots
+    debias: Debias
     bins: BinSums
-    cells: tuple[_Cells, ...]
+    cells: list[Cells] = field(default_factory=list)
+
+    @classmethod
+    def empty(cls, sample: Sample, slots: Slots, debias: Debias) -> "Binned":
+        """Nothing yet; ``add`` takes the sample's cases chunk by chunk."""
+        return cls(sample, slots, debias, BinSums.zeros(len(slots)))
 
     @classmethod
     def of(
@@ -144,25 +85,26 @@ class Binned:
             sample: the cases.
             n_bins: bins of [0, 1].
             strategy: as in ``bin_edges``.
-            debias: the form that will be asked, beside the plug-in.
+            debias: the form that will be asked for, besides the plug-in.
         """
-        slots = Slots.of(probs, n_bins, strategy)
-        parts = ((freqs[part], probs[part]) for part in slots.chunks(len(probs), sample.cluster))
-        return cls.gathered(parts, sample, slots, debias)
+        binned = cls.empty(sample, Slots.of(probs, n_bins, strategy), debias)
+        for part in binned.chunks():
+            binned.add(part, freqs[part], probs[part])
+        return binned
 
-    @classmethod
-    def gathered(
-        cls, parts: Iterable[tuple[FloatArray, FloatArray]], sample: Sample, slots: Slots, debias: Debias
-    ) -> "Binned":
-        """Bin frequencies and probabilities that come in the slots' chunks of the sample's cases."""
-        bins, kept, start = BinSums.zeros(len(slots)), [], 0
-        for freqs, probs in parts:
-            part = slice(start, start + len(probs))
-            cluster = None if sample.cluster is None else sample.cluster[part]
-            cells, added = _gather(freqs, probs, sample.weight[part], cluster, start, slots, debias == "paper")
-            bins, start = bins + added, part.stop
-            kept.append(cells)
-        return cls(sample, slots, bins, tuple(kept))
+    def chunks(self) -> Iterator[slice]:
+        """Consecutive cases of the sample, never parting those of a cluster."""
+        return self.slots.chunks(self.sample.rows.size, self.sample.cluster)
+
+    def add(self, part: slice, freqs: FloatArray, probs: FloatArray) -> Batch:
+        """Add a chunk of the sample's cases, and return the batch."""
+        alone = self.sample.cluster is None
+        cluster = np.arange(part.start, part.stop) if self.sample.cluster is None else self.sample.cluster[part]
+        batch = Batch(freqs, probs, self.sample.weight[part], self.slots, cluster, alone)
+        cells = batch.cells(squares=self.debias == "paper")
+        self.bins = self.bins + (batch.sums() if alone else cells.sums(len(self.slots)))
+        self.cells.append(cells)
+        return batch
 
     def _chosen(self, column: int | None) -> slice:
         """Slots of one column, or of all."""
@@ -180,11 +122,11 @@ class Binned:
         """CL over all columns, with its leave-one-cluster-out values."""
         full = contributions(self.bins, debias)
         taken = np.zeros(self.sample.n_clusters)
-        for one in self.cells:
-            slot = one.slot.astype(np.intp)
-            gone = full[slot] - contributions_without(self.bins, one, slot, debias)
-            low, high = int(one.cluster[0]), int(one.cluster[-1]) + 1
-            taken[low:high] = np.bincount(one.cluster - low, gone, high - low)
+        for cells in self.cells:
+            slot = cells.slot.astype(np.intp)
+            gone = full[slot] - contributions_without(self.bins, cells, slot, debias)
+            low, high = int(cells.cluster[0]), int(cells.cluster[-1]) + 1
+            taken[low:high] = np.bincount(cells.cluster - low, gone, high - low)
         return ratio_replicates(float(full.sum()), taken, self.sample)
 
     def singleton_mass(self, debias: Debias) -> float:
@@ -250,9 +192,9 @@ class Binned:
     def _spread(self, mean: FloatArray) -> FloatArray:
         """Σ over cells of (Σwμ̂ − mean Σw)² in each slot (S,), by means (S,)."""
         result = np.zeros(len(self.slots))
-        for one in self.cells:
-            slot = one.slot.astype(np.intp)
-            result += np.bincount(slot, (one.freq - mean[slot] * one.weight) ** 2, len(result))
+        for cells in self.cells:
+            slot = cells.slot.astype(np.intp)
+            result += np.bincount(slot, (cells.freq - mean[slot] * cells.weight) ** 2, len(result))
         return result
 
 
@@ -292,50 +234,3 @@ class PairCounts:
             size = np.bincount(entry, minlength=keys.size).astype(np.float64)
             own += np.bincount(keys % len(slots), size**2, len(slots))
         return cls(len(probs), cases, cases**2 - own)
-
-
-def _gather(
-    freq: FloatArray,
-    prob: FloatArray,
-    weight: FloatArray,
-    cluster: npt.NDArray[np.intp] | None,
-    start: int,
-    slots: Slots,
-    paper: bool,
-) -> tuple[_Cells, BinSums]:
-    """Cells of a chunk of cases (n, C), and their sums by slot; ``start`` is the number of the first case."""
-    slot = slots.index(prob)
-    weights = np.broadcast_to(weight[:, None], prob.shape)
-    wf = weights * freq
-    entries: list[npt.NDArray[Any]] = [weights, wf, wf - weights * prob]
-    if paper:
-        entries += [weights**2, wf * freq]
-    if cluster is None:
-        at, owner = slot.ravel(), np.repeat(np.arange(start, start + len(prob)), prob.shape[1])
-        cases = np.ones(at.size, dtype=np.int64)
-        sums = [one.ravel() for one in entries]
-    else:
-        keys, cell = numbered_cells(cluster, slot, len(slots))
-        at, owner = keys % len(slots), keys // len(slots) + cluster[0]
-        cases = np.bincount(cell, minlength=keys.size)
-        sums = [sums_by_slot(cell, one, keys.size) for one in entries]
-    slot_, owner_, cases_ = (one.astype(np.int32) for one in (at, owner, cases))
-    return _Cells(slot_, owner_, cases_, *sums), _slot_sums(at, cases, sums, len(slots))
-
-
-def _slot_sums(at: npt.NDArray[np.intp], cases: IntArray, sums: list[FloatArray], size: int) -> BinSums:
-    weight, freq, diff, *squares = (sums_by_slot(at, one, size) for one in sums)
-    # what nobody asked for must not pass for a sum
-    weight_sq, freq_sq = squares or (np.full(size, np.nan), np.full(size, np.nan))
-    return BinSums(
-        cells=np.bincount(at, minlength=size),
-        cases=sums_by_slot(at, cases, size).astype(np.int64),
-        weight=weight,
-        freq=freq,
-        prob=freq - diff,
-        diff=diff,
-        freq_sq=freq_sq,
-        weight_sq=weight_sq,
-        cell_weight_sq=sums_by_slot(at, sums[0] ** 2, size),
-        cell_diff_sq=sums_by_slot(at, sums[2] ** 2, size),
-    )

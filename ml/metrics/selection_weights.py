@@ -99,7 +99,7 @@ def selection_weights(
     selected: npt.NDArray[np.bool_],
     quintile: IntArray,
 ) -> SelectionWeights:
-    """Weights for estimates that need ``order`` planned labels a case.
+    """Weights for estimates that need ``order`` planned labels per case.
 
     w_i = 1/π_i · (planned in i's cell) / (answered in i's cell), where the order-1 probability is 1 for every case.
 

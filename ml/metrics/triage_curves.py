@@ -145,7 +145,7 @@ def net_benefit(
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> Estimate:
-    """Net benefit a case of sending the highest-scoring share on: mean of s [φ̂ − (1 − φ̂) t/(1 − t)].
+    """Net benefit per case of sending the highest-scoring share on: mean of s [φ̂ − (1 − φ̂) t/(1 − t)].
 
     A caught disagreement counts 1; a second read that agrees costs t/(1 − t), t being the probability of
     disagreement at which a second read is just worth its cost (Vickers and Elkin 2006). Rules that score

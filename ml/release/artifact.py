@@ -86,7 +86,7 @@ def write_release(
         readme: the card for people.
 
     Raises:
-        ReleaseError: the folder holds something already.
+        ReleaseError: the folder is not empty.
     """
     if path.exists() and any(path.iterdir()):
         raise ReleaseError(f"{path}: the folder is not empty; choose another --out")

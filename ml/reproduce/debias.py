@@ -32,7 +32,7 @@ class Row:
 
     Attributes:
         estimator: name.
-        n_labels: labels a case.
+        n_labels: labels per case.
         n_cases: N.
         mean: over the runs.
         se: Monte-Carlo standard error of the mean.
@@ -82,7 +82,7 @@ def run(seed: int = 0, *, quick: bool = False, observer: Observer = lambda what,
 
 def markdown(rows: list[Row]) -> str:
     """Table of means with their distance from zero in Monte-Carlo standard errors."""
-    lines = ["| labels a case | cases | " + " | ".join(ESTIMATORS) + " |", "|---" * (2 + len(ESTIMATORS)) + "|"]
+    lines = ["| labels per case | cases | " + " | ".join(ESTIMATORS) + " |", "|---" * (2 + len(ESTIMATORS)) + "|"]
     for labels in LABELS:
         for size in SIZES:
             cells = [row for row in rows if (row.n_labels, row.n_cases) == (labels, size)]

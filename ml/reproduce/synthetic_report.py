@@ -140,7 +140,7 @@ def _table_1(name: str, cells: Cells) -> str:
 
 def _cpe(name: str, cells: Cells) -> str:
     metrics = ("accuracy", "L", "EL", "CE")
-    lines = ["## Class probabilities, two labels a validation image", ""]
+    lines = ["## Class probabilities, two labels per validation image", ""]
     lines.append("| method | " + " | ".join(f"{metric} | paper" for metric in metrics) + " |")
     lines.append("|---" * (1 + 2 * len(metrics)) + "|")
     for method in _methods(cells, "L"):
@@ -187,7 +187,7 @@ def _charts(name: str, cells: Cells, outputs: SeedOutputs) -> dict[str, Any]:
             if paper is not None:
                 ends["paper"] = (paper[1],) * 3
             for who, (value, low, high) in ends.items():
-                panel = f"{labels} labels a validation image"
+                panel = f"{labels} labels per validation image"
                 comparison.append(
                     {"method": method, "labels": panel, "who": who, "value": value, "low": low, "high": high}
                 )

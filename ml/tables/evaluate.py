@@ -1,4 +1,4 @@
-"""Stage 4: label and prediction tables → every metric, with reliability diagrams."""
+"""Evaluation of label and prediction tables, matched by case and by class name, with reliability diagrams."""
 
 from pathlib import Path
 from typing import Any
@@ -7,26 +7,94 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray
-from ml.metrics import evaluate
+from ml.metrics import Evaluation
+from ml.metrics import evaluate as evaluate_arrays
 from ml.metrics.binning import Debias
-from ml.tables.files import Labels, Predictions, TableError, align, case_column, read_labels, read_predictions
+from ml.named_columns import column_names
+from ml.tables.files import (
+    Labels,
+    Predictions,
+    TableError,
+    TableSource,
+    align,
+    case_column,
+    place_of,
+    read_labels,
+    read_predictions,
+)
+
+
+def evaluate(
+    labels: TableSource | npt.ArrayLike,
+    predictions: TableSource | npt.ArrayLike,
+    disagreement_probs: npt.ArrayLike | None = None,
+    *,
+    n_bins: int = 15,
+    debias: Debias = "pair",
+    weights: str | npt.ArrayLike | None = None,
+    weights2: str | npt.ArrayLike | None = None,
+    cluster: str | npt.ArrayLike | None = None,
+    classes: list[str] | None = None,
+) -> Evaluation:
+    """Every metric with its interval: of tables matched by ``case_id`` and class name, or of arrays.
+
+    Args:
+        labels: LABELS, long or wide (a file, or a table of pandas, polars, Arrow or a mapping of columns), or label
+            histograms (N, K).
+        predictions: PREDICTIONS, of the same kinds, or class probabilities (N, K).
+        disagreement_probs: (N,) DPEs beside arrays; a table has them in a column.
+        n_bins: equal-width bins of [0, 1].
+        debias: form of CL, ``pair``, ``paper`` or None.
+        weights: inverse probabilities of having a label: a column of LABELS, or (N,) beside arrays.
+        weights2: the same of having two labels.
+        cluster: patient of each case: a column of LABELS, or (N,) beside arrays.
+        classes: names of the K classes of arrays.
+
+    Returns:
+        Counts, metrics, reliability tables and warnings; its ``to_dict()`` is the document of ``evaluate --json``.
+
+    Raises:
+        ValueError: tables or arrays that cannot be used; of a table the message names row and column.
+
+    >>> labels = {"case_id": ["a", "a", "b"], "annotator": ["r", "s", "r"], "label": ["yes", "no", "yes"]}
+    >>> predictions = {"case_id": ["b", "a"], "prob:yes": [0.75, 0.5], "prob:no": [0.25, 0.5]}
+    >>> evaluate(labels, predictions).metrics["L"].value
+    0.3125
+    >>> evaluate([[1, 1], [1, 0]], [[0.5, 0.5], [0.75, 0.25]]).metrics["L"].value
+    0.3125
+    """
+    options: dict[str, Any] = {"n_bins": n_bins, "debias": debias}
+    options |= {"weights": weights, "weights2": weights2, "cluster": cluster}
+    if _has_cases(labels) != _has_cases(predictions):
+        lacking = "predictions have" if _has_cases(labels) else "labels have"
+        raise ValueError(f"{lacking} no column 'case_id' to match cases by: give it to both tables, or to neither")
+    if not _has_cases(labels):
+        return evaluate_arrays(labels, predictions, disagreement_probs, classes=classes, **options)  # type: ignore[arg-type]
+    if disagreement_probs is not None or classes is not None:
+        raise ValueError("tables name their classes and disagreement_prob in columns: leave both arguments out")
+    return evaluate_tables(labels, predictions, **options)  # type: ignore[arg-type]
+
+
+def _has_cases(source: Any) -> bool:
+    """Whether something is a file or a table whose rows are named by ``case_id``."""
+    return isinstance(source, str | Path) or "case_id" in (column_names(source) or ())
 
 
 def evaluate_tables(
-    labels_path: Path,
-    predictions_path: Path,
+    labels: TableSource,
+    predictions: TableSource,
     *,
     n_bins: int = 15,
     debias: Debias = "pair",
     weights: str | None = None,
     weights2: str | None = None,
     cluster: str | None = None,
-) -> dict[str, Any]:
+) -> Evaluation:
     """Evaluate a PREDICTIONS table against a LABELS table.
 
     Args:
-        labels_path: LABELS, long or wide.
-        predictions_path: PREDICTIONS.
+        labels: LABELS, long or wide; a file or a table in memory.
+        predictions: PREDICTIONS, the same.
         n_bins: equal-width bins.
         debias: form of CL.
         weights: column of LABELS with inverse probabilities of having a label.
@@ -34,26 +102,29 @@ def evaluate_tables(
         cluster: column of LABELS that names the patient.
 
     Returns:
-        The document of ``ml.metrics.evaluate``.
+        What ``ml.metrics.evaluate`` returns.
 
     Raises:
         TableError: a table cannot be used; the message names file, row and column.
     """
-    predictions = read_predictions(predictions_path)
-    labels = read_labels(labels_path, predictions.classes)
-    rows = align(labels, predictions, labels_path)
-    counts = aligned_counts(labels, rows)
-    return evaluate(
-        counts,
-        predictions.class_probs,
-        predictions.disagreement_probs,
+    for name, column in (("weights", weights), ("weights2", weights2), ("cluster", cluster)):
+        if column is not None and not isinstance(column, str):
+            raise TableError(f"{name} must name a column of LABELS, got {type(column).__name__}")
+    place = place_of(labels, "LABELS")
+    predicted = read_predictions(predictions)
+    labelled = read_labels(labels, predicted.classes)
+    rows = align(labelled, predicted, place)
+    return evaluate_arrays(
+        aligned_counts(labelled, rows),
+        predicted.class_probs,
+        predicted.disagreement_probs,
         n_bins=n_bins,
         debias=debias,
-        weights=aligned_weights(labels, weights, rows, labels_path),
-        weights2=aligned_weights(labels, weights2, rows, labels_path),
-        cluster=aligned_clusters(labels, predictions, cluster, rows, labels_path),
-        classes=predictions.classes,
-    ).to_dict()
+        weights=aligned_weights(labelled, weights, rows, place),
+        weights2=aligned_weights(labelled, weights2, rows, place),
+        cluster=aligned_clusters(labelled, predicted, cluster, rows, place),
+        classes=predicted.classes,
+    )
 
 
 def aligned_counts(labels: Labels, rows: npt.NDArray[np.intp]) -> IntArray:

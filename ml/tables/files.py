@@ -1,14 +1,15 @@
-"""Label and prediction tables on disk: CSV or Parquet by extension, checked cell by cell.
+"""Label and prediction tables, on disk (CSV or Parquet by extension) or in memory, checked cell by cell.
 
 LABELS come long (``case_id, annotator, label``) or wide (``case_id, count:<class>…``); PREDICTIONS have
-``case_id, prob:<class>…`` and optionally ``log_concentration`` or ``disagreement_prob``. Every error names
-the file, the first offending row (as a person counts lines in the file) and column, and how many there are.
+``case_id, prob:<class>…`` and optionally ``log_concentration`` or ``disagreement_prob``. Columns are found by name,
+in any order. Every error names the file or table, the first offending row (as people count lines of a file; from 0
+in memory, as data frames count) and column, and how many there are.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,24 @@ _CONVERT = csv.ConvertOptions(
 
 
 class TableError(ValueError):
-    """A table that cannot be used; the message names file, row and column."""
+    """A table that cannot be used; the message names file, row and column.
+
+    >>> read_labels({"case_id": ["a", "b"], "count:x": [2, -1]})
+    Traceback (most recent call last):
+        ...
+    ml.tables.files.TableError: LABELS: row 1, column count:x: not a count: -1.0, 1 in all
+    """
+
+
+class ArrowTable(Protocol):
+    """A table with the Arrow interface: of pandas, polars, pyarrow and others."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Give the table as a stream of Arrow record batches."""
+
+
+#: A file, or a table in memory.
+TableSource = str | Path | ArrowTable | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -63,12 +81,24 @@ class Predictions:
     columns: dict[str, list[Any]] = field(default_factory=dict)
 
 
-def read_table(path: Path) -> pa.Table:
-    """Read a CSV or Parquet file; identifiers and labels stay text.
+def read_table(source: TableSource) -> pa.Table:
+    """Read a CSV or Parquet file, or take a table in memory; identifiers and labels in files stay text.
 
     Raises:
-        TableError: no such file, another extension, or a broken file.
+        TableError: no such file, another extension, a broken file, no table, or two columns of one name.
     """
+    if isinstance(source, str | Path):
+        path = Path(source)
+        table, name = _read_file(path), str(path)
+    else:
+        table, name = _from_memory(source), type(source).__name__
+    repeated = sorted({column for column in table.column_names if table.column_names.count(column) > 1})
+    if repeated:
+        raise TableError(f"{name}: there are several columns {repeated[0]!r}")
+    return table
+
+
+def _read_file(path: Path) -> pa.Table:
     _check_file(path)
     try:
         if path.suffix.lower() == ".parquet":
@@ -76,6 +106,21 @@ def read_table(path: Path) -> pa.Table:
         return csv.read_csv(path, convert_options=_CONVERT)
     except (pa.ArrowInvalid, OSError) as exc:
         raise TableError(f"{path}: {exc}") from exc
+
+
+def _from_memory(source: ArrowTable | Mapping[str, Any]) -> pa.Table:
+    try:
+        table = pa.table(dict(source) if isinstance(source, Mapping) else source)
+        # so that not even a tie between classes depends on where a column stands
+        return table.select(sorted(range(table.num_columns), key=table.column_names.__getitem__))
+    except (pa.ArrowException, TypeError, ValueError) as exc:
+        kinds = "a file name, a mapping of columns, or a table of pandas, polars or pyarrow"
+        raise TableError(f"{type(source).__name__} cannot be read as a table ({kinds}): {exc}") from exc
+
+
+def place_of(source: TableSource, name: str) -> Path:
+    """What messages call a table: its file, or this name where it is in memory."""
+    return Path(source) if isinstance(source, str | Path) else Path(name)
 
 
 def read_batches(path: Path, rows: int) -> Iterator[pa.Table]:
@@ -129,7 +174,7 @@ def fail_at(path: Path, bad: npt.ArrayLike, column: str, problem: str, values: S
     rows = np.flatnonzero(bad)
     if rows.size:
         first = int(rows[0])
-        line = first + 2 if path.suffix.lower() == ".csv" else first + 1
+        line = first + {".csv": 2, ".parquet": 1}.get(path.suffix.lower(), 0)
         raise TableError(f"{path}: row {line}, column {column}: {problem} {values[first]!r}, {rows.size} in all")
 
 
@@ -175,14 +220,14 @@ def _repeated(values: Sequence[Any]) -> list[bool]:
     return [first[value] != i for i, value in enumerate(values)]
 
 
-def read_predictions(path: Path) -> Predictions:
-    """Read and check a PREDICTIONS table.
+def read_predictions(source: TableSource) -> Predictions:
+    """Read and check a PREDICTIONS table, a file or in memory.
 
     Raises:
         TableError: a missing column, a duplicated case, a value that is no probability, or a row of
             probabilities that does not sum to one within 1e-6.
     """
-    return check_predictions(read_table(path), path)
+    return check_predictions(read_table(source), place_of(source, "PREDICTIONS"))
 
 
 def check_predictions(table: pa.Table, path: Path) -> Predictions:
@@ -219,11 +264,11 @@ def _disagreement(table: pa.Table, path: Path, probs: FloatArray) -> FloatArray:
     return gini(probs)
 
 
-def read_labels(path: Path, classes: Sequence[str] | None = None) -> Labels:
+def read_labels(source: TableSource, classes: Sequence[str] | None = None) -> Labels:
     """Read and check a LABELS table, long or wide.
 
     Args:
-        path: the file.
+        source: the file, or a table in memory.
         classes: the classes that may occur, in the order of the counts' columns; all that occur, sorted,
             where left out.
 
@@ -231,7 +276,7 @@ def read_labels(path: Path, classes: Sequence[str] | None = None) -> Labels:
         TableError: a missing column or value, an unknown class, a negative or fractional count, a
             duplicated case (wide), or an annotator who labels a case twice (long).
     """
-    return check_labels(read_table(path), path, classes)
+    return check_labels(read_table(source), place_of(source, "LABELS"), classes)
 
 
 def check_labels(table: pa.Table, path: Path, classes: Sequence[str] | None = None) -> Labels:
@@ -277,7 +322,7 @@ def _further_columns(table: pa.Table) -> dict[str, list[Any]]:
 
 
 def case_column(labels: Labels, name: str, path: Path) -> npt.NDArray[Any]:
-    """A further column of LABELS, one value a case (N,).
+    """A further column of LABELS, one value per case (N,).
 
     Raises:
         TableError: no such column, a missing value, or one that varies within a case.

@@ -12,7 +12,7 @@ def count_weighted_nll(logits: Tensor, label_counts: Tensor) -> Tensor:
         label_counts: (N, K); a case with more labels weighs more, one without none.
 
     Returns:
-        Scalar, in nats a label.
+        Scalar, in nats per label.
     """
     counts = label_counts.to(logits.dtype)
     total = counts.sum().clamp(min=1)

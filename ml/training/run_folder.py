@@ -25,7 +25,7 @@ class TrainConfig:
         data_options: further arguments of its loader.
         network: name of a network.
         epochs: at most.
-        batch_size: images a step.
+        batch_size: images per step.
         learning_rate: of Adam after warm-up.
         warmup_epochs: over which the rate rises from a tenth.
         decay_epochs: after each of which the rate falls to a tenth.

@@ -186,7 +186,7 @@ class _Trainer:
             yield logits, features, pooled
 
     def validate(self, rows: npt.NDArray[np.intp]) -> dict[str, float]:
-        """Validation loss in nats a label, and accuracy against the most frequent label."""
+        """Validation loss in nats per label, and accuracy against the most frequent label."""
         loss = hits = labels = 0.0
         start = 0
         for logits, _, _ in self.outputs(rows):

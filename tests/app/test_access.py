@@ -23,8 +23,9 @@ def outcome(status: int) -> str:
     return {401: "who are you", 403: "not allowed"}.get(status, "let through")
 
 
+@pytest.mark.both_databases
 def test_every_route_against_every_caller(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.pages.lead_routes._EVENT_SECONDS", 0.001)
+    monkeypatch.setattr("app.pages.job_routes._EVENT_SECONDS", 0.001)
     with service.context.database.write() as session:
         for name, scope in (("predicting", "predict"), ("writing", "cases:write")):
             auth.add_account(session, service.context.secret, name, "service")
@@ -58,12 +59,13 @@ def test_a_route_without_a_guard_stops_the_start_up(settings: Settings) -> None:
 @pytest.mark.parametrize(
     "header", ["Bearer x", "Bearer sr_1_2", "Bearer ", "Basic YTpi", f"Bearer sr_{'0' * 32}_{'0' * 64}"]
 )
-def test_credentials_that_are_not_valid_are_401(service: Service, header: str) -> None:
-    response = service.client.get("/v1/cases", headers={"Authorization": header})
+def test_credentials_that_are_not_valid_are_401(shared_service: Service, header: str) -> None:
+    response = shared_service.client.get("/v1/cases", headers={"Authorization": header})
     assert (response.status_code, response.json()["type"]) == (401, "urn:secondread:problem:unauthenticated")
     assert response.headers["www-authenticate"] == "Bearer"
 
 
+@pytest.mark.both_databases
 def test_a_revoked_and_an_expired_key_stop_working(service: Service) -> None:
     from datetime import UTC, datetime
 
@@ -86,25 +88,25 @@ def test_a_key_of_an_annotator_takes_no_scopes(service: Service) -> None:
         auth.add_key(session, service.context.secret, "anna", ["cases:read"])
 
 
-def test_another_host_is_refused(service: Service) -> None:
-    assert service.client.get("/healthz", headers={"Host": "elsewhere.example"}).status_code == 400
+def test_another_host_is_refused(shared_service: Service) -> None:
+    assert shared_service.client.get("/healthz", headers={"Host": "elsewhere.example"}).status_code == 400
 
 
-def test_every_answer_carries_the_security_headers(service: Service) -> None:
+def test_every_answer_carries_the_security_headers(shared_service: Service) -> None:
     for path in ("/login", "/healthz", "/v1/cases", "/static/style.css"):
-        headers = service.client.get(path).headers
+        headers = shared_service.client.get(path).headers
         assert "default-src 'none'" in headers["content-security-policy"]
         assert headers["x-content-type-options"] == "nosniff"
 
 
-def test_style_and_script_are_kept_under_the_digest_of_their_content_only(service: Service) -> None:
-    page = service.client.get("/login").text
+def test_style_and_script_are_kept_under_the_digest_of_their_content_only(shared_service: Service) -> None:
+    page = shared_service.client.get("/login").text
     for name in ("style.css", "app.js", "icon.svg"):
         address = next(part for part in page.split('"') if part.startswith(f"/static/{name}?v="))
-        assert "immutable" in service.client.get(address).headers["cache-control"]
+        assert "immutable" in shared_service.client.get(address).headers["cache-control"]
         for other in (f"/static/{name}", f"/static/{name}?v=000000000000"):
-            assert service.client.get(other).headers["cache-control"] == "no-cache"
-    assert service.client.get("/login").headers["cache-control"] == "no-store"
+            assert shared_service.client.get(other).headers["cache-control"] == "no-cache"
+    assert shared_service.client.get("/login").headers["cache-control"] == "no-store"
 
 
 @pytest.mark.parametrize("secret", ["", "short", "changeme" * 1, "secret12345678901234567890123456789012"])
@@ -113,6 +115,6 @@ def test_a_weak_secret_stops_the_start_up(secret: str) -> None:
         Settings(secret_key=secret)  # type: ignore[arg-type]
 
 
-def test_unauthenticated_people_are_sent_to_the_login(service: Service) -> None:
-    answer = service.client.get("/worklist", headers={"Accept": "text/html"}, follow_redirects=False)
+def test_unauthenticated_people_are_sent_to_the_login(shared_service: Service) -> None:
+    answer = shared_service.client.get("/worklist", headers={"Accept": "text/html"}, follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, "/login")

@@ -16,9 +16,9 @@ from tests.support.service import Service, cell_png, pixels_of
 _STATUS = {"empty": 422, "broken": 422, "frames": 422, "too-small": 422, "too-large": 413, "format": 415}
 
 
-def test_a_prediction_has_the_shape_of_the_contract(service: Service) -> None:
-    body = service.post("viewer", "/v1/predictions", files={"image": ("x.png", cell_png())}).json()
-    release = read_release(service.context.settings.releases_folder / body["release"])
+def test_a_prediction_has_the_shape_of_the_contract(populated: Service) -> None:
+    body = populated.post("viewer", "/v1/predictions", files={"image": ("x.png", cell_png())}).json()
+    release = read_release(populated.context.settings.releases_folder / body["release"])
     assert body["classes"] == list(release.classes)
     expected = Predictor(release).predict([decode_image(cell_png())]).distribution
     assert list(body["class_probs"].values()) == expected.class_probs[0].tolist()
@@ -31,19 +31,19 @@ def test_a_prediction_has_the_shape_of_the_contract(service: Service) -> None:
     assert len(body["image_sha256"]) == 64
 
 
-def test_raw_body_and_multipart_give_the_same(service: Service) -> None:
-    multipart = service.post("viewer", "/v1/predictions", files={"image": ("x.png", cell_png())})
-    raw = service.post("viewer", "/v1/predictions", content=cell_png(), headers={"Content-Type": "image/png"})
+def test_raw_body_and_multipart_give_the_same(populated: Service) -> None:
+    multipart = populated.post("viewer", "/v1/predictions", files={"image": ("x.png", cell_png())})
+    raw = populated.post("viewer", "/v1/predictions", content=cell_png(), headers={"Content-Type": "image/png"})
     assert raw.status_code == 200
     assert raw.json() == multipart.json()
 
 
 @pytest.mark.parametrize("name", CORPUS)
-def test_every_upload_is_read_or_refused_clearly(service: Service, name: str) -> None:
+def test_every_upload_is_read_or_refused_clearly(shared_service: Service, name: str) -> None:
     data, reason = CORPUS[name]
     for response in (
-        service.post("viewer", "/v1/predictions", files={"image": ("x.png", data)}),
-        service.upload(f"case {name}", data),
+        shared_service.post("viewer", "/v1/predictions", files={"image": ("x.png", data)}),
+        shared_service.upload(f"case {name}", data),
     ):
         if reason is None:
             assert response.status_code in {200, 201}, response.text
@@ -53,19 +53,19 @@ def test_every_upload_is_read_or_refused_clearly(service: Service, name: str) ->
             assert response.json()["detail"]
 
 
-def test_a_file_of_thirty_megabytes_is_refused(service: Service) -> None:
+def test_a_file_of_thirty_megabytes_is_refused(shared_service: Service) -> None:
     data = bytes(30 * 1024**2)
-    assert service.post("viewer", "/v1/predictions", files={"image": ("x.png", data)}).status_code == 413
-    assert service.upload("big", data).status_code == 413
+    assert shared_service.post("viewer", "/v1/predictions", files={"image": ("x.png", data)}).status_code == 413
+    assert shared_service.upload("big", data).status_code == 413
 
     def chunks() -> Any:  # no declared length
         for _ in range(30):
             yield bytes(1024**2)
 
-    streamed = service.post("viewer", "/v1/predictions", content=chunks(), headers={"Content-Type": "image/png"})
+    streamed = shared_service.post("viewer", "/v1/predictions", content=chunks(), headers={"Content-Type": "image/png"})
     assert streamed.status_code == 413
     assert streamed.json()["type"] == "urn:secondread:problem:too-large"
-    wide = service.post("viewer", "/v1/cases/x/labels", content=bytes(2 * 1024**2))
+    wide = shared_service.post("viewer", "/v1/cases/x/labels", content=bytes(2 * 1024**2))
     assert wide.status_code == 413
 
 
@@ -79,6 +79,7 @@ def test_a_stored_case_gives_its_prediction_again_bit_for_bit(service: Service) 
         assert again["log_concentration"] == case["prediction"]["log_concentration"]
 
 
+@pytest.mark.both_databases
 def test_a_case_keeps_what_came_with_it(service: Service) -> None:
     fields = {"patient": "p1", "site": "Å-Lab", "metadata": json.dumps({"stain": "May-Grünwald"})}
     case = service.add_case("case-1", **fields)
@@ -88,6 +89,7 @@ def test_a_case_keeps_what_came_with_it(service: Service) -> None:
     assert service.get("viewer", f"/v1/cases/{case['id']}").json() == case
 
 
+@pytest.mark.both_databases
 def test_same_image_again_is_200_another_image_is_409_a_twin_is_flagged(service: Service) -> None:
     first = service.add_case("case-1")
     again = service.upload("case-1", cell_png())
@@ -98,6 +100,7 @@ def test_same_image_again_is_200_another_image_is_409_a_twin_is_flagged(service:
     assert twin["same_image_as"] == first["id"]
 
 
+@pytest.mark.both_databases
 def test_idempotency_key_is_required_replayed_and_not_reused(service: Service) -> None:
     files = {"image": ("x.png", cell_png())}
     without = service.call("admin", "POST", "/v1/cases", files=files, data={"external_id": "a"})
@@ -123,6 +126,7 @@ def test_a_retry_costs_no_prediction(service: Service, monkeypatch: pytest.Monke
     assert service.upload("b", cell_png(), "key-1").status_code == 422
 
 
+@pytest.mark.both_databases
 def test_pages_of_cases_walk_through_all(service: Service) -> None:
     ids = [service.add_case(f"case-{i}", cell_png(i))["id"] for i in range(5)]
     seen, cursor = [], None
@@ -163,19 +167,19 @@ def test_metadata_in_the_file_stays_out_of_everything(service: Service) -> None:
         ({"external_id": "../../etc/passwd"}, 201),
     ],
 )
-def test_fields_of_a_case_are_checked(service: Service, fields: dict[str, str], status: int) -> None:
-    response = service.post("admin", "/v1/cases", files={"image": ("../../x.png", cell_png())}, data=fields)
+def test_fields_of_a_case_are_checked(shared_service: Service, fields: dict[str, str], status: int) -> None:
+    response = shared_service.post("admin", "/v1/cases", files={"image": ("../../x.png", cell_png())}, data=fields)
     assert response.status_code == status, response.text
-    stored = [path for path in service.context.images.root.rglob("*") if path.is_file()]
+    stored = [path for path in shared_service.context.images.root.rglob("*") if path.is_file()]
     assert all(len(path.name) == 64 for path in stored)
 
 
-def test_case_without_multipart_or_image_is_refused(service: Service) -> None:
-    assert service.post("admin", "/v1/cases", json={"external_id": "a"}).status_code == 422
-    assert service.post("admin", "/v1/cases", data={"external_id": "a"}).status_code == 422
-    assert service.post("viewer", "/v1/predictions", files={"picture": ("x.png", cell_png())}).status_code == 422
+def test_case_without_multipart_or_image_is_refused(shared_service: Service) -> None:
+    assert shared_service.post("admin", "/v1/cases", json={"external_id": "a"}).status_code == 422
+    assert shared_service.post("admin", "/v1/cases", data={"external_id": "a"}).status_code == 422
+    assert shared_service.post("viewer", "/v1/predictions", files={"picture": ("x.png", cell_png())}).status_code == 422
     many = [("image", ("x.png", cell_png()))] * 3
-    assert service.post("viewer", "/v1/predictions", files=many).status_code == 400
+    assert shared_service.post("viewer", "/v1/predictions", files=many).status_code == 400
 
 
 def test_partition_follows_the_patient_and_never_changes(service: Service) -> None:
@@ -187,7 +191,7 @@ def test_partition_follows_the_patient_and_never_changes(service: Service) -> No
     assert {"calibration", "evaluation"} >= set().union(*parts.values())
 
 
-def test_missing_things_are_404(service: Service) -> None:
+def test_missing_things_are_404(populated: Service) -> None:
     missing = "01890000-0000-7000-8000-000000000000"
     for path in (
         f"/v1/cases/{missing}",
@@ -195,11 +199,12 @@ def test_missing_things_are_404(service: Service) -> None:
         f"/v1/cases/{missing}/posterior",
         f"/v1/releases/{missing}",
     ):
-        response = service.get("viewer", path)
+        response = populated.get("viewer", path)
         assert (response.status_code, response.json()["type"]) == (404, "urn:secondread:problem:not-found")
-    assert service.get("viewer", "/v1/nothing").json()["type"] == "urn:secondread:problem:not-found"
+    assert populated.get("viewer", "/v1/nothing").json()["type"] == "urn:secondread:problem:not-found"
 
 
+@pytest.mark.both_databases
 def test_a_case_without_a_prediction_stays_visible_and_is_wanted_first(service: Service) -> None:
     """No upload makes one; a laboratory's own import into the tables, or a future release, may."""
     from sqlalchemy import select

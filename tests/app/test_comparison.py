@@ -14,9 +14,8 @@ from app.triage.queries import _threshold_before, current_policy
 from ml.training.calibrate import calibrate_run
 from ml.training.export import export_run
 from ml.training.run_folder import RunFolder
-from tests.app.test_evaluations import collect
 from tests.support.jobs import work_off
-from tests.support.service import Service, cell_png
+from tests.support.service import Service, cell_png, collect
 
 N_CASES = 24
 EVERYTHING = {"partition": "all", "weighting": "none"}
@@ -102,6 +101,7 @@ def test_triage_by_capacity_and_the_record_of_what_was_shown_go_by_the_champion(
     assert [str(one) for one in shown] == [cases[0]["prediction"]["release"]]
 
 
+@pytest.mark.both_databases
 def test_a_promoted_network_predicts_the_old_cases_that_it_can_see(service: Service, other_network: Path) -> None:
     cases = [service.add_case(f"case-{number}", cell_png(number)) for number in range(3)]
     store = service.context.images

@@ -49,6 +49,7 @@ def stored(service: Service, case: dict[str, object]) -> PredictiveDistribution:
         return stored_prediction(row)
 
 
+@pytest.mark.both_databases
 def test_the_posterior_is_that_of_the_exact_mixture(service: Service, dropout_releases: dict[bool, Path]) -> None:
     use(service, dropout_releases[True])
     case = service.add_case()

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.evaluations.publishing import publish_estimates
 from app.operations.export import export_dataset
 from ml.datasets.folder import load_folder
 from ml.tables.evaluate import evaluate_tables
-from tests.support.service import Service, cell_png
+from tests.support.service import Service, cell_png, collect
 
 
 def same(found: Any, expected: Any, where: str = "") -> None:
@@ -29,15 +30,7 @@ def same(found: Any, expected: Any, where: str = "") -> None:
         assert found == expected, where
 
 
-def collect(service: Service, images: list[bytes], patients: bool) -> None:
-    rng = np.random.default_rng(0)
-    for number, data in enumerate(images):
-        fields = {"patient": f"p{number // 3}"} if patients else {}
-        case = service.add_case(f"case-{number}", data, **fields)
-        for reader in range(number % 4):
-            service.outside_label(case["id"], f"r{reader}", str(rng.choice(case["prediction"]["classes"])))
-
-
+@pytest.mark.both_databases
 @pytest.mark.parametrize("patients", [False, True])
 def test_metrics_equal_evaluate_on_the_exported_tables(service: Service, patients: bool, tmp_path: Path) -> None:
     collect(service, [cell_png(i) for i in range(24)], patients)
@@ -58,15 +51,14 @@ def test_metrics_equal_evaluate_on_the_exported_tables(service: Service, patient
             assert document["metrics"][name]["value"] == pytest.approx(row["value"], abs=1e-9)
 
 
-def test_the_export_can_be_trained_on(service: Service, tmp_path: Path) -> None:
-    collect(service, [cell_png(i) for i in range(12)], patients=True)
-    with service.context.database.read() as session:
-        export_dataset(session, service.context, tmp_path / "out", "all")
+def test_the_export_can_be_trained_on(populated: Service, tmp_path: Path) -> None:
+    with populated.context.database.read() as session:
+        export_dataset(session, populated.context, tmp_path / "out", "all")
     dataset = load_folder(tmp_path / "out", size=32)
-    assert dataset.pixels.shape == (9, 32, 32, 3)
-    released = service.get("viewer", "/v1/releases").json()["items"][0]["classes"]
+    assert dataset.pixels.shape == (18, 32, 32, 3)
+    released = populated.get("viewer", "/v1/releases").json()["items"][0]["classes"]
     assert [vars(info) for info in dataset.classes] == released  # with names, keys and groups
-    assert dataset.label_counts.sum() == 18
+    assert dataset.label_counts.sum() == 36
 
 
 def test_metrics_are_empty_but_whole_without_labels(service: Service) -> None:
@@ -77,21 +69,37 @@ def test_metrics_are_empty_but_whole_without_labels(service: Service) -> None:
     assert service.get("viewer", "/v1/metrics", params={"partition": "nonsense"}).status_code == 422
 
 
-def test_latest_metrics_become_prometheus_gauges(service: Service) -> None:
-    collect(service, [cell_png(i) for i in range(8)], patients=False)
-    document = service.get("viewer", "/v1/metrics", params={"partition": "all"}).json()
-    exposed = service.get(None, "/metrics").text
-    line = next(line for line in exposed.splitlines() if line.startswith('secondread_estimate{metric="L"}'))
-    assert float(line.split()[1]) == pytest.approx(document["metrics"]["L"]["value"], rel=1e-12)
+def estimate_lines(service: Service) -> list[str]:
+    return [line for line in service.get(None, "/metrics").text.splitlines() if line.startswith("secondread_estimate{")]
 
 
-def test_partitions_share_the_cases_out(service: Service) -> None:
-    collect(service, [cell_png(i) for i in range(10)], patients=False)
+def test_gauges_are_published_by_the_worker_and_no_query_changes_them(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.platform.observability._COUNT_SECONDS", -1.0)  # count at every scrape
+    collect(service, [cell_png(i) for i in range(16)], patients=True)
+    assert service.get("viewer", "/v1/metrics", params={"partition": "all"}).json()["metrics"]["L"]["value"] is not None
+    assert estimate_lines(service) == []  # nothing was published yet
+    publish_estimates(service.context)
+    document = service.get("viewer", "/v1/metrics").json()
+    expected = {name: row["value"] for name, row in document["metrics"].items() if row["value"] is not None}
+    assert "L" in expected
+    published = estimate_lines(service)
+    wanted = {f'secondread_estimate{{metric="{name}",release="{document["release"]}"}}' for name in expected}
+    assert {line.split(" ")[0] for line in published} == wanted
+    shown = {line.split('"')[1]: float(line.split()[1]) for line in published}
+    assert shown == pytest.approx(expected, rel=1e-12)
+    for other in ({"partition": "all"}, {"weighting": "none"}, {"site": "north"}, {"group_by": "site"}):
+        assert service.get("viewer", "/v1/metrics", params=other).status_code == 200
+        assert estimate_lines(service) == published, other
+
+
+def test_partitions_share_the_cases_out(populated: Service) -> None:
     sizes = {
-        part: service.get("viewer", "/v1/metrics", params={"partition": part, "weighting": "none"}).json()["n_cases"]
+        part: populated.get("viewer", "/v1/metrics", params={"partition": part, "weighting": "none"}).json()["n_cases"]
         for part in ("all", "evaluation", "calibration")
     }
-    assert sizes["evaluation"] + sizes["calibration"] == sizes["all"] == 10
+    assert sizes["evaluation"] + sizes["calibration"] == sizes["all"] == 24
 
 
 def test_fifty_real_cells_read_by_three(service: Service, datasets: Path, tmp_path: Path) -> None:
@@ -132,6 +140,7 @@ def reading(service: Service, who: str, codes: list[str], limit: int = 1000) -> 
     return limit
 
 
+@pytest.mark.both_databases
 def test_weighted_metrics_equal_evaluate_with_the_exported_weights(service: Service, tmp_path: Path) -> None:
     from app.evaluations.cohort import Question
     from app.evaluations.service import collected_tables
@@ -154,7 +163,7 @@ def test_weighted_metrics_equal_evaluate_with_the_exported_weights(service: Serv
     assert (document["n_cases"], document["n_labels"]) == (24, 24 + planned_twice)
     with service.context.database.read() as session:
         tables = collected_tables(session, Question(partition="all"))
-    write_table(tables.labels, tmp_path / "labels.parquet")
+    write_table(tables.labels_table(), tmp_path / "labels.parquet")
     write_table(tables.predictions, tmp_path / "predictions.parquet")
     expected = evaluate_tables(
         tmp_path / "labels.parquet",
@@ -164,7 +173,7 @@ def test_weighted_metrics_equal_evaluate_with_the_exported_weights(service: Serv
         cluster="patient",
     )
     same(document["metrics"], expected["metrics"])
-    assert max(tables.labels["weight2"]) == pytest.approx(1 / 0.4)
+    assert max(tables.weight2) == pytest.approx(1 / 0.4)
     assert [group["group"] for group in document["groups"]] == ["a", "b"]
     assert document["posterior_gain"]["n"] == planned_twice
     assert document["triage_curve"][-1]["value"] == pytest.approx(1.0)
@@ -188,6 +197,7 @@ def test_what_nobody_could_tell_is_told_as_a_rate_and_raises_the_other_weights(s
     assert document["metrics"]["EL"]["largest_weight"] > 1
 
 
+@pytest.mark.both_databases
 def test_agreement_over_http(service: Service) -> None:
     assert service.get("viewer", "/v1/agreement").json()["n_labels"] == 0
     collect(service, [cell_png(i) for i in range(16)], patients=True)

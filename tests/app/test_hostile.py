@@ -36,16 +36,18 @@ BODIES: dict[str, bytes] = {
 }
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("name", BODIES)
-def test_malformed_multipart(service: Service, name: str) -> None:
-    response = service.post("admin", "/v1/cases", content=BODIES[name], headers=dict(_FORM))
+def test_malformed_multipart(shared_service: Service, name: str) -> None:
+    response = shared_service.post("admin", "/v1/cases", content=BODIES[name], headers=dict(_FORM))
     assert 200 <= response.status_code < 500, response.text
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("metadata", ['{"a":"\\ud800"}', '{"\\ud800":"a"}', '{"a":' * 3000, '{"a":NaN}', '{"a":1e999}'])
-def test_malformed_metadata(service: Service, metadata: str) -> None:
+def test_malformed_metadata(shared_service: Service, metadata: str) -> None:
     fields = {"external_id": "m", "metadata": metadata}
-    response = service.post("admin", "/v1/cases", files={"image": ("x", cell_png())}, data=fields)
+    response = shared_service.post("admin", "/v1/cases", files={"image": ("x", cell_png())}, data=fields)
     assert response.status_code == 422
 
 
@@ -66,18 +68,19 @@ REQUESTS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("name", REQUESTS)
-def test_strange_requests(service: Service, name: str) -> None:
+def test_strange_requests(shared_service: Service, name: str) -> None:
     method, path, options = REQUESTS[name]
     if "content" in options:
         options = options | {"headers": {"Content-Type": "application/x-www-form-urlencoded"}}
-    response = service.call("admin", method, path, **options)
+    response = shared_service.call("admin", method, path, **options)
     assert 400 <= response.status_code < 500 or path == "/worklist", response.text
 
 
 @pytest.mark.parametrize("token", [b"Bearer sr_\xff_x", b"Bearer sr_" + b"0" * 32 + b"_\xff", b"\xff"])
-def test_credentials_of_no_ascii(service: Service, token: bytes) -> None:
-    assert service.client.get("/v1/cases", headers={"Authorization": token}).status_code == 401
+def test_credentials_of_no_ascii(shared_service: Service, token: bytes) -> None:
+    assert shared_service.client.get("/v1/cases", headers={"Authorization": token}).status_code == 401
 
 
 def test_a_defect_tells_the_caller_nothing(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

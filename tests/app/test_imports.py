@@ -47,6 +47,7 @@ def example() -> bytes:
     )
 
 
+@pytest.mark.both_databases
 def test_each_row_becomes_a_case_or_a_reason(service: Service) -> None:
     asked = send(service, example())
     assert (asked.status_code, asked.json()["state"]) == (202, "queued")
@@ -78,6 +79,7 @@ def test_each_row_becomes_a_case_or_a_reason(service: Service) -> None:
     assert counts == {"created": 0, "known": 2, "failed": 6}
 
 
+@pytest.mark.both_databases
 def test_a_retried_upload_is_one_import(service: Service) -> None:
     data = packed({"a.png": cell_png(1)})
     first, second = (send(service, data, key="k") for _ in range(2))
@@ -87,6 +89,7 @@ def test_a_retried_upload_is_one_import(service: Service) -> None:
     assert service.get("viewer", "/v1/cases").json()["items"][0]["external_id"] == "a"  # named by its file
 
 
+@pytest.mark.both_databases
 def test_an_import_that_died_goes_on_where_it_stopped(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work, "BATCH", 2)
     asked = send(service, packed({f"{i}.png": cell_png(i) for i in range(6)})).json()
@@ -122,8 +125,10 @@ def test_an_import_that_died_goes_on_where_it_stopped(service: Service, monkeypa
         (packed({"a/manifest.csv": b"x", "b/manifest.csv": b"x"}), "2 files"),
     ],
 )
-def test_an_archive_that_cannot_be_imported_is_refused_at_once(service: Service, data: bytes, words: str) -> None:
-    answer = send(service, data)
+def test_an_archive_that_cannot_be_imported_is_refused_at_once(
+    shared_service: Service, data: bytes, words: str
+) -> None:
+    answer = send(shared_service, data)
     assert (answer.status_code, words in answer.json()["detail"]) == (422, True), answer.json()
 
 

@@ -27,11 +27,13 @@ def _without_triggers(service: Service) -> str:
     )
 
 
+@pytest.mark.both_databases
 def test_an_untouched_service_verifies(service: Service) -> None:
     service.outside_label(service.add_case()["id"], "r1", "blast")
     assert verify(service) == []
 
 
+@pytest.mark.both_databases
 def test_every_stored_thing_has_its_audit_event(service: Service) -> None:
     case = service.add_case()
     service.outside_label(case["id"], "r1", "blast")
@@ -40,6 +42,7 @@ def test_every_stored_thing_has_its_audit_event(service: Service) -> None:
     assert [tuple(row) for row in rows][-2:] == [("case.add", "admin"), ("label.add", "outside")]
 
 
+@pytest.mark.both_databases
 def test_a_changed_audit_event_is_named(service: Service) -> None:
     service.add_case()
     with service.context.database.write() as session:
@@ -48,6 +51,7 @@ def test_a_changed_audit_event_is_named(service: Service) -> None:
     assert verify(service) == ["audit event 2 was changed, or one before it was removed"]
 
 
+@pytest.mark.both_databases
 def test_a_cut_tail_of_the_audit_shows(service: Service) -> None:
     with service.context.database.write() as session:
         session.execute(text(_without_triggers(service).replace("no_update", "no_delete")))
@@ -83,6 +87,7 @@ def test_a_release_that_breaks_on_disk_leaves_the_loaded_one_serving(service: Se
     assert (ready.status_code, "cannot be loaded" in ready.json()["release"]) == (503, True)
 
 
+@pytest.mark.both_databases
 def test_without_a_release_the_service_says_so(settings: object, database_url: str) -> None:
     from fastapi.testclient import TestClient
 

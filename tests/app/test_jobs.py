@@ -28,12 +28,14 @@ from tests.support.jobs import work_off
 from tests.support.service import Service
 from tests.support.waiting import PATIENCE
 
+pytestmark = pytest.mark.both_databases
+
 CELLS = 64
 
 
 def collect_reads(service: Service, cells: int = CELLS) -> None:
     """Cells of patients with two each, read by three outside annotators of different habits."""
-    stack = [simulate_cell(index, seed=5, size=96) for index in range(cells)]
+    stack = [simulate_cell(index, seed=5, size=32) for index in range(cells)]
     rng = np.random.default_rng(3)
     _, labels = AnnotatorPool(3).read(np.stack([cell.true_probs for cell in stack]), 3, rng)
     for index, cell in enumerate(stack):
@@ -233,7 +235,7 @@ def test_a_frozen_evaluation_can_be_computed_again_from_its_tables(service: Serv
     assert shown["document"]["agreement"]["pairs"]
     same(shown["document"]["agreement"], service.get("viewer", "/v1/agreement", params={"partition": "all"}).json())
     again = evaluate_frozen(folder_of(service.context.settings.home, UUID(asked.json()["id"])))
-    assert again["metrics"] == shown["document"]["metrics"]
+    assert again.model_dump()["metrics"] == shown["document"]["metrics"]
     page = service.get("viewer", path, headers={"Accept": "text/html"})
     assert "<svg" in page.text
     assert "http" not in page.text.replace("http://www.w3.org", "")  # opens offline

@@ -10,6 +10,8 @@ from sqlalchemy import select, update
 from app.tables import Case, Exposure, Label, Read, ReadRequest
 from tests.support.service import Service, cell_png
 
+pytestmark = pytest.mark.both_databases
+
 
 def requests_of(service: Service, case_id: str) -> list[ReadRequest]:
     with service.context.database.read() as session:

@@ -59,6 +59,7 @@ def test_easy_passwords_are_refused_in_words(service: Service, wanted: str) -> N
         assert account.password_hash is None
 
 
+@pytest.mark.both_databases
 def test_five_wrong_tries_lock_a_name_for_a_minute(service: Service) -> None:
     first_password(service, "anna")
     assert {sign_in(service, "anna", "wrong")[0] for _ in range(auth.MAX_FAILURES)} == {401}
@@ -92,6 +93,7 @@ def test_disabling_an_account_ends_everything_at_once(service: Service) -> None:
     assert service.get("anna", "/v1/reads").status_code == 200
 
 
+@pytest.mark.both_databases
 def test_sessions_end_when_idle_and_when_old(service: Service) -> None:
     cookie = first_password(service, "anna")
     for column, age in (("seen_at", auth.SESSION_IDLE), ("created_at", auth.SESSION_LIFETIME)):

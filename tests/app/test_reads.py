@@ -1,5 +1,6 @@
 """Labels, blindness and posteriors over HTTP, on both databases."""
 
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -13,6 +14,7 @@ from ml.distributions.families import DirichletCpe
 from tests.support.service import Service, cell_png
 
 
+@pytest.mark.both_databases
 def test_posterior_is_the_closed_form_of_the_stored_prior(service: Service) -> None:
     case = service.add_case()
     classes, prior = case["prediction"]["classes"], case["prediction"]
@@ -124,6 +126,7 @@ def test_a_form_of_another_site_is_refused(service: Service) -> None:
     assert len(service.get("viewer", f"/v1/cases/{case['id']}/labels").json()["items"]) == 1
 
 
+@pytest.mark.both_databases
 def test_a_label_is_given_once_and_only_for_oneself(service: Service) -> None:
     case = service.add_case()
     code = case["prediction"]["classes"][0]
@@ -139,6 +142,7 @@ def test_a_label_is_given_once_and_only_for_oneself(service: Service) -> None:
     assert service.label("ben", case["id"], "dragon").status_code == 422
 
 
+@pytest.mark.both_databases
 def test_a_retry_with_the_same_key_stores_one_label(service: Service) -> None:
     case = service.add_case()
     code = case["prediction"]["classes"][0]
@@ -149,6 +153,7 @@ def test_a_retry_with_the_same_key_stores_one_label(service: Service) -> None:
     assert service.label("anna", case["id"], case["prediction"]["classes"][1], "k").status_code == 422
 
 
+@pytest.mark.both_databases
 def test_many_at_once_store_each_label_exactly_once(service: Service) -> None:
     cases = [service.add_case(f"case-{i}", cell_png(i))["id"] for i in range(3)]
     code = service.get("viewer", f"/v1/cases/{cases[0]}").json()["prediction"]["classes"][0]
@@ -169,16 +174,18 @@ def test_many_at_once_store_each_label_exactly_once(service: Service) -> None:
         assert service.get("viewer", f"/v1/cases/{case}/posterior").json()["n_labels"] == 4
 
 
-@pytest.mark.parametrize("table", APPEND_ONLY)
-def test_the_database_itself_refuses_to_change_or_delete(service: Service, table: str) -> None:
+@pytest.mark.both_databases
+def test_the_database_itself_refuses_to_change_or_delete(service: Service) -> None:
     case = service.add_case()
     assert service.label("anna", case["id"], case["prediction"]["classes"][0]).status_code == 201
-    column = next(iter(Table.metadata.tables[table].columns)).name
-    for statement in (f"UPDATE {table} SET {column} = {column}", f"DELETE FROM {table}"):
-        with service.context.database.write() as session, pytest.raises(DBAPIError, match="append-only"):
-            session.execute(text(statement))
+    for table in APPEND_ONLY:
+        column = next(iter(Table.metadata.tables[table].columns)).name
+        for statement in (f"UPDATE {table} SET {column} = {column}", f"DELETE FROM {table}"):
+            with service.context.database.write() as session, pytest.raises(DBAPIError, match="append-only"):
+                session.execute(text(statement))
 
 
+@pytest.mark.both_databases
 def test_a_commit_that_fails_is_never_answered_with_success(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     from sqlalchemy.orm import Session
 
@@ -204,9 +211,9 @@ def test_a_commit_that_fails_is_never_answered_with_success(service: Service, mo
         b'{"label": "x", "blind": 9223372036854775808}', b'{"label": "' + b"x" * 300 + b'"}',
     ],
 )  # fmt: skip
-def test_malformed_json_is_4xx_and_never_echoed(service: Service, body: bytes) -> None:
-    case = service.add_case()
-    response = service.post(
+def test_malformed_json_is_4xx_and_never_echoed(shared_service: Service, body: bytes) -> None:
+    case = shared_service.add_case(uuid.uuid4().hex)
+    response = shared_service.post(
         "anna", f"/v1/cases/{case['id']}/labels", content=body, headers={"Content-Type": "application/json"}
     )
     assert 400 <= response.status_code < 500, response.text

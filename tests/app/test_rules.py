@@ -130,7 +130,7 @@ def cases(n: int, seed: int, **changed: Any) -> Columns:
 
 
 def test_familiar_data_raise_no_alarm() -> None:
-    assert [row["warnings"] for row in drift_of(cases(200, 0), REFERENCE)] == [[], []]
+    assert [row.warnings for row in drift_of(cases(200, 0), REFERENCE)] == [[], []]
     assert drift_of(cases(5, 0), REFERENCE) == []
     assert drift_of(cases(50, 0), None) == []
 
@@ -146,9 +146,9 @@ def test_familiar_data_raise_no_alarm() -> None:
 )
 def test_each_kind_of_drift_is_named_with_its_site(changed: dict[str, Any], words: str) -> None:
     everywhere, north = drift_of(cases(100, 1, **changed), REFERENCE)
-    assert (everywhere["site"], north["site"]) == (None, "north")
-    assert any(words in text for text in everywhere["warnings"])
-    assert any(words in text and "north" in text for text in north["warnings"])
+    assert (everywhere.site, north.site) == (None, "north")
+    assert any(words in text for text in everywhere.warnings)
+    assert any(words in text and "north" in text for text in north.warnings)
 
 
 def test_the_feature_shift_is_the_root_of_what_a_moved_mean_adds() -> None:
@@ -156,8 +156,8 @@ def test_the_feature_shift_is_the_root_of_what_a_moved_mean_adds() -> None:
     rng = np.random.default_rng(0)
     distance = np.sqrt(np.square(rng.normal(0.8, 1, (20_000, 12))).mean(axis=1))
     row = drift_of(cases(20_000, 2, feature_distance=distance), REFERENCE)[0]
-    assert row["feature_shift"] == pytest.approx(0.8, abs=0.01)
+    assert row.feature_shift == pytest.approx(0.8, abs=0.01)
     unknown = drift_of(cases(100, 2, feature_distance=np.full(100, np.nan)), REFERENCE)[0]
-    assert unknown["feature_shift"] is None
+    assert unknown.feature_shift is None
     older = {name: value for name, value in REFERENCE.items() if "distance" not in name}
-    assert drift_of(cases(100, 2), older)[0]["feature_shift"] is None
+    assert drift_of(cases(100, 2), older)[0].feature_shift is None

@@ -18,10 +18,12 @@ from app.operations.verify import verify_all
 from app.platform.errors import NotFound
 from app.settings import Settings
 from app.tables import Case, NetworkOutput
-from ml.agreement.tables import agreement_of_table
+from ml.agreement import measure_agreement
 from ml.tables.evaluate import evaluate_tables
 from tests.support.postgres import PostgresServer
 from tests.support.service import Service, cell_png
+
+pytestmark = pytest.mark.both_databases
 
 
 def fill(service: Service, n: int = 6) -> list[dict[str, Any]]:
@@ -122,7 +124,7 @@ def test_exports_are_read_by_evaluate_and_agreement(service: Service, tmp_path: 
         export_dataset(session, service.context, tmp_path / "out", "all", kind=kind, images=False)
     labels, predictions = (tmp_path / "out" / f"{name}.{kind}" for name in ("labels", "predictions"))
     assert evaluate_tables(labels, predictions, cluster="patient")["n_labels"] == 12
-    assert agreement_of_table(labels, cluster="patient")["n_annotators"] == 2
+    assert measure_agreement(labels, cluster="patient").n_annotators == 2
     assert not list((tmp_path / "out" / "images").iterdir())
     if kind == "parquet":
         audit = pyarrow.parquet.read_table(tmp_path / "out" / "audit.parquet")

@@ -18,11 +18,13 @@ from app.evaluations.snapshots import current_columns, refresh, write_snapshot
 from app.releases.queries import all_releases, class_codes
 from app.tables import Account, Annotator, Case, CasePrediction, Label, PolicyRow, ReadRequest, new_id, now
 from ml.files import write_json
-from tests.app.test_evaluations import collect, same
-from tests.support.service import Service, cell_png
+from tests.app.test_evaluations import same
+from tests.support.service import Service, cell_png, collect
 from tests.support.snapshots import assert_same_columns, assert_snapshots_tell_all, write_snapshots
 
-N_CASES = 20_000
+pytestmark = pytest.mark.both_databases
+
+FEW, MANY = 2_000, 20_000
 
 
 @pytest.fixture(autouse=True)
@@ -105,15 +107,15 @@ def request_row(label: dict[str, Any], second: int, policy: int) -> dict[str, An
     return new_row(case_id=label["case_id"], ordinal=second + 1, **why, **when)
 
 
-@pytest.mark.parametrize("database_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.heavy)], indirect=True)
-def test_twenty_thousand_cases_by_snapshot_and_tail_equal_the_full_recomputation(service: Service) -> None:
+@pytest.mark.parametrize("n", [FEW, pytest.param(MANY, marks=pytest.mark.heavy)])
+def test_many_cases_by_snapshot_and_tail_equal_the_full_recomputation(service: Service, n: int) -> None:
     context = service.context
-    fill(context, N_CASES)
+    fill(context, n)
     home = context.settings.home
     full = metrics(service)
-    assert full["n_cases"] == N_CASES
+    assert full["n_cases"] == n
     release_id, classes = release_of(context)
-    assert write_snapshot(context.database, home, release_id, classes) == N_CASES
+    assert write_snapshot(context.database, home, release_id, classes) == n
     same(metrics(service), full)
     collect(service, [cell_png(i) for i in range(12)], patients=True)
     with context.database.read() as session:

@@ -1,9 +1,9 @@
 """A real server, a real Chromium, and people who are signed in."""
 
 import json
-import signal
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from tests.conftest import missing
 from tests.support.chromium import FLAGS, find_chromium
 from tests.support.process import Installation
 from tests.support.service import cell_png
+from tests.support.waiting import patient
 
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=document.title='owned'>"
 
@@ -30,8 +31,24 @@ def browser() -> Iterator[Browser]:
         opened.close()
 
 
+@pytest.fixture(autouse=True)
+def _windows_are_closed(browser: Browser) -> Iterator[None]:
+    """An open page goes on asking its server."""
+    yield
+    for context in browser.contexts:
+        context.close()
+
+
+def until(page: Page, condition: Callable[[], bool], what: str, seconds: float = 30) -> None:
+    """Wait while the page goes on, which a plain sleep would not let it."""
+    deadline = time.monotonic() + patient(seconds)
+    while not condition():
+        assert time.monotonic() < deadline, what
+        page.wait_for_timeout(50)
+
+
 @pytest.fixture(scope="module")
-def installation(tmp_path_factory: pytest.TempPathFactory, small_release: Path) -> Iterator[Installation]:
+def installation(tmp_path_factory: pytest.TempPathFactory, tiny_release: Path) -> Iterator[Installation]:
     """A server with its worker, three cases, an admin and annotators."""
     made = Installation(tmp_path_factory.mktemp("pages") / "home")
     made.home.mkdir()
@@ -39,7 +56,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory, small_release: Path) 
     people = {"lead": "admin", "viewer": "viewer", "lis": "service"} | dict.fromkeys(
         ("anna", "ben", "cleo", "emil"), "annotator"
     )
-    keys = made.prepare(small_release, **people)
+    keys = made.prepare(tiny_release, **people)
     made.environment["SECONDREAD_CHANGE_PLAN"] = str(made.home / "plan.json")
     # a handful of random labels must be able to make a candidate that passes
     bounds = {"min_labelled_cases": 4, "min_patients": 2, "max_increase": 5.0, "max_mean_probability_change": 1.0}
@@ -49,7 +66,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory, small_release: Path) 
     for number, name in enumerate(("basophil-says-the-file", HOSTILE, "plain")):
         upload(made, name, number)
     yield made
-    made.stop(signal.SIGTERM)
+    made.close()
 
 
 def upload(made: Installation, name: str, number: int, **fields: str) -> str:
@@ -59,7 +76,7 @@ def upload(made: Installation, name: str, number: int, **fields: str) -> str:
     answer = httpx2.post(
         f"{made.address}/v1/cases",
         headers={"Authorization": f"Bearer {made.keys['lead']}", "Idempotency-Key": uuid.uuid4().hex},
-        files={"image": ("x.png", cell_png(number))},
+        files={"image": ("x.png", cell_png(number, 96))},
         data={"external_id": name, **fields},
     )
     assert answer.status_code == 201, answer.text
@@ -74,13 +91,13 @@ class Person:
         self.context = browser.new_context(color_scheme=scheme)  # type: ignore[arg-type]
         self.page: Page = self.context.new_page()
         self.address = made.address
-        self.page.set_default_timeout(10_000)
+        self.page.set_default_timeout(patient(10_000))
         self.page.on("console", lambda m: self.faults.append(m.text) if m.type in {"error", "warning"} else None)
         self.page.on("pageerror", lambda e: self.faults.append(str(e)))
         self.page.goto(made.address)
         if name:
             self.page.fill("[name=name]", name)
-            self.page.fill("[name=password]", made.password("user", "password", name))
+            self.page.fill("[name=password]", made.one_time_password(name))
             self.page.click("main button")
             self.page.wait_for_url("**/worklist")
 

@@ -1,6 +1,7 @@
 """Pictures of every page, light and dark, desktop and phone, from the demo (`make screenshots`).
 
-Written as palette PNGs of a few ten kilobytes to docs/images/pages/PAGE-SCHEME-DEVICE.png.
+Written as palette PNGs of a few tens of kilobytes to screenshots/PAGE-SCHEME-DEVICE.png, which git ignores; with
+`--docs` those that README and tutorial show are copied to docs/images/pages, the only ones in git.
 """
 
 import argparse
@@ -21,7 +22,9 @@ from tests.browser.conftest import pack
 from tests.support.chromium import FLAGS, find_chromium
 from tests.support.process import Installation
 
-OUT = Path(__file__).parents[2] / "docs" / "images" / "pages"
+ROOT = Path(__file__).parents[2]
+OUT = ROOT / "screenshots"
+SHOWN = ROOT / "docs" / "images" / "pages"
 DEVICES = {"desktop": (1280, 860), "phone": (390, 844)}
 READS = 3
 
@@ -29,7 +32,7 @@ READS = 3
 def sign_in(page: Page, made: Installation, name: str) -> None:
     page.goto(made.address)
     page.fill("[name=name]", name)
-    page.fill("[name=password]", made.password("user", "password", name))
+    page.fill("[name=password]", made.one_time_password(name))
     page.click("main button")
     page.wait_for_url("**/worklist")
 
@@ -110,7 +113,7 @@ def demo(home: Path) -> Iterator[Installation]:
 
 
 def archive() -> bytes:
-    """A zip of simulated cells; one row of its manifest names an image that is not there."""
+    """A zip of simulated cells; one row of its manifest names a missing image."""
     rows, files = ["file,external_id,patient,site"], {}
     for number, cell in enumerate(simulate_cells(24, seed=7)):
         buffer = io.BytesIO()
@@ -138,14 +141,15 @@ def prepare(browser: Browser, made: Installation) -> None:
     page.wait_for_selector("tr[data-state=succeeded]:has-text('recalibration')", timeout=60_000)
     page.goto(f"{made.address}/releases")
     page.click("table a >> nth=0")
-    page.click("text=Predict the cases that it lacks")
+    page.click("text=Predict missing cases")
     page.wait_for_selector("tr[data-state=succeeded]:has-text('prediction')", timeout=60_000)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--home", type=Path, help="a demo's HOME that is there already")
+    parser.add_argument("--home", type=Path, help="a demo's HOME that exists already")
     parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--docs", action="store_true", help="renew the pictures that README and tutorial show")
     arguments = parser.parse_args()
     binary = find_chromium()
     if binary is None:
@@ -165,6 +169,8 @@ def main() -> None:
                         walk(context.new_page(), made, arguments.out, f"{scheme}-{device}")
                         context.close()
             browser.close()
+    for shown in SHOWN.glob("*.png") if arguments.docs else []:
+        shutil.copy(arguments.out / shown.name, shown)
 
 
 if __name__ == "__main__":

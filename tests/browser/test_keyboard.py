@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 
 from app.platform.database import Database
 from app.tables import Annotator, Label, Read
-from tests.browser.conftest import Person, upload
+from tests.browser.conftest import Person, until, upload
 from tests.support.process import Installation
 
 CASES = 20
@@ -131,7 +131,10 @@ def test_a_cut_connection_stores_exactly_one_label(browser: Browser, many: Insta
     page.wait_for_selector(".js [data-read]")
     address = page.url
 
+    tries = []
+
     def cut(route: Route) -> None:
+        tries.append(route.request.url)
         if arrives:
             route.fetch(max_redirects=0)
         route.abort("connectionreset")
@@ -140,16 +143,16 @@ def test_a_cut_connection_stores_exactly_one_label(browser: Browser, many: Insta
     page.keyboard.press("3")
     page.keyboard.press("Enter")
     page.wait_for_selector("text=No connection")
-    page.wait_for_timeout(2500)  # it is tried again, and fails again
+    until(page, lambda: len(tries) >= 2, "it is tried again, and fails again")
     assert stored(many, name) == before + int(arrives)
     page.reload()
     page.wait_for_selector("[data-status]:has-text('No connection'), [data-action=next]")
     page.unroute("**/label")
     page.wait_for_url(address)
     page.wait_for_selector(".js [data-action=next]")
-    page.wait_for_timeout(2500)
+    page.wait_for_function("localStorage.getItem('secondread.outbox') === null")
+    page.wait_for_load_state("networkidle")
     assert stored(many, name) == before + 1
-    assert page.evaluate("localStorage.getItem('secondread.outbox')") is None
 
 
 def test_the_next_image_is_there_before_it_is_asked_for(browser: Browser, many: Installation, tmp_path: Path) -> None:

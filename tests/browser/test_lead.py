@@ -55,7 +55,7 @@ def test_a_leads_morning(browser: Browser, installation: Installation, tmp_path:
     (tmp_path / "cells.zip").write_bytes(archive())
     page.set_input_files("[name=archive]", tmp_path / "cells.zip")
     page.click("main form button >> nth=0")
-    page.wait_for_selector(f"text={N_CELLS} created, 0 known before, 1 failed", timeout=40_000)
+    page.wait_for_selector(f"text={N_CELLS} created, 0 already known, 1 failed", timeout=40_000)
     import_page = page.url
     page.select_option("[name=status]", "failed")
     page.click("text=Show")
@@ -114,20 +114,20 @@ def test_recalibrate_compare_promote_and_roll_back(browser: Browser, installatio
     assert "succeeded" in page.inner_text("tr:has-text('recalibration')")
     page.click("tr[data-state=succeeded]:has-text('recalibration') a")
     text = page.inner_text("main")
-    assert "Against the champion of then" in text
+    assert "Against the champion at that time" in text
     assert "Paired change" in text
     assert page.locator("table >> nth=1").locator("tbody tr").count() >= 4
     assert "The gate let it through" in text
-    assert "has predicted none of the labelled cases" in text
+    assert "has not predicted any labelled case" in text
     candidate = page.url
     move(page, "challenger", "to look at it first")
     page = lead.go("/jobs")
     page.wait_for_selector("tr[data-state=succeeded]:has-text('prediction')", timeout=40_000)
     page.goto(candidate)
-    beside = page.locator("section:has-text('Beside the champion, on the labels of now') table")
+    beside = page.locator("section:has-text('Compared with the champion on current labels') table")
     assert beside.locator("tbody tr").count() == 6
     assert "L_φ" in beside.inner_text()
-    assert page.locator("text=Predict the cases that it lacks").count() == 0
+    assert page.locator("text=Predict missing cases").count() == 0
     assert lead.violations() == []
     move(page, "champion", "the stain has changed")
     assert "champion" in page.inner_text("tbody tr >> nth=0")
@@ -149,9 +149,9 @@ def test_the_policy_changes_by_a_new_version(browser: Browser, installation: Ins
     page.select_option("[name=rule]", "capacity")
     page.fill("[name=capacity_per_day]", "12")
     page.fill("[name=reason]", "two annotators are away")
-    page.click("text=Store the new version")
+    page.click("text=Save the new version")
     page.wait_for_selector("text=version 2")
-    assert "12 a day" in page.inner_text("main")
+    assert "12 per day" in page.inner_text("main")
     assert "two annotators are away" in page.inner_text("section:has-text('Versions')")
     assert lead.faults == []
 
@@ -169,13 +169,13 @@ def test_people_come_and_go(browser: Browser, installation: Installation) -> Non
     other.fill("[name=password]", secret)
     other.click("main button")
     other.wait_for_url("**/worklist")
-    page.click("section:has(h2:has-text('dora')) >> text=Let in no more")
-    page.wait_for_selector("h2:has-text('dora, let in no more'), h2:has-text('let in no more since')")
+    page.click("section:has(h2:has-text('dora')) >> text=Disable")
+    page.wait_for_selector("h2:has-text('disabled since')")
     other.goto(f"{installation.address}/worklist")
     assert other.url.endswith("/login")
     page.click("section:has(h2:has-text('lis')) summary")
     page.check("section:has(h2:has-text('lis')) input[value=predict]")
-    page.click("section:has(h2:has-text('lis')) >> text=Make a key")
+    page.click("section:has(h2:has-text('lis')) >> text=Create key")
     token = page.inner_text("[role=status] code")
     assert token.startswith("sr_")
     headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": "x"}

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from statsmodels.stats import inter_rater
 
+from ml.agreement import measure_agreement
 from ml.agreement.coefficients import (
     as_label_matrix,
     cohen_kappa,
@@ -20,7 +21,6 @@ from ml.agreement.coefficients import (
     krippendorff_alpha,
     rater_marginal_test,
 )
-from ml.agreement.tables import agreement_of_table
 from ml.datasets.annotators import AnnotatorPool
 from ml.tables.files import write_table
 
@@ -160,7 +160,7 @@ def test_agreement_of_a_table_by_every_view(tmp_path: Path) -> None:
     rows = [(f"c{i}", f"r{a}", f"class{matrix[i, a]}", f"site{i % 2}") for i, a in np.argwhere(matrix >= 0)]
     columns = dict(zip(("case_id", "annotator", "label", "site"), map(list, zip(*rows, strict=True)), strict=True))
     write_table(columns, tmp_path / "labels.csv")
-    document = agreement_of_table(tmp_path / "labels.csv")
+    document = measure_agreement(tmp_path / "labels.csv").to_dict()
     counts = count_matrix(matrix, 4)
     assert document["krippendorff_alpha"]["value"] == pytest.approx(krippendorff_alpha(counts).value, abs=1e-12)
     assert [row["annotator"] for row in document["annotators"]] == ["r0", "r1", "r2", "r3"]

@@ -130,6 +130,27 @@ def test_standard_errors_are_the_delete_one_jackknife(debias: Debias, clustered:
     assert epistemic_loss(y, f, cluster=cluster).se == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.parametrize("clustered", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_standard_errors_are_the_jackknife_also_where_weights_are_zero(seed: int, clustered: bool) -> None:
+    """Where all but one of a bin's cells weigh nothing, no pair is left, whatever rounding says."""
+    y, f = draw(seed + 60, n=60, low=2)
+    rng = np.random.default_rng(seed)
+    w = np.where(rng.random(60) < 0.4, 0.0, rng.uniform(0.3, 4, 60))
+    g = rng.integers(0, 20, 60) if clustered else np.arange(60)
+    values = []
+    for group in np.unique(g):
+        rows = g != group
+        values.append(
+            calibration_loss(
+                y[rows], f[rows], n_bins=12, sample_weight=w[rows], cluster=g[rows] if clustered else None
+            ).value
+        )
+    expected = np.sqrt((len(values) - 1) / len(values) * ((values - np.mean(values)) ** 2).sum())
+    estimate = calibration_loss(y, f, n_bins=12, sample_weight=w, cluster=g if clustered else None)
+    assert estimate.se == pytest.approx(expected, rel=1e-9)
+
+
 def test_own_cluster_for_each_case_changes_nothing() -> None:
     y, f = draw(7)
     names = [f"case {i}" for i in range(len(y))]

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from app.context import Context
 from app.job_kinds import FUNCTIONS
-from app.jobs.engine import OPEN, counts_by_state
 from app.jobs.executor import Executor
+from app.jobs.queries import OPEN, counts_by_state
 from app.jobs.running import JobFunction
 from tests.support.waiting import wait_until
 
@@ -26,12 +26,7 @@ def work_off(context: Context, functions: Mapping[str, JobFunction] = FUNCTIONS)
     assert executor.acquire(), "another worker lives"
     executor.start()
     try:
-        wait_until(
-            lambda: _queues_are_empty(context) and executor.idle,
-            seconds=300,
-            what="the queues are not empty",
-            every=0.01,
-        )
+        wait_until(lambda: _queues_are_empty(context) and executor.idle, 300, "the queues are not empty")
     finally:
         executor.stop()
     return executor.begun

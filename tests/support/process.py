@@ -1,29 +1,40 @@
-"""The real command line and the real server, as processes."""
+"""The real command line and the real server, as processes that end with the test that started them."""
 
+import contextlib
 import json
 import os
+import random
 import re
 import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
+
+from tests.support.waiting import patient, wait_until
 
 COMMAND = str(Path(sys.executable).parent / "secondread")
+#: Installations with a process that may still live; what a test leaves here is ended after it.
+RUNNING: list["Installation"] = []
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port below those that the system gives to outgoing connections, which could take it before the server does."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 class Installation:
-    """A HOME of its own and, on request, a server on it."""
+    """A HOME of its own and, on request, a server and workers on it; as a context manager it ends them."""
 
     def __init__(self, home: Path, database_url: str | None = None) -> None:
         self.home, self.port = home, free_port()
@@ -32,7 +43,16 @@ class Installation:
         if database_url is not None:
             self.environment["SECONDREAD_DATABASE_URL"] = database_url
         self.server: subprocess.Popen[bytes] | None = None
+        self.processes: list[subprocess.Popen[bytes]] = []
         self.keys: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
 
     @property
     def sqlalchemy_url(self) -> str:
@@ -79,33 +99,83 @@ class Installation:
         assert found is not None
         return found[1]
 
+    def one_time_password(self, name: str) -> str:
+        """What ``secondread user password`` gives, in this process, which takes a hundredth of the time."""
+        from app.auth import service as auth
+        from app.context import build_context
+        from app.settings import Settings
+
+        settings = Settings(home=self.home, database_url=self.environment.get("SECONDREAD_DATABASE_URL"))
+        context = build_context(settings)
+        with context.database.write() as session:
+            password = auth.issue_one_time_password(session, context.secret, name)
+        context.database.engine.dispose()
+        return password
+
     def key(self, name: str, *scopes: str) -> str:
         options = [part for scope in scopes for part in ("--scope", scope)]
         token: str = json.loads(self.run("key", "add", name, *options, "--json").stdout)["token"]
         return token
 
+    @property
+    def log(self) -> str:
+        """The end of what server and workers wrote."""
+        paths = sorted(self.home.parent.glob("*.log"))
+        return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in paths)
+
+    def spawn(self, *arguments: object, log: str = "worker.log") -> "subprocess.Popen[bytes]":
+        """Start a command that goes on, and end it with this installation."""
+        with (self.home.parent / log).open("ab") as file:
+            command = [COMMAND, *map(str, arguments)]
+            process = subprocess.Popen(
+                command, env=self.environment, cwd=self.home.parent, stdout=file, stderr=file, start_new_session=True
+            )
+        self.processes.append(process)
+        if self not in RUNNING:
+            RUNNING.append(self)
+        return process
+
     def start(self) -> None:
-        log = (self.home.parent / "server.log").open("ab")
-        command = [COMMAND, "serve"]
-        self.server = subprocess.Popen(command, env=self.environment, cwd=self.home.parent, stdout=log, stderr=log)
-        log.close()
-        for _ in range(200):
-            try:
-                with urllib.request.urlopen(f"{self.address}/readyz", timeout=1):
-                    return
-            except OSError:
-                assert self.server.poll() is None, (self.home.parent / "server.log").read_text()
-                time.sleep(0.05)
-        raise AssertionError("the server did not become ready")
+        """Start the server and wait until it is ready."""
+        self.server = self.spawn("serve", log="server.log")
+        wait_until(self._ready, 60, lambda: f"the server did not become ready\n{self.log}")
+
+    def _ready(self) -> bool:
+        assert self.server is not None
+        assert self.server.poll() is None, self.log
+        try:
+            with urllib.request.urlopen(f"{self.address}/readyz", timeout=patient(5)):
+                return True
+        except OSError:
+            return False
 
     def stop(self, how: int = signal.SIGTERM) -> int:
+        """End the server; gives its exit status."""
         assert self.server is not None
-        self.server.send_signal(how)
-        status = self.server.wait(25)
-        self.server = None
-        return status
+        server, self.server = self.server, None
+        server.send_signal(how)
+        try:
+            return server.wait(patient(25))
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+            raise AssertionError(f"the server did not stop\n{self.log}") from None
+
+    def close(self) -> None:
+        """End whatever lives, without asking."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(patient(5))
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # and the worker that a server had started
+            process.wait()
+        self.server, self.processes = None, []
+        if self in RUNNING:
+            RUNNING.remove(self)
 
     def get(self, path: str, key: str) -> Any:
         request = urllib.request.Request(self.address + path, headers={"Authorization": f"Bearer {key}"})
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=patient(10)) as answer:
             return json.loads(answer.read())

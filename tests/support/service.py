@@ -1,7 +1,9 @@
 """A service under test and short ways to call it."""
 
+import functools
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from typing import Any
 
@@ -24,8 +26,10 @@ PEOPLE = {
 }
 
 
-def cell_png(index: int = 0) -> bytes:
-    return encode(simulate_cell(index, seed=77, size=96).pixels)
+@functools.cache
+def cell_png(index: int = 0, size: int = 32) -> bytes:
+    """A simulated cell; 32 px are enough where nobody looks at it."""
+    return encode(simulate_cell(index, seed=77, size=size).pixels)
 
 
 class Service:
@@ -35,6 +39,14 @@ class Service:
         #: called before some of the requests that change something
         self.before_change: Callable[[], None] = lambda: None
         self._changes = 0
+        self._frozen = False
+
+    @contextmanager
+    def read_only(self) -> Iterator[None]:
+        """Others look at the same rows: whoever would change them is told."""
+        self._frozen = True
+        yield
+        self._frozen = False
 
     def add_people(self) -> None:
         with self.context.database.write() as session:
@@ -44,6 +56,9 @@ class Service:
                 self.keys[name] = auth.add_key(session, self.context.secret, name, scopes)[1]
 
     def call(self, who: str | None, method: str, path: str, **options: Any) -> httpx.Response:
+        assert not self._frozen or method == "GET" or path == "/v1/predictions", (
+            f"{method} {path}: this service is shared for reading"
+        )
         headers = options.pop("headers", {})
         if who is not None:
             headers["Authorization"] = f"Bearer {self.keys[who]}"
@@ -83,3 +98,13 @@ class Service:
 
 def pixels_of(data: bytes) -> Any:
     return np.asarray(Image.open(BytesIO(data)))
+
+
+def collect(service: Service, images: list[bytes], patients: bool) -> None:
+    """Store the images as cases, of patients with three each; none to three outside annotators label them at random."""
+    rng = np.random.default_rng(0)
+    for number, data in enumerate(images):
+        fields = {"patient": f"p{number // 3}"} if patients else {}
+        case = service.add_case(f"case-{number}", data, **fields)
+        for reader in range(number % 4):
+            service.outside_label(case["id"], f"r{reader}", str(rng.choice(case["prediction"]["classes"])))

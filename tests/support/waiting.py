@@ -1,27 +1,35 @@
-"""Waiting for what happens, with deadlines that judge nobody's machine."""
+"""Waiting for an event: as long as it takes, up to a deadline that one factor stretches on a busy machine."""
 
 import os
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
-#: Factor on every deadline, for a machine that is busy with something else.
+T = TypeVar("T")
+
+#: Factor on every deadline of the tests, from ``SECONDREAD_TEST_PATIENCE``.
 PATIENCE = float(os.environ.get("SECONDREAD_TEST_PATIENCE", "1"))
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 30.0, what: str = "", every: float = 0.05) -> None:
-    """Look again and again until a condition is true.
+def patient(seconds: float) -> float:
+    """A deadline on this machine: what is given to threads, processes and requests as their time limit."""
+    return seconds * PATIENCE
+
+
+def wait_until(condition: Callable[[], T], seconds: float = 30.0, what: str | Callable[[], str] = "") -> T:
+    """Ask until the answer is true; gives that answer.
 
     Args:
-        condition: asked again after a short while.
-        seconds: deadline, multiplied by ``SECONDREAD_TEST_PATIENCE``.
-        what: said where the deadline passes.
-        every: seconds between two looks.
-
-    Raises:
-        AssertionError: the deadline passed.
+        condition: asked again and again, ten times per second at first and less often later.
+        seconds: of the deadline, before patience.
+        what: the message of the failure, or what makes it.
     """
-    deadline = time.monotonic() + seconds * PATIENCE
-    while not condition():
+    deadline, pause = time.monotonic() + patient(seconds), 0.02
+    while True:
+        answer = condition()
+        if answer:
+            return answer
         if time.monotonic() > deadline:
-            raise AssertionError(f"waited {seconds * PATIENCE:g} s in vain: {what or condition}")
-        time.sleep(every)
+            raise AssertionError(f"not in {patient(seconds):.0f} s: {what() if callable(what) else what}")
+        time.sleep(pause)
+        pause = min(1.5 * pause, 0.5)

@@ -225,7 +225,7 @@ async function send() {
     say(problem.detail ?? `The answer was not accepted (${answer.status}).`, true);
     release();
   } catch {
-    say("No connection. Your answer is kept here and is sent as soon as there is one.", true);
+    say("No connection. Your answer is kept here and will be sent as soon as there is one.", true);
     setTimeout(send, RETRY_MS);
   } finally {
     sending = false;
@@ -249,7 +249,7 @@ function keepAnswers() {
   }
   window.addEventListener("online", send);
   if (store.get("outbox", null)) {
-    say("An answer of yours was not sent yet; sending it now.");
+    say("One of your answers has not been sent yet; sending it now.");
     send();
   }
 }
@@ -267,7 +267,7 @@ function keepTime(page) {
   const beat = async () => {
     const answer = await fetch(`/v1/reads/${page.dataset.readId}`, { method: "PATCH" }).catch(() => null);
     if (answer && answer.status >= 400 && answer.status < 500) {
-      say("This case was given back, because nothing happened for long. Your answer may still be taken.", true);
+      say("This case was returned because nothing happened for too long. Your answer may still be accepted.", true);
     }
   };
   setInterval(beat, (1000 * Number(page.dataset.lease)) / 3);
@@ -282,7 +282,7 @@ function remindOfBreaks() {
   store.set("begun", idle ? Date.now() : begun);
   store.set("seen", Date.now());
   if (!idle && Date.now() - begun > BREAK_MS) {
-    say("You have read for 45 minutes. A short break keeps the eye fresh.");
+    say("You have been reading for 45 minutes. A short break keeps your eyes fresh.");
     store.set("begun", Date.now());
   }
 }

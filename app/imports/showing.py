@@ -1,0 +1,55 @@
+"""An import as the API and the pages show it."""
+
+import uuid
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.imports.schemas import ImportOut, ImportRowOut
+from app.imports.work import counts_of
+from app.jobs.queries import jobs_where
+from app.jobs.schemas import job_out
+from app.platform.errors import NotFound
+from app.tables import ImportRow, Job
+
+
+def show_import(session: Session, import_id: uuid.UUID, *, after: int, limit: int, status: str | None) -> ImportOut:
+    """An import with a page of its rows.
+
+    Args:
+        session: for reading.
+        import_id: which import.
+        after: only rows with a larger number than this.
+        limit: how many rows at most.
+        status: only rows with this result.
+
+    Raises:
+        NotFound: there is no such import.
+    """
+    jobs = jobs_where(session, Job.id == import_id, Job.kind == "import")
+    if not jobs:
+        raise NotFound("there is no such import")
+    rows = _rows(session, import_id, after, limit + 1, status)
+    return ImportOut(
+        job=job_out(jobs[0]),
+        counts=counts_of(session, import_id),
+        rows=[_row_out(row) for row in rows[:limit]],
+        next_cursor=str(rows[limit - 1].row) if len(rows) > limit else None,
+    )
+
+
+def _row_out(row: ImportRow) -> ImportRowOut:
+    return ImportRowOut(
+        row=row.row,
+        external_id=row.external_id,
+        status=row.status,
+        case_id=None if row.case_id is None else str(row.case_id),
+        detail=row.detail,
+    )
+
+
+def _rows(session: Session, import_id: uuid.UUID, after: int, limit: int, status: str | None) -> list[ImportRow]:
+    statement = select(ImportRow).where(ImportRow.job_id == import_id, ImportRow.row > after).order_by(ImportRow.row)
+    if status is not None:
+        statement = statement.where(ImportRow.status == status)
+    return list(session.execute(statement.limit(limit)).scalars())

@@ -1,0 +1,59 @@
+"""What the pages of releases show, gathered from the domains."""
+
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from app.context import Context
+from app.evaluations.cohort import Question
+from app.evaluations.comparison import compare
+from app.evaluations.report import WORDS
+from app.evaluations.schemas import ComparisonOut
+from app.platform.values import MetricOut
+from app.releases import service as releases_service
+from app.releases.queries import aliases
+from app.releases.schemas import ReleaseDetailOut, ReleaseOut
+
+
+def releases(session: Session) -> list[ReleaseOut]:
+    """Every release, newest first."""
+    return releases_service.list_releases(session).items
+
+
+@dataclass(frozen=True)
+class ReleaseView:
+    """A release, what recalibration said about it at the time, and how it compares with the champion now."""
+
+    detail: ReleaseDetailOut
+    revisions: dict[str, int]
+    recalibration: dict[str, Any] | None
+    changes: list[tuple[str, MetricOut]]
+    compared: list[tuple[str, str, MetricOut, MetricOut]]
+    beside: ComparisonOut | None
+    words: dict[str, str]
+
+
+def release(session: Session, context: Context, release_id: uuid.UUID) -> ReleaseView:
+    """A release in full, compared with the current champion unless it is that.
+
+    Raises:
+        NotFound: no such release.
+    """
+    detail = releases_service.detail(session, release_id)
+    judged, held_out = detail.card.get("recalibration"), detail.card.get("held_out", {})
+    changes, compared = [], []
+    if judged:
+        changes = [(symbol, MetricOut(**judged["gate"][name])) for name, symbol in (("L", "L"), ("L_D", "L_φ"))]
+        before, after = held_out["champion"], held_out["candidate"]
+        compared = [
+            (name, WORDS[name], MetricOut(**before[name]), MetricOut(**after[name])) for name in WORDS if name in before
+        ]
+    known = {alias.name: alias for alias in aliases(session)}
+    serving = known.get("champion")
+    beside: ComparisonOut | None = None
+    if serving is not None and serving.release_id != release_id:
+        beside = compare(session, context.settings.home, release_id, Question())
+    revisions = {name: known[name].revision if name in known else 0 for name in ("champion", "challenger")}
+    return ReleaseView(detail, revisions, judged, changes, compared, beside, WORDS)

@@ -1,0 +1,176 @@
+"""Tables where an array (N, K) is expected: columns are matched by class name, never by position.
+
+Works on what a table says of itself (pandas, polars, pyarrow, numpy records, mappings of columns), so none of these
+packages is needed. A data frame whose columns are 0 … K − 1 in this order is an array in disguise and has no names.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+def _keys(values: Any) -> list[Any] | None:
+    """What a table calls its columns; None of an array.
+
+    Raises:
+        ValueError: a query of polars or others that has not been run.
+    """
+    if isinstance(values, Mapping):
+        return list(values)
+    if hasattr(values, "collect_schema") and not hasattr(values, "to_numpy"):
+        raise ValueError(f"a {type(values).__name__} has not been computed yet: collect() it first")
+    # pyarrow's `columns` are the values, so its `column_names` come first; numpy's records have a type with names
+    for names in (
+        getattr(values, "column_names", None),
+        getattr(values, "columns", None),
+        getattr(getattr(values, "dtype", None), "names", None),
+    ):
+        if names is not None:
+            keys = list(names)
+            return None if keys == list(range(len(keys))) else keys
+    return None
+
+
+def column_names(values: Any) -> list[str] | None:
+    """Names of a table's columns; None of an array.
+
+    >>> column_names({"x": [1], "y": [0]}), column_names([[1, 0]])
+    (['x', 'y'], None)
+    """
+    keys = _keys(values)
+    return None if keys is None else [str(key) for key in keys]
+
+
+def refuse_names(values: Any, what: str) -> None:
+    """Refuse a table where nothing says in which order its columns belong.
+
+    Raises:
+        ValueError: a table with named columns.
+    """
+    names = column_names(values)
+    if names is not None:
+        raise ValueError(
+            f"{what} has named columns ({_shown(names)}), and nothing here to match the names with: "
+            "pass an array with the classes in the order of the others"
+        )
+
+
+def by_class(
+    label_counts: Any, class_probs: Any, classes: Sequence[str] | None = None
+) -> tuple[npt.ArrayLike, npt.ArrayLike, list[str] | None]:
+    """Bring the columns of label counts and class probabilities into one order of classes.
+
+    Args:
+        label_counts: (N, K), an array or a table with columns named ``<class>`` or ``count:<class>``.
+        class_probs: (N, K), an array or a table with columns named ``<class>`` or ``prob:<class>``.
+        classes: names of the K columns of whichever is an array, and the order to bring tables into; without them
+            the order of the names, so that nothing depends on where a column stands.
+
+    Returns:
+        Label counts, class probabilities, and the names of their columns where anything named them.
+
+    Raises:
+        ValueError: names that differ, stand twice or are missing on one side, or rows that are named differently.
+
+    >>> by_class({"x": [2], "y": [0]}, {"prob:y": [0.1], "prob:x": [0.9]})
+    (array([[2, 0]]), array([[0.9, 0.1]]), ['x', 'y'])
+    """
+    counted, predicted = _classes(label_counts, "count:", "label_counts"), _classes(class_probs, "prob:", "class_probs")
+    if counted is None and predicted is None:
+        return label_counts, class_probs, None if classes is None else list(classes)
+    if classes is None and (counted is None or predicted is None):
+        named, unnamed = ("class_probs", "label_counts") if counted is None else ("label_counts", "class_probs")
+        raise ValueError(
+            f"the columns of {named} are named ({_shown(counted or predicted or [])}) and those of {unnamed} are not: "
+            "name both, or pass two arrays with the classes in one order"
+        )
+    order = list(classes) if classes is not None else sorted(predicted or [])
+    return (
+        _in_order(label_counts, counted, order, "label_counts"),
+        _in_order(class_probs, predicted, order, "class_probs"),
+        order,
+    )
+
+
+def values_of(values: Any, what: str) -> npt.ArrayLike:
+    """Columns of a table as an array (N, K), for what does not depend on their order; arrays as they are."""
+    names = _classes(values, "", what)
+    return values if names is None else _in_order(values, names, names, what)
+
+
+def same_rows(**values: Any) -> None:
+    """Refuse data frames whose row names differ: rows are not matched by position against their names either.
+
+    Raises:
+        ValueError: two of them have a pandas index other than 0 … N − 1, and not the same one in the same order.
+    """
+    named = [(name, index) for name, one in values.items() if (index := _row_names(one)) is not None]
+    for (first, names), (second, others) in pairwise(named):
+        if not np.array_equal(names, others):
+            raise ValueError(
+                f"the rows of {first} and {second} have different names (pandas index) or another order: "
+                "bring them into one order, or drop the names with reset_index(drop=True)"
+            )
+
+
+def _row_names(values: Any) -> npt.NDArray[Any] | None:
+    index = getattr(values, "index", None)
+    if index is None or callable(index):  # `index` of lists and tuples is a method
+        return None
+    names = np.asarray(index)
+    return None if np.array_equal(names, np.arange(len(names))) else names
+
+
+def _classes(values: Any, prefix: str, what: str) -> list[str] | None:
+    """Class names of a table's columns, without a prefix that all of them have.
+
+    Raises:
+        ValueError: a name stands twice.
+    """
+    names = column_names(values)
+    if names is None:
+        return None
+    if all(name.startswith(prefix) for name in names):
+        names = [name.removeprefix(prefix) for name in names]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(f"{what} has several columns {repeated[0]!r}")
+    return names
+
+
+def _in_order(values: Any, names: list[str] | None, order: list[str], what: str) -> npt.ArrayLike:
+    """Columns of a table in the order of the classes; an array as it is.
+
+    Raises:
+        ValueError: a class without a column, or a column that is no class.
+    """
+    if names is None:
+        return np.asarray(values)
+    unknown, missing = sorted(set(names) - set(order)), sorted(set(order) - set(names))
+    if unknown or missing:
+        parts = [f"{word} {_shown(some)}" for word, some in (("unknown", unknown), ("missing", missing)) if some]
+        hint = "; tables with case_id are for secondread.evaluate" if "case_id" in unknown else ""
+        raise ValueError(f"the columns of {what} are not the classes: {', '.join(parts)}{hint}")
+    keys = dict(zip(names, _keys(values) or [], strict=True))
+    return np.stack([_numbers(values, keys[name], what) for name in order], axis=1)
+
+
+def _numbers(values: Any, key: Any, what: str) -> npt.NDArray[Any]:
+    """One column as numbers.
+
+    Raises:
+        ValueError: it holds something else.
+    """
+    try:
+        column = np.asarray(values[key])
+        # nullable columns of pandas are objects
+        return column.astype(np.float64) if column.dtype == object else column
+    except (TypeError, ValueError) as exc:
+        raise ValueError(f"column {str(key)!r} of {what} cannot be read as numbers: {exc}") from exc
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

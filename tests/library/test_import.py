@@ -1,0 +1,161 @@
+"""`import secondread`: what it offers, what it loads, and what it says when its own packages are hidden."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import secondread
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_public_name_is_there_for_people_and_for_type_checkers() -> None:
+    tree = ast.parse((ROOT / "secondread" / "__init__.py").read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    typed = {
+        (node.module, alias.name) for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    lazy = {(home, name) for home, names in secondread._HOMES.items() for name in names}
+    assert typed == lazy
+    assert sorted({name for _, name in typed} | {"__version__"}) == sorted(secondread.__all__)
+    for home, name in typed - {("ml", name) for name in secondread._HOMES["ml"]}:
+        assert getattr(secondread, name) is getattr(sys.modules[str(home)], name)
+    assert set(secondread.__all__) <= set(dir(secondread))
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = secondread.nonsense
+
+
+def test_every_public_function_and_class_has_an_example() -> None:
+    public = [getattr(secondread, name) for name in secondread.__all__ if name not in secondread._HOMES["ml"]]
+    assert [one.__name__ for one in public if callable(one) and ">>>" not in (one.__doc__ or "")] == []
+
+
+def test_importing_it_loads_nothing_of_ours_yet() -> None:
+    code = "import sys, secondread; print([n for n in sys.modules if n.split('.')[0] in ('ml', 'numpy', 'app')])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", ["ml.py", "app.py", "ml/__init__.py", "app/__init__.py", "ml/other.py"])
+def test_a_strangers_file_of_our_name_is_named_in_one_line(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("raise SystemExit('the stranger was run')\n")
+    code = f"import sys; sys.path.insert(1, {str(ROOT)!r}); import secondread"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    if name == "ml/other.py":  # a folder without __init__.py gives way to a package
+        assert done.returncode == 0, done.stderr
+        return
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith(f"ImportError: secondread's own package {name.split('/')[0].removesuffix('.py')!r}")
+    assert str(path) in last
+    assert "the stranger was run" not in done.stderr
+
+
+#: Which extras a folder may import from, by the longest prefix that fits; the core is always there.
+_ALLOWED = {
+    "secondread": set[str](),
+    "app": {"serve", "cpu"},
+    "app/auth/oidc.py": {"serve", "oidc"},
+    "app/evaluations/report.py": {"serve", "charts"},
+    "migrations": {"serve"},
+    "ml": set[str](),
+    "ml/calibration/optimise.py": {"train", "serve"},
+    "ml/charts": {"charts"},
+    "ml/cli/stages.py": {"train"},
+    "ml/datasets": {"train"},
+    "ml/images": {"cpu", "train"},
+    "ml/release": {"cpu"},
+    "ml/reproduce": {"train", "charts"},
+    "ml/torchvision_ops.py": {"train"},
+    "ml/training": {"train", "charts"},
+}
+
+
+def _declared() -> dict[str, set[str]]:
+    """Distributions of the core ("") and of each extra."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    groups = {"": project["dependencies"], **project["optional-dependencies"]}
+    return {extra: {canonicalize_name(Requirement(text).name) for text in group} for extra, group in groups.items()}
+
+
+def _third_party(path: Path) -> set[str]:
+    """Top-level names of other people's packages that a file imports anywhere."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            names.add(node.module.split(".")[0])
+    return names - set(sys.stdlib_module_names) - {"app", "ml", "migrations", "secondread"}
+
+
+def test_every_package_that_is_imported_is_declared_where_it_is_needed() -> None:
+    declared, known = _declared(), packages_distributions()
+    undeclared = []
+    for top in ("secondread", "app", "ml", "migrations"):
+        for path in sorted((ROOT / top).rglob("*.py")):
+            place = path.relative_to(ROOT).as_posix()
+            extras = _ALLOWED[max((prefix for prefix in _ALLOWED if place.startswith(prefix)), key=len)]
+            allowed = set().union(declared[""], *(declared[extra] for extra in extras))
+            for module in _third_party(path):
+                if not {canonicalize_name(name) for name in known.get(module, [module])} & allowed:
+                    undeclared.append(f"{place}: {module}")
+    assert undeclared == []
+
+
+def test_every_declared_package_is_imported_somewhere() -> None:
+    known, declared = packages_distributions(), _declared()
+    used = {
+        canonicalize_name(name)
+        for top in ("secondread", "app", "ml", "migrations")
+        for path in (ROOT / top).rglob("*.py")
+        for module in _third_party(path)
+        for name in known.get(module, [module])
+    }
+    # drivers and helpers that others load: of SQLAlchemy, of forms in FastAPI, of altair, of torch's exporter, of GPUs
+    loaded_by_others = {"psycopg", "python-multipart", "vl-convert-python", "onnxscript", "onnxruntime-gpu"}
+    loaded_by_others |= {"torchvision", "requests", "secondread", "uvicorn"}
+    shipped = set().union(*(packages for extra, packages in declared.items() if extra not in {"dev", "bench"}))
+    assert sorted(shipped - used - loaded_by_others) == []
+
+
+def test_every_requirement_is_pinned_once() -> None:
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    pinned = [canonicalize_name(Requirement(line).name) for line in lines]
+    assert sorted({name for name in pinned if pinned.count(name) > 1}) == []
+    wanted = set().union(*(packages for extra, packages in _declared().items() if extra not in {"bench", "gpu"}))
+    assert sorted(wanted - set(pinned) - {"secondread"}) == []
+    versions = {canonicalize_name(Requirement(line).name): line.partition("==")[2] for line in lines}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for group in (project["dependencies"], *project["optional-dependencies"].values()):
+        for requirement in map(Requirement, group):
+            version = versions.get(canonicalize_name(requirement.name))
+            assert version is None or requirement.specifier.contains(version, prereleases=True), str(requirement)
+
+
+@pytest.mark.parametrize("package", ["altair", "vl_convert"])
+def test_a_server_without_the_extra_for_charts_says_so_in_their_place(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from app.evaluations.report import draw_chart
+
+    rows = [
+        {"capacity": 0.1, "value": 0.3, "low": 0.2, "high": 0.4},
+        {"capacity": 1.0, "value": 1, "low": 1, "high": 1},
+    ]
+    assert "[charts]" not in draw_chart(rows, "triage")
+    for module in [name for name in sys.modules if name.startswith("ml.charts")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, package, None)
+    chart = draw_chart(rows, "triage")
+    assert chart.startswith("<svg")
+    assert "the extra [charts] is not installed" in chart

@@ -1,0 +1,135 @@
+"""A release of some ten kilobytes that a laptop makes in a second: for tests of what the service does with one.
+
+It is a real release: an ONNX network of two layers on 8 × 8 pixels, fitted by least squares to simulated cells,
+calibrated by the library, with a feature distance, a reference and held-out metrics on its card.
+"""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
+
+from ml.calibration.calibrators import calibrate
+from ml.datasets.annotators import AnnotatorPool, count_labels
+from ml.datasets.cells import SimulatedCell, simulate_cells
+from ml.datasets.cells_morphology import CLASSES
+from ml.images.image_statistics import optical_density
+from ml.images.preprocess import Preprocessing, fit_normalisation
+from ml.metrics import evaluate
+from ml.release.artifact import DISTANCE_FILE, write_release
+from ml.release.card import readme_text
+from ml.release.feature_distance import fit_feature_distance
+from ml.release.predictor import open_session
+
+SIDE, FEATURES, CELLS, LABELS = 8, 12, 240, 3
+FITTED, CALIBRATED = slice(0, 120), slice(120, 180)
+HELD_OUT = slice(180, CELLS)
+METRICS = ("accuracy", "L", "EL", "CE", "L_D", "CE_D")
+
+
+def write_tiny_release(path: Path, name: str = "tiny cells") -> Path:
+    """Write the release; the same bytes every time."""
+    cells = simulate_cells(CELLS, seed=11, size=32)
+    plain = Preprocessing(3, None, SIDE, (0.0,) * 3, (1.0,) * 3)
+    pixels = np.stack([plain.pixels(Image.fromarray(cell.pixels)) for cell in cells])
+    preprocessing = Preprocessing(3, None, SIDE, *fit_normalisation(pixels[FITTED]))
+    inputs = preprocessing.normalise(pixels)
+    truth = np.stack([cell.true_probs for cell in cells])
+    network = _network(inputs[FITTED], truth[FITTED])
+    logits, features = open_session(network).run(["logits", "features"], {"image": inputs})
+    counts = _label_counts(truth)
+    groups = [cell.patient for cell in cells]
+    fit = calibrate(logits[CALIBRATED], features[CALIBRATED], counts[CALIBRATED], groups[CALIBRATED])
+    distance = fit_feature_distance(features[FITTED], features[HELD_OUT])
+    assert distance is not None
+    predicted = fit.calibration.apply(logits[HELD_OUT], features[HELD_OUT])
+    measured = evaluate(counts[HELD_OUT], predicted.class_probs, predicted.disagreement_probs)["metrics"]
+    card = _card(name, preprocessing, fit.report, {metric: measured[metric] for metric in METRICS})
+    squared = np.square(distance(features[HELD_OUT]))
+    card["reference"] = _reference(cells, counts) | {
+        "distance_sq_mean": float(squared.mean()),
+        "distance_sq_sd": float(squared.std(ddof=1)),
+        "n_distance": len(squared),
+    }
+    files = {"network.onnx": network, DISTANCE_FILE: distance.to_bytes()}
+    return write_release(path, files, fit.calibration, card, readme_text(card)).path
+
+
+def _network(inputs: npt.NDArray[np.float32], truth: npt.NDArray[np.float64]) -> bytes:
+    """Image → ReLU of random projections (the features) → log probabilities by ridge regression."""
+    flat = inputs.reshape(len(inputs), -1).astype(np.float64)
+    rng = np.random.default_rng(5)
+    project = rng.normal(size=(flat.shape[1], FEATURES)) / np.sqrt(flat.shape[1])
+    shift = rng.uniform(0, 1, FEATURES)
+    features = np.maximum(flat @ project + shift, 0)
+    columns = np.column_stack([features, np.ones(len(features))])
+    target = np.log(truth + 0.02)
+    weight = np.linalg.solve(columns.T @ columns + np.eye(FEATURES + 1), columns.T @ target)
+    tensors = {"project": project, "shift": shift, "weight": weight[:-1], "bias": weight[-1]}
+    nodes = [
+        helper.make_node("Flatten", ["image"], ["flat"]),
+        helper.make_node("Gemm", ["flat", "project", "shift"], ["projected"]),
+        helper.make_node("Relu", ["projected"], ["features"]),
+        helper.make_node("Gemm", ["features", "weight", "bias"], ["logits"]),
+    ]
+    shapes: dict[str, list[int | str]] = {
+        "image": ["batch", 3, SIDE, SIDE],
+        "logits": ["batch", len(CLASSES)],
+        "features": ["batch", FEATURES],
+    }
+    infos = {key: helper.make_tensor_value_info(key, TensorProto.FLOAT, shape) for key, shape in shapes.items()}
+    initial = [numpy_helper.from_array(values.astype(np.float32), key) for key, values in tensors.items()]
+    graph = helper.make_graph(nodes, "tiny", [infos["image"]], [infos["logits"], infos["features"]], initial)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.checker.check_model(model)
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def _label_counts(truth: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    _, labels = AnnotatorPool().read(truth, LABELS, np.random.default_rng(6))
+    return np.asarray(count_labels(labels, len(CLASSES)))
+
+
+def _reference(cells: list[SimulatedCell], counts: npt.NDArray[np.int64]) -> dict[str, Any]:
+    """Stain and mix of labels of familiar cells."""
+    stain = np.array([optical_density(cell.pixels) for cell in cells[FITTED]])
+    mix = counts[HELD_OUT].sum(axis=0)
+    return {
+        "stain_mean": stain.mean(axis=0).tolist(),
+        "stain_sd": stain.std(axis=0, ddof=1).tolist(),
+        "n_stain": len(stain),
+        "label_share": (mix / mix.sum()).tolist(),
+        "n_labels": int(mix.sum()),
+    }
+
+
+def _card(name: str, preprocessing: Preprocessing, fit: dict[str, Any], held_out: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "classes": [asdict(info) for info in CLASSES],
+        "preprocessing": preprocessing.to_dict(),
+        "orientation": "any",
+        "network": "two layers",
+        "seed": 5,
+        "data": {
+            "name": "cells",
+            "source": f"{CELLS} simulated cells",
+            "partitions": {"train": 120, "calibration": 60, "test": 60},
+            "split_by": "patient",
+        },
+        "licence": "Apache-2.0, simulated by this project",
+        "calibration": fit,
+        "mc_dropout": None,
+        "disagreement_calibrated": True,
+        "held_out": {"with concentration head": held_out},
+        "n_held_out": CELLS - HELD_OUT.start,
+        "parity": None,
+        "parent": None,
+        "versions": {},
+        "limits_of_use": ["For tests."],
+    }

@@ -1,0 +1,327 @@
+"""README and tutorial as a newcomer follows them: every command block, in order, with the real commands."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import typer
+from PIL import Image
+
+from app.platform import errors
+from app.settings import Settings
+from tests.support.process import Installation
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+#: Documents whose command blocks are run.
+RUN = (ROOT / "README.md", DOCS / "tutorial.md")
+_FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE)
+_MARK = re.compile(r"<!-- (not run|run with): (.+) -->\s*\Z")
+ADDRESS = "http://127.0.0.1:8000"
+#: How a block of a language is run.
+SHELL = {"sh": ["bash", "-euo", "pipefail", "-c"], "python": [sys.executable, "-c"]}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a document.
+
+    Attributes:
+        where: document and line.
+        language: as named behind the fence.
+        text: its lines, without indentation.
+        reason: why it is not run; None where it is.
+        smaller: (old, new) by which the test shortens a long run; None for a block that runs as it stands.
+    """
+
+    where: str
+    language: str
+    text: str
+    reason: str | None
+    smaller: tuple[str, str] | None
+
+    @property
+    def script(self) -> str:
+        """What is run."""
+        if self.smaller is None:
+            return self.text
+        old, new = self.smaller
+        assert old in self.text, f"{self.where}: {old!r} is not in the block"
+        return self.text.replace(old, new)
+
+
+def blocks(document: Path) -> list[Block]:
+    """Fenced blocks of a document, each with the marker that stands directly above it."""
+    text = document.read_text()
+    found = []
+    for match in _FENCE.finditer(text):
+        mark = _MARK.search(text[: match.start()])
+        kind, words = (mark[1], mark[2]) if mark else ("", "")
+        body = re.sub(f"^{match['indent']}", "", match["text"], flags=re.MULTILINE)
+        old, _, new = words.partition(" -> ")
+        smaller = (old, new) if kind == "run with" else None
+        line = text[: match.start()].count("\n") + 1
+        where = f"{document.relative_to(ROOT)}:{line}"
+        found.append(Block(where, match["language"], body, words if kind == "not run" else None, smaller))
+    return found
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    """The project folder of a newcomer after `make run`: the demo in .secondread, docs and .venv next to it."""
+    folder = tmp_path_factory.mktemp("newcomer")
+    (folder / "docs").symlink_to(DOCS)
+    (folder / ".venv").symlink_to(sys.prefix)
+    installation = Installation(folder / ".secondread")
+    installation.run("demo")
+    return installation
+
+
+@pytest.fixture(scope="module")
+def served(demo: Installation) -> Iterator[Installation]:
+    demo.start()
+    yield demo
+    demo.stop()
+
+
+def own_images(folder: Path) -> None:
+    """What README asks for before the training: a few simulated cells, labelled by two annotators."""
+    from ml.datasets.cells import simulate_cells
+
+    (folder / "images").mkdir(parents=True)
+    rows = ["case_id,annotator,label,patient"]
+    for number, cell in enumerate(simulate_cells(160, seed=3)):
+        Image.fromarray(cell.pixels).save(folder / "images" / f"cell-{number}.png")
+        order = cell.true_probs.argsort()
+        second = order[-1] if number % 3 else order[-2]
+        kinds = {
+            order[-1]: "granulocyte" if order[-1] > 2 else "other",
+            second: "granulocyte" if second > 2 else "other",
+        }
+        rows += [
+            f"cell-{number},a,{kinds[order[-1]]},p{number // 2}",
+            f"cell-{number},b,{kinds[second]},p{number // 2}",
+        ]
+    (folder / "labels.csv").write_text("\n".join(rows) + "\n")
+
+
+def test_the_demo_is_whole_and_filling_it_again_changes_nothing(demo: Installation) -> None:
+    before = json.loads(demo.run("release", "list", "--json").stdout)
+    accounts = json.loads(demo.run("user", "list", "--json").stdout)
+    again = demo.run("demo")
+    assert len(re.findall(r"^  \S+ +[0-9a-f]{4}(-[0-9a-f]{4}){4}$", again.stderr, re.MULTILINE)) == 4
+    assert json.loads(demo.run("release", "list", "--json").stdout) == before
+    assert json.loads(demo.run("user", "list", "--json").stdout) == accounts
+    assert before[0]["disagreement_calibrated"] is True
+    assert json.loads(demo.run("db", "verify", "--json").stdout)["faults"] == []
+
+
+def test_the_demo_network_learned_something(demo: Installation) -> None:
+    report = json.loads((demo.home / "demo" / "run" / "calibration_report.json").read_text())
+    steps = report["held_out"]
+    assert steps["with concentration head"]["accuracy"]["value"] > 0.6
+    assert steps["with concentration head"]["L_D"]["value"] < steps["raw"]["L_D"]["value"]
+
+
+def test_every_block_is_run_or_says_why_not() -> None:
+    for document in RUN:
+        for block in blocks(document):
+            assert block.language in SHELL, f"{block.where}: name a language that runs"
+            assert block.reason is None or len(block.reason) > 20, f"{block.where}: say why it is not run"
+
+
+def test_the_commands_of_readme_and_tutorial_run_in_order(served: Installation) -> None:
+    folder = served.home.parent
+    own_images(folder / "mycells")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SECONDREAD_")}
+    answers = {}
+    for block in [block for document in RUN for block in blocks(document) if block.reason is None]:
+        script = block.script.replace(ADDRESS, served.address)
+        done = subprocess.run(
+            [*SHELL[block.language], script],
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            env=environment,
+            check=False,
+        )
+        assert done.returncode == 0, f"{block.where}\n{script}\n{done.stdout}\n{done.stderr}"
+        answers[block.where] = done.stdout
+    printed = list(answers.values())
+    prediction = json.loads(printed[0])
+    assert sum(prediction["class_probs"].values()) == pytest.approx(1)
+    assert prediction["disagreement_calibrated"] is True
+    assert (folder / "mylab" / "secondread.db").is_file()
+    assert float(printed[2]) == pytest.approx(0.26)
+    live, offline = json.loads(printed[3]), printed[4]
+    assert live["partition"] == "evaluation"
+    assert "60 cases, 120 labels, 8 classes" in offline
+    key = (served.home / "demo" / "api_key").read_text().strip()
+    assert served.get("/v1/metrics?partition=all&weighting=none", key)["n_labels"] == 120
+
+
+def command_lines() -> list[tuple[str, list[str]]]:
+    """Every `secondread …` of the documents' shell blocks, as (where, arguments)."""
+    found = []
+    for document in (*RUN, ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("reference/*.md"))):
+        for block in blocks(document):
+            for line in block.text.replace("\\\n", " ").splitlines() if block.language == "sh" else []:
+                for part in re.split(r"&&|\|", line):
+                    words = [word for word in shlex.split(part, comments=True) if "=" not in word.split("/")[0]]
+                    if words and words[0].endswith("secondread"):
+                        found.append((block.where, words[1:]))
+    return found
+
+
+def test_every_command_in_the_documents_exists_with_its_options() -> None:
+    from app.cli.main import secondread
+
+    whole = typer.main.get_command(secondread)
+    lines = command_lines()
+    assert len(lines) > 30
+    for where, words in lines:
+        command, rest = whole, list(words)
+        while rest and rest[0] in getattr(command, "commands", {}):
+            command = command.commands[rest.pop(0)]  # type: ignore[attr-defined]
+        assert not hasattr(command, "commands"), f"{where}: there is no command {' '.join(words)}"
+        options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+        unknown = [word for word in rest if word.startswith("--") and word not in options | {"--help"}]
+        assert not unknown, f"{where}: secondread {' '.join(words)}: no option {unknown[0]}"
+
+
+def test_links_between_documents_resolve() -> None:
+    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md", *DOCS.rglob("*.md")]
+    for document in documents:
+        for target, _, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(#([^)\s]+))?\)", document.read_text()):
+            path = document.parent / target if target else document
+            assert path.exists(), f"{document.relative_to(ROOT)}: {target}"
+            if anchor:
+                headings = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
+                slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+                assert anchor in slugs, f"{document.relative_to(ROOT)}: {target}#{anchor}"
+
+
+def reference() -> str:
+    return "\n".join(path.read_text() for path in (DOCS / "reference.md", *sorted(DOCS.glob("reference/*.md"))))
+
+
+def test_the_reference_lists_every_setting_with_its_default() -> None:
+    rows = dict(re.findall(r"^\| `([A-Z_]+)` \| ([^|]*) \|", reference(), re.MULTILINE))
+    for name, info in Settings.model_fields.items():
+        default = "unset" if info.default is None else str(info.default)
+        assert rows.get(name.upper(), "").strip(" `").replace("`", "") == default.replace("'", '"'), name
+    assert set(rows) == {name.upper() for name in Settings.model_fields}
+
+
+def test_the_reference_lists_every_problem_with_its_status() -> None:
+    rows = dict(re.findall(r"^\| `([a-z-]+)` \| (\d{3}) \|", reference(), re.MULTILINE))
+    kinds = [errors.Problem]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    assert rows == {kind.code: str(kind.status) for kind in kinds}
+
+
+def test_the_reference_lists_every_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    section = reference().split("## Installation")[1].split("\n## ")[0]
+    assert set(re.findall(r"`\[(\w+)\]`", section)) == set(extras)
+
+
+def test_the_reference_lists_every_command() -> None:
+    from app.cli.main import secondread
+
+    text = reference()
+    whole = typer.main.get_command(secondread)
+    for name, command in whole.commands.items():  # type: ignore[attr-defined]
+        for full in [f"{name} {sub}" for sub in getattr(command, "commands", {})] or [name]:
+            assert re.search(rf"^\| `{full}[` ]", text, re.MULTILINE), full
+
+
+def test_the_reference_lists_every_route_with_its_scopes(tmp_path: Path) -> None:
+    from app.auth.policy import policy_of
+    from app.main import create_app
+    from app.platform.routing import walk_routes
+
+    rows = re.findall(r"^\| `([A-Z]+) (/\S*)` \| ([^|]+) \|", reference(), re.MULTILINE)
+    listed = {(method, path): scopes for method, path, scopes in rows}
+    app = create_app(Settings(home=tmp_path))
+    documented = app.openapi()["paths"]
+    assert set(listed) == {(method.upper(), path) for path, methods in documented.items() for method in methods}
+    for route in walk_routes(app):
+        for method in route.methods or set():
+            if (method, route.path) in listed:
+                names = set(re.findall(r"`([^`]+)`", listed[method, route.path]))
+                policy = policy_of(route)
+                assert policy is not None
+                assert names == set(policy.scopes), f"{method} {route.path}"
+
+
+def test_the_worked_example_of_the_tables_is_true(tmp_path: Path) -> None:
+    from ml.cli.results import metrics_table
+    from ml.tables.evaluate import evaluate_tables
+
+    text = (DOCS / "reference" / "tables.md").read_text()
+    for name, table in re.findall(r"^`(\w+\.csv)`:\n\n```csv\n(.*?)```", text, re.MULTILINE | re.DOTALL):
+        (tmp_path / name).write_text(table)
+    shown = re.findall(r"^```\n(5 cases.*?)```", text, re.MULTILINE | re.DOTALL)[0].splitlines()
+    for labels in ("labels.csv", "wide.csv"):
+        document = evaluate_tables(tmp_path / labels, tmp_path / "predictions.csv", cluster="patient")
+        printed = metrics_table(document).splitlines()
+        assert [line for line in shown if line not in printed] == []
+
+
+def test_a_new_home_needs_no_upgrade_and_an_old_one_says_so(tmp_path: Path) -> None:
+    new = Installation(tmp_path / "new" / "home")
+    new.home.parent.mkdir()
+    assert new.run("release", "list").stdout == "no releases\n"
+    from sqlalchemy import create_engine, text
+
+    engine = create_engine(new.sqlalchemy_url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = 'first_tables'"))
+    engine.dispose()
+    refused = new.run("release", "list", check=False)
+    assert refused.returncode == 1
+    assert "run `secondread db upgrade` first" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_the_architecture_page_names_every_folder_and_draws_them_as_they_are() -> None:
+    from tests.support.folder_graph import PAGE, with_graph
+    from tests.test_architecture import folder_graph
+
+    text = PAGE.read_text()
+    tree = text.split("```")[1]
+    for room in folder_graph():
+        top, _, name = room.partition(".")
+        assert re.search(rf"^\s*{name or top}(\.py)?[/*]?", tree, re.MULTILINE) or f" {name}.py" in tree, room
+    assert with_graph(text) == text, "run: python -m tests.support.folder_graph"
+
+
+def test_every_decision_is_in_the_index_with_a_status() -> None:
+    index = (DOCS / "decisions" / "README.md").read_text()
+    files = sorted((DOCS / "decisions").glob("[0-9]*.md"))
+    assert [int(path.name[:4]) for path in files] == list(range(1, len(files) + 1))
+    for path in files:
+        text = path.read_text()
+        assert re.search(
+            r"^- Date: \d{4}-\d\d-\d\d\n- Status: (accepted|superseded by \[\d+\]\(\S+\))$", text, re.MULTILINE
+        )
+        assert all(f"## {part}" in text for part in ("Context", "Decision", "Consequence")), path.name
+        assert f"]({path.name})" in index, path.name
+
+
+def test_pictures_in_git_are_those_that_documents_show() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "docs/images"], capture_output=True, text=True, cwd=ROOT, check=False
+    ).stdout.split()
+    shown = "\n".join(path.read_text() for path in (ROOT / "README.md", *DOCS.rglob("*.md")))
+    assert [name for name in listed if name.removeprefix("docs/") not in shown] == []
