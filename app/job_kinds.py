@@ -12,9 +12,11 @@ from app.imports.work import import_cases
 from app.jobs import engine
 from app.jobs.executor import Schedule, forget_upkeep
 from app.jobs.running import JobFunction
+from app.operations.upkeep import tidy
 from app.recalibration.predict_old_cases import predict_again
 from app.recalibration.service import recalibrate
 from app.releases.queries import aliases, class_codes, existing_release
+from app.releases.schemas import RecalibrationIn
 from app.tables import Job, now
 
 FUNCTIONS: dict[str, JobFunction] = {
@@ -45,11 +47,12 @@ def ask_for_recalibration(context: Context) -> None:
         last = session.execute(newest).scalar_one()
     if last is None or now() - last >= timedelta(days=days):
         with context.database.write() as session:
-            engine.submit(session, context, "recalibration", {"method": "temperature", "since": None}, None)
+            engine.submit(session, context, "recalibration", RecalibrationIn().model_dump(mode="json"), None)
 
 
 SCHEDULES: dict[str, Schedule] = {
     "snapshots": Schedule("* * * * *", refresh_snapshots),
     "recalibration": Schedule("* * * * *", ask_for_recalibration),
-    "tidying": Schedule("17 * * * *", forget_upkeep),
+    "tidying": Schedule("* * * * *", tidy),
+    "forgetting": Schedule("17 * * * *", forget_upkeep),
 }

@@ -52,7 +52,7 @@ def as_class_probs(class_probs: npt.ArrayLike, name: str = "class_probs") -> Flo
     if probs.ndim < 2 or probs.shape[-1] < 2:
         raise ValueError(f"{name} must have shape (..., N, K) with K >= 2, got {probs.shape}")
     rows = probs.reshape(-1, probs.shape[-1])
-    # minimum and maximum are NaN where any value is, and then no comparison holds
+    # minimum and maximum are NaN where any value is, and then no comparison is true
     if rows.size and not (rows.min() >= 0 and rows.max() <= 1 + ROW_SUM_TOLERANCE):
         bad = ~((rows >= 0) & (rows <= 1 + ROW_SUM_TOLERANCE)).all(axis=1)
         raise ValueError(f"{name} must lie in [0, 1]: {first_offender(bad)}")

@@ -27,7 +27,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object.
 
     Raises:
-        ValueError: the file is missing or holds no JSON object.
+        ValueError: the file is missing or contains no JSON object.
     """
     try:
         document = json.loads(path.read_text())

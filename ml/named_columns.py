@@ -162,7 +162,7 @@ def _numbers(values: Any, key: Any, what: str) -> npt.NDArray[Any]:
     """One column as numbers.
 
     Raises:
-        ValueError: it holds something else.
+        ValueError: it contains something else.
     """
     try:
         column = np.asarray(values[key])

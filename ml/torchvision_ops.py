@@ -1,6 +1,6 @@
-"""torchvision beside a CPU build of torch.
+"""torchvision next to a CPU build of torch.
 
-A torchvision wheel built for CUDA cannot load its compiled operators beside torch for CPUs, and its import
+A torchvision wheel built for CUDA cannot load its compiled operators next to torch for CPUs, and its import
 then fails because two operators are undeclared. Declaring them, when and only when they are missing, is
 enough for models, data sets and transforms.
 """

@@ -5,7 +5,7 @@ temperature has W = 1/T and no bias; vector a diagonal W; matrix a free W. Penal
 matrix, λ_w/(K(K − 1)) Σ_{k≠k'} W² (Kull et al. 2019; paper §6.1).
 
 Logits may have a leading axis of S ensemble members, (S, N, K). The loss is then that of the members' uniform
-mixture, not of each by itself, so that a scaling does not count the spread between members twice.
+mixture, not of each separately, so that a scaling does not count the spread between members twice.
 """
 
 from collections.abc import Callable

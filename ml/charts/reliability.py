@@ -1,6 +1,6 @@
 """Charts: one specification for SVG and PNG, drawn without a browser and without the network.
 
-Colours are told apart by the colour-blind, and every series also differs in shape or dash.
+Colour-blind people can tell the colours apart, and every series also differs in shape or dash.
 """
 
 from pathlib import Path
@@ -10,7 +10,7 @@ import altair as alt
 
 #: Colour of axes, of diagonals and of what is no data.
 _INK, GREY, _PAIR = "#1b1f24", "#8b949e", ["#0072b2", "#d55e00"]
-#: Series colours, told apart by the colour-blind.
+#: Series colours that colour-blind people can tell apart.
 FIVE = ["#0072b2", "#56b4e9", "#d55e00", "#cc79a7", "#009e73"]
 
 
@@ -120,7 +120,7 @@ def reliability_by_class(classes: list[dict[str, Any]], *, columns: int = 4) -> 
     intervals = base.mark_rule(color=_PAIR[0]).encode(y="freq_low:Q", y2="freq_high:Q")
     observed = alt.Y("mean_freq:Q", title="observed", scale=unit, axis=axis)
     line = base.mark_line(color=_PAIR[0]).encode(y=observed)
-    # the area of a point tells how many cases it stands for
+    # the area of a point shows how many cases it stands for
     points = base.mark_circle(color=_PAIR[0], opacity=1).encode(
         y=observed, size=alt.Size("n:Q", title="cases", scale=alt.Scale(range=[8, 120]))
     )

@@ -1,6 +1,6 @@
 """Charts of results: methods on the calibration-dispersion map, temperature, concentration, triage, coverage.
 
-Drawn like those of ``ml.charts.reliability``, from plain rows, so that a report's JSON holds all that its figures show.
+Drawn like those of ``ml.charts.reliability``, from plain rows: the JSON of a report contains all that its figures show.
 """
 
 from typing import Any
@@ -119,7 +119,7 @@ def triage_chart(rows: list[dict[str, Any]]) -> Any:
 
 
 def method_chart(rows: list[dict[str, Any]], *, measure: str) -> Any:
-    """A measure by method, ours with the spread over seeds beside the paper's.
+    """A measure by method, ours with the spread over seeds next to the paper's.
 
     Args:
         rows: with method, labels, who, value, low and high.

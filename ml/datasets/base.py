@@ -35,7 +35,7 @@ class ClassInfo:
     group: str = ""
 
     def to_dict(self) -> dict[str, str]:
-        """As a card holds it: a class without a group has no key for one."""
+        """As a card lists it: a class without a group has no key for one."""
         return {key: value for key, value in vars(self).items() if value or key != "group"}
 
 
@@ -50,7 +50,7 @@ class ImageDataset:
         label_counts: (N, K) label histograms.
         partition: (N,) one of ``PARTITIONS``.
         case_ids: N identifiers.
-        patients: N identifiers, None where the source tells none.
+        patients: N identifiers, None where the source has none.
         preprocessing: what turns a raw image into ``pixels`` and those into network inputs.
         orientation: ``any`` (cells lie any way up), ``upright`` (small turns, mirrored) or ``fixed``.
         source: where images and labels come from, in one sentence.
@@ -102,7 +102,9 @@ def datasets_folder(name: str, where: str) -> Path:
     """
     root = os.environ.get("SECONDREAD_DATASETS")
     if not root:
-        raise DatasetMissingError(f"data set {name!r}: set SECONDREAD_DATASETS to the folder that holds it ({where})")
+        raise DatasetMissingError(
+            f"data set {name!r}: set SECONDREAD_DATASETS to the folder that contains it ({where})"
+        )
     folder = Path(root) / name
     if not folder.is_dir():
         raise DatasetMissingError(f"data set {name!r}: {folder} is not there; get it from {where}")

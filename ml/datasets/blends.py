@@ -136,7 +136,7 @@ def load_blend(source: BlendSource, valid_labels: int = 2, cases: int | None = N
     Args:
         source: which family.
         valid_labels: 1, 2 or 5.
-        cases: keep only so many of each partition, for quick looks.
+        cases: keep only that many of each partition, for quick looks.
 
     Raises:
         DatasetMissingError: the tables or the originals are not on this machine.

@@ -49,7 +49,7 @@ def load_cifar10h(train_labels: int = 3, seed: int = 0, cases: int | None = None
         train_labels: 1 (the first of the three collected labels, for training photographs) or 3; validation
             photographs always carry all three, without which no concentration can be learned.
         seed: of the split of the 50,000 into 42,500 for training and 7,500 for validation.
-        cases: keep only so many of each partition, for quick looks; then only the first training part is read.
+        cases: keep only that many of each partition, for quick looks; then only the first training part is read.
 
     Raises:
         DatasetMissingError: a data set is not on this machine.

@@ -1,7 +1,7 @@
 """Real peripheral blood cells: 8 cell types with one label, and nucleus shape labelled twice on 1,000.
 
 Images are 48 × 48 averages of the central 240 × 240 px of the original photographs, so the release card
-tells the service to crop and average a raw upload alike.
+makes the service crop and average a raw upload in the same way.
 """
 
 import zipfile
@@ -113,7 +113,7 @@ def load_pbc_nucleus(cases: int | None = None) -> ImageDataset:
     source's train and validation parts and tested on the 304 of its test part.
 
     Args:
-        cases: keep only so many of each partition, for quick looks.
+        cases: keep only that many of each partition, for quick looks.
 
     Raises:
         DatasetMissingError: the data set is not on this machine.

@@ -1,4 +1,4 @@
-"""What an image tells without a network: a perceptual hash, and how it was stained."""
+"""What an image reveals without a network: a perceptual hash, and how it was stained."""
 
 import numpy as np
 import numpy.typing as npt

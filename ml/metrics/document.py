@@ -1,7 +1,7 @@
 """Every metric over one set of predictions as one document: what ``secondread evaluate --json`` prints.
 
 With inverse selection probabilities as weights the estimates are Hájek means, Σwx / Σw; the Horvitz–Thompson form,
-which divides by the number of all cases instead, stands beside them. Where the two differ much, the weights are
+which divides by the number of all cases instead, is given next to them. Where the two differ much, the weights are
 too uneven, or the selection was not what they say.
 """
 
@@ -103,7 +103,7 @@ class _Used:
 
     @classmethod
     def of(cls, data: Inputs, min_labels: int, n_bins: int, debias: Debias) -> "_Used":
-        """One pass over the cases with so many labels."""
+        """One pass over the cases with that many labels."""
         sample = data.sample(min_labels)
         binned = Binned.empty(sample, Slots.of(data.probs[:0], n_bins, "uniform"), debias)
         parts, class_terms = [], np.zeros((2, data.probs.shape[1]))

@@ -2,7 +2,7 @@
 
 Every case has a known probability π of two planned labels: 1 where triage selected it, the audit rate ε elsewhere.
 An estimate that needs two labels weights by 1/π (statistics: Horvitz and Thompson 1952), so that what is measured
-on the cases read twice holds for all cases. Where planned reads were not answered, the weights of those that were
+on the cases read twice is true for all cases. Where planned reads were not answered, the weights of those that were
 are raised within cells of selection and DPE quintile (weighting-class adjustment, Oh and Scheuren 1983).
 """
 

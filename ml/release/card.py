@@ -13,7 +13,7 @@ def _figure(metric: dict[str, Any]) -> str:
 def _disagreement_paragraph(card: dict[str, Any]) -> str:
     if card["disagreement_calibrated"]:
         return (
-            "The disagreement probability tells how likely two experts are to give this cell different labels. "
+            "The disagreement probability says how likely two experts are to give this cell different labels. "
             "It was learned from cells that several experts had labelled."
         )
     return (

@@ -77,7 +77,7 @@ def _listed_images(images: Path) -> tuple[list[str], list[Path]]:
     if images.is_dir():
         paths = sorted(path for path in images.iterdir() if path.suffix.lower() in _SUFFIXES)
         if not paths:
-            raise TableError(f"{images}: holds no image ({', '.join(sorted(_SUFFIXES))})")
+            raise TableError(f"{images}: contains no image ({', '.join(sorted(_SUFFIXES))})")
         case_ids, source = [path.stem for path in paths], images / "*.csv"
     else:
         table = read_table(images)

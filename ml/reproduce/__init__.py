@@ -1,1 +1,1 @@
-"""The paper's figures and tables, one module each, with the numbers beside the paper's."""
+"""The paper's figures and tables, one module each, with the numbers next to the paper's."""

@@ -61,7 +61,7 @@ def _outputs(setting: Setting, seed: int, labels: int) -> CachedOutputs:
 
 
 def thin(counts: IntArray, n_labels: int, seed: int) -> IntArray:
-    """Keep so many labels (N, K) of each case, drawn without replacement."""
+    """Keep that many labels (N, K) of each case, drawn without replacement."""
     rng = np.random.default_rng(seed)
     return np.stack([rng.multivariate_hypergeometric(row, n_labels) for row in counts]).astype(np.int64)
 

@@ -20,7 +20,7 @@ class Setting:
 
     Attributes:
         name: what to reproduce.
-        out: folder for results, and for what is kept to go on after a kill.
+        out: folder for results, and for what is kept to resume from.
         seeds: of training and of everything random.
         quick: a short version.
         truth: score simulated labels against the exact probabilities, or against the label counts.

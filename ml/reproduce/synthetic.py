@@ -82,7 +82,7 @@ def config(name: str, seed: int, quick: bool, precision: str) -> TrainConfig:
 
 
 def seed_outputs(setting: Setting, seed: int) -> "SeedOutputs":
-    """Train one seed (or go on), and run the network once, with dropout and, for photographs, augmented."""
+    """Train one seed (or resume), and run the network once, with dropout and, for photographs, augmented."""
     device = choose_device(setting.device)
     dataset = load_blend(BLENDS[setting.name], cases=QUICK_CASES if setting.quick else None)
     chosen = config(setting.name, seed, setting.quick, choose_precision("auto", device))
@@ -120,7 +120,7 @@ class SeedOutputs:
         cases: rows of the data set that the outputs are of.
         outputs: by kind, ``Raw``, ``MCDO`` and ``TTA``.
         seed: of the network.
-        folder: where fitted calibrators are kept, to go on after a kill.
+        folder: where fitted calibrators are kept, to resume from.
     """
 
     name: str
@@ -144,15 +144,15 @@ class SeedOutputs:
         """True class probabilities (N, K) of the test images.
 
         Raises:
-            ValueError: the data set tells none.
+            ValueError: the data set has none.
         """
         known = self.dataset.true_probs
         if known is None:
-            raise ValueError(f"data set {self.dataset.name!r} tells no true probabilities")
+            raise ValueError(f"data set {self.dataset.name!r} has no true probabilities")
         return known[self.cases[self.part("test")]]
 
     def rows(self, labels: int, truth: Truth) -> Iterator[Row]:
-        """Every method with so many labels per validation image."""
+        """Every method with that many labels per validation image."""
         score = partial(self._row, labels, truth)
         single = self.calibrations("Raw", labels)
         for kind, outputs in self.outputs.items():
@@ -193,7 +193,7 @@ class SeedOutputs:
         return Outputs(logits.astype(np.float32), members.features.mean(axis=0))
 
     def calibrations(self, kind: str, labels: int) -> dict[str, Calibration]:
-        """Calibrators fitted on the validation images with so many labels each, by step."""
+        """Calibrators fitted on the validation images with that many labels each, by step."""
         path = self.folder / f"calibrations_{kind.lower().replace(' ', '_')}_{labels}.json"
         if not path.is_file():
             fitted = self._fitted(kind, labels)
@@ -203,7 +203,7 @@ class SeedOutputs:
         return {step: Calibration.from_dict(document[step]) for step in STEPS}
 
     def _valid_labels(self, labels: int) -> tuple[IntArray, list[str]]:
-        """Label histograms of the validation images with so many labels each, and the images' names."""
+        """Label histograms of the validation images with that many labels each, and the images' names."""
         table = read_blend_table(BLENDS[self.name], labels)
         by_case = dict(zip(table.case_ids, table.label_counts, strict=True))
         names = [self.dataset.case_ids[row] for row in self.cases[self.part("valid")]]

@@ -1,4 +1,4 @@
-"""Theorem 1: which concentrations help, and which is best, beside a simulation."""
+"""Theorem 1: which concentrations help, and which is best, compared with a simulation."""
 
 from typing import Any
 

@@ -42,12 +42,12 @@ def evaluate(
         labels: LABELS, long or wide (a file, or a table of pandas, polars, Arrow or a mapping of columns), or label
             histograms (N, K).
         predictions: PREDICTIONS, of the same kinds, or class probabilities (N, K).
-        disagreement_probs: (N,) DPEs beside arrays; a table has them in a column.
+        disagreement_probs: (N,) DPEs with arrays; a table has them in a column.
         n_bins: equal-width bins of [0, 1].
         debias: form of CL, ``pair``, ``paper`` or None.
-        weights: inverse probabilities of having a label: a column of LABELS, or (N,) beside arrays.
+        weights: inverse probabilities of having a label: a column of LABELS, or (N,) with arrays.
         weights2: the same of having two labels.
-        cluster: patient of each case: a column of LABELS, or (N,) beside arrays.
+        cluster: patient of each case: a column of LABELS, or (N,) with arrays.
         classes: names of the K classes of arrays.
 
     Returns:

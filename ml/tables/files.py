@@ -124,7 +124,7 @@ def place_of(source: TableSource, name: str) -> Path:
 
 
 def read_batches(path: Path, rows: int) -> Iterator[pa.Table]:
-    """Read a CSV or Parquet file in batches of about so many rows, for files larger than memory.
+    """Read a CSV or Parquet file in batches of about that many rows, for files larger than memory.
 
     Raises:
         TableError: as ``read_table``.

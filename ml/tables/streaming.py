@@ -59,7 +59,7 @@ class _SortedLabels:
 
 
 def _sorted_ids(table: pa.Table, path: Path, last: str, *, strictly: bool) -> list[str]:
-    """Identifiers of a batch, checked to go on in order from the last one.
+    """Identifiers of a batch, checked to continue in order from the last one.
 
     Raises:
         TableError: one is missing, stands twice in a prediction table, or is smaller than the one before.
@@ -141,7 +141,7 @@ def evaluate_stream(
             acc.update(counts, predictions.class_probs, predictions.disagreement_probs, weight, names)
         observer(accumulators[0].n_cases)
     if not accumulators:
-        raise TableError(f"{predictions_path}: holds no prediction")
+        raise TableError(f"{predictions_path}: contains no predictions")
     return _document(accumulators, n_bins, debias)
 
 

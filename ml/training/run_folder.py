@@ -130,17 +130,17 @@ class RunFolder:
         """What the run was asked, with its data set's description.
 
         Raises:
-            ValueError: the folder holds no run.
+            ValueError: the folder contains no run.
         """
         if not self.config.is_file():
             raise ValueError(f"{self.path}: not a training run (no config.json); start one with `secondread train`")
         return read_json(self.config)
 
     def claim(self, document: dict[str, Any]) -> None:
-        """Write the config, or check that the folder holds a run of exactly this one.
+        """Write the config, or check that the folder contains a run of exactly this one.
 
         Raises:
-            ValueError: the folder holds another run.
+            ValueError: the folder contains another run.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         if self.config.is_file():
@@ -150,7 +150,7 @@ class RunFolder:
             differing = [key for key in document["train"] if before.get(key) != document["train"][key]]
             if differing:
                 raise ValueError(
-                    f"{self.path} holds a run with other settings ({', '.join(differing)}); choose another --out"
+                    f"{self.path} contains a run with other settings ({', '.join(differing)}); choose another --out"
                 )
         write_json(self.config, document)
 
@@ -198,7 +198,7 @@ class RunFolder:
             ValueError: training has not finished.
         """
         if not self.examples.is_file():
-            raise ValueError(f"{self.path}: training has not finished; run `secondread train` again to go on")
+            raise ValueError(f"{self.path}: training has not finished; run `secondread train` again to resume")
         with np.load(self.examples, allow_pickle=False) as data:
             return np.asarray(data["pixels"], dtype=np.uint8)
 
@@ -209,9 +209,9 @@ class RunFolder:
             ValueError: training has not finished.
         """
         if not self.finished:
-            raise ValueError(f"{self.path}: training has not finished; run `secondread train` again to go on")
+            raise ValueError(f"{self.path}: training has not finished; run `secondread train` again to resume")
         with np.load(self.outputs, allow_pickle=False) as data:
             missing = [f.name for f in fields(CachedOutputs) if f.name not in data.files]
             if missing:
-                raise ValueError(f"{self.outputs}: holds no {missing[0]!r}; train again with this version")
+                raise ValueError(f"{self.outputs}: contains no {missing[0]!r}; train again with this version")
             return CachedOutputs(*(cast(Any, data[f.name]) for f in fields(CachedOutputs)))
