@@ -10,7 +10,7 @@ PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all lint bench screenshots clean
+.PHONY: help run test test-all test-under-load coverage mutation lint bench screenshots clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -40,9 +40,25 @@ lint: $(VENV)/.installed-dev
 test: lint
 	$(PYTEST) -m "not heavy and not gpu"
 
-# make test-all   the long simulations and runs as well
+# make test-all   the long simulations and runs as well, every test of the service on both databases, and the mutants
 test-all: lint
-	$(PYTEST)
+	$(PYTEST) --all-databases -m "not gpu"
+	$(MAKE) mutation
+
+# make coverage   branches that `make test` goes through, and the lines that it does not
+coverage: $(VENV)/.installed-dev
+	$(PYTEST) -m "not heavy and not gpu" --cov --cov-report=term
+
+# make mutation   mutants of the rules for reading and of the weights; those that survive are in docs/mutants.md
+mutation: $(VENV)/.installed-dev
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)/bin/mutmut run
+	$(VENV)/bin/mutmut results
+
+# make test-under-load   the tests with eight busy processes next to them: slow, and as green
+test-under-load: $(VENV)/.installed-dev
+	@pids=; for i in 1 2 3 4 5 6 7 8; do $(VENV)/bin/python -c 'while True: pass' & pids="$$pids $$!"; done; \
+	  trap "kill $$pids" EXIT INT TERM; \
+	  SECONDREAD_TEST_PATIENCE=10 $(PYTEST) -m "not heavy and not gpu"
 
 # those that need PostgreSQL or Chromium, and a release folder
 SERVED := benchmarks/service.py benchmarks/snapshot.py benchmarks/pages.py
@@ -59,4 +75,4 @@ screenshots: $(VENV)/.installed-dev
 	PYTHONPATH=. $(VENV)/bin/python tests/browser/screenshots.py $(ARGS)
 
 clean:
-	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage mutants

@@ -29,6 +29,7 @@ from app.pages.sign_in import router as sign_in_pages
 from app.platform import errors, observability
 from app.platform.body_limits import BodyLimits
 from app.platform.openapi import require_headers
+from app.platform.rate_limit import RateLimit
 from app.reads.routes import router as reads
 from app.releases.queries import champion
 from app.releases.routes import router as releases
@@ -36,6 +37,25 @@ from app.settings import Settings
 from app.triage.routes import router as policies
 
 _DESCRIPTION = "Calibrated class and disagreement probabilities for cell images. For research, not a medical device."
+
+_ROUTERS = (
+    cases,
+    reads,
+    policies,
+    imports,
+    evaluations,
+    releases,
+    jobs,
+    audit_events,
+    health.router,
+    sign_in_pages,
+    reader_pages,
+    report_pages,
+    release_pages,
+    job_pages,
+    import_pages,
+    people_pages,
+)
 
 
 @asynccontextmanager
@@ -71,28 +91,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     app.state.context = build_context(settings)
     app.state.database = app.state.context.database
+    app.state.rate_limit = RateLimit(settings.rate_limit)
     errors.install(app, problem_page)
-    for router in (
-        cases,
-        reads,
-        policies,
-        imports,
-        evaluations,
-        releases,
-        jobs,
-        audit_events,
-        health.router,
-        sign_in_pages,
-        reader_pages,
-        report_pages,
-        release_pages,
-        job_pages,
-        import_pages,
-        people_pages,
-    ):
+    for router in _ROUTERS:
         app.include_router(router)
     app.mount("/static", Assets(), name="static")
-    require_policies(app)
+    require_policies(app, _ROUTERS)
     require_headers(app)
     app.add_middleware(BodyLimits)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=settings.allowed_hosts)

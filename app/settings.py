@@ -1,4 +1,8 @@
-"""Settings, the only reader of environment variables: ``SECONDREAD_<NAME>``."""
+"""Settings: the environment variables ``SECONDREAD_<NAME>``, which nothing else in the service reads.
+
+``ml.datasets`` stands without the service and reads ``SECONDREAD_DATASETS`` itself; it is a field here so that one
+list, and one help text, names every variable.
+"""
 
 import os
 import secrets
@@ -31,6 +35,9 @@ class Settings(BaseSettings):
     )
     inference_threads: int = Field(0, ge=0, le=256, description="threads of one network run, 0 for all cores")
     inference_queue: int = Field(32, ge=1, le=10_000, description="predictions that may wait before 429")
+    rate_limit: int = Field(
+        12_000, ge=0, description="requests per minute of one account, in each server process, before 429; 0: no limit"
+    )
     change_plan: Path | None = Field(None, description="JSON file that bounds what a recalibration may change")
     recalibrate_days: int | None = Field(
         None, ge=1, description="days between recalibrations by schedule; unset: never"

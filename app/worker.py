@@ -27,7 +27,9 @@ from app.evaluations.publishing import publish_estimates
 from app.evaluations.snapshots import refresh
 from app.job_kinds import FUNCTIONS, function_of
 from app.jobs import engine
+from app.operations.upkeep import tidy
 from app.releases.queries import aliases, class_codes, existing_release
+from app.releases.schemas import RecalibrationIn
 from app.tables import Job, now
 
 _POLL_SECONDS = 1.0
@@ -98,6 +100,7 @@ def run(context: Context, stop: threading.Event) -> None:
 
 def _tidy(context: Context) -> None:
     """Keep the snapshots of champion and challenger young, so that metrics need to read little; publish the gauges."""
+    tidy(context)
     with context.database.read() as session:
         releases = [existing_release(session, alias.release_id) for alias in aliases(session)]
         watched = [(release.id, class_codes(release)) for release in releases]
@@ -130,7 +133,7 @@ def ask_for_recalibration(context: Context) -> None:
         last = session.execute(newest).scalar_one()
     if last is None or now() - last >= timedelta(days=days):
         with context.database.write() as session:
-            engine.submit(session, context, "recalibration", {"method": "temperature", "since": None}, None)
+            engine.submit(session, context, "recalibration", RecalibrationIn().model_dump(mode="json"), None)
 
 
 def main(context: Context, parent: int | None = None) -> None:

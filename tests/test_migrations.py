@@ -2,13 +2,15 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
+from uuid import UUID
 
 import pytest
-from sqlalchemy import inspect
+from sqlalchemy import inspect, select, text
 from sqlalchemy.exc import DBAPIError
 
 from app.platform.database import Database
 from app.platform.migrate import check, downgrade, require_head, upgrade
+from app.tables import Account, Annotator, Case, IdempotencyRecord
 from tests.support.postgres import PostgresServer
 
 
@@ -37,8 +39,6 @@ def test_up_check_down_up(empty: Database) -> None:
 
 def test_a_populated_database_goes_up_down_and_up_and_loses_nothing(empty: Database) -> None:
     """Outputs of the network move to a table of their own and come back; a case without a plan gets one."""
-    from sqlalchemy import text
-
     from app.triage.planning import plan_missing
 
     upgrade(empty.engine, "0002")
@@ -61,9 +61,27 @@ def test_a_populated_database_goes_up_down_and_up_and_loses_nothing(empty: Datab
     empty.engine.dispose()
 
 
-def _outputs(database: Database, table: str) -> list[tuple[bytes, bytes]]:
-    from sqlalchemy import text
+def test_twins_answers_and_names_are_put_right_where_they_are(empty: Database) -> None:
+    """A case is marked where an earlier near-duplicate was selected; names that nobody could sign in with change."""
+    upgrade(empty.engine, "0004")
+    with empty.write() as session:
+        for statement in _TWINS:
+            session.execute(text(statement), {"now": datetime(2026, 1, 1, tzinfo=UTC)})
+    upgrade(empty.engine)
+    with empty.read() as session:
+        marked = session.execute(select(Case.external_id).where(Case.twin_selected.is_(True))).scalars()
+        assert list(marked) == ["near"]
+        names = session.execute(select(Account.name).order_by(Account.id)).scalars()
+        assert list(names) == ["bob", "bob (2)", "eve"]
+        assert session.execute(select(Annotator.name)).scalar_one() == "eve"
+        answers = session.execute(select(IdempotencyRecord.key, IdempotencyRecord.case_id)).all()
+    assert dict(answers) == {"case": UUID(_ID.format(11).strip("'")), "other": None}  # type: ignore[arg-type]
+    downgrade(empty.engine, "0004")
+    upgrade(empty.engine)
+    empty.engine.dispose()
 
+
+def _outputs(database: Database, table: str) -> list[tuple[bytes, bytes]]:
     with database.read() as session:
         rows = session.execute(text(f"SELECT logits, features FROM {table}")).all()
     return [(bytes(row[0]), bytes(row[1])) for row in rows]
@@ -71,6 +89,29 @@ def _outputs(database: Database, table: str) -> list[tuple[bytes, bytes]]:
 
 _ID = "'018900000000700080000000000000{:02}'"
 _CARD = '{"classes": [{"code": "a"}, {"code": "b"}, {"code": "c"}], "files": {"network.onnx": "abc"}}'
+_CASE = (
+    "INSERT INTO cases (id, created_at, external_id, patient, image_hash, u, pi, case_metadata, image_sha256, "
+    "stored_sha256, width, height, partition, created_by) VALUES ({}, :now, '{}', '{}', {}, 0.5, {}, '{{}}', 's', 's', "
+    "8, 8, 'evaluation', " + _ID.format(1) + ")"
+)
+_ANSWER = (
+    "INSERT INTO idempotency_records (account_id, key, request_sha256, status, body, created_at) "
+    "VALUES (" + _ID.format(1) + ", '{}', 's', 201, '{}', :now)"
+)
+_TWINS = (
+    f"INSERT INTO accounts (id, created_at, name, role) VALUES ({_ID.format(1)}, :now, 'bob', 'admin')",
+    f"INSERT INTO accounts (id, created_at, name, role) VALUES ({_ID.format(2)}, :now, ' bob', 'viewer')",
+    f"INSERT INTO accounts (id, created_at, name, role) VALUES ({_ID.format(3)}, :now, 'eve ', 'annotator')",
+    "INSERT INTO annotators (id, created_at, name, account_id) "
+    f"VALUES ({_ID.format(4)}, :now, 'eve ', {_ID.format(3)})",
+    _CASE.format(_ID.format(11), "selected", "p", -1, 1.0),
+    _CASE.format(_ID.format(12), "near", "p", -8, 0.1),  # three bits apart
+    _CASE.format(_ID.format(13), "far", "p", -64, 0.1),
+    _CASE.format(_ID.format(14), "other patient", "q", -1, 0.1),
+    _CASE.format(_ID.format(15), "twin of one that was not selected", "q", -1, 1.0),
+    _ANSWER.format("case", '{"external_id"\\: "x", "id"\\: "' + _ID.format(11).strip("'") + '"}'),
+    _ANSWER.format("other", '{"id"\\: "' + _ID.format(11).strip("'") + '"}'),
+)
 _POPULATED = (
     f"INSERT INTO accounts (id, created_at, name, role) VALUES ({_ID.format(1)}, :now, 'x', 'admin')",
     "INSERT INTO releases (id, created_at, name, card_sha256, card) "
@@ -82,3 +123,44 @@ _POPULATED = (
     f"disagreement_prob) VALUES ({_ID.format(4)}, :now, {_ID.format(3)}, {_ID.format(2)}, :blob, :blob, "
     "'[0.5, 0.25, 0.25]', 0.0, 0.375)",
 )
+
+
+_GATES = {
+    '{"name": "trained"}': "not_judged",
+    '{"recalibration": {"gate": {"passed": true, "reasons": []}}}': "passed",
+    '{"recalibration": {"gate": {"passed": false, "reasons": ["worse"]}}}': "refused",
+}
+
+
+def _add_cards(database: Database, cards: list[str]) -> None:
+    from sqlalchemy import text
+
+    statement = "INSERT INTO releases (id, created_at, name, card_sha256, card) VALUES (:id, :now, 'r', :id, :card)"
+    with database.write() as session:
+        for number, card in enumerate(cards):
+            values = {"id": f"0189000000007000800000000000{number:04}", "card": card}
+            session.execute(text(statement), values | {"now": datetime(2026, 1, 1, tzinfo=UTC)})
+
+
+def test_the_gates_verdict_of_each_release_is_filled_in_from_its_card(empty: Database) -> None:
+    from sqlalchemy import text
+
+    upgrade(empty.engine, "0006")
+    _add_cards(empty, list(_GATES))
+    for _ in range(2):
+        upgrade(empty.engine)
+        with empty.read() as session:
+            verdicts = session.execute(text("SELECT gate FROM releases ORDER BY id")).scalars().all()
+        assert verdicts == list(_GATES.values())
+        downgrade(empty.engine, "0006")
+    empty.engine.dispose()
+
+
+@pytest.mark.parametrize("recalibration", ["{}", '{"gaet": {"passed": true}}', '{"gate": {"passed": "yes"}}', "null"])
+def test_a_card_whose_gate_cannot_be_read_stops_the_migration(empty: Database, recalibration: str) -> None:
+    upgrade(empty.engine, "0006")
+    _add_cards(empty, [f'{{"recalibration": {recalibration}}}'])
+    with pytest.raises(ValueError, match=r"release 01890000.*not how the gate judged"):
+        upgrade(empty.engine)
+    assert "gate" not in {column["name"] for column in inspect(empty.engine).get_columns("releases")}
+    empty.engine.dispose()

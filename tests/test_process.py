@@ -75,10 +75,10 @@ def test_releases_are_promoted_and_rolled_back_by_alias(small_release: Path, tra
     installation.run("export", trained_run, "--out", tmp_path / "second", "--name", "second")
     first = json.loads(installation.run("release", "list", "--json").stdout)[0]
     second = json.loads(installation.run("release", "add", tmp_path / "second", "--json").stdout)
-    installation.run("release", "promote", second["id"], "--reason", "better")
+    installation.run("release", "promote", second["id"], "--reason", "better", "--despite-gate")
     champion = {r["id"] for r in json.loads(installation.run("release", "list", "--json").stdout) if r["aliases"]}
     assert champion == {second["id"]}
-    installation.run("release", "promote", first["id"], "--reason", "worse after all")
+    installation.run("release", "promote", first["id"], "--reason", "worse after all", "--despite-gate")
     champion = {r["id"] for r in json.loads(installation.run("release", "list", "--json").stdout) if r["aliases"]}
     assert champion == {first["id"]}
 

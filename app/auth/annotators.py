@@ -12,9 +12,9 @@ from app.tables import Annotator, new_id, now
 
 
 def annotator_of_account(session: Session, account_id: uuid.UUID) -> Annotator | None:
-    """The annotator of an account, None before its first read."""
-    found = select(Annotator).where(Annotator.account_id == account_id)
-    return session.execute(found).scalar_one_or_none()
+    """The annotator of an account, None before the first read."""
+    statement = select(Annotator).where(Annotator.account_id == account_id)
+    return session.execute(statement).scalar_one_or_none()
 
 
 def annotator_by_name(session: Session, name: str) -> Annotator | None:
@@ -23,9 +23,9 @@ def annotator_by_name(session: Session, name: str) -> Annotator | None:
 
 
 def own_annotator(session: Session, principal: Principal) -> Annotator:
-    """The caller as annotator, made at its first read."""
-    found = annotator_of_account(session, principal.account_id)
-    return found or new_annotator(session, principal.name, principal.account_id)
+    """The caller as annotator, made at their first read."""
+    known = annotator_of_account(session, principal.account_id)
+    return known or new_annotator(session, principal.name, principal.account_id)
 
 
 def new_annotator(session: Session, name: str, account_id: uuid.UUID | None) -> Annotator:

@@ -1,18 +1,14 @@
-"""Single sign-on by OpenID Connect: authorization code with PKCE, checked to the letter.
+"""Single sign-on by OpenID Connect: authorization code with PKCE, by Authlib's client.
 
 Between the redirect and the callback the browser keeps state, nonce and verifier in a signed cookie of ten minutes;
 the server keeps nothing. Who may sign in is decided here: an account must have been made for the subject.
 """
 
-import base64
 import hashlib
-import hmac
-import json
-import secrets
-import time
 from dataclasses import dataclass
 from typing import Any
 
+from fastapi import Request
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -22,9 +18,11 @@ from app.settings import Settings
 from app.tables import Account
 
 COOKIE_SECONDS = 600
-_ALGORITHMS = ["RS256", "ES256", "PS256"]
+_ALGORITHMS = ("RS256", "ES256", "PS256")
+_SUPPORTED = "id_token_signing_alg_values_supported"
 _TIMEOUT = 10
 _LEEWAY = 60
+_NOT_BEGUN_HERE = "this sign-in was not begun here, or took too long; begin again"
 
 
 @dataclass(frozen=True)
@@ -48,78 +46,72 @@ class Provider:
             return None
         return cls(settings.oidc_issuer, settings.oidc_client_id, settings.oidc_client_secret.get_secret_value())
 
-    def metadata(self) -> dict[str, Any]:
-        """What the provider says about itself.
+    async def client(self) -> Any:
+        """Authlib's client with what the provider says about itself.
 
         Raises:
             Unavailable: it does not answer.
             Unauthenticated: it calls itself by another name.
         """
-        document = _get(f"{self.issuer.rstrip('/')}/.well-known/openid-configuration")
-        if document.get("issuer") != self.issuer:
+        import httpx2
+        from authlib.integrations.starlette_client import OAuth
+
+        client = OAuth().register(
+            "provider",
+            client_id=self.client_id,
+            client_secret=self.client_secret,
+            server_metadata_url=f"{self.issuer.rstrip('/')}/.well-known/openid-configuration",
+            client_kwargs={"scope": "openid profile", "code_challenge_method": "S256", "timeout": _TIMEOUT},
+        )
+        try:
+            metadata = await client.load_server_metadata()
+        except (httpx2.HTTPError, ValueError) as exc:
+            raise Unavailable("the OpenID provider does not answer; try again, or sign in with a password") from exc
+        if metadata.get("issuer") != self.issuer:
             raise Unauthenticated("the OpenID provider names another issuer than the settings do")
-        return document
+        supported = metadata.get(_SUPPORTED) or ["RS256"]
+        metadata[_SUPPORTED] = [name for name in supported if name in _ALGORITHMS]
+        return client
 
 
-def _get(url: str) -> dict[str, Any]:
-    import requests
+def _signer(secret: bytes) -> Any:
+    from itsdangerous import URLSafeTimedSerializer
 
-    try:
-        answer = requests.get(url, timeout=_TIMEOUT, allow_redirects=False)
-        answer.raise_for_status()
-        document: dict[str, Any] = answer.json()
-    except (requests.RequestException, ValueError) as exc:
-        raise Unavailable("the OpenID provider does not answer; try again, or sign in with a password") from exc
-    return document
+    return URLSafeTimedSerializer(
+        secret, salt="oidc", signer_kwargs={"key_derivation": "hmac", "digest_method": hashlib.sha256}
+    )
 
 
-def begin(provider: Provider, secret: bytes, callback: str) -> tuple[str, str]:
+async def begin(request: Request, provider: Provider, secret: bytes, callback: str) -> tuple[str, str]:
     """Start a sign-in.
 
     Args:
+        request: of the browser.
         provider: whom to ask.
         secret: of the service, signs the cookie.
         callback: URL that the provider sends the browser back to.
 
     Returns:
         URL to send the browser to, and the cookie's value.
-    """
-    from authlib.integrations.requests_client import OAuth2Session
-
-    state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
-    client = OAuth2Session(
-        provider.client_id, redirect_uri=callback, scope="openid profile", code_challenge_method="S256"
-    )
-    url, _ = client.create_authorization_url(
-        provider.metadata()["authorization_endpoint"], state=state, nonce=nonce, code_verifier=verifier
-    )
-    kept = {"state": state, "nonce": nonce, "verifier": verifier, "until": int(time.time()) + COOKIE_SECONDS}
-    return str(url), _sign(secret, kept)
-
-
-def _sign(secret: bytes, kept: dict[str, Any]) -> str:
-    body = base64.urlsafe_b64encode(json.dumps(kept).encode()).decode()
-    return f"{body}.{hmac.new(secret, b'oidc:' + body.encode(), hashlib.sha256).hexdigest()}"
-
-
-def _kept(secret: bytes, cookie: str) -> dict[str, Any]:
-    """What the cookie keeps.
 
     Raises:
-        Unauthenticated: it was not signed here, or is too old.
+        Unavailable: the provider does not answer.
+        Unauthenticated: it calls itself by another name.
     """
-    body, _, mac = cookie.partition(".")
-    expected = hmac.new(secret, b"oidc:" + body.encode(), hashlib.sha256).hexdigest()
-    if not hmac.compare_digest(mac, expected):
-        raise Unauthenticated("this sign-in was not begun here; begin again")
-    kept: dict[str, Any] = json.loads(base64.urlsafe_b64decode(body))
-    if kept["until"] < time.time():
-        raise Unauthenticated("the sign-in took too long; begin again")
-    return kept
+    client = await provider.client()
+    request.scope["session"] = {}  # Authlib keeps state, nonce and verifier here
+    redirect = await client.authorize_redirect(request, callback)
+    return str(redirect.headers["location"]), str(_signer(secret).dumps(request.session))
 
 
-def finish(provider: Provider, secret: bytes, callback: str, cookie: str, state: str, code: str) -> str:
-    """Exchange the code for the subject that signed in.
+async def finish(request: Request, provider: Provider, secret: bytes, cookie: str) -> str:
+    """Exchange the code of a callback for the subject that signed in.
+
+    Args:
+        request: the callback, with ``state`` and ``code``.
+        provider: whom to ask.
+        secret: of the service, signed the cookie.
+        cookie: value that ``begin`` made.
 
     Returns:
         «issuer subject».
@@ -128,54 +120,36 @@ def finish(provider: Provider, secret: bytes, callback: str, cookie: str, state:
         Unauthenticated: anything about the answer is not as it must be.
         Unavailable: the provider does not answer.
     """
-    import requests
+    import httpx2
     from authlib.common.errors import AuthlibBaseError
-    from authlib.integrations.requests_client import OAuth2Session
-
-    kept, metadata = _kept(secret, cookie), provider.metadata()
-    if not hmac.compare_digest(kept["state"].encode(), state.encode()):
-        raise Unauthenticated("this sign-in was not begun here; begin again")
-    client = OAuth2Session(provider.client_id, provider.client_secret, redirect_uri=callback)
-    try:
-        token = client.fetch_token(
-            metadata["token_endpoint"], code=code, code_verifier=kept["verifier"], timeout=_TIMEOUT
-        )
-    except requests.RequestException as exc:
-        raise Unavailable("the OpenID provider does not answer; try again") from exc
-    except AuthlibBaseError as exc:
-        raise Unauthenticated("the OpenID provider refused the sign-in; begin again") from exc
-    claims = _claims(provider, metadata, str(token.get("id_token", "")), kept["nonce"])
-    return f"{provider.issuer} {claims['sub']}"
-
-
-def _claims(provider: Provider, metadata: dict[str, Any], id_token: str, nonce: str) -> dict[str, Any]:
-    """Claims of an id token whose signature, issuer, audience, times and nonce hold.
-
-    Raises:
-        Unauthenticated: one of them does not.
-    """
-    from joserfc import jwt
+    from itsdangerous import BadData
     from joserfc.errors import JoseError
-    from joserfc.jwk import KeySet
 
-    keys = KeySet.import_key_set(_get(metadata["jwks_uri"]))  # type: ignore[arg-type]
-    wanted = jwt.JWTClaimsRegistry(
-        leeway=_LEEWAY,
-        iss={"essential": True, "value": provider.issuer},
-        aud={"essential": True, "value": provider.client_id},
-        exp={"essential": True},
-        sub={"essential": True},
-        nonce={"essential": True, "value": nonce},
-    )
     try:
-        token = jwt.decode(id_token, keys, algorithms=_ALGORITHMS)
-        wanted.validate(token.claims)
-    except (JoseError, ValueError) as exc:
+        request.scope["session"] = _signer(secret).loads(cookie, max_age=COOKIE_SECONDS)
+    except BadData as exc:
+        raise Unauthenticated(_NOT_BEGUN_HERE) from exc
+    client = await provider.client()
+    try:
+        token = await client.authorize_access_token(request, claims_options=_claims(provider), leeway=_LEEWAY)
+    except httpx2.HTTPError as exc:
+        raise Unavailable("the OpenID provider does not answer; try again") from exc
+    except (AuthlibBaseError, JoseError, ValueError) as exc:
         raise Unauthenticated("the OpenID provider's answer is not valid; begin again") from exc
-    audience = token.claims["aud"]
-    if isinstance(audience, list) and len(audience) > 1 and token.claims.get("azp") != provider.client_id:
-        raise Unauthenticated("the OpenID provider's answer is meant for somebody else")
-    return dict(token.claims)
+    if "userinfo" not in token:
+        raise Unauthenticated("the OpenID provider's answer is not valid; begin again")
+    return f"{provider.issuer} {token['userinfo']['sub']}"
+
+
+def _claims(provider: Provider) -> dict[str, dict[str, Any]]:
+    """What the claims of an id token must be; Authlib adds nonce and authorised party."""
+    return {
+        "iss": {"essential": True, "value": provider.issuer},
+        "aud": {"essential": True, "value": provider.client_id},
+        "exp": {"essential": True},
+        "sub": {"essential": True},
+        "nonce": {"essential": True},
+    }
 
 
 def session_of(session: Session, secret: bytes, subject: str) -> str:

@@ -1,10 +1,11 @@
 """The guard of every route. A route without one stops the start-up."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.dependencies.models import Dependant
+from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
 from app.auth.service import principal_of_cookie, principal_of_key, touch_session
@@ -36,8 +37,23 @@ def refuse_cross_site(request: Request) -> None:
         raise CrossSite("the request comes from another site")
 
 
-def identify(request: Request) -> Principal | None:
-    """Caller of a request, None for nobody.
+def caller_of(request: Request) -> Principal | None:
+    """Caller of a request, None for nobody; looked up and counted once, however many guards ask.
+
+    Raises:
+        Unauthenticated: credentials that are not valid.
+        RateLimited: the caller has sent too many requests.
+    """
+    if not hasattr(request.state, "caller"):
+        request.state.caller = _identify(request)
+        if request.state.caller is not None:
+            request.app.state.rate_limit.count(str(request.state.caller.account_id))
+    caller: Principal | None = request.state.caller
+    return caller
+
+
+def _identify(request: Request) -> Principal | None:
+    """Caller behind the request's key or cookie.
 
     Raises:
         Unauthenticated: credentials that are not valid.
@@ -73,7 +89,7 @@ class Policy:
         unknown = set(scopes) - set(SCOPES)
         if unknown:
             raise ValueError(f"unknown scopes {sorted(unknown)}")
-        self.scopes = frozenset(scopes)
+        self.scopes, self.wanted = frozenset(scopes), " or ".join(scopes)
 
     def __call__(self, request: Request) -> Principal | None:
         """Caller of a request.
@@ -84,11 +100,11 @@ class Policy:
         """
         if not self.scopes:
             return None
-        principal = identify(request)
+        principal = caller_of(request)
         if principal is None:
             raise Unauthenticated("send an API key as `Authorization: Bearer …`, or sign in")
         if not principal.scopes & self.scopes:
-            raise Forbidden("your role does not allow this")
+            raise Forbidden(f"this needs the scope {self.wanted}, which your role or key does not have")
         return principal
 
 
@@ -103,17 +119,48 @@ def _dependants(dependant: Dependant) -> Iterator[Dependant]:
 
 
 def policy_of(route: APIRoute) -> Policy | None:
-    """Guard of a route."""
-    guards = [d.call for d in _dependants(route.dependant) if isinstance(d.call, Policy)]
-    return guards[0] if guards else None
+    """Guard of a route, None where it has none.
+
+    Raises:
+        RuntimeError: it has more than one, so that what it asks for is said in two places.
+    """
+    guards = {d.call for d in _dependants(route.dependant) if isinstance(d.call, Policy)}
+    if len(guards) > 1:
+        raise RuntimeError(f"{sorted(route.methods or ())} {route.path} has {len(guards)} guards; name one")
+    return next(iter(guards), None)
 
 
-def require_policies(app: FastAPI) -> None:
-    """Refuse to start with a route that nobody guards.
+def require_policies(app: FastAPI, routers: Sequence[APIRouter] = ()) -> None:
+    """Refuse to start with a route that nobody guards, or with one that the check does not see.
+
+    Args:
+        app: with all its routes.
+        routers: that were included; each of their routes must be among those that are checked.
 
     Raises:
         RuntimeError: such a route exists.
     """
-    bare = [f"{sorted(route.methods or ())} {route.path}" for route in walk_routes(app) if policy_of(route) is None]
+    routes = list(walk_routes(app))
+    bare = [f"{sorted(route.methods or ())} {route.path}" for route in routes if policy_of(route) is None]
     if bare:
         raise RuntimeError(f"routes without a policy: {', '.join(bare)}")
+    checked = {(method, route.path) for route in routes for method in route.methods or ()}
+    unseen = sorted((_documented(app) | _included(routers)) - checked)
+    if unseen or not checked:
+        raise RuntimeError(f"routes whose policy cannot be checked with this FastAPI: {unseen or 'all'}")
+
+
+def _documented(app: FastAPI) -> set[tuple[str, str]]:
+    """Method and path of every operation of the OpenAPI document."""
+    document = get_openapi(title=app.title, version=app.version, routes=app.routes)
+    return {(verb.upper(), path) for path, operations in document["paths"].items() for verb in operations}
+
+
+def _included(routers: Sequence[APIRouter]) -> set[tuple[str, str]]:
+    """Method and path of every route of the routers; one of an unknown kind counts too, and is then missed."""
+    routes = [route for router in routers for route in router.routes]
+    return {
+        (method, getattr(route, "path", repr(route)))
+        for route in routes
+        for method in getattr(route, "methods", None) or ["unknown"]
+    }

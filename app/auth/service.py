@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import secrets
+import unicodedata
 import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -38,19 +39,21 @@ def principal_of_key(session: Session, token: str) -> Principal:
     """Caller behind a bearer key ``sr_<id>_<secret>``.
 
     Raises:
-        Unauthenticated: unknown, revoked, expired or disabled; which of them is not told.
+        Unauthenticated: unknown, revoked, expired or disabled; the answer does not say which.
     """
     refused = Unauthenticated("the API key is not valid")
     parts = token.split("_")
     try:
         if len(parts) != 3 or parts[0] != "sr":
             raise refused
-        key = session.get(ApiKey, uuid.UUID(hex=parts[1]))
+        key_id = uuid.UUID(hex=parts[1])
     except ValueError as exc:
         raise refused from exc
-    if key is None or not hmac.compare_digest(key.secret_sha256, _sha256(parts[2])):
+    statement = select(ApiKey, Account).join(Account, Account.id == ApiKey.account_id).where(ApiKey.id == key_id)
+    row = session.execute(statement).first()
+    if row is None or not hmac.compare_digest(row[0].secret_sha256, _sha256(parts[2])):
         raise refused
-    account = session.get_one(Account, key.account_id)
+    key, account = row
     if key.revoked_at is not None or account.disabled_at is not None:
         raise refused
     if key.expires_at is not None and key.expires_at <= now():
@@ -64,19 +67,21 @@ def principal_of_cookie(session: Session, token: str) -> tuple[Principal, uuid.U
     Raises:
         Unauthenticated: unknown, ended, idle for too long or too old.
     """
-    found = session.execute(
-        select(BrowserSession).where(BrowserSession.token_sha256 == _sha256(token))
-    ).scalar_one_or_none()
-    time = now()
-    if found is None or found.ended_at is not None:
+    statement = (
+        select(BrowserSession, Account)
+        .join(Account, Account.id == BrowserSession.account_id)
+        .where(BrowserSession.token_sha256 == _sha256(token))
+    )
+    row, time = session.execute(statement).first(), now()
+    if row is None or row[0].ended_at is not None:
         raise Unauthenticated("sign in first")
-    if time - found.seen_at > SESSION_IDLE or time - found.created_at > SESSION_LIFETIME:
+    signed_in, account = row
+    if time - signed_in.seen_at > SESSION_IDLE or time - signed_in.created_at > SESSION_LIFETIME:
         raise Unauthenticated("the session has ended; sign in again")
-    account = session.get_one(Account, found.account_id)
     if account.disabled_at is not None:
         raise Unauthenticated("sign in first")
-    principal = Principal(account.id, account.name, account.role, ROLE_SCOPES[account.role], found.id)
-    return principal, found.id, time - found.seen_at > _SEEN_EVERY
+    principal = Principal(account.id, account.name, account.role, ROLE_SCOPES[account.role], signed_in.id)
+    return principal, signed_in.id, time - signed_in.seen_at > _SEEN_EVERY
 
 
 def touch_session(session: Session, session_id: uuid.UUID) -> None:
@@ -84,8 +89,17 @@ def touch_session(session: Session, session_id: uuid.UUID) -> None:
     session.get_one(BrowserSession, session_id).seen_at = now()
 
 
+def normal_name(name: str) -> str:
+    """A name as accounts have it: without spaces around it, and composed (NFC), however it was typed.
+
+    >>> normal_name(" bob ")
+    'bob'
+    """
+    return unicodedata.normalize("NFC", name).strip()
+
+
 def _account(session: Session, name: str) -> Account | None:
-    return session.execute(select(Account).where(Account.name == name)).scalar_one_or_none()
+    return session.execute(select(Account).where(Account.name == normal_name(name))).scalar_one_or_none()
 
 
 def add_account(session: Session, secret: bytes, name: str, role: str, *, actor: str = COMMAND_LINE) -> Account:
@@ -97,7 +111,8 @@ def add_account(session: Session, secret: bytes, name: str, role: str, *, actor:
     """
     if role not in ROLE_SCOPES:
         raise ValueError(f"unknown role {role!r}; there are {', '.join(ROLE_SCOPES)}")
-    if not name.strip() or len(name) > 100 or not name.isprintable():
+    name = normal_name(name)
+    if not 1 <= len(name) <= 100 or not name.isprintable():
         raise ValueError("a name must have 1 to 100 printable characters")
     if _account(session, name) is not None:
         raise Conflict("an account of this name exists")
@@ -148,7 +163,7 @@ class SignIn:
     refused: str = ""
 
 
-# one sentence for every reason, which tells nobody whether a name exists
+# one sentence for every reason, which gives nobody away
 _REFUSED = "wrong name or password, a password that was used before, or too many tries: then wait a minute"
 
 
@@ -158,7 +173,7 @@ def verified_hash(session: Session, name: str, password: str) -> str | None:
     Hashing takes a while: it is done while reading, before the transaction that writes begins. An unknown name takes
     as long as a known one.
     """
-    account = _account(session, name.strip())
+    account = _account(session, name)
     stored = None if account is None else account.password_hash
     session.rollback()
     return stored if verify_password(stored, password) else None
@@ -177,7 +192,7 @@ def sign_in(session: Session, secret: bytes, name: str, password: str, verified:
         password: as it was typed.
         verified: by ``verified_hash``.
     """
-    account = _account(session, name.strip())
+    account = _account(session, name)
     if account is None or account.disabled_at is not None:
         return SignIn(None, _REFUSED)
     session.refresh(account, with_for_update=True)
@@ -245,7 +260,7 @@ def confirm_password(session: Session, principal: Principal, password: str | Non
 
 
 def set_disabled(session: Session, secret: bytes, name: str, *, disabled: bool, actor: str = COMMAND_LINE) -> None:
-    """Let an account in no more, or again; its sessions end at once.
+    """Disable an account, which ends its sessions at once, or enable it.
 
     Raises:
         NotFound: no such account.
@@ -260,11 +275,10 @@ def set_disabled(session: Session, secret: bytes, name: str, *, disabled: bool, 
 
 def sign_out(session: Session, token: str) -> None:
     """End a browser session."""
-    found = session.execute(
-        select(BrowserSession).where(BrowserSession.token_sha256 == _sha256(token))
-    ).scalar_one_or_none()
-    if found is not None:
-        found.ended_at = now()
+    statement = select(BrowserSession).where(BrowserSession.token_sha256 == _sha256(token))
+    signed_in = session.execute(statement).scalar_one_or_none()
+    if signed_in is not None:
+        signed_in.ended_at = now()
 
 
 def add_key(
@@ -294,7 +308,7 @@ def add_key(
     key = ApiKey(account_id=account.id, secret_sha256=_sha256(value), scopes=sorted(scopes), expires_at=expires_at)
     session.add(key)
     session.flush()
-    details = {"account": name, "scopes": key.scopes}
+    details = {"account": account.name, "scopes": key.scopes}
     audit_chain.record(session, secret, actor=actor, action="key.add", object_id=key.id, details=details)
     return key, f"sr_{key.id.hex}_{value}"
 

@@ -1,6 +1,7 @@
 """Commit, then reveal: who may see predictions and others' labels of a case, and the record of what was shown."""
 
 import uuid
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal
 
@@ -12,7 +13,7 @@ from app.platform.database import Database, insert_if_absent
 from app.platform.errors import BlindReadPending
 from app.platform.principal import Principal
 from app.predictions.queries import shown_first
-from app.tables import Annotator, CasePrediction, Exposure, Label, ReadRequest, new_id, now
+from app.tables import Annotator, CasePrediction, Exposure, Label, PolicyRow, ReadRequest, new_id, now
 from app.triage.queries import current_policy, policy_of_version
 
 Hidden = Literal["before-commit", "until-case-closed", "never"]
@@ -26,28 +27,40 @@ _WORDS: dict[Hidden, str] = {
 
 def has_committed(session: Session, principal: Principal, case_id: uuid.UUID) -> bool:
     """Whether this caller has given a label for the case."""
-    found = (
+    statement = (
         select(Label.id)
         .join(Annotator, Annotator.id == Label.annotator_id)
         .where(Label.case_id == case_id, Annotator.account_id == principal.account_id)
         .limit(1)
     )
-    return session.execute(found).first() is not None
+    return session.execute(statement).first() is not None
 
 
 def hidden_because(session: Session, principal: Principal, case_id: uuid.UUID) -> Hidden | None:
-    """Why predictions and others' labels of a case are hidden from a caller; None where they are not.
-
-    An audit case is shown only when all its planned reads are in: showing the model after every read would teach
-    annotators the model, and the audit is there to measure without it.
-    """
+    """Why predictions and others' labels of a case are hidden from a caller; None where they are not."""
     if not principal.blind:
         return None
     if not has_committed(session, principal, case_id):
         return "before-commit"
-    requests = session.execute(select(ReadRequest).where(ReadRequest.case_id == case_id)).scalars().all()
+    statement = select(ReadRequest).where(ReadRequest.case_id == case_id)
+    return hidden_after_commit(session, session.execute(statement).scalars().all())
+
+
+def hidden_after_commit(
+    session: Session, requests: Sequence[ReadRequest], in_force: PolicyRow | None = None
+) -> Hidden | None:
+    """Why a case stays hidden from an annotator who has committed a label; None where it does not.
+
+    An audit case is shown only when all its planned reads are in: showing the model after every read would teach
+    annotators the model, and the audit is there to measure without it.
+
+    Args:
+        session: to look the policy up.
+        requests: of the case; the newest policy among them decides.
+        in_force: the policy in force, where the caller has it.
+    """
     newest = max((request.policy_version for request in requests), default=None)
-    reveal = (current_policy(session) if newest is None else policy_of_version(session, newest)).reveal
+    reveal = _policy(session, newest, in_force).reveal
     if reveal == "never":
         return "never"
     waits = reveal == "after_case_closed" or any(request.arm == "audit" for request in requests)
@@ -57,6 +70,13 @@ def hidden_because(session: Session, principal: Principal, case_id: uuid.UUID) -
         for request in requests
     )
     return "until-case-closed" if waits and pending else None
+
+
+def _policy(session: Session, version: int | None, in_force: PolicyRow | None) -> PolicyRow:
+    """The policy of a version, the one in force where no version is given."""
+    if in_force is not None and version in {None, in_force.version}:
+        return in_force
+    return current_policy(session) if version is None else policy_of_version(session, version)
 
 
 def ensure_revealed(session: Session, principal: Principal, case_id: uuid.UUID) -> None:
@@ -71,9 +91,9 @@ def ensure_revealed(session: Session, principal: Principal, case_id: uuid.UUID) 
 
 
 def was_exposed(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -> bool:
-    """Whether prediction or others' labels of a case were ever shown to an annotator."""
-    found = select(Exposure.id).where(Exposure.annotator_id == annotator_id, Exposure.case_id == case_id)
-    return session.execute(found).first() is not None
+    """Whether the prediction or others' labels of a case were ever shown to an annotator."""
+    statement = select(Exposure.id).where(Exposure.annotator_id == annotator_id, Exposure.case_id == case_id)
+    return session.execute(statement).first() is not None
 
 
 def exposures_of(session: Session, case_id: uuid.UUID) -> list[tuple[str, datetime]]:
@@ -87,18 +107,25 @@ def exposures_of(session: Session, case_id: uuid.UUID) -> list[tuple[str, dateti
     return [(row[0], row[1]) for row in session.execute(statement)]
 
 
-def expose(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -> None:
-    """Record in a writing session that a case is shown in full to an annotator, the first time it is."""
-    of_case = select(CasePrediction.release_id).where(CasePrediction.case_id == case_id)
-    release_id = session.execute(of_case.order_by(*shown_first()).limit(1)).scalar_one()
-    shown = select(Label.id).where(Label.case_id == case_id).order_by(Label.id.desc()).limit(1)
+def expose(
+    session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID, release_id: uuid.UUID, label_id: uuid.UUID | None
+) -> None:
+    """Record in a writing session that a case is shown in full to an annotator, the first time it is.
+
+    Args:
+        session: writing session.
+        annotator_id: who sees it.
+        case_id: what they see.
+        release_id: whose prediction is shown.
+        label_id: the newest label that is shown.
+    """
     values = {
         "id": new_id(),
         "created_at": now(),
         "case_id": case_id,
         "annotator_id": annotator_id,
         "release_id": release_id,
-        "label_id": session.execute(shown).scalar_one_or_none(),
+        "label_id": label_id,
     }
     insert_if_absent(session, Exposure, values)
 
@@ -111,5 +138,8 @@ def note_exposure(database: Database, session: Session, principal: Principal, ca
     if annotator is None or was_exposed(session, annotator.id, case_id):
         return
     session.rollback()  # SQLite: the reading transaction must not wait for the writing one
+    of_case = select(CasePrediction.release_id).where(CasePrediction.case_id == case_id)
+    newest = select(Label.id).where(Label.case_id == case_id).order_by(Label.id.desc()).limit(1)
     with database.write() as writing:
-        expose(writing, annotator.id, case_id)
+        release_id = writing.execute(of_case.order_by(*shown_first()).limit(1)).scalar_one()
+        expose(writing, annotator.id, case_id, release_id, writing.execute(newest).scalar_one_or_none())

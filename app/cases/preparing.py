@@ -1,4 +1,4 @@
-"""From uploaded bytes to a stored case."""
+"""From uploaded bytes to a stored case: what is computed before the transaction begins, and the rows."""
 
 import hashlib
 import hmac
@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from app.cases import queries
 from app.cases.schemas import CaseIn, CaseOut
-from app.cases.showing import case_out, show_case
+from app.cases.showing import Judging, case_out, show_case, stored_prediction_out
 from app.context import Context
 from app.platform import audit_chain
 from app.platform.errors import BrokenImage, OtherImage, TooLarge, UnsupportedImage
@@ -17,9 +17,8 @@ from app.platform.principal import Principal
 from app.predictions.inference import Served
 from app.predictions.stored import output_values, prediction_values
 from app.releases.queries import champion
-from app.tables import Case, CasePrediction, NetworkOutput
-from app.triage.planning import coin, look
-from app.triage.queries import current_rule
+from app.tables import Case, CasePrediction, NetworkOutput, new_id, now
+from app.triage.planning import coin, plan_case, policy_for_planning
 from ml.images.image_statistics import difference_hash, optical_density
 from ml.images.preprocess import ImageRejectedError, decode_image, encode_png
 from ml.release.predictor import Prediction
@@ -74,10 +73,26 @@ class NewCase:
 
 
 def prepare_case(context: Context, fields: CaseIn, data: bytes) -> NewCase:
-    """Decode, predict and put the image into the store."""
+    """Decode, predict and put the image into the store.
+
+    Raises:
+        OtherImage: the external id belongs to another image; nothing is stored.
+    """
     upload = read_upload(data)
+    with context.database.read() as session:
+        _same_image(queries.case_by_external_id(session, fields.external_id), upload.sha256)
     served, prediction = predict_upload(context, upload)
     return NewCase(fields, upload, context.images.put(encode_png(upload.image)), served, prediction)
+
+
+def _same_image(known: Case | None, image_sha256: str) -> None:
+    """Refuse another image under a known external id.
+
+    Raises:
+        OtherImage: it is another one.
+    """
+    if known is not None and known.image_sha256 != image_sha256:
+        raise OtherImage("a case of this external id has another image; choose another external id")
 
 
 def store_case(session: Session, context: Context, principal: Principal, new: NewCase) -> tuple[int, CaseOut]:
@@ -89,34 +104,20 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
     Raises:
         OtherImage: the external id belongs to another image.
     """
-    known = queries.case_by_external_id(session, new.fields.external_id)
+    known, twin = queries.known_case_and_first_image(session, new.fields.external_id, new.upload.sha256)
+    _same_image(known, new.upload.sha256)
     if known is not None:
-        if known.image_sha256 != new.upload.sha256:
-            raise OtherImage("a case of this external id has another image; choose another external id")
         return 200, show_case(session, known.id)
-    twin = queries.first_with_image(session, new.upload.sha256)
-    case = Case(
-        external_id=new.fields.external_id,
-        patient=new.fields.patient,
-        site=new.fields.site,
-        case_metadata=dict(new.fields.metadata),
-        image_sha256=new.upload.sha256,
-        stored_sha256=new.stored_sha256,
-        width=new.upload.image.width,
-        height=new.upload.image.height,
-        same_image_as=None if twin is None else twin.id,
-        partition=partition_of(context.secret, new.fields.patient, new.fields.external_id),
-        u=coin(context.secret, new.fields.external_id),
-        pi=0.0,
-        image_hash=difference_hash(new.upload.image),
-        stain=list(optical_density(new.served.predictor.release.preprocessing.pixels(new.upload.image))),
-        created_by=principal.account_id,
-    )
+    case = _case_row(context.secret, principal, new, twin)
+    release, prediction = new.served.predictor.release, new.prediction
+    row = CasePrediction(**prediction_values([case.id], new.served.release_id, prediction)[0])
+    output = output_values([case.id], release.network_sha256, prediction.logits, prediction.features)[0]
+    in_force = policy_for_planning(session)
+    planned = plan_case(session, case, row, in_force)
     session.add(case)
-    session.flush()
-    prediction = _store_prediction(session, case, new)
-    look(session, case, prediction)
-    details = {"image_sha256": case.image_sha256, "release": str(prediction.release_id)}
+    session.flush()  # other rows refer to the case
+    session.add_all([NetworkOutput(**output), row, *planned.rows])
+    details = {"image_sha256": case.image_sha256, "release": str(row.release_id)}
     audit_chain.record(
         session,
         context.secret,
@@ -126,14 +127,29 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
         details=details,
         cases=[case.id],
     )
-    return 201, case_out(session, case, prediction, 0, current_rule(session))
+    judging = Judging(in_force.rule, {row.release_id: list(release.classes)})
+    return 201, case_out(case, stored_prediction_out(case, row, judging, planned.decision), 0)
 
 
-def _store_prediction(session: Session, case: Case, new: NewCase) -> CasePrediction:
-    """Store what the network made of the image, and the prediction that follows."""
-    network, made = new.served.predictor.release.network_sha256, new.prediction
-    output = NetworkOutput(**output_values([case.id], network, made.logits, made.features)[0])
-    prediction = CasePrediction(**prediction_values([case.id], new.served.release_id, new.prediction)[0])
-    session.add_all([output, prediction])
-    session.flush()
-    return prediction
+def _case_row(secret: bytes, principal: Principal, new: NewCase, twin: Case | None) -> Case:
+    """The row of a new case, without its plan."""
+    fields, image = new.fields, new.upload.image
+    return Case(
+        id=new_id(),
+        created_at=now(),
+        external_id=fields.external_id,
+        patient=fields.patient,
+        site=fields.site,
+        case_metadata=dict(fields.metadata),
+        image_sha256=new.upload.sha256,
+        stored_sha256=new.stored_sha256,
+        width=image.width,
+        height=image.height,
+        same_image_as=None if twin is None else twin.id,
+        partition=partition_of(secret, fields.patient, fields.external_id),
+        u=coin(secret, fields.external_id),
+        pi=0.0,
+        image_hash=difference_hash(image),
+        stain=list(optical_density(new.served.predictor.release.preprocessing.pixels(image))),
+        created_by=principal.account_id,
+    )

@@ -1,10 +1,11 @@
 """Database access of cases, predictions and active labels."""
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Select, func, select, tuple_
+from sqlalchemy import ColumnElement, Select, func, or_, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
 from app.platform.errors import NotFound
@@ -29,10 +30,17 @@ def case_by_external_id(session: Session, external_id: str) -> Case | None:
     return session.execute(select(Case).where(Case.external_id == external_id)).scalar_one_or_none()
 
 
-def first_with_image(session: Session, image_sha256: str) -> Case | None:
-    """The earliest case with this image."""
-    found = select(Case).where(Case.image_sha256 == image_sha256).order_by(Case.id).limit(1)
-    return session.execute(found).scalar_one_or_none()
+def known_case_and_first_image(
+    session: Session, external_id: str, image_sha256: str
+) -> tuple[Case | None, Case | None]:
+    """The case of an external id, and the earliest case with an image; None where there is none."""
+    earliest = select(Case.id).where(Case.image_sha256 == image_sha256).order_by(Case.id).limit(1).scalar_subquery()
+    cases = session.execute(select(Case).where(or_(Case.external_id == external_id, Case.id == earliest))).scalars()
+    known = first = None
+    for case in cases:
+        known = case if case.external_id == external_id else known
+        first = case if case.image_sha256 == image_sha256 and (first is None or case.id < first.id) else first
+    return known, first
 
 
 def latest_prediction(session: Session, case_id: uuid.UUID) -> CasePrediction:
@@ -59,55 +67,55 @@ class CaseFilter:
     until: datetime | None = None
 
     def conditions(self) -> list[ColumnElement[bool]]:
-        """As SQL."""
+        """Conditions for a WHERE clause."""
         equal = {Case.external_id: self.external_id, Case.patient: self.patient, Case.site: self.site}
-        found: list[ColumnElement[bool]] = [column == value for column, value in equal.items() if value is not None]
+        conditions: list[ColumnElement[bool]] = [col == value for col, value in equal.items() if value is not None]
         if self.partition is not None:
-            found.append(Case.partition == self.partition)
+            conditions.append(Case.partition == self.partition)
         if self.since is not None:
-            found.append(Case.created_at >= self.since)
+            conditions.append(Case.created_at >= self.since)
         if self.until is not None:
-            found.append(Case.created_at < self.until)
-        return found
+            conditions.append(Case.created_at < self.until)
+        return conditions
 
 
 def page_of_cases(session: Session, chosen: CaseFilter, *, after: uuid.UUID | None, limit: int) -> list[Case]:
     """Cases, newest first, after one of them."""
-    found = select(Case).where(Case.erased_at.is_(None), *chosen.conditions()).order_by(Case.id.desc())
+    statement = select(Case).where(Case.erased_at.is_(None), *chosen.conditions()).order_by(Case.id.desc())
     if after is not None:
-        found = found.where(Case.id < after)
-    return list(session.execute(found.limit(limit)).scalars())
+        statement = statement.where(Case.id < after)
+    return list(session.execute(statement.limit(limit)).scalars())
 
 
 def page_by_need(
     session: Session, *, after: tuple[float, uuid.UUID] | None, limit: int, chosen: CaseFilter | None = None
 ) -> list[Case]:
     """Cases of which a read is wanted, those in most need first, after one of them."""
-    found = select(Case).where(Case.waiting.is_(True)).order_by(Case.need.desc(), Case.id.desc())
+    statement = select(Case).where(Case.waiting.is_(True)).order_by(Case.need.desc(), Case.id.desc())
     if chosen is not None:
-        found = found.where(*chosen.conditions())
+        statement = statement.where(*chosen.conditions())
     if after is not None:
-        found = found.where(tuple_(Case.need, Case.id) < after)
-    return list(session.execute(found.limit(limit)).scalars())
+        statement = statement.where(tuple_(Case.need, Case.id) < after)
+    return list(session.execute(statement.limit(limit)).scalars())
 
 
 def predictions_of(session: Session, case_ids: list[uuid.UUID]) -> dict[uuid.UUID, CasePrediction]:
     """The champion's prediction of each of the cases, else the newest; cases without one are left out."""
     rows = session.execute(select(CasePrediction).where(CasePrediction.case_id.in_(case_ids)).order_by(*shown_first()))
-    found: dict[uuid.UUID, CasePrediction] = {}
+    shown: dict[uuid.UUID, CasePrediction] = {}
     for row in rows.scalars():
-        found.setdefault(row.case_id, row)
-    return found
+        shown.setdefault(row.case_id, row)
+    return shown
 
 
 def predictions_of_case(session: Session, case_id: uuid.UUID) -> list[CasePrediction]:
     """Every prediction of a case, newest first."""
-    found = select(CasePrediction).where(CasePrediction.case_id == case_id).order_by(CasePrediction.id.desc())
-    return list(session.execute(found).scalars())
+    statement = select(CasePrediction).where(CasePrediction.case_id == case_id).order_by(CasePrediction.id.desc())
+    return list(session.execute(statement).scalars())
 
 
 def requests_of(session: Session, case_ids: list[uuid.UUID]) -> dict[uuid.UUID, list[tuple[ReadRequest, str | None]]]:
-    """Requests of each of the cases in order, with the name of who holds it now."""
+    """Requests of each of the cases in order, with the name of whoever leases it now."""
     rows = session.execute(
         select(ReadRequest, Annotator.name)
         .outerjoin(Read, (Read.request_id == ReadRequest.id) & (Read.state == "leased"))
@@ -115,10 +123,10 @@ def requests_of(session: Session, case_ids: list[uuid.UUID]) -> dict[uuid.UUID, 
         .where(ReadRequest.case_id.in_(case_ids))
         .order_by(ReadRequest.ordinal)
     )
-    found: dict[uuid.UUID, list[tuple[ReadRequest, str | None]]] = {}
+    requests: dict[uuid.UUID, list[tuple[ReadRequest, str | None]]] = {}
     for request, name in rows:
-        found.setdefault(request.case_id, []).append((request, name))
-    return found
+        requests.setdefault(request.case_id, []).append((request, name))
+    return requests
 
 
 def active_labels() -> Select[Label, Annotator]:
@@ -134,20 +142,26 @@ def active_labels() -> Select[Label, Annotator]:
 
 
 @dataclass(frozen=True)
-class ActiveLabel:
-    """An active label with the name of its annotator."""
+class NamedLabel:
+    """A label with the name of its annotator."""
 
     label: Label
     annotator: str
 
 
-def labels_of_case(session: Session, case_id: uuid.UUID) -> list[ActiveLabel]:
+def active_of(history: Sequence[NamedLabel]) -> list[NamedLabel]:
+    """Heads of the label chains that are no retraction, among every label row of a case."""
+    superseded = {row.label.supersedes_id for row in history}
+    return [row for row in history if row.label.id not in superseded and row.label.kind != "retraction"]
+
+
+def labels_of_case(session: Session, case_id: uuid.UUID) -> list[NamedLabel]:
     """Active labels of a case, oldest first."""
     rows = session.execute(active_labels().where(Label.case_id == case_id))
-    return [ActiveLabel(label, annotator.name) for label, annotator in rows]
+    return [NamedLabel(label, annotator.name) for label, annotator in rows]
 
 
-def label_history(session: Session, case_id: uuid.UUID) -> list[ActiveLabel]:
+def label_history(session: Session, case_id: uuid.UUID) -> list[NamedLabel]:
     """Every label row of a case, oldest first."""
     rows = session.execute(
         select(Label, Annotator)
@@ -155,7 +169,7 @@ def label_history(session: Session, case_id: uuid.UUID) -> list[ActiveLabel]:
         .where(Label.case_id == case_id)
         .order_by(Label.id)
     )
-    return [ActiveLabel(label, annotator.name) for label, annotator in rows]
+    return [NamedLabel(label, annotator.name) for label, annotator in rows]
 
 
 def label_totals(session: Session, case_ids: list[uuid.UUID]) -> dict[uuid.UUID, int]:

@@ -1,8 +1,6 @@
 """HTTP routes of predictions and cases."""
 
-import hashlib
 import uuid
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Response
@@ -10,7 +8,6 @@ from fastapi import APIRouter, Depends, Query, Response
 from app.auth.policy import Policy
 from app.cases import queries, service
 from app.cases.blindness import ensure_revealed, note_exposure
-from app.cases.preparing import NewCase, prepare_case, store_case
 from app.cases.schemas import CaseIn, CaseOut, CasesOut, PredictionsOut, WorklistOut
 from app.cases.showing import show_case
 from app.cases.uploads import case_form, image_bytes, upload_schema
@@ -23,11 +20,10 @@ from app.platform.errors import (
     OtherImage,
     StorageFull,
     TooLarge,
-    Unavailable,
     UnsupportedImage,
     responses,
 )
-from app.platform.idempotency import answered, once, request_digest, required_key
+from app.platform.idempotency import once, required_key
 from app.platform.principal import Principal
 from app.platform.values import Line, Moment, PredictionOut
 
@@ -47,28 +43,6 @@ def predict(context: Parts, data: Annotated[bytes, Depends(image_bytes)]) -> Pre
     return service.stateless_prediction(context, data)
 
 
-@dataclass(frozen=True)
-class _Prepared:
-    """A request to store a case: its digest, and what is to be stored unless the key was answered before."""
-
-    digest: str
-    new: NewCase | None
-
-
-def _prepared(
-    context: Parts,
-    principal: Annotated[Principal, Depends(Policy("cases:write"))],
-    key: Annotated[str, Depends(required_key)],
-    form: Annotated[tuple[CaseIn, bytes], Depends(case_form)],
-) -> _Prepared:
-    """Decode, predict and store the image before the writing transaction begins; a retry costs none of that."""
-    fields, data = form
-    digest = request_digest("POST /v1/cases", fields.model_dump(), hashlib.sha256(data).hexdigest())
-    with context.database.read() as session:
-        known = answered(session, principal, key)
-    return _Prepared(digest, None if known else prepare_case(context, fields, data))
-
-
 @router.post(
     "/v1/cases",
     status_code=201,
@@ -83,17 +57,19 @@ def add_case(
     context: Parts,
     principal: Annotated[Principal, Depends(Policy("cases:write"))],
     key: Annotated[str, Depends(required_key)],
-    prepared: Annotated[_Prepared, Depends(_prepared)],
+    form: Annotated[tuple[CaseIn, bytes], Depends(case_form)],
     session: Writer,
 ) -> Response:
     """Store an image as a case, with its prediction."""
-
-    def store() -> tuple[int, CaseOut]:
-        if prepared.new is None:
-            raise Unavailable("the first answer to this key is gone; send the request again")
-        return store_case(session, context, principal, prepared.new)
-
-    return once(session, principal, key, prepared.digest, store)
+    new = service.prepare_unless_answered(context, principal, key, *form)  # before the session's transaction begins
+    return once(
+        session,
+        principal,
+        key,
+        service.upload_digest(*form),
+        lambda: service.add_case(session, context, principal, new),
+        case_id_of=lambda case: uuid.UUID(case.id),
+    )
 
 
 _Viewing = Depends(Policy("cases:read"))
@@ -127,7 +103,7 @@ def worklist(session: Reader, cursor: _Cursor = None, limit: _Limit = 50) -> Wor
 
 @router.get("/v1/cases/{case_id}", responses=responses(NotFound, BlindReadPending))
 def get_case(case_id: uuid.UUID, context: Parts, principal: _Reading, session: Reader) -> CaseOut:
-    """A case with its prediction; an annotator sees it after committing its own label."""
+    """A case with its prediction; annotators see it after committing their own label."""
     queries.case_by_id(session, case_id)
     ensure_revealed(session, principal, case_id)
     result = show_case(session, case_id)

@@ -1,15 +1,19 @@
-"""Predicting without storing, and listing cases."""
+"""Predicting without storing, storing, and listing cases."""
 
+import hashlib
 import uuid
 
 from sqlalchemy.orm import Session
 
 from app.cases import queries
 from app.cases.cursors import decode_cursor, decode_need_cursor, encode_cursor, encode_need_cursor
-from app.cases.preparing import predict_upload, read_upload
-from app.cases.schemas import CasesOut, PredictionsOut, RequestOut, WorklistOut, WorkOut
-from app.cases.showing import case_out, prediction_out, stored_prediction_out
+from app.cases.preparing import NewCase, predict_upload, prepare_case, read_upload, store_case
+from app.cases.schemas import CaseIn, CaseOut, CasesOut, PredictionsOut, RequestOut, WorklistOut, WorkOut
+from app.cases.showing import cases_out, judging_of, prediction_out, stored_prediction_out
 from app.context import Context
+from app.platform.errors import Unavailable
+from app.platform.idempotency import answered, request_digest
+from app.platform.principal import Principal
 from app.platform.values import PredictionOut
 from app.tables import ReadRequest
 from app.triage.queries import current_rule
@@ -36,39 +40,68 @@ def stateless_prediction(context: Context, data: bytes) -> PredictionOut:
     )
 
 
+def upload_digest(fields: CaseIn, data: bytes) -> str:
+    """Digest of a request to store a case, for its Idempotency-Key."""
+    return request_digest("POST /v1/cases", fields.model_dump(), hashlib.sha256(data).hexdigest())
+
+
+def prepare_unless_answered(
+    context: Context, principal: Principal, key: str, fields: CaseIn, data: bytes
+) -> NewCase | None:
+    """Decode, predict and store the image before the writing transaction begins; a retry costs none of that.
+
+    Returns:
+        What is to be stored; None where the key has its answer already.
+    """
+    with context.database.read() as session:
+        if answered(session, principal, key):
+            return None
+    return prepare_case(context, fields, data)
+
+
+def add_case(session: Session, context: Context, principal: Principal, new: NewCase | None) -> tuple[int, CaseOut]:
+    """Store a prepared case.
+
+    Returns:
+        201 and the new case, or 200 and the one that was there.
+
+    Raises:
+        OtherImage: the external id belongs to another image.
+        Unavailable: the answer that made preparing needless was removed meanwhile.
+    """
+    if new is None:
+        raise Unavailable("the first answer to this key is gone; send the request again")
+    return store_case(session, context, principal, new)
+
+
 def list_predictions(session: Session, case_id: uuid.UUID) -> PredictionsOut:
     """Every prediction of a case, newest first."""
-    case, rule = queries.case_by_id(session, case_id), current_rule(session)
-    rows = queries.predictions_of_case(session, case_id)
-    return PredictionsOut(items=[stored_prediction_out(session, case, row, rule) for row in rows])
+    case, predictions = queries.case_by_id(session, case_id), queries.predictions_of_case(session, case_id)
+    judging = judging_of(session, predictions)
+    return PredictionsOut(items=[stored_prediction_out(case, prediction, judging) for prediction in predictions])
 
 
 def list_cases(session: Session, chosen: queries.CaseFilter, cursor: str | None, limit: int) -> CasesOut:
     """A page of cases, newest first."""
     after = None if cursor is None else decode_cursor(cursor)
     rows = queries.page_of_cases(session, chosen, after=after, limit=limit + 1)
-    ids = [case.id for case in rows[:limit]]
-    totals, predictions = queries.label_totals(session, ids), queries.predictions_of(session, ids)
-    rule = current_rule(session)
-    items = [case_out(session, case, predictions.get(case.id), totals.get(case.id, 0), rule) for case in rows[:limit]]
-    return CasesOut(items=items, next_cursor=encode_cursor(rows[limit - 1].id) if len(rows) > limit else None)
+    next_cursor = encode_cursor(rows[limit - 1].id) if len(rows) > limit else None
+    return CasesOut(items=cases_out(session, rows[:limit]), next_cursor=next_cursor)
 
 
 def worklist(session: Session, cursor: str | None, limit: int, chosen: queries.CaseFilter | None = None) -> WorklistOut:
     """A page of the cases of which a read is wanted, those in most need first."""
     after = None if cursor is None else decode_need_cursor(cursor)
     rows = queries.page_by_need(session, after=after, limit=limit + 1, chosen=chosen)
-    ids = [case.id for case in rows[:limit]]
-    totals, predictions = queries.label_totals(session, ids), queries.predictions_of(session, ids)
-    requests, rule = queries.requests_of(session, ids), current_rule(session)
+    requests = queries.requests_of(session, [case.id for case in rows[:limit]])
     items = [
         WorkOut(
-            case=case_out(session, case, predictions.get(case.id), totals.get(case.id, 0), rule),
+            case=shown,
             need=case.need + (1.0 if case.need < 0 else 0.0),
             near_duplicate=case.need < 0,
             requests=[request_out(*row) for row in requests.get(case.id, [])],
         )
-        for case in rows[:limit]
+        for case, shown in zip(rows[:limit], cases_out(session, rows[:limit]), strict=True)
     ]
     last = rows[limit - 1] if len(rows) > limit else None
     return WorklistOut(items=items, next_cursor=None if last is None else encode_need_cursor(last.need, last.id))

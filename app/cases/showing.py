@@ -1,6 +1,8 @@
 """Predictions and cases as the API shows them."""
 
 import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
@@ -8,12 +10,31 @@ from app.cases import queries
 from app.cases.schemas import CaseOut
 from app.platform.values import PredictionOut, TriageOut
 from app.predictions.stored import stored_prediction
-from app.releases.queries import class_codes, existing_release
+from app.releases.queries import class_codes_of
 from app.tables import Case, CasePrediction
 from app.triage.planning import judge
 from app.triage.queries import current_rule
 from app.triage.rules import Rule, Triage, summarise
 from ml.distributions.families import PredictiveDistribution
+
+
+@dataclass(frozen=True)
+class Judging:
+    """What all cases of one answer are judged by, resolved once.
+
+    Attributes:
+        rule: in force, with the threshold of the day.
+        classes: codes of the classes of each release that predicted one of the cases.
+    """
+
+    rule: Rule
+    classes: dict[uuid.UUID, list[str]]
+
+
+def judging_of(session: Session, predictions: Iterable[CasePrediction]) -> Judging:
+    """What cases with these predictions are judged by."""
+    release_ids = {prediction.release_id for prediction in predictions}
+    return Judging(current_rule(session), class_codes_of(session, release_ids))
 
 
 def prediction_out(
@@ -43,22 +64,31 @@ def prediction_out(
     )
 
 
-def stored_prediction_out(session: Session, case: Case, prediction: CasePrediction, rule: Rule) -> PredictionOut:
-    """A stored prediction as the API shows it, judged by the rule that holds."""
+def stored_prediction_out(
+    case: Case, prediction: CasePrediction, judging: Judging, decision: Triage | None = None
+) -> PredictionOut:
+    """A stored prediction as the API shows it.
+
+    Args:
+        case: of the prediction.
+        prediction: as stored.
+        judging: rule and classes.
+        decision: what the rule says, where that is known already.
+    """
+    distribution = stored_prediction(prediction)
     return prediction_out(
-        stored_prediction(prediction),
+        distribution,
         prediction.release_id,
-        class_codes(existing_release(session, prediction.release_id)),
+        judging.classes[prediction.release_id],
         case.image_sha256,
-        judge(session, case, prediction, rule),
-        rule.target_error,
+        decision or judge(case, prediction, distribution, judging.rule),
+        judging.rule.target_error,
         out_of_distribution=prediction.out_of_distribution,
     )
 
 
-def case_out(session: Session, case: Case, prediction: CasePrediction | None, n_labels: int, rule: Rule) -> CaseOut:
-    """A case as the API shows it, judged by a rule."""
-    shown = None if prediction is None else stored_prediction_out(session, case, prediction, rule)
+def case_out(case: Case, prediction: PredictionOut | None, n_labels: int) -> CaseOut:
+    """A case as the API shows it."""
     return CaseOut(
         id=str(case.id),
         external_id=case.external_id,
@@ -71,17 +101,29 @@ def case_out(session: Session, case: Case, prediction: CasePrediction | None, n_
         same_image_as=None if case.same_image_as is None else str(case.same_image_as),
         created_at=case.created_at,
         n_labels=n_labels,
-        prediction=shown,
+        prediction=prediction,
     )
 
 
+def cases_out(session: Session, cases: list[Case]) -> list[CaseOut]:
+    """Cases with the prediction that is shown of each, in their order."""
+    ids = [case.id for case in cases]
+    predictions, totals = queries.predictions_of(session, ids), queries.label_totals(session, ids)
+    judging = judging_of(session, predictions.values())
+    return [
+        case_out(
+            case,
+            None if case.id not in predictions else stored_prediction_out(case, predictions[case.id], judging),
+            totals.get(case.id, 0),
+        )
+        for case in cases
+    ]
+
+
 def show_case(session: Session, case_id: uuid.UUID) -> CaseOut:
-    """One case with its newest prediction.
+    """One case with the prediction that is shown.
 
     Raises:
         NotFound: there is no such case.
     """
-    case = queries.case_by_id(session, case_id)
-    prediction = queries.predictions_of(session, [case_id]).get(case_id)
-    n_labels = len(queries.labels_of_case(session, case_id))
-    return case_out(session, case, prediction, n_labels, current_rule(session))
+    return cases_out(session, [queries.case_by_id(session, case_id)])[0]

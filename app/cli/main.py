@@ -90,20 +90,26 @@ def release_list(as_json: Json = False) -> None:
 def release_promote(
     release_id: Annotated[uuid.UUID, typer.Argument(help="Release to serve.")],
     reason: Annotated[str, typer.Option(help="Why; kept in the audit.")],
+    despite_gate: Annotated[
+        bool, typer.Option("--despite-gate", help="Promote it although the gate refused it, or has not judged it.")
+    ] = False,
 ) -> None:
     """Make a release champion; promoting an earlier one is the rollback."""
     from app.releases.service import move_alias
 
     with parts() as context, context.database.write() as session:
-        alias = move_alias(session, context, "command line", "champion", release_id, reason, None)
+        alias = move_alias(
+            session, context, "command line", "champion", release_id, reason, None, despite_gate=despite_gate
+        )
     say(f"champion is {release_id}, revision {alias.revision}")
 
 
 @secondread.command()
 def recalibrate(
-    method: Annotated[str, typer.Option(help="none, temperature, vector or matrix; the change plan allows which.")] = (
-        "temperature"
-    ),
+    method: Annotated[
+        str | None,
+        typer.Option(help="none, temperature, vector or matrix; the change plan allows which. Left out: temperature."),
+    ] = None,
     since: Annotated[datetime | None, typer.Option(help="Only cases stored at this UTC time or later.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -111,14 +117,14 @@ def recalibrate(
     from app.recalibration.command import recalibrate_here
 
     with parts() as context:
-        result = recalibrate_here(context, method, None if since is None else since.replace(tzinfo=UTC))
-    gate = result["gate"]
-    lines = [f"candidate {result['release']}: the gate {'passed' if gate['passed'] else 'refused'}", *gate["reasons"]]
-    for name, before in result["champion"].items():
-        after = result["candidate"][name]
-        if before["value"] is not None and after["value"] is not None:
-            lines.append(f"  {name:<9} {before['value']:.4f} -> {after['value']:.4f}")
-    emit(result, as_json, "\n".join(lines))
+        report = recalibrate_here(context, method, None if since is None else since.replace(tzinfo=UTC))
+    verdict = "passed" if report.gate.passed else "refused"
+    lines = [f"candidate {report.release}: the gate {verdict}", *report.gate.reasons]
+    for name, before in report.champion.items():
+        after = report.candidate[name]
+        if before.value is not None and after.value is not None:
+            lines.append(f"  {name:<9} {before.value:.4f} -> {after.value:.4f}")
+    emit(report.to_dict(), as_json, "\n".join(lines))
 
 
 @dataset.command("export")

@@ -136,9 +136,9 @@ def db_verify(as_json: Json = False) -> None:
 
     with parts() as context, context.database.read() as session:
         report = verify_all(session, context)
-    lines = [f"{report['n_events']:,} audit events, {report['n_images']:,} images, {report['n_releases']:,} releases"]
-    emit(report, as_json, "\n".join([*lines, *report["faults"]] if report["faults"] else [*lines, "all intact"]))
-    if report["faults"]:
+    lines = [f"{report.n_events:,} audit events, {report.n_images:,} images, {report.n_releases:,} releases"]
+    emit(report.to_dict(), as_json, "\n".join([*lines, *(report.faults or ["all intact"])]))
+    if report.faults:
         raise SystemExit(1)
 
 

@@ -18,7 +18,8 @@ from app.platform.idempotency import once, request_digest, required_key
 from app.platform.principal import Principal
 from app.platform.values import Line, Moment
 
-router = APIRouter(tags=["evaluations"], dependencies=[Depends(Policy("metrics:read"))])
+router = APIRouter(tags=["evaluations"])
+_VIEWING = [Depends(Policy("metrics:read"))]
 #: Of a report, which must open offline and carries its own style.
 _REPORT_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
 
@@ -39,7 +40,7 @@ def _question(
     return Question(partition, weighting, since, until, site)
 
 
-@router.get("/v1/metrics", responses=responses(NotFound))
+@router.get("/v1/metrics", responses=responses(NotFound), dependencies=_VIEWING)
 def get_metrics(
     context: Parts,
     session: Reader,
@@ -51,7 +52,7 @@ def get_metrics(
     return service.metrics(session, context.settings.home, release, question, group_by)
 
 
-@router.get("/v1/releases/{release_id}/comparison", responses=responses(NotFound))
+@router.get("/v1/releases/{release_id}/comparison", responses=responses(NotFound), dependencies=_VIEWING)
 def get_comparison(
     release_id: uuid.UUID, context: Parts, session: Reader, question: Annotated[Question, Depends(_question)]
 ) -> ComparisonOut:
@@ -59,7 +60,7 @@ def get_comparison(
     return compare(session, context.settings.home, release_id, question)
 
 
-@router.get("/v1/agreement", responses=responses(), response_model_exclude_unset=True)
+@router.get("/v1/agreement", responses=responses(), response_model_exclude_unset=True, dependencies=_VIEWING)
 def get_agreement(
     context: Parts,
     session: Reader,
@@ -85,7 +86,7 @@ def freeze(
     return once(session, principal, key, digest, lambda: frozen.ask(session, context, principal, body))
 
 
-@router.get("/v1/evaluations", responses=responses())
+@router.get("/v1/evaluations", responses=responses(), dependencies=_VIEWING)
 def list_evaluations(session: Reader) -> EvaluationsOut:
     """Frozen evaluations, newest first, without their documents."""
     return frozen.list_evaluations(session)
@@ -98,6 +99,7 @@ def list_evaluations(session: Reader) -> EvaluationsOut:
         200: {"content": {"text/html": {}, "text/csv": {}}, "description": "JSON, HTML or CSV, by Accept."},
         **responses(NotFound, Conflict),
     },
+    dependencies=_VIEWING,
 )
 def get_evaluation(
     evaluation_id: uuid.UUID,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any, Protocol, cast
 
 from pydantic import ValidationError
 
@@ -69,7 +69,7 @@ class Archive:
         self._entries = {info.filename: info for info in entries}
         manifests = [one for one in self._entries if PurePosixPath(one).name == MANIFEST]
         if len(manifests) > 1:
-            raise ArchiveError(f"{name}: holds {len(manifests)} files {MANIFEST}")
+            raise ArchiveError(f"{name}: contains {len(manifests)} files {MANIFEST}")
         self.rows = self._from_manifest(manifests[0]) if manifests else self._from_names()
 
     def _from_names(self) -> list[Row]:
@@ -80,7 +80,7 @@ class Archive:
         """
         names = sorted(one for one in self._entries if PurePosixPath(one).suffix.lower() in _IMAGES)
         if not names:
-            raise ArchiveError(f"{self._name}: holds no image and no {MANIFEST}")
+            raise ArchiveError(f"{self._name}: contains no image and no {MANIFEST}")
         return [Row(i, one, {"external_id": PurePosixPath(one).stem}) for i, one in enumerate(names, 1)]
 
     def _from_manifest(self, manifest: str) -> list[Row]:
@@ -143,15 +143,27 @@ def open_archive(path: Path) -> Iterator[Archive]:
         raise ArchiveError(f"{path.name}: not a zip archive, or a damaged one") from exc
 
 
-def pack_folder(folder: Path, out: Path) -> None:
+class Writable(Protocol):
+    """Something that bytes can be written to."""
+
+    def write(self, data: bytes, /) -> int:
+        """Take some bytes."""
+        ...
+
+    def flush(self) -> None:
+        """Pass on what is buffered."""
+        ...
+
+
+def pack_folder(folder: Path, out: Writable) -> None:
     """Pack a folder of images, with or without a manifest, as an archive.
 
     Raises:
-        ArchiveError: the folder holds no image.
+        ArchiveError: the folder contains no image.
     """
     files = sorted(p for p in folder.rglob("*") if p.is_file() and (p.suffix.lower() in _IMAGES or p.name == MANIFEST))
     if not files:
-        raise ArchiveError(f"{folder}: holds no image")
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
+        raise ArchiveError(f"{folder}: contains no image")
+    with zipfile.ZipFile(cast(IO[bytes], out), "w", zipfile.ZIP_STORED) as archive:
         for path in files:
             archive.write(path, path.relative_to(folder).as_posix())

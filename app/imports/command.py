@@ -9,7 +9,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.context import Context
-from app.imports.archive import open_archive, pack_folder
+from app.imports.archive import pack_folder
+from app.imports.receiving import receiving
 from app.imports.work import archive_of, import_cases
 from app.jobs import engine
 from app.jobs.foreground import do_here
@@ -17,6 +18,7 @@ from app.platform.principal import Principal
 from app.tables import Account, ImportRow, Job
 
 _SHOWN_FAILURES = 20
+_COPY_BYTES = 1 << 20
 
 
 def import_local(context: Context, source: Path, account: str, say: Callable[[str], None]) -> dict[str, Any]:
@@ -26,7 +28,7 @@ def import_local(context: Context, source: Path, account: str, say: Callable[[st
         context: parts of the service.
         source: folder or zip, with or without a manifest.
         account: who stores the cases.
-        say: where to tell what goes on.
+        say: where to report what is being done.
 
     Returns:
         Counts, and the first failed rows.
@@ -37,27 +39,25 @@ def import_local(context: Context, source: Path, account: str, say: Callable[[st
     if not source.exists():
         raise ValueError(f"{source}: no such file or folder")
     with context.database.read() as session:
-        found = session.execute(select(Account).where(Account.name == account)).scalar_one_or_none()
-    if found is None:
+        importer = session.execute(select(Account).where(Account.name == account)).scalar_one_or_none()
+    if importer is None:
         raise ValueError(f"there is no account {account!r}; name one with --account")
-    principal = Principal(found.id, found.name, found.role, frozenset({"cases:write"}))
-    folder = context.settings.home / "imports"
-    folder.mkdir(parents=True, exist_ok=True)
-    packed = folder / f".{found.id.hex}.part"
-    if source.is_dir():
-        say(f"packing {source}")
-        pack_folder(source, packed)
-    else:
-        shutil.copyfile(source, packed)
-    with open_archive(packed) as archive:
-        total = len(archive.rows)
+    principal = Principal(importer.id, importer.name, importer.role, frozenset({"cases:write"}))
+    with receiving(context.settings.home, limit=None, name=source.name) as receiver:
+        if source.is_dir():
+            say(f"packing {source}")
+            pack_folder(source, receiver)
+        else:
+            with source.open("rb") as stream:
+                shutil.copyfileobj(stream, receiver, _COPY_BYTES)
+        archive = receiver.finish()
 
-    def ask(session: Session) -> Job:
-        job = engine.submit(session, context, "import", {"source": source.name}, principal)
-        packed.replace(archive_of(context.settings.home, job.id))
-        return job
+        def ask(session: Session) -> Job:
+            job = engine.submit(session, context, "import", {"source": source.name}, principal)
+            archive.path.replace(archive_of(context.settings.home, job.id))
+            return job
 
-    job, result = do_here(context, ask, import_cases, f"importing {total:,} cases")
+        job, result = do_here(context, ask, import_cases, f"importing {archive.n_rows:,} cases")
     return {"import": str(job.id), **result, "failures": _failures(context, job)}
 
 

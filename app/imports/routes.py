@@ -1,21 +1,17 @@
 """HTTP routes of imports."""
 
-import hashlib
-import os
 import uuid
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 
-import anyio.to_thread
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from app.auth.policy import Policy
 from app.context import Parts
+from app.imports.receiving import ReceivedArchive, receive_body
 from app.imports.schemas import ImportOut
 from app.imports.showing import show_import
-from app.imports.work import begin_import, check_archive
+from app.imports.work import begin_import
 from app.jobs.schemas import JobOut, job_out
 from app.platform.database import Reader, Writer
 from app.platform.errors import KeyMissing, NotFound, StorageFull, TooLarge, UnsupportedImage, responses
@@ -32,40 +28,16 @@ _BODY = {
 }
 
 
-@dataclass(frozen=True)
-class _Received:
-    """An archive that was received: where it lies, and its digest."""
-
-    path: Path
-    sha256: str
-
-
-async def _received(
-    request: Request, context: Parts, _principal: Annotated[Principal, Depends(Policy("cases:write"))]
-) -> AsyncIterator[_Received]:
-    """The body, streamed to disk; removed again unless the route keeps it.
+async def _received(request: Request, context: Parts) -> AsyncIterator[ReceivedArchive]:
+    """The body as an archive on disk; removed again unless the route keeps it.
 
     Raises:
         UnsupportedImage: not sent as a zip.
-        StorageFull: the disk is full.
     """
     if request.headers.get("content-type", "").split(";")[0].strip().lower() not in _ZIP:
         raise UnsupportedImage("send a zip archive as the body, with Content-Type application/zip")
-    folder = context.settings.home / "imports"
-    folder.mkdir(parents=True, exist_ok=True)
-    path, digest = folder / f".{uuid.uuid4().hex}.part", hashlib.sha256()
-    try:
-        with path.open("wb") as stream:
-            async for chunk in request.stream():
-                digest.update(chunk)
-                await anyio.to_thread.run_sync(stream.write, chunk)
-            stream.flush()
-            await anyio.to_thread.run_sync(os.fsync, stream.fileno())
-        yield _Received(path, digest.hexdigest())
-    except OSError as exc:
-        raise StorageFull("the archive could not be stored") from exc
-    finally:
-        path.unlink(missing_ok=True)
+    async with receive_body(request.stream(), context.settings.home) as archive:
+        yield archive
 
 
 @router.post(
@@ -79,20 +51,18 @@ def start_import(
     context: Parts,
     principal: Annotated[Principal, Depends(Policy("cases:write"))],
     key: Annotated[str, Depends(required_key)],
-    received: Annotated[_Received, Depends(_received)],
+    archive: Annotated[ReceivedArchive, Depends(_received)],  # after the guard: nobody else may fill the disk
     session: Writer,
 ) -> Response:
-    """Import a zip of images in a job, with or without ``manifest.csv`` (file, external_id, patient, site, metadata).
+    """Import a zip of images in a job.
 
-    Raises:
-        Invalid: the archive cannot be imported at all.
+    ``manifest.csv``, which may be left out, has the columns file, external_id, patient, site, metadata.
     """
-    check_archive(received.path)
 
     def start() -> tuple[int, JobOut]:
-        return 202, job_out(begin_import(session, context, principal, received.path, received.sha256))
+        return 202, job_out(begin_import(session, context, principal, archive.path, archive.sha256))
 
-    return once(session, principal, key, request_digest("POST /v1/imports", received.sha256), start)
+    return once(session, principal, key, request_digest("POST /v1/imports", archive.sha256), start)
 
 
 @router.get(

@@ -10,10 +10,10 @@ from sqlalchemy.orm import Session
 
 from app.cases.preparing import NewCase, prepare_case, store_case
 from app.context import Context
-from app.imports.archive import Archive, ArchiveError, Row, open_archive
+from app.imports.archive import Archive, Row, open_archive
 from app.jobs import engine
 from app.jobs.engine import RunningJob
-from app.platform.errors import Invalid, Problem
+from app.platform.errors import Problem
 from app.platform.principal import Principal
 from app.tables import Account, ImportRow, Job
 
@@ -33,19 +33,6 @@ class _Prepared:
 def archive_of(home: Path, job_id: uuid.UUID) -> Path:
     """Where the archive of an import lies."""
     return home / "imports" / f"{job_id}.zip"
-
-
-def check_archive(path: Path) -> None:
-    """Make sure that an archive can be imported at all.
-
-    Raises:
-        Invalid: it cannot.
-    """
-    try:
-        with open_archive(path):
-            pass
-    except ArchiveError as exc:
-        raise Invalid(str(exc).replace(path.name, "the archive")) from exc
 
 
 def begin_import(session: Session, context: Context, principal: Principal, path: Path, sha256: str) -> Job:

@@ -1,6 +1,6 @@
 """A service filled with simulated cells by the real pipeline: train, calibrate, export, upload, label.
 
-Doing it again adds nothing that is there and loses nothing.
+Running it again changes nothing.
 """
 
 from collections.abc import Callable

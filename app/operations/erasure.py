@@ -8,7 +8,8 @@ from sqlalchemy.orm import Session
 from app.context import Context
 from app.platform import audit_chain
 from app.platform.errors import NotFound
-from app.tables import Case, IdempotencyRecord, ImportRow, NetworkOutput, ReadRequest, now
+from app.platform.idempotency import forget_cases
+from app.tables import Case, ImportRow, NetworkOutput, ReadRequest, now
 
 _GONE = "0" * 64
 
@@ -36,7 +37,7 @@ def erase_patient(session: Session, context: Context, actor: str, patient: str, 
     if not cases:
         raise NotFound("there is no case of this patient")
     ids, word = [case.id for case in cases], f"erased-{secrets.token_hex(8)}"
-    _forget_answers(session, {str(case_id) for case_id in ids})
+    forget_cases(session, ids)
     images = {case.stored_sha256 for case in cases}
     for case in cases:
         case.external_id, case.patient, case.case_metadata = f"erased-{case.id}", word, {}
@@ -59,10 +60,3 @@ def erase_patient(session: Session, context: Context, actor: str, patient: str, 
             cases=[case.id],
         )
     return len(cases), sorted(images - used)
-
-
-def _forget_answers(session: Session, ids: set[str]) -> None:
-    """Remembered answers that show the cases."""
-    for record in session.execute(select(IdempotencyRecord)).scalars().yield_per(1000):
-        if isinstance(record.body, dict) and record.body.get("id") in ids:
-            session.delete(record)

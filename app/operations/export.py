@@ -36,7 +36,7 @@ def export_dataset(
         Number of cases and of labels.
 
     Raises:
-        ValueError: the folder holds something.
+        ValueError: the folder is not empty.
     """
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out}: the folder is not empty; choose another --out")

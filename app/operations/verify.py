@@ -1,5 +1,6 @@
 """Integrity of everything that is kept: audit chain, images, releases."""
 
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import select
@@ -13,12 +14,23 @@ from app.tables import Case, Evaluation
 from ml.release.artifact import ReleaseError, read_release
 
 
-def verify_all(session: Session, context: Context) -> dict[str, Any]:
-    """Check the audit chain, the digest of every image that a case names, and every release.
+@dataclass(frozen=True)
+class Integrity:
+    """What a check of everything that is kept came to: counts, and a sentence for each fault."""
 
-    Returns:
-        Counts, and a sentence for each fault.
-    """
+    n_events: int
+    n_images: int
+    n_releases: int
+    n_evaluations: int
+    faults: list[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as JSON values."""
+        return asdict(self)
+
+
+def verify_all(session: Session, context: Context) -> Integrity:
+    """Check the audit chain, the digest of every image that a case names, every release and every evaluation."""
     n_events, faults = audit_chain.verify(session, context.secret)
     n_images = 0
     for digest in session.execute(select(Case.stored_sha256).where(Case.erased_at.is_(None)).distinct()).scalars():
@@ -28,8 +40,8 @@ def verify_all(session: Session, context: Context) -> dict[str, Any]:
     releases = all_releases(session)
     for row in releases:
         try:
-            found = read_release(context.settings.releases_folder / str(row.id))
-            if found.card_sha256 != row.card_sha256:
+            release = read_release(context.settings.releases_folder / str(row.id))
+            if release.card_sha256 != row.card_sha256:
                 faults.append(f"release {row.id}: card.json was changed")
         except ReleaseError as exc:
             faults.append(f"release {row.id}: {exc}")
@@ -41,10 +53,4 @@ def verify_all(session: Session, context: Context) -> dict[str, Any]:
             intact = False
         if not intact:
             faults.append(f"evaluation {evaluation.id}: its tables are missing or were changed")
-    return {
-        "n_events": n_events,
-        "n_images": n_images,
-        "n_releases": len(releases),
-        "n_evaluations": len(evaluations),
-        "faults": faults,
-    }
+    return Integrity(n_events, n_images, len(releases), len(evaluations), faults)

@@ -1,6 +1,5 @@
 """HTML routes of imports."""
 
-import hashlib
 import uuid
 from typing import Annotated, Literal
 
@@ -8,8 +7,9 @@ from fastapi import APIRouter, Depends, Query, Request, Response, UploadFile
 
 from app.auth.policy import Policy
 from app.context import Context, Parts
+from app.imports.receiving import receive
 from app.imports.showing import show_import
-from app.imports.work import begin_import, check_archive
+from app.imports.work import begin_import
 from app.jobs.queries import newest_jobs
 from app.jobs.schemas import job_out
 from app.pages.render import go, page
@@ -35,21 +35,10 @@ def upload_archive(context: Parts, principal: _Importer, archive: UploadFile) ->
     return go(f"/imports/{_take(context, principal, archive)}")
 
 
-def _take(context: Context, principal: Principal, archive: UploadFile) -> uuid.UUID:
-    folder = context.settings.home / "imports"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f".{uuid.uuid4().hex}.part"
-    digest = hashlib.sha256()
-    try:
-        with path.open("wb") as stream:
-            while chunk := archive.file.read(_CHUNK):
-                digest.update(chunk)
-                stream.write(chunk)
-        check_archive(path)
-        with context.database.write() as session:
-            return begin_import(session, context, principal, path, digest.hexdigest()).id
-    finally:
-        path.unlink(missing_ok=True)
+def _take(context: Context, principal: Principal, upload: UploadFile) -> uuid.UUID:
+    chunks = iter(lambda: upload.file.read(_CHUNK), b"")
+    with receive(chunks, context.settings.home) as archive, context.database.write() as session:
+        return begin_import(session, context, principal, archive.path, archive.sha256).id
 
 
 @router.get("/imports/{import_id}")

@@ -46,6 +46,7 @@ def move(
     session: Writer,
     alias: Annotated[Literal["champion", "challenger"], Form()],
     revision: Annotated[int, Form(ge=0)],
+    despite_gate: Annotated[bool, Form()] = False,
     reason: Annotated[str, Form(max_length=2000)] = "",
     password: Annotated[str, Form(max_length=300)] = "",
 ) -> Response:
@@ -57,7 +58,7 @@ def move(
     if not reason.strip():
         raise Invalid("say why")
     confirm_password(session, principal, password)
-    move_alias(session, context, principal.name, alias, release_id, reason.strip(), revision)
+    move_alias(session, context, principal.name, alias, release_id, reason.strip(), revision, despite_gate=despite_gate)
     return go("/releases")
 
 

@@ -2,7 +2,6 @@
 
 import uuid
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -13,6 +12,7 @@ from app.evaluations.report import WORDS
 from app.evaluations.schemas import ComparisonOut
 from app.platform.values import MetricOut
 from app.releases import service as releases_service
+from app.releases.gate import Gate, gate_of, verdict_of
 from app.releases.queries import aliases
 from app.releases.schemas import ReleaseDetailOut, ReleaseOut
 
@@ -28,8 +28,8 @@ class ReleaseView:
 
     detail: ReleaseDetailOut
     revisions: dict[str, int]
-    recalibration: dict[str, Any] | None
-    changes: list[tuple[str, MetricOut]]
+    verdict: str
+    gate: Gate | None
     compared: list[tuple[str, str, MetricOut, MetricOut]]
     beside: ComparisonOut | None
     words: dict[str, str]
@@ -42,10 +42,9 @@ def release(session: Session, context: Context, release_id: uuid.UUID) -> Releas
         NotFound: no such release.
     """
     detail = releases_service.detail(session, release_id)
-    judged, held_out = detail.card.get("recalibration"), detail.card.get("held_out", {})
-    changes, compared = [], []
-    if judged:
-        changes = [(symbol, MetricOut(**judged["gate"][name])) for name, symbol in (("L", "L"), ("L_D", "L_φ"))]
+    gate, held_out = gate_of(detail.card), detail.card.get("held_out", {})
+    compared = []
+    if gate is not None:
         before, after = held_out["champion"], held_out["candidate"]
         compared = [
             (name, WORDS[name], MetricOut(**before[name]), MetricOut(**after[name])) for name in WORDS if name in before
@@ -56,4 +55,4 @@ def release(session: Session, context: Context, release_id: uuid.UUID) -> Releas
     if serving is not None and serving.release_id != release_id:
         beside = compare(session, context.settings.home, release_id, Question())
     revisions = {name: known[name].revision if name in known else 0 for name in ("champion", "challenger")}
-    return ReleaseView(detail, revisions, judged, changes, compared, beside, WORDS)
+    return ReleaseView(detail, revisions, verdict_of(gate), gate, compared, beside, WORDS)

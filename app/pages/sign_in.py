@@ -47,11 +47,11 @@ def login(
     with context.database.read() as session:
         verified = auth.verified_hash(session, name, password)
     with context.database.write() as session:
-        found = auth.sign_in(session, context.secret, name, password, verified)
-    if found.token is None:
+        attempt = auth.sign_in(session, context.secret, name, password, verified)
+    if attempt.token is None:
         sign_on = context.settings.oidc_issuer is not None
-        return page(request, "login.html", None, 401, problem=Unauthenticated(found.refused), sign_on=sign_on)
-    return signed_in(request, found.token)
+        return page(request, "login.html", None, 401, problem=Unauthenticated(attempt.refused), sign_on=sign_on)
+    return signed_in(request, attempt.token)
 
 
 def signed_in(request: Request, token: str) -> Response:
@@ -86,16 +86,15 @@ def _callback(context: Parts) -> str:
 
 
 @router.get("/login/oidc", dependencies=[Depends(public)])
-def begin_sign_on(request: Request, context: Parts, provider: _SignOn) -> Response:
+async def begin_sign_on(request: Request, context: Parts, provider: _SignOn) -> Response:
     """Send the browser to the OpenID provider."""
-    url, kept = oidc.begin(provider, context.secret, _callback(context))
+    url, kept = await oidc.begin(request, provider, context.secret, _callback(context))
     response = go(url)
-    secure = request.url.scheme == "https"
     response.set_cookie(
         _OIDC_COOKIE,
         kept,
         max_age=oidc.COOKIE_SECONDS,
-        secure=secure,
+        secure=request.url.scheme == "https",
         httponly=True,
         samesite="lax",
         path="/login/oidc",
@@ -103,19 +102,35 @@ def begin_sign_on(request: Request, context: Parts, provider: _SignOn) -> Respon
     return response
 
 
+async def _subject(
+    request: Request,
+    context: Parts,
+    provider: _SignOn,
+    _state: Annotated[str, Query(alias="state", max_length=200)] = "",
+    _code: Annotated[str, Query(alias="code", max_length=4000)] = "",
+) -> str | Unauthenticated:
+    """Who signed in at the provider, or why nobody did."""
+    try:
+        return await oidc.finish(request, provider, context.secret, request.cookies.get(_OIDC_COOKIE, ""))
+    except Unauthenticated as exc:
+        return exc
+
+
 @router.get("/login/oidc/callback", dependencies=[Depends(public)])
 def finish_sign_on(
     request: Request,
     context: Parts,
-    provider: _SignOn,
     session: Writer,
-    state: Annotated[str, Query(max_length=200)] = "",
-    code: Annotated[str, Query(max_length=4000)] = "",
+    subject: Annotated[str | Unauthenticated, Depends(_subject)],
 ) -> Response:
-    """The browser comes back from the OpenID provider."""
+    """The browser comes back from the OpenID provider.
+
+    Raises:
+        Unauthenticated: shown on the page.
+    """
     try:
-        kept = request.cookies.get(_OIDC_COOKIE, "")
-        subject = oidc.finish(provider, context.secret, _callback(context), kept, state, code)
+        if isinstance(subject, Unauthenticated):
+            raise subject
         response = signed_in(request, oidc.session_of(session, context.secret, subject))
     except (Unauthenticated, Forbidden) as exc:
         response = page(request, "login.html", None, exc.status, problem=exc, sign_on=True)

@@ -1,4 +1,4 @@
-"""Append-only, hash-chained audit events, written in the transaction of what they tell of.
+"""Append-only, hash-chained audit events, written in the transaction of what they report.
 
 Each digest is HMAC-SHA256(key, previous digest ‖ canonical JSON of the event): a changed, removed or
 reordered event breaks the chain, and the head in a table of its own shows a cut tail.
@@ -46,17 +46,17 @@ def record(
     reason: str | None = None,
     cases: Sequence[uuid.UUID] = (),
 ) -> AuditEvent:
-    """Append an event to the chain; call it last, because it holds the chain's lock until the commit.
+    """Append an event to the chain; call it last, because the chain stays locked until the commit.
 
     Args:
-        session: of what the event tells of.
+        session: of what the event reports.
         key: of the chain.
         actor: who.
         action: what was done.
         object_id: to what.
         details: JSON values.
         reason: why, where somebody was asked.
-        cases: of which it changed what is evaluated: every such change must be told here, or evaluations by
+        cases: of which it changed what is evaluated: every such change must be named here, or evaluations by
             snapshot do not see it.
     """
     head = session.execute(select(AuditHead).where(AuditHead.id == 1).with_for_update()).scalar_one()
@@ -75,7 +75,7 @@ def record(
     head.sequence, head.digest = event.sequence, event.digest
     session.flush()
     if cases:
-        session.execute(insert(CaseChange), [{"sequence": event.sequence, "case_id": one} for one in cases])
+        session.execute(insert(CaseChange), [{"sequence": event.sequence, "case_id": case_id} for case_id in cases])
     return event
 
 
@@ -89,14 +89,14 @@ def holds(session: Session, sequence: int, digest: str) -> bool:
     """Whether the chain went through this event: not so after an older backup was restored."""
     if sequence == 0:
         return digest == GENESIS
-    found = select(AuditEvent.digest).where(AuditEvent.sequence == sequence)
-    return session.execute(found).scalar_one_or_none() == digest
+    statement = select(AuditEvent.digest).where(AuditEvent.sequence == sequence)
+    return session.execute(statement).scalar_one_or_none() == digest
 
 
 def changed_cases(session: Session, after: int) -> list[uuid.UUID]:
     """Cases that events later than one have changed."""
-    found = select(CaseChange.case_id).where(CaseChange.sequence > after).distinct()
-    return list(session.execute(found).scalars())
+    statement = select(CaseChange.case_id).where(CaseChange.sequence > after).distinct()
+    return list(session.execute(statement).scalars())
 
 
 def verify(session: Session, key: bytes) -> tuple[int, list[str]]:

@@ -18,8 +18,6 @@ from sqlalchemy.orm import Session
 
 # versions in which a write-ahead log can lose a reset and corrupt the database, and those with the fix
 _WAL_BUG = ((3, 7, 0), (3, 51, 3))
-#: Mark of a session whose changes are kept.
-WRITES = "writes"
 _WAL_FIXED_BRANCHES = {(3, 50): 7, (3, 44): 6}
 
 
@@ -96,7 +94,6 @@ class Database:
     def write(self) -> Iterator[Session]:
         """Session whose changes are committed at the end, or rolled back on any error."""
         with Session(self._writing, expire_on_commit=False) as session:
-            session.info[WRITES] = True
             yield session
             session.commit()
 

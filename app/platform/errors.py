@@ -23,6 +23,7 @@
     │   └── KeyReused           422  idempotency-key-reused
     ├── PreconditionRequired    428  precondition-required
     ├── Overloaded              429  overloaded           Retry-After
+    │   └── RateLimited         429  rate-limited         Retry-After
     ├── Unavailable             503  unavailable          Retry-After
     │   └── NoRelease           503  no-release           Retry-After
     └── StorageFull             507  storage-full
@@ -30,7 +31,7 @@
 
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from fastapi import FastAPI, Request
 from fastapi.encoders import jsonable_encoder
@@ -194,6 +195,21 @@ class Overloaded(Problem):
     status, code, title, retry_after = 429, "overloaded", "Too many requests", 2
 
 
+class RateLimited(Overloaded):
+    """One caller sends more requests than the settings allow.
+
+    Args:
+        detail: what was wrong.
+        retry_after: seconds until the next request is welcome.
+    """
+
+    code, title = "rate-limited", "Too many requests from this caller"
+
+    def __init__(self, detail: str, retry_after: int = 60) -> None:
+        super().__init__(detail)
+        self.retry_after = retry_after
+
+
 class Unavailable(Problem):
     """A part of the service cannot answer just now."""
 
@@ -213,19 +229,19 @@ class StorageFull(Problem):
 
 
 #: Errors that any route under /v1 may answer.
-COMMON: tuple[type[Problem], ...] = (Unauthenticated, Forbidden, Invalid, Overloaded, Unavailable)
+COMMON: tuple[type[Problem], ...] = (Unauthenticated, Forbidden, Invalid, Overloaded, RateLimited, Unavailable)
 
 
 def responses(*problems: type[Problem]) -> dict[int | str, dict[str, Any]]:
     """OpenAPI entries of a route's errors, the common ones included."""
-    found: dict[int | str, dict[str, Any]] = {}
+    entries: dict[int | str, dict[str, Any]] = {}
     for problem in (*COMMON, *problems):
-        entry = found.setdefault(problem.status, {"model": ProblemDocument, "description": ""})
+        entry = entries.setdefault(problem.status, {"model": ProblemDocument, "description": ""})
         entry["description"] = ", ".join(part for part in (entry["description"], problem.code) if part)
         entry["content"] = {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}}
         if problem.retry_after is not None:
             entry["headers"] = {"Retry-After": {"schema": {"type": "integer"}, "description": "seconds"}}
-    return found
+    return entries
 
 
 def problem_response(problem: Problem, errors: list[dict[str, Any]] | None = None) -> JSONResponse:
@@ -249,20 +265,23 @@ def _printable(value: Any) -> Any:
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
-def _on_problem(request: Request, exc: Exception) -> Response:
-    problem = exc if isinstance(exc, Problem) else Problem("unexpected")
+def _answer(request: Request, problem: Problem, errors: list[dict[str, Any]] | None = None) -> Response:
+    """A problem as a page where a person asked for one, else as a document."""
     render: PageRenderer | None = request.app.state.problem_page
     page = None if render is None else render(request, problem)
-    return problem_response(problem) if page is None else page
+    return problem_response(problem, errors) if page is None else page
 
 
-def _on_validation(request: Request, exc: Exception) -> Response:
+def _on_problem(request: Request, problem: Problem) -> Response:
+    return _answer(request, problem)
+
+
+def _on_validation(request: Request, exc: RequestValidationError) -> Response:
     """Say where and what, never repeat the input."""
-    found = exc.errors() if isinstance(exc, RequestValidationError) else []
-    errors = [{"where": [_printable(part) for part in e["loc"]], "what": _printable(e["msg"])} for e in found]
+    errors = [{"where": [_printable(part) for part in e["loc"]], "what": _printable(e["msg"])} for e in exc.errors()]
     render: PageRenderer | None = request.app.state.problem_page
-    told = [f"{one['where'][-1]}: {one['what']}" if one["where"] else str(one["what"]) for one in errors[:3]]
-    page = None if render is None else render(request, Invalid("; ".join(told)))
+    sentences = [f"{error['where'][-1]}: {error['what']}" if error["where"] else error["what"] for error in errors[:3]]
+    page = None if render is None else render(request, Invalid("; ".join(sentences)))
     invalid = Invalid("one or more values are not acceptable; see errors")
     return problem_response(invalid, jsonable_encoder(errors)) if page is None else page
 
@@ -270,15 +289,24 @@ def _on_validation(request: Request, exc: Exception) -> Response:
 _PHRASES: dict[int, type[Problem]] = {p.status: p for p in (BadRequest, NotFound, TooLarge, Invalid, Unauthenticated)}
 
 
-def _on_http(request: Request, exc: Exception) -> Response:
-    status = exc.status_code if isinstance(exc, HTTPException) else 500
+class FrameworkProblem(Problem):
+    """An HTTP error of the framework without a class here, by its status.
+
+    Args:
+        status: of HTTP.
+    """
+
+    def __init__(self, status: HTTPStatus) -> None:
+        super().__init__(status.phrase)
+        self.status, self.title = status, status.phrase
+        self.code = status.phrase.lower().replace(" ", "-")
+
+
+def _on_http(request: Request, exc: HTTPException) -> Response:
+    status = HTTPStatus(exc.status_code)
     kind = _PHRASES.get(status)
-    problem = Problem(HTTPStatus(status).phrase) if kind is None else kind(HTTPStatus(status).phrase)
-    if kind is None:
-        problem.status, problem.title = status, HTTPStatus(status).phrase
-        problem.code = HTTPStatus(status).phrase.lower().replace(" ", "-")
-    response = _on_problem(request, problem)
-    response.headers.update(getattr(exc, "headers", None) or {})
+    response = _answer(request, FrameworkProblem(status) if kind is None else kind(status.phrase))
+    response.headers.update(exc.headers or {})
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
         response.headers["Allow"] = ", ".join(_allowed(request))
     return response
@@ -287,36 +315,43 @@ def _on_http(request: Request, exc: Exception) -> Response:
 def _allowed(request: Request) -> list[str]:
     """Methods of every route of a request's path; the framework names those of the first one only."""
     scope = dict(request.scope) | {"method": "GET"}
-    found: set[str] = set()
+    methods: set[str] = set()
     for route in walk_routes(request.app):
         if route.matches(scope)[0] is not Match.NONE:
-            found |= route.methods or set()
-    return sorted(found)
+            methods |= route.methods or set()
+    return sorted(methods)
 
 
-def _on_database(request: Request, exc: Exception) -> Response:
+def _on_database(request: Request, exc: DBAPIError) -> Response:
     """A database that is away, locked or full, or a collision, is a reason to try again; the rest is a defect."""
     if isinstance(exc, IntegrityError):
-        return _on_problem(request, Unavailable("another request stored the same at this moment; send yours again"))
-    if isinstance(exc, OperationalError) or (isinstance(exc, DBAPIError) and exc.connection_invalidated):
-        return _on_problem(request, Unavailable("the database cannot answer just now; try again"))
+        return _answer(request, Unavailable("another request stored the same at this moment; send yours again"))
+    if isinstance(exc, OperationalError) or exc.connection_invalidated:
+        return _answer(request, Unavailable("the database cannot answer just now; try again"))
     raise exc
 
 
-def _on_defect(request: Request, exc: Exception) -> Response:
-    """A defect of the service: nothing of it is told to the caller; the server's log holds it."""
-    return _on_problem(request, Problem("the service failed; nothing of this request was stored"))
+def _on_defect(request: Request, _: Exception) -> Response:
+    """A defect of the service: the caller learns nothing of it; the server's log does."""
+    return _answer(request, Problem("the service failed; nothing of this request was stored"))
 
 
 #: Draws a problem as a page where a person asked for one, else returns None.
 PageRenderer = Callable[[Request, Problem], Response | None]
 
 
+_Error = TypeVar("_Error", bound=Exception)
+
+
 def install(app: FastAPI, problem_page: PageRenderer | None = None) -> None:
     """Answer every error of the tree, of validation and of the framework as a problem document, or as a page."""
+
+    def answer(kind: type[_Error], handler: Callable[[Request, _Error], Response]) -> None:
+        app.add_exception_handler(kind, cast(Callable[[Request, Exception], Response], handler))
+
     app.state.problem_page = problem_page
-    app.add_exception_handler(Problem, _on_problem)
-    app.add_exception_handler(RequestValidationError, _on_validation)
-    app.add_exception_handler(HTTPException, _on_http)
-    app.add_exception_handler(DBAPIError, _on_database)
-    app.add_exception_handler(Exception, _on_defect)
+    answer(Problem, _on_problem)
+    answer(RequestValidationError, _on_validation)
+    answer(HTTPException, _on_http)
+    answer(DBAPIError, _on_database)
+    answer(Exception, _on_defect)

@@ -6,13 +6,15 @@ sends the same key again and gets the answer that was meant for it.
 
 import hashlib
 import json
-from collections.abc import Callable
-from typing import Annotated, Any
+import uuid
+from collections.abc import Callable, Collection
+from datetime import datetime, timedelta
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Header
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
-from sqlalchemy import select
+from sqlalchemy import delete, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from app.platform.database import insert_if_absent
@@ -21,7 +23,12 @@ from app.platform.principal import Principal
 from app.tables import IdempotencyRecord, now
 
 MAX_KEY_LENGTH = 200
+#: How long an answer is kept for retries of its request.
+KEPT = timedelta(days=7)
+#: Answers deleted in one transaction.
+SWEEP_ROWS = 1000
 _PENDING = 0
+Body = TypeVar("Body", bound=BaseModel)
 
 
 def required_key(
@@ -50,8 +57,14 @@ def answered(session: Session, principal: Principal, key: str) -> bool:
 
 
 def once(
-    session: Session, principal: Principal, key: str, digest: str, action: Callable[[], tuple[int, BaseModel]]
-) -> JSONResponse:
+    session: Session,
+    principal: Principal,
+    key: str,
+    digest: str,
+    action: Callable[[], tuple[int, Body | None]],
+    *,
+    case_id_of: Callable[[Body], uuid.UUID] | None = None,
+) -> Response:
     """Do the action, or give the answer that the same key got before.
 
     Args:
@@ -59,7 +72,9 @@ def once(
         principal: whose key it is.
         key: Idempotency-Key.
         digest: of the request, by ``request_digest``.
-        action: stores something and returns status and body.
+        action: stores something and returns status and body; without a body nothing is remembered and the key stays
+            free, so that the same request may be answered otherwise later.
+        case_id_of: which case the body shows, so that the answer goes when the patient is erased.
 
     Returns:
         The answer, with ``Idempotent-Replayed: true`` where it is repeated.
@@ -75,13 +90,38 @@ def once(
         "body": None,
         "created_at": now(),
     }
-    new = insert_if_absent(session, IdempotencyRecord, values)
-    where = (IdempotencyRecord.account_id == principal.account_id, IdempotencyRecord.key == key)
-    record = session.execute(select(IdempotencyRecord).where(*where)).scalar_one()
-    if not new:
+    mine = (IdempotencyRecord.account_id == principal.account_id, IdempotencyRecord.key == key)
+    if not insert_if_absent(session, IdempotencyRecord, values):
+        record = session.execute(select(IdempotencyRecord).where(*mine)).scalar_one()
         if record.request_sha256 != digest:
             raise KeyReused("this Idempotency-Key was sent with another request; choose a new one")
         return JSONResponse(record.body, record.status, {"Idempotent-Replayed": "true"})
     status, body = action()
-    record.status, record.body = status, body.model_dump(mode="json")
-    return JSONResponse(record.body, status)
+    if body is None:
+        session.execute(delete(IdempotencyRecord).where(*mine))
+        return Response(status_code=status)
+    content = body.model_dump(mode="json")
+    case_id = None if case_id_of is None else case_id_of(body)
+    session.execute(update(IdempotencyRecord).where(*mine).values(status=status, body=content, case_id=case_id))
+    return JSONResponse(content, status)
+
+
+def sweep(session: Session, at: datetime | None = None) -> int:
+    """Delete answers that nobody will ask for again.
+
+    Args:
+        session: writing session.
+        at: the time, now where left out.
+
+    Returns:
+        How many were deleted, at most ``SWEEP_ROWS``; call again where there were as many.
+    """
+    keys = (IdempotencyRecord.account_id, IdempotencyRecord.key)
+    old = select(*keys).where(IdempotencyRecord.created_at < (at or now()) - KEPT).limit(SWEEP_ROWS)
+    deleted = session.execute(delete(IdempotencyRecord).where(tuple_(*keys).in_(old)).returning(*keys))
+    return len(deleted.all())
+
+
+def forget_cases(session: Session, case_ids: Collection[uuid.UUID]) -> None:
+    """Delete answers that show one of the cases."""
+    session.execute(delete(IdempotencyRecord).where(IdempotencyRecord.case_id.in_(case_ids)))

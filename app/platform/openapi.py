@@ -1,4 +1,4 @@
-"""OpenAPI as it is meant: headers that a request must carry are told as required.
+"""OpenAPI as it is meant: headers that a request must carry are declared as required.
 
 They are optional parameters in the code, so that a request without one gets an error of its own (400, 428) and not
 the general 422.

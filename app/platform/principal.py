@@ -1,4 +1,4 @@
-"""Who is calling, and what they may do: every role is a set of scopes, a service key names its own."""
+"""Who is calling, and what they may do: every role is a set of scopes, and a service key names them one by one."""
 
 import uuid
 from dataclasses import dataclass
@@ -41,5 +41,5 @@ class Principal:
 
     @property
     def blind(self) -> bool:
-        """Whether predictions and others' labels are hidden from this caller until it has committed its own."""
+        """Whether predictions and others' labels are hidden from these callers until they have committed their own."""
         return "reads:own" in self.scopes and "cases:read" not in self.scopes

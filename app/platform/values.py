@@ -31,7 +31,7 @@ def _in_utc(time: datetime) -> datetime:
     """The time in UTC.
 
     Raises:
-        ValueError: it lies outside the years that can be told in UTC.
+        ValueError: it lies outside the years that UTC can express.
     """
     try:
         return time.astimezone(UTC)

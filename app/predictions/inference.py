@@ -34,10 +34,10 @@ class LocalInference:
     """ONNX Runtime in this process.
 
     Args:
-        releases_folder: holds one folder a release, named by its identifier.
+        releases_folder: contains one folder per release, named by its identifier.
         threads: of one network run, 0 for all cores.
         queue: predictions that may wait.
-        batch: images a run of the network at most; None: many on a GPU, one on a CPU, where batches do not pay.
+        batch: images per run of the network at most; None: many on a GPU, one on a CPU, where batches do not pay.
     """
 
     def __init__(self, releases_folder: Path, threads: int, queue: int, batch: int | None = None) -> None:
@@ -61,18 +61,18 @@ class LocalInference:
         if alias is None:
             raise NoRelease("no release is served; add one with `secondread release add`")
         with self._loading:
-            held = self._served
-            if held is not None and held.revision == alias.revision:
-                return held
+            loaded = self._served
+            if loaded is not None and loaded.revision == alias.revision:
+                return loaded
             try:
                 release = read_release(self.releases_folder / str(alias.release_id))
                 self._served = Served(alias.release_id, alias.revision, Predictor(release, self.threads))
                 self.fault = None
             except ReleaseError as exc:
                 self.fault = f"release {alias.release_id} cannot be loaded: {exc}"
-                if held is None:
+                if loaded is None:
                     raise NoRelease("the release cannot be loaded; see /readyz") from exc
-                return held
+                return loaded
             return self._served
 
     def predict(self, served: Served, image: Image.Image) -> Prediction:
@@ -119,9 +119,9 @@ class LocalInference:
                 return [mine]
             self._busy = True
             most = self.batch or (BATCH if mine.served.predictor.on_gpu else 1)
-            others = [one for one in self._wanted if one is not mine and one.served is mine.served]
+            others = [image for image in self._wanted if image is not mine and image.served is mine.served]
             taken = [mine, *others[: most - 1]]
-            self._wanted = [one for one in self._wanted if one not in taken]
+            self._wanted = [image for image in self._wanted if image not in taken]
             return taken
 
     def _run(self, taken: list["_Wanted"]) -> None:
@@ -129,14 +129,14 @@ class LocalInference:
         predictor = taken[0].served.predictor
         BATCHES.observe(len(taken))
         try:
-            logits, features = predictor.outputs([one.image for one in taken])
-            for row, one in enumerate(taken):
+            logits, features = predictor.outputs([wanted.image for wanted in taken])
+            for row, wanted in enumerate(taken):
                 outputs = logits[row : row + 1], features[row : row + 1]
-                one.result.set_result(prediction_of(predictor.release, *outputs))
-        except Exception as exc:  # whatever it is, each caller must be told
-            for one in taken:
-                if not one.result.done():
-                    one.result.set_exception(exc)
+                wanted.result.set_result(prediction_of(predictor.release, *outputs))
+        except Exception as exc:  # whatever it is, each caller must learn of it
+            for wanted in taken:
+                if not wanted.result.done():
+                    wanted.result.set_exception(exc)
 
 
 @dataclass(frozen=True, eq=False)

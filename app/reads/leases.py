@@ -1,6 +1,7 @@
 """Claiming a case to read: lease, heartbeat, release, decline. A lease that runs out returns by itself."""
 
 import uuid
+from dataclasses import dataclass
 from datetime import timedelta
 
 from sqlalchemy.orm import Session
@@ -8,23 +9,24 @@ from sqlalchemy.orm import Session
 from app.auth.annotators import annotator_of_account, own_annotator
 from app.context import Context
 from app.platform import audit_chain
-from app.platform.errors import LeaseLost
+from app.platform.errors import LeaseLost, NotFound
 from app.platform.principal import Principal
+from app.platform.values import ClassOut
 from app.reads import queries
 from app.reads.schemas import DeclineIn, ReadOut
 from app.releases.queries import reading_classes
-from app.tables import Case, Read, ReadRequest, now
+from app.tables import Annotator, Case, Read, ReadRequest, now
 from app.triage.planning import refresh_waiting
 from app.triage.queries import current_policy
 
 
-def read_out(session: Session, read: Read) -> ReadOut:
+def read_out(read: Read, classes: list[ClassOut]) -> ReadOut:
     """A read as its annotator sees it: nothing of the reason for asking, nothing of the model."""
     return ReadOut(
         id=str(read.id),
         case_id=str(read.case_id),
         image=f"/v1/cases/{read.case_id}/image",
-        classes=reading_classes(session),
+        classes=classes,
         state=read.state,
         leased_at=read.created_at,
         expires_at=read.expires_at,
@@ -37,7 +39,7 @@ def lease_next(session: Session, context: Context, principal: Principal) -> Read
     queries.annotator_locked(session, annotator.id)
     queries.expire_overdue(session, now())
     request = queries.next_request(session, context.secret, annotator.id)
-    return None if request is None else read_out(session, take(session, request, annotator.id))
+    return None if request is None else read_out(take(session, request, annotator.id), reading_classes(session))
 
 
 def take(session: Session, request: ReadRequest, annotator_id: uuid.UUID) -> Read:
@@ -50,47 +52,56 @@ def take(session: Session, request: ReadRequest, annotator_id: uuid.UUID) -> Rea
     return read
 
 
-def held(session: Session, principal: Principal, read_id: uuid.UUID) -> tuple[Read, ReadRequest]:
-    """A lease that the caller still holds, with its request.
+@dataclass(frozen=True)
+class Lease:
+    """A read that is under way: its row, its request, locked, and its annotator."""
+
+    read: Read
+    request: ReadRequest
+    annotator: Annotator
+
+
+def own_lease(session: Session, principal: Principal, read_id: uuid.UUID) -> Lease:
+    """A lease that is still the caller's.
 
     Raises:
-        NotFound: it has no such read.
+        NotFound: the caller has no such read.
         LeaseLost: the read ended, or the lease ran out and was given to somebody else.
     """
-    annotator = annotator_of_account(session, principal.account_id)
-    read = queries.own_read(session, None if annotator is None else annotator.id, read_id)
-    request = session.get_one(ReadRequest, read.request_id, with_for_update=True)
-    session.refresh(read)
+    request = queries.locked_request_of(session, read_id)
+    read, annotator = queries.own_read(session, principal.account_id, read_id)  # read after the lock
+    if request is None:
+        raise NotFound("there is no such read")
     if read.state == "expired" and request.state == "open":
         read.state, request.state = "leased", "leased"  # nobody else took it meanwhile
         read.ended_at = None
     if read.state != "leased":
         raise LeaseLost(f"this read is {read.state}; lease the next one")
-    return read, request
+    return Lease(read, request, annotator)
 
 
 def heartbeat(session: Session, principal: Principal, read_id: uuid.UUID) -> ReadOut:
     """Extend a lease from now on."""
-    read, request = held(session, principal, read_id)
-    read.expires_at = now() + timedelta(seconds=current_policy(session).lease_seconds)
-    request.lease_expires_at = read.expires_at
+    lease = own_lease(session, principal, read_id)
+    lease.read.expires_at = now() + timedelta(seconds=current_policy(session).lease_seconds)
+    lease.request.lease_expires_at = lease.read.expires_at
     session.flush()
-    return read_out(session, read)
+    return read_out(lease.read, reading_classes(session))
 
 
 def release(session: Session, principal: Principal, read_id: uuid.UUID) -> None:
     """Give a lease back; the case may come to this annotator again."""
-    read, request = held(session, principal, read_id)
-    read.state, read.ended_at = "released", now()
-    request.state, request.lease_expires_at = "open", None
+    lease = own_lease(session, principal, read_id)
+    lease.read.state, lease.read.ended_at = "released", now()
+    lease.request.state, lease.request.lease_expires_at = "open", None
 
 
 def decline(
     session: Session, context: Context, principal: Principal, read_id: uuid.UUID, body: DeclineIn
 ) -> tuple[int, ReadOut]:
     """Decline a read: a record, never a label. ``cannot_tell`` closes the request, else somebody else may read it."""
-    read, request = held(session, principal, read_id)
-    time = now()
+    lease, time = own_lease(session, principal, read_id), now()
+    read, request = lease.read, lease.request
     read.state, read.ended_at, read.decline_reason, read.note = "declined", time, body.reason, body.note
     request.lease_expires_at = None
     if body.reason == "cannot_tell":
@@ -107,18 +118,22 @@ def decline(
         details={"case": str(read.case_id), "reason": body.reason},
         cases=[read.case_id],
     )
-    return 200, read_out(session, read)
+    return 200, read_out(read, reading_classes(session))
 
 
 def show(session: Session, principal: Principal, read_id: uuid.UUID) -> ReadOut:
-    """One of the caller's own reads."""
-    annotator = annotator_of_account(session, principal.account_id)
-    return read_out(session, queries.own_read(session, None if annotator is None else annotator.id, read_id))
+    """One of the caller's own reads.
+
+    Raises:
+        NotFound: the caller has no such read.
+    """
+    read, _ = queries.own_read(session, principal.account_id, read_id)
+    return read_out(read, reading_classes(session))
 
 
 def list_leases(session: Session, principal: Principal) -> list[ReadOut]:
-    """What the caller holds now."""
+    """The caller's leases, oldest first."""
     annotator = annotator_of_account(session, principal.account_id)
-    if annotator is None:
-        return []
-    return [read_out(session, read) for read in queries.leases_of(session, annotator.id)]
+    reads = [] if annotator is None else queries.leases_of(session, annotator.id)
+    classes = reading_classes(session) if reads else []
+    return [read_out(read, classes) for read in reads]

@@ -1,16 +1,19 @@
 """The posterior of a case: always from the stored prior and all active blind labels, never from an earlier one."""
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from sqlalchemy.orm import Session
 
 from app.cases import queries as cases
+from app.cases.queries import NamedLabel
 from app.platform.values import PosteriorOut
 from app.predictions.stored import stored_prediction
 from app.releases.queries import class_codes, existing_release
-from app.triage.queries import current_rule
+from app.tables import CasePrediction
+from app.triage.queries import current_policy
 from app.triage.rules import summarise
 from ml.arrays import IntArray
 from ml.distributions.families import PredictiveDistribution, has_concentration
@@ -38,47 +41,57 @@ class CasePosterior:
         return int(self.label_counts.sum())
 
 
-def case_posterior(session: Session, case_id: uuid.UUID, exclude_annotator: str | None = None) -> CasePosterior:
+def posterior_of(
+    prediction: CasePrediction, classes: list[str], labels: Sequence[NamedLabel], exclude_annotator: str | None = None
+) -> CasePosterior:
     """Posterior of a case.
 
     Args:
-        session: of the request.
-        case_id: case.
+        prediction: the prior.
+        classes: K codes of its release.
+        labels: active ones of the case.
         exclude_annotator: name of an annotator whose label is left out.
-
-    Raises:
-        NotFound: no such case, or it has no prediction.
     """
-    prediction = cases.latest_prediction(session, case_id)
-    classes = class_codes(existing_release(session, prediction.release_id))
     counts = np.zeros((1, len(classes)), dtype=np.int64)
-    for active in cases.labels_of_case(session, case_id):
-        if active.label.blind and active.annotator != exclude_annotator and active.label.class_code in classes:
-            counts[0, classes.index(active.label.class_code)] += 1
+    for row in labels:
+        if row.label.blind and row.annotator != exclude_annotator and row.label.class_code in classes:
+            counts[0, classes.index(row.label.class_code)] += 1
     prior = stored_prediction(prediction)
     after = prior.posterior(counts) if has_concentration(prior) else prior
     return CasePosterior(prediction.release_id, classes, counts, after)
 
 
-def posterior_out(session: Session, found: CasePosterior) -> PosteriorOut:
-    """A posterior as the API shows it."""
-    summary = summarise(found.distribution, current_rule(session).target_error)
+def posterior_out(posterior: CasePosterior, target_error: float) -> PosteriorOut:
+    """A posterior as the API shows it.
+
+    Args:
+        posterior: of one case.
+        target_error: of the policy in force.
+    """
+    summary = summarise(posterior.distribution, target_error)
     intervals = summary.class_intervals
     return PosteriorOut(
-        release=str(found.release_id),
-        class_probs=dict(zip(found.classes, summary.class_probs, strict=True)),
+        release=str(posterior.release_id),
+        class_probs=dict(zip(posterior.classes, summary.class_probs, strict=True)),
         log_concentration=summary.log_concentration,
         disagreement_prob=summary.disagreement_prob,
         disagreement_calibrated=summary.disagreement_calibrated,
-        class_intervals=None if intervals is None else dict(zip(found.classes, intervals, strict=True)),
-        n_labels=found.n_labels,
-        label_counts=dict(zip(found.classes, found.label_counts[0].tolist(), strict=True)),
+        class_intervals=None if intervals is None else dict(zip(posterior.classes, intervals, strict=True)),
+        n_labels=posterior.n_labels,
+        label_counts=dict(zip(posterior.classes, posterior.label_counts[0].tolist(), strict=True)),
         majority_prob=summary.majority_prob,
         further_labels_expected=summary.further_labels_expected,
     )
 
 
 def posterior(session: Session, case_id: uuid.UUID, exclude_annotator: str | None = None) -> PosteriorOut:
-    """Posterior of a case as the API shows it."""
+    """Posterior of a case as the API shows it.
+
+    Raises:
+        NotFound: no such case, or it has no prediction.
+    """
     cases.case_by_id(session, case_id)
-    return posterior_out(session, case_posterior(session, case_id, exclude_annotator))
+    prediction = cases.latest_prediction(session, case_id)
+    classes = class_codes(existing_release(session, prediction.release_id))
+    after = posterior_of(prediction, classes, cases.labels_of_case(session, case_id), exclude_annotator)
+    return posterior_out(after, current_policy(session).target_error)

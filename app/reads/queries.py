@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import uuid
+from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import BigInteger, ColumnElement, and_, cast, exists, func, select, update
@@ -10,9 +11,11 @@ from sqlalchemy.orm import Session
 
 from app.platform.errors import NotFound
 from app.platform.principal import Principal
-from app.tables import Annotator, Label, Read, ReadRequest
+from app.predictions.queries import shown_first
+from app.releases.queries import class_codes
+from app.tables import Annotator, Case, CasePrediction, Label, PolicyRow, Read, ReadRequest, ReleaseRow
 
-# requests due first, among which each annotator has an order of its own
+# requests due first, among which each annotator has an order of their own
 _WINDOW = 256
 _SWEEP = 200
 _PRIME = 2**31 - 1
@@ -46,7 +49,7 @@ def expire_overdue(session: Session, time: datetime) -> int:
 
 
 def _own_order(secret: bytes, annotator_id: uuid.UUID) -> ColumnElement[int]:
-    """Place of a request among those of a day, by a permutation of this annotator's own."""
+    """Place of a request among those of a day, by this annotator's own permutation."""
     digest = hmac.new(secret, b"order:" + annotator_id.bytes, hashlib.sha256).digest()
     factor = int.from_bytes(digest[:4], "big") % (_PRIME - 1) + 1
     offset = int.from_bytes(digest[4:8], "big") % _PRIME
@@ -88,67 +91,121 @@ def next_request(session: Session, secret: bytes, annotator_id: uuid.UUID, *, lo
         .order_by(ReadRequest.due_on, ReadRequest.shuffle)
         .limit(_WINDOW)
     )
-    found = (
+    statement = (
         select(ReadRequest)
         .where(ReadRequest.id.in_(window), ReadRequest.state == "open")
         .order_by(ReadRequest.due_on, _own_order(secret, annotator_id))
         .limit(1)
     )
     if lock:
-        found = found.with_for_update(skip_locked=True)
-    return session.execute(found).scalar_one_or_none()
+        statement = statement.with_for_update(skip_locked=True)
+    return session.execute(statement).scalar_one_or_none()
 
 
 def open_request_of_case(
     session: Session, case_id: uuid.UUID, rounds: tuple[str, ...] = ("planned", "adjudication")
 ) -> ReadRequest | None:
-    """The first request of a case that nobody holds, locked."""
-    found = (
+    """The first request of a case that nobody leases, locked."""
+    statement = (
         select(ReadRequest)
         .where(ReadRequest.case_id == case_id, ReadRequest.state == "open", ReadRequest.round.in_(rounds))
         .order_by(ReadRequest.ordinal)
         .limit(1)
         .with_for_update(skip_locked=True)
     )
-    return session.execute(found).scalar_one_or_none()
+    return session.execute(statement).scalar_one_or_none()
 
 
 def requests_of_case(session: Session, case_id: uuid.UUID) -> list[ReadRequest]:
     """Every request of a case, in order."""
-    found = select(ReadRequest).where(ReadRequest.case_id == case_id).order_by(ReadRequest.ordinal)
-    return list(session.execute(found).scalars())
+    statement = select(ReadRequest).where(ReadRequest.case_id == case_id).order_by(ReadRequest.ordinal)
+    return list(session.execute(statement).scalars())
 
 
-def own_read(session: Session, annotator_id: uuid.UUID | None, read_id: uuid.UUID, *, lock: bool = False) -> Read:
-    """A read of this annotator.
+def locked_request_of(session: Session, read_id: uuid.UUID) -> ReadRequest | None:
+    """The request that a read answers, locked; None where there is no such read."""
+    request_id = select(Read.request_id).where(Read.id == read_id).scalar_subquery()
+    statement = select(ReadRequest).where(ReadRequest.id == request_id).with_for_update()
+    return session.execute(statement.execution_options(populate_existing=True)).scalar_one_or_none()
+
+
+def own_read(session: Session, account_id: uuid.UUID, read_id: uuid.UUID) -> tuple[Read, Annotator]:
+    """A read of the annotator of an account, as it is now, with the annotator.
 
     Raises:
         NotFound: there is none of this id, or it is somebody else's.
     """
-    read = session.get(Read, read_id, with_for_update=True if lock else None)
-    if read is None or annotator_id is None or read.annotator_id != annotator_id:
+    statement = (
+        select(Read, Annotator)
+        .join(Annotator, Annotator.id == Read.annotator_id)
+        .where(Read.id == read_id, Annotator.account_id == account_id)
+        .execution_options(populate_existing=True)
+    )
+    row = session.execute(statement).first()
+    if row is None:
         raise NotFound("there is no such read")
-    return read
+    return row[0], row[1]
+
+
+@dataclass(frozen=True)
+class CaseAtHand:
+    """A locked case with what its labels are judged by, resolved once.
+
+    Attributes:
+        case: locked, so that its labels come one after the other.
+        prediction: the one that is shown.
+        classes: K codes of the prediction's release.
+        policy: in force.
+    """
+
+    case: Case
+    prediction: CasePrediction
+    classes: list[str]
+    policy: PolicyRow
+
+
+def case_at_hand(session: Session, case_id: uuid.UUID) -> CaseAtHand:
+    """Lock a case against concurrent labels.
+
+    Raises:
+        NotFound: there is no such case, or it has no prediction.
+    """
+    newest = select(func.max(PolicyRow.version)).scalar_subquery()
+    statement = (
+        select(Case, CasePrediction, ReleaseRow, PolicyRow)
+        .select_from(Case)
+        .join(PolicyRow, PolicyRow.version == newest)
+        .outerjoin(CasePrediction, CasePrediction.case_id == Case.id)
+        .outerjoin(ReleaseRow, ReleaseRow.id == CasePrediction.release_id)
+        .where(Case.id == case_id)
+        .order_by(*shown_first())
+        .limit(1)
+        .with_for_update(of=Case)
+        .execution_options(populate_existing=True)
+    )
+    row = session.execute(statement).first()
+    if row is None:
+        raise NotFound("there is no such case")
+    case, prediction, release, policy = row
+    if prediction is None:
+        raise NotFound("the case has no prediction")
+    return CaseAtHand(case, prediction, class_codes(release), policy)
+
+
+def label_with_annotator(session: Session, label_id: uuid.UUID) -> tuple[Label, Annotator] | None:
+    """A label and who gave it; None where there is no such label."""
+    statement = select(Label, Annotator).join(Annotator, Annotator.id == Label.annotator_id)
+    row = session.execute(statement.where(Label.id == label_id)).first()
+    return None if row is None else (row[0], row[1])
 
 
 def lease_on_case(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -> Read | None:
-    """The lease that an annotator holds on a case."""
-    found = select(Read).where(Read.case_id == case_id, Read.annotator_id == annotator_id, Read.state == "leased")
-    return session.execute(found).scalar_one_or_none()
+    """The lease that an annotator has on a case."""
+    statement = select(Read).where(Read.case_id == case_id, Read.annotator_id == annotator_id, Read.state == "leased")
+    return session.execute(statement).scalar_one_or_none()
 
 
 def leases_of(session: Session, annotator_id: uuid.UUID) -> list[Read]:
-    """Leases that an annotator holds, oldest first."""
-    found = select(Read).where(Read.annotator_id == annotator_id, Read.state == "leased").order_by(Read.id)
-    return list(session.execute(found).scalars())
-
-
-def chain_head(session: Session, case_id: uuid.UUID, annotator_id: uuid.UUID) -> Label | None:
-    """The newest label of an annotator's chain on a case."""
-    found = (
-        select(Label)
-        .where(Label.case_id == case_id, Label.annotator_id == annotator_id)
-        .order_by(Label.position.desc())
-        .limit(1)
-    )
-    return session.execute(found).scalar_one_or_none()
+    """Leases of an annotator, oldest first."""
+    statement = select(Read).where(Read.annotator_id == annotator_id, Read.state == "leased").order_by(Read.id)
+    return list(session.execute(statement).scalars())

@@ -41,11 +41,6 @@ _Reading = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]
 _Annotating = Annotated[Principal, Depends(Policy("reads:own"))]
 _Labelling = Annotated[Principal, Depends(Policy("reads:own", "labels:write"))]
 _Key = Annotated[str, Depends(required_key)]
-_NO_CONTENT = 204
-
-
-class _NothingToReadError(Exception):
-    """There is no read for this annotator now."""
 
 
 @router.post(
@@ -55,24 +50,18 @@ class _NothingToReadError(Exception):
     responses={204: {"description": "Nothing to read now."}, **responses(KeyMissing)},
 )
 def lease(context: Parts, principal: _Annotating, key: _Key, session: Writer) -> Response:
-    """Lease the next case for the caller: by due date, then in an order of its own."""
+    """Lease the next case for the caller: by due date, then in an order of their own."""
 
-    def take() -> tuple[int, ReadOut]:
+    def take() -> tuple[int, ReadOut | None]:
         read = leases.lease_next(session, context, principal)
-        if read is None:
-            raise _NothingToReadError
-        return 201, read
+        return (204, None) if read is None else (201, read)
 
-    try:
-        return once(session, principal, key, request_digest("POST /v1/reads"), take)
-    except _NothingToReadError:
-        session.rollback()  # the key stays free: asking again later may give a case
-        return Response(status_code=_NO_CONTENT)
+    return once(session, principal, key, request_digest("POST /v1/reads"), take)
 
 
 @router.get("/v1/reads", responses=responses())
 def list_reads(principal: _Annotating, session: Reader) -> ReadsOut:
-    """Leases that the caller holds, oldest first."""
+    """The caller's leases, oldest first."""
     return ReadsOut(items=leases.list_leases(session, principal))
 
 
@@ -173,11 +162,11 @@ def list_labels(
     session: Reader,
     history: Annotated[bool, Query(description="Superseded labels and retractions too.")] = False,
 ) -> LabelsOut:
-    """Active labels of a case; an annotator sees them after committing its own."""
+    """Active labels of a case; annotators see them after committing their own."""
     queries.case_by_id(session, case_id)
     ensure_revealed(session, principal, case_id)
-    found = queries.label_history(session, case_id) if history else queries.labels_of_case(session, case_id)
-    result = LabelsOut(items=[service.label_out(active) for active in found])
+    labels = queries.label_history(session, case_id) if history else queries.labels_of_case(session, case_id)
+    result = LabelsOut(items=[service.label_out(row) for row in labels])
     note_exposure(context.database, session, principal, case_id)
     return result
 

@@ -61,7 +61,7 @@ class ReadOut(Out):
 
 
 class ReadsOut(Out):
-    """Leases that the caller holds."""
+    """The caller's leases."""
 
     items: list[ReadOut]
 

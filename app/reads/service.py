@@ -2,34 +2,34 @@
 
 import uuid
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sqlalchemy.orm import Session
 
 from app.auth.annotators import annotator_by_name, new_annotator, own_annotator
-from app.cases import queries as cases
-from app.cases.blindness import expose, hidden_because, was_exposed
-from app.cases.queries import ActiveLabel
+from app.cases.blindness import Hidden, expose, has_committed, hidden_after_commit, was_exposed
+from app.cases.queries import NamedLabel, active_of, label_history
 from app.context import Context
 from app.platform import audit_chain
 from app.platform.errors import AlreadyLabelled, Forbidden, Invalid, NotFound, Superseded
 from app.platform.principal import Principal
 from app.reads import leases, queries
-from app.reads.posterior import case_posterior, posterior_out
+from app.reads.posterior import CasePosterior, posterior_of, posterior_out
+from app.reads.queries import CaseAtHand
 from app.reads.schemas import LabelIn, LabelOut, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
-from app.releases.queries import class_codes, existing_release
 from app.tables import Annotator, Case, Label, Read, ReadRequest, now
-from app.triage.planning import new_request, refresh_waiting
-from app.triage.queries import current_policy, current_rule
+from app.triage.planning import new_request
+from app.triage.queries import rule_of
 from app.triage.rules import another_annotator
 
 
-def label_out(active: ActiveLabel) -> LabelOut:
+def label_out(row: NamedLabel) -> LabelOut:
     """A label as the API shows it."""
-    label = active.label
+    label = row.label
     return LabelOut(
         id=str(label.id),
         case_id=str(label.case_id),
-        annotator=active.annotator,
+        annotator=row.annotator,
         label=label.class_code,
         confidence=label.confidence,
         note=label.note,
@@ -76,10 +76,10 @@ def commit_read(
         LeaseLost: the read ended, or somebody else has it.
         Invalid: an unknown class.
     """
-    read, request = leases.held(session, principal, read_id)
-    case = cases.case_by_id(session, read.case_id, lock=True)
-    author = _Author(own_annotator(session, principal), True, request, read, request.round)
-    return _store_first(session, context, principal, case, author, body)
+    lease = leases.own_lease(session, principal, read_id)
+    at_hand = queries.case_at_hand(session, lease.read.case_id)
+    author = _Author(lease.annotator, True, lease.request, lease.read, lease.request.round)
+    return _store_first(session, context, principal, at_hand, author, body)
 
 
 def submit_label(
@@ -87,19 +87,20 @@ def submit_label(
 ) -> tuple[int, SubmittedOut]:
     """Store a label for a case that the caller names: of an outside system, or of an annotator.
 
-    An annotator's label answers the request it holds, or an open one of the case. Where nobody asked, it counts as
-    an adjudication: in posteriors and fits, never in evaluations, because the annotator chose the case.
+    An annotator's label answers the request they have leased, or an open one of the case. Where nobody asked, it
+    counts as an adjudication: in posteriors and fits, never in evaluations, because the annotator chose the case.
 
     Returns:
         201, the label and the posterior where it may be shown.
 
     Raises:
-        NotFound: no such case.
+        NotFound: no such case, or it has no prediction.
         Invalid: an unknown class.
         AlreadyLabelled: this annotator labelled the case before.
     """
-    case = cases.case_by_id(session, case_id, lock=True)
-    return _store_first(session, context, principal, case, _author(session, principal, case, body), body)
+    at_hand = queries.case_at_hand(session, case_id)
+    author = _author(session, principal, at_hand.case, body)
+    return _store_first(session, context, principal, at_hand, author, body)
 
 
 def _author(session: Session, principal: Principal, case: Case, body: LabelIn) -> _Author:
@@ -112,10 +113,10 @@ def _author(session: Session, principal: Principal, case: Case, body: LabelIn) -
     if "labels:write" in principal.scopes:
         if body.annotator is None or body.blind is None:
             raise Invalid("name the annotator, and say whether the read was blind")
-        found = annotator_by_name(session, body.annotator)
-        if found is not None and found.account_id is not None:
-            raise Forbidden("this annotator reads here; its labels come from its own account only")
-        annotator = found or new_annotator(session, body.annotator, None)
+        known = annotator_by_name(session, body.annotator)
+        if known is not None and known.account_id is not None:
+            raise Forbidden("this annotator has an account here and must label from it")
+        annotator = known or new_annotator(session, body.annotator, None)
         wanted = body.round or "planned"
         request = queries.open_request_of_case(session, case.id, (wanted,)) if body.blind else None
         return _Author(annotator, body.blind, request, None, wanted)
@@ -131,27 +132,24 @@ def _author(session: Session, principal: Principal, case: Case, body: LabelIn) -
 
 
 def _store_first(
-    session: Session, context: Context, principal: Principal, case: Case, author: _Author, body: OwnLabelIn
+    session: Session, context: Context, principal: Principal, at_hand: CaseAtHand, author: _Author, body: OwnLabelIn
 ) -> tuple[int, SubmittedOut]:
-    """Store a label that begins a chain, or that goes on after a retraction.
+    """Store a label that begins a chain, or that continues one after a retraction.
 
     Raises:
         AlreadyLabelled: the chain ends in a label that stands.
+        Invalid: an unknown class.
     """
-    code = _known_class(session, case, body.label)
-    head = queries.chain_head(session, case.id, author.annotator.id)
+    _require_class(at_hand, body.label)
+    history = label_history(session, at_hand.case.id)
+    head = _head(history, author.annotator)
     if head is not None and head.kind != "retraction":
         raise AlreadyLabelled("this annotator has labelled the case; send a revision instead")
-    if head is not None:  # the chain goes on in its round; it must not take a read that is wanted of somebody else
+    if head is not None:  # the chain stays in its round; it must not take a read that is wanted of somebody else
         author = replace(author, request=None, round=head.round)
-    exposed = head is not None and was_exposed(session, author.annotator.id, case.id)
+    exposed = head is not None and was_exposed(session, author.annotator.id, at_hand.case.id)
     label = Label(
-        case_id=case.id,
-        annotator_id=author.annotator.id,
-        kind="label" if head is None else "revision",
-        supersedes_id=None if head is None else head.id,
-        position=0 if head is None else head.position + 1,
-        class_code=code,
+        class_code=body.label,
         confidence=body.confidence,
         note=body.note,
         blind=author.blind and not exposed,
@@ -159,11 +157,35 @@ def _store_first(
         round=author.round,
         reading_seconds=None if author.read is None else (now() - author.read.created_at).total_seconds(),
         created_by=principal.account_id,
+        **_place(at_hand.case, author.annotator, head),
     )
     session.add(label)
     session.flush()
     _answer(session, author, label)
-    return _told(session, context, principal, case, label, "label.add")
+    given = _Given(author.annotator, label, [*history, NamedLabel(label, author.annotator.name)])
+    return _conclude(session, context, principal, at_hand, given, "label.add")
+
+
+def _require_class(at_hand: CaseAtHand, code: str) -> None:
+    if code not in at_hand.classes:
+        raise Invalid(f"unknown class; the classes are {', '.join(at_hand.classes)}")
+
+
+def _head(history: list[NamedLabel], annotator: Annotator) -> Label | None:
+    """The newest label of an annotator's chain."""
+    chain = [row.label for row in history if row.label.annotator_id == annotator.id]
+    return max(chain, key=lambda label: label.position, default=None)
+
+
+def _place(case: Case, annotator: Annotator, before: Label | None) -> dict[str, Any]:
+    """Columns of a label that say where it stands: at the end of its annotator's chain on the case."""
+    return {
+        "case_id": case.id,
+        "annotator_id": annotator.id,
+        "kind": "label" if before is None else "revision",
+        "supersedes_id": None if before is None else before.id,
+        "position": 0 if before is None else before.position + 1,
+    }
 
 
 def _answer(session: Session, author: _Author, label: Label) -> None:
@@ -176,36 +198,82 @@ def _answer(session: Session, author: _Author, label: Label) -> None:
     session.flush()
 
 
-def _known_class(session: Session, case: Case, code: str) -> str:
-    classes = class_codes(existing_release(session, cases.latest_prediction(session, case.id).release_id))
-    if code not in classes:
-        raise Invalid(f"unknown class; the classes are {', '.join(classes)}")
-    return code
+@dataclass(frozen=True)
+class _Given:
+    """A label that was just stored.
+
+    Attributes:
+        annotator: who gave it.
+        label: its row.
+        history: every label row of the case, this one last.
+    """
+
+    annotator: Annotator
+    label: Label
+    history: list[NamedLabel]
 
 
-def _told(
-    session: Session, context: Context, principal: Principal, case: Case, label: Label, action: str
+def _conclude(
+    session: Session, context: Context, principal: Principal, at_hand: CaseAtHand, given: _Given, action: str
 ) -> tuple[int, SubmittedOut]:
-    """Ask for an adjudication where one is called for, record what is shown, audit, and answer."""
-    found = case_posterior(session, case.id)
-    rule = current_rule(session)
-    requests = queries.requests_of_case(session, case.id)
+    """What follows from a label: an adjudication where one is called for, the reveal, the audit event, the answer."""
+    posterior = posterior_of(at_hand.prediction, at_hand.classes, active_of(given.history))
+    requests = queries.requests_of_case(session, at_hand.case.id)
+    adjudicate_if_undecided(session, at_hand, posterior, requests)
+    hidden = reveal(session, principal, at_hand, given, requests)
+    shown = None if hidden is not None else posterior_out(posterior, at_hand.policy.target_error)
+    record(session, context, principal, given, action)
+    label = label_out(NamedLabel(given.label, given.annotator.name))
+    return 201, SubmittedOut(label=label, posterior=shown, hidden_because=hidden)
+
+
+def adjudicate_if_undecided(
+    session: Session, at_hand: CaseAtHand, posterior: CasePosterior, requests: list[ReadRequest]
+) -> None:
+    """Ask for another annotator where all reads are in and leave the leading class open.
+
+    Args:
+        session: writing session.
+        at_hand: the case.
+        posterior: after all its labels.
+        requests: of the case so far.
+    """
+    case, policy = at_hand.case, at_hand.policy
     waiting = any(request.state in {"open", "leased"} for request in requests)
-    if requests and not waiting and another_annotator(found.distribution, found.n_labels, rule):
-        session.add(new_request(session, case, current_policy(session), found.release_id, "adjudication"))
-    refresh_waiting(session, case)
-    hidden = hidden_because(session, principal, case.id)
-    if hidden is None and principal.blind:
-        expose(session, label.annotator_id, case.id)
-    annotator = session.get_one(Annotator, label.annotator_id)
-    result = SubmittedOut(
-        label=label_out(ActiveLabel(label, annotator.name)),
-        posterior=None if hidden is not None else posterior_out(session, found),
-        hidden_because=hidden,
-    )
+    rule = rule_of(policy, None)  # its threshold decides about planned reads only
+    if requests and not waiting and another_annotator(posterior.distribution, posterior.n_labels, rule):
+        ordinal = requests[-1].ordinal + 1
+        session.add(new_request(case, policy, posterior.release_id, "adjudication", ordinal))
+        waiting = True
+    case.waiting = waiting
+
+
+def reveal(
+    session: Session, principal: Principal, at_hand: CaseAtHand, given: _Given, requests: list[ReadRequest]
+) -> Hidden | None:
+    """Decide whether the answer shows the case in full, and record the exposure of the annotator who sees it.
+
+    Returns:
+        Why the case stays hidden; None where it is shown.
+    """
+    if not principal.blind:
+        return None
+    own = given.annotator.account_id == principal.account_id  # a key may store labels of others too
+    if not own and not has_committed(session, principal, at_hand.case.id):
+        return "before-commit"
+    hidden = hidden_after_commit(session, requests, at_hand.policy)
+    if hidden is None:
+        newest = max(row.label.id for row in given.history)
+        expose(session, given.annotator.id, at_hand.case.id, at_hand.prediction.release_id, newest)
+    return hidden
+
+
+def record(session: Session, context: Context, principal: Principal, given: _Given, action: str) -> None:
+    """Append a label to the audit chain."""
+    label = given.label
     details = {
-        "case": str(case.id),
-        "annotator": str(annotator.id),
+        "case": str(label.case_id),
+        "annotator": str(given.annotator.id),
         "label": label.class_code,
         "blind": label.blind,
         "round": label.round,
@@ -218,27 +286,29 @@ def _told(
         object_id=label.id,
         details=details,
         reason=label.reason,
-        cases=[case.id],
+        cases=[label.case_id],
     )
-    return 201, result
 
 
-def _chain_of(session: Session, principal: Principal, label_id: uuid.UUID) -> tuple[Label, Annotator, Case]:
-    """A label that the caller may change, at the end of its chain, with its case locked.
+def _chain_of(
+    session: Session, principal: Principal, label_id: uuid.UUID
+) -> tuple[Label, Annotator, CaseAtHand, list[NamedLabel]]:
+    """A label that the caller may change, at the end of its chain, with its case locked and all labels of the case.
 
     Raises:
         NotFound: there is none, or it is somebody else's.
         Superseded: it was changed before.
     """
-    label = session.get(Label, label_id)
-    annotator = None if label is None else session.get_one(Annotator, label.annotator_id)
-    if label is None or annotator is None or not _may_change(principal, annotator):
+    row = queries.label_with_annotator(session, label_id)
+    if row is None or not _may_change(principal, row[1]):
         raise NotFound("there is no such label")
-    case = cases.case_by_id(session, label.case_id, lock=True)
-    head = queries.chain_head(session, case.id, annotator.id)
+    label, annotator = row
+    at_hand = queries.case_at_hand(session, label.case_id)
+    history = label_history(session, label.case_id)
+    head = _head(history, annotator)
     if head is None or head.id != label.id:
         raise Superseded("this label was revised or retracted before; change the newest one")
-    return label, annotator, case
+    return label, annotator, at_hand, history
 
 
 def _may_change(principal: Principal, annotator: Annotator) -> bool:
@@ -257,30 +327,27 @@ def revise(
         Superseded: it was changed before, or retracted.
         Invalid: an unknown class.
     """
-    before, annotator, case = _chain_of(session, principal, label_id)
+    before, annotator, at_hand, history = _chain_of(session, principal, label_id)
     if before.kind == "retraction":
         raise Superseded("this label was retracted; give a new one instead")
-    code = _known_class(session, case, body.label)
-    exposed = was_exposed(session, annotator.id, case.id)
-    told_blind = body.blind if annotator.account_id is None and body.blind is not None else before.blind
+    _require_class(at_hand, body.label)
+    exposed = was_exposed(session, annotator.id, at_hand.case.id)
+    blind = body.blind if annotator.account_id is None and body.blind is not None else before.blind
     label = Label(
-        case_id=case.id,
-        annotator_id=annotator.id,
-        kind="revision",
-        supersedes_id=before.id,
-        position=before.position + 1,
-        class_code=code,
+        class_code=body.label,
         confidence=body.confidence,
         note=body.note,
-        blind=told_blind and not exposed,
+        blind=blind and not exposed,
         post_reveal=exposed,
         round=before.round,
         reason=body.reason,
         created_by=principal.account_id,
+        **_place(at_hand.case, annotator, before),
     )
     session.add(label)
     session.flush()
-    return _told(session, context, principal, case, label, "label.revise")
+    given = _Given(annotator, label, [*history, NamedLabel(label, annotator.name)])
+    return _conclude(session, context, principal, at_hand, given, "label.revise")
 
 
 def retract(
@@ -292,22 +359,20 @@ def retract(
         NotFound: the caller has no such label.
         Superseded: it was changed or retracted before.
     """
-    before, annotator, case = _chain_of(session, principal, label_id)
+    before, annotator, at_hand, history = _chain_of(session, principal, label_id)
     if before.kind == "retraction":
         raise Superseded("this label was retracted before")
+    place = _place(at_hand.case, annotator, before) | {"kind": "retraction"}
     label = Label(
-        case_id=case.id,
-        annotator_id=annotator.id,
-        kind="retraction",
-        supersedes_id=before.id,
-        position=before.position + 1,
         class_code=None,
         blind=before.blind,
-        post_reveal=was_exposed(session, annotator.id, case.id),
+        post_reveal=was_exposed(session, annotator.id, at_hand.case.id),
         round=before.round,
         reason=body.reason,
         created_by=principal.account_id,
+        **place,
     )
     session.add(label)
     session.flush()
-    return _told(session, context, principal, case, label, "label.retract")
+    given = _Given(annotator, label, [*history, NamedLabel(label, annotator.name)])
+    return _conclude(session, context, principal, at_hand, given, "label.retract")

@@ -1,21 +1,27 @@
 """Recalibrating from the command line: the same job, done in this process."""
 
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy.orm import Session
 
 from app.context import Context
 from app.jobs import engine
 from app.jobs.foreground import do_here
+from app.recalibration.report import RecalibrationReport
 from app.recalibration.service import recalibrate
 from app.releases.queries import served_release_id
+from app.releases.schemas import DEFAULT_METHOD
 from app.tables import Job
 from ml.calibration.scaling import METHODS
 
 
-def recalibrate_here(context: Context, method: str, since: datetime | None) -> dict[str, Any]:
+def recalibrate_here(context: Context, method: str | None, since: datetime | None) -> RecalibrationReport:
     """Recalibrate now, on cases stored at a time or later.
+
+    Args:
+        context: parts of the service.
+        method: how class probabilities are to be calibrated; None for the default.
+        since: only cases stored at this time or later.
 
     Returns:
         The report, with the candidate's identifier.
@@ -23,6 +29,7 @@ def recalibrate_here(context: Context, method: str, since: datetime | None) -> d
     Raises:
         ValueError: an unknown method, too few labels, a fit that fails, or a change beyond the plan.
     """
+    method = method or DEFAULT_METHOD
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}; there are {', '.join(METHODS)}")
     parameters = {"method": method, "since": None if since is None else since.isoformat()}
@@ -31,4 +38,4 @@ def recalibrate_here(context: Context, method: str, since: datetime | None) -> d
         served_release_id(session)
         return engine.submit(session, context, "recalibration", parameters, None)
 
-    return do_here(context, ask, recalibrate, "recalibrating")[1]
+    return RecalibrationReport.model_validate(do_here(context, ask, recalibrate, "recalibrating")[1])

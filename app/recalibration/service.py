@@ -12,7 +12,7 @@ import uuid
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from sqlalchemy.orm import Session
@@ -21,10 +21,14 @@ from app.evaluations.cohort import Cohort, Question, cohort_of, evaluate_cohort
 from app.evaluations.queries import LabelRow, blind_labels, label_rows
 from app.evaluations.reading import read_columns
 from app.jobs.engine import RunningJob
+from app.platform.values import MetricOut
 from app.recalibration.change_plan import ChangePlan
 from app.recalibration.outputs import StoredOutputs, fitting_labels, histograms, stored_outputs
+from app.recalibration.report import Findings, Moved, RecalibrationReport
 from app.releases.adding import add_release
+from app.releases.gate import Gate, WithoutAnnotator
 from app.releases.queries import served_release_id
+from app.releases.schemas import RecalibrationIn
 from app.tables import now
 from ml.calibration.calibrators import Calibration, FitReport, calibrate
 from ml.calibration.scaling import Method
@@ -34,6 +38,8 @@ from ml.release.artifact import DISTANCE_FILE, HEAD_FILE, Release, read_release,
 from ml.release.card import readme_text
 
 SHOWN = ("L", "EL", "CE", "L_D", "CE_D", "accuracy")
+# share of the job that is done when a step begins; leaving annotators out goes from one share to the other
+_READING, _FITTING, _JUDGING, _LEAVING_OUT, _LEFT_OUT, _WRITING = 0.02, 0.1, 0.4, 0.45, 0.9, 0.95
 
 
 @dataclass(frozen=True)
@@ -117,20 +123,20 @@ def judge(material: Material, calibration: Calibration, without: str | None = No
     )
 
 
-def shown_metrics(cohort: Cohort, predicted: PredictiveDistribution) -> dict[str, Any]:
+def shown_metrics(cohort: Cohort, predicted: PredictiveDistribution) -> dict[str, MetricOut]:
     """The headline metrics of predictions for a cohort."""
     columns = replace(
         cohort.columns, class_probs=predicted.class_probs, disagreement_probs=predicted.disagreement_probs
     )
-    document = evaluate_cohort(replace(cohort, columns=columns))
-    return {name: document["metrics"][name] for name in SHOWN}
+    metrics = evaluate_cohort(replace(cohort, columns=columns)).metrics
+    return {name: MetricOut.of(metrics[name]) for name in SHOWN}
 
 
 def snapshot_sha256(material: Material) -> str:
     """Digest of the labels that were used."""
     rows = sorted(
-        (str(one.case_id), one.annotator, one.class_code)
-        for one in [*material.fitting_labels, *material.judging_labels]
+        (str(label.case_id), label.annotator, label.class_code)
+        for label in [*material.fitting_labels, *material.judging_labels]
     )
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
@@ -142,81 +148,85 @@ def recalibrate(job: RunningJob) -> dict[str, Any]:
         ValueError: too few labels, a fit that fails, or a change beyond the plan.
     """
     settings = job.context.settings
+    asked = RecalibrationIn.model_validate(job.parameters)
     plan = ChangePlan.read(settings.change_plan)
-    method = cast("Method", job.parameters.get("method", "temperature"))
-    if method not in plan.methods:
-        raise ValueError(f"the change plan allows the methods {', '.join(plan.methods)}, not {method}")
-    job.report(0.02, "reading labels and stored outputs")
+    if asked.method not in plan.methods:
+        raise ValueError(f"the change plan allows the methods {', '.join(plan.methods)}, not {asked.method}")
+    job.report(_READING, "reading labels and stored outputs")
     with job.context.database.read() as session:
-        since = job.parameters.get("since")
-        material = gather(session, settings.releases_folder, None if since is None else datetime.fromisoformat(since))
-    job.report(0.1, f"fitting on {len(material.fitting.case_ids):,} stored cases")
-    found = fit(material, method, plan)
+        material = gather(session, settings.releases_folder, asked.since)
+    job.report(_FITTING, f"fitting on {len(material.fitting.case_ids):,} stored cases")
+    fitted = fit(material, asked.method, plan)
     before = material.fitting.predicted(material.parent, material.parent.calibration)
-    moved, broken = plan.violations(before, material.fitting.predicted(material.parent, found.calibration))
+    moved, broken = plan.violations(before, material.fitting.predicted(material.parent, fitted.calibration))
     if broken:
         raise ValueError(f"the change plan does not allow this change: {'; '.join(broken)}")
-    job.report(0.4, "judging against the champion")
-    gate = _gate(job, material, found.calibration, method, plan)
+    job.report(_JUDGING, "judging against the champion")
+    gate = _gate(job, material, fitted.calibration, asked.method, plan)
     now_served = material.judging.predicted(material.parent, material.parent.calibration)
-    report = {
-        "parent": str(material.parent_id),
-        "method": method,
-        "label_snapshot": snapshot_sha256(material),
-        "change_plan": plan.to_dict(),
-        "change_plan_sha256": plan.sha256(),
-        "moved": moved,
-        "gate": gate,
-        "champion": shown_metrics(material.cohort, now_served),
-        "candidate": shown_metrics(material.cohort, material.judging.predicted(material.parent, found.calibration)),
-        "fit": found.report,
-        "n_evaluated": len(material.cohort.columns),
-    }
-    job.report(0.95, "writing the candidate")
-    return report | {"release": _write(job, material, found, report)}
+    findings = Findings(
+        parent=str(material.parent_id),
+        method=asked.method,
+        label_snapshot=snapshot_sha256(material),
+        change_plan=plan,
+        change_plan_sha256=plan.sha256(),
+        moved=Moved(**moved),
+        gate=gate,
+        champion=shown_metrics(material.cohort, now_served),
+        candidate=shown_metrics(material.cohort, material.judging.predicted(material.parent, fitted.calibration)),
+        fit=fitted.report,
+        n_evaluated=len(material.cohort.columns),
+    )
+    job.report(_WRITING, "writing the candidate")
+    return RecalibrationReport(**dict(findings), release=_write(job, material, fitted, findings)).to_dict()
 
 
-def _gate(
-    job: RunningJob, material: Material, calibration: Calibration, method: Method, plan: ChangePlan
-) -> dict[str, Any]:
+def _gate(job: RunningJob, material: Material, calibration: Calibration, method: Method, plan: ChangePlan) -> Gate:
     """Judgement with everybody, and with each annotator left out of fit and judgement."""
     whole = judge(material, calibration)
     reasons = _reasons(whole, plan, "")
     left_out = []
-    names = sorted({one.annotator for one in [*material.fitting_labels, *material.judging_labels]})
+    names = sorted({label.annotator for label in [*material.fitting_labels, *material.judging_labels]})
     for number, name in enumerate(names):
-        job.report(0.45 + 0.45 * number / len(names), f"judging without annotator {number + 1} of {len(names)}")
+        done = _LEAVING_OUT + (_LEFT_OUT - _LEAVING_OUT) * number / len(names)
+        job.report(done, f"judging without annotator {number + 1} of {len(names)}")
         try:
             change = judge(material, fit(material, method, plan, name).calibration, name)
         except ValueError as exc:
-            left_out.append({"annotator": name, "failed": str(exc)})
+            left_out.append(WithoutAnnotator(annotator=name, failed=str(exc)))
             reasons.append(f"without {name} the fit fails: {exc}")
             continue
-        left_out.append({"annotator": name, **change.to_dict()})
+        left_out.append(WithoutAnnotator(annotator=name, **_changes(change)))
         reasons += _reasons(change, plan, f" without {name}")
-    return {"passed": not reasons, "reasons": reasons, **whole.to_dict(), "without_annotator": left_out}
+    return Gate(passed=not reasons, reasons=reasons, **_changes(whole), without_annotator=left_out)
+
+
+def _changes(change: Change) -> dict[str, Any]:
+    return {"L": MetricOut.of(change.loss), "L_D": MetricOut.of(change.disagreement_loss)}
 
 
 def _reasons(change: Change, plan: ChangePlan, where: str) -> list[str]:
-    found = []
+    reasons = []
     for name, estimate in (("L", change.loss), ("L_φ", change.disagreement_loss)):
         if estimate.high is None or not np.isfinite(estimate.high):
-            found.append(f"the change of {name}{where} cannot be told: too few labelled patients")
+            reasons.append(f"the change of {name}{where} cannot be estimated: too few labelled patients")
         elif estimate.high > plan.max_increase:
-            found.append(f"{name}{where} may rise by up to {estimate.high:.4f} (95 %), more than {plan.max_increase:g}")
-    return found
+            reasons.append(
+                f"{name}{where} may rise by up to {estimate.high:.4f} (95 %), more than {plan.max_increase:g}"
+            )
+    return reasons
 
 
-def _write(job: RunningJob, material: Material, found: FitReport, report: dict[str, Any]) -> str:
+def _write(job: RunningJob, material: Material, fitted: FitReport, findings: Findings) -> str:
     """Write the candidate: the same network, the new calibration and card, the parent named."""
-    parent = material.parent
+    parent, report = material.parent, findings.to_dict()
     names = ["network.onnx", *[name for name in (HEAD_FILE, DISTANCE_FILE) if name in parent.card["files"]]]
     card = {key: value for key, value in parent.card.items() if key not in {"files", "version"}} | {
         "parent": str(material.parent_id),
-        "calibration": found.report,
-        "disagreement_calibrated": found.calibration.concentration is not None,
+        "calibration": fitted.report,
+        "disagreement_calibrated": fitted.calibration.concentration is not None,
         "held_out": {"champion": report["champion"], "candidate": report["candidate"]},
-        "n_held_out": report["n_evaluated"],
+        "n_held_out": findings.n_evaluated,
         "recalibration": {key: report[key] for key in ("label_snapshot", "change_plan_sha256", "gate", "method")},
     }
     settings = job.context.settings
@@ -224,7 +234,7 @@ def _write(job: RunningJob, material: Material, found: FitReport, report: dict[s
     shutil.rmtree(folder, ignore_errors=True)
     try:
         files = {name: (parent.path / name).read_bytes() for name in names}
-        write_release(folder, files, found.calibration, card, readme_text(card))
+        write_release(folder, files, fitted.calibration, card, readme_text(card))
         with job.write() as session:
             row, _ = add_release(session, job.context.secret, folder, settings.releases_folder, actor="recalibration")
             return str(row.id)

@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session
 
 from app.platform import audit_chain
 from app.platform.errors import Conflict
+from app.releases.gate import gate_of, verdict_of
 from app.releases.queries import all_releases, champion, class_codes
 from app.tables import Alias, ReleaseRow, new_id
 from ml.release.artifact import copy_release, read_release
@@ -25,9 +26,10 @@ def add_release(
 
     Raises:
         Conflict: its classes differ from those of the reading task.
-        ValueError: the folder is not a usable release.
+        ValueError: the folder is not a usable release, or its card's gate is malformed.
     """
     release = read_release(source)
+    verdict = verdict_of(gate_of(release.card))
     known = session.execute(
         select(ReleaseRow).where(ReleaseRow.card_sha256 == release.card_sha256)
     ).scalar_one_or_none()
@@ -37,7 +39,9 @@ def add_release(
         if class_codes(other) != list(release.classes):
             raise Conflict("the release has other classes than this reading task; use another SECONDREAD_HOME for it")
     Predictor(release, threads=1)
-    row = ReleaseRow(id=new_id(), name=release.card["name"], card_sha256=release.card_sha256, card=release.card)
+    row = ReleaseRow(
+        id=new_id(), name=release.card["name"], card_sha256=release.card_sha256, card=release.card, gate=verdict
+    )
     releases_folder.mkdir(parents=True, exist_ok=True)
     copy_release(release, releases_folder / str(row.id))
     session.add(row)

@@ -1,6 +1,7 @@
 """Database access of releases."""
 
 import uuid
+from collections.abc import Collection
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -47,6 +48,14 @@ def existing_release(session: Session, release_id: uuid.UUID) -> ReleaseRow:
 def class_codes(release: ReleaseRow) -> list[str]:
     """Codes of a release's classes, in the order of its outputs."""
     return [info["code"] for info in release.card["classes"]]
+
+
+def class_codes_of(session: Session, release_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, list[str]]:
+    """Codes of the classes of each of the releases, in the order of its outputs."""
+    if not release_ids:
+        return {}
+    rows = session.execute(select(ReleaseRow).where(ReleaseRow.id.in_(release_ids))).scalars()
+    return {row.id: class_codes(row) for row in rows}
 
 
 def all_releases(session: Session) -> list[ReleaseRow]:

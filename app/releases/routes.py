@@ -84,7 +84,16 @@ def move_alias(
 ) -> AliasOut:
     """Promote a release, or roll back to an earlier one, with a reason."""
     confirm_password(session, principal, body.password)
-    alias = service.move_alias(session, context, principal.name, name, body.release, body.reason, revision)
+    alias = service.move_alias(
+        session,
+        context,
+        principal.name,
+        name,
+        body.release,
+        body.reason,
+        revision,
+        despite_gate=body.despite_gate,
+    )
     response.headers["ETag"] = f'"{alias.revision}"'
     return service.alias_out(alias)
 

@@ -2,11 +2,12 @@
 
 import uuid
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from app.platform.values import ClassOut, In, Moment, Out, Paragraph
+from ml.calibration.scaling import Method
 
 
 class ReleaseOut(Out):
@@ -55,10 +56,21 @@ class AliasIn(In):
     release: uuid.UUID
     reason: Paragraph
     password: Paragraph | None = None
+    despite_gate: Annotated[
+        bool,
+        Field(
+            description="Promote a release that the gate refused, or that no gate has judged, all the same; the reason "
+            "then says why. The first champion of an empty service needs no such choice."
+        ),
+    ] = False
+
+
+#: How class probabilities are calibrated where nobody chooses.
+DEFAULT_METHOD: Method = "temperature"
 
 
 class RecalibrationIn(In):
     """How class probabilities are to be calibrated, and on which cases."""
 
-    method: Literal["none", "temperature", "vector", "matrix"] = "temperature"
+    method: Method = DEFAULT_METHOD
     since: Annotated[Moment | None, Field(description="Only cases stored at this time or later.")] = None

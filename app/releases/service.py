@@ -10,9 +10,10 @@ from app.jobs import engine
 from app.jobs.schemas import JobOut, job_out
 from app.platform import audit_chain
 from app.platform.database import insert_if_absent
-from app.platform.errors import Conflict, PreconditionFailed
+from app.platform.errors import Conflict, Invalid, PreconditionFailed
 from app.platform.principal import Principal
 from app.platform.values import ClassOut
+from app.releases.gate import gate_of
 from app.releases.queries import aliases, all_releases, existing_release, served_release_id
 from app.releases.schemas import AliasesOut, AliasOut, RecalibrationIn, ReleaseDetailOut, ReleaseOut, ReleasesOut
 from app.tables import Alias, ReleaseRow
@@ -29,7 +30,15 @@ def alias_out(row: Alias) -> AliasOut:
 
 
 def move_alias(
-    session: Session, context: Context, actor: str, name: str, release_id: uuid.UUID, reason: str, revision: int | None
+    session: Session,
+    context: Context,
+    actor: str,
+    name: str,
+    release_id: uuid.UUID,
+    reason: str,
+    revision: int | None,
+    *,
+    despite_gate: bool = False,
 ) -> Alias:
     """Point an alias at a release, if it is still where the caller saw it; moving it back is the rollback.
 
@@ -43,6 +52,7 @@ def move_alias(
         release_id: where to.
         reason: why; kept in the audit.
         revision: of the alias as the caller saw it, 0 where there is none yet; None for whatever it is.
+        despite_gate: the choice to promote a release that the gate refused or that no gate has judged.
 
     Returns:
         The alias, moved.
@@ -50,13 +60,16 @@ def move_alias(
     Raises:
         NotFound: no such release.
         PreconditionFailed: the alias is not where the caller saw it.
-        Conflict: the gate refused what would be champion, or another request moves the alias just now.
+        Conflict: the gate did not let through what would be champion and nobody chose to promote it all the same, or
+            another request moves the alias just now.
+        Invalid: that choice without a reason.
     """
     row = existing_release(session, release_id)
-    gate = (row.card.get("recalibration") or {}).get("gate", {"passed": True})
-    if name == "champion" and not gate["passed"]:
-        raise Conflict(f"the gate refused this candidate: {'; '.join(gate['reasons'])}")
     alias = session.get(Alias, name)
+    replaces_another = name == "champion" and alias is not None and alias.release_id != release_id
+    overruled = replaces_another and row.gate != "passed"
+    if overruled:
+        _require_choice(row, reason, despite_gate=despite_gate)
     present = 0 if alias is None else alias.revision
     if revision is not None and revision != present:
         raise PreconditionFailed(f"{name} is at revision {present} now; look again before you move it")
@@ -64,6 +77,7 @@ def move_alias(
     if not _swap(session, name, release_id, present):
         raise Conflict(f"{name} was moved meanwhile; look again")
     details = {"alias": name, "before": None if before is None else str(before), "after": str(release_id)}
+    details |= {"despite_gate": row.gate} if overruled else {}
     ask_predictions(session, context, release_id, None)
     audit_chain.record(
         session,
@@ -75,6 +89,25 @@ def move_alias(
         reason=reason,
     )
     return session.get_one(Alias, name, populate_existing=True)
+
+
+def _require_choice(row: ReleaseRow, reason: str, *, despite_gate: bool) -> None:
+    """Stop the promotion of a release that the gate did not let through, unless somebody chose it and said why.
+
+    Raises:
+        Conflict: nobody chose it.
+        Invalid: there is no reason.
+    """
+    if not despite_gate:
+        gate = gate_of(row.card)
+        verdict = (
+            "no gate has judged this release against a champion"
+            if gate is None
+            else f"the gate refused this candidate: {'; '.join(gate.reasons)}"
+        )
+        raise Conflict(f"{verdict}; to promote it all the same, choose so (despite_gate) and give the reason")
+    if not reason.strip():
+        raise Invalid("say why this release is promoted although the gate did not let it through")
 
 
 def ask_predictions(session: Session, context: Context, release_id: uuid.UUID, principal: Principal | None) -> None:
@@ -143,7 +176,7 @@ def _release_out(row: ReleaseRow, alias_names: list[str]) -> ReleaseOut:
         disagreement_calibrated=row.card["disagreement_calibrated"],
         card_sha256=row.card_sha256,
         parent=row.card.get("parent"),
-        gate_passed=(row.card.get("recalibration") or {}).get("gate", {}).get("passed"),
+        gate_passed=None if row.gate == "not_judged" else row.gate == "passed",
         created_at=row.created_at,
     )
 

@@ -56,6 +56,8 @@ class Case(Identified, Table):
     need: Mapped[float] = mapped_column(Float(53), default=1.0, server_default="1")
     # a read is wanted that nobody has ended yet
     waiting: Mapped[bool] = mapped_column(Boolean, default=False, server_default=true())
+    # when it was planned, an earlier near-duplicate of the same patient was selected for a second read
+    twin_selected: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
     # perceptual hash of the stored pixels, to find near-duplicates of a patient
     image_hash: Mapped[int | None] = mapped_column(BigInteger)
     # mean optical density of red, green and blue, to notice a stain that drifts

@@ -27,7 +27,7 @@ READ_STATES = ("leased", "committed", "declined", "released", "expired")
 
 
 class PolicyRow(Identified, Table):
-    """One version of the reading policy; the highest version holds."""
+    """One version of the reading policy; the highest version is in force."""
 
     __tablename__ = "policies"
     __table_args__ = (
@@ -40,7 +40,7 @@ class PolicyRow(Identified, Table):
     rule: Mapped[str] = mapped_column(String(20))
     # of the rules by disagreement and by expected gain
     threshold: Mapped[float | None] = mapped_column(Float(53))
-    # second reads a day, of the rule by capacity
+    # second reads per day, of the rule by capacity
     capacity_per_day: Mapped[int | None] = mapped_column(Integer)
     audit_rate: Mapped[float] = mapped_column(Float(53))
     target_error: Mapped[float] = mapped_column(Float(53))

@@ -39,7 +39,7 @@ class AuditHead(Table):
 class CaseChange(Table):
     """Which cases an event changed what is evaluated of: a prediction, a plan, a read's end, a label, an erasure.
 
-    Events are numbered in the order of their commits, because each writer holds the chain's head until then; so
+    Events are numbered in the order of their commits, because each writer keeps the chain's head locked until then; so
     whoever has read all cases at one event finds here, gapless, what has changed since.
     """
 
@@ -59,4 +59,7 @@ class IdempotencyRecord(Table):
     request_sha256: Mapped[str] = mapped_column(String(64))
     status: Mapped[int] = mapped_column(Integer)
     body: Mapped[Any] = mapped_column(JSON)
-    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+    # old answers are swept
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now, index=True)
+    # which case the body shows, so that the answer goes when the patient is erased
+    case_id: Mapped[uuid.UUID | None] = mapped_column(index=True)

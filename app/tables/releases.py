@@ -14,10 +14,13 @@ class ReleaseRow(Identified, Table):
     """A release folder known to this service."""
 
     __tablename__ = "releases"
+    __table_args__ = (CheckConstraint("gate IN ('passed', 'refused', 'not_judged')", name="gate"),)
 
     name: Mapped[str] = mapped_column(String(200))
     card_sha256: Mapped[str] = mapped_column(String(64), unique=True)
     card: Mapped[dict[str, Any]] = mapped_column(JSON)
+    # how the gate judged it when it was recalibrated; reasons and changes are on the card
+    gate: Mapped[str] = mapped_column(String(20), server_default="not_judged")
 
 
 class Alias(Table):

@@ -2,21 +2,26 @@
 
 import hashlib
 import hmac
-import math
 import secrets
 import uuid
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import Literal
 
-from sqlalchemy import exists, func, select
+from sqlalchemy import exists, select
 from sqlalchemy.orm import Session
 
 from app.platform.database import Database
 from app.predictions.queries import shown_first
 from app.predictions.stored import stored_prediction
 from app.tables import Case, CasePrediction, Label, Look, PolicyRow, ReadRequest, now
-from app.triage.queries import current_policy, rule_of
+from app.triage.queries import current_policy, rule_of, set_threshold
 from app.triage.rules import NEAR_DUPLICATE_BITS, Arm, Rule, Triage, plan, triage
+from ml.distributions.families import PredictiveDistribution
 from ml.images.image_statistics import hash_distance
+
+#: Why a read is asked for.
+RequestArm = Literal["first", "adjudication"] | Arm
 
 _SHUFFLE_RANGE = 2**31 - 1
 # featureless images share the hash 0 and say nothing about likeness
@@ -31,85 +36,122 @@ def coin(secret: bytes, external_id: str) -> float:
     return int.from_bytes(digest[:7], "big") / 2**56
 
 
-def has_twin(session: Session, case: Case, *, selected: bool = False) -> bool:
-    """Whether there is an earlier near-duplicate of the same patient, selected for a second read if that is asked."""
+@dataclass(frozen=True)
+class Twins:
+    """What is known of earlier near-duplicates of a case among the same patient's cases.
+
+    Attributes:
+        exist: there is one.
+        selected: there is one that the rule selected for a second read.
+    """
+
+    exist: bool = False
+    selected: bool = False
+
+
+def twins_of(session: Session, case: Case) -> Twins:
+    """Earlier near-duplicates of a case of the same patient."""
     if case.patient is None or case.image_hash is None or case.image_hash == _NO_HASH:
-        return False
-    earlier = select(Case.image_hash).where(
+        return Twins()
+    earlier = select(Case.image_hash, Case.pi).where(
         Case.patient == case.patient, Case.id < case.id, Case.image_hash.is_not(None)
     )
-    if selected:
-        earlier = earlier.where(Case.pi >= 1)
-    hashes = session.execute(earlier).scalars()
-    return any(hash_distance(case.image_hash, other) <= NEAR_DUPLICATE_BITS for other in hashes if other is not None)
+    near = [
+        pi
+        for image_hash, pi in session.execute(earlier).all()
+        if image_hash is not None and hash_distance(case.image_hash, image_hash) <= NEAR_DUPLICATE_BITS
+    ]
+    return Twins(bool(near), any(pi >= 1 for pi in near))
 
 
-def look(session: Session, case: Case, prediction: CasePrediction) -> Triage:
-    """Let the policy that holds look at a case and its prediction, and ask for the reads that follow.
+def judge(case: Case, prediction: CasePrediction, distribution: PredictiveDistribution, rule: Rule) -> Triage:
+    """What a rule says about a case.
 
-    Looking again with the same policy and release changes nothing; with another one the same coin is used and π
-    becomes the larger one.
+    Args:
+        case: for what was found out about its twins when it was planned.
+        prediction: of one release.
+        distribution: of that prediction.
+        rule: with the threshold of the day.
     """
+    unlike = prediction.out_of_distribution
+    return triage(distribution, rule, out_of_distribution=unlike, near_duplicate=case.twin_selected)
+
+
+@dataclass(frozen=True)
+class InForce:
+    """The policy in force and its rule, with the threshold of the day."""
+
+    policy: PolicyRow
+    rule: Rule
+
+
+def policy_for_planning(session: Session) -> InForce:
+    """The policy in force, for a writing session: the first case of a day sets the day's threshold."""
     policy = current_policy(session)
-    rule = rule_of(session, policy)
-    seen = (
-        select(Look.id)
-        .where(Look.case_id == case.id, Look.policy_version == policy.version, Look.release_id == prediction.release_id)
-        .limit(1)
-    )
-    found = judge(session, case, prediction, rule)
-    if session.execute(seen).first() is not None:
-        return found
-    selected = found.decision == "second_read"
+    return InForce(policy, rule_of(policy, set_threshold(session, policy, now())))
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The plan of a case.
+
+    Attributes:
+        decision: what the rule says.
+        rows: the look and the requests, to be stored after the case.
+    """
+
+    decision: Triage
+    rows: list[Look | ReadRequest]
+
+
+def plan_case(session: Session, case: Case, prediction: CasePrediction, in_force: InForce) -> Planned:
+    """Plan the reads of a case about which nothing was asked before, and write the plan on the case.
+
+    The policy in force looks once at the case and its prediction, never at a label; the case's coin and the
+    probability of a second read decide how many reads are asked for.
+
+    Args:
+        session: to find earlier near-duplicates.
+        case: with its identifier, stored or not.
+        prediction: the one that is shown.
+        in_force: policy and rule.
+    """
+    twins, policy = twins_of(session, case), in_force.policy
+    case.twin_selected = twins.selected
+    decision = judge(case, prediction, stored_prediction(prediction), in_force.rule)
+    selected = decision.decision == "second_read"
     planned = plan(case.u, selected, policy.audit_rate, case.pi)
-    session.add(
-        Look(
-            case_id=case.id,
-            policy_version=policy.version,
-            release_id=prediction.release_id,
-            selected=selected,
-            pi=1.0 if selected else policy.audit_rate,
-            reason=found.reason,
-        )
+    case.pi, case.waiting = planned.pi, True
+    case.need = float(prediction.disagreement_prob) - (1.0 if twins.exist else 0.0)
+    look = Look(
+        case_id=case.id,
+        policy_version=policy.version,
+        release_id=prediction.release_id,
+        selected=selected,
+        pi=1.0 if selected else policy.audit_rate,
+        reason=decision.reason,
     )
-    case.pi = planned.pi
-    case.need = float(prediction.disagreement_prob) - (1.0 if has_twin(session, case) else 0.0)
-    _ask(session, case, policy, prediction.release_id, planned.arm)
-    return found
+    arms: list[RequestArm] = ["first"] if planned.arm is None else ["first", planned.arm]
+    requests = [new_request(case, policy, prediction.release_id, arm, place) for place, arm in enumerate(arms, start=1)]
+    return Planned(decision, [look, *requests])
 
 
-def judge(session: Session, case: Case, prediction: CasePrediction, rule: Rule) -> Triage:
-    """What a rule says about a case."""
-    return triage(
-        stored_prediction(prediction),
-        rule,
-        out_of_distribution=prediction.out_of_distribution,
-        near_duplicate=not math.isinf(rule.threshold) and has_twin(session, case, selected=True),
-    )
+def new_request(
+    case: Case, policy: PolicyRow, release_id: uuid.UUID | None, arm: RequestArm, ordinal: int
+) -> ReadRequest:
+    """A request that nobody has taken yet; its place among those due on the same day is drawn by lot.
 
-
-def _ask(session: Session, case: Case, policy: PolicyRow, release_id: uuid.UUID, arm: Arm | None) -> None:
-    """Ask for the planned reads that a case lacks; a second one never becomes unplanned again."""
-    planned = select(func.count()).where(ReadRequest.case_id == case.id, ReadRequest.round == "planned")
-    present = session.execute(planned).scalar_one()
-    if present == 0:
-        session.add(new_request(session, case, policy, release_id, "first"))
-        session.flush()
-    if present < 2 and arm is not None:
-        session.add(new_request(session, case, policy, release_id, arm))
-    session.flush()
-    refresh_waiting(session, case)
-
-
-def new_request(session: Session, case: Case, policy: PolicyRow, release_id: uuid.UUID | None, arm: str) -> ReadRequest:
-    """A request that nobody has taken yet; its place among those due on the same day is drawn by lot."""
-    last = session.execute(
-        select(func.coalesce(func.max(ReadRequest.ordinal), 0)).where(ReadRequest.case_id == case.id)
-    ).scalar_one()
+    Args:
+        case: to be read.
+        policy: that asks.
+        release_id: whose prediction made it ask.
+        arm: why.
+        ordinal: number of the request among those of the case, 1 for the first.
+    """
     due = now() + timedelta(days=policy.due_days)
     return ReadRequest(
         case_id=case.id,
-        ordinal=last + 1,
+        ordinal=ordinal,
         round="adjudication" if arm == "adjudication" else "planned",
         arm=arm,
         u=case.u,
@@ -136,15 +178,17 @@ def plan_missing(database: Database) -> int:
     while True:
         with database.write() as session:
             rows = cases_without_plan(session, _BATCH)
+            in_force = policy_for_planning(session)
             for case, prediction in rows:
-                look(session, case, prediction)
+                session.add_all(plan_case(session, case, prediction, in_force).rows)
+                session.flush()  # the next case of the patient sees what was decided about this one
         if not rows:
             return done
         done += len(rows)
 
 
 def refresh_waiting(session: Session, case: Case) -> None:
-    """Write down whether a read of the case is still wanted; to be called whenever a request is made or ends."""
+    """Record whether a read of the case is still wanted; to be called whenever a request is made or ends."""
     session.flush()
     wanted = select(ReadRequest.id).where(ReadRequest.case_id == case.id, ReadRequest.state.in_(("open", "leased")))
     case.waiting = session.execute(wanted.limit(1)).first() is not None
@@ -153,7 +197,7 @@ def refresh_waiting(session: Session, case: Case) -> None:
 def cases_without_plan(session: Session, limit: int) -> list[tuple[Case, CasePrediction]]:
     """Cases with a prediction, without labels, for which nothing was ever asked, oldest first.
 
-    A case that was labelled before there were plans is left alone: it answers to a selection of its own.
+    A case that was labelled before there were plans is left alone: it was selected in another way.
     """
     rows = session.execute(
         select(Case, CasePrediction)

@@ -7,7 +7,7 @@ import numpy as np
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.platform.database import WRITES, insert_if_absent
+from app.platform.database import insert_if_absent
 from app.predictions.queries import shown_first
 from app.tables import Case, CasePrediction, DailyThreshold, PolicyRow, now
 from app.triage.rules import Rule, Score, capacity_threshold
@@ -19,7 +19,7 @@ _CAPACITY_CASES = 20_000
 
 
 def current_policy(session: Session) -> PolicyRow:
-    """The policy that holds: the highest version."""
+    """The policy in force: the highest version."""
     return session.execute(select(PolicyRow).order_by(PolicyRow.version.desc()).limit(1)).scalar_one()
 
 
@@ -33,9 +33,13 @@ def all_policies(session: Session) -> list[PolicyRow]:
     return list(session.execute(select(PolicyRow).order_by(PolicyRow.version.desc())).scalars())
 
 
-def rule_of(session: Session, policy: PolicyRow, at: datetime | None = None) -> Rule:
-    """The policy as a pure rule, with the threshold of the day; remembers that threshold where the session writes."""
-    threshold = _day_threshold(session, policy, at or now()) if policy.rule == "capacity" else policy.threshold
+def rule_of(policy: PolicyRow, threshold: float | None) -> Rule:
+    """A policy as a pure rule.
+
+    Args:
+        policy: one version.
+        threshold: by ``threshold_of``; None selects no case, and is enough for whatever follows the planned reads.
+    """
     score: Score = "expected_gain" if policy.rule == "expected_gain" else "disagreement"
     return Rule(
         score=score,
@@ -48,20 +52,37 @@ def rule_of(session: Session, policy: PolicyRow, at: datetime | None = None) -> 
 
 
 def current_rule(session: Session) -> Rule:
-    """The rule that holds now."""
-    return rule_of(session, current_policy(session))
+    """The rule in force now."""
+    policy = current_policy(session)
+    return rule_of(policy, threshold_of(session, policy, now()))
 
 
-def _day_threshold(session: Session, policy: PolicyRow, at: datetime) -> float | None:
+def threshold_of(session: Session, policy: PolicyRow, at: datetime) -> float | None:
+    """Threshold of a policy on a day, None where it selects no case; nothing is stored.
+
+    Before the day's threshold of a rule by capacity is set, this is what it will be.
+    """
+    if policy.rule != "capacity":
+        return policy.threshold
+    stored = session.get(DailyThreshold, (policy.version, at.date().isoformat()))
+    return _threshold_before(session, policy, at)[0] if stored is None else stored.threshold
+
+
+def set_threshold(session: Session, policy: PolicyRow, at: datetime) -> float | None:
+    """Threshold of a policy on a day, which a rule by capacity sets once and keeps until midnight (UTC).
+
+    Args:
+        session: writing session.
+        policy: the one in force.
+        at: a time of that day.
+    """
+    if policy.rule != "capacity":
+        return policy.threshold
     day = at.date().isoformat()
-    known = session.get(DailyThreshold, (policy.version, day))
-    if known is not None:
-        return known.threshold
-    threshold, n_cases = _threshold_before(session, policy, at)
-    if not session.info.get(WRITES):
-        return threshold
-    values = {"policy_version": policy.version, "day": day, "threshold": threshold, "n_cases": n_cases}
-    insert_if_absent(session, DailyThreshold, values)
+    if session.get(DailyThreshold, (policy.version, day)) is None:
+        threshold, n_cases = _threshold_before(session, policy, at)
+        values = {"policy_version": policy.version, "day": day, "threshold": threshold, "n_cases": n_cases}
+        insert_if_absent(session, DailyThreshold, values)
     return session.get_one(DailyThreshold, (policy.version, day)).threshold
 
 

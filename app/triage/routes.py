@@ -18,7 +18,7 @@ router = APIRouter(tags=["policies"])
 
 @router.get("/v1/policies", responses=responses(), dependencies=[Depends(Policy("metrics:read"))])
 def list_policies(session: Reader) -> PoliciesOut:
-    """Every version of the reading policy, newest first; the first one holds."""
+    """Every version of the reading policy, newest first; the first one is in force."""
     return service.list_policies(session)
 
 

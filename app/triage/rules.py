@@ -134,12 +134,12 @@ def plan(u: float, selected: bool, audit_rate: float, earlier_pi: float = 0.0) -
 def capacity_threshold(scores: FloatArray, capacity_per_day: float, days: float, audit_rate: float) -> float:
     """Score above which a rule by capacity selects, from the scores of earlier days.
 
-    With capacity c a day and n cases a day a share s of the cases is selected so that s + ε (1 − s) = c / n; the
+    With capacity c per day and n cases per day a share s of the cases is selected so that s + ε (1 − s) = c / n; the
     threshold is the (1 − s) quantile. Today's queue never enters.
 
     Args:
         scores: (N,) of the cases of earlier days.
-        capacity_per_day: second reads a day, audit reads included.
+        capacity_per_day: second reads per day, audit reads included.
         days: number of those days.
         audit_rate: ε.
 
@@ -170,7 +170,7 @@ def another_annotator(posterior: PredictiveDistribution, n_labels: int, rule: Ru
 
 @dataclass(frozen=True)
 class Summary:
-    """What is told of the distribution of one case; None where there is no concentration.
+    """What is reported of the distribution of one case; None where there is no concentration.
 
     Attributes:
         class_probs: (K,).
@@ -198,7 +198,7 @@ def summarise(distribution: PredictiveDistribution, target_error: float) -> Summ
     if not has_concentration(distribution):
         return Summary(probs, None, disagreement, False, None, None, None)
     intervals = [(float(low), float(high)) for low, high in class_intervals(distribution)[0]]
-    # counts beyond what a database integer holds mean "more than anybody will give"
+    # counts beyond the range of a database integer mean "more than anybody will give"
     needed = int(np.minimum(further_labels_expected(distribution, target_error)[0], 2**31 - 1))
     majority = float(majority_prob(distribution)[0])
     a = float(distribution.log_concentration[0]) if isinstance(distribution, DirichletCpe) else None

@@ -23,18 +23,18 @@ def list_policies(session: Session) -> PoliciesOut:
 
 
 def add_policy(session: Session, secret: bytes, principal: Principal, body: PolicyIn) -> tuple[int, PolicyOut]:
-    """Make a new version, which holds from now on.
+    """Make a new version, which is in force from now on.
 
     Returns:
         201 and the version.
 
     Raises:
-        Conflict: it says what the present one says.
+        Conflict: it says what the current one says.
     """
     before = current_policy(session)
     wanted = body.model_dump()
     if all(getattr(before, name) == value for name, value in wanted.items() if name != "reason"):
-        raise Conflict("this is the policy that holds already")
+        raise Conflict("this is the policy in force already")
     row = PolicyRow(version=before.version + 1, created_by=principal.account_id, **wanted)
     session.add(row)
     session.flush()

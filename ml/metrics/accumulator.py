@@ -14,6 +14,7 @@ from ml.metrics.cells import Batch
 from ml.metrics.cluster_sums import ClusterCells
 from ml.metrics.histograms import CaseTerms, class_frequencies, statistic_terms
 from ml.metrics.inputs import check_clusters
+from ml.named_columns import by_class, same_rows
 
 # names of the means, each with the number of labels a case needs
 _MEANS = {"L": 1, "accuracy": 1, "EL": 2, "EL_plugin": 2, "L_D": 2}
@@ -51,6 +52,8 @@ class Accumulator:
         classes, disagreement = (Slots.of(np.empty((0, columns)), n_bins, "uniform") for columns in (n_classes, 1))
         self.slots = {"single": classes, "several": classes, "disagreement": disagreement}
         self.tables = {name: BinSums.zeros(len(slots)) for name, slots in self.slots.items()}
+        #: names of the classes, in their order in the sums, once tables have named them
+        self.classes: list[str] | None = None
         #: None until the first update decides whether cases come with clusters
         self.cells: dict[str, ClusterCells] | None = None
 
@@ -66,15 +69,20 @@ class Accumulator:
 
         Args:
             label_counts: (N, K) label histograms.
-            class_probs: (N, K) class probability estimates.
+            class_probs: (N, K) class probability estimates; where both are tables, classes are matched by name.
             disagreement_probs: (N,) DPEs; 1 − Σf² where left out.
             weight: (N,) instance weights.
             cluster: (N,) patient of each case; all updates have one or none has.
 
         Raises:
-            ValueError: shapes that do not match or values out of range; nothing is added then.
+            ValueError: shapes or class names that do not match, or values out of range; nothing is added then.
         """
-        counts, probs = as_label_counts(label_counts), as_class_probs(class_probs)
+        columns = {"label_counts": label_counts, "class_probs": class_probs, "disagreement_probs": disagreement_probs}
+        same_rows(**columns, weight=weight, cluster=cluster)
+        counted, predicted, classes = by_class(label_counts, class_probs)
+        if self.n_cases and classes != self.classes:
+            raise ValueError(f"the classes are {classes}, and those of the cases before are {self.classes}")
+        counts, probs = as_label_counts(counted), as_class_probs(predicted)
         if counts.shape != probs.shape or counts.shape[1] != self.n_classes:
             shapes = f"label_counts {counts.shape} and class_probs {probs.shape}"
             raise ValueError(f"{shapes} must both be (N, {self.n_classes})")
@@ -90,6 +98,7 @@ class Accumulator:
             raise ValueError("either all cases come with a cluster or none does")
         if data.names is not None and self.cells is None:
             self.cells = {name: ClusterCells(len(self.slots[name])) for name in _TABLES}
+        self.classes = classes
         for part in self.slots["single"].chunks(size, None):
             self._add(data.take(part))
 
@@ -143,13 +152,15 @@ class Accumulator:
         """Add another accumulator's sums to this one, and return this one.
 
         Raises:
-            ValueError: another number of classes or bins, or clusters in only one of them.
+            ValueError: other classes, another number of bins, or clusters in only one of them.
         """
         if (self.n_classes, self.n_bins) != (other.n_classes, other.n_bins):
             raise ValueError(
                 f"cannot merge {other.n_classes} classes in {other.n_bins} bins "
                 f"into {self.n_classes} classes in {self.n_bins} bins"
             )
+        if self.n_cases and other.n_cases and self.classes != other.classes:
+            raise ValueError(f"cannot merge cases of classes {other.classes} into cases of classes {self.classes}")
         if self.n_cases and other.n_cases and (self.cells is None) != (other.cells is None):
             raise ValueError("cannot merge cases with clusters and cases without")
         if other.cells is not None:
@@ -157,6 +168,7 @@ class Accumulator:
                 self.cells = {name: ClusterCells(len(self.slots[name])) for name in _TABLES}
             for name in _TABLES:
                 self.cells[name].merge(other.cells[name])
+        self.classes = self.classes or other.classes
         self.n_cases += other.n_cases
         self.n_labels += other.n_labels
         for order in (1, 2):
@@ -193,6 +205,7 @@ class Accumulator:
         return {
             "n_classes": self.n_classes,
             "n_bins": self.n_bins,
+            "classes": self.classes,
             "n_cases": self.n_cases,
             "n_labels": self.n_labels,
             "used": [self.used[1], self.used[2]],
@@ -214,6 +227,7 @@ class Accumulator:
         """
         try:
             acc = cls(document["n_classes"], document["n_bins"])
+            acc.classes = document.get("classes")  # absent where version 0.1.0 wrote it
             acc.n_cases, acc.n_labels = document["n_cases"], document["n_labels"]
             acc.used = dict(zip((1, 2), document["used"], strict=True))
             acc.weight = dict(zip((1, 2), document["weight"], strict=True))

@@ -4,12 +4,15 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from fastapi import APIRouter, Depends
 
 from app.auth import service as auth
-from app.auth.policy import policy_of, require_policies
+from app.auth.policy import Policy, policy_of, require_policies
 from app.main import create_app
+from app.platform.rate_limit import RateLimit
 from app.platform.routing import walk_routes
 from app.settings import Settings
 from tests.support.service import Service
@@ -54,6 +57,61 @@ def test_a_route_without_a_guard_stops_the_start_up(settings: Settings) -> None:
     with pytest.raises(RuntimeError, match="/forgotten"):
         require_policies(app)
     assert all(policy_of(route) for route in walk_routes(app) if route.path != "/forgotten")
+
+
+def test_a_route_that_the_check_does_not_see_stops_the_start_up(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With another FastAPI the walk may find nothing, or the pages only."""
+    app = create_app(settings)
+    hidden = APIRouter(include_in_schema=False)
+    hidden.add_api_route("/elsewhere", lambda: "open")
+    with pytest.raises(RuntimeError, match="/elsewhere"):
+        require_policies(app, [hidden])
+    seen = [route for route in walk_routes(app) if not route.path.startswith("/v1/cases")]
+    for routes, unseen in (([], "all|/v1"), (seen, "/v1/cases")):
+        monkeypatch.setattr("app.auth.policy.walk_routes", lambda _, routes=routes: iter(routes))
+        with pytest.raises(RuntimeError, match=unseen):
+            require_policies(app)
+
+
+def test_a_route_names_one_guard(settings: Settings) -> None:
+    app = create_app(settings)
+
+    @app.get("/both", dependencies=[Depends(Policy("cases:read")), Depends(Policy("manage"))])
+    def both() -> str:
+        return "which?"
+
+    with pytest.raises(RuntimeError, match="/both has 2 guards"):
+        require_policies(app)
+
+
+def test_a_key_is_refused_in_the_name_of_the_scope_that_it_lacks(service: Service) -> None:
+    for path, scopes in (("/v1/audit-events", "manage"), (f"/v1/cases/{_ID}", "cases:read or reads:own")):
+        answer = service.get("outside", path)
+        assert answer.status_code == 403
+        assert answer.json()["detail"] == f"this needs the scope {scopes}, which your role or key does not have"
+
+
+def test_manage_alone_freezes_an_evaluation_as_the_reference_says(service: Service) -> None:
+    with service.context.database.write() as session:
+        auth.add_account(session, service.context.secret, "managing", "service")
+        service.keys["managing"] = auth.add_key(session, service.context.secret, "managing", ["manage"])[1]
+    assert service.post("managing", "/v1/evaluations", json={}).status_code == 202
+    assert service.get("managing", "/v1/evaluations").status_code == 403
+
+
+def test_a_caller_who_sends_too_much_is_asked_to_wait_and_nobody_else(service: Service) -> None:
+    app: Any = service.client.app
+    app.state.rate_limit = RateLimit(3)
+    assert [service.get("viewer", "/v1/policies").status_code for _ in range(4)] == [200, 200, 200, 429]
+    refused = service.get("viewer", "/v1/policies")
+    assert refused.json()["type"] == "urn:secondread:problem:rate-limited"
+    assert 1 <= int(refused.headers["retry-after"]) <= 60
+    assert service.get("admin", "/v1/policies").status_code == 200
+    assert service.client.get("/healthz").status_code == 200
+    app.state.rate_limit = RateLimit(0)
+    assert {service.get("viewer", "/v1/policies").status_code for _ in range(9)} == {200}
 
 
 @pytest.mark.parametrize(

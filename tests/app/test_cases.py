@@ -238,3 +238,20 @@ def test_a_case_without_a_prediction_stays_visible_and_is_wanted_first(service: 
     refused = service.label("anna", bare_id, "blast")
     assert (refused.status_code, refused.json()["detail"]) == (404, "the case has no prediction")
     assert service.get("viewer", "/v1/metrics", params={"partition": "all"}).json()["selection"]["n_closed"] == 0
+
+
+def test_what_was_found_out_about_twins_at_the_planning_is_kept_with_the_case(service: Service) -> None:
+    from sqlalchemy import select
+
+    from app.tables import Case
+
+    image = cell_png(3)
+    shown = [service.add_case(f"case {number}", image, patient="p") for number in range(3)]
+    other = service.add_case("another patient", image, patient="q")
+    with service.context.database.read() as session:
+        cases = list(session.execute(select(Case).order_by(Case.id)).scalars())
+    selected = cases[0].pi >= 1
+    assert [case.twin_selected for case in cases] == [False, selected, selected, False]
+    assert [case.need < 0 for case in cases] == [False, True, True, False]
+    again = [service.get("viewer", f"/v1/cases/{case['id']}").json() for case in [*shown, other]]
+    assert again == [*shown, other]

@@ -35,7 +35,7 @@ def use(service: Service, path: Path) -> None:
     context = service.context
     with context.database.write() as session:
         row, _ = add_release(session, context.secret, path, context.settings.releases_folder)
-        move_alias(session, context, "test", "champion", row.id, "test", None)
+        move_alias(session, context, "test", "champion", row.id, "test", None, despite_gate=True)
 
 
 def stored(service: Service, case: dict[str, object]) -> PredictiveDistribution:

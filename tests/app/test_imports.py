@@ -1,9 +1,11 @@
 """Imports of many images: rows with results, resumed where they stopped, hostile archives refused."""
 
+import hashlib
 import io
 import json
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +13,9 @@ from sqlalchemy import func, select
 
 from app.imports import work
 from app.imports.command import import_local
+from app.imports.receiving import receive, receiving
 from app.job_kinds import work_off
+from app.platform.errors import Invalid, StorageFull, TooLarge
 from app.tables import Case, ImportRow
 from tests.support.service import Service, cell_png
 
@@ -180,3 +184,51 @@ def test_the_command_imports_a_folder_with_progress_and_twice_adds_nothing(servi
     with service.context.database.read() as session:
         assert session.execute(select(func.count()).select_from(ImportRow)).scalar_one() == 8
     assert json.dumps(first)
+
+
+def left_behind(service: Service) -> list[Path]:
+    return list((service.context.settings.home / "imports").glob("*"))
+
+
+def test_a_refused_archive_leaves_nothing_behind_wherever_it_came_from(service: Service, tmp_path: Path) -> None:
+    assert send(service, b"no zip").status_code == 422
+    page = service.call("admin", "POST", "/imports", files={"archive": ("a.zip", b"no zip")})
+    assert page.status_code == 422
+    (tmp_path / "a.zip").write_bytes(b"no zip")
+    (tmp_path / "empty").mkdir()
+    for source in (tmp_path / "a.zip", tmp_path / "empty"):
+        with pytest.raises((Invalid, ValueError)):
+            import_local(service.context, source, "admin", lambda _: None)
+    assert left_behind(service) == []
+
+
+def test_a_full_disk_is_507_wherever_the_archive_came_from(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("app.imports.receiving.os", SimpleNamespace(fsync=full))
+    archive = packed({"a.png": cell_png(1)})
+    answers = [send(service, archive), service.call("admin", "POST", "/imports", files={"archive": ("a.zip", archive)})]
+    assert [answer.status_code for answer in answers] == [507, 507]
+    (tmp_path / "a.zip").write_bytes(archive)
+    with pytest.raises(StorageFull):
+        import_local(service.context, tmp_path / "a.zip", "admin", lambda _: None)
+    assert left_behind(service) == []
+
+
+def test_an_archive_beyond_the_limit_is_refused_while_it_arrives(tmp_path: Path) -> None:
+    with receiving(tmp_path, limit=2**20) as receiver:
+        receiver.write(bytes(2**20))
+        with pytest.raises(TooLarge, match="1 MiB"):
+            receiver.write(b"x")
+    assert list((tmp_path / "imports").iterdir()) == []
+
+
+def test_two_archives_at_once_do_not_share_a_file(tmp_path: Path) -> None:
+    one, other = packed({"a.png": cell_png(1)}), packed({"a.png": cell_png(2), "b.png": cell_png(3)})
+    with receive([one[:9], one[9:]], tmp_path) as first, receive([other], tmp_path) as second:
+        assert (first.n_rows, second.n_rows) == (1, 2)
+        assert first.sha256 == hashlib.sha256(one).hexdigest()
+        assert (first.path.read_bytes(), second.path.read_bytes()) == (one, other)

@@ -15,7 +15,7 @@ from tests.support.service import Service
 
 def verify(service: Service) -> list[str]:
     with service.context.database.read() as session:
-        faults: list[str] = verify_all(session, service.context)["faults"]
+        faults: list[str] = verify_all(session, service.context).faults
         return faults
 
 

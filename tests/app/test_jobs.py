@@ -85,7 +85,10 @@ def _promote(service: Service, champion: dict[str, Any], report: dict[str, Any])
     both = service.get("viewer", f"/v1/cases/{case['id']}/predictions").json()["items"]
     assert [row["release"] for row in both] == [report["release"], champion["release"]]
     assert both[1] == case["prediction"]  # old predictions keep their release
-    back = {"release": champion["release"], "reason": "roll back"}
+    back: dict[str, Any] = {"release": champion["release"], "reason": "roll back"}
+    refused = service.call("admin", "PUT", path, json=back, headers={"If-Match": '"2"'})
+    assert (refused.status_code, "no gate has judged" in refused.json()["detail"]) == (409, True)
+    back |= {"despite_gate": True}
     assert service.call("admin", "PUT", path, json=back, headers={"If-Match": '"2"'}).status_code == 200
     assert service.get("viewer", f"/v1/cases/{case['id']}").json()["prediction"] == case["prediction"]
 
@@ -100,7 +103,7 @@ def test_bulk_predictions_equal_those_of_an_upload(service: Service) -> None:
     assert service.get("viewer", f"/v1/cases/{first['id']}").json()["prediction"] == first["prediction"]
 
 
-def test_a_candidate_that_the_gate_refused_is_not_promoted(service: Service) -> None:
+def test_a_candidate_that_the_gate_refused_is_promoted_by_an_explicit_choice_only(service: Service) -> None:
     plan = service.context.settings.home / "plan.json"
     bounds = {"min_labelled_cases": 5, "min_patients": 3, "max_mean_log_concentration_change": 9}
     plan.write_text(json.dumps(bounds | {"max_increase": 0}))
@@ -112,9 +115,21 @@ def test_a_candidate_that_the_gate_refused_is_not_promoted(service: Service) -> 
     assert done["state"] == "succeeded", done["error"]
     report = done["result"]
     assert not report["gate"]["passed"]
-    body = {"release": report["release"], "reason": "all the same"}
-    refused = service.call("admin", "PUT", "/v1/aliases/champion", json=body, headers={"If-Match": '"1"'})
+    assert service.get("viewer", f"/v1/releases/{report['release']}").json()["gate_passed"] is False
+    body: dict[str, Any] = {"release": report["release"], "reason": "all the same"}
+
+    def promote(**more: Any) -> Any:
+        headers = {"If-Match": '"1"'}
+        return service.call("admin", "PUT", "/v1/aliases/champion", json=body | more, headers=headers)
+
+    refused = promote()
     assert (refused.status_code, "the gate refused" in refused.json()["detail"]) == (409, True)
+    without_reason = promote(despite_gate=True, reason=" ")
+    assert (without_reason.status_code, "say why" in without_reason.json()["detail"]) == (422, True)
+    assert service.get("viewer", "/v1/aliases").json()["items"][0]["revision"] == 1
+    assert promote(despite_gate=True).status_code == 200
+    event = service.get("admin", "/v1/audit-events", params={"action": "alias.move"}).json()["items"][0]
+    assert (event["details"]["despite_gate"], event["reason"]) == ("refused", "all the same")
 
 
 def _submit(service: Service, kind: str, parameters: dict[str, Any]) -> str:

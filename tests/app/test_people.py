@@ -8,6 +8,7 @@ from sqlalchemy import select, update
 
 from app.auth import service as auth
 from app.auth.passwords import hash_password, verify_password
+from app.platform.errors import Conflict
 from app.tables import Account, AuditEvent, BrowserSession, now
 from tests.support.service import Service
 
@@ -131,3 +132,29 @@ def test_hashes_are_argon2id_with_a_salt() -> None:
     assert not verify_password(one, GOOD + "x")
     assert not verify_password(None, GOOD)
     assert not verify_password("no hash at all", GOOD)
+
+
+@pytest.mark.parametrize("typed", [" bob", "bob ", "\tbob\n"])
+def test_a_name_is_the_same_however_it_was_typed(service: Service, typed: str) -> None:
+    secret = service.context.secret
+    with service.context.database.write() as session:
+        account = auth.add_account(session, secret, typed, "annotator")
+        password = auth.issue_one_time_password(session, secret, typed)
+    assert account.name == "bob"
+    assert sign_in(service, typed, password)[0] == 303
+    with service.context.database.write() as session, pytest.raises(Conflict):
+        auth.add_account(session, secret, "bob", "viewer")
+
+
+def test_a_composed_and_a_decomposed_name_are_one(service: Service) -> None:
+    secret = service.context.secret
+    with service.context.database.write() as session:
+        auth.add_account(session, secret, "Zo\u0065\u0308", "annotator")
+        with pytest.raises(Conflict):
+            auth.add_account(session, secret, "Zo\u00eb", "viewer")
+
+
+@pytest.mark.parametrize("name", ["", "  ", "a\nb", "x" * 101])
+def test_an_unusable_name_is_refused(service: Service, name: str) -> None:
+    with service.context.database.write() as session, pytest.raises(ValueError, match="printable"):
+        auth.add_account(session, service.context.secret, name, "viewer")

@@ -60,7 +60,7 @@ def test_a_backup_made_under_load_comes_back_whole(
             assert other.get("viewer", f"{path}/image").content == service.get("viewer", f"{path}/image").content
         assert other.get("viewer", f"/v1/cases/{fill_more['id']}").status_code == 404
         with app.state.context.database.read() as session:
-            assert verify_all(session, app.state.context)["faults"] == []
+            assert verify_all(session, app.state.context).faults == []
 
 
 def test_a_damaged_backup_and_a_used_home_are_refused(service: Service, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_erasing_a_patient_leaves_tombstones_and_the_labels(service: Service, tm
         assert after["metrics"][name]["value"] == pytest.approx(before["metrics"][name]["value"], abs=1e-12)
     assert "Jane Doe 2" not in json.dumps(service.get("viewer", "/v1/cases").json())
     with service.context.database.write() as session:
-        assert verify_all(session, service.context)["faults"] == []
+        assert verify_all(session, service.context).faults == []
         assert len(session.execute(select(NetworkOutput)).scalars().all()) == 4
         kept = {table: list(session.execute(text(f"SELECT * FROM {table}")).all()) for table in ("cases", "idempotency_records", "audit_events")}  # fmt: skip # noqa: E501
         with pytest.raises(NotFound):
@@ -129,7 +129,7 @@ def test_exports_are_read_by_evaluate_and_agreement(service: Service, tmp_path: 
     if kind == "parquet":
         audit = pyarrow.parquet.read_table(tmp_path / "out" / "audit.parquet")
         with service.context.database.read() as session:
-            assert audit.num_rows == verify_all(session, service.context)["n_events"]
+            assert audit.num_rows == verify_all(session, service.context).n_events
 
 
 def test_the_audit_is_paged_filtered_and_for_admins_only(service: Service) -> None:

@@ -137,20 +137,35 @@ def test_names_on_one_side_only_are_an_error(kind: str) -> None:
 def test_what_cannot_match_names_refuses_them(kind: str) -> None:
     y, f = KINDS[kind](columns(Y)), KINDS[kind](columns(F))
     point = secondread.PointCpe(F)
-    accumulator = secondread.Accumulator(3)
     for refused in (
         lambda: secondread.PointCpe(f),
         lambda: secondread.DirichletCpe(f, np.zeros(40)),
         lambda: point.posterior(y),
         lambda: point.log_likelihood(y),
-        lambda: accumulator.update(y, F),
         lambda: secondread.disagreement_loss(y, f),
         lambda: secondread.calibrate(f, F, Y, [str(i) for i in range(40)]),
         lambda: secondread.krippendorff_alpha(y, level="ordinal"),
     ):
         with pytest.raises(ValueError, match="name"):
             refused()
-    assert accumulator.n_cases == 0
+
+
+@kinds
+def test_an_accumulator_keeps_classes_apart_over_batches(kind: str) -> None:
+    make, whole, parts = KINDS[kind], secondread.Accumulator(3), secondread.Accumulator(3)
+    whole.update(Y, F)
+    parts.update(make(columns(Y[:15], order=(1, 0, 2))), make(columns(F[:15], order=(2, 1, 0))))
+    read_back = secondread.Accumulator.from_dict(parts.to_dict())
+    read_back.update(make(columns(Y[15:])), make(columns(F[15:], order=(1, 2, 0))))
+    assert read_back.compute() == pytest.approx(whole.compute(), rel=1e-12)
+    before = read_back.to_dict()
+    for y, f in ((Y, F), (make(columns(Y)), F), (make({"x": Y[:, 0], "y": Y[:, 1]}), make({"x": [1.0], "y": [0.0]}))):
+        with pytest.raises(ValueError, match=r"name|classes"):
+            read_back.update(y, f)
+    with pytest.raises(ValueError, match="cannot merge cases of classes"):
+        read_back.merge(whole)
+    assert read_back.to_dict() == before
+    assert secondread.Accumulator(3).merge(read_back).classes == CLASSES
 
 
 def test_a_frame_without_names_is_an_array() -> None:

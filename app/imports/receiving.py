@@ -1,0 +1,127 @@
+"""One way to receive an archive, wherever it comes from: written durably, digested, checked; or refused and removed."""
+
+import hashlib
+import os
+import uuid
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from io import BufferedWriter
+from pathlib import Path
+
+from starlette.concurrency import run_in_threadpool
+
+from app.imports.archive import ArchiveError, open_archive
+from app.platform.body_limits import MAX_ARCHIVE
+from app.platform.errors import Invalid, StorageFull, TooLarge
+
+_NAME = "the archive"
+
+
+@dataclass(frozen=True)
+class ReceivedArchive:
+    """An archive that can be imported.
+
+    Attributes:
+        path: where it lies until the import takes it; removed when nothing does.
+        sha256: of its bytes.
+        n_rows: cases to import.
+    """
+
+    path: Path
+    sha256: str
+    n_rows: int
+
+
+class Receiver:
+    """Takes the bytes of one archive, as a stream that can be written to.
+
+    Args:
+        stream: open file.
+        path: of that file.
+        limit: bytes at most, None for as many as there is room for.
+        name: of the archive, for messages.
+    """
+
+    def __init__(self, stream: BufferedWriter, path: Path, limit: int | None, name: str) -> None:
+        self._stream, self._path, self._limit, self._name = stream, path, limit, name
+        self._digest, self._size = hashlib.sha256(), 0
+
+    def write(self, chunk: bytes) -> int:
+        """Take some bytes.
+
+        Raises:
+            TooLarge: the archive has more than the limit.
+            StorageFull: the disk is full.
+        """
+        self._size += len(chunk)
+        if self._limit is not None and self._size > self._limit:
+            raise TooLarge(f"{self._name} is larger than {self._limit // 1024**2} MiB")
+        self._digest.update(chunk)
+        with _storing():
+            return self._stream.write(chunk)
+
+    def flush(self) -> None:
+        """Do nothing: ``finish`` writes everything through to the disk."""
+
+    def finish(self) -> ReceivedArchive:
+        """Write everything through to the disk and make sure that the archive can be imported.
+
+        Raises:
+            StorageFull: the disk is full.
+            Invalid: it cannot be imported at all.
+        """
+        with _storing():
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
+        try:
+            with open_archive(self._path) as archive:
+                return ReceivedArchive(self._path, self._digest.hexdigest(), len(archive.rows))
+        except ArchiveError as exc:
+            raise Invalid(str(exc).replace(self._path.name, self._name)) from exc
+
+
+@contextmanager
+def _storing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        raise StorageFull("the archive could not be stored; is the disk full?") from exc
+
+
+@contextmanager
+def receiving(home: Path, *, limit: int | None = MAX_ARCHIVE, name: str = _NAME) -> Iterator[Receiver]:
+    """A receiver on a file of its own in HOME/imports, which is removed at the end unless an import has taken it.
+
+    Args:
+        home: of the service.
+        limit: bytes at most, None for as many as there is room for.
+        name: of the archive, for messages.
+    """
+    path = home / "imports" / f".{uuid.uuid4().hex}.part"
+    try:
+        with _storing():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stream = path.open("wb")
+        with stream:
+            yield Receiver(stream, path, limit, name)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def receive(chunks: Iterable[bytes], home: Path) -> Iterator[ReceivedArchive]:
+    """Receive an archive in pieces; it lies in HOME/imports inside the block."""
+    with receiving(home) as receiver:
+        for chunk in chunks:
+            receiver.write(chunk)
+        yield receiver.finish()
+
+
+@asynccontextmanager
+async def receive_body(chunks: AsyncIterable[bytes], home: Path) -> AsyncIterator[ReceivedArchive]:
+    """Receive an archive as it arrives; no thread waits for a slow sender."""
+    with receiving(home) as receiver:
+        async for chunk in chunks:
+            await run_in_threadpool(receiver.write, chunk)
+        yield await run_in_threadpool(receiver.finish)

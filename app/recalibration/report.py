@@ -1,0 +1,54 @@
+"""What a recalibration reports: what was fitted on, how far predictions move, and how the candidate was judged."""
+
+from typing import Any
+
+from app.platform.values import MetricOut, Out
+from app.recalibration.change_plan import ChangePlan
+from app.releases.gate import Gate
+
+
+class Moved(Out):
+    """How far predictions of the same cases move on average."""
+
+    mean_probability_change: float
+    mean_log_concentration_change: float | None
+
+
+class Findings(Out):
+    """What is known before the candidate is written.
+
+    Attributes:
+        parent: release that it was recalibrated from.
+        method: how class probabilities were calibrated.
+        label_snapshot: digest of the labels that were used.
+        change_plan: bounds of the change.
+        change_plan_sha256: their digest.
+        moved: how far predictions move.
+        gate: the judgement.
+        champion: headline metrics of the parent on the evaluation partition.
+        candidate: the same of the candidate.
+        fit: report of the fit.
+        n_evaluated: cases of the evaluation partition.
+    """
+
+    parent: str
+    method: str
+    label_snapshot: str
+    change_plan: ChangePlan
+    change_plan_sha256: str
+    moved: Moved
+    gate: Gate
+    champion: dict[str, MetricOut]
+    candidate: dict[str, MetricOut]
+    fit: dict[str, Any]
+    n_evaluated: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+
+class RecalibrationReport(Findings):
+    """A recalibration's report with the candidate release that was written."""
+
+    release: str

@@ -1,0 +1,136 @@
+"""A key gives one answer: of its account, for its request, in the transaction of what it stores."""
+
+import json
+import threading
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from sqlalchemy import select
+
+from app.platform.database import Database
+from app.platform.errors import KeyMissing, KeyReused
+from app.platform.idempotency import answered, once, request_digest, required_key
+from app.platform.principal import Principal
+from app.tables import Account, IdempotencyRecord, now
+from tests.support.waiting import patient
+
+pytestmark = pytest.mark.both_databases
+
+
+class Stored(BaseModel):
+    """What an action answers with."""
+
+    number: int
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    database = Database(database_url)
+    yield database
+    database.engine.dispose()
+
+
+@pytest.fixture
+def people(database: Database) -> list[Principal]:
+    """Two callers with accounts."""
+    accounts = [Account(id=uuid.uuid4(), created_at=now(), name=name, role="admin") for name in ("a", "b")]
+    with database.write() as session:
+        session.add_all(accounts)
+    return [Principal(account.id, account.name, account.role, frozenset()) for account in accounts]
+
+
+class Counter:
+    """An action that counts how often it is done."""
+
+    def __init__(self) -> None:
+        self.done = 0
+
+    def __call__(self) -> tuple[int, BaseModel]:
+        self.done += 1
+        return 201, Stored(number=self.done)
+
+
+def send(database: Database, who: Principal, key: str, digest: str, action: Counter) -> JSONResponse:
+    with database.write() as session:
+        return once(session, who, key, digest, action)
+
+
+def test_a_key_is_required_and_not_empty() -> None:
+    assert required_key("k") == "k"
+    for missing in (None, ""):
+        with pytest.raises(KeyMissing, match="send a header Idempotency-Key with a new value"):
+            required_key(missing)
+
+
+def test_the_digest_is_of_the_content_and_not_of_its_order() -> None:
+    assert request_digest({"a": 1, "b": 2}) == request_digest({"b": 2, "a": 1})
+    assert len({request_digest(*parts) for parts in ((1,), (2,), (1, 2), ("1",), ([1, 2],), ())}) == 6
+    identifier = uuid.uuid4()
+    assert request_digest(identifier) == request_digest(str(identifier))
+
+
+def test_the_first_answer_is_given_again_and_says_so(database: Database, people: list[Principal]) -> None:
+    action = Counter()
+    first = send(database, people[0], "k", "d", action)
+    again = send(database, people[0], "k", "d", action)
+    assert action.done == 1
+    assert (first.status_code, json.loads(first.body)) == (201, {"number": 1})
+    assert (again.status_code, again.body) == (201, first.body)
+    assert (again.headers["Idempotent-Replayed"], "Idempotent-Replayed" in first.headers) == ("true", False)
+
+
+def test_a_key_is_of_one_request_and_one_account(database: Database, people: list[Principal]) -> None:
+    action = Counter()
+    send(database, people[0], "k", "d", action)
+    with pytest.raises(KeyReused, match="sent with another request"):
+        send(database, people[0], "k", "another", action)
+    assert action.done == 1
+    assert json.loads(send(database, people[1], "k", "another", action).body) == {"number": 2}
+    assert json.loads(send(database, people[0], "l", "d", action).body) == {"number": 3}
+
+
+def test_whether_a_key_was_answered_is_known_before_the_work(database: Database, people: list[Principal]) -> None:
+    send(database, people[0], "k", "d", Counter())
+    with database.read() as session:
+        known = [answered(session, who, key) for who in people for key in ("k", "l")]
+    assert known == [True, False, False, False]
+
+
+def test_the_record_keeps_what_was_asked_and_answered(database: Database, people: list[Principal]) -> None:
+    before = now()
+    send(database, people[0], "k", "d", Counter())
+    with database.read() as session:
+        record = session.execute(select(IdempotencyRecord)).scalar_one()
+    assert (record.account_id, record.key, record.request_sha256) == (people[0].account_id, "k", "d")
+    assert (record.status, record.body) == (201, {"number": 1})
+    assert before <= record.created_at <= now()
+
+
+def test_an_action_that_fails_leaves_its_key_free(database: Database, people: list[Principal]) -> None:
+    def fails() -> tuple[int, BaseModel]:
+        raise RuntimeError("no room")
+
+    with pytest.raises(RuntimeError, match="no room"), database.write() as session:
+        once(session, people[0], "k", "d", fails)
+    assert json.loads(send(database, people[0], "k", "d", Counter()).body) == {"number": 1}
+
+
+def test_the_same_key_at_the_same_time_does_the_work_once(database: Database, people: list[Principal]) -> None:
+    action, answers = Counter(), []
+    together = threading.Barrier(4)
+
+    def ask() -> None:
+        together.wait(patient(20))
+        answers.append(send(database, people[0], "k", "d", action))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert action.done == 1
+    assert {answer.body for answer in answers} == {b'{"number":1}'}
+    assert len([answer for answer in answers if "Idempotent-Replayed" in answer.headers]) == 3
