@@ -48,7 +48,7 @@ def read_upload(data: bytes) -> Upload:
 
 
 def predict_upload(context: Context, upload: Upload) -> tuple[Served, Prediction]:
-    """Predict with the champion; holds no transaction while the network runs."""
+    """Predict with the champion; no transaction is open while the network runs."""
     with context.database.read() as session:
         served = context.inference.served(champion(session))
     return served, context.inference.predict(served, upload.image)

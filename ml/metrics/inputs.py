@@ -21,7 +21,7 @@ class Inputs:
     classes: list[str] | None = None
 
     def sample(self, min_labels: int) -> Sample:
-        """Select the cases with so many labels."""
+        """Select the cases with that many labels."""
         return select(np.einsum("nk->n", self.counts) >= min_labels, self.weight, self.cluster)
 
 
