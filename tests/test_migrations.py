@@ -145,20 +145,20 @@ def _add_cards(database: Database, cards: list[str]) -> None:
 def test_the_gates_verdict_of_each_release_is_filled_in_from_its_card(empty: Database) -> None:
     from sqlalchemy import text
 
-    upgrade(empty.engine, "0006")
+    upgrade(empty.engine, "0007")
     _add_cards(empty, list(_GATES))
     for _ in range(2):
         upgrade(empty.engine)
         with empty.read() as session:
             verdicts = session.execute(text("SELECT gate FROM releases ORDER BY id")).scalars().all()
         assert verdicts == list(_GATES.values())
-        downgrade(empty.engine, "0006")
+        downgrade(empty.engine, "0007")
     empty.engine.dispose()
 
 
 @pytest.mark.parametrize("recalibration", ["{}", '{"gaet": {"passed": true}}', '{"gate": {"passed": "yes"}}', "null"])
 def test_a_card_whose_gate_cannot_be_read_stops_the_migration(empty: Database, recalibration: str) -> None:
-    upgrade(empty.engine, "0006")
+    upgrade(empty.engine, "0007")
     _add_cards(empty, [f'{{"recalibration": {recalibration}}}'])
     with pytest.raises(ValueError, match=r"release 01890000.*not how the gate judged"):
         upgrade(empty.engine)

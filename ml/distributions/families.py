@@ -26,8 +26,6 @@ from scipy.special import expit, logsumexp, softmax
 
 from ml.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
 
-LOG_CONCENTRATION_LIMIT = 40.0
-
 
 def gini(class_probs: FloatArray) -> FloatArray:
     """Probability 1 − Σ_k f_k² that two draws from f differ, over the last axis.
