@@ -30,7 +30,7 @@ _QUICK = "A short version on few images: its numbers show only that everything r
 
 
 def reproduce(setting: Setting) -> Reproduction:
-    """Train or go on, score every row, and set them beside the paper's."""
+    """Train or resume, score every row, and compare them with the paper's."""
     first = seed_outputs(setting, setting.seeds[0])
     rows = _seed_rows(setting, first)
     for seed in setting.seeds[1:]:
