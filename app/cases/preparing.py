@@ -48,7 +48,7 @@ def read_upload(data: bytes) -> Upload:
 
 
 def predict_upload(context: Context, upload: Upload) -> tuple[Served, Prediction]:
-    """Predict with the champion; holds no transaction while the network runs."""
+    """Predict with the champion; no transaction is open while the network runs."""
     with context.database.read() as session:
         served = context.inference.served(champion(session))
     return served, context.inference.predict(served, upload.image)
@@ -81,7 +81,8 @@ def prepare_case(context: Context, fields: CaseIn, data: bytes) -> NewCase:
     upload = read_upload(data)
     with context.database.read() as session:
         _same_image(queries.case_by_external_id(session, fields.external_id), upload.sha256)
-    served, prediction = predict_upload(context, upload)
+        served = context.inference.served(champion(session))
+    prediction = context.inference.predict(served, upload.image)  # no transaction is open meanwhile
     return NewCase(fields, upload, context.images.put(encode_png(upload.image)), served, prediction)
 
 

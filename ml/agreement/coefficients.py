@@ -188,7 +188,7 @@ class DependenceTest:
 
     Attributes:
         statistic: larger is stranger.
-        p_value: probability of one as large or larger if the assumption held.
+        p_value: probability of one as large or larger if the assumption is true.
         n: cases used.
     """
 
@@ -219,8 +219,8 @@ def rater_marginal_test(
     expected = present.T.astype(np.float64) @ shares
     rng = np.random.default_rng(seed)
     observed = _marginal_chi2(matrix, expected, n_classes)
-    found = [_marginal_chi2(_permuted(matrix, rng), expected, n_classes) for _ in range(permutations)]
-    larger = int((np.array(found) >= observed - 1e-9).sum())
+    shuffled = [_marginal_chi2(permute_within_cases(matrix, rng), expected, n_classes) for _ in range(permutations)]
+    larger = int((np.array(shuffled) >= observed - 1e-9).sum())
     return DependenceTest(observed, (1 + larger) / (1 + permutations), len(matrix))
 
 
@@ -230,7 +230,7 @@ def _marginal_chi2(matrix: IntArray, expected: FloatArray, n_classes: int) -> fl
     return float((((table - expected) ** 2)[usable] / expected[usable]).sum())
 
 
-def _permuted(matrix: IntArray, rng: np.random.Generator) -> IntArray:
+def permute_within_cases(matrix: IntArray, rng: np.random.Generator) -> IntArray:
     """Shuffle each case's labels among the annotators who labelled it."""
     absent = matrix < 0
     # absent labels sort last, so that a row's labels meet its annotators in random order

@@ -73,7 +73,7 @@ def dawid_skene(
     before = -np.inf
     for iteration in range(1, MAX_ITERATIONS + 1):
         shares, confusion, log_prior = _maximise(one_hot, probs, pseudo)
-        probs, likelihood = _expect(matrix, shares, confusion)
+        probs, likelihood = expected_classes(matrix, shares, confusion)
         value = likelihood + log_prior
         if value - before <= tolerance * abs(value):
             return DawidSkene(shares, confusion, probs, value, iteration)
@@ -91,7 +91,7 @@ def _maximise(one_hot: FloatArray, probs: FloatArray, pseudo: FloatArray) -> tup
     return shares, confusion, log_prior
 
 
-def _expect(matrix: IntArray, shares: FloatArray, confusion: FloatArray) -> tuple[FloatArray, float]:
+def expected_classes(matrix: IntArray, shares: FloatArray, confusion: FloatArray) -> tuple[FloatArray, float]:
     """Class probabilities (N, K) of cases, and the log-likelihood of all labels."""
     logs = np.tile(np.log(shares), (len(matrix), 1))
     for annotator, column in enumerate(matrix.T):

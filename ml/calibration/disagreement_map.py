@@ -61,21 +61,22 @@ def _design(dpe: FloatArray) -> FloatArray:
     return np.stack([np.log(clipped), -np.log1p(-clipped), np.ones_like(clipped)], axis=-1)
 
 
-def _loss(logits: FloatArray, differ: FloatArray) -> FloatArray:
+def pair_loss(logits: FloatArray, differ: FloatArray) -> FloatArray:
     """−φ̂ ln φ′ − (1 − φ̂) ln(1 − φ′) of logits and shares φ̂ of differing pairs."""
     return np.asarray(-differ * log_expit(logits) - (1 - differ) * log_expit(-logits))
 
 
-def _fit(dpe: FloatArray, differ: FloatArray) -> DisagreementMap:
+def fit_map(dpe: FloatArray, differ: FloatArray) -> DisagreementMap:
+    """The map that minimises the mean loss of DPEs (N,) against shares φ̂ (N,) of differing pairs."""
     design = _design(dpe)
 
     def objective(x: FloatArray) -> tuple[float, FloatArray]:
         value = design @ x
-        return float(_loss(value, differ).mean()), design.T @ (expit(value) - differ) / len(dpe)
+        return float(pair_loss(value, differ).mean()), design.T @ (expit(value) - differ) / len(dpe)
 
     bounds = [(0.0, None), (0.0, None), (None, None)]
-    found, _ = minimise(objective, np.array([1.0, 1.0, 0.0]), "map of disagreement probabilities", bounds)
-    return DisagreementMap(*found.tolist())
+    parameters, _ = minimise(objective, np.array([1.0, 1.0, 0.0]), "map of disagreement probabilities", bounds)
+    return DisagreementMap(*parameters.tolist())
 
 
 def fit_disagreement_map(
@@ -104,9 +105,11 @@ def fit_disagreement_map(
     fold = split_partitions(groups, {str(k): 1 / FOLDS for k in range(FOLDS)}, seed)[usable]
     if np.unique(fold).size < 2:
         raise FitError("a map of disagreement probabilities needs cases with two labels of several patients")
-    before, after = _loss(IDENTITY.logits(dpe), differ), np.empty(usable.size)
+    before, after = pair_loss(IDENTITY.logits(dpe), differ), np.empty(usable.size)
     for k in np.unique(fold):
-        after[fold == k] = _loss(_fit(dpe[fold != k], differ[fold != k]).logits(dpe[fold == k]), differ[fold == k])
+        after[fold == k] = pair_loss(
+            fit_map(dpe[fold != k], differ[fold != k]).logits(dpe[fold == k]), differ[fold == k]
+        )
     kept = bool(after.mean() < before.mean())
     report = {"before": float(before.mean()), "after": float(after.mean()), "kept": kept, "n": int(usable.size)}
-    return (_fit(dpe, differ) if kept else IDENTITY), report
+    return (fit_map(dpe, differ) if kept else IDENTITY), report

@@ -12,7 +12,7 @@ import typer
 from ml.cli.shared import Json, emit, say
 
 if TYPE_CHECKING:
-    from ml.training.train import StepReport
+    from ml.training.learner import StepReport
 
 commands = typer.Typer()
 

@@ -52,28 +52,6 @@ def simulate_cells(count: int, seed: int, size: int = RENDER_SIZE) -> list[Simul
     return [simulate_cell(index, seed=seed, size=size) for index in range(count)]
 
 
-def contact_sheet(per_class: int = 8, *, seed: int = 0, size: int = 96) -> Pixels:
-    """Pictures of simulated cells, a row per class by their most probable label.
-
-    Args:
-        per_class: cells in a row.
-        seed: of the cells.
-        size: side of each picture in px.
-
-    Returns:
-        uint8 (K · size, per_class · size, 3).
-    """
-    rows: list[list[Pixels]] = [[] for _ in CLASSES]
-    index = 0
-    while any(len(row) < per_class for row in rows):
-        cell = draw_morphology(np.random.default_rng([seed, 1, index]))
-        row = rows[int(true_class_probs(cell).argmax())]
-        if len(row) < per_class:
-            row.append(simulate_cell(index, seed=seed, size=size).pixels)
-        index += 1
-    return np.concatenate([np.concatenate(row, axis=1) for row in rows], axis=0)
-
-
 def load_cells(count: int = 6000, seed: int = 0, annotators: AnnotatorPool | None = None) -> ImageDataset:
     """Simulated cells as a data set: split by patient, one label in training, 2, 3 and 5 elsewhere.
 

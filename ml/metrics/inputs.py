@@ -20,8 +20,27 @@ class Inputs:
     cluster: npt.NDArray[np.generic] | None
     classes: list[str] | None = None
 
+    @classmethod
+    def of_scores(
+        cls,
+        label_counts: npt.ArrayLike,
+        scores: npt.ArrayLike,
+        name: str,
+        sample_weight: npt.ArrayLike | None,
+        cluster: npt.ArrayLike | None,
+    ) -> "Inputs":
+        """Check what estimators of one probability per case take; it is the only column of ``probs``.
+
+        Raises:
+            ValueError: shapes that do not match, or values out of range.
+        """
+        same_rows(**{"label_counts": label_counts, name: scores, "sample_weight": sample_weight, "cluster": cluster})
+        counts = as_label_counts(label_counts)
+        probs = as_vector(scores, len(counts), name, 0.0, 1.0)[:, None]
+        return cls(counts, probs, check_weights(sample_weight, len(counts)), check_clusters(cluster, len(counts)))
+
     def sample(self, min_labels: int) -> Sample:
-        """Select the cases with so many labels."""
+        """Select the cases with that many labels."""
         return select(np.einsum("nk->n", self.counts) >= min_labels, self.weight, self.cluster)
 
 

@@ -9,7 +9,7 @@ Source: paper §3, §4.1, App. B and C; the pair form of CL is derived in docs/e
 
 import numpy.typing as npt
 
-from ml.arrays import FloatArray, as_label_counts, as_vector
+from ml.arrays import FloatArray
 from ml.metrics.binning import Debias, Strategy
 from ml.metrics.histograms import (
     class_frequencies,
@@ -18,8 +18,8 @@ from ml.metrics.histograms import (
     squared_terms,
     statistic_terms,
 )
-from ml.metrics.inputs import check_clusters, check_inputs, check_weights
-from ml.metrics.jackknife import Estimate, mean_replicates, select, to_estimate
+from ml.metrics.inputs import Inputs, check_inputs
+from ml.metrics.jackknife import Estimate, mean_replicates, to_estimate
 from ml.metrics.reliability import Binned
 
 
@@ -102,7 +102,7 @@ def calibration_loss(
         cluster: (N,) patient of each case; the pair form then never pairs cases of one patient.
 
     Returns:
-        Signed CL; ``singleton_mass`` tells the weight in bins with one member.
+        Signed CL; ``singleton_mass`` is the weight in bins with one member.
 
     >>> round(calibration_loss([[2, 1], [0, 3], [3, 0]], [[0.7, 0.3], [0.2, 0.8], [0.9, 0.1]], n_bins=2).value, 4)
     -0.0044
@@ -171,14 +171,10 @@ def disagreement_loss(
     >>> round(disagreement_loss([[2, 1], [0, 3], [3, 0]], [0.42, 0.32, 0.18]).value, 4)
     0.1393
     """
-    counts = as_label_counts(label_counts)
-    sample = select(
-        counts.sum(axis=1) >= 2, check_weights(sample_weight, len(counts)), check_clusters(cluster, len(counts))
-    )
-    dpe = as_vector(disagreement_probs, len(counts), "disagreement_probs", 0.0, 1.0)[sample.rows]
-    return to_estimate(
-        mean_replicates(statistic_terms(observed_disagreement(counts[sample.rows]), dpe), sample), sample
-    )
+    data = Inputs.of_scores(label_counts, disagreement_probs, "disagreement_probs", sample_weight, cluster)
+    sample = data.sample(2)
+    terms = statistic_terms(observed_disagreement(data.counts[sample.rows]), data.probs[sample.rows, 0])
+    return to_estimate(mean_replicates(terms, sample), sample)
 
 
 def disagreement_calibration_loss(
@@ -208,10 +204,7 @@ def disagreement_calibration_loss(
     >>> round(disagreement_calibration_loss([[2, 1], [0, 3], [3, 0]], [0.42, 0.32, 0.18], n_bins=1).value, 4)
     -0.0219
     """
-    counts = as_label_counts(label_counts)
-    sample = select(
-        counts.sum(axis=1) >= 2, check_weights(sample_weight, len(counts)), check_clusters(cluster, len(counts))
-    )
-    dpe = as_vector(disagreement_probs, len(counts), "disagreement_probs", 0.0, 1.0)[sample.rows]
-    observed = observed_disagreement(counts[sample.rows])
-    return Binned.of(observed[:, None], dpe[:, None], sample, n_bins, strategy, debias).estimate(debias)
+    data = Inputs.of_scores(label_counts, disagreement_probs, "disagreement_probs", sample_weight, cluster)
+    sample = data.sample(2)
+    observed = observed_disagreement(data.counts[sample.rows])[:, None]
+    return Binned.of(observed, data.probs[sample.rows], sample, n_bins, strategy, debias).estimate(debias)

@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import binom, gammaln
 
-from ml.arrays import FloatArray, IntArray, as_label_counts, as_vector
+from ml.arrays import FloatArray, IntArray, as_label_counts
 from ml.distributions.families import PredictiveDistribution
 from ml.metrics.binning import Debias, Strategy
 from ml.metrics.histograms import statistic_terms
-from ml.metrics.inputs import check_clusters, check_weights
-from ml.metrics.jackknife import Estimate, Sample, mean_replicates, select, to_estimate
+from ml.metrics.inputs import Inputs
+from ml.metrics.jackknife import Estimate, Sample, mean_replicates, to_estimate
 from ml.metrics.reliability import Binned
 
 #: Value of a statistic for the label counts (K,) of m annotators.
@@ -91,11 +91,9 @@ def _observed(
     sample_weight: npt.ArrayLike | None,
     cluster: npt.ArrayLike | None,
 ) -> tuple[FloatArray, FloatArray, Sample]:
-    observed = u_statistic(label_counts, kernel, m)
-    estimate = as_vector(predicted, len(observed), "predicted", 0.0, 1.0)
-    groups = check_clusters(cluster, len(observed))
-    sample = select(~np.isnan(observed), check_weights(sample_weight, len(observed)), groups)
-    return observed[sample.rows], estimate[sample.rows], sample
+    data = Inputs.of_scores(label_counts, predicted, "predicted", sample_weight, cluster)
+    sample = data.sample(m)
+    return u_statistic(data.counts[sample.rows], kernel, m), data.probs[sample.rows, 0], sample
 
 
 def statistic_loss(

@@ -14,13 +14,15 @@ from ml.datasets.pbc import load_pbc_nucleus
 from ml.distributions.families import PredictiveDistribution
 from ml.metrics import evaluate
 from ml.release.dropout_head import SAMPLES, DropoutHead
-from ml.reproduce.scoring import calibration_steps, markdown, scored_rows, triage_rows
+from ml.reproduce.scoring import calibration_steps, markdown, net_benefit_rows, scored_rows, triage_rows
 from ml.reproduce.setting import Reproduction, Setting
 from ml.training.calibrate import member_outputs
 from ml.training.run_folder import CachedOutputs, RunFolder, TrainConfig
 from ml.training.train import choose_device, choose_precision, train
 
 QUICK_CASES = 300
+#: Share of cells sent for a second read, and the chance of disagreement at which one is just worth it.
+CAPACITY, THRESHOLD = 1 / 3, 0.1
 
 
 def _config(setting: Setting, precision: str) -> TrainConfig:
@@ -60,13 +62,13 @@ def _distributions(fitted: CachedOutputs, test: CachedOutputs, head: DropoutHead
     steps = calibration_steps(
         fitted.logits, fitted.features, fitted.label_counts, groups, methods=("+ts", "+vector", "+matrix")
     )
-    found = {method: one.apply(test.logits, test.features) for method, one in steps.items()}
+    predicted = {method: step.apply(test.logits, test.features) for method, step in steps.items()}
     inside, outside = member_outputs(fitted, head), member_outputs(test, head)
-    found["MCDO"] = Calibration(Scaling(), None).apply(*outside)
+    predicted["MCDO"] = Calibration(Scaling(), None).apply(*outside)
     for name, method in (("MCDO+α", "none"), ("MCDO+ts+α", "temperature")):
         both = calibrate(*inside, fitted.label_counts, groups, method=method).calibration  # type: ignore[arg-type]
-        found[name] = both.apply(*outside)
-    return found
+        predicted[name] = both.apply(*outside)
+    return predicted
 
 
 def reproduce(setting: Setting) -> Reproduction:
@@ -75,18 +77,21 @@ def reproduce(setting: Setting) -> Reproduction:
     fitted = outputs.take(outputs.partition == "calibration")
     test = outputs.take(outputs.partition == "test")
     test = test.take(np.flatnonzero(test.label_counts.sum(axis=1) == 2))
-    found = _distributions(fitted, test, head)
-    rows = scored_rows(test.label_counts, found, None)
+    predicted = _distributions(fitted, test, head)
+    rows = scored_rows(test.label_counts, predicted, None)
     alpha = krippendorff_alpha(test.label_counts)
-    excess = excess_disagreement_test(test.label_counts, found["Raw+ts"].class_probs)
-    best = found["Raw+ts+α"]
-    document = evaluate(test.label_counts, best.class_probs, best.disagreement_probs)
+    excess = excess_disagreement_test(test.label_counts, predicted["Raw+ts"].class_probs)
+    best = predicted["Raw+ts+α"]
+    evaluation = evaluate(test.label_counts, best.class_probs, best.disagreement_probs)
+    benefits = net_benefit_rows(test.label_counts, best, capacity=CAPACITY, threshold=THRESHOLD)
     text = f"Calibrated on {len(fitted.case_ids)} cells labelled twice, tested on {len(test.case_ids)} others. "
     text += f"Krippendorff's α {alpha.value:.3f} ({alpha.low:.3f} to {alpha.high:.3f}). "
     text += (
         f"Do annotators disagree more than Raw+ts can represent? z = {excess.statistic:.2f}, p = {excess.p_value:.3f}."
     )
     text += "\n\nThe source names no patients, so errors are by cell and may be too small."
+    text += "\n\nNet benefit of sending the third with the highest disagreement probability, at a threshold of "
+    text += f"{THRESHOLD:.0%}: " + "; ".join(_benefit(row) for row in benefits) + "."
     return Reproduction(
         what="Nucleus shape of blood cells, labelled twice",
         rows=rows,
@@ -94,8 +99,16 @@ def reproduce(setting: Setting) -> Reproduction:
         charts={
             "triage": triage_chart(triage_rows(test.label_counts, best, None)),
             "reliability_disagreement": reliability_diagram(
-                document["disagreement_bins"], title="Raw+ts+α: disagreement", what="disagreement"
+                evaluation["disagreement_bins"], title="Raw+ts+α: disagreement", what="disagreement"
             ),
         },
-        further={"krippendorff": alpha.to_dict(), "excess_disagreement": asdict(excess)},
+        further={
+            "krippendorff": alpha.to_dict(),
+            "excess_disagreement": asdict(excess),
+            "net_benefit_differences": benefits,
+        },
     )
+
+
+def _benefit(row: dict[str, Any]) -> str:
+    return f"{row['value']:+.3f} ({row['low']:.3f} to {row['high']:.3f}) over {row['over']}"

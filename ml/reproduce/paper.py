@@ -1,4 +1,4 @@
-"""The paper's numbers, to print beside ours (AISTATS 2021, Tables 1 and 2 and the CPE tables of its supplement)."""
+"""The paper's numbers, to print next to ours (AISTATS 2021, Tables 1 and 2 and the CPE tables of its supplement)."""
 
 #: Table 1, (L_φ, CE_φ): data set → labels per validation image → method.
 TABLE_1: dict[str, dict[int, dict[str, tuple[float, float]]]] = {
@@ -107,3 +107,17 @@ CPE_TABLE: dict[str, dict[str, tuple[float, float, float, float]]] = {
         "TTA+ts": (0.8257, 0.3467, 0.2452, 0.1688),
     },
 }
+
+
+def paper_numbers(name: str) -> list[tuple[str, int, str, float]]:
+    """Every number of the paper's that ours are compared with: method, labels, metric, value."""
+    numbers = []
+    for labels, methods in TABLE_1[name].items():
+        for method, (loss, error) in methods.items():
+            numbers += [(method, labels, "L_D", loss), (method, labels, "CE_D", error)]
+    for labels, posteriors in TABLE_2[name].items():
+        for method, (prior, posterior) in posteriors.items():
+            numbers += [(method, labels, "EL", prior), (method, labels, "EL_posterior", posterior)]
+    for method, values in CPE_TABLE[name].items():
+        numbers += [(method, 2, metric, v) for metric, v in zip(("accuracy", "L", "EL", "CE"), values, strict=True)]
+    return list(dict.fromkeys(numbers))

@@ -12,7 +12,7 @@ from ml.calibration.scaling import Method, Scaling
 from ml.distributions.families import PredictiveDistribution, has_concentration
 from ml.metrics import evaluate
 from ml.metrics.posterior_gain import posterior_epistemic_loss, posterior_gain
-from ml.metrics.triage_curves import triage_recall, uncertainty_scores
+from ml.metrics.triage_curves import net_benefit_difference, triage_recall, uncertainty_scores
 
 METRICS = ("accuracy", "L", "EL", "CE", "DL", "L_D", "CE_D")
 _STEPS: dict[str, Method] = {"+ts": "temperature", "+vector": "vector", "+matrix": "matrix"}
@@ -22,13 +22,13 @@ def calibration_steps(
     logits: npt.ArrayLike, features: npt.ArrayLike, counts: IntArray, groups: list[str], *, methods: tuple[str, ...]
 ) -> dict[str, Calibration]:
     """Raw, and each scaling, with the concentration head and without it, fitted on the given cases."""
-    found = {"Raw": Calibration(Scaling(), None)}
-    found["Raw+α"] = calibrate(logits, features, counts, groups, method="none").calibration
+    calibrations = {"Raw": Calibration(Scaling(), None)}
+    calibrations["Raw+α"] = calibrate(logits, features, counts, groups, method="none").calibration
     for step in methods:
         for suffix, alpha in (("", False), ("+α", True)):
             fitted = calibrate(logits, features, counts, groups, method=_STEPS[step], alpha=alpha)
-            found[f"Raw{step}{suffix}"] = fitted.calibration
-    return found
+            calibrations[f"Raw{step}{suffix}"] = fitted.calibration
+    return calibrations
 
 
 def scored_rows(
@@ -38,8 +38,8 @@ def scored_rows(
     rows = []
     many = bool((counts.sum(axis=1) >= 3).all())
     for method, distribution in distributions.items():
-        document = evaluate(counts, distribution.class_probs, distribution.disagreement_probs, cluster=cluster)
-        values = {name: document["metrics"][name] for name in METRICS}
+        evaluation = evaluate(counts, distribution.class_probs, distribution.disagreement_probs, cluster=cluster)
+        values = {name: evaluation.metrics[name].to_dict() for name in METRICS}
         if has_concentration(distribution):
             values["gain"] = posterior_gain(counts, distribution, cluster=cluster).to_dict()
             if many:
@@ -49,7 +49,7 @@ def scored_rows(
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
-    """A table with a row a method; values with their standard errors."""
+    """A table with one row per method; values with their standard errors."""
     names = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
     titles = {"L_D": "L_φ", "CE_D": "CE_φ", "gain": "gain EL − EL′", "EL_posterior": "EL′"}
     lines = ["| method | " + " | ".join(titles.get(name, name) for name in names) + " |"]
@@ -80,7 +80,22 @@ def triage_rows(
     for name, score in scores.items():
         curve = triage_recall(counts, score, capacities, cluster=cluster)
         rows += [
-            {"score": name, "capacity": float(capacity), "value": one.value, "low": one.low, "high": one.high}
-            for capacity, one in zip(capacities, curve, strict=True)
+            {"score": name, "capacity": float(capacity), "value": recall.value, "low": recall.low, "high": recall.high}
+            for capacity, recall in zip(capacities, curve, strict=True)
         ]
     return rows
+
+
+def net_benefit_rows(
+    counts: IntArray, distribution: PredictiveDistribution, *, capacity: float, threshold: float
+) -> list[dict[str, Any]]:
+    """Net benefit of the disagreement probability less that of each simple rule, at the same capacity."""
+    return [
+        {
+            "over": name,
+            "capacity": capacity,
+            "threshold": threshold,
+            **net_benefit_difference(counts, distribution.disagreement_probs, score, capacity, threshold).to_dict(),
+        }
+        for name, score in uncertainty_scores(distribution.class_probs).items()
+    ]

@@ -13,7 +13,7 @@ from ml.distributions.families import softmax_probs
 from ml.metrics import evaluate
 from ml.metrics.known_truth import exact_metrics
 from ml.metrics.triage_curves import triage_recall, uncertainty_scores
-from ml.reproduce.paper import CPE_TABLE, TABLE_1, TABLE_2
+from ml.reproduce.paper import CPE_TABLE, TABLE_1, TABLE_2, paper_numbers
 from ml.reproduce.setting import Reproduction, Setting
 from ml.reproduce.synthetic import LABELS, Row, SeedOutputs, seed_outputs
 
@@ -30,13 +30,13 @@ _QUICK = "A short version on few images: its numbers show only that everything r
 
 
 def reproduce(setting: Setting) -> Reproduction:
-    """Train or go on, score every row, and set them beside the paper's."""
+    """Train or resume, score every row, and compare them with the paper's."""
     first = seed_outputs(setting, setting.seeds[0])
     rows = _seed_rows(setting, first)
     for seed in setting.seeds[1:]:
         rows += _seed_rows(setting, seed_outputs(setting, seed))
     cells = gathered(rows)
-    verdict, compared = _verdict(setting.name, cells)
+    verdict, compared = compare_with_paper(setting.name, cells)
     title = TITLES[setting.name]
     return Reproduction(
         what=f"{title}: Tables 1 and 2, against the {'exact probabilities' if setting.truth == 'exact' else 'labels'}",
@@ -79,23 +79,10 @@ def _text(values: list[float] | None) -> str:
     return f"{np.mean(values):.4f}{spread}"
 
 
-def _paper_cells(name: str) -> list[tuple[str, int, str, float]]:
-    """Every number of the paper's that ours are compared with: method, labels, metric, value."""
-    found = []
-    for labels, methods in TABLE_1[name].items():
-        for method, (loss, error) in methods.items():
-            found += [(method, labels, "L_D", loss), (method, labels, "CE_D", error)]
-    for labels, posteriors in TABLE_2[name].items():
-        for method, (prior, posterior) in posteriors.items():
-            found += [(method, labels, "EL", prior), (method, labels, "EL_posterior", posterior)]
-    for method, values in CPE_TABLE[name].items():
-        found += [(method, 2, metric, v) for metric, v in zip(("accuracy", "L", "EL", "CE"), values, strict=True)]
-    return list(dict.fromkeys(found))
-
-
-def _verdict(name: str, cells: Cells) -> tuple[str, list[dict[str, Any]]]:
+def compare_with_paper(name: str, cells: Cells) -> tuple[str, list[dict[str, Any]]]:
+    """Ours next to every number of the paper's that we have too: in a sentence, and as rows."""
     compared = []
-    for method, labels, metric, paper in _paper_cells(name):
+    for method, labels, metric, paper in paper_numbers(name):
         ours = cells.get((method, labels, metric))
         if ours is None:
             continue

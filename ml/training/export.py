@@ -134,9 +134,9 @@ def check_parity(network: nn.Module, onnx_bytes: bytes, inputs: npt.NDArray[np.f
     with torch.inference_mode():
         expected = network(torch.from_numpy(inputs))[0].numpy()
     session = open_session(onnx_bytes)
-    found = session.run(["logits"], {"image": inputs})[0]
-    probs = float(np.abs(softmax_probs(found) - softmax_probs(expected)).max())
-    logits = float(np.abs(found - expected).max() / np.abs(expected).max())
+    exported = session.run(["logits"], {"image": inputs})[0]
+    probs = float(np.abs(softmax_probs(exported) - softmax_probs(expected)).max())
+    logits = float(np.abs(exported - expected).max() / np.abs(expected).max())
     if not (probs <= PROBABILITY_TOLERANCE and logits <= LOGIT_TOLERANCE):
         raise ParityError(
             f"the exported network differs from the trained one: probabilities by {probs:.2g} "
@@ -145,15 +145,15 @@ def check_parity(network: nn.Module, onnx_bytes: bytes, inputs: npt.NDArray[np.f
     return {"n": len(inputs), "max_probability_difference": probs, "max_relative_logit_difference": logits}
 
 
-def _check_head(files: dict[str, bytes], inputs: npt.NDArray[np.float32]) -> None:
+def check_head(files: dict[str, bytes], inputs: npt.NDArray[np.float32]) -> None:
     """Check that the numpy head without dropout gives the network's own logits.
 
     Raises:
         ParityError: it does not.
     """
     logits, pooled = open_session(files["network.onnx"]).run(["logits", "features"], {"image": inputs})
-    found = DropoutHead.from_bytes(files[HEAD_FILE]).without_dropout()(pooled)[0][0]
-    gap = float(np.abs(found - logits).max() / np.abs(logits).max())
+    recomputed = DropoutHead.from_bytes(files[HEAD_FILE]).without_dropout()(pooled)[0][0]
+    gap = float(np.abs(recomputed - logits).max() / np.abs(logits).max())
     if not gap <= LOGIT_TOLERANCE:
         raise ParityError(f"the dropout head differs from the network's by {gap:.2g} of the largest logit")
 
@@ -187,7 +187,7 @@ def export_run(folder: RunFolder, out: Path, *, fused: bool = False, name: str |
     parity = check_parity(network, files["network.onnx"], inputs)
     if folder.dropout_head.is_file():
         files[HEAD_FILE] = folder.dropout_head.read_bytes()
-        _check_head(files, inputs)
+        check_head(files, inputs)
         if fused:
             raise ValueError("a Monte-Carlo dropout release has no fused graph: drop --fused, or --mc-dropout before")
     if fused:

@@ -119,7 +119,7 @@ def test_recalibrate_compare_promote_and_roll_back(browser: Browser, installatio
     assert "Against the champion at that time" in text
     assert "Paired change" in text
     assert page.locator("table >> nth=1").locator("tbody tr").count() >= 4
-    assert "The gate let it through" in text
+    assert "The gate passed it" in text
     assert "has not predicted any labelled case" in text
     candidate = page.url
     move(page, "challenger", "to look at it first")

@@ -1,6 +1,9 @@
 """`import secondread`: what it offers, what it loads, and what it says when its own packages are hidden."""
 
 import ast
+import doctest
+import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -35,6 +38,28 @@ def test_every_public_name_is_there_for_people_and_for_type_checkers() -> None:
 def test_every_public_function_and_class_has_an_example() -> None:
     public = [getattr(secondread, name) for name in secondread.__all__ if name not in secondread._HOMES["ml"]]
     assert [one.__name__ for one in public if callable(one) and ">>>" not in (one.__doc__ or "")] == []
+
+
+def test_the_worked_example_of_the_reference_runs_and_every_name_is_listed() -> None:
+    text = (ROOT / "docs" / "reference.md").read_text().split("\n## The library\n")[1].split("\n## ")[0]
+    example = doctest.DocTestParser().get_doctest(text, {}, "the library", "docs/reference.md", 0)
+    assert len(example.examples) > 5
+    assert doctest.DocTestRunner().run(example).failed == 0
+    named = set(re.findall(r"`(?:secondread\.)?(\w+)`", text))
+    assert sorted(set(secondread.__all__) - {"__version__"} - named) == []
+
+
+def test_completion_installs_itself_in_the_shell_and_completes(tmp_path: Path) -> None:
+    environment = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    command = f"{Path(sys.executable).parent / 'secondread'} --install-completion; true"
+    # the shell that asks is found by looking at the parent process
+    done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, check=True)
+    assert "bash completion installed" in done.stdout, done.stderr
+    assert "secondread" in (tmp_path / ".bashrc").read_text()
+    asked = {"_SECONDREAD_COMPLETE": "complete_bash", "COMP_WORDS": "secondread agr", "COMP_CWORD": "1"}
+    command = str(Path(sys.executable).parent / "secondread")
+    done = subprocess.run([command], env=environment | asked, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "agreement", done.stderr
 
 
 def test_importing_it_loads_nothing_of_ours_yet() -> None:

@@ -19,6 +19,7 @@ from ml.agreement.coefficients import (
     excess_disagreement_test,
     fleiss_kappa,
     krippendorff_alpha,
+    permute_within_cases,
     rater_marginal_test,
 )
 from ml.datasets.annotators import AnnotatorPool
@@ -124,10 +125,8 @@ def test_like_annotators_pass_the_marginal_test_and_a_biased_one_fails() -> None
 
 
 def test_permuting_keeps_every_case_and_every_absence() -> None:
-    from ml.agreement.coefficients import _permuted
-
     matrix = labels(4)
-    shuffled = _permuted(matrix, np.random.default_rng(0))
+    shuffled = permute_within_cases(matrix, np.random.default_rng(0))
     np.testing.assert_array_equal(shuffled < 0, matrix < 0)
     np.testing.assert_array_equal(count_matrix(shuffled, 4), count_matrix(matrix, 4))
     assert (shuffled != matrix).any()

@@ -9,7 +9,7 @@ import pytest
 from ml.datasets.annotators import AnnotatorPool, count_labels
 from ml.datasets.base import DatasetMissingError
 from ml.datasets.blends import load_mix_mnist
-from ml.datasets.cells import contact_sheet, load_cells, simulate_cell
+from ml.datasets.cells import load_cells, simulate_cell
 from ml.datasets.cells_morphology import CLASSES, draw_morphology, true_class_probs
 from ml.datasets.folder import load_folder
 from ml.datasets.pbc import load_pbc, load_pbc_nucleus
@@ -25,10 +25,6 @@ def test_the_same_number_gives_the_same_cell_and_patients_share_a_stain() -> Non
     assert first.patient == neighbour.patient
     assert simulate_cell(10, seed=1, size=64).patient != first.patient
     assert (first.pixels != simulate_cell(3, seed=2, size=64).pixels).any()
-
-
-def test_the_contact_sheet_has_a_row_a_class() -> None:
-    assert contact_sheet(2, size=32).shape == (8 * 32, 2 * 32, 3)
 
 
 def test_true_label_distributions_cover_every_class_and_real_continua() -> None:

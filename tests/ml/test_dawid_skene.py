@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from ml.agreement.dawid_skene import _expect, dawid_skene
+from ml.agreement.dawid_skene import dawid_skene, expected_classes
 
 
 def simulated(n: int = 4000, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -34,7 +34,7 @@ def test_it_recovers_habits_and_truth() -> None:
 def test_the_likelihood_is_that_of_enumerated_truths() -> None:
     labels, _, _ = simulated(5)
     found = dawid_skene(labels, 3)
-    _, likelihood = _expect(labels, found.class_shares, found.confusion)
+    _, likelihood = expected_classes(labels, found.class_shares, found.confusion)
     total = []
     for truths in itertools.product(range(3), repeat=5):
         value = 0.0

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import check_grad
 
-from ml.calibration import disagreement_map
-from ml.calibration.disagreement_map import IDENTITY, DisagreementMap, fit_disagreement_map
+from ml.calibration.disagreement_map import IDENTITY, DisagreementMap, fit_disagreement_map, fit_map, pair_loss
 from ml.calibration.optimise import FitError
 from ml.metrics import disagreement_calibration_loss, disagreement_loss
 
@@ -70,10 +69,10 @@ def test_the_identity_changes_nothing_and_no_help_keeps_it() -> None:
 def test_the_fit_is_a_minimum_within_its_bounds() -> None:
     counts, dpe = problem(800, 4)
     differ = (counts.min(axis=1) == 1).astype(float)
-    found = disagreement_map._fit(spread_out(dpe), differ)
+    found = fit_map(spread_out(dpe), differ)
 
     def loss(x: np.ndarray) -> float:
-        return float(disagreement_map._loss(DisagreementMap(*x).logits(spread_out(dpe)), differ).mean())
+        return float(pair_loss(DisagreementMap(*x).logits(spread_out(dpe)), differ).mean())
 
     best = np.array([found.low, found.high, found.offset])
     for step in (*np.eye(3), *-np.eye(3)):

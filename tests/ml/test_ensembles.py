@@ -20,7 +20,7 @@ from ml.release.predictor import Predictor
 from ml.release.score import predict_files, score_images
 from ml.tables.files import read_predictions
 from ml.training.calibrate import calibrate_run
-from ml.training.export import ParityError, _check_head, export_run
+from ml.training.export import ParityError, check_head, export_run
 from ml.training.networks import build_network
 from ml.training.run_folder import RunFolder
 from tests.support.images import encode
@@ -113,7 +113,7 @@ def test_a_head_that_does_not_belong_is_refused(dropout_release: Path, tmp_path:
         "head.safetensors": wrong.to_bytes(),
     }
     with pytest.raises(ParityError, match="head"):
-        _check_head(files, np.random.default_rng(0).normal(size=(2, 3, 48, 48)).astype(np.float32))
+        check_head(files, np.random.default_rng(0).normal(size=(2, 3, 48, 48)).astype(np.float32))
     copy = tmp_path / "release"
     shutil.copytree(dropout_release, copy)
     (copy / "head.safetensors").write_bytes(wrong.to_bytes())

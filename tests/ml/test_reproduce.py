@@ -9,11 +9,11 @@ import pytest
 
 from ml.distributions.families import EnsembleCpe
 from ml.reproduce import coverage, debias, human_labels
-from ml.reproduce.paper import CPE_TABLE, TABLE_1, TABLE_2
+from ml.reproduce.paper import CPE_TABLE, TABLE_1, TABLE_2, paper_numbers
 from ml.reproduce.report import NAMES, reproduce
 from ml.reproduce.setting import Setting
 from ml.reproduce.synthetic import authors_posterior_loss
-from ml.reproduce.synthetic_report import _paper_cells, _verdict
+from ml.reproduce.synthetic_report import compare_with_paper
 
 
 def quick(name: str, out: Path, **changes: Any) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def test_tables_quick_hold_every_row_of_the_paper_and_go_on(name: str, tmp_path:
     methods = {row["method"] for row in document["rows"]}
     for table in (*TABLE_1[name].values(), *TABLE_2[name].values(), CPE_TABLE[name]):
         assert set(table) <= methods
-    assert len(document["compared_with_paper"]) == len(_paper_cells(name))
+    assert len(document["compared_with_paper"]) == len(paper_numbers(name))
     assert "authors' posterior" in page
     assert "show only that everything runs" in page
     weights = tmp_path / "seed-0" / "network.safetensors"
@@ -124,16 +124,16 @@ def test_the_authors_weights_hardly_move_an_ensemble_and_the_product_does() -> N
 
 
 def test_the_verdict_names_what_is_worse() -> None:
-    cells = {(method, labels, metric): [value] for method, labels, metric, value in _paper_cells("mix-mnist")}
-    text, compared = _verdict("mix-mnist", cells)
+    cells = {(method, labels, metric): [value] for method, labels, metric, value in paper_numbers("mix-mnist")}
+    text, compared = compare_with_paper("mix-mnist", cells)
     assert f"no worse in {len(compared)}" in text
     assert "Worse" not in text
     cells["Raw", 2, "L_D"] = [0.09]
-    text, _ = _verdict("mix-mnist", cells)
+    text, _ = compare_with_paper("mix-mnist", cells)
     assert f"no worse in {len(compared) - 1}" in text
     assert "Raw(2) L_D 0.0900 for 0.0755." in text
     cells["MCDO+ts+α", 5, "CE_D"], cells["MCDO+ts+α [per member]", 5, "CE_D"] = [0.03], [0.017, 0.019]
-    text, _ = _verdict("mix-mnist", cells)
+    text, _ = compare_with_paper("mix-mnist", cells)
     assert "MCDO+ts+α(5) CE_D 0.0300 for 0.0188 (0.0180 in the paper's way, per member)." in text
 
 

@@ -21,12 +21,15 @@ from ml.files import write_json
 from ml.release.artifact import ReleaseError, read_release
 from ml.release.predictor import Predictor
 from ml.training.augmentation import augment, shift
+from ml.training.averaging import average_weights
 from ml.training.calibrate import calibrate_run
+from ml.training.device_data import DeviceData
 from ml.training.export import ParityError, check_parity, export_run, to_onnx
+from ml.training.learner import StepReport
 from ml.training.losses import count_weighted_nll
 from ml.training.networks import NETWORK_NAMES, build_network
 from ml.training.run_folder import RunFolder
-from ml.training.train import StepReport, _average_weights, _Trainer, train
+from ml.training.train import train
 from tests.support.configs import quick_config
 
 CPU = torch.device("cpu")
@@ -76,7 +79,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(
 
 def test_averaged_weights_follow_their_recurrence() -> None:
     network = build_network("compact", 3, 4)
-    average = _average_weights(network, 0.6)
+    average = average_weights(network, 0.6)
     expected: dict[str, torch.Tensor] = {}
     for step in range(12):
         with torch.no_grad():
@@ -123,10 +126,10 @@ def test_a_run_folder_is_whole_and_belongs_to_one_config(
 
 
 def test_training_and_serving_see_the_same_input(cells: ImageDataset) -> None:
-    trainer = _Trainer(cells, quick_config(), CPU)
+    data = DeviceData(cells, CPU)
     rows = np.arange(5)
     served = np.stack([cells.preprocessing(Image.fromarray(cells.pixels[row])) for row in rows])
-    np.testing.assert_allclose(trainer.inputs(rows).numpy(), served, atol=1e-6)
+    np.testing.assert_allclose(data.inputs(rows).numpy(), served, atol=1e-6)
 
 
 def test_loss_weighs_cases_by_their_labels() -> None:

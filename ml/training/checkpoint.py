@@ -1,0 +1,54 @@
+"""How far a run has come, written after each epoch so that a killed run goes on from there."""
+
+from dataclasses import dataclass, field
+from io import BytesIO
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ml.files import write_bytes_atomically
+from ml.training.learner import Learner
+from ml.training.run_folder import RunFolder
+
+
+@dataclass
+class Progress:
+    """How far a run has come.
+
+    Attributes:
+        epoch: the next one.
+        best_loss: validation loss of the best epoch.
+        best_epoch: its number.
+        history: rows of ``metrics.jsonl``.
+        best: weights of the best epoch.
+    """
+
+    epoch: int = 0
+    best_loss: float = float("inf")
+    best_epoch: int = -1
+    history: list[dict[str, Any]] = field(default_factory=list)
+    best: dict[str, Tensor] = field(default_factory=dict)
+
+    def keep(self, loss: float, learner: Learner) -> None:
+        """Remember the current weights as the best."""
+        self.best_loss, self.best_epoch = loss, self.epoch
+        self.best = {name: tensor.detach().clone() for name, tensor in learner.judged.state_dict().items()}
+
+
+def save_checkpoint(folder: RunFolder, learner: Learner, progress: Progress) -> None:
+    """Write checkpoint and metrics."""
+    state = {name: value for name, value in vars(progress).items() if name != "best"}
+    buffer = BytesIO()
+    torch.save(learner.state_dict() | {"best": progress.best, "state": state}, buffer)
+    write_bytes_atomically(folder.checkpoint, buffer.getvalue())
+    folder.write_metrics(progress.history)
+
+
+def load_checkpoint(folder: RunFolder, learner: Learner) -> Progress:
+    """Put a learner where the checkpoint left it; the start where there is none."""
+    if not folder.checkpoint.is_file():
+        return Progress()
+    document = torch.load(folder.checkpoint, map_location=learner.data.device, weights_only=True)
+    learner.load_state_dict(document)
+    return Progress(**document["state"], best=document["best"])

@@ -1,0 +1,58 @@
+"""Outputs of a network over cases, in float32 without dropout, and how good they are on the validation part."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ml.training.device_data import DeviceData
+from ml.training.losses import count_weighted_nll
+from ml.training.networks import Network
+from ml.training.run_folder import CachedOutputs
+
+BATCH = 512
+
+
+def batch_outputs(
+    network: Network, data: DeviceData, rows: npt.NDArray[np.intp]
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Logits, features and pooled vectors of cases, batch by batch."""
+    network.eval()
+    for batch in np.split(rows, range(BATCH, len(rows), BATCH)):
+        with torch.inference_mode():
+            pooled = network.pooled(data.inputs(batch))
+            logits, features = network.apply_head(pooled)
+        yield logits, features, pooled
+
+
+def validate(network: Network, data: DeviceData, rows: npt.NDArray[np.intp]) -> dict[str, float]:
+    """Validation loss in nats per label, and accuracy against the most frequent label."""
+    loss = hits = labels = 0.0
+    start = 0
+    for logits, _, _ in batch_outputs(network, data, rows):
+        counts = data.counts(rows[start : start + len(logits)])
+        start += len(logits)
+        n_labels = float(counts.sum())
+        loss += float(count_weighted_nll(logits, counts)) * n_labels
+        labels += n_labels
+        hits += float((logits.argmax(1) == counts.argmax(1)).sum())
+    return {"valid_loss": loss / max(labels, 1.0), "valid_accuracy": hits / len(rows)}
+
+
+def cached_outputs(network: Network, data: DeviceData) -> CachedOutputs:
+    """Outputs of all cases that are not trained on."""
+    dataset = data.dataset
+    rows = dataset.rows("valid", "calibration", "test")
+    logits, features, pooled = zip(*batch_outputs(network, data, rows), strict=True)
+    cases = np.array(dataset.case_ids)[rows]
+    return CachedOutputs(
+        logits=torch.cat(logits).cpu().numpy(),
+        features=torch.cat(features).cpu().numpy(),
+        pooled=torch.cat(pooled).cpu().numpy(),
+        label_counts=dataset.label_counts[rows],
+        partition=dataset.partition[rows],
+        case_ids=cases,
+        groups=cases if dataset.patients is None else np.array(dataset.patients)[rows],
+    )

@@ -1,0 +1,109 @@
+"""A network with its optimiser and its average: how one epoch changes the weights."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ml.training.augmentation import augment, shift
+from ml.training.averaging import average_weights
+from ml.training.device_data import DeviceData
+from ml.training.losses import count_weighted_nll
+from ml.training.networks import Network, build_network, read_backbone_weights
+from ml.training.run_folder import TrainConfig
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """Where training stands, after each step: for progress bars."""
+
+    epoch: int
+    step: int
+    steps: int
+    loss: float
+    images_per_second: float
+
+
+Observer = Callable[[StepReport], None]
+
+
+class Learner:
+    """What learns.
+
+    Args:
+        data: images and label counts on the device.
+        config: network, optimiser and rates.
+
+    Attributes:
+        network: the weights that the optimiser changes.
+        average: their moving average, or None where the config asks for none.
+        judged: what is validated and kept: the average, or else the network itself.
+    """
+
+    def __init__(self, data: DeviceData, config: TrainConfig) -> None:
+        self.data, self.config = data, config
+        torch.manual_seed(config.seed)
+        weights = read_backbone_weights(config.backbone_weights) if config.backbone_weights else None
+        dataset = data.dataset
+        network = build_network(config.network, dataset.preprocessing.channels, len(dataset.classes), weights)
+        self.network: Network = network.to(data.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._forward: Callable[[Tensor], tuple[Tensor, Tensor]] = self.network
+        if config.compiled:
+            self._forward = torch.compile(self.network)
+        self.optimiser = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate)
+        decay = config.weight_averaging
+        self.average = average_weights(self.network, decay) if decay else None
+        self.judged = self.network if self.average is None else cast(Network, self.average.module)
+
+    def train_epoch(self, epoch: int, rows: npt.NDArray[np.intp], observer: Observer) -> float:
+        """Train on each row once, in an order and with augmentation that depend on seed and epoch only."""
+        config = self.config
+        order = np.random.default_rng([config.seed, epoch]).permutation(rows)
+        generator = torch.Generator().manual_seed(config.seed * 100_003 + epoch)
+        torch.manual_seed(config.seed * 100_003 + epoch)
+        for group in self.optimiser.param_groups:
+            group["lr"] = config.rate(epoch)
+        self.network.train()
+        # a last batch of one image would leave batch normalisation without a variance
+        batches = [b for b in np.split(order, range(config.batch_size, len(order), config.batch_size)) if len(b) > 1]
+        total, seen, started = torch.zeros((), device=self.data.device), 0, time.perf_counter()
+        for step, batch in enumerate(batches):
+            total += self._step(batch, generator) * len(batch)
+            seen += len(batch)
+            speed = seen / (time.perf_counter() - started)
+            observer(StepReport(epoch, step + 1, len(batches), float(total) / seen, speed))
+        return float(total) / max(seen, 1)
+
+    def _step(self, batch: npt.NDArray[np.intp], generator: torch.Generator) -> Tensor:
+        """Change the weights once, and return the loss before."""
+        images = shift(self.data.inputs(batch), self.config.shift, generator)
+        images = augment(images, self.data.dataset.orientation, generator)
+        with torch.autocast(self.data.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
+            logits, _ = self._forward(images)
+            loss = count_weighted_nll(logits.float(), self.data.counts(batch))
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimiser.step()
+        if self.average is not None:
+            self.average.update_parameters(self.network)
+        return loss.detach()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, optimiser and average."""
+        return {
+            "network": self.network.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "average": None if self.average is None else self.average.state_dict(),
+        }
+
+    def load_state_dict(self, document: dict[str, Any]) -> None:
+        """Go on from what ``state_dict`` returned."""
+        self.network.load_state_dict(document["network"])
+        self.optimiser.load_state_dict(document["optimiser"])
+        if self.average is not None:
+            self.average.load_state_dict(document["average"])
