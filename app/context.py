@@ -6,6 +6,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from app.platform.database import Database
+from app.platform.durable import JobQueue
 from app.platform.image_store import ImageStore
 from app.predictions.inference import LocalInference
 from app.settings import Settings
@@ -18,6 +19,7 @@ class Context:
     Attributes:
         settings: what the environment decides.
         database: sessions.
+        jobs: enqueues and cancels long work.
         images: image store.
         inference: the predictor port.
         secret: key of the audit chain and of the partition of patients.
@@ -25,6 +27,7 @@ class Context:
 
     settings: Settings
     database: Database
+    jobs: JobQueue
     images: ImageStore
     inference: LocalInference
     secret: bytes
@@ -35,6 +38,7 @@ def build_context(settings: Settings) -> Context:
     return Context(
         settings=settings,
         database=Database(settings.sqlalchemy_url),
+        jobs=JobQueue(settings.sqlalchemy_url),
         images=ImageStore(settings.images_folder, settings.min_free_bytes),
         inference=LocalInference(settings.releases_folder, settings.inference_threads, settings.inference_queue),
         secret=settings.secret(),

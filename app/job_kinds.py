@@ -1,14 +1,23 @@
-"""What each kind of job does; imported by the worker, not by the web process."""
+"""What each kind of job does, and what is done without being asked for; the worker's composition."""
 
-import uuid
+from datetime import timedelta
+
+from sqlalchemy import func, select
 
 from app.context import Context
 from app.evaluations.freezing import freeze_evaluation
+from app.evaluations.publishing import publish_estimates
+from app.evaluations.snapshots import refresh
 from app.imports.work import import_cases
 from app.jobs import engine
-from app.jobs.engine import JobFunction, job_by_id
+from app.jobs.executor import Schedule, forget_upkeep
+from app.jobs.running import JobFunction
+from app.operations.upkeep import tidy
 from app.recalibration.predict_old_cases import predict_again
 from app.recalibration.service import recalibrate
+from app.releases.queries import aliases, class_codes, existing_release
+from app.releases.schemas import RecalibrationIn
+from app.tables import Job, now
 
 FUNCTIONS: dict[str, JobFunction] = {
     "evaluation": freeze_evaluation,
@@ -18,26 +27,32 @@ FUNCTIONS: dict[str, JobFunction] = {
 }
 
 
-def function_of(context: Context, job_id: uuid.UUID) -> JobFunction:
-    """What a job does, by its kind."""
+def refresh_snapshots(context: Context) -> None:
+    """Keep the snapshots of champion and challenger young, so that metrics need to read little; publish the gauges."""
     with context.database.read() as session:
-        return FUNCTIONS[job_by_id(session, job_id).kind]
+        releases = [existing_release(session, alias.release_id) for alias in aliases(session)]
+        watched = [(release.id, class_codes(release)) for release in releases]
+    for release_id, classes in watched:
+        refresh(context, release_id, classes)
+    publish_estimates(context)
 
 
-def work_off(context: Context) -> int:
-    """Do every waiting job in this process, one after the other.
+def ask_for_recalibration(context: Context) -> None:
+    """Ask for a recalibration when the last one was asked for long enough ago."""
+    days = context.settings.recalibrate_days
+    if days is None:
+        return
+    with context.database.read() as session:
+        newest = select(func.max(Job.created_at)).where(Job.kind == "recalibration")
+        last = session.execute(newest).scalar_one()
+    if last is None or now() - last >= timedelta(days=days):
+        with context.database.write() as session:
+            engine.submit(session, context, "recalibration", RecalibrationIn().model_dump(mode="json"), None)
 
-    Returns:
-        How many were begun.
-    """
-    begun = 0
-    while True:
-        with context.database.read() as session:
-            waiting = engine.waiting_jobs(session)
-        for job_id in waiting:
-            running = engine.begin(context, job_id)
-            if running is not None:
-                begun += 1
-                engine.perform(running, function_of(context, job_id))
-        if not waiting:
-            return begun
+
+SCHEDULES: dict[str, Schedule] = {
+    "snapshots": Schedule("* * * * *", refresh_snapshots),
+    "recalibration": Schedule("* * * * *", ask_for_recalibration),
+    "tidying": Schedule("* * * * *", tidy),
+    "forgetting": Schedule("17 * * * *", forget_upkeep),
+}

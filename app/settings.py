@@ -23,6 +23,9 @@ class Settings(BaseSettings):
 
     home: Path = Field(Path(".secondread"), description="folder for database, images, releases and the secret key")
     database_url: str | None = Field(None, description="postgresql+psycopg://… ; unset: SQLite in HOME")
+    database_direct_url: str | None = Field(
+        None, description="the same database past a transaction pooler, for workers; unset: DATABASE_URL"
+    )
     storage_url: str | None = Field(None, description="folder for images; unset: HOME/images")
     datasets: Path | None = Field(None, description="folder with real data sets, for training and tests")
     host: str = Field("127.0.0.1", description="address to listen on")

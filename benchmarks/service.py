@@ -27,13 +27,13 @@ from app.cases.schemas import CaseIn
 from app.context import Context, build_context
 from app.evaluations.cohort import Question
 from app.evaluations.service import metrics
-from app.job_kinds import work_off
 from app.jobs import engine
 from app.platform.migrate import upgrade
 from app.platform.principal import Principal
 from app.releases.adding import add_release
 from app.settings import Settings
 from app.tables import Case
+from tests.support.jobs import work_off
 from tests.support.postgres import PostgresServer, find_binaries
 from tests.support.service import cell_png
 

@@ -4,8 +4,14 @@ from alembic import context
 from sqlalchemy import Connection
 
 from app.platform.database import make_engine
+from app.platform.durable import TABLES
 from app.settings import Settings
 from app.tables import Table
+
+
+def _ours(name: str | None, kind: str, _parents: object) -> bool:
+    """Whether a table is the service's: on SQLite those of DBOS lie beside them."""
+    return kind != "table" or name not in TABLES
 
 
 def _migrate(connection: Connection) -> None:
@@ -15,6 +21,7 @@ def _migrate(connection: Connection) -> None:
         render_as_batch=connection.dialect.name == "sqlite",
         transaction_per_migration=True,
         compare_type=True,
+        include_name=_ours,
     )
     with context.begin_transaction():
         context.run_migrations()

@@ -15,7 +15,6 @@ from app.cases.schemas import CaseIn
 from app.context import Context, build_context
 from app.evaluations.cohort import Question
 from app.evaluations.service import metrics
-from app.job_kinds import work_off
 from app.jobs import engine
 from app.operations import demo
 from app.platform.migrate import upgrade
@@ -27,6 +26,7 @@ from app.settings import Settings
 from app.tables import Account, now
 from ml.datasets.cells import simulate_cell
 from ml.images.preprocess import encode_png
+from tests.support.jobs import work_off
 
 BEFORE, AFTER = 600, 1400
 

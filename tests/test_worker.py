@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import signal
 import subprocess
 import urllib.request
@@ -101,7 +102,6 @@ def test_an_import_survives_two_deaths_of_its_worker_and_does_each_row_once(
         seen = call(installation, key, "GET", f"/v1/jobs/{job_id}")
         assert seen["state"] == "running"
         assert seen["progress"] < 1
-        _forget(installation)
     last = worker(installation)
     done = wait_for(installation, key, job_id, "succeeded")
     assert done["attempts"] == 3
@@ -117,32 +117,40 @@ def test_an_import_survives_two_deaths_of_its_worker_and_does_each_row_once(
     assert sorted(seen_ids) == sorted(f"case {number}" for number in range(n))
 
 
-def _forget(made: Installation) -> None:
-    """On PostgreSQL another worker may live: a dead one is noticed after a minute, which the test does not wait."""
-    from app.jobs.engine import SILENCE
-    from app.platform.database import Database
-    from app.tables import Job, now
-
-    url = made.environment.get("SECONDREAD_DATABASE_URL")
-    if url is not None:
-        database = Database(url.replace("postgresql://", "postgresql+psycopg://", 1))
-        with database.write() as session:
-            for job in session.query(Job).filter(Job.state == "running"):
-                job.seen_at = now() - 2 * SILENCE
-        database.engine.dispose()
-
-
-def test_serve_on_sqlite_starts_the_worker_and_takes_it_down(tmp_path: Path, tiny_release: Path) -> None:
+def test_serve_on_sqlite_keeps_a_worker_alive_and_takes_it_down(tmp_path: Path, tiny_release: Path) -> None:
     made = Installation(tmp_path / "home")
     key = made.prepare(tiny_release, lead="admin")["lead"]
     made.start()
     job_id = call(made, key, "POST", "/v1/evaluations", {})["id"]
     assert wait_for(made, key, job_id, "succeeded")["result"] == {"evaluation": job_id}
+    assert ready(made)["worker"] == "ok"
     assert made.server is not None
-    children = _children(made.server.pid)
-    assert len(children) == 1
+    (first,) = _children(made.server.pid)
+    os.kill(first, signal.SIGKILL)
+    job_id = call(made, key, "POST", "/v1/evaluations", {})["id"]
+    wait_for(made, key, job_id, "succeeded")
+    (second,) = _children(made.server.pid)
+    assert second != first
     made.stop(signal.SIGKILL)  # nobody is left to tell the worker
-    wait_until(lambda: not _alive(children[0]), what="the worker outlives its server")
+    wait_until(lambda: not _alive(second), what="the worker outlives its server")
+
+
+def ready(made: Installation) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{made.address}/readyz", timeout=patient(20)) as answer:
+        body: dict[str, Any] = json.loads(answer.read())
+        return body
+
+
+def test_without_a_worker_the_service_is_ready_and_says_that_jobs_wait(running: tuple[Installation, str]) -> None:
+    installation, _ = running
+    assert "jobs wait" in ready(installation)["worker"]
+    process = worker(installation)
+    wait_until(lambda: ready(installation)["worker"] == "ok", 60, "no worker lives")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(patient(20)) == 0
+    assert "jobs wait" in ready(installation)["worker"]
+    with urllib.request.urlopen(f"{installation.address}/metrics", timeout=patient(20)) as answer:
+        assert b"secondread_workers 0.0" in answer.read()
 
 
 def test_a_worker_whose_server_died_while_it_was_starting_ends(tmp_path: Path, tiny_release: Path) -> None:

@@ -15,7 +15,6 @@ from sqlalchemy import delete, func, select, update
 
 from app.auth import service as auth
 from app.evaluations.freezing import evaluate_frozen, folder_of
-from app.job_kinds import work_off
 from app.main import create_app
 from app.operations.verify import verify_all
 from app.platform.database import Database
@@ -26,6 +25,7 @@ from app.tables import Case, DailyThreshold, Label, ReadRequest, now
 from ml.datasets.cells import SimulatedCell, simulate_cell
 from tests.app.test_evaluations import same
 from tests.support.images import encode
+from tests.support.jobs import work_off
 from tests.support.postgres import PostgresServer
 from tests.support.service import Service
 from tests.support.snapshots import assert_snapshots_tell_all, write_snapshots

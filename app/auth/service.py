@@ -164,7 +164,7 @@ class SignIn:
 
 
 # one sentence for every reason, which gives nobody away
-_REFUSED = "wrong name or password, a password that was used before, or too many tries: then wait a minute"
+_REFUSED = "wrong name or password, a password that was used before, or too many attempts: then wait a minute"
 
 
 def verified_hash(session: Session, name: str, password: str) -> str | None:
@@ -314,7 +314,7 @@ def add_key(
 
 
 def revoke_key(session: Session, secret: bytes, key_id: uuid.UUID, *, actor: str = COMMAND_LINE) -> None:
-    """Make a key useless from now on.
+    """Revoke a key.
 
     Raises:
         NotFound: no such key.

@@ -46,7 +46,7 @@ def import_command(
     account: Annotated[str, typer.Option(help="Account that the cases are stored by.")] = "admin",
     as_json: Json = False,
 ) -> None:
-    """Import many images as cases; doing it again adds what is missing.
+    """Import many images as cases; running it again adds what is missing.
 
     Columns of manifest.csv: file, external_id and, if wanted, patient, site, metadata (a JSON object of texts).
     """  # noqa: DOC501
@@ -63,7 +63,7 @@ def import_command(
 
 @release.command("add")
 def release_add(path: Annotated[Path, typer.Argument(help="Release folder.")], as_json: Json = False) -> None:
-    """Verify a release, copy it and make it known; the first one is served at once."""
+    """Verify a release, copy it and register it; the first one is served at once."""
     from app.releases.adding import add_release
     from app.releases.service import describe
 

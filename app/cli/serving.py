@@ -11,8 +11,6 @@ from app.cli.shared import parts
 from ml.cli.shared import Json, emit, say
 
 if TYPE_CHECKING:
-    import subprocess
-
     from fastapi import FastAPI
 
 commands = typer.Typer()
@@ -36,6 +34,9 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port; SECONDREAD_PORT where left out.")] = None,
 ) -> None:
     """Serve the API and the pages; on SQLite the worker too."""
+    from contextlib import nullcontext
+
+    from app.cli.keeping import kept_alive
     from app.main import create_app
     from app.platform import observability
     from app.platform.migrate import create_if_new
@@ -48,21 +49,15 @@ def serve(
     create_if_new(application.state.database.engine)
     address, number = host or settings.host, settings.port if port is None else port
     say(f"secondread: http://{address}:{number}")
-    helper = _start_worker() if settings.worker and settings.sqlalchemy_url.startswith("sqlite") else None
-    try:
+    with_worker = settings.worker and settings.sqlalchemy_url.startswith("sqlite")
+    with kept_alive(_worker_command()) if with_worker else nullcontext():
         _run_server(application, address, number)
-    finally:
-        if helper is not None:
-            helper.terminate()
-            helper.wait()
 
 
-def _start_worker() -> "subprocess.Popen[bytes]":
-    """The one worker of a SQLite database, as a process of lower priority beside the server."""
-    import subprocess
-
+def _worker_command() -> list[str]:
+    """The one worker of a SQLite database, as a process of lower priority than the server."""
     command = [sys.executable, "-c", "from app.cli.main import main; main()", "worker", "--parent", str(os.getpid())]
-    return subprocess.Popen(["nice", "-n", "5", *command])  # noqa: S603, S607
+    return ["nice", "-n", "5", *command]
 
 
 def _run_server(application: "FastAPI", address: str, number: int) -> None:
@@ -87,7 +82,7 @@ def worker(parent: Annotated[int | None, typer.Option(hidden=True)] = None) -> N
     from app.worker import main as work
 
     observability.configure_logging()
-    with parts() as context:
+    with parts(check_schema=False, direct=True) as context:  # a worker waits for its database
         work(context, parent)
 
 
@@ -155,9 +150,14 @@ def db_backup(out: Annotated[Path, typer.Argument(help="Folder to make; keep it 
 @db.command("restore")
 def db_restore(source: Annotated[Path, typer.Argument(help="Folder that `db backup` made.")]) -> None:
     """Bring a backup back into a new, empty HOME (and an empty PostgreSQL database); then `db verify`."""
+    from app.jobs.engine import cancel_all
     from app.operations.backup import restore
     from app.settings import Settings
 
     settings = Settings()
     n_files = restore(source, settings.home, settings.images_folder, settings.sqlalchemy_url)
+    with parts() as context:
+        n_jobs = cancel_all(context)
+    if n_jobs:
+        say(f"{n_jobs:,} jobs that were under way when the backup was made are cancelled; try them again from Jobs")
     say(f"{n_files:,} files restored; now run `secondread db verify`")

@@ -9,11 +9,12 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def parts(*, check_schema: bool = True) -> Iterator["Context"]:
+def parts(*, check_schema: bool = True, direct: bool = False) -> Iterator["Context"]:
     """Parts of the service that the environment describes.
 
     Args:
         check_schema: make the tables of a new HOME, refuse an older schema; off for the commands that upgrade.
+        direct: for a worker, which needs the database itself and not a transaction pooler before it.
 
     Raises:
         ValueError: the database has an older schema.
@@ -23,6 +24,8 @@ def parts(*, check_schema: bool = True) -> Iterator["Context"]:
     from app.settings import Settings
 
     settings = Settings()
+    if direct and settings.database_direct_url is not None:
+        settings.database_url = settings.database_direct_url
     settings.home.mkdir(parents=True, exist_ok=True)
     context = build_context(settings)
     try:

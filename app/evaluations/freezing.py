@@ -17,7 +17,7 @@ from app.evaluations.report import csv_report, html_report
 from app.evaluations.schemas import EvaluationDocument, EvaluationIn, FrozenDocument
 from app.evaluations.service import agreement_of, cohort_for, metrics_of, reference_of
 from app.evaluations.tables import CohortTables, cohort_tables
-from app.jobs.engine import RunningJob
+from app.jobs.running import RunningJob
 from app.tables import Evaluation
 from ml.files import file_sha256, write_bytes_atomically
 from ml.tables.evaluate import evaluate_tables

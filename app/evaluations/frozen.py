@@ -3,11 +3,12 @@
 import uuid
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, defer
 
 from app.context import Context
 from app.evaluations.schemas import EvaluationIn, EvaluationOut, EvaluationsOut
 from app.jobs import engine
+from app.jobs.queries import JobView, jobs_where
 from app.platform.errors import Conflict, NotFound
 from app.platform.principal import Principal
 from app.releases.queries import existing_release
@@ -31,7 +32,7 @@ def ask(session: Session, context: Context, principal: Principal, body: Evaluati
     return 202, _out(job, None)
 
 
-def _out(job: Job, found: Evaluation | None, *, document: bool = True) -> EvaluationOut:
+def _out(job: JobView, found: Evaluation | None, *, document: bool = True) -> EvaluationOut:
     return EvaluationOut(
         id=str(job.id),
         state=job.state,
@@ -45,11 +46,11 @@ def _out(job: Job, found: Evaluation | None, *, document: bool = True) -> Evalua
     )
 
 
-def _found(session: Session, evaluation_id: uuid.UUID) -> tuple[Job, Evaluation | None]:
-    job = session.get(Job, evaluation_id)
-    if job is None or job.kind != KIND:
+def _found(session: Session, evaluation_id: uuid.UUID) -> tuple[JobView, Evaluation | None]:
+    jobs = jobs_where(session, Job.id == evaluation_id, Job.kind == KIND)
+    if not jobs:
         raise NotFound("there is no such evaluation")
-    return job, session.get(Evaluation, evaluation_id)
+    return jobs[0], session.get(Evaluation, evaluation_id)
 
 
 def show(session: Session, evaluation_id: uuid.UUID) -> EvaluationOut:
@@ -59,14 +60,10 @@ def show(session: Session, evaluation_id: uuid.UUID) -> EvaluationOut:
 
 def list_evaluations(session: Session) -> EvaluationsOut:
     """Evaluations, newest first."""
-    rows = session.execute(
-        select(Job, Evaluation)
-        .outerjoin(Evaluation, Evaluation.job_id == Job.id)
-        .where(Job.kind == KIND)
-        .order_by(Job.id.desc())
-        .limit(200)
-    )
-    return EvaluationsOut(items=[_out(job, found, document=False) for job, found in rows])
+    jobs = jobs_where(session, Job.kind == KIND, limit=200)
+    finished = select(Evaluation).where(Evaluation.id.in_([job.id for job in jobs])).options(defer(Evaluation.document))
+    evaluations = {row.id: row for row in session.execute(finished).scalars()}
+    return EvaluationsOut(items=[_out(job, evaluations.get(job.id), document=False) for job in jobs])
 
 
 def report_file(session: Session, context: Context, evaluation_id: uuid.UUID, name: str) -> bytes:

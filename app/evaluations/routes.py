@@ -20,7 +20,7 @@ from app.platform.values import Line, Moment
 
 router = APIRouter(tags=["evaluations"])
 _VIEWING = [Depends(Policy("metrics:read"))]
-#: Of a report, which must open offline and carries its own style.
+#: For a report, which must open offline and carries its own style.
 _REPORT_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
 
 
@@ -56,7 +56,7 @@ def get_metrics(
 def get_comparison(
     release_id: uuid.UUID, context: Parts, session: Reader, question: Annotated[Question, Depends(_question)]
 ) -> ComparisonOut:
-    """A release beside the champion on the cases that both predicted, with the interval of each difference."""
+    """A release compared with the champion on the cases that both predicted, with the interval of each difference."""
     return compare(session, context.settings.home, release_id, question)
 
 
@@ -81,7 +81,7 @@ def freeze(
     key: Annotated[str, Depends(required_key)],
     session: Writer,
 ) -> Response:
-    """Freeze the labels and predictions of now, and evaluate them in a job."""
+    """Freeze current labels and predictions, and evaluate them in a job."""
     digest = request_digest("POST /v1/evaluations", body.model_dump())
     return once(session, principal, key, digest, lambda: frozen.ask(session, context, principal, body))
 

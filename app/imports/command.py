@@ -14,8 +14,9 @@ from app.imports.receiving import receiving
 from app.imports.work import archive_of, import_cases
 from app.jobs import engine
 from app.jobs.foreground import do_here
+from app.jobs.queries import JobView
 from app.platform.principal import Principal
-from app.tables import Account, ImportRow, Job
+from app.tables import Account, ImportRow
 
 _SHOWN_FAILURES = 20
 _COPY_BYTES = 1 << 20
@@ -52,7 +53,7 @@ def import_local(context: Context, source: Path, account: str, say: Callable[[st
                 shutil.copyfileobj(stream, receiver, _COPY_BYTES)
         archive = receiver.finish()
 
-        def ask(session: Session) -> Job:
+        def ask(session: Session) -> JobView:
             job = engine.submit(session, context, "import", {"source": source.name}, principal)
             archive.path.replace(archive_of(context.settings.home, job.id))
             return job
@@ -61,7 +62,7 @@ def import_local(context: Context, source: Path, account: str, say: Callable[[st
     return {"import": str(job.id), **result, "failures": _failures(context, job)}
 
 
-def _failures(context: Context, job: Job) -> list[dict[str, Any]]:
+def _failures(context: Context, job: JobView) -> list[dict[str, Any]]:
     """The first rows that failed."""
     with context.database.read() as session:
         failed = select(ImportRow).where(ImportRow.job_id == job.id, ImportRow.status == "failed")

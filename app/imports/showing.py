@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session
 
 from app.imports.schemas import ImportOut, ImportRowOut
 from app.imports.work import counts_of
+from app.jobs.queries import jobs_where
 from app.jobs.schemas import job_out
 from app.platform.errors import NotFound
 from app.tables import ImportRow, Job
@@ -25,12 +26,12 @@ def show_import(session: Session, import_id: uuid.UUID, *, after: int, limit: in
     Raises:
         NotFound: there is no such import.
     """
-    job = session.get(Job, import_id)
-    if job is None or job.kind != "import":
+    jobs = jobs_where(session, Job.id == import_id, Job.kind == "import")
+    if not jobs:
         raise NotFound("there is no such import")
     rows = _rows(session, import_id, after, limit + 1, status)
     return ImportOut(
-        job=job_out(job),
+        job=job_out(jobs[0]),
         counts=counts_of(session, import_id),
         rows=[_row_out(row) for row in rows[:limit]],
         next_cursor=str(rows[limit - 1].row) if len(rows) > limit else None,

@@ -12,7 +12,8 @@ from app.cases.preparing import NewCase, prepare_case, store_case
 from app.context import Context
 from app.imports.archive import Archive, Row, open_archive
 from app.jobs import engine
-from app.jobs.engine import RunningJob
+from app.jobs.queries import JobView
+from app.jobs.running import RunningJob
 from app.platform.errors import Problem
 from app.platform.principal import Principal
 from app.tables import Account, ImportRow, Job
@@ -35,7 +36,7 @@ def archive_of(home: Path, job_id: uuid.UUID) -> Path:
     return home / "imports" / f"{job_id}.zip"
 
 
-def begin_import(session: Session, context: Context, principal: Principal, path: Path, sha256: str) -> Job:
+def begin_import(session: Session, context: Context, principal: Principal, path: Path, sha256: str) -> JobView:
     """Ask for the import of a checked archive, which moves to where the job looks for it."""
     job = engine.submit(session, context, "import", {"sha256": sha256}, principal)
     path.replace(archive_of(context.settings.home, job.id))
@@ -60,12 +61,12 @@ def import_cases(job: RunningJob) -> dict[str, Any]:
         waiting = [row for row in archive.rows if row.number not in done]
         for start in range(0, len(waiting), BATCH):
             prepared = [_prepare(job, archive, row) for row in waiting[start : start + BATCH]]
-            with job.write() as session:
+            count = len(done) + start + len(prepared)
+            with job.write() as session:  # only this worker writes, so a row is either done or not
                 for one in prepared:
                     session.add(_store(session, job, principal, one))
                     session.flush()
-            count = len(done) + start + len(prepared)
-            job.report(count / len(archive.rows), f"{count:,} of {len(archive.rows):,} rows")
+                job.report_in(session, count / len(archive.rows), f"{count:,} of {len(archive.rows):,} rows")
     with job.context.database.read() as session:
         return {"n_rows": len(archive.rows)} | counts_of(session, job.job_id)
 

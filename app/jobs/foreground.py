@@ -1,7 +1,7 @@
-"""Doing a job in the process that asks for it: what commands do, with a progress bar."""
+"""A job for the command that asks for it, with a progress bar: done by a worker, or here where none lives."""
 
+import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -9,20 +9,24 @@ from rich.progress import Progress
 from sqlalchemy.orm import Session
 
 from app.context import Context
-from app.jobs import engine
-from app.tables import Job
+from app.jobs.executor import Executor
+from app.jobs.locks import living_workers
+from app.jobs.queries import OPEN, JobView, job_by_id
+from app.jobs.running import JobFunction
+
+_LOOK_SECONDS = 0.05
 
 
 def do_here(
-    context: Context, ask: Callable[[Session], Job], function: engine.JobFunction, title: str
-) -> tuple[Job, dict[str, Any]]:
-    """Ask for a job and do it at once.
+    context: Context, ask: Callable[[Session], JobView], function: JobFunction, title: str
+) -> tuple[JobView, dict[str, Any]]:
+    """Ask for a job and wait for its end.
 
     Args:
         context: parts of the service.
-        ask: makes the job's row in a writing session.
+        ask: asks for the job in a writing session.
         function: does it.
-        title: beside the progress bar.
+        title: next to the progress bar.
 
     Returns:
         The job and its result.
@@ -32,13 +36,31 @@ def do_here(
     """
     with context.database.write() as session:
         job = ask(session)
-        engine.begin_at_once(job)  # in the transaction that makes it, so that no worker takes it
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(title, total=1.0)
-        running = engine.RunningJob(context, job.id, 1, job.parameters)
-        engine.perform(replace(running, observer=lambda done: progress.update(task, completed=done)), function)
+    executor = None
+    try:
+        with Progress(console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task(title, total=1.0)
+            while job.state in OPEN:
+                if executor is None:
+                    executor = _worker_where_none_lives(context, job.kind, function)
+                time.sleep(_LOOK_SECONDS)
+                with context.database.read() as session:
+                    job = job_by_id(session, job.id)
+                progress.update(task, completed=job.progress, description=f"{title}: {job.message or job.state}")
+    finally:
+        if executor is not None:
+            executor.stop()
+    if job.result is None:
+        raise ValueError(f"the job {job.state}: {job.error}")
+    return job, job.result
+
+
+def _worker_where_none_lives(context: Context, kind: str, function: JobFunction) -> Executor | None:
     with context.database.read() as session:
-        done = session.get_one(Job, job.id)
-        if done.result is None:
-            raise ValueError(f"the job {done.state}: {done.error}")
-        return done, done.result
+        if living_workers(session):
+            return None
+    executor = Executor(context, {kind: function}, poll_seconds=_LOOK_SECONDS)
+    if not executor.acquire():
+        return None  # another process was faster
+    executor.start()
+    return executor

@@ -1,14 +1,160 @@
-"""Database access of jobs."""
+"""Reading jobs: a row that says what was asked for, joined with the workflow that does it."""
 
-from sqlalchemy import select
+import json
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, func, select
 from sqlalchemy.orm import Session
 
+from app.platform.durable import output_table, workflow_table
+from app.platform.errors import NotFound
 from app.tables import Job
 
+_STATES = {
+    "ENQUEUED": "queued",
+    "DELAYED": "queued",
+    "PENDING": "running",
+    "SUCCESS": "succeeded",
+    "CANCELLED": "cancelled",
+    "ERROR": "failed",
+    "MAX_RECOVERY_ATTEMPTS_EXCEEDED": "failed",
+}
+#: States of a job that has not ended.
+OPEN = ("queued", "running")
 
-def newest_jobs(session: Session, limit: int, kind: str | None = None) -> list[Job]:
+
+@dataclass(frozen=True)
+class JobView:
+    """A job and its workflow.
+
+    Attributes:
+        id: of the job.
+        kind: of ``app.job_kinds``.
+        workflow_id: of its present workflow.
+        parameters: what was asked for.
+        created_by: account that asked, None for a schedule or the command line.
+        state: queued, running, succeeded, failed or cancelled.
+        progress: share done, 0 to 1.
+        message: what is being done.
+        attempts: how often a worker has begun the present workflow.
+        result: of one that succeeded.
+        error: of one that failed.
+        created_at: when it was asked for.
+        started_at: when the present attempt began.
+        ended_at: when it ended.
+    """
+
+    id: uuid.UUID
+    kind: str
+    workflow_id: str
+    parameters: dict[str, Any]
+    created_by: uuid.UUID | None
+    state: str
+    progress: float
+    message: str
+    attempts: int
+    result: dict[str, Any] | None
+    error: str | None
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether somebody asked for it to stop: it has stopped for everybody but its worker, which writes no more."""
+        return self.state == "cancelled"
+
+
+def job_by_id(session: Session, job_id: uuid.UUID) -> JobView:
+    """A job.
+
+    Raises:
+        NotFound: there is no such job.
+    """
+    rows = jobs_where(session, Job.id == job_id)
+    if not rows:
+        raise NotFound("there is no such job")
+    return rows[0]
+
+
+def jobs_where(session: Session, *conditions: ColumnElement[bool], limit: int | None = None) -> list[JobView]:
+    """Jobs, newest first, in one statement.
+
+    Args:
+        session: for reading.
+        conditions: on the columns of ``Job``.
+        limit: at most so many.
+    """
+    rows = session.execute(_with_workflow(session).where(*conditions).order_by(Job.id.desc()).limit(limit))
+    return [_view(row) for row in rows]
+
+
+def newest_jobs(session: Session, limit: int, kind: str | None = None) -> list[JobView]:
     """Jobs, newest first, of one kind where it is named."""
-    statement = select(Job).order_by(Job.id.desc()).limit(limit)
-    if kind is not None:
-        statement = statement.where(Job.kind == kind)
-    return list(session.execute(statement).scalars())
+    return jobs_where(session, *([] if kind is None else [Job.kind == kind]), limit=limit)
+
+
+def counts_by_state(session: Session) -> dict[str, int]:
+    """Number of jobs in each state."""
+    workflows = workflow_table(session.get_bind().dialect.name)
+    status = (
+        select(workflows.c.status, func.count())
+        .select_from(Job)
+        .outerjoin(workflows, workflows.c.workflow_uuid == Job.workflow_id)
+        .group_by(workflows.c.status)
+    )
+    counts = dict.fromkeys(_STATES.values(), 0)
+    for name, count in session.execute(status):
+        counts[_STATES.get(name, "failed")] += count
+    return counts
+
+
+def _with_workflow(session: Session) -> Select[Any]:
+    dialect = session.get_bind().dialect.name
+    workflows, outputs = workflow_table(dialect), output_table(dialect)
+    return (
+        select(
+            *(Job.id, Job.kind, Job.workflow_id, Job.parameters, Job.created_by, Job.progress, Job.message),
+            Job.created_at,
+            *(workflows.c.status, workflows.c.recovery_attempts),
+            *(workflows.c.started_at_epoch_ms, workflows.c.completed_at),
+            *(outputs.c.output, outputs.c.error),
+        )
+        .outerjoin(workflows, workflows.c.workflow_uuid == Job.workflow_id)
+        .outerjoin(outputs, outputs.c.workflow_uuid == Job.workflow_id)
+    )
+
+
+def _view(row: Any) -> JobView:
+    state = _STATES.get(row.status, "failed")
+    return JobView(
+        id=row.id,
+        kind=row.kind,
+        workflow_id=row.workflow_id,
+        parameters=row.parameters,
+        created_by=row.created_by,
+        state=state,
+        progress=1.0 if state == "succeeded" else row.progress,
+        message="done" if state == "succeeded" else row.message,
+        attempts=row.recovery_attempts or 0,
+        result=json.loads(row.output) if state == "succeeded" else None,
+        error=_error(row) if state == "failed" else None,
+        created_at=row.created_at,
+        started_at=_moment(row.started_at_epoch_ms),
+        ended_at=_moment(row.completed_at),
+    )
+
+
+def _error(row: Any) -> str:
+    if row.error is not None:
+        return str(json.loads(row.error)["message"])
+    if row.status is None:
+        return "its workflow is missing from the database"
+    return f"its process died {row.recovery_attempts} times"
+
+
+def _moment(milliseconds: int | None) -> datetime | None:
+    return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)

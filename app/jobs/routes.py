@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Response
 from app.auth.policy import Policy
 from app.context import Parts
 from app.jobs import engine
-from app.jobs.queries import newest_jobs
+from app.jobs.queries import job_by_id, newest_jobs
 from app.jobs.schemas import JobOut, JobsOut, job_out
 from app.platform.database import Reader, Writer
 from app.platform.errors import Conflict, KeyMissing, NotFound, responses
@@ -23,19 +23,19 @@ _Managing = Annotated[Principal, Depends(Policy("manage"))]
 @router.get("/v1/jobs", responses=responses(), dependencies=[_Viewing])
 def list_jobs(session: Reader) -> JobsOut:
     """The newest 200 jobs."""
-    return JobsOut(items=[job_out(row) for row in newest_jobs(session, 200)])
+    return JobsOut(items=[job_out(job) for job in newest_jobs(session, 200)])
 
 
 @router.get("/v1/jobs/{job_id}", responses=responses(NotFound), dependencies=[_Viewing])
 def get_job(job_id: uuid.UUID, session: Reader) -> JobOut:
     """A job: state, progress, result."""
-    return job_out(engine.job_by_id(session, job_id))
+    return job_out(job_by_id(session, job_id))
 
 
 @router.delete("/v1/jobs/{job_id}", responses=responses(NotFound))
-def cancel(job_id: uuid.UUID, context: Parts, principal: _Managing, session: Writer) -> JobOut:
-    """Ask a job to stop; what it has stored so far stays."""
-    return job_out(engine.cancel(session, context, principal, job_id))
+def cancel(job_id: uuid.UUID, context: Parts, principal: _Managing) -> JobOut:
+    """Cancel a job; what it has stored so far stays."""
+    return job_out(engine.cancel(context, principal, job_id))
 
 
 @router.post(

@@ -3,8 +3,8 @@
 from datetime import datetime
 from typing import Any
 
+from app.jobs.queries import JobView
 from app.platform.values import Out
-from app.tables import Job
 
 
 class JobOut(Out):
@@ -31,6 +31,6 @@ class JobsOut(Out):
     items: list[JobOut]
 
 
-def job_out(job: Job) -> JobOut:
+def job_out(job: JobView) -> JobOut:
     """A job as the API shows it."""
     return JobOut(id=str(job.id), **{n: getattr(job, n) for n in JobOut.model_fields if n != "id"})

@@ -61,7 +61,7 @@ def _dump(context: Context, out: Path) -> None:
             connection.exec_driver_sql("VACUUM INTO ?", (str(out / _SQLITE),))
             connection.exec_driver_sql("BEGIN")
         return
-    _postgres("pg_dump", engine, "--format=custom", "--no-owner", "--exclude-schema=dbos", f"--file={out / _POSTGRES}")
+    _postgres("pg_dump", engine, "--format=custom", "--no-owner", f"--file={out / _POSTGRES}")
 
 
 def _postgres(program: str, engine: Engine, *arguments: str) -> None:

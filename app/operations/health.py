@@ -9,11 +9,13 @@ from sqlalchemy.orm import Session
 from app.auth.policy import public
 from app.context import Parts
 from app.evaluations.publishing import published_estimates
+from app.jobs.locks import living_workers
+from app.jobs.queries import counts_by_state
 from app.platform import observability
 from app.platform.errors import Problem
 from app.platform.values import Out
 from app.releases.queries import champion
-from app.tables import Job, ReadRequest
+from app.tables import ReadRequest
 
 router = APIRouter(tags=["operations"], dependencies=[Depends(public)])
 
@@ -25,11 +27,12 @@ class HealthOut(Out):
 
 
 class ReadyOut(Out):
-    """Whether requests can be served, part by part."""
+    """Whether requests can be served, part by part; without a worker they can, but jobs wait."""
 
     status: str
     database: str
     release: str
+    worker: str
 
 
 @router.get("/healthz")
@@ -41,18 +44,20 @@ def healthz() -> HealthOut:
 @router.get("/readyz", response_model=ReadyOut, responses={503: {"model": ReadyOut, "description": "not ready"}})
 def readyz(context: Parts) -> Response:
     """Database and release can serve."""
-    database = release = "ok"
+    database = release = worker = "ok"
     try:
         with context.database.read() as session:
+            if not living_workers(session):
+                worker = "no worker lives; jobs wait"
             context.inference.served(champion(session))
         if context.inference.fault is not None:
             release = "the champion cannot be loaded; an earlier release is serving"
     except SQLAlchemyError:
-        database, release = "the database does not answer", "unknown"
+        database, release, worker = "the database does not answer", "unknown", "unknown"
     except Problem as exc:
         release = exc.detail
     ready = database == release == "ok"
-    body = ReadyOut(status="ready" if ready else "not ready", database=database, release=release)
+    body = ReadyOut(status="ready" if ready else "not ready", database=database, release=release, worker=worker)
     return JSONResponse(body.model_dump(), 200 if ready else 503)
 
 
@@ -70,9 +75,11 @@ def prometheus(context: Parts) -> Response:
 
 def _count(session: Session) -> None:
     """Set the gauges of what the database contains."""
-    for table, gauge in ((ReadRequest, observability.READS), (Job, observability.JOBS)):
-        for state, count in session.execute(select(table.state, func.count()).group_by(table.state)):
-            gauge.labels(state).set(count)
+    for state, count in session.execute(select(ReadRequest.state, func.count()).group_by(ReadRequest.state)):
+        observability.READS.labels(state).set(count)
+    for state, count in counts_by_state(session).items():
+        observability.JOBS.labels(state).set(count)
+    observability.WORKERS.set(living_workers(session))
     published = published_estimates(session)
     if published is None:
         observability.show_estimates("", {})

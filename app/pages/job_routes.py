@@ -69,9 +69,9 @@ async def job_events(context: Parts) -> Response:
 
 
 @router.post("/jobs/{job_id}/cancel")
-def cancel(job_id: uuid.UUID, context: Parts, principal: _Manager, session: Writer) -> Response:
-    """Ask a job to stop."""
-    engine.cancel(session, context, principal, job_id)
+def cancel(job_id: uuid.UUID, context: Parts, principal: _Manager) -> Response:
+    """Cancel a job."""
+    engine.cancel(context, principal, job_id)
     return go("/jobs")
 
 

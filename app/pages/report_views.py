@@ -88,7 +88,7 @@ _recent = RecentParts(size=32, seconds=60)
 
 
 def _part(session: Session, context: Context, chosen: ReportFilter, name: str, compute: Callable[[], _Part]) -> _Part:
-    """A part of a report, computed anew once anything was recorded in the audit."""
+    """A part of a report, recomputed once anything was recorded in the audit."""
     return _recent.get((str(context.settings.home), audit_chain.head_of(session), chosen, name), compute)
 
 

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
-from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy import Connection, Engine, Pool, create_engine, event, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -42,29 +42,54 @@ def wal_is_safe(version: tuple[int, ...]) -> bool:
     return version[2] >= _WAL_FIXED_BRANCHES.get((version[0], version[1]), 10**6)
 
 
+def sqlite_engine(
+    url: str, *, isolation_level: str | None = None, busy_seconds: float = 5, poolclass: type[Pool] | None = None
+) -> Engine:
+    """Engine for SQLite of the newest library, with the journal mode and the durability that every connection has.
+
+    Args:
+        url: SQLAlchemy URL.
+        isolation_level: of the driver; None leaves the transactions to whoever uses the engine.
+        busy_seconds: how long a connection waits for another one's lock.
+        poolclass: how connections are kept; SQLAlchemy's default where left out.
+    """
+    module = sqlite_module()
+    options = {"timeout": busy_seconds, "check_same_thread": False}
+    engine = create_engine(url, module=module, connect_args=options, poolclass=poolclass)
+    mode = "WAL" if wal_is_safe(module.sqlite_version_info) else "DELETE"
+    busy = f"busy_timeout={round(1000 * busy_seconds)}"
+
+    def prepare(connection: Any, _: Any) -> None:
+        connection.isolation_level = isolation_level
+        cursor = connection.cursor()
+        for pragma in (busy, f"journal_mode={mode}", "synchronous=FULL", "foreign_keys=ON"):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    event.listen(engine, "connect", prepare)
+    return engine
+
+
+#: Of every PostgreSQL connection.
+POSTGRES_OPTIONS = (
+    "-c statement_timeout=5000 -c lock_timeout=2000 -c idle_in_transaction_session_timeout=10000 "
+    "-c synchronous_commit=on -c timezone=UTC"
+)
+
+
 def make_engine(url: str) -> Engine:
     """Engine for SQLite or PostgreSQL, with the settings that durability and fairness need."""
     if url.startswith("sqlite"):
-        module = sqlite_module()
-        engine = create_engine(url, module=module, connect_args={"timeout": 5, "check_same_thread": False})
-        mode = "WAL" if wal_is_safe(module.sqlite_version_info) else "DELETE"
-
-        def prepare(connection: Any, _: Any) -> None:
-            connection.isolation_level = None  # transactions are begun below
-            cursor = connection.cursor()
-            for pragma in (f"journal_mode={mode}", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000"):
-                cursor.execute(f"PRAGMA {pragma}")
-            cursor.close()
+        engine = sqlite_engine(url)
 
         def begin(connection: Connection) -> None:
             connection.exec_driver_sql(connection.get_execution_options().get("sqlite_begin", "BEGIN"))
 
-        event.listen(engine, "connect", prepare)
         event.listen(engine, "begin", begin)
         return engine
-    limits = "-c statement_timeout=5000 -c lock_timeout=2000 -c idle_in_transaction_session_timeout=10000"
-    options = f"{limits} -c synchronous_commit=on -c timezone=UTC"
-    return create_engine(url, pool_pre_ping=True, pool_size=10, max_overflow=30, connect_args={"options": options})
+    return create_engine(
+        url, pool_pre_ping=True, pool_size=10, max_overflow=30, connect_args={"options": POSTGRES_OPTIONS}
+    )
 
 
 def insert_if_absent(session: Session, table: type[Any], values: dict[str, Any]) -> bool:

@@ -100,7 +100,7 @@ class Forbidden(Problem):
 
 
 class BlindReadPending(Forbidden):
-    """An annotator asks for what would unblind a read that is still to be made."""
+    """An annotator asks for what would unblind a read that is yet to be made."""
 
     code, title = "blind-read-pending", "Blind read pending"
 

@@ -10,6 +10,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, inspect
 
 import migrations
+from app.platform import durable
 
 
 def alembic_config() -> Config:
@@ -22,7 +23,8 @@ def alembic_config() -> Config:
 
 
 def upgrade(engine: Engine, revision: str = "head") -> None:
-    """Run the migrations that this database lacks."""
+    """Run the migrations that this database lacks; first those of DBOS, on which the service's build."""
+    durable.create_tables(engine.url.render_as_string(hide_password=False))
     _run(engine, lambda config: command.upgrade(config, revision))
 
 

@@ -21,6 +21,7 @@ READS = Gauge("secondread_read_requests", "Requests for reads by state, counted 
 WAITING = Gauge("secondread_predictions_waiting", "Predictions that wait for the network, or run.")
 BATCHES = Histogram("secondread_batch_size", "Images per run of the network.", buckets=[1, 2, 4, 8, 16, 32, 64])
 JOBS = Gauge("secondread_jobs", "Jobs by state, counted in the last ten seconds.", ["state"])
+WORKERS = Gauge("secondread_workers", "Worker processes that live, counted in the last ten seconds.")
 _COUNT_SECONDS = 10.0
 _counted_at = -_COUNT_SECONDS
 _counting = threading.Lock()

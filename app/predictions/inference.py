@@ -50,7 +50,7 @@ class LocalInference:
         self.fault: str | None = None
 
     def served(self, alias: Alias | None) -> Served:
-        """The release of an alias, loaded anew when it has moved; a release that fails leaves the old one serving.
+        """The release of an alias, reloaded when it has moved; a release that fails leaves the old one serving.
 
         Args:
             alias: the champion's row, None where there is none.

@@ -7,11 +7,11 @@ from sqlalchemy.orm import Session
 from app.context import Context
 from app.jobs import engine
 from app.jobs.foreground import do_here
+from app.jobs.queries import JobView
 from app.recalibration.report import RecalibrationReport
 from app.recalibration.service import recalibrate
 from app.releases.queries import served_release_id
 from app.releases.schemas import DEFAULT_METHOD
-from app.tables import Job
 from ml.calibration.scaling import METHODS
 
 
@@ -34,7 +34,7 @@ def recalibrate_here(context: Context, method: str | None, since: datetime | Non
         raise ValueError(f"unknown method {method!r}; there are {', '.join(METHODS)}")
     parameters = {"method": method, "since": None if since is None else since.isoformat()}
 
-    def ask(session: Session) -> Job:
+    def ask(session: Session) -> JobView:
         served_release_id(session)
         return engine.submit(session, context, "recalibration", parameters, None)
 

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from app.context import Context
 from app.evaluations.snapshots import refresh
-from app.jobs.engine import RunningJob
+from app.jobs.running import RunningJob
 from app.platform import audit_chain
 from app.predictions.stored import output_values, prediction_values
 from app.recalibration.outputs import vectors

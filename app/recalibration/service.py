@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from app.evaluations.cohort import Cohort, Question, cohort_of, evaluate_cohort
 from app.evaluations.queries import LabelRow, blind_labels, label_rows
 from app.evaluations.reading import read_columns
-from app.jobs.engine import RunningJob
+from app.jobs.running import RunningJob
 from app.platform.values import MetricOut
 from app.recalibration.change_plan import ChangePlan
 from app.recalibration.outputs import StoredOutputs, fitting_labels, histograms, stored_outputs

@@ -4,7 +4,7 @@ from app.tables.access import Account, ApiKey, BrowserSession
 from app.tables.append_only import APPEND_ONLY, create_triggers, drop_triggers
 from app.tables.base import Table, new_id, now
 from app.tables.cases import Case, CasePrediction, NetworkOutput
-from app.tables.jobs import Evaluation, ImportRow, Job
+from app.tables.jobs import Evaluation, ImportRow, Job, JobBatch
 from app.tables.labels import Annotator, Label
 from app.tables.reads import DailyThreshold, Exposure, Look, PolicyRow, Read, ReadRequest
 from app.tables.records import AuditEvent, AuditHead, CaseChange, IdempotencyRecord
@@ -28,6 +28,7 @@ __all__ = [
     "IdempotencyRecord",
     "ImportRow",
     "Job",
+    "JobBatch",
     "Label",
     "Look",
     "NetworkOutput",

@@ -1,38 +1,40 @@
-"""Long work: jobs, imports row by row, frozen evaluations."""
+"""Long work: jobs with the batches they have written, imports row by row, frozen evaluations.
+
+What becomes of a job is not here: its workflow has state, result and error (``app.jobs.engine`` joins the two).
+"""
 
 import uuid
-from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, Boolean, CheckConstraint, Float, ForeignKey, Integer, String, Text
+from sqlalchemy import JSON, CheckConstraint, Float, ForeignKey, Integer, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.tables.base import Identified, Table, UtcDateTime
-
-JOB_STATES = ("queued", "running", "succeeded", "failed", "cancelled")
+from app.tables.base import Identified, Table
 
 
 class Job(Identified, Table):
-    """Work that outlives a request; the worker process does it."""
+    """What was asked for, by whom, and how far it is."""
 
     __tablename__ = "jobs"
-    __table_args__ = (CheckConstraint(f"state IN {JOB_STATES}", name="state"),)
 
     kind: Mapped[str] = mapped_column(String(30))
-    state: Mapped[str] = mapped_column(String(20), default="queued", index=True)
+    # workflow that does it; a retry gets a new one
+    workflow_id: Mapped[str] = mapped_column(String(100), unique=True)
     parameters: Mapped[dict[str, Any]] = mapped_column(JSON)
     # share done, 0 to 1, and what is being done
     progress: Mapped[float] = mapped_column(Float(53), default=0.0)
     message: Mapped[str] = mapped_column(String(500), default="")
-    attempts: Mapped[int] = mapped_column(Integer, default=0)
-    cancel_requested: Mapped[bool] = mapped_column(Boolean, default=False)
-    result: Mapped[dict[str, Any] | None] = mapped_column(JSON)
-    error: Mapped[str | None] = mapped_column(Text)
-    # last sign of life of the process that does it
-    seen_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("accounts.id"))
+
+
+class JobBatch(Table):
+    """A part of a job that was written, in the transaction that wrote it: it is never written again."""
+
+    __tablename__ = "job_batches"
+
+    job_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    name: Mapped[str] = mapped_column(String(100), primary_key=True)
+    result: Mapped[dict[str, Any]] = mapped_column(JSON)
 
 
 class ImportRow(Table):

@@ -166,7 +166,7 @@ def new_request(
 
 
 def plan_missing(database: Database) -> int:
-    """Plan the reads of cases that came before there were plans; doing it again finds none.
+    """Plan the reads of cases that arrived before there were plans; running it again finds none.
 
     Args:
         database: to write to.

@@ -188,7 +188,7 @@ class DependenceTest:
 
     Attributes:
         statistic: larger is stranger.
-        p_value: probability of one as large or larger if the assumption held.
+        p_value: probability of one as large or larger if the assumption is true.
         n: cases used.
     """
 

@@ -193,8 +193,8 @@ def fit_concentration(
         gradient = np.append(table.design.T @ slope + shrink * x[:-1], slope.sum())
         return value + 0.5 * shrink * float(x[:-1] @ x[:-1]), gradient
 
-    found, iterations = minimise(objective, np.zeros(table.design.shape[1] + 1), "concentration head")
-    return table.head(found), iterations
+    parameters, iterations = minimise(objective, np.zeros(table.design.shape[1] + 1), "concentration head")
+    return table.head(parameters), iterations
 
 
 @dataclass(frozen=True)
@@ -287,8 +287,9 @@ def fit_jointly(
         gradient = np.concatenate([table.design.T @ slope + shrink * x[:-2], [slope.sum(), by_t]])
         return value + 0.5 * shrink * float(x[:-2] @ x[:-2]), gradient
 
-    found, _ = minimise(objective, np.append(table.parameters(start[1]), start[0]), "temperature and concentration")
-    return float(found[-1]), table.head(found[:-1])
+    first = np.append(table.parameters(start[1]), start[0])
+    parameters, _ = minimise(objective, first, "temperature and concentration")
+    return float(parameters[-1]), table.head(parameters[:-1])
 
 
 @dataclass(frozen=True)

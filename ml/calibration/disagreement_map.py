@@ -40,8 +40,8 @@ class DisagreementMap:
 
     def logits(self, disagreement_probs: npt.ArrayLike) -> FloatArray:
         """Logits of the mapped DPEs, in the shape of the DPEs."""
-        found: FloatArray = _design(np.asarray(disagreement_probs, dtype=np.float64)) @ self._parameters
-        return found
+        logits: FloatArray = _design(np.asarray(disagreement_probs, dtype=np.float64)) @ self._parameters
+        return logits
 
     def __call__(self, disagreement_probs: npt.ArrayLike) -> FloatArray:
         """Mapped DPEs, in the shape of the DPEs."""

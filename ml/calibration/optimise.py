@@ -38,10 +38,10 @@ def minimise(
     """
     options = {"maxiter": MAX_ITERATIONS, "maxfun": 2 * MAX_ITERATIONS + 1000}
     with _one_thread():
-        found = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-    if not (found.success and np.isfinite(found.fun)):
-        raise FitError(f"the fit of the {what} did not converge after {found.nit} iterations: {found.message}")
-    return np.asarray(found.x, dtype=np.float64), int(found.nit)
+        result = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    if not (result.success and np.isfinite(result.fun)):
+        raise FitError(f"the fit of the {what} did not converge after {result.nit} iterations: {result.message}")
+    return np.asarray(result.x, dtype=np.float64), int(result.nit)
 
 
 def _one_thread() -> AbstractContextManager[Any]:

@@ -136,8 +136,8 @@ def fit_temperature(logits: npt.ArrayLike, label_counts: npt.ArrayLike) -> tuple
         loss, slope = temperature_loss(scores, counts, float(x[0]))
         return loss, np.array([slope])
 
-    found, iterations = minimise(objective, np.zeros(1), "temperature")
-    return float(found[0]), iterations
+    parameters, iterations = minimise(objective, np.zeros(1), "temperature")
+    return float(parameters[0]), iterations
 
 
 def affine_loss(
@@ -199,8 +199,8 @@ def fit_affine(
         loss, by_weight, by_bias = affine_loss(weight, bias, scores, counts, (off_penalty, bias_penalty))
         return loss, np.concatenate([by_weight.ravel(), by_bias])
 
-    found, iterations = minimise(objective, np.concatenate([start.ravel(), np.zeros(k)]), f"{method} scaling")
-    return Scaling(method, 0.0, found[:-k].reshape(shape), found[-k:]), iterations
+    parameters, iterations = minimise(objective, np.concatenate([start.ravel(), np.zeros(k)]), f"{method} scaling")
+    return Scaling(method, 0.0, parameters[:-k].reshape(shape), parameters[-k:]), iterations
 
 
 def choose_scaling(
@@ -236,7 +236,7 @@ def choose_scaling(
             )[0]
     identity = Scaling()
     before = scaling_loss(identity, logits[..., cv, :], label_counts[cv])
-    fitted = {name: one(fit) for name, one in fits.items()}
+    fitted = {name: fit_on(fit) for name, fit_on in fits.items()}
     losses = {name: scaling_loss(one, logits[..., cv, :], label_counts[cv]) for name, one in fitted.items()}
     best = min(losses, key=lambda name: losses[name]) if losses else None
     if best is None or losses[best] >= before:

@@ -107,8 +107,8 @@ class _Canvas:
 
 
 def _ends(inside: npt.NDArray[np.bool_]) -> tuple[int, int]:
-    found = np.flatnonzero(inside)
-    return (int(found[0]), int(found[-1]) + 1) if found.size else (0, 0)
+    rows = np.flatnonzero(inside)
+    return (int(rows[0]), int(rows[-1]) + 1) if rows.size else (0, 0)
 
 
 def _red_cells(canvas: _Canvas, white_radius: float) -> FloatArray:

@@ -45,7 +45,7 @@ def _image_paths(folder: Path, labels: Labels, table_path: Path) -> list[Path]:
     if "file" in labels.columns:
         names = [str(name) for name in case_column(labels, "file", table_path)]
         return [folder / name for name in names]
-    found = []
+    paths = []
     for case in labels.case_ids:
         candidates = [folder / "images" / f"{case}{suffix}" for suffix in _SUFFIXES]
         existing = [path for path in candidates if path.is_file()]
@@ -53,8 +53,8 @@ def _image_paths(folder: Path, labels: Labels, table_path: Path) -> list[Path]:
             raise TableError(
                 f"{table_path}: case {case!r} has no image {candidates[0]} (or {', '.join(_SUFFIXES[1:])})"
             )
-        found.append(existing[0])
-    return found
+        paths.append(existing[0])
+    return paths
 
 
 def _read_pixels(paths: list[Path], preprocessing: Preprocessing) -> Pixels:

@@ -86,8 +86,8 @@ def _mixture_intervals(distribution: PredictiveDistribution) -> FloatArray:
     at_zero = above(np.zeros(cells.shape), cells, level) >= 0
     # a root finder needs a change of sign, and below zero the CDF is zero
     low = np.where(at_zero, -1.0, 0.0)
-    found = elementwise.find_root(above, (low, np.ones(cells.shape)), args=(cells, level), tolerances=_TIGHT)
-    return np.where(at_zero, 0.0, np.clip(found.x, 0.0, 1.0)).reshape(-1, n_classes, 2)
+    root = elementwise.find_root(above, (low, np.ones(cells.shape)), args=(cells, level), tolerances=_TIGHT)
+    return np.where(at_zero, 0.0, np.clip(root.x, 0.0, 1.0)).reshape(-1, n_classes, 2)
 
 
 _TIGHT = {"xatol": 1e-10, "xrtol": 1e-12, "fatol": 0.0}

@@ -12,7 +12,7 @@ ensemble       mean f⁽ˢ⁾    mean of 1 − Σf⁽ˢ⁾²      weights ∝ w_
 mixture        Σ w_s f⁽ˢ⁾   Σ w_s σ(a_s)(1 − Σf²)   weights ∝ w_s DirMult(y | α⁽ˢ⁾), members updated
 ============== ============ ======================= ===========================================
 
-``a = log α0`` is what is computed with, never ``α0`` itself, so that everything holds for a in [−40, 40].
+``a = log α0`` is what is computed with, never ``α0`` itself, so that everything works for a in [−40, 40].
 Log-likelihoods are those of the label *sequence*: the multinomial coefficient, which depends on no
 parameter, is left out.
 """

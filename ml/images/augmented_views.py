@@ -38,14 +38,14 @@ def views(inputs: Inputs, orientation: Orientation, *, samples: int, seed: int =
         raise ValueError("this release's images must not be turned or mirrored: it has no test-time augmentation")
     rng = np.random.default_rng(seed)
     symmetries = np.concatenate([rng.permutation(8) for _ in range(-(-samples // 8))])[:samples]
-    found = []
+    views = []
     for symmetry in symmetries.tolist():
         view = _turned(inputs, symmetry) if orientation == "any" else _moved(inputs, rng)
         if inputs.shape[1] == 3:
             gain, offset = rng.standard_normal((2, 1, 3, 1, 1))
             view = np.asarray(view * (1 + COLOUR_GAIN * gain) + COLOUR_OFFSET * offset, dtype=np.float32)
-        found.append(view)
-    return np.stack(found)
+        views.append(view)
+    return np.stack(views)
 
 
 def _turned(inputs: Inputs, symmetry: int) -> Inputs:

@@ -63,14 +63,14 @@ def evaluate(
         raise ValueError(f"classes must name {n_classes} classes, got {len(names)}")
     given = gini(first.probs) if disagreement_probs is None else disagreement_probs
     dpe = as_vector(given, n_cases, "disagreement_probs", 0.0, 1.0)
-    one, two = _Used.of(first, 1, n_bins, debias), _Used.of(second, 2, n_bins, debias)
-    observed, kept = two.terms.observed_disagreement[:, None], dpe[two.sample.rows][:, None]
-    binned_dpe = Binned.of(observed, kept, two.sample, n_bins, "uniform", debias)
-    metrics = _class_metrics(one, debias) | _paired_metrics(two, debias)
-    metrics |= _disagreement_metrics(two.sample, observed[:, 0], kept[:, 0], binned_dpe, debias)
+    labelled, paired = _Used.of(first, 1, n_bins, debias), _Used.of(second, 2, n_bins, debias)
+    observed, kept = paired.terms.observed_disagreement[:, None], dpe[paired.sample.rows][:, None]
+    binned_dpe = Binned.of(observed, kept, paired.sample, n_bins, "uniform", debias)
+    metrics = _class_metrics(labelled, debias) | _paired_metrics(paired, debias)
+    metrics |= _disagreement_metrics(paired.sample, observed[:, 0], kept[:, 0], binned_dpe, debias)
     if n_cases > 0 and (weights is not None or weights2 is not None):
-        pairs = {} if debias != "pair" else _pair_forms(first, dpe, one, two, binned_dpe, n_bins)
-        metrics = _with_horvitz_thompson(metrics, pairs, one.sample, two.sample)
+        pairs = {} if debias != "pair" else _pair_forms(first, dpe, labelled, paired, binned_dpe, n_bins)
+        metrics = _with_horvitz_thompson(metrics, pairs, labelled.sample, paired.sample)
     return Evaluation(
         n_cases=n_cases,
         n_labels=int(first.counts.sum()),
@@ -78,10 +78,10 @@ def evaluate(
         n_bins=n_bins,
         debias=debias or "none",
         metrics=metrics,
-        classes=_per_class(names, one, two, debias),
-        class_bins=one.binned.diagram(),
+        classes=_per_class(names, labelled, paired, debias),
+        class_bins=labelled.binned.diagram(),
         disagreement_bins=binned_dpe.diagram(),
-        warnings=_warnings(one.sample, two.sample, weights is not None, weights2 is not None),
+        warnings=_warnings(labelled.sample, paired.sample, weights is not None, weights2 is not None),
     )
 
 
@@ -119,25 +119,25 @@ class _Used:
         return cls(sample, binned, CaseTerms.joined(parts), class_terms)
 
 
-def _class_metrics(one: _Used, debias: Debias) -> dict[str, Estimate]:
-    calibration = one.binned.estimate(debias)
+def _class_metrics(labelled: _Used, debias: Debias) -> dict[str, Estimate]:
+    calibration = labelled.binned.estimate(debias)
     return {
-        "L": to_estimate(mean_replicates(one.terms.loss, one.sample), one.sample),
+        "L": to_estimate(mean_replicates(labelled.terms.loss, labelled.sample), labelled.sample),
         "CL": calibration,
-        "CL_plugin": one.binned.estimate(None),
+        "CL_plugin": labelled.binned.estimate(None),
         "CE": root(calibration),
-        "accuracy": to_estimate(mean_replicates(one.terms.hits, one.sample), one.sample),
+        "accuracy": to_estimate(mean_replicates(labelled.terms.hits, labelled.sample), labelled.sample),
     }
 
 
-def _paired_metrics(two: _Used, debias: Debias) -> dict[str, Estimate]:
-    sample = two.sample
-    plugin = epistemic = mean_replicates(two.terms.plugin, sample)
-    plain = calibration = two.binned.replicates(None)
+def _paired_metrics(paired: _Used, debias: Debias) -> dict[str, Estimate]:
+    sample = paired.sample
+    plugin = epistemic = mean_replicates(paired.terms.plugin, sample)
+    plain = calibration = paired.binned.replicates(None)
     if debias is not None:
-        epistemic = mean_replicates(two.terms.epistemic, sample)
-        calibration = two.binned.replicates(debias)
-    lonely = two.binned.singleton_mass(debias)
+        epistemic = mean_replicates(paired.terms.epistemic, sample)
+        calibration = paired.binned.replicates(debias)
+    lonely = paired.binned.singleton_mass(debias)
     return {
         "EL": to_estimate(epistemic, sample),
         "EL_plugin": to_estimate(plugin, sample),
@@ -164,33 +164,33 @@ _MEANS = {"L": 1, "accuracy": 1, "EL": 2, "EL_plugin": 2, "L_D": 2}
 
 
 def _pair_forms(
-    data: Inputs, dpe: FloatArray, one: _Used, two: _Used, binned_dpe: Binned, n_bins: int
+    data: Inputs, dpe: FloatArray, labelled: _Used, paired: _Used, binned_dpe: Binned, n_bins: int
 ) -> dict[str, float]:
     """Horvitz–Thompson values of CL and CL_D, by the pairs that all cases would make."""
     everyone = data.sample(0)
     by_class = PairCounts.of(everyone.take(data.probs), everyone, n_bins)
     return {
-        "CL": one.binned.horvitz_thompson(by_class),
-        "CL_paired": two.binned.horvitz_thompson(by_class),
+        "CL": labelled.binned.horvitz_thompson(by_class),
+        "CL_paired": paired.binned.horvitz_thompson(by_class),
         "CL_D": binned_dpe.horvitz_thompson(PairCounts.of(everyone.take(dpe)[:, None], everyone, n_bins)),
     }
 
 
 def _with_horvitz_thompson(
-    metrics: dict[str, Estimate], pairs: dict[str, float], one: Sample, two: Sample
+    metrics: dict[str, Estimate], pairs: dict[str, float], labelled: Sample, paired: Sample
 ) -> dict[str, Estimate]:
     """Add the Horvitz–Thompson form to means and, in the pair form, to CL, CL_D and DL."""
-    n_cases = one.rows.size + one.dropped
+    n_cases = labelled.rows.size + labelled.dropped
     forms = dict(pairs)
     for name, order in _MEANS.items():
-        forms[name] = metrics[name].value * float((one if order == 1 else two).weight.sum()) / n_cases
+        forms[name] = metrics[name].value * float((labelled if order == 1 else paired).weight.sum()) / n_cases
     if "CL_paired" in forms:
         forms["DL"] = forms["EL"] - forms["CL_paired"]
     return {
         name: replace(
             estimate,
             horvitz_thompson=_finite(forms[name]) if name in forms else None,
-            largest_weight=float((one if name in _FIRST_ORDER else two).weight.max(initial=0.0)),
+            largest_weight=float((labelled if name in _FIRST_ORDER else paired).weight.max(initial=0.0)),
         )
         for name, estimate in metrics.items()
     }
@@ -203,30 +203,30 @@ def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def _per_class(names: list[str], one: _Used, two: _Used, debias: Debias) -> tuple[ClassEvaluation, ...]:
-    total = float(two.sample.weight.sum())
-    plugin, correction = two.class_terms
+def _per_class(names: list[str], labelled: _Used, paired: _Used, debias: Debias) -> tuple[ClassEvaluation, ...]:
+    total = float(paired.sample.weight.sum())
+    plugin, correction = paired.class_terms
     terms = plugin if debias is None else plugin - correction
     return tuple(
         ClassEvaluation(
             name,
-            calibration_loss=_finite(one.binned.value(debias, k)),
+            calibration_loss=_finite(labelled.binned.value(debias, k)),
             epistemic_loss=_finite(float(terms[k]) / total) if total > 0 else None,
-            bins=one.binned.diagram(k),
+            bins=labelled.binned.diagram(k),
         )
         for k, name in enumerate(names)
     )
 
 
-def _warnings(one: Sample, two: Sample, weighted: bool, weighted2: bool) -> tuple[str, ...]:
+def _warnings(labelled: Sample, paired: Sample, weighted: bool, weighted2: bool) -> tuple[str, ...]:
     texts = []
-    if one.rows.size == 0:
+    if labelled.rows.size == 0:
         texts.append("no case has a label: every metric is empty")
-    if two.rows.size == 0:
+    if paired.rows.size == 0:
         texts.append("no case has two labels: EL, DL and every disagreement metric are empty")
     if weighted and not weighted2:
         texts.append("order-2 metrics use the order-1 weights, since no order-2 weights were given")
-    for sample, order in ((one, 1), (two, 2)):
+    for sample, order in ((labelled, 1), (paired, 2)):
         if (weighted or (weighted2 and order == 2)) and 0 < sample.ess < SMALL_ESS:
             texts.append(
                 f"effective sample size {sample.ess:.0f} of order-{order} metrics is below {SMALL_ESS} "

@@ -40,7 +40,7 @@ class Inputs:
         return cls(counts, probs, check_weights(sample_weight, len(counts)), check_clusters(cluster, len(counts)))
 
     def sample(self, min_labels: int) -> Sample:
-        """Select the cases with so many labels."""
+        """Select the cases with that many labels."""
         return select(np.einsum("nk->n", self.counts) >= min_labels, self.weight, self.cluster)
 
 

@@ -47,7 +47,7 @@ def exact_metrics(
         "EL": epistemic,
         "L_D": (differ - dpe) ** 2 + differ * (1 - differ),
     }
-    found = {name: to_estimate(mean_replicates(values, sample), sample) for name, values in means.items()}
-    found["CL"] = Binned.of(truth, probs, sample, n_bins, "uniform", debias).estimate(debias)
-    found["CL_D"] = Binned.of(differ[:, None], dpe[:, None], sample, n_bins, "uniform", debias).estimate(debias)
-    return found | {"CE": root(found["CL"]), "CE_D": root(found["CL_D"])}
+    estimates = {name: to_estimate(mean_replicates(values, sample), sample) for name, values in means.items()}
+    estimates["CL"] = Binned.of(truth, probs, sample, n_bins, "uniform", debias).estimate(debias)
+    estimates["CL_D"] = Binned.of(differ[:, None], dpe[:, None], sample, n_bins, "uniform", debias).estimate(debias)
+    return estimates | {"CE": root(estimates["CL"]), "CE_D": root(estimates["CL_D"])}

@@ -102,7 +102,7 @@ def calibration_loss(
         cluster: (N,) patient of each case; the pair form then never pairs cases of one patient.
 
     Returns:
-        Signed CL; ``singleton_mass`` tells the weight in bins with one member.
+        Signed CL; ``singleton_mass`` is the weight in bins with one member.
 
     >>> round(calibration_loss([[2, 1], [0, 3], [3, 0]], [[0.7, 0.3], [0.2, 0.8], [0.9, 0.1]], n_bins=2).value, 4)
     -0.0044

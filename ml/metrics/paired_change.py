@@ -102,15 +102,15 @@ class _Pair:
         counts: (N, K) labels.
         probs: class probabilities (N, K), before and after.
         dpe: (N,), before and after.
-        one: cases with a label.
-        two: cases with two.
+        labelled: cases with a label.
+        paired: cases with two.
     """
 
     counts: IntArray
     probs: tuple[FloatArray, FloatArray]
     dpe: tuple[FloatArray, FloatArray]
-    one: Sample
-    two: Sample
+    labelled: Sample
+    paired: Sample
 
     @classmethod
     def of(
@@ -125,45 +125,47 @@ class _Pair:
         first = check_inputs(label_counts, before[0], weights, cluster)
         second = check_inputs(label_counts, after[0], weights if weights2 is None else weights2, cluster)
         n = len(first.counts)
-        dpe = [as_vector(one[1], n, "disagreement_probs", 0.0, 1.0) for one in (before, after)]
+        dpe = [as_vector(prediction[1], n, "disagreement_probs", 0.0, 1.0) for prediction in (before, after)]
         return cls(first.counts, (first.probs, second.probs), (dpe[0], dpe[1]), first.sample(1), second.sample(2))
 
     def _means(self, terms: list[FloatArray], sample: Sample) -> Estimate:
         return to_estimate(mean_replicates(terms[1] - terms[0], sample), sample)
 
     def accuracy(self) -> Estimate:
-        rows = self.one.rows
+        rows = self.labelled.rows
         most = self.counts[rows].argmax(axis=1)
-        return self._means([(most == probs[rows].argmax(axis=1)).astype(np.float64) for probs in self.probs], self.one)
+        return self._means(
+            [(most == probs[rows].argmax(axis=1)).astype(np.float64) for probs in self.probs], self.labelled
+        )
 
     def loss(self) -> Estimate:
-        rows = self.one.rows
+        rows = self.labelled.rows
         return self._means(
-            [squared_terms(self.counts[rows], probs[rows]).sum(axis=1) for probs in self.probs], self.one
+            [squared_terms(self.counts[rows], probs[rows]).sum(axis=1) for probs in self.probs], self.labelled
         )
 
     def epistemic_loss(self) -> Estimate:
         """L and EL differ by what no prediction can change, so on the same cases their changes are equal."""
-        rows = self.two.rows
+        rows = self.paired.rows
         return self._means(
-            [squared_terms(self.counts[rows], probs[rows]).sum(axis=1) for probs in self.probs], self.two
+            [squared_terms(self.counts[rows], probs[rows]).sum(axis=1) for probs in self.probs], self.paired
         )
 
     def calibration_loss(self, n_bins: int) -> Estimate:
-        rows = self.one.rows
+        rows = self.labelled.rows
         freqs = class_frequencies(self.counts[rows])
-        return self._calibration(freqs, [probs[rows] for probs in self.probs], self.one, n_bins)
+        return self._calibration(freqs, [probs[rows] for probs in self.probs], self.labelled, n_bins)
 
     def disagreement_loss(self) -> Estimate:
-        rows = self.two.rows
+        rows = self.paired.rows
         observed = observed_disagreement(self.counts[rows])
-        return self._means([statistic_terms(observed, dpe[rows]) for dpe in self.dpe], self.two)
+        return self._means([statistic_terms(observed, dpe[rows]) for dpe in self.dpe], self.paired)
 
     def disagreement_calibration_loss(self, n_bins: int) -> Estimate:
-        rows = self.two.rows
+        rows = self.paired.rows
         observed = observed_disagreement(self.counts[rows])[:, None]
-        return self._calibration(observed, [dpe[rows][:, None] for dpe in self.dpe], self.two, n_bins)
+        return self._calibration(observed, [dpe[rows][:, None] for dpe in self.dpe], self.paired, n_bins)
 
     def _calibration(self, freqs: FloatArray, probs: list[FloatArray], sample: Sample, n_bins: int) -> Estimate:
-        found = [Binned.of(freqs, one, sample, n_bins, "uniform", "pair").replicates("pair") for one in probs]
-        return to_estimate(found[1] - found[0], sample)
+        before, after = (Binned.of(freqs, z, sample, n_bins, "uniform", "pair").replicates("pair") for z in probs)
+        return to_estimate(after - before, sample)

@@ -67,16 +67,16 @@ class SelectionWeights:
 
     def warnings(self) -> list[str]:
         """What a reader must know."""
-        found = []
+        texts = []
         if self.non_response > NON_RESPONSE_LIMIT:
-            found.append(
+            texts.append(
                 f"{self.non_response:.1%} of the cases planned for {self.order} "
                 f"label{'' if self.order == 1 else 's'} did not get them; adjusted by arm and disagreement"
             )
         lost = sum(cell.planned for cell in self.cells if cell.answered == 0)
         if lost:
-            found.append(f"{lost} planned cases lie in cells where nobody answered: no weight can stand in for them")
-        return found
+            texts.append(f"{lost} planned cases lie in cells where nobody answered: no weight can stand in for them")
+        return texts
 
 
 def quintiles(values: FloatArray) -> IntArray:
@@ -122,7 +122,7 @@ def selection_weights(
         raise ValueError("a planned case has selection probability 0; its labels cannot stand for others")
     cell = np.where(selected, 0, QUINTILES) + quintile - 1
     used = planned & answered
-    wanted, got = (np.bincount(cell[one], minlength=2 * QUINTILES) for one in (planned, used))
+    wanted, got = (np.bincount(cell[mask], minlength=2 * QUINTILES) for mask in (planned, used))
     factor = wanted / np.maximum(got, 1)
     weight = np.where(used, factor[cell] / np.where(planned, probability, 1.0), 0.0)
     cells = [

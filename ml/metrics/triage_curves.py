@@ -126,14 +126,14 @@ def triage_recall(
     mean = float(sample.weight @ observed / sample.weight.sum())
     if mean == 0:
         raise ValueError("no two labels of a case differ: there is no disagreement to catch")
-    found = []
+    estimates = []
     for capacity in wanted:
         sent, at_threshold = ranked.sent(float(capacity))
         value = float(sample.weight @ (sent * observed) / (sample.weight @ observed))
         influence = (sent * (observed - at_threshold) + capacity * at_threshold - value * observed) / mean
         spread = mean_replicates(influence, sample)
-        found.append(to_estimate(Replicates(value, spread.without + (value - spread.value)), sample))
-    return found
+        estimates.append(to_estimate(Replicates(value, spread.without + (value - spread.value)), sample))
+    return estimates
 
 
 def net_benefit(

@@ -89,13 +89,13 @@ ESTIMATORS: dict[str, Estimator] = {
 def truths(large: Sample) -> dict[str, float]:
     """What each estimator aims at, from many cases and their known probabilities."""
     exact = exact_metrics(large.true_probs, large.probs, large.dpe, n_bins=N_BINS)
-    found = {name: exact[name].value for name in ("L", "EL", "CL")}
-    found |= {"DL": found["EL"] - found["CL"], "L_φ": exact["L_D"].value, "CL_φ": exact["CL_D"].value}
-    found["EL′"] = exact_posterior_epistemic_loss(large.counts, large.true_probs, large.prior).value
-    found["gain EL − EL′"] = found["EL"] - found["EL′"]
+    aims = {name: exact[name].value for name in ("L", "EL", "CL")}
+    aims |= {"DL": aims["EL"] - aims["CL"], "L_φ": exact["L_D"].value, "CL_φ": exact["CL_D"].value}
+    aims["EL′"] = exact_posterior_epistemic_loss(large.counts, large.true_probs, large.prior).value
+    aims["gain EL − EL′"] = aims["EL"] - aims["EL′"]
     for name in ("Krippendorff α", "triage recall", "net benefit"):
-        found[name] = ESTIMATORS[name](large).value
-    return found
+        aims[name] = ESTIMATORS[name](large).value
+    return aims
 
 
 @dataclass(frozen=True)
@@ -136,10 +136,10 @@ def run(seed: int = 0, *, quick: bool = False, observer: Any = lambda what, done
             for done in range(runs):
                 sample = draw(n_cases, rng, clustered=clustered)
                 for name, estimator in ESTIMATORS.items():
-                    found = estimator(sample)
-                    values[name].append(found.value)
-                    if found.low is not None and found.high is not None:
-                        hits[name] += found.low <= aims[name] <= found.high
+                    estimate = estimator(sample)
+                    values[name].append(estimate.value)
+                    if estimate.low is not None and estimate.high is not None:
+                        hits[name] += estimate.low <= aims[name] <= estimate.high
                 observer(f"N = {n_cases}{', by patient' if clustered else ''}", done + 1, runs)
             for name in ESTIMATORS:
                 bias = float(np.mean(values[name]) - aims[name])

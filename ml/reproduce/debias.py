@@ -71,9 +71,9 @@ def run(seed: int = 0, *, quick: bool = False, observer: Observer = lambda what,
     settings = [(labels, size) for labels in LABELS for size in SIZES]
     for done, (labels, size) in enumerate(settings):
         rng = np.random.default_rng([seed, labels, size])
-        found = [simulate(size, labels, rng) for _ in range(runs)]
+        estimates = [simulate(size, labels, rng) for _ in range(runs)]
         for name in ESTIMATORS:
-            values = np.array([one[name] for one in found])
+            values = np.array([estimate[name] for estimate in estimates])
             error = float(values.std(ddof=1) / np.sqrt(runs))
             rows.append(Row(name, labels, size, float(values.mean()), error))
         observer("simulating", done + 1, len(settings))

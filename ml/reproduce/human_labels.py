@@ -71,7 +71,7 @@ def _thinning_rows(test: CachedOutputs, distribution: PredictiveDistribution, se
     rows = []
     for labels in THINNED:
         counts = thin(test.label_counts, labels, seed)
-        found = evaluate(counts, distribution.class_probs, distribution.disagreement_probs)["metrics"]
+        thinned = evaluate(counts, distribution.class_probs, distribution.disagreement_probs)["metrics"]
         for name in COMPARED:
             metric = name.removesuffix("_plugin")
             rows.append(
@@ -80,7 +80,7 @@ def _thinning_rows(test: CachedOutputs, distribution: PredictiveDistribution, se
                     "estimator": "plug-in" if name != metric else "debiased",
                     "labels": labels,
                     "full": full[metric]["value"],
-                    **{key: found[name][key] for key in ("value", "low", "high", "se")},
+                    **{key: thinned[name][key] for key in ("value", "low", "high", "se")},
                 }
             )
     return rows
@@ -108,13 +108,13 @@ def reproduce(setting: Setting) -> Reproduction:
             steps = calibration_steps(
                 valid.logits, valid.features, valid.label_counts, valid.groups.tolist(), methods=METHODS
             )
-            found = {method: one.apply(test.logits, test.features) for method, one in steps.items()}
+            predicted = {method: step.apply(test.logits, test.features) for method, step in steps.items()}
             scored = [
-                row | {"train_labels": labels, "seed": seed} for row in scored_rows(test.label_counts, found, None)
+                row | {"train_labels": labels, "seed": seed} for row in scored_rows(test.label_counts, predicted, None)
             ]
             rows += scored
             sections.append(f"## {labels} label(s) a training photograph, seed {seed}\n\n{markdown(scored)}")
-            best = found["Raw+ts+α"]
+            best = predicted["Raw+ts+α"]
             if labels == TRAIN_LABELS[-1] and not thinning:
                 thinning = _thinning_rows(test, best, seed)
                 document = evaluate(test.label_counts, best.class_probs, best.disagreement_probs)

@@ -88,8 +88,8 @@ def cached(path: Path, compute: Callable[[], Outputs]) -> Outputs:
     if path.is_file():
         with np.load(path, allow_pickle=False) as data:
             return Outputs(data["logits"], data["features"])
-    found = compute()
+    outputs = compute()
     temporary = path.with_name(path.stem + ".tmp.npz")
-    np.savez(temporary, allow_pickle=False, logits=found.logits, features=found.features)
+    np.savez(temporary, allow_pickle=False, logits=outputs.logits, features=outputs.features)
     temporary.replace(path)
-    return found
+    return outputs

@@ -59,12 +59,12 @@ def _fold(data: Nodules, fold: Any, number: int) -> dict[str, tuple[FloatArray, 
     steps = calibration_steps(
         logits[held], features[held], data.label_counts[held], data.patients[held].tolist(), methods=METHODS
     )
-    found = {}
-    for method, one in steps.items():
-        distribution = one.apply(logits[test], features[test])
+    predicted = {}
+    for method, calibration in steps.items():
+        distribution = calibration.apply(logits[test], features[test])
         a = distribution.log_concentration if isinstance(distribution, DirichletCpe) else None
-        found[method] = (distribution.class_probs, a)
-    return found
+        predicted[method] = (distribution.class_probs, a)
+    return predicted
 
 
 def predictions(data: Nodules, seed: int, observer: Any) -> dict[str, PredictiveDistribution]:
@@ -76,15 +76,15 @@ def predictions(data: Nodules, seed: int, observer: Any) -> dict[str, Predictive
     for number in range(FOLDS):
         parts.append(_fold(data, fold, number))
         observer("fitting", number + 1, FOLDS)
-    found: dict[str, PredictiveDistribution] = {}
+    predicted: dict[str, PredictiveDistribution] = {}
     for method in parts[0]:
         probs, a = np.empty(data.label_counts.shape), np.empty(len(fold))
         for number, part in enumerate(parts):
             probs[fold == number] = part[method][0]
             if part[method][1] is not None:
                 a[fold == number] = part[method][1]
-        found[method] = DirichletCpe(probs, a) if "α" in method else PointCpe(probs)
-    return found
+        predicted[method] = DirichletCpe(probs, a) if "α" in method else PointCpe(probs)
+    return predicted
 
 
 def malignant_majority(counts: IntArray) -> float:
@@ -92,10 +92,12 @@ def malignant_majority(counts: IntArray) -> float:
     return float(counts[3:].sum() >= 2)
 
 
-def _majority_table(data: Nodules, found: dict[str, PredictiveDistribution]) -> tuple[str, list[dict[str, Any]]]:
+def _majority_table(
+    data: Nodules, distributions: dict[str, PredictiveDistribution]
+) -> tuple[str, list[dict[str, Any]]]:
     lines = ["| method | squared loss | calibration loss |", "|---|---|---|"]
     rows = []
-    for method, distribution in found.items():
+    for method, distribution in distributions.items():
         predicted = expected_statistic(distribution, malignant_majority, 3)
         args = (data.label_counts, np.clip(predicted, 0, 1), malignant_majority, 3)
         loss = statistic_loss(*args, cluster=data.patients)
@@ -108,12 +110,12 @@ def _majority_table(data: Nodules, found: dict[str, PredictiveDistribution]) -> 
 def reproduce(setting: Setting) -> Reproduction:
     """Fit, calibrate and test by patient."""
     data = load_nodules()
-    found = predictions(data, setting.seeds[0], setting.observer)
-    rows = scored_rows(data.label_counts, found, data.patients)
+    predicted = predictions(data, setting.seeds[0], setting.observer)
+    rows = scored_rows(data.label_counts, predicted, data.patients)
     ordinal = krippendorff_alpha(data.label_counts, level="ordinal", cluster=data.patients)
     fleiss = fleiss_kappa(data.label_counts, cluster=data.patients)
-    majority, majority_rows = _majority_table(data, found)
-    best = found["Raw+ts+α"]
+    majority, majority_rows = _majority_table(data, predicted)
+    best = predicted["Raw+ts+α"]
     document = evaluate(data.label_counts, best.class_probs, best.disagreement_probs, cluster=data.patients)
     agree = f"Krippendorff's α (ordinal) {ordinal.value:.3f} ({ordinal.low:.3f} to {ordinal.high:.3f}), "
     agree += f"Fleiss' κ {fleiss.value:.3f} ({fleiss.low:.3f} to {fleiss.high:.3f})."

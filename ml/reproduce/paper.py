@@ -1,4 +1,4 @@
-"""The paper's numbers, to print beside ours (AISTATS 2021, Tables 1 and 2 and the CPE tables of its supplement)."""
+"""The paper's numbers, to print next to ours (AISTATS 2021, Tables 1 and 2 and the CPE tables of its supplement)."""
 
 #: Table 1, (L_φ, CE_φ): data set → labels per validation image → method.
 TABLE_1: dict[str, dict[int, dict[str, tuple[float, float]]]] = {

@@ -26,13 +26,13 @@ NAMES = tuple(MODULES)
 
 def versions() -> dict[str, str]:
     """Versions of what the numbers depend on."""
-    found = {"python": platform.python_version()}
+    numbers = {"python": platform.python_version()}
     for name in ("secondread", "numpy", "scipy", "torch"):
         try:
-            found[name] = version(name)
+            numbers[name] = version(name)
         except PackageNotFoundError:  # torch is in the extra [train] only
             continue
-    return found
+    return numbers
 
 
 def reproduce(setting: Setting) -> dict[str, Any]:
@@ -51,27 +51,27 @@ def reproduce(setting: Setting) -> dict[str, Any]:
         raise ValueError(f"unknown reproduction {setting.name!r}; there are {', '.join(NAMES)}")
     setting.out.mkdir(parents=True, exist_ok=True)
     run: Callable[[Setting], Reproduction] = import_module(f"ml.reproduce.{MODULES[setting.name]}").reproduce
-    found = run(setting)
+    result = run(setting)
     document: dict[str, Any] = {
         "name": setting.name,
-        "what": found.what,
+        "what": result.what,
         "seeds": list(setting.seeds),
         "quick": setting.quick,
         "truth": setting.truth,
         "versions": versions(),
-        "rows": found.rows,
-        **found.further,
+        "rows": result.rows,
+        **result.further,
     }
     write_json(setting.out / f"{setting.name}.json", document)
-    for name, chart in found.charts.items():
+    for name, chart in result.charts.items():
         write_chart(chart, setting.out / f"{name}.svg")
-    write_bytes_atomically(setting.out / f"{setting.name}.md", _page(document, found).encode())
+    write_bytes_atomically(setting.out / f"{setting.name}.md", _page(document, result).encode())
     return document
 
 
-def _page(document: dict[str, Any], found: Reproduction) -> str:
+def _page(document: dict[str, Any], result: Reproduction) -> str:
     used = ", ".join(f"{package} {number}" for package, number in document["versions"].items())
     seeds = ", ".join(str(seed) for seed in document["seeds"])
     short = " A quick version: its numbers only show that everything runs." if document["quick"] else ""
-    figures = "".join(f"\n![{name.replace('_', ' ')}]({name}.svg)\n" for name in found.charts)
-    return f"# {found.what}\n\nSeeds {seeds}; {used}.{short}\n\n{found.text}\n{figures}"
+    figures = "".join(f"\n![{name.replace('_', ' ')}]({name}.svg)\n" for name in result.charts)
+    return f"# {result.what}\n\nSeeds {seeds}; {used}.{short}\n\n{result.text}\n{figures}"

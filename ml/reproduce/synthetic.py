@@ -197,7 +197,7 @@ class SeedOutputs:
         path = self.folder / f"calibrations_{kind.lower().replace(' ', '_')}_{labels}.json"
         if not path.is_file():
             fitted = self._fitted(kind, labels)
-            write_json(path, {step: one.to_dict() for step, one in fitted.items()})
+            write_json(path, {step: calibration.to_dict() for step, calibration in fitted.items()})
         # in the order of the tables, whatever the file's
         document = read_json(path)
         return {step: Calibration.from_dict(document[step]) for step in STEPS}
@@ -216,8 +216,8 @@ class SeedOutputs:
             calibration.apply(part.logits, part.features)
             for part in (outputs.rows(self.part("valid")), outputs.rows(self.part("test")))
         )
-        found, _ = fit_disagreement_map(valid.disagreement_probs, counts, names, seed=self.seed)
-        values = self._metrics(truth, test.class_probs, found(test.disagreement_probs))
+        fitted_map, _ = fit_disagreement_map(valid.disagreement_probs, counts, names, seed=self.seed)
+        values = self._metrics(truth, test.class_probs, fitted_map(test.disagreement_probs))
         kept = {name: value for name, value in values.items() if name.startswith(("L_D", "CE_D"))}
         return Row(f"{method}+φ", labels, self.seed, kept)
 
@@ -237,12 +237,12 @@ class SeedOutputs:
         for debias, suffix in _FORMS:
             if truth == "exact":
                 exact = exact_metrics(self.true_probs, probs, dpe, debias=debias)
-                found = {name: one.value for name, one in exact.items()}
+                metrics = {name: estimate.value for name, estimate in exact.items()}
             else:
-                document = evaluate(counts, probs, dpe, debias=debias)["metrics"]
-                found = {name: one["value"] for name, one in document.items()}
+                evaluation = evaluate(counts, probs, dpe, debias=debias)
+                metrics = {name: estimate.value for name, estimate in evaluation.metrics.items()}
             kept = METRICS[:-1] if not suffix else ("CE", "CE_D")
-            values |= {name + suffix: found[name] for name in kept}
+            values |= {name + suffix: metrics[name] for name in kept}
         return values
 
     def _row(self, labels: int, truth: Truth, method: str, distribution: PredictiveDistribution) -> Row:

@@ -30,7 +30,7 @@ _QUICK = "A short version on few images: its numbers show only that everything r
 
 
 def reproduce(setting: Setting) -> Reproduction:
-    """Train or go on, score every row, and set them beside the paper's."""
+    """Train or resume, score every row, and compare them with the paper's."""
     first = seed_outputs(setting, setting.seeds[0])
     rows = _seed_rows(setting, first)
     for seed in setting.seeds[1:]:
@@ -168,7 +168,7 @@ _ERRATUM = (
 def _charts(name: str, cells: Cells, outputs: SeedOutputs) -> dict[str, Any]:
     comparison = []
     for labels in LABELS:
-        for method in [one for one in _methods(cells, "CE_D") if "[" not in one]:
+        for method in [method for method in _methods(cells, "CE_D") if "[" not in method]:
             ours, paper = cells[method, labels, "CE_D"], TABLE_1[name][labels].get(method)
             ends = {"ours": (float(np.mean(ours)), min(ours), max(ours))}
             if paper is not None:
@@ -190,7 +190,7 @@ def _charts(name: str, cells: Cells, outputs: SeedOutputs) -> dict[str, Any]:
 def _distributions(outputs: SeedOutputs, kind: str) -> dict[str, Any]:
     test = outputs.outputs[kind].rows(outputs.part("test"))
     steps = outputs.calibrations(kind, LABELS[0])
-    return {kind + step: one.apply(test.logits, test.features) for step, one in steps.items()}
+    return {kind + step: calibration.apply(test.logits, test.features) for step, calibration in steps.items()}
 
 
 def _dispersion(outputs: SeedOutputs) -> list[dict[str, Any]]:
@@ -199,9 +199,9 @@ def _dispersion(outputs: SeedOutputs) -> list[dict[str, Any]]:
         for method, distribution in _distributions(outputs, kind).items():
             if "α" in method:
                 continue
-            found = exact_metrics(outputs.true_probs, distribution.class_probs, distribution.disagreement_probs)
-            gap = found["EL"].value - found["CL"].value
-            rows.append({"method": method, "family": kind, "CL": found["CL"].value, "DL": gap})
+            exact = exact_metrics(outputs.true_probs, distribution.class_probs, distribution.disagreement_probs)
+            gap = exact["EL"].value - exact["CL"].value
+            rows.append({"method": method, "family": kind, "CL": exact["CL"].value, "DL": gap})
     return rows
 
 
@@ -215,7 +215,7 @@ def _temperature(outputs: SeedOutputs) -> Any:
         probs = softmax_probs(scaling(test.logits))
         for name, head in (("point", None), ("with head", steps["+ts+α"].concentration)):
             distribution = Calibration(scaling, head).apply(test.logits, test.features)
-            found = exact_metrics(outputs.true_probs, probs, distribution.disagreement_probs)
+            exact = exact_metrics(outputs.true_probs, probs, distribution.disagreement_probs)
             measures = {"Disagreement: CE_φ": ("CE_D", name)}
             if head is None:
                 measures |= {"Class probabilities": ("CE", "CE")}
@@ -225,7 +225,7 @@ def _temperature(outputs: SeedOutputs) -> Any:
                         "panel": panel,
                         "temperature": float(temperature),
                         "measure": label,
-                        "value": found[metric].value,
+                        "value": exact[metric].value,
                     }
                 )
     return temperature_chart(rows, fitted)

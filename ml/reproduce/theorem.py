@@ -47,7 +47,7 @@ def reproduce(setting: Setting) -> Reproduction:
     for done, (name, f) in enumerate((("right", MEAN), ("biased", BIASED))):
         moments = Moments.of(q[:, None, :], f[None])
         points = {float(a): _simulated(q, f, float(a), rng) for a in SIMULATED_AT}
-        found, optima = [], []
+        curve_rows, optima = [], []
         curves = (
             ("disagreement", disagreement_error, disagreement_optimum, disagreement_lower_end),
             ("posterior", posterior_epistemic_error, posterior_optimum, posterior_lower_end),
@@ -57,16 +57,16 @@ def reproduce(setting: Setting) -> Reproduction:
             values: list[tuple[float, float, float | None]]
             values = [(float(a), float(error(moments, a)[0]), None) for a in GRID]
             values += [(a, float(error(moments, a)[0]), pair[index]) for a, pair in points.items()]
-            found += [
+            curve_rows += [
                 {"prediction": name, "curve": curve, "log_concentration": a, "value": v, "simulated": s}
-                for a, v, s in sorted(values, key=lambda one: one[0])
+                for a, v, s in sorted(values, key=lambda point: point[0])
             ]
             if np.isfinite(best):
                 optima.append({"curve": curve, "log_concentration": best})
             nearest = min(points, key=lambda a: points[a][index])
             lines.append(f"| {name} | {curve} | {best:.2f} | {lowest:.2f} | {nearest:.2f} |")
-        rows += found
-        charts[f"concentration_{name}"] = concentration_chart(found, optima)
+        rows += curve_rows
+        charts[f"concentration_{name}"] = concentration_chart(curve_rows, optima)
         setting.observer("simulating", done + 1, 2)
     text = f"True class probabilities from Dir(3 · {MEAN.tolist()}); predictions {MEAN.tolist()} (right) and "
     text += f"{BIASED.tolist()} (biased). ln 3 = {TRUE_LOG_CONCENTRATION:.2f}. Lines: formulas; dots: simulation.\n\n"

@@ -40,26 +40,26 @@ def calibrate_run(
         head = DropoutHead.draw(folder.read_head_layers(), samples=mc_dropout, seed=seed)
     part = outputs.take(outputs.partition == partition)
     logits, features = member_outputs(part, head)
-    found = calibrate(logits, features, part.label_counts, part.groups.tolist(), method=method, alpha=alpha, seed=seed)
+    fitted = calibrate(logits, features, part.label_counts, part.groups.tolist(), method=method, alpha=alpha, seed=seed)
     steps = {"raw": Calibration(Scaling(), None)}
     if method != "none":
-        steps[method] = Calibration(found.calibration.scaling, None)
-    if found.calibration.concentration is not None:
-        steps["with concentration head"] = found.calibration
+        steps[method] = Calibration(fitted.calibration.scaling, None)
+    if fitted.calibration.concentration is not None:
+        steps["with concentration head"] = fitted.calibration
     held_out = outputs.take(outputs.partition == "test")
     report: dict[str, Any] = {
-        "fit": found.report,
+        "fit": fitted.report,
         "partition": partition,
         "split_by": config["split_by"],
         "n_held_out": len(held_out.case_ids),
         "held_out": {name: held_out_metrics(held_out, step, head) for name, step in steps.items()},
         "mc_dropout": None if head is None else {"samples": head.samples, "seed": seed},
-        "disagreement_calibrated": found.calibration.concentration is not None,
+        "disagreement_calibrated": fitted.calibration.concentration is not None,
     }
     folder.dropout_head.unlink(missing_ok=True)
     if head is not None:
         write_bytes_atomically(folder.dropout_head, head.to_bytes())
-    write_json(folder.calibration, found.calibration.to_dict())
+    write_json(folder.calibration, fitted.calibration.to_dict())
     write_json(folder.report, report)
     return report
 

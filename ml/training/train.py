@@ -1,6 +1,6 @@
 """Stage 1: images and label histograms → network weights, learning curves, cached logits and features.
 
-A run can be killed at any time and started again with the same arguments: it goes on from the last whole
+A run can be killed at any time and started again with the same arguments: it resumes after the last whole
 epoch, and on a CPU in float32 ends with the same weights as an uninterrupted one.
 """
 
@@ -68,7 +68,7 @@ def train(
     device: torch.device,
     observer: Observer = lambda report: None,
 ) -> dict[str, Any]:
-    """Train a network, or go on where a killed run of the same config stopped.
+    """Train a network, or resume where an interrupted run of the same config stopped.
 
     Args:
         dataset: images and label histograms; ``train`` fits, ``valid`` stops.
@@ -171,7 +171,7 @@ def load_trained(folder: RunFolder) -> Network:
     """
     config = folder.read_config()
     if not folder.network.is_file():
-        raise ValueError(f"{folder.path}: training has not finished; run `secondread train` again to go on")
+        raise ValueError(f"{folder.path}: training has not finished; run `secondread train` again to resume")
     channels = int(config["dataset"]["preprocessing"]["channels"])
     network = build_network(config["train"]["network"], channels, len(config["dataset"]["classes"]))
     try:

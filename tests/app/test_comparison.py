@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app.job_kinds import work_off
 from app.releases.adding import add_release
 from app.tables import Case, Exposure, now
 from app.triage.queries import _threshold_before, current_policy
 from ml.training.calibrate import calibrate_run
 from ml.training.export import export_run
 from ml.training.run_folder import RunFolder
+from tests.support.jobs import work_off
 from tests.support.service import Service, cell_png, collect
 
 N_CASES = 24

@@ -14,9 +14,9 @@ from sqlalchemy import func, select
 from app.imports import work
 from app.imports.command import import_local
 from app.imports.receiving import receive, receiving
-from app.job_kinds import work_off
 from app.platform.errors import Invalid, StorageFull, TooLarge
 from app.tables import Case, ImportRow
+from tests.support.jobs import work_off
 from tests.support.service import Service, cell_png
 
 MANIFEST = "file,external_id,patient,site,metadata\n"

@@ -1,6 +1,8 @@
 """Jobs, recalibration, promotion, frozen evaluations: over HTTP on both databases, the work done in this process."""
 
+import errno
 import json
+import threading
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -8,18 +10,23 @@ from uuid import UUID
 import numpy as np
 import pytest
 from PIL import Image, ImageEnhance
-from sqlalchemy import update
+from sqlalchemy import func, select, update
+from sqlalchemy.exc import OperationalError
 
-from app import worker
 from app.evaluations.freezing import evaluate_frozen, folder_of
-from app.job_kinds import work_off
+from app.job_kinds import ask_for_recalibration
 from app.jobs import engine
+from app.jobs.running import JobCancelledError, RunningJob
+from app.platform.durable import workflow_table
+from app.platform.errors import StorageFull
 from app.tables import Job, now
 from ml.datasets.annotators import AnnotatorPool
 from ml.datasets.cells import simulate_cell
 from tests.app.test_evaluations import same
 from tests.support.images import encode
+from tests.support.jobs import work_off
 from tests.support.service import Service
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.both_databases
 
@@ -155,51 +162,78 @@ def test_a_method_beyond_the_change_plan_is_refused(service: Service) -> None:
     assert "change plan" in job(service, asked["id"])["error"]
 
 
-def test_a_queued_job_is_cancelled_at_once_and_a_running_one_at_its_next_report(service: Service) -> None:
+def test_a_queued_job_is_cancelled_at_once_and_a_running_one_writes_no_more(service: Service) -> None:
     queued = service.post("admin", "/v1/evaluations", json={}).json()
     assert service.call("admin", "DELETE", f"/v1/jobs/{queued['id']}").json()["state"] == "cancelled"
     assert work_off(service.context) == 0
-    job_id = UUID(_submit(service, "evaluation", {}))
-    running = engine.begin(service.context, job_id)
-    assert running is not None
+    job_id = _submit(service, "evaluation", {})
+    reached: list[str] = []
 
-    def work(one: engine.RunningJob) -> dict[str, Any]:
-        one.report(0.5, "half way")
-        assert service.call("admin", "DELETE", f"/v1/jobs/{job_id}").json()["cancel_requested"]
-        one.report(0.6, "never told")
-        raise AssertionError
+    def work(running: RunningJob) -> dict[str, Any]:
+        running.report(0.5, "half way")
+        shown = service.call("admin", "DELETE", f"/v1/jobs/{job_id}").json()
+        reached.append(shown["state"])
+        assert shown["cancel_requested"]
+        running.report(0.6, "never reached")
+        reached.append("after the end")
+        return {}
 
-    engine.perform(running, work)
-    shown = job(service, str(job_id))
+    assert work_off(service.context, {"evaluation": work}) == 1
+    shown = job(service, job_id)
     assert (shown["state"], shown["message"], shown["progress"]) == ("cancelled", "half way", 0.5)
+    assert reached == ["cancelled"]
+    again = service.call("admin", "DELETE", f"/v1/jobs/{job_id}").json()
+    assert again["state"] == "cancelled"
+    events = service.get("admin", "/v1/audit-events").json()["items"]
+    assert sum(event["action"] == "job.cancel" for event in events) == 2  # not where there was nothing to cancel
 
 
-def test_a_job_that_was_overtaken_writes_nothing_any_more(service: Service) -> None:
-    job_id = UUID(_submit(service, "evaluation", {}))
-    zombie = engine.begin(service.context, job_id)
-    assert zombie is not None
-    assert engine.begin(service.context, job_id) is None  # somebody lives
-    engine.forget_dead_process(service.context)
-    second = engine.begin(service.context, job_id)
-    assert second is not None
-    assert second.attempt == 2
+def test_a_cancelled_job_that_is_tried_again_goes_on_and_its_first_run_writes_nothing(service: Service) -> None:
+    job_id = _submit(service, "evaluation", {})
+    told: list[str] = []
 
-    def report(one: engine.RunningJob) -> dict[str, Any]:
-        one.report(0.9, "from the grave")
-        return {"zombie": True}
+    def work(running: RunningJob) -> dict[str, Any]:
+        if running.workflow_id == job_id:
+            first = running.batch("first", lambda _: {"by": "the first run"})
+            service.call("admin", "DELETE", f"/v1/jobs/{job_id}")
+            assert service.post("admin", f"/v1/jobs/{job_id}/retry").status_code == 202
+            with pytest.raises(JobCancelledError):
+                running.batch("second", lambda _: {"by": "the first run"})
+            told.append("stopped")
+            raise JobCancelledError
+        first = running.batch("first", lambda _: {"by": "the second run"})
+        return {"first": first, "second": running.batch("second", lambda _: {"by": "the second run"})}
 
-    engine.perform(zombie, report)
-    engine.perform(second, lambda _: {"zombie": False})
-    assert job(service, str(job_id))["result"] == {"zombie": False}
+    assert work_off(service.context, {"evaluation": work}) == 2
+    shown = job(service, job_id)
+    assert shown["result"] == {"first": {"by": "the first run"}, "second": {"by": "the second run"}}
+    assert told == ["stopped"]
 
 
-def test_a_job_whose_process_keeps_dying_is_given_up(service: Service) -> None:
-    job_id = UUID(_submit(service, "evaluation", {}))
-    for _ in range(engine.MAX_ATTEMPTS):
-        assert engine.begin(service.context, job_id) is not None
-        engine.forget_dead_process(service.context)
-    assert engine.begin(service.context, job_id) is None
-    assert "died" in job(service, str(job_id))["error"]
+def test_a_request_that_is_rolled_back_leaves_no_job(service: Service) -> None:
+    context = service.context
+    with context.database.write() as session:
+        engine.submit(session, context, "evaluation", {}, None)
+        session.rollback()
+    with context.database.read() as session:
+        workflows = workflow_table(session.get_bind().dialect.name)
+        assert session.execute(select(func.count()).select_from(workflows)).scalar_one() == 0
+    assert service.get("viewer", "/v1/jobs").json()["items"] == []
+    assert work_off(context) == 0
+
+
+def test_kinds_do_not_wait_for_each_other(service: Service) -> None:
+    """Each of two jobs of different kinds ends only when it has seen the other one run."""
+    for kind in ("evaluation", "prediction"):
+        _submit(service, kind, {})
+    together = threading.Barrier(2, timeout=60 * PATIENCE)
+
+    def meet(_: RunningJob) -> dict[str, Any]:
+        return {"place": together.wait()}
+
+    assert work_off(service.context, {"evaluation": meet, "prediction": meet}) == 2
+    states = {row["state"] for row in service.get("viewer", "/v1/jobs").json()["items"]}
+    assert states == {"succeeded"}
 
 
 def test_a_frozen_evaluation_can_be_computed_again_from_its_tables(service: Service) -> None:
@@ -226,18 +260,43 @@ def test_a_frozen_evaluation_can_be_computed_again_from_its_tables(service: Serv
     assert service.get("viewer", f"/v1/evaluations/{UUID(int=3)}").status_code == 404
 
 
-def test_a_defect_in_a_job_ends_the_job_and_not_the_worker(service: Service) -> None:
-    job_id = UUID(_submit(service, "evaluation", {}))
-    running = engine.begin(service.context, job_id)
-    assert running is not None
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (KeyError("x"), "a defect (KeyError)"),
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left"),
+        (MemoryError(), "a defect (MemoryError)"),
+        (StorageFull("the disk is full"), "the disk is full"),
+    ],
+)
+def test_what_goes_wrong_in_a_job_ends_that_job_and_not_the_worker(
+    service: Service, error: Exception, words: str
+) -> None:
+    bad, good = _submit(service, "evaluation", {"bad": True}), _submit(service, "evaluation", {"bad": False})
 
-    def defect(_: engine.RunningJob) -> dict[str, Any]:
-        raise KeyError("x")
+    def work(running: RunningJob) -> dict[str, Any]:
+        if running.parameters["bad"]:
+            raise error
+        return {}
 
-    engine.perform(running, defect)
-    with service.context.database.read() as session:
-        found = session.get_one(Job, job_id)
-        assert (found.state, "KeyError" in (found.error or "")) == ("failed", True)
+    assert work_off(service.context, {"evaluation": work}) == 2
+    shown = job(service, bad)
+    assert (shown["state"], words in shown["error"]) == ("failed", True), shown["error"]
+    assert job(service, good)["state"] == "succeeded"
+
+
+def test_a_database_that_is_busy_for_a_moment_fails_no_job(service: Service) -> None:
+    job_id = _submit(service, "evaluation", {})
+    tries: list[int] = []
+
+    def work(_: RunningJob) -> dict[str, Any]:
+        tries.append(1)
+        if len(tries) == 1:
+            raise OperationalError("UPDATE", {}, Exception("database is locked"))
+        return {}
+
+    work_off(service.context, {"evaluation": work})
+    assert job(service, job_id)["state"] == "succeeded"
 
 
 @pytest.mark.parametrize("bad", ["abc", '"-1"', '""', '"1e3"'])
@@ -252,19 +311,19 @@ def test_a_schedule_asks_for_a_recalibration_when_the_last_one_is_old(service: S
         found = service.get("viewer", "/v1/jobs", params={"limit": 100}).json()["items"]
         return sum(one["kind"] == "recalibration" for one in found)
 
-    worker.ask_for_recalibration(service.context)
+    ask_for_recalibration(service.context)
     assert asked() == 0  # no schedule was set
     service.context.settings.recalibrate_days = 7
     for _ in range(3):
-        worker.ask_for_recalibration(service.context)
+        ask_for_recalibration(service.context)
     assert asked() == 1
     with service.context.database.write() as session:
         session.execute(update(Job).values(created_at=now() - timedelta(days=6)))
-    worker.ask_for_recalibration(service.context)
+    ask_for_recalibration(service.context)
     assert asked() == 1
     with service.context.database.write() as session:
         session.execute(update(Job).values(created_at=now() - timedelta(days=8)))
-    worker.ask_for_recalibration(service.context)
+    ask_for_recalibration(service.context)
     assert asked() == 2
     work_off(service.context)
     found = service.get("viewer", "/v1/jobs").json()["items"]

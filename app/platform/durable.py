@@ -1,0 +1,142 @@
+"""DBOS, the durable engine under jobs, on the service's own database.
+
+A request enqueues in its own transaction, so DBOS's tables lie in the same database: in the schema ``dbos`` on
+PostgreSQL, in the same file on SQLite. There DBOS gets an engine of its own, of the same library and the same journal
+mode as the service's: two SQLite libraries in one process cancel each other's locks, and the service's own engine
+begins transactions where DBOS begins them itself. Everything private of DBOS that the service uses stands in this file.
+"""
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import ColumnClause, Engine, NullPool, TableClause, column, create_engine, table
+from sqlalchemy.orm import Session
+
+from app.platform.database import POSTGRES_OPTIONS, sqlite_engine
+
+if TYPE_CHECKING:
+    from dbos import DBOSClient, EnqueueOptions
+
+#: Name and version under which workflows are stored. The version stays: what is interrupted under one release of the
+#: service goes on under the next, because a job finds out by itself what it has done.
+APPLICATION, APPLICATION_VERSION = "secondread", "1"
+_SCHEMA = "dbos"
+#: DBOS's tables, those that refer to others first.
+TABLES = (
+    "operation_outputs",
+    "notifications",
+    "workflow_events",
+    "workflow_events_history",
+    "streams",
+    "event_dispatch_kv",
+    "workflow_schedules",
+    "application_versions",
+    "queues",
+    "workflow_input",
+    "workflow_output",
+    "workflow_status",
+    "dbos_migrations",
+)
+_COLUMNS = (
+    "workflow_uuid",
+    "name",
+    "status",
+    "executor_id",
+    "recovery_attempts",
+    "created_at",
+    "updated_at",
+    "started_at_epoch_ms",
+    "completed_at",
+)
+
+
+def system_engine(url: str, *, pooled: bool = True) -> Engine:
+    """Engine for DBOS itself, which begins its transactions on its own.
+
+    Args:
+        url: SQLAlchemy URL of the service's database.
+        pooled: whether connections are kept for the next use.
+    """
+    pool = None if pooled else NullPool
+    if url.startswith("sqlite"):
+        return sqlite_engine(url, isolation_level="IMMEDIATE", busy_seconds=30, poolclass=pool)
+    return create_engine(url, poolclass=pool, connect_args={"options": POSTGRES_OPTIONS})
+
+
+def workflow_table(dialect: str) -> TableClause:
+    """DBOS's table of workflows, as far as the service reads it."""
+    return table("workflow_status", *map(column, _COLUMNS), schema=None if dialect == "sqlite" else _SCHEMA)
+
+
+def output_table(dialect: str) -> TableClause:
+    """DBOS's table of results and errors, as far as the service reads it."""
+    columns: list[ColumnClause[Any]] = [column(name) for name in ("workflow_uuid", "output", "error")]
+    return table("workflow_output", *columns, schema=None if dialect == "sqlite" else _SCHEMA)
+
+
+def _client(engine: Engine) -> "DBOSClient":
+    from dbos import DBOSClient, DBOSPortableJSONSerializer
+
+    return DBOSClient(
+        system_database_engine=engine,
+        dbos_system_schema=_SCHEMA,
+        serializer=DBOSPortableJSONSerializer(),
+        application_name=APPLICATION,
+        lazy=True,
+        retry_connection_errors=False,  # a request answers that the database is away, it does not wait
+    )
+
+
+def create_tables(url: str) -> None:
+    """Bring DBOS's own tables up to date; a private call, because its public one opens SQLite with another library."""
+    engine = system_engine(url)
+    try:
+        _client(engine)._sys_db.run_migrations()
+    finally:
+        engine.dispose()
+
+
+def recover(executor_id: str) -> int:
+    """Queue again what a dead executor left, in the launched DBOS of this process; a private call.
+
+    Returns:
+        Number of workflows.
+    """
+    from dbos import DBOS
+
+    return len(DBOS._recover_pending_workflows([executor_id]))
+
+
+class JobQueue:
+    """Enqueues and cancels workflows, from any process of the service.
+
+    Args:
+        url: SQLAlchemy URL of the service's database.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url, self._made, self._making = url, None, threading.Lock()  # type: tuple[str, DBOSClient | None, Any]
+
+    @property
+    def client(self) -> "DBOSClient":
+        """DBOS's client, made when it is first needed: importing it takes a while."""
+        with self._making:
+            if self._made is None:
+                self._made = _client(system_engine(self._url, pooled=False))
+            return self._made
+
+    def enqueue(self, session: Session, kind: str, workflow_id: str, *arguments: Any) -> None:
+        """Enqueue a workflow in the caller's transaction: a rollback leaves nothing.
+
+        Args:
+            session: writing session of the request.
+            kind: name of the workflow and of its queue.
+            workflow_id: identifier, of nobody else.
+            arguments: of the workflow; JSON values.
+        """
+        options: EnqueueOptions = {"queue_name": kind, "workflow_name": kind, "workflow_id": workflow_id}
+        self.client.enqueue_in_transaction(session, options, *arguments)
+
+    def cancel(self, workflow_ids: list[str]) -> None:
+        """Cancel workflows that have not ended; not from within a writing session, whose lock it would wait for."""
+        self.client.cancel_workflows(workflow_ids)

@@ -1,0 +1,38 @@
+"""Doing the jobs of a service in the test's own process, with the loop that the worker has."""
+
+from collections.abc import Mapping
+
+from app.context import Context
+from app.job_kinds import FUNCTIONS
+from app.jobs.executor import Executor
+from app.jobs.queries import OPEN, counts_by_state
+from app.jobs.running import JobFunction
+from tests.support.waiting import wait_until
+
+POLL_SECONDS = 0.05
+
+
+def work_off(context: Context, functions: Mapping[str, JobFunction] = FUNCTIONS) -> int:
+    """Do every waiting job in this process, until the queues are empty.
+
+    Args:
+        context: parts of the service.
+        functions: what each kind of job does, where a test needs another one.
+
+    Returns:
+        How many were begun.
+    """
+    executor = Executor(context, {**FUNCTIONS, **functions}, poll_seconds=POLL_SECONDS)
+    assert executor.acquire(), "another worker lives"
+    executor.start()
+    try:
+        wait_until(lambda: _queues_are_empty(context) and executor.idle, 300, "the queues are not empty")
+    finally:
+        executor.stop()
+    return executor.begun
+
+
+def _queues_are_empty(context: Context) -> bool:
+    with context.database.read() as session:
+        counts = counts_by_state(session)
+    return not any(counts[state] for state in OPEN)
