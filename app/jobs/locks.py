@@ -1,7 +1,7 @@
 """Who of the workers lives: each keeps a lock that the operating system or PostgreSQL takes away when it dies.
 
 On PostgreSQL it is a session's advisory lock named by the worker, so it goes with the connection: a worker must connect
-to the database itself, not through a transaction pooler. On SQLite it is a lock on a file next to the database, and only
+to the database itself, not through a transaction pooler. On SQLite it locks a file next to the database, and only
 one worker can have it.
 """
 
