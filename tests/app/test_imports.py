@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from sqlalchemy import func, select
@@ -157,6 +158,18 @@ def test_a_bomb_fails_its_row_only(service: Service) -> None:
     rows = service.get("admin", f"/v1/imports/{asked.json()['id']}").json()["rows"]
     assert [row["status"] for row in rows] == ["created", "failed"]
     assert "larger than" in rows[1]["detail"]
+
+
+def test_an_archive_damaged_on_disk_ends_its_own_import_only(service: Service) -> None:
+    damaged, gone, whole = (send(service, packed({f"{i}.png": cell_png(i)})).json()["id"] for i in range(3))
+    home = service.context.settings.home
+    work.archive_of(home, UUID(damaged)).write_bytes(b"PK\x03\x04 and so on")
+    work.archive_of(home, UUID(gone)).unlink()
+    assert work_off(service.context) == 3
+    states = {job_id: service.get("admin", f"/v1/imports/{job_id}").json()["job"] for job_id in (damaged, gone, whole)}
+    assert [job["state"] for job in states.values()] == ["failed", "failed", "succeeded"]
+    assert "not a zip archive" in states[damaged]["error"]
+    assert "No such file" in states[gone]["error"]
 
 
 def test_only_those_who_store_cases_may_import(service: Service) -> None:

@@ -10,6 +10,9 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select, text
 
+from app.context import build_context
+from app.jobs.engine import cancel_all
+from app.jobs.queries import newest_jobs
 from app.main import create_app
 from app.operations.backup import backup, check_backup, restore
 from app.operations.erasure import erase_patient
@@ -20,6 +23,7 @@ from app.settings import Settings
 from app.tables import Case, NetworkOutput
 from ml.agreement import measure_agreement
 from ml.tables.evaluate import evaluate_tables
+from tests.support.jobs import work_off
 from tests.support.postgres import PostgresServer
 from tests.support.service import Service, cell_png
 
@@ -61,6 +65,30 @@ def test_a_backup_made_under_load_comes_back_whole(
         assert other.get("viewer", f"/v1/cases/{fill_more['id']}").status_code == 404
         with app.state.context.database.read() as session:
             assert verify_all(session, app.state.context).faults == []
+
+
+@pytest.mark.both_databases
+def test_what_was_under_way_when_a_backup_was_made_is_cancelled_after_it_came_back(
+    service: Service, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    asked = service.post("admin", "/v1/evaluations", json={}).json()
+    ended = service.post("admin", "/v1/evaluations", json={}).json()
+    service.call("admin", "DELETE", f"/v1/jobs/{ended['id']}")
+    backup(service.context, tmp_path / "backup")
+    home = tmp_path / "elsewhere"
+    url = f"sqlite:///{home / 'secondread.db'}"
+    if service.context.database.engine.dialect.name == "postgresql":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        url = server.url(server.create())
+    restore(tmp_path / "backup", home, home / "images", url)
+    context = build_context(Settings(home=home, database_url=url, min_free_bytes=0))
+    assert cancel_all(context) == 1
+    assert cancel_all(context) == 0
+    with context.database.read() as session:
+        assert {job.state for job in newest_jobs(session, 10)} == {"cancelled"}
+    assert work_off(context) == 0
+    context.database.engine.dispose()
+    assert service.get("viewer", f"/v1/jobs/{asked['id']}").json()["state"] == "queued"  # the original goes on
 
 
 def test_a_damaged_backup_and_a_used_home_are_refused(service: Service, tmp_path: Path) -> None:
