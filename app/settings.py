@@ -91,7 +91,7 @@ class Settings(BaseSettings):
 
     @property
     def releases_folder(self) -> Path:
-        """Folder that holds a verified copy of each release."""
+        """Folder with a verified copy of each release."""
         return self.home / "releases"
 
     def secret(self) -> bytes:

@@ -1,7 +1,7 @@
 """The worker process: does the jobs that requests have asked for.
 
 On SQLite there is one, which ``secondread serve`` starts and starts again; on PostgreSQL there may be many. A worker
-that loses the database starts anew in the same process, so that nothing of its former life can write.
+that loses the database restarts in the same process, so that nothing of its former life can write.
 """
 
 import os
@@ -21,13 +21,13 @@ from app.platform.migrate import require_head
 
 _TEND_SECONDS = 1.0
 _LONGEST_WAIT = 8.0
-# a job that does not reach its next batch in this time is cut off, and goes on with the next worker
+# a job that does not reach its next batch in this time is cut off, and continues with the next worker
 _STOP_SECONDS = 7
 _log = structlog.get_logger("secondread")
 
 
 def run(context: Context, stop: threading.Event) -> bool:
-    """Do jobs until told to stop, or until this worker may not go on.
+    """Do jobs until asked to stop, or until this worker may not continue.
 
     Returns:
         Whether every job has stopped.
@@ -42,13 +42,13 @@ def run(context: Context, stop: threading.Event) -> bool:
         except SQLAlchemyError as exc:
             _log.warning("the database does not answer", error=type(exc).__name__)
     if executor.broken.is_set() and not stop.is_set():
-        _log.warning("the worker has lost its lock and starts anew")
+        _log.warning("the worker has lost its lock and restarts")
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
     return executor.stop(_STOP_SECONDS)
 
 
 def _start(context: Context, stop: threading.Event) -> Executor | None:
-    """Become a worker as soon as the database answers and, on SQLite, no other one lives; None when told to stop.
+    """Become a worker as soon as the database answers and, on SQLite, no other one lives; None when asked to stop.
 
     Raises:
         ValueError: the database lacks migrations.
@@ -95,5 +95,5 @@ def main(context: Context, parent: int | None = None) -> None:
 
     threading.Thread(target=watch, daemon=True).start()
     if not run(context, stop):
-        _log.warning("a job did not stop in time; it goes on with the next worker")
+        _log.warning("a job did not stop in time; it continues with the next worker")
         os._exit(0)  # its thread would keep the process

@@ -135,10 +135,10 @@ _GATES = {
 def _add_cards(database: Database, cards: list[str]) -> None:
     from sqlalchemy import text
 
-    statement = "INSERT INTO releases (id, created_at, name, card_sha256, card) VALUES (:id, :now, 'r', :id, :card)"
+    statement = "INSERT INTO releases (id, created_at, name, card_sha256, card) VALUES (:id, :now, 'r', :sha256, :card)"
     with database.write() as session:
         for number, card in enumerate(cards):
-            values = {"id": f"0189000000007000800000000000{number:04}", "card": card}
+            values = {"id": f"0189000000007000800000000000{number:04}", "sha256": str(number), "card": card}
             session.execute(text(statement), values | {"now": datetime(2026, 1, 1, tzinfo=UTC)})
 
 

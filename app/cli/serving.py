@@ -138,7 +138,9 @@ def db_verify(as_json: Json = False) -> None:
 
 
 @db.command("backup")
-def db_backup(out: Annotated[Path, typer.Argument(help="Folder to make; keep it secret, it holds the key.")]) -> None:
+def db_backup(
+    out: Annotated[Path, typer.Argument(help="Folder to make; keep it secret, it contains the key.")],
+) -> None:
     """Copy database, images, releases and evaluations while the service runs."""
     from app.operations.backup import backup
 

@@ -61,7 +61,7 @@ def cancel(context: Context, principal: Principal, job_id: uuid.UUID) -> JobView
 
 
 def retry(session: Session, context: Context, principal: Principal, job_id: uuid.UUID) -> JobView:
-    """Queue a failed or cancelled job again as a new workflow; it goes on where it stopped.
+    """Queue a failed or cancelled job again as a new workflow; it resumes where it stopped.
 
     Raises:
         NotFound: there is no such job.
@@ -81,7 +81,7 @@ def retry(session: Session, context: Context, principal: Principal, job_id: uuid
 
 
 def cancel_all(context: Context) -> int:
-    """Cancel every job that has not ended: what was under way when a backup was made is not begun anew by surprise.
+    """Cancel every job that has not ended: what was under way when a backup was made is not restarted by surprise.
 
     Returns:
         Number of jobs.

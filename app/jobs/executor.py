@@ -80,7 +80,7 @@ class Executor:
         self.id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         #: workflows that were begun here
         self.begun = 0
-        #: set when the lock is gone: this process must not go on as a worker
+        #: set when the lock is gone: this process must not continue as a worker
         self.broken = threading.Event()
         self._stopping = threading.Event()
         self._poll_seconds = poll_seconds
@@ -146,7 +146,7 @@ class Executor:
         )
 
     def require_worker(self) -> None:
-        """Make sure that this process may go on as a worker.
+        """Make sure that this process may continue as a worker.
 
         Raises:
             WorkerStoppingError: it ends, or its lock's connection is broken.
@@ -216,7 +216,7 @@ class Executor:
             _log.exception("upkeep failed", schedule=name)
 
     def tend(self) -> None:
-        """Queue again what dead workers left, and notice when this one may not go on."""
+        """Queue again what dead workers left, and notice when this one may not continue."""
         if not self._lock.kept():
             self.broken.set()
             return
@@ -238,15 +238,15 @@ class Executor:
         return not self._running
 
     def _notice_lost(self, mine: set[str]) -> None:
-        """A workflow that is ours in the database and runs nowhere, for long, is taken up by starting anew."""
+        """A workflow that is ours in the database and runs nowhere, for long, is taken up by restarting."""
         lost = mine - self._running
         self._lost_since = {name: self._lost_since.get(name, time.monotonic()) for name in lost}
         if any(time.monotonic() - since > _LOST_SECONDS for since in self._lost_since.values()):
-            _log.error("a job is lost; the worker starts anew", workflows=sorted(lost))
+            _log.error("a job is lost; the worker restarts", workflows=sorted(lost))
             self.broken.set()
 
     def stop(self, seconds: int = 0) -> bool:
-        """End: jobs stop before their next batch and go on with the next worker.
+        """End: jobs stop before their next batch and continue with the next worker.
 
         Args:
             seconds: how long to wait for them.

@@ -1,7 +1,7 @@
 """Who of the workers lives: each keeps a lock that the operating system or PostgreSQL takes away when it dies.
 
 On PostgreSQL it is a session's advisory lock named by the worker, so it goes with the connection: a worker must connect
-to the database itself, not through a transaction pooler. On SQLite it is a lock on a file beside the database, and only
+to the database itself, not through a transaction pooler. On SQLite it locks a file next to the database, and only
 one worker can have it.
 """
 
@@ -17,7 +17,7 @@ import psycopg
 from sqlalchemy import make_url, text
 from sqlalchemy.orm import Session
 
-# first key of every worker's advisory lock, so that they are told from other ones
+# first key of every worker's advisory lock, to distinguish them from others
 _LOCK_CLASS = 1_397_706_834
 # how fast a connection to a machine that is gone is noticed, here and by the server
 _KEEPALIVE = "keepalives_idle=5 keepalives_interval=3 keepalives_count=3 tcp_user_timeout=15000 connect_timeout=5"

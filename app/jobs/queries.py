@@ -86,7 +86,7 @@ def jobs_where(session: Session, *conditions: ColumnElement[bool], limit: int | 
     Args:
         session: for reading.
         conditions: on the columns of ``Job``.
-        limit: at most so many.
+        limit: at most this many.
     """
     rows = session.execute(_with_workflow(session).where(*conditions).order_by(Job.id.desc()).limit(limit))
     return [_view(row) for row in rows]

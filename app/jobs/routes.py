@@ -51,7 +51,7 @@ def retry(
     key: Annotated[str, Depends(required_key)],
     session: Writer,
 ) -> Response:
-    """Queue a failed or cancelled job again; it goes on where it stopped."""
+    """Queue a failed or cancelled job again; it resumes where it stopped."""
 
     def again() -> tuple[int, JobOut]:
         return 202, job_out(engine.retry(session, context, principal, job_id))

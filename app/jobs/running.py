@@ -43,7 +43,7 @@ class RunningJob:
         workflow_id: workflow that does it.
         executor_id: this process.
         parameters: what was asked for.
-        require_worker: raises ``WorkerStoppingError`` where the worker may not go on.
+        require_worker: raises ``WorkerStoppingError`` where the worker may not continue.
     """
 
     context: Context

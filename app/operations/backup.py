@@ -1,4 +1,4 @@
-"""Backup and restore: database first, then what it names; a manifest of digests tells whether all of it is there."""
+"""Backup and restore: database first, then what it names; a manifest of digests shows whether all of it is there."""
 
 import shutil
 import subprocess
@@ -19,7 +19,7 @@ _FOLDERS = ("images", "releases", "evaluations")
 def backup(context: Context, out: Path) -> dict[str, Any]:
     """Write a backup folder while the service runs.
 
-    Images and releases are only ever added, so a copy made after the database's holds everything that it names.
+    Images and releases are only ever added, so a copy made after the database's contains everything that it names.
 
     Args:
         context: parts of the service.
@@ -29,12 +29,12 @@ def backup(context: Context, out: Path) -> dict[str, Any]:
         Number of files and of bytes.
 
     Raises:
-        ValueError: the folder holds something, or ``pg_dump`` is missing or fails.
+        ValueError: the folder is not empty, or ``pg_dump`` is missing or fails.
     """
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out}: the folder is not empty; choose another one")
     out.mkdir(parents=True, exist_ok=True)
-    out.chmod(0o700)  # it holds the secret key
+    out.chmod(0o700)  # it contains the secret key
     _dump(context, out)
     for name, source in zip(_FOLDERS, _sources(context), strict=True):
         if source.is_dir():
@@ -107,7 +107,7 @@ def restore(source: Path, home: Path, images: Path, url: str) -> int:
 
     Args:
         source: backup folder.
-        home: HOME, which must hold no database, images or releases yet.
+        home: HOME, which must not contain a database, images or releases yet.
         images: folder of the image store.
         url: of the database; an empty one on PostgreSQL.
 

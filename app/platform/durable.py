@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dbos import DBOSClient, EnqueueOptions
 
 #: Name and version under which workflows are stored. The version stays: what is interrupted under one release of the
-#: service goes on under the next, because a job finds out by itself what it has done.
+#: service continues under the next, because a job finds out by itself what it has done.
 APPLICATION, APPLICATION_VERSION = "secondread", "1"
 _SCHEMA = "dbos"
 #: DBOS's tables, those that refer to others first.

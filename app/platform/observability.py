@@ -25,7 +25,7 @@ WORKERS = Gauge("secondread_workers", "Worker processes that live, counted in th
 _COUNT_SECONDS = 10.0
 _counted_at = -_COUNT_SECONDS
 _counting = threading.Lock()
-# the gauges are cleared and set anew under it, so that no scrape sees half of them
+# the gauges are cleared and set again under it, so that no scrape sees half of them
 _showing = threading.Lock()
 _log = structlog.get_logger("secondread")
 

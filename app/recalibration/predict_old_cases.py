@@ -88,7 +88,7 @@ def _show_images(job: RunningJob, release: Release) -> int:
 
 
 def _image(context: Context, stored_sha256: str) -> Image.Image | None:
-    """A stored image, None where it is damaged or gone: that is told, and stops nobody else's prediction."""
+    """A stored image, None where it is damaged or gone: that is reported, and stops no other prediction."""
     if not context.images.intact(stored_sha256):
         return None
     return decode_image(context.images.get(stored_sha256))

@@ -17,6 +17,7 @@ from app.predictions.inference import LocalInference, Served
 from ml.release.artifact import read_release
 from ml.release.predictor import Predictor
 from tests.support.service import cell_png
+from tests.support.waiting import patient, wait_until
 
 N_IMAGES = 24
 
@@ -84,19 +85,19 @@ def test_who_waits_too_long_or_finds_the_queue_full_is_told(
 
     def slow(taken: list[Image.Image]) -> object:
         begun.set()
-        go_on.wait(10)
+        go_on.wait(patient(60))
         return run(taken)
 
     monkeypatch.setattr(served.predictor, "outputs", slow)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(port.predict, served, images[0])
-        assert begun.wait(10)
+        assert begun.wait(patient(30))
         second = pool.submit(port.predict, served, images[1])
         with pytest.raises(Overloaded, match="waited"):
             second.result()
+        monkeypatch.setattr(inference, "QUEUE_SECONDS", patient(60))
         third = pool.submit(port.predict, served, images[1])
-        while len(port._wanted) == 0:
-            pass
+        wait_until(lambda: len(port._wanted) > 0, what="the third is in the queue")
         with pytest.raises(Overloaded, match="too many"):
             port.predict(served, images[2])
         go_on.set()

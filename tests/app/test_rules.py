@@ -15,8 +15,9 @@ from app.evaluations.columns import Columns, number_of
 from app.evaluations.drift import drift_of
 from app.recalibration.change_plan import ChangePlan
 from app.triage.planning import coin
-from app.triage.rules import Rule, another_annotator, capacity_threshold, plan, triage
-from ml.distributions.families import DirichletCpe, PointCpe
+from app.triage.rules import Plan, Rule, Summary, another_annotator, capacity_threshold, plan, summarise, triage
+from ml.distributions.decisions import class_intervals, expected_gain, further_labels_expected, majority_prob
+from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe
 
 RULE = Rule("disagreement", 0.2, 0.1, 0.02, 0.9, 5)
 SURE = DirichletCpe(np.array([[0.98, 0.01, 0.01]]), np.array([2.0]))
@@ -76,6 +77,74 @@ def test_capacity_without_earlier_cases_or_below_the_audit_selects_nobody() -> N
     assert capacity_threshold(np.zeros(0), 10, 1, 0.1) == math.inf
     assert capacity_threshold(np.random.default_rng(0).random(100), 5, 1, 0.1) == math.inf
     assert capacity_threshold(np.full(100, 0.3), 200, 1, 0.1) == 0.0
+
+
+def test_capacity_at_its_ends() -> None:
+    """Where audit reads fill the capacity nobody is selected, where capacity is one read per case everybody is."""
+    scores = np.full(100, 0.3)
+    assert capacity_threshold(scores, 200, 1, 1.0) == math.inf
+    assert capacity_threshold(scores, 10, 1, 0.1) == math.inf
+    assert capacity_threshold(scores, 100, 1, 0.1) == 0.0
+
+
+def test_reasons_and_figures_of_a_decision() -> None:
+    judged = triage(SURE, RULE)
+    assert judged.reason == "disagreement at most 0.20"
+    assert judged.expected_gain == expected_gain(SURE)[0]
+    assert judged.priority == pytest.approx(SURE.disagreement_probs[0] / (2 / 3))
+    assert triage(PointCpe(np.full((1, 3), 1 / 3)), RULE).priority == pytest.approx(1.0)
+    # members that each are sure of another class disagree more than any single distribution can
+    members = EnsembleCpe(np.array([[[1.0, 0.0]], [[0.0, 1.0]], [[0.5, 0.5]]]))
+    assert triage(members, RULE).priority <= 1
+    at = replace(RULE, threshold=float(SURE.disagreement_probs[0]))
+    assert triage(SURE, at).decision == "single_read"
+    unknown = replace(RULE, threshold=math.inf)
+    assert triage(SURE, unknown).reason == "no threshold for disagreement yet: too few earlier cases"
+    by_gain = replace(unknown, score="expected_gain")
+    assert triage(SURE, by_gain).reason == "no threshold for expected gain yet: too few earlier cases"
+    plain = triage(PointCpe(UNSURE.class_probs), replace(RULE, score="expected_gain"))
+    assert (plain.reason, plain.expected_gain) == ("disagreement above 0.20 (not calibrated)", None)
+    unfamiliar = triage(SURE, RULE, out_of_distribution=True)
+    assert unfamiliar.reason == "unlike the cells that the network was trained on"
+    twin = triage(UNSURE, RULE, near_duplicate=True)
+    assert twin.reason == "near-duplicate of a cell of this patient that is read twice"
+    assert triage(SURE, RULE, near_duplicate=True).reason == "disagreement at most 0.20"
+
+
+def test_the_coin_decides_below_pi_and_not_at_it() -> None:
+    assert plan(0.1, selected=False, audit_rate=0.1) == Plan(0.1, None)
+    assert plan(0.09, selected=False, audit_rate=0.1) == Plan(0.1, "audit")
+    assert plan(0.99, selected=True, audit_rate=0.1) == Plan(1.0, "triage")
+    assert plan(0.3, selected=False, audit_rate=0.1, earlier_pi=0.5) == Plan(0.5, "audit")
+    assert plan(0.3, selected=False, audit_rate=0.1, earlier_pi=1.0) == Plan(1.0, "triage")
+
+
+def test_the_bounds_of_an_adjudication() -> None:
+    split = UNSURE.posterior(np.array([[1, 1, 0]]))
+    asked = [another_annotator(split, n, replace(RULE, max_labels=4)) for n in range(6)]
+    assert asked == [False, False, True, True, False, False]
+    majority = float(majority_prob(split)[0])
+    assert not another_annotator(split, 2, replace(RULE, adjudicate_below=majority))
+    assert another_annotator(split, 2, replace(RULE, adjudicate_below=majority + 1e-9))
+    # labels that would change little are not asked for, however open the majority
+    assert not another_annotator(split, 2, replace(RULE, target_error=1.0))
+
+
+def test_a_summary_is_what_the_library_says() -> None:
+    summary = summarise(UNSURE, 0.02)
+    assert summary.class_probs == UNSURE.class_probs[0].tolist()
+    assert summary.log_concentration == UNSURE.log_concentration[0]
+    assert (summary.disagreement_prob, summary.disagreement_calibrated) == (UNSURE.disagreement_probs[0], True)
+    np.testing.assert_array_equal(summary.class_intervals, class_intervals(UNSURE)[0])
+    assert summary.majority_prob == majority_prob(UNSURE)[0]
+    assert summary.further_labels_expected == further_labels_expected(UNSURE, 0.02)[0]
+    assert summarise(UNSURE, 1e-30).further_labels_expected == 2**31 - 1
+    plain = summarise(PointCpe(UNSURE.class_probs), 0.02)
+    probs = UNSURE.class_probs[0].tolist()
+    assert plain == Summary(probs, None, plain.disagreement_prob, False, None, None, None)
+    mixture = DirichletMixtureCpe(UNSURE.class_probs[None], UNSURE.log_concentration[None])
+    mixed = summarise(mixture, 0.02)
+    assert (mixed.log_concentration, mixed.disagreement_calibrated) == (None, True)
 
 
 def test_an_adjudication_is_asked_while_the_labels_leave_it_open() -> None:

@@ -21,6 +21,7 @@ from ml.files import write_json
 from tests.app.test_evaluations import same
 from tests.support.service import Service, cell_png, collect
 from tests.support.snapshots import assert_same_columns, assert_snapshots_tell_all, write_snapshots
+from tests.support.waiting import patient
 
 pytestmark = pytest.mark.both_databases
 
@@ -154,7 +155,7 @@ def test_several_writers_at_once_leave_one_whole_snapshot(service: Service, monk
 
     def last_file(path: Path, document: dict[str, Any]) -> None:
         write_json(path, document)
-        together.wait(20)  # nobody is faster than the others
+        together.wait(patient(20))  # nobody is faster than the others
 
     monkeypatch.setattr(snapshots, "write_json", last_file)
     with ThreadPoolExecutor(6) as pool:

@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, Page
 from tests.browser.conftest import Person, pack
 from tests.support.process import Installation
 from tests.support.service import cell_png
+from tests.support.waiting import patient
 
 PASSWORD = "a long enough password for the lead"
 N_CELLS, READERS = 36, 3
@@ -57,7 +58,7 @@ def test_a_leads_morning(browser: Browser, installation: Installation, tmp_path:
     (tmp_path / "cells.zip").write_bytes(archive())
     page.set_input_files("[name=archive]", tmp_path / "cells.zip")
     page.click("main form button >> nth=0")
-    page.wait_for_selector(f"text={N_CELLS} created, 0 already known, 1 failed", timeout=40_000)
+    page.wait_for_selector(f"text={N_CELLS} created, 0 already known, 1 failed", timeout=patient(40_000))
     import_page = page.url
     page.select_option("[name=status]", "failed")
     page.click("text=Show")
@@ -76,7 +77,7 @@ def test_a_leads_morning(browser: Browser, installation: Installation, tmp_path:
     header, *rows = Path(download.value.path()).read_text().splitlines()
     assert header.startswith("class,low,high,n,mean_prob,mean_freq")
     assert len(rows) == 8 * 15
-    page.wait_for_load_state("load", timeout=40_000)  # with every chart
+    page.wait_for_load_state("load", timeout=patient(40_000))  # with every chart
     assert page.evaluate("[...document.querySelectorAll('figure img')].every(one => one.naturalWidth > 100)")
     page.emulate_media(media="print")
     assert not page.locator("nav").is_visible()
@@ -84,7 +85,7 @@ def test_a_leads_morning(browser: Browser, installation: Installation, tmp_path:
     assert page.pdf(format="A4").startswith(b"%PDF")
     page.emulate_media(media="screen")
     page.click("text=Freeze this report")
-    page.wait_for_selector("tr[data-state=succeeded]:has-text('evaluation')", timeout=40_000)
+    page.wait_for_selector("tr[data-state=succeeded]:has-text('evaluation')", timeout=patient(40_000))
     page.goto(import_page)
     page.evaluate("window.sameAsBefore = true")
     page.wait_for_timeout(2500)
@@ -111,7 +112,7 @@ def test_recalibrate_compare_promote_and_roll_back(browser: Browser, installatio
     first = page.locator("tbody tr a >> nth=0").get_attribute("href")
     page.click("text=Make a candidate")
     page.wait_for_selector(
-        "tr:not([data-state=queued], [data-state=running]):has-text('recalibration')", timeout=60_000
+        "tr:not([data-state=queued], [data-state=running]):has-text('recalibration')", timeout=patient(60_000)
     )
     assert "succeeded" in page.inner_text("tr:has-text('recalibration')")
     page.click("tr[data-state=succeeded]:has-text('recalibration') a")
@@ -124,7 +125,7 @@ def test_recalibrate_compare_promote_and_roll_back(browser: Browser, installatio
     candidate = page.url
     move(page, "challenger", "to look at it first")
     page = lead.go("/jobs")
-    page.wait_for_selector("tr[data-state=succeeded]:has-text('prediction')", timeout=40_000)
+    page.wait_for_selector("tr[data-state=succeeded]:has-text('prediction')", timeout=patient(40_000))
     page.goto(candidate)
     beside = page.locator("section:has-text('Compared with the champion on current labels') table")
     assert beside.locator("tbody tr").count() == 6

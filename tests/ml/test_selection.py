@@ -72,3 +72,44 @@ def test_quintiles_follow_the_order_and_ties_fall_together(values: list[float]) 
         assert len(set(found[array == value].tolist())) == 1
     if len(values):
         assert 1 <= found.min() <= found.max() <= 5
+
+
+def test_cells_are_of_one_arm_and_one_quintile() -> None:
+    """Of each of the ten cells two cases are planned; in the cell of selected cases in quintile q, q of six answer."""
+    selected = np.repeat([True, False], 30)
+    quintile = np.tile(np.repeat(np.arange(1, 6), 6), 2)
+    answers = np.tile(np.arange(6), 10) < np.where(selected, quintile, 6)
+    pi = np.where(selected, 1.0, 0.5)
+    planned = np.full(60, 2)
+    weights = selection_weights(2, planned, 1 + answers, pi, selected, quintile)
+    assert (weights.order, len(weights.cells)) == (2, 10)
+    assert [cell.to_dict() for cell in weights.cells] == [
+        {"arm": arm, "quintile": q, "planned": 6, "answered": q if arm == "triage" else 6}
+        for arm in ("triage", "audit")
+        for q in range(1, 6)
+    ]
+    expected = np.where(answers, np.where(selected, 6 / quintile, 1.0) / pi, 0.0)
+    np.testing.assert_allclose(weights.weight, expected)
+
+
+def test_warnings_say_how_many_labels_came_and_what_no_weight_replaces() -> None:
+    ones = np.ones(20, dtype=np.int64)
+    came = np.arange(20) > 0
+    tail = "did not get them; adjusted by arm and disagreement"
+    first = selection_weights(1, ones, came.astype(np.int64), np.ones(20), ones > 0, ones)
+    assert first.warnings() == [f"5.0% of the cases planned for 1 label {tail}"]
+    second = selection_weights(2, 2 * ones, 1 + came, np.ones(20), ones > 0, ones)
+    assert second.warnings() == [f"5.0% of the cases planned for 2 labels {tail}"]
+    lost = selection_weights(2, 2 * ones, ones, np.ones(20), ones > 0, ones)
+    nobody = "20 planned cases lie in cells where nobody answered: no weight can stand in for them"
+    assert lost.warnings()[1:] == [nobody]
+    empty = selection_weights(2, ones, ones, np.ones(20), ones > 0, ones)
+    assert (empty.non_response, empty.warnings(), empty.cells) == (0.0, [], [])
+
+
+def test_quintiles_by_hand() -> None:
+    """A quintile begins where the inverse of the empirical distribution function says."""
+    assert quintiles(np.arange(10.0)).tolist() == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert quintiles(np.array([3.0, 1.0, 4.0, 2.0])).tolist() == [3, 1, 4, 2]
+    none = quintiles(np.zeros(0))
+    assert (none.shape, none.dtype) == ((0,), np.int64)
