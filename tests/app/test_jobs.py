@@ -53,7 +53,7 @@ def job(service: Service, job_id: str) -> dict[str, Any]:
 
 def test_recalibration_makes_a_candidate_and_a_person_promotes_and_rolls_back(service: Service) -> None:
     plan = service.context.settings.home / "plan.json"
-    plan.write_text('{"min_labelled_cases": 20, "max_increase": 0.5}')
+    plan.write_text('{"min_labelled_cases": 20, "max_increase": 0.5, "max_mean_probability_change": 0.5}')
     service.context.settings.change_plan = plan
     collect_reads(service)
     asked = service.post("admin", "/v1/recalibrations", json={})

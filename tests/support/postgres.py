@@ -81,6 +81,10 @@ class PostgresServer:
         command.append("start")
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self.folder, **self.user)
 
+    def halt(self) -> None:
+        """Stop as a crash does; ``start`` brings it back."""
+        self._run("pg_ctl", "-D", str(self.data), "-m", "immediate", "stop")
+
     def stop(self) -> None:
         if (self.data / "postmaster.pid").exists():
             self._run("pg_ctl", "-D", str(self.data), "-m", "immediate", "stop")

@@ -1,0 +1,1 @@
+"""What breaks: processes killed, frozen and cut off, a database that goes away."""

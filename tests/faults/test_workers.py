@@ -1,0 +1,158 @@
+"""Workers killed, stopped, frozen and cut off: each row once, and somebody goes on."""
+
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from app.imports.work import BATCH
+from tests.support.postgres import PostgresServer
+from tests.support.waiting import patient, wait_until
+from tests.support.workplace import Workplace
+
+KILLS, JOBS = 50, 5
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def workplace(request: pytest.FixtureRequest, tmp_path: Path, tiny_release: Path) -> Iterator[Workplace]:
+    url = None
+    if request.param == "postgresql":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        url = server.url(server.create())
+    with Workplace(tmp_path, url, tiny_release) as made:
+        yield made
+
+
+@pytest.fixture
+def own_postgres(postgres: PostgresServer) -> Iterator[PostgresServer]:
+    """A PostgreSQL that a test may stop."""
+    server = PostgresServer(postgres.binaries)
+    yield server
+    server.stop()
+
+
+def test_a_worker_killed_at_each_point_of_its_work_leaves_every_row_once(workplace: Workplace) -> None:
+    """Killed before a batch is committed, after it, and between the work and the record of its end."""
+    n = 3 * BATCH
+    job_id = workplace.ask_import(n)
+    for point in ("before a commit", "after a commit", "before the outcome is recorded"):
+        doomed = workplace.doomed_worker(point)
+        assert doomed.wait(patient(120)) == -signal.SIGKILL, workplace.made.log
+        assert workplace.job(job_id).state in {"running", "queued"}
+    assert workplace.job(job_id).progress == 1.0  # the work is done, and only its record is missing
+    workplace.worker()
+    workplace.wait_for_success(job_id)
+    assert workplace.job(job_id).attempts == 4
+    workplace.assert_each_row_once((job_id, n))
+
+
+def test_a_worker_told_to_stop_does_so_between_batches_and_another_goes_on(workplace: Workplace) -> None:
+    n = 6 * BATCH
+    job_id = workplace.ask_import(n)
+    first = workplace.worker()
+    workplace.wait_for_progress(job_id, 0.1)
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(patient(10)) == 0
+    stopped = workplace.job(job_id)
+    assert (stopped.state, stopped.progress < 1) == ("running", True)
+    assert stopped.progress * n % BATCH == 0
+    workplace.worker()
+    workplace.wait_for_success(job_id)
+    workplace.assert_each_row_once((job_id, n))
+
+
+def test_two_workers_share_and_go_on_when_postgresql_comes_back(
+    own_postgres: PostgresServer, tmp_path: Path, tiny_release: Path
+) -> None:
+    n = 4 * BATCH
+    with Workplace(tmp_path, own_postgres.url(own_postgres.create()), tiny_release) as workplace:
+        jobs = [workplace.ask_import(n) for _ in range(2)]
+        workers = [workplace.worker(name) for name in ("first", "second")]
+        wait_until(lambda: len(workplace.executors()) == 2, 60, lambda: workplace.made.log)
+        before = workplace.executors()
+        for job_id in jobs:
+            workplace.wait_for_progress(job_id, 0.1)
+        own_postgres.halt()
+        workplace.context.database.engine.dispose()
+        time.sleep(1)
+        own_postgres.start()
+        wait_until(lambda: workplace.executors() - before, 30, lambda: workplace.made.log)
+        for job_id in jobs:
+            workplace.wait_for_success(job_id)
+        workplace.assert_each_row_once(*((job_id, n) for job_id in jobs))
+        assert [worker.poll() for worker in workers] == [None, None]
+        wait_until(lambda: workplace.living() == 2, 30, lambda: workplace.made.log)
+
+
+def freeze(postgres: PostgresServer, workplace: Workplace, seconds: float) -> None:
+    """Freeze a worker in its work, cut its connections, let another one go on, and thaw it."""
+    n = 6 * BATCH
+    job_id = workplace.ask_import(n)
+    frozen = workplace.worker("frozen")
+    workplace.wait_for_progress(job_id, 0.1)
+    other = workplace.worker("other")
+    wait_until(lambda: workplace.living() == 2, 60, lambda: workplace.made.log)
+    (before,) = workplace.executors()
+    frozen.send_signal(signal.SIGSTOP)
+    thaw_at = time.monotonic() + seconds
+    database = workplace.context.database.engine.url.database
+    with psycopg.connect(f"host=127.0.0.1 port={postgres.port} user=postgres dbname={database}") as connection:
+        cut = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'frozen'"
+        row = connection.execute(cut).fetchone()
+        assert row is not None
+        assert row[0] >= 2
+    wait_until(lambda: before not in workplace.executors(), 30, lambda: workplace.made.log)
+    workplace.wait_for_success(job_id)
+    time.sleep(max(0.0, thaw_at - time.monotonic()))
+    frozen.send_signal(signal.SIGCONT)
+    wait_until(lambda: workplace.living() == 2, 60, lambda: workplace.made.log)  # it has started anew
+    assert workplace.job(job_id).attempts == 2
+    workplace.assert_each_row_once((job_id, n))
+    assert (frozen.poll(), other.poll()) == (None, None)
+
+
+def test_a_frozen_worker_whose_connections_were_cut_writes_nothing_any_more(
+    postgres: PostgresServer, tmp_path: Path, tiny_release: Path
+) -> None:
+    with Workplace(tmp_path, postgres.url(postgres.create()), tiny_release) as workplace:
+        freeze(postgres, workplace, 0)
+
+
+@pytest.mark.heavy
+def test_a_worker_frozen_for_ninety_seconds_writes_nothing_any_more(
+    postgres: PostgresServer, tmp_path: Path, tiny_release: Path
+) -> None:
+    with Workplace(tmp_path, postgres.url(postgres.create()), tiny_release) as workplace:
+        freeze(postgres, workplace, 90)
+
+
+@pytest.mark.heavy
+def test_fifty_kills_at_random_points_leave_every_row_once(workplace: Workplace) -> None:
+    rng, n, kills = random.Random(13), 10 * BATCH, 0
+    jobs: list[tuple[object, int]] = []
+    longest = 0.0
+    while kills < KILLS:
+        job_id = workplace.ask_import(n)
+        jobs.append((job_id, n))
+        while kills < KILLS * len(jobs) / JOBS and workplace.job(job_id).state != "succeeded":
+            attempts = workplace.job(job_id).attempts
+            started = time.monotonic()
+            doomed = workplace.worker()
+            wait_until(lambda: workplace.job(job_id).attempts > attempts, 120, lambda: workplace.made.log)  # noqa: B023
+            longest = max(longest, time.monotonic() - started)
+            time.sleep(rng.uniform(0, 1.2))
+            doomed.kill()
+            doomed.wait()
+            kills += 1
+        last = workplace.worker()
+        workplace.wait_for_success(job_id, 300)
+        last.send_signal(signal.SIGTERM)
+        assert last.wait(patient(20)) == 0
+    workplace.assert_each_row_once(*jobs)  # type: ignore[arg-type]
+    print(
+        f"{kills} kills, {len(jobs)} imports of {n} rows; taken up again {longest:.1f} s after the start at the latest"
+    )

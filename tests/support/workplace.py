@@ -1,0 +1,157 @@
+"""A database with workers on it, and imports for them to do, without a server."""
+
+import io
+import subprocess
+import sys
+import uuid
+import zipfile
+from collections import Counter
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from sqlalchemy import func, select
+
+from app.context import build_context
+from app.imports.work import begin_import
+from app.jobs.locks import living_workers
+from app.jobs.queries import JobView, job_by_id
+from app.platform.durable import workflow_table
+from app.platform.principal import Principal
+from app.settings import Settings
+from app.tables import Account, Case, ImportRow
+from tests.support.process import Installation
+from tests.support.service import cell_png
+from tests.support.waiting import wait_until
+
+# starts the real worker with one thing added: it kills itself at a point of its work
+_DOOMED = """
+import os, signal
+from sqlalchemy import event
+from sqlalchemy.orm import Session
+from app.jobs.running import RunningJob
+import dbos._sys_db as system
+def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
+point = {point!r}
+write = RunningJob.write.__wrapped__
+if point == "before the outcome is recorded":
+    system.SystemDatabase.update_workflow_outcome = die
+else:
+    def count(session):
+        if session.info.get("job"): die()
+    event.listen(Session, "before_commit" if point == "before a commit" else "after_commit", count)
+    from contextlib import contextmanager
+    seen = []
+    @contextmanager
+    def marked(job):
+        with contextmanager(write)(job) as session:
+            seen.append(1)
+            session.info["job"] = len(seen) == 2
+            yield session
+    RunningJob.write = marked
+from app.cli.main import main
+main()
+"""
+
+
+def packed_cells(first: int, n: int) -> bytes:
+    """An archive of n different cells, no two of one patient."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        rows = ["file,external_id,patient"]
+        for number in range(first, first + n):
+            archive.writestr(f"{number}.png", cell_png(number))
+            rows.append(f"{number}.png,case {number},p{number}")
+        archive.writestr("manifest.csv", "\n".join(rows))
+    return buffer.getvalue()
+
+
+class Workplace:
+    """An installation without a server; as a context manager it ends its workers."""
+
+    def __init__(self, folder: Path, url: str | None, release: Path) -> None:
+        self.made = Installation(folder / "home", url)
+        self.made.prepare(release, lead="admin")
+        self.context = build_context(Settings(home=self.made.home, database_url=url))
+        with self.context.database.read() as session:
+            account = session.execute(select(Account).where(Account.name == "lead")).scalar_one()
+        self.principal = Principal(account.id, account.name, account.role, frozenset({"cases:write"}))
+        self._cells = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.made.close()
+        self.context.database.engine.dispose()
+
+    def ask_import(self, n: int) -> uuid.UUID:
+        """Ask for the import of n cells that are not here yet."""
+        folder = self.made.home / "imports"
+        folder.mkdir(exist_ok=True)
+        path = folder / f".{uuid.uuid4().hex}.part"
+        path.write_bytes(packed_cells(self._cells, n))
+        self._cells += n
+        with self.context.database.write() as session:
+            return begin_import(session, self.context, self.principal, path, "0" * 64).id
+
+    def worker(self, name: str = "worker") -> "subprocess.Popen[bytes]":
+        """Start a worker whose connections to PostgreSQL have a name."""
+        self.made.environment["PGAPPNAME"] = name
+        return self.made.spawn("worker")
+
+    def doomed_worker(self, point: str) -> "subprocess.Popen[bytes]":
+        """Start a worker that kills itself at a point of its work."""
+        log = (self.made.home.parent / "worker.log").open("ab")
+        command = [sys.executable, "-c", _DOOMED.format(point=point), "worker"]
+        with log:
+            process = subprocess.Popen(
+                command, env=self.made.environment, cwd=self.made.home.parent, stdout=log, stderr=log
+            )
+        self.made.processes.append(process)
+        return process
+
+    def job(self, job_id: uuid.UUID) -> JobView:
+        """A job as it is now."""
+        with self.context.database.read() as session:
+            return job_by_id(session, job_id)
+
+    def wait_for_progress(self, job_id: uuid.UUID, share: float) -> None:
+        """Wait until a job is so far, and not at its end."""
+        wait_until(lambda: self.job(job_id).progress >= share, 120, lambda: f"{self.job(job_id)}\n{self.made.log}")
+        assert self.job(job_id).state == "running"
+
+    def wait_for_success(self, job_id: uuid.UUID, seconds: float = 120) -> None:
+        """Wait for the end of a job."""
+
+        def ended() -> bool:
+            job = self.job(job_id)
+            assert job.state not in {"failed", "cancelled"}, f"{job.error}\n{self.made.log}"
+            return job.state == "succeeded"
+
+        wait_until(ended, seconds, lambda: f"{self.job(job_id)}\n{self.made.log}")
+
+    def living(self) -> int:
+        """Number of workers that live."""
+        with self.context.database.read() as session:
+            return living_workers(session)
+
+    def executors(self) -> set[str]:
+        """Workers that do jobs now."""
+        workflows = workflow_table(self.context.database.engine.dialect.name)
+        with self.context.database.read() as session:
+            doing = select(workflows.c.executor_id).where(workflows.c.status == "PENDING", workflows.c.name == "import")
+            return set(session.execute(doing).scalars())
+
+    def assert_each_row_once(self, *jobs: tuple[uuid.UUID, int]) -> None:
+        """Every row of these imports, each with its number of cells, became one case."""
+        with self.context.database.read() as session:
+            counted = select(ImportRow.job_id, ImportRow.status, func.count())
+            rows = session.execute(counted.group_by(ImportRow.job_id, ImportRow.status))
+            assert {(row[0], row[1]): row[2] for row in rows} == {(job_id, "created"): n for job_id, n in jobs}
+            names = Counter(session.execute(select(Case.external_id)).scalars())
+        assert names == Counter(f"case {number}" for number in range(sum(n for _, n in jobs)))
+        for job_id, n in jobs:
+            assert self.job(job_id).result == {"n_rows": n, "created": n, "known": 0, "failed": 0}
