@@ -9,7 +9,7 @@ Logits and features may have a leading axis of S ensemble members (Monte-Carlo d
 the losses are then those of the members' uniform mixture, and the result is an ensemble or a Dirichlet mixture.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ml.arrays import FloatArray, IntArray, as_label_counts
 from ml.calibration.concentration import ConcentrationHead, HeadKind, choose_head, fit_jointly, joint_loss
 from ml.calibration.optimise import FitError
-from ml.calibration.scaling import Method, Scaling, choose_scaling
+from ml.calibration.scaling import Choice, Method, Scaling, choose_scaling
 from ml.distributions.families import (
     DirichletCpe,
     DirichletMixtureCpe,
@@ -97,11 +97,56 @@ class Calibration:
 
 
 @dataclass(frozen=True)
+class JointFit:
+    """Temperature and head fitted together.
+
+    Attributes:
+        kept: whether the result replaced what had been fitted one after the other.
+        cv_before: loss on the cv part of the latter; None where a fit failed.
+        cv_after: of the former.
+        temperature: T, where it was kept.
+        failed: why a fit failed.
+    """
+
+    kept: bool
+    cv_before: float | None = None
+    cv_after: float | None = None
+    temperature: float | None = None
+    failed: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what is known as JSON values."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
 class FitReport:
-    """How a calibration was chosen: losses on the cv part before and after, and what was kept."""
+    """A calibration, and how it was chosen on the cv part.
+
+    Attributes:
+        calibration: the result, refitted on all cases.
+        n_fit: cases fitted on.
+        n_cv: cases chosen on.
+        method: how class probabilities were to be calibrated.
+        scaling: choice among scalings; None for the method ``none``.
+        concentration: choice among heads; None where there was none to fit.
+        joint: temperature and head together; None where not tried.
+    """
 
     calibration: Calibration
-    report: dict[str, Any]
+    n_fit: int
+    n_cv: int
+    method: Method
+    scaling: Choice | None
+    concentration: Choice | None
+    joint: JointFit | None
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """How it was chosen, as JSON values."""
+        steps = {self.method: self.scaling, "concentration": self.concentration, "joint": self.joint}
+        chosen = {name: step.to_dict() for name, step in steps.items() if step is not None}
+        return {"n_fit": self.n_fit, "n_cv": self.n_cv, **chosen}
 
 
 def calibrate(
@@ -147,18 +192,18 @@ def calibrate(
     fit, cv = part == "fit", part == "cv"
     if counts[fit].sum() == 0 or counts[cv].sum() == 0:
         raise FitError(f"calibration needs labelled cases of at least three patients, got {len(set(groups))} patients")
-    report: dict[str, Any] = {"n_fit": int(fit.sum()), "n_cv": int(cv.sum())}
     parts = _Parts(scores, hidden, counts, fit, cv)
     chosen = scaling = Scaling()
+    scaling_choice = head = head_choice = joint = None
     if method != "none":
-        chosen, scaling, report[method] = choose_scaling(scores, counts, fit, cv, method)
-    head = None
+        chosen, scaling, scaling_choice = choose_scaling(scores, counts, fit, cv, method)
     if alpha and (counts[fit].sum(axis=1) >= 2).any() and (counts[cv].sum(axis=1) >= 2).any():
         probs = softmax_probs(chosen(scores)), softmax_probs(scaling(scores))
-        head, kind, report["concentration"] = choose_head(hidden, probs, counts, fit, cv)
+        head, kind, head_choice = choose_head(hidden, probs, counts, fit, cv)
         if method == "temperature" and kind is not None:
-            scaling, head, report["joint"] = _joined(parts, chosen.log_temperature, scaling, head, kind)
-    return FitReport(Calibration(scaling, head), report)
+            scaling, head, joint = _joined(parts, chosen.log_temperature, scaling, head, kind)
+    calibration = Calibration(scaling, head)
+    return FitReport(calibration, int(fit.sum()), int(cv.sum()), method, scaling_choice, head_choice, joint)
 
 
 @dataclass(frozen=True)
@@ -177,7 +222,7 @@ class _Parts:
 
 def _joined(
     parts: _Parts, log_temperature: float, scaling: Scaling, head: ConcentrationHead, kind: HeadKind
-) -> tuple[Scaling, ConcentrationHead, dict[str, Any]]:
+) -> tuple[Scaling, ConcentrationHead, JointFit]:
     """Temperature and head fitted together, where that lowers the loss on the cv part; else as they were.
 
     A temperature fitted alone takes the class probabilities for the truth, and explains the labels' extra spread,
@@ -185,18 +230,19 @@ def _joined(
     """
     logits, features, counts = parts.take(parts.cv)
 
-    def cv_loss(log_t: float, one: ConcentrationHead) -> float:
-        return joint_loss(logits, counts, log_t, one(features), 0.0)[0]
+    def cv_loss(log_t: float, fitted: ConcentrationHead) -> float:
+        return joint_loss(logits, counts, log_t, fitted(features), 0.0)[0]
 
     try:
         # both are judged as fitted on the fit part alone
         before = fit_jointly(*parts.take(parts.fit), (log_temperature, head), kind, temperature_fixed=True)
         after = fit_jointly(*parts.take(parts.fit), (log_temperature, head), kind)
-        report: dict[str, Any] = {"cv_before": cv_loss(*before), "cv_after": cv_loss(*after), "kept": False}
-        if report["cv_after"] >= report["cv_before"]:
-            return scaling, head, report
+        loss_before, loss_after = cv_loss(*before), cv_loss(*after)
+        if loss_after >= loss_before:
+            return scaling, head, JointFit(False, loss_before, loss_after)
         start = (scaling.log_temperature, head)
         log_t, joint = fit_jointly(*parts.take(parts.fit | parts.cv), start, kind)
     except FitError as exc:  # what was fitted one after the other stands
-        return scaling, head, {"kept": False, "failed": str(exc)}
-    return Scaling("temperature", log_t), joint, report | {"kept": True, "temperature": float(np.exp(log_t))}
+        return scaling, head, JointFit(False, failed=str(exc))
+    report = JointFit(True, loss_before, loss_after, temperature=float(np.exp(log_t)))
+    return Scaling("temperature", log_t), joint, report

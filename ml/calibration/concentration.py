@@ -13,7 +13,7 @@ from scipy.special import expit, log_softmax
 
 from ml.arrays import FloatArray, IntArray, as_label_counts
 from ml.calibration.optimise import FitError, minimise
-from ml.calibration.scaling import mixture_log_likelihood
+from ml.calibration.scaling import Choice, mixture_log_likelihood
 from ml.distributions.families import dirichlet_multinomial_nll
 
 #: λ_α of the penalty λ_α/N Σ a² on the log concentration (paper §6.1).
@@ -310,7 +310,7 @@ def choose_head(
     counts: IntArray,
     fit: npt.NDArray[np.bool_],
     cv: npt.NDArray[np.bool_],
-) -> tuple[ConcentrationHead, HeadKind | None, dict[str, Any]]:
+) -> tuple[ConcentrationHead, HeadKind | None, Choice]:
     """Candidates from the free head to a constant one; the best on the cv part is refitted, a = 0 if none helps.
 
     The paper's λ_α pulls α0 towards 1, which is far too small where predictions are nearly right; weaker
@@ -325,7 +325,7 @@ def choose_head(
         cv: (N,) cases to choose on.
 
     Returns:
-        The head, its kind (None where a = 0 is kept), and a report of the losses.
+        The head, its kind (None where a = 0 is kept), and the losses.
 
     Raises:
         FitError: no candidate converged.
@@ -349,19 +349,18 @@ def choose_head(
     enough = (counts[fit].sum(axis=1) >= 2).sum() >= CASES_PER_FEATURE * features.shape[-1]
     ridges = [ridge for ridge in RIDGE_CANDIDATES if ridge > 0 or enough]
     tried = {kind: try_candidate(kind) for kind in (HeadKind(r, LOG_CONCENTRATION_PENALTY) for r in (*ridges, None))}
-    weaker = {min(tried, key=lambda one: tried[one]).ridge, None}
+    weaker = {min(tried, key=lambda kind: tried[kind]).ridge, None}
     tried |= {kind: try_candidate(kind) for kind in (HeadKind(r, p) for r in weaker for p in WEAKER_PENALTIES)}
     if not np.isfinite(list(tried.values())).any():
         raise FitError("no fit of the concentration head converged")
-    best = min(tried, key=lambda one: tried[one])
-    report = {"cv_before": before, "cv_after": min(before, tried[best]), "candidates": losses}
+    best = min(tried, key=lambda kind: tried[kind])
     if tried[best] >= before:
-        return start, None, report | {"chosen": "start"}
+        return start, None, Choice(before, before, "start", losses)
     try:
         head = _fitted(best, features, final, counts, fit | cv)
     except FitError:  # it did converge on the fit part
         head = _fitted(best, features, chosen_on, counts, fit)
-    return head, best, report | {"chosen": str(best)}
+    return head, best, Choice(before, tried[best], str(best), losses)
 
 
 def _fitted(

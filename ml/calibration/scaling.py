@@ -9,7 +9,7 @@ mixture, not of each separately, so that a scaling does not count the spread bet
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -78,6 +78,27 @@ class Scaling:
         if bias.ndim != 1 or weight.shape != shape or not (np.isfinite(weight).all() and np.isfinite(bias).all()):
             raise ValueError("not a calibration document: weight and bias are misshapen or not finite")
         return cls(method, 0.0, weight, bias)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which candidate was chosen, by the loss on cases that no fit has seen, in nats per label.
+
+    Attributes:
+        cv_before: with nothing fitted.
+        cv_after: with what was chosen.
+        chosen: name of the candidate, or of what changes nothing.
+        candidates: loss of each, None where its fit did not converge.
+    """
+
+    cv_before: float
+    cv_after: float
+    chosen: str
+    candidates: dict[str, float | None]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return asdict(self)
 
 
 def mixture_log_likelihood(member_log_likelihood: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -209,7 +230,7 @@ def choose_scaling(
     fit: npt.NDArray[np.bool_],
     cv: npt.NDArray[np.bool_],
     method: Method,
-) -> tuple[Scaling, Scaling, dict[str, Any]]:
+) -> tuple[Scaling, Scaling, Choice]:
     """Fit on one part with every candidate penalty, choose what lowers the loss on the other part most, refit on both.
 
     Args:
@@ -220,8 +241,8 @@ def choose_scaling(
         method: family of the scaling.
 
     Returns:
-        The chosen scaling as fitted on the first part, and on both; the identity where nothing helps; and a report
-        of the losses. What is chosen next on the other part must start from the former.
+        The chosen scaling as fitted on the first part, and on both; the identity where nothing helps; and the
+        losses. What is chosen next on the other part must start from the former.
     """
     fits: dict[str, Callable[[npt.NDArray[np.bool_]], Scaling]] = {}
     if method == "temperature":
@@ -237,10 +258,8 @@ def choose_scaling(
     identity = Scaling()
     before = scaling_loss(identity, logits[..., cv, :], label_counts[cv])
     fitted = {name: fit_on(fit) for name, fit_on in fits.items()}
-    losses = {name: scaling_loss(one, logits[..., cv, :], label_counts[cv]) for name, one in fitted.items()}
+    losses = {name: scaling_loss(scaling, logits[..., cv, :], label_counts[cv]) for name, scaling in fitted.items()}
     best = min(losses, key=lambda name: losses[name]) if losses else None
     if best is None or losses[best] >= before:
-        report = {"cv_before": before, "cv_after": before, "chosen": "identity", "candidates": losses}
-        return identity, identity, report
-    report = {"cv_before": before, "cv_after": losses[best], "chosen": best, "candidates": losses}
-    return fitted[best], fits[best](fit | cv), report
+        return identity, identity, Choice(before, before, "identity", {**losses})
+    return fitted[best], fits[best](fit | cv), Choice(before, losses[best], best, {**losses})

@@ -4,15 +4,17 @@ import json
 import threading
 import uuid
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
-from fastapi.responses import JSONResponse
+from fastapi import Response
 from pydantic import BaseModel
-from sqlalchemy import select
+from sqlalchemy import func, select
 
+from app.platform import idempotency
 from app.platform.database import Database
 from app.platform.errors import KeyMissing, KeyReused
-from app.platform.idempotency import answered, once, request_digest, required_key
+from app.platform.idempotency import answered, forget_cases, once, request_digest, required_key, sweep
 from app.platform.principal import Principal
 from app.tables import Account, IdempotencyRecord, now
 from tests.support.waiting import patient
@@ -48,12 +50,12 @@ class Counter:
     def __init__(self) -> None:
         self.done = 0
 
-    def __call__(self) -> tuple[int, BaseModel]:
+    def __call__(self) -> tuple[int, Stored]:
         self.done += 1
         return 201, Stored(number=self.done)
 
 
-def send(database: Database, who: Principal, key: str, digest: str, action: Counter) -> JSONResponse:
+def send(database: Database, who: Principal, key: str, digest: str, action: Counter) -> Response:
     with database.write() as session:
         return once(session, who, key, digest, action)
 
@@ -110,12 +112,62 @@ def test_the_record_keeps_what_was_asked_and_answered(database: Database, people
 
 
 def test_an_action_that_fails_leaves_its_key_free(database: Database, people: list[Principal]) -> None:
-    def fails() -> tuple[int, BaseModel]:
+    def fails() -> tuple[int, Stored]:
         raise RuntimeError("no room")
 
     with pytest.raises(RuntimeError, match="no room"), database.write() as session:
         once(session, people[0], "k", "d", fails)
     assert json.loads(send(database, people[0], "k", "d", Counter()).body) == {"number": 1}
+
+
+def test_an_answer_without_a_body_is_not_remembered(database: Database, people: list[Principal]) -> None:
+    def nothing() -> tuple[int, Stored | None]:
+        return 204, None
+
+    for _ in range(2):
+        with database.write() as session:
+            answer = once(session, people[0], "k", "d", nothing)
+        assert (answer.status_code, answer.body, "Idempotent-Replayed" in answer.headers) == (204, b"", False)
+    send(database, people[0], "other", "d", Counter())
+    with database.write() as session:
+        once(session, people[0], "k", "d", nothing)
+    assert [key for key, _ in records(database)] == ["other"]
+
+
+def records(database: Database) -> list[tuple[str, uuid.UUID | None]]:
+    """Key and case of each remembered answer."""
+    with database.read() as session:
+        rows = session.execute(select(IdempotencyRecord.key, IdempotencyRecord.case_id)).all()
+    return sorted((row[0], row[1]) for row in rows)
+
+
+def test_answers_that_show_a_case_are_forgotten_with_it(database: Database, people: list[Principal]) -> None:
+    gone, stays = uuid.uuid4(), uuid.uuid4()
+    for key, case_id in (("gone", gone), ("stays", stays)):
+        with database.write() as session:
+            once(session, people[0], key, "d", Counter(), case_id_of=lambda _, shown=case_id: shown)
+    send(database, people[0], "none", "d", Counter())
+    assert records(database) == [("gone", gone), ("none", None), ("stays", stays)]
+    with database.write() as session:
+        forget_cases(session, [gone])
+    assert records(database) == [("none", None), ("stays", stays)]
+
+
+def test_old_answers_are_swept_in_portions(
+    database: Database, people: list[Principal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idempotency, "SWEEP_ROWS", 2)
+    for number in range(3):
+        send(database, people[0], f"old {number}", "d", Counter())
+    time = now()
+    send(database, people[0], "young", "d", Counter())
+    with database.write() as session:
+        assert sweep(session) == 0
+        assert sweep(session, time + idempotency.KEPT - timedelta(hours=1)) == 0
+        later = session.execute(select(func.max(IdempotencyRecord.created_at)).where(IdempotencyRecord.key != "young"))
+        bound = later.scalar_one() + timedelta(microseconds=1) + idempotency.KEPT
+        assert [sweep(session, bound) for _ in range(3)] == [2, 1, 0]
+    assert [key for key, _ in records(database)] == ["young"]
 
 
 def test_the_same_key_at_the_same_time_does_the_work_once(database: Database, people: list[Principal]) -> None:
