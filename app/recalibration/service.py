@@ -39,6 +39,8 @@ from ml.release.card import readme_text
 
 SHOWN = ("L", "EL", "CE", "L_D", "CE_D", "accuracy")
 # share of the job that is done when a step begins; leaving annotators out goes from one share to the other
+# the part of the job that is written once
+_CANDIDATE = "candidate"
 _READING, _FITTING, _JUDGING, _LEAVING_OUT, _LEFT_OUT, _WRITING = 0.02, 0.1, 0.4, 0.45, 0.9, 0.95
 
 
@@ -147,6 +149,9 @@ def recalibrate(job: RunningJob) -> dict[str, Any]:
     Raises:
         ValueError: too few labels, a fit that fails, or a change beyond the plan.
     """
+    written = job.recorded(_CANDIDATE)
+    if written is not None:
+        return written  # an earlier attempt wrote the candidate and died before it could say so
     settings = job.context.settings
     asked = RecalibrationIn.model_validate(job.parameters)
     plan = ChangePlan.read(settings.change_plan)
@@ -178,7 +183,7 @@ def recalibrate(job: RunningJob) -> dict[str, Any]:
         n_evaluated=len(material.cohort.columns),
     )
     job.report(_WRITING, "writing the candidate")
-    return RecalibrationReport(**dict(findings), release=_write(job, material, fitted, findings)).to_dict()
+    return _write(job, material, fitted, findings)
 
 
 def _gate(job: RunningJob, material: Material, calibration: Calibration, method: Method, plan: ChangePlan) -> Gate:
@@ -217,8 +222,12 @@ def _reasons(change: Change, plan: ChangePlan, where: str) -> list[str]:
     return reasons
 
 
-def _write(job: RunningJob, material: Material, fitted: FitReport, findings: Findings) -> str:
-    """Write the candidate: the same network, the new calibration and card, the parent named."""
+def _write(job: RunningJob, material: Material, fitted: FitReport, findings: Findings) -> dict[str, Any]:
+    """Write the candidate once: the same network, the new calibration and card, the parent named.
+
+    Returns:
+        The report, with the candidate's identifier.
+    """
     parent, report = material.parent, findings.to_dict()
     names = ["network.onnx", *[name for name in (HEAD_FILE, DISTANCE_FILE) if name in parent.card["files"]]]
     card = {key: value for key, value in parent.card.items() if key not in {"files", "version"}} | {
@@ -235,8 +244,11 @@ def _write(job: RunningJob, material: Material, fitted: FitReport, findings: Fin
     try:
         files = {name: (parent.path / name).read_bytes() for name in names}
         write_release(folder, files, fitted.calibration, card, readme_text(card))
-        with job.write() as session:
+
+        def add(session: Session) -> dict[str, Any]:
             row, _ = add_release(session, job.context.secret, folder, settings.releases_folder, actor="recalibration")
-            return str(row.id)
+            return RecalibrationReport(**dict(findings), release=str(row.id)).to_dict()
+
+        return job.batch(_CANDIDATE, add)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

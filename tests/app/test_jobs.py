@@ -14,9 +14,10 @@ from sqlalchemy import func, select, update
 from sqlalchemy.exc import OperationalError
 
 from app.evaluations.freezing import evaluate_frozen, folder_of
-from app.job_kinds import ask_for_recalibration
+from app.job_kinds import FUNCTIONS, ask_for_recalibration
 from app.jobs import engine
-from app.jobs.running import JobCancelledError, RunningJob
+from app.jobs.executor import Executor
+from app.jobs.running import JobCancelledError, RunningJob, WorkerStoppingError
 from app.platform.durable import workflow_table
 from app.platform.errors import StorageFull
 from app.tables import Job, now
@@ -26,7 +27,7 @@ from tests.app.test_evaluations import same
 from tests.support.images import encode
 from tests.support.jobs import work_off
 from tests.support.service import Service
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.both_databases
 
@@ -329,3 +330,31 @@ def test_a_schedule_asks_for_a_recalibration_when_the_last_one_is_old(service: S
     found = service.get("viewer", "/v1/jobs").json()["items"]
     assert [one["state"] for one in found] == ["failed", "failed"]  # there are no labels to learn from, and it says so
     assert all("labelled cases" in one["error"] for one in found)
+
+
+def test_a_recalibration_that_dies_after_its_candidate_was_written_makes_no_second_one(service: Service) -> None:
+    """The worker ends between the transaction that adds the release and DBOS's record of the job's end."""
+    plan = service.context.settings.home / "plan.json"
+    bounds = {"min_labelled_cases": 5, "min_patients": 3, "max_mean_log_concentration_change": 9}
+    plan.write_text(json.dumps(bounds | {"max_mean_probability_change": 0.5}))
+    service.context.settings.change_plan = plan
+    collect_reads(service, 40)
+    asked = service.post("admin", "/v1/recalibrations", json={}).json()
+
+    def dies(running: RunningJob) -> dict[str, Any]:
+        FUNCTIONS["recalibration"](running)
+        raise WorkerStoppingError
+
+    executor = Executor(service.context, FUNCTIONS | {"recalibration": dies}, poll_seconds=0.05)
+    assert executor.acquire()
+    executor.start()
+    wait_until(lambda: executor.begun and executor.idle, 120, "the job was not begun")
+    executor.stop()
+    assert job(service, asked["id"])["state"] == "running"
+    before = [release["id"] for release in service.get("viewer", "/v1/releases").json()["items"]]
+    assert len(before) == 2
+    work_off(service.context)
+    done = job(service, asked["id"])
+    assert (done["state"], done["attempts"]) == ("succeeded", 2), done["error"]
+    assert done["result"]["release"] == before[0]
+    assert [release["id"] for release in service.get("viewer", "/v1/releases").json()["items"]] == before
