@@ -134,7 +134,8 @@ def key_list(as_json: Json = False) -> None:
         for api_key, account in keys
     ]
     lines = [
-        f"{api_key.id}  {account.name:<20} {'valid' if api_key.revoked_at is None else 'revoked'}  {' '.join(api_key.scopes)}"
+        f"{api_key.id}  {account.name:<20} "
+        f"{'valid' if api_key.revoked_at is None else 'revoked'}  {' '.join(api_key.scopes)}"
         for api_key, account in keys
     ]
     emit(rows, as_json, "\n".join(lines) or "no keys")

@@ -41,7 +41,7 @@ def read_columns(
     """
     blocks = [Columns.empty(classes, 0)]
     if case_ids is not None:
-        ordered = sorted(case_ids, key=lambda one: one.bytes)
+        ordered = sorted(case_ids, key=lambda case_id: case_id.bytes)
         for start in range(0, len(ordered), BLOCK):
             inside = _among(ordered[start : start + BLOCK])
             rows = list(session.execute(_predictions(release_id).where(inside(Case.id))))
