@@ -119,23 +119,24 @@ def key_list(as_json: Json = False) -> None:
     from app.tables import Account, ApiKey
 
     with parts() as context, context.database.read() as session:
-        found = session.execute(
+        keys = session.execute(
             select(ApiKey, Account).join(Account, Account.id == ApiKey.account_id).order_by(ApiKey.id)
         ).all()
     rows = [
         {
-            "id": str(one.id),
+            "id": str(api_key.id),
             "account": account.name,
-            "scopes": one.scopes,
-            "created_at": one.created_at.isoformat(),
-            "expires_at": one.expires_at.isoformat() if one.expires_at else None,
-            "revoked": one.revoked_at is not None,
+            "scopes": api_key.scopes,
+            "created_at": api_key.created_at.isoformat(),
+            "expires_at": api_key.expires_at.isoformat() if api_key.expires_at else None,
+            "revoked": api_key.revoked_at is not None,
         }
-        for one, account in found
+        for api_key, account in keys
     ]
     lines = [
-        f"{one.id}  {account.name:<20} {'valid' if one.revoked_at is None else 'revoked'}  {' '.join(one.scopes)}"
-        for one, account in found
+        f"{api_key.id}  {account.name:<20} "
+        f"{'valid' if api_key.revoked_at is None else 'revoked'}  {' '.join(api_key.scopes)}"
+        for api_key, account in keys
     ]
     emit(rows, as_json, "\n".join(lines) or "no keys")
 

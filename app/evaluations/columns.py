@@ -125,7 +125,7 @@ class Columns:
         sites = {number: name for part in parts for number, name in part.sites.items()}
         names = parts[0].arrays()
         return cls(
-            parts[0].classes, sites, **{name: np.concatenate([getattr(one, name) for one in parts]) for name in names}
+            parts[0].classes, sites, **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
         )
 
     def ids(self) -> list[uuid.UUID]:

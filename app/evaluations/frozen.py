@@ -32,7 +32,7 @@ def ask(session: Session, context: Context, principal: Principal, body: Evaluati
     return 202, _out(job, None)
 
 
-def _out(job: JobView, found: Evaluation | None, *, document: bool = True) -> EvaluationOut:
+def _out(job: JobView, evaluation: Evaluation | None, *, document: bool = True) -> EvaluationOut:
     return EvaluationOut(
         id=str(job.id),
         state=job.state,
@@ -40,13 +40,13 @@ def _out(job: JobView, found: Evaluation | None, *, document: bool = True) -> Ev
         message=job.message or "",
         error=job.error,
         created_at=job.created_at,
-        release=None if found is None else str(found.release_id),
-        snapshot_sha256=None if found is None else found.snapshot_sha256,
-        document=found.document if found is not None and document else None,
+        release=None if evaluation is None else str(evaluation.release_id),
+        snapshot_sha256=None if evaluation is None else evaluation.snapshot_sha256,
+        document=evaluation.document if evaluation is not None and document else None,
     )
 
 
-def _found(session: Session, evaluation_id: uuid.UUID) -> tuple[JobView, Evaluation | None]:
+def _job_and_evaluation(session: Session, evaluation_id: uuid.UUID) -> tuple[JobView, Evaluation | None]:
     jobs = jobs_where(session, Job.id == evaluation_id, Job.kind == KIND)
     if not jobs:
         raise NotFound("there is no such evaluation")
@@ -55,7 +55,7 @@ def _found(session: Session, evaluation_id: uuid.UUID) -> tuple[JobView, Evaluat
 
 def show(session: Session, evaluation_id: uuid.UUID) -> EvaluationOut:
     """An evaluation and how far it is."""
-    return _out(*_found(session, evaluation_id))
+    return _out(*_job_and_evaluation(session, evaluation_id))
 
 
 def list_evaluations(session: Session) -> EvaluationsOut:
@@ -73,7 +73,7 @@ def report_file(session: Session, context: Context, evaluation_id: uuid.UUID, na
         NotFound: there is no such evaluation.
         Conflict: it is not finished.
     """
-    job, found = _found(session, evaluation_id)
-    if found is None:
+    job, evaluation = _job_and_evaluation(session, evaluation_id)
+    if evaluation is None:
         raise Conflict(f"the evaluation is {job.state}; its report comes when it has succeeded")
     return (context.settings.home / "evaluations" / str(evaluation_id) / name).read_bytes()

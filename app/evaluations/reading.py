@@ -41,9 +41,9 @@ def read_columns(
     """
     blocks = [Columns.empty(classes, 0)]
     if case_ids is not None:
-        ordered = sorted(case_ids, key=lambda one: one.bytes)
+        ordered = sorted(case_ids, key=lambda case_id: case_id.bytes)
         for start in range(0, len(ordered), BLOCK):
-            inside = _one_of(ordered[start : start + BLOCK])
+            inside = _among(ordered[start : start + BLOCK])
             rows = list(session.execute(_predictions(release_id).where(inside(Case.id))))
             blocks.append(_block(session, classes, rows, inside))
         return Columns.joined(blocks)
@@ -88,7 +88,7 @@ def _predictions(release_id: uuid.UUID) -> Select[*tuple[Any, ...]]:
     )
 
 
-def _one_of(ids: list[uuid.UUID]) -> _Inside:
+def _among(ids: list[uuid.UUID]) -> _Inside:
     return lambda column: column.in_(ids)
 
 
@@ -97,26 +97,26 @@ def _between(low: uuid.UUID, high: uuid.UUID) -> _Inside:
 
 
 def _block(session: Session, classes: list[str], rows: list[Any], inside: _Inside) -> Columns:
-    found = Columns.empty(classes, len(rows))
+    columns = Columns.empty(classes, len(rows))
     if not rows:
-        return found
+        return columns
     row_of = {row.id: number for number, row in enumerate(rows)}
-    found.case_id[:] = np.frombuffer(b"".join(row.id.bytes for row in rows), dtype=np.uint8).reshape(-1, 16)
-    found.cluster[:] = [_cluster(row.patient, row.id) for row in rows]
-    found.site[:] = [number_of(row.site or "") for row in rows]
-    found.sites.update({number_of(row.site): row.site for row in rows if row.site})
-    found.created_at[:] = [row.created_at.timestamp() for row in rows]
-    found.evaluation[:] = [row.partition == "evaluation" for row in rows]
-    found.pi[:] = [row.pi for row in rows]
-    found.out_of_distribution[:] = [row.out_of_distribution for row in rows]
-    found.feature_distance[:] = [np.nan if row.feature_distance is None else row.feature_distance for row in rows]
-    found.stain[:] = [(np.nan,) * 3 if row.stain is None else row.stain for row in rows]
-    found.class_probs[:] = [row.class_probs for row in rows]
-    found.disagreement_probs[:] = _disagreement(rows)
-    _fill_requests(session, found, row_of, inside)
-    _fill_labels(session, found, row_of, inside)
-    _fill_gain(found, rows)
-    return found
+    columns.case_id[:] = np.frombuffer(b"".join(row.id.bytes for row in rows), dtype=np.uint8).reshape(-1, 16)
+    columns.cluster[:] = [_cluster(row.patient, row.id) for row in rows]
+    columns.site[:] = [number_of(row.site or "") for row in rows]
+    columns.sites.update({number_of(row.site): row.site for row in rows if row.site})
+    columns.created_at[:] = [row.created_at.timestamp() for row in rows]
+    columns.evaluation[:] = [row.partition == "evaluation" for row in rows]
+    columns.pi[:] = [row.pi for row in rows]
+    columns.out_of_distribution[:] = [row.out_of_distribution for row in rows]
+    columns.feature_distance[:] = [np.nan if row.feature_distance is None else row.feature_distance for row in rows]
+    columns.stain[:] = [(np.nan,) * 3 if row.stain is None else row.stain for row in rows]
+    columns.class_probs[:] = [row.class_probs for row in rows]
+    columns.disagreement_probs[:] = _disagreement(rows)
+    _fill_requests(session, columns, row_of, inside)
+    _fill_labels(session, columns, row_of, inside)
+    _fill_gain(columns, rows)
+    return columns
 
 
 def _cluster(patient: str | None, case_id: uuid.UUID) -> int:
@@ -131,35 +131,35 @@ def _disagreement(rows: list[Any]) -> FloatArray:
     return np.asarray(stored_predictions(rows).disagreement_probs)
 
 
-def _fill_labels(session: Session, found: Columns, row_of: dict[uuid.UUID, int], inside: _Inside) -> None:
-    position = {code: k for k, code in enumerate(found.classes)}
+def _fill_labels(session: Session, columns: Columns, row_of: dict[uuid.UUID, int], inside: _Inside) -> None:
+    position = {code: k for k, code in enumerate(columns.classes)}
     wanted = blind_labels()
     for label in (LabelRow(*row) for row in session.execute(wanted.where(inside(wanted.selected_columns[0])))):
         row = row_of.get(label.case_id)
         if row is not None and label.class_code in position:
-            found.label_counts[row, position[label.class_code]] += 1
-            found.outside[row] |= label.outside
+            columns.label_counts[row, position[label.class_code]] += 1
+            columns.outside[row] |= label.outside
 
 
-def _fill_gain(found: Columns, rows: list[Any]) -> None:
+def _fill_gain(columns: Columns, rows: list[Any]) -> None:
     """Gain of one label, case by case; none without a concentration, where labels teach a prediction nothing."""
-    several = np.flatnonzero(found.n_labels >= 2)
+    several = np.flatnonzero(columns.n_labels >= 2)
     if several.size:
         prior = stored_predictions([rows[row] for row in several])
         if has_concentration(prior):
-            found.posterior_gain[several] = posterior_gain_terms(found.label_counts[several], prior)
+            columns.posterior_gain[several] = posterior_gain_terms(columns.label_counts[several], prior)
 
 
-def _fill_requests(session: Session, found: Columns, row_of: dict[uuid.UUID, int], inside: _Inside) -> None:
+def _fill_requests(session: Session, columns: Columns, row_of: dict[uuid.UUID, int], inside: _Inside) -> None:
     """Planned reads of each case, until when one is open, and how many were declined as undiagnosable."""
     open_ones: ColumnElement[bool] = ReadRequest.state.in_(("open", "leased"))
     wanted = select(ReadRequest.case_id, ReadRequest.due_at, open_ones).where(ReadRequest.round == "planned")
     for case_id, due_at, is_open in session.execute(wanted.where(inside(ReadRequest.case_id))):
         row = row_of.get(case_id)
         if row is not None:
-            found.n_planned[row] += 1
+            columns.n_planned[row] += 1
             if is_open:
-                found.open_until[row] = max(found.open_until[row], due_at.timestamp())
+                columns.open_until[row] = max(columns.open_until[row], due_at.timestamp())
     declined = (
         select(Read.case_id, func.count())
         .join(ReadRequest, ReadRequest.id == Read.request_id)
@@ -169,4 +169,4 @@ def _fill_requests(session: Session, found: Columns, row_of: dict[uuid.UUID, int
     for case_id, count in session.execute(declined):
         row = row_of.get(case_id)
         if row is not None:
-            found.cannot_tell[row] = count
+            columns.cannot_tell[row] = count

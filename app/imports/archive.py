@@ -67,7 +67,7 @@ class Archive:
         if len(entries) > MAX_ENTRIES:
             raise ArchiveError(f"{name}: {len(entries):,} entries; at most {MAX_ENTRIES:,} in one import")
         self._entries = {info.filename: info for info in entries}
-        manifests = [one for one in self._entries if PurePosixPath(one).name == MANIFEST]
+        manifests = [name for name in self._entries if PurePosixPath(name).name == MANIFEST]
         if len(manifests) > 1:
             raise ArchiveError(f"{name}: contains {len(manifests)} files {MANIFEST}")
         self.rows = self._from_manifest(manifests[0]) if manifests else self._from_names()
@@ -78,7 +78,7 @@ class Archive:
         Raises:
             ArchiveError: there is none.
         """
-        names = sorted(one for one in self._entries if PurePosixPath(one).suffix.lower() in _IMAGES)
+        names = sorted(name for name in self._entries if PurePosixPath(name).suffix.lower() in _IMAGES)
         if not names:
             raise ArchiveError(f"{self._name}: contains no image and no {MANIFEST}")
         return [Row(i, one, {"external_id": PurePosixPath(one).stem}) for i, one in enumerate(names, 1)]

@@ -63,8 +63,8 @@ def import_cases(job: RunningJob) -> dict[str, Any]:
             prepared = [_prepare(job, archive, row) for row in waiting[start : start + BATCH]]
             count = len(done) + start + len(prepared)
             with job.write() as session:  # only this worker writes, so a row is either done or not
-                for one in prepared:
-                    session.add(_store(session, job, principal, one))
+                for item in prepared:
+                    session.add(_store(session, job, principal, item))
                     session.flush()
                 job.report_in(session, count / len(archive.rows), f"{count:,} of {len(archive.rows):,} rows")
     with job.context.database.read() as session:
@@ -73,8 +73,8 @@ def import_cases(job: RunningJob) -> dict[str, Any]:
 
 def counts_of(session: Session, job_id: uuid.UUID) -> dict[str, int]:
     """Rows by what became of them."""
-    found = select(ImportRow.status, func.count()).where(ImportRow.job_id == job_id).group_by(ImportRow.status)
-    counts = {row[0]: row[1] for row in session.execute(found)}
+    statement = select(ImportRow.status, func.count()).where(ImportRow.job_id == job_id).group_by(ImportRow.status)
+    counts = {row[0]: row[1] for row in session.execute(statement)}
     return {status: counts.get(status, 0) for status in ("created", "known", "failed")}
 
 
@@ -89,15 +89,15 @@ def _prepare(job: RunningJob, archive: Archive, row: Row) -> _Prepared:
         return _Prepared(row, None, str(exc))
 
 
-def _store(session: Session, job: RunningJob, principal: Principal, one: _Prepared) -> ImportRow:
-    shown = str(one.row.fields.get("external_id", ""))[:200].replace("\x00", "")
-    made = ImportRow(job_id=job.job_id, row=one.row.number, external_id=shown, status="failed", detail=one.problem)
-    if one.new is None:
-        return made
+def _store(session: Session, job: RunningJob, principal: Principal, item: _Prepared) -> ImportRow:
+    shown = str(item.row.fields.get("external_id", ""))[:200].replace("\x00", "")
+    result = ImportRow(job_id=job.job_id, row=item.row.number, external_id=shown, status="failed", detail=item.problem)
+    if item.new is None:
+        return result
     try:
-        status, case = store_case(session, job.context, principal, one.new)
+        status, case = store_case(session, job.context, principal, item.new)
     except Problem as exc:
-        made.detail = exc.detail
-        return made
-    made.status, made.case_id = "created" if status == 201 else "known", uuid.UUID(case.id)
-    return made
+        result.detail = exc.detail
+        return result
+    result.status, result.case_id = "created" if status == 201 else "known", uuid.UUID(case.id)
+    return result

@@ -111,7 +111,7 @@ class Executor:
             )
         _register_workflows([*self.kinds], [*self.schedules])
         DBOS(config=self._config())
-        logging.getLogger("dbos").addFilter(_told_elsewhere)
+        logging.getLogger("dbos").addFilter(_reported_elsewhere)
         DBOS.listen_queues(queues)
         DBOS.launch()
         if self.schedules:
@@ -293,7 +293,7 @@ def _register_workflows(kinds: list[str], schedules: list[str]) -> None:
             _registered[name] = DBOS.workflow(name=name)(look_after)
 
 
-def _told_elsewhere(record: logging.LogRecord) -> bool:
+def _reported_elsewhere(record: logging.LogRecord) -> bool:
     """Whether a line of DBOS's log says something new: how a job failed stands in the job and in our log."""
     return "background workflow" not in record.getMessage()
 

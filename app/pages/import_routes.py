@@ -42,7 +42,7 @@ def _take(context: Context, principal: Principal, upload: UploadFile) -> uuid.UU
 
 
 @router.get("/imports/{import_id}")
-def one_import(
+def import_page(
     import_id: uuid.UUID,
     request: Request,
     principal: _Importer,

@@ -66,8 +66,8 @@ def worklist(
     if principal.blind:
         return page(request, "to_read.html", principal, view=reader_views.blind_worklist(session, principal))
     chosen = CaseFilter(site=site or None, patient=patient or None)
-    found = reader_views.worklist(session, chosen, cursor)
-    return page(request, "worklist.html", principal, view=found, site=site, patient=patient)
+    view = reader_views.worklist(session, chosen, cursor)
+    return page(request, "worklist.html", principal, view=view, site=site, patient=patient)
 
 
 @router.get("/cases/{case_id}")

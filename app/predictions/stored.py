@@ -32,11 +32,11 @@ def prediction_values(case_ids: list[uuid.UUID], release_id: uuid.UUID, predicti
     distribution = prediction.distribution
     probs, dpe = distribution.class_probs, distribution.disagreement_probs
     a = distribution.log_concentration if isinstance(distribution, DirichletCpe) else None
-    made = now()
+    time = now()
     return [
         {
             "id": new_id(),
-            "created_at": made,
+            "created_at": time,
             "case_id": case_id,
             "release_id": release_id,
             "class_probs": probs[row].tolist(),
@@ -53,12 +53,12 @@ def prediction_values(case_ids: list[uuid.UUID], release_id: uuid.UUID, predicti
 def output_values(
     case_ids: list[uuid.UUID], network_sha256: str, logits: npt.NDArray[np.float32], features: npt.NDArray[np.float32]
 ) -> list[dict[str, Any]]:
-    """Rows of the table of what a network made of N images."""
-    made = now()
+    """Rows of the table of what a network time of N images."""
+    time = now()
     return [
         {
             "id": new_id(),
-            "created_at": made,
+            "created_at": time,
             "case_id": case_id,
             "network_sha256": network_sha256,
             "logits": np.asarray(logits[row], dtype="<f4").tobytes(),

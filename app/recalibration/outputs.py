@@ -53,15 +53,15 @@ def stored_outputs(
     session: Session, network_sha256: str, partition: str, since: datetime | None = None
 ) -> StoredOutputs:
     """Outputs of a network for every case of a partition, stored at a time or later, ordered by case."""
-    found = (
+    statement = (
         select(NetworkOutput.case_id, Case.patient, NetworkOutput.logits, NetworkOutput.features)
         .join(Case, Case.id == NetworkOutput.case_id)
         .where(NetworkOutput.network_sha256 == network_sha256, Case.partition == partition)
         .order_by(NetworkOutput.case_id)
     )
     if since is not None:
-        found = found.where(Case.created_at >= since)
-    rows = session.execute(found).all()
+        statement = statement.where(Case.created_at >= since)
+    rows = session.execute(statement).all()
     return StoredOutputs(
         [row[0] for row in rows],
         [f"case:{row[0]}" if row[1] is None else f"patient:{row[1]}" for row in rows],

@@ -36,20 +36,20 @@ def predict_again(job: RunningJob) -> dict[str, Any]:
             select(func.count()).where(NetworkOutput.network_sha256 == release.network_sha256)
         ).scalar_one()
         classes = class_codes(existing_release(session, release_id))
-    after, seen, made = uuid.UUID(int=0), 0, 0
+    after, seen, predicted = uuid.UUID(int=0), 0, 0
     while True:
         with job.write() as session:
             rows = _outputs_after(session, release, after)
             new = _predict(session, release_id, release, rows) if rows else []
             if new:
-                _tell(session, job, release_id, new)
+                _record_predictions(session, job, release_id, new)
         if not rows:
             break
-        after, seen, made = rows[-1][0], seen + len(rows), made + len(new)
+        after, seen, predicted = rows[-1][0], seen + len(rows), predicted + len(new)
         job.report(0.7 + 0.2 * seen / max(total, 1), f"{seen:,} of {total:,} cases")
     job.report(0.95, "writing the snapshot for evaluations")
     refresh(context, release_id, classes)
-    return {"release": str(release_id), "n_cases": total, "n_predicted": made, "n_unreadable": unreadable}
+    return {"release": str(release_id), "n_cases": total, "n_predicted": predicted, "n_unreadable": unreadable}
 
 
 def _show_images(job: RunningJob, release: Release) -> int:
@@ -75,12 +75,12 @@ def _show_images(job: RunningJob, release: Release) -> int:
             return unreadable
         images = {row[0]: image for row in rows if (image := _image(context, row[1])) is not None}
         if images:
-            made = output_values(list(images), sha256, *predictor.outputs(list(images.values())))
+            outputs = output_values(list(images), sha256, *predictor.outputs(list(images.values())))
             with job.write() as session:
                 # a patient may have been erased, and another job may have been quicker, while the network ran
                 still = select(Case.id).where(Case.id.in_(images), *lacking).order_by(Case.id).with_for_update()
                 wanted_now = set(session.execute(still).scalars())
-                values = [row for row in made if row["case_id"] in wanted_now]
+                values = [row for row in outputs if row["case_id"] in wanted_now]
                 if values:
                     session.execute(insert(NetworkOutput), values)
         after, done, unreadable = rows[-1][0], done + len(rows), unreadable + len(rows) - len(images)
@@ -94,7 +94,7 @@ def _image(context: Context, stored_sha256: str) -> Image.Image | None:
     return decode_image(context.images.get(stored_sha256))
 
 
-def _tell(session: Session, job: RunningJob, release_id: uuid.UUID, case_ids: list[uuid.UUID]) -> None:
+def _record_predictions(session: Session, job: RunningJob, release_id: uuid.UUID, case_ids: list[uuid.UUID]) -> None:
     audit_chain.record(
         session,
         job.context.secret,
@@ -107,13 +107,13 @@ def _tell(session: Session, job: RunningJob, release_id: uuid.UUID, case_ids: li
 
 
 def _outputs_after(session: Session, release: Release, after: uuid.UUID) -> list[Any]:
-    found = (
+    statement = (
         select(NetworkOutput.case_id, NetworkOutput.logits, NetworkOutput.features)
         .where(NetworkOutput.network_sha256 == release.network_sha256, NetworkOutput.case_id > after)
         .order_by(NetworkOutput.case_id)
         .limit(CHUNK)
     )
-    return list(session.execute(found).all())
+    return list(session.execute(statement).all())
 
 
 def _predict(session: Session, release_id: uuid.UUID, release: Release, rows: list[Any]) -> list[uuid.UUID]:

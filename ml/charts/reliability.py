@@ -106,10 +106,10 @@ def reliability_by_class(classes: list[dict[str, Any]], *, columns: int = 4) -> 
     """
     names = [row["class"].replace("_", " ") for row in classes]
     values = [
-        one | {"class": name}
+        row_of_bin | {"class": name}
         for name, row in zip(names, classes, strict=True)
-        for one in row["bins"]
-        if one["n"] > 0 and one["mean_freq"] is not None
+        for row_of_bin in row["bins"]
+        if row_of_bin["n"] > 0 and row_of_bin["mean_freq"] is not None
     ]
     unit = alt.Scale(domain=[0, 1])
     axis = alt.Axis(values=[0, 0.5, 1])

@@ -118,10 +118,10 @@ def expected_gain(distribution: PredictiveDistribution) -> FloatArray:
         return np.asarray(gini(probs) * expit(-distribution.log_concentration) ** 2)
     gain = np.zeros(len(probs))
     for label in range(probs.shape[1]):
-        one = np.zeros(probs.shape, dtype=np.int64)
+        label_counts = np.zeros(probs.shape, dtype=np.int64)
         # a label that no member thinks possible has no posterior, and no weight
-        one[probs[:, label] > 0, label] = 1
-        gain += probs[:, label] * ((distribution.posterior(one).class_probs - probs) ** 2).sum(axis=1)
+        label_counts[probs[:, label] > 0, label] = 1
+        gain += probs[:, label] * ((distribution.posterior(label_counts).class_probs - probs) ** 2).sum(axis=1)
     return gain
 
 

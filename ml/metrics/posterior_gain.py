@@ -22,9 +22,9 @@ _Terms = Callable[[IntArray, FloatArray], FloatArray]
 
 def _single_label_posteriors(distribution: PredictiveDistribution, label: int) -> FloatArray:
     """Posterior means (N, K) after one label of the given class in each case."""
-    one = np.zeros(distribution.class_probs.shape, dtype=np.int64)
-    one[:, label] = 1
-    return distribution.posterior(one).class_probs
+    label_counts = np.zeros(distribution.class_probs.shape, dtype=np.int64)
+    label_counts[:, label] = 1
+    return distribution.posterior(label_counts).class_probs
 
 
 def _all_splits(counts: IntArray, distribution: PredictiveDistribution, terms: _Terms) -> FloatArray:

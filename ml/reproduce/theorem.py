@@ -28,8 +28,8 @@ SIMULATED_AT = np.linspace(-4, 5, 13)
 def _simulated(q: FloatArray, f: FloatArray, a: float, rng: np.random.Generator) -> tuple[float, float]:
     """Squared error of the mean DPE, and EL of the posterior after one label, by drawing labels."""
     prior = DirichletCpe(np.tile(f, (len(q), 1)), np.full(len(q), a))
-    one = rng.multinomial(1, q)
-    after = float(((prior.posterior(one).class_probs - q) ** 2).sum(axis=1).mean())
+    label_counts = rng.multinomial(1, q)
+    after = float(((prior.posterior(label_counts).class_probs - q) ** 2).sum(axis=1).mean())
     observed = float((1 - (q**2).sum(axis=1)).mean())
     return float((prior.disagreement_probs[0] - observed) ** 2), after
 

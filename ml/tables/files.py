@@ -302,13 +302,13 @@ def check_labels(table: pa.Table, path: Path, classes: Sequence[str] | None = No
 
 def _wide_labels(table: pa.Table, case_ids: list[str], path: Path, classes: Sequence[str] | None) -> Labels:
     fail_at(path, _repeated(case_ids), "case_id", "duplicated case", case_ids)
-    found = [name.removeprefix("count:") for name in table.column_names if name.startswith("count:")]
-    known = found if classes is None else list(classes)
-    unknown = [name for name in found if name not in known]
+    codes = [name.removeprefix("count:") for name in table.column_names if name.startswith("count:")]
+    known = codes if classes is None else list(classes)
+    unknown = [name for name in codes if name not in known]
     if unknown:
         raise TableError(f"{path}: column count:{unknown[0]}: unknown class (known: {', '.join(known)})")
     counts = np.zeros((len(case_ids), len(known)), dtype=np.int64)
-    for name in found:
+    for name in codes:
         values = number_column(table, f"count:{name}", path)
         bad = (values < 0) | (values != np.floor(values))
         fail_at(path, bad, f"count:{name}", "not a count:", values.tolist())

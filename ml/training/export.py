@@ -229,7 +229,7 @@ def _add_feature_distance(
 def _reference(folder: RunFolder, held_out: CachedOutputs) -> dict[str, Any]:
     """What familiar data look like, for telling later whether stain or case mix drift away."""
     pixels = folder.read_examples()
-    stain = np.array([optical_density(one) for one in pixels])
+    stain = np.array([optical_density(image) for image in pixels])
     counts = held_out.label_counts.sum(axis=0)
     return {
         "stain_mean": stain.mean(axis=0).tolist(),
