@@ -68,7 +68,7 @@ def test_coverage_quick(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("datasets")
-@pytest.mark.parametrize("name", ["mix-mnist", "mix-cifar10"])
+@pytest.mark.parametrize("name", ["mix-mnist", pytest.param("mix-cifar10", marks=pytest.mark.heavy)])
 def test_tables_quick_hold_every_row_of_the_paper_and_go_on(name: str, tmp_path: Path) -> None:
     document = quick(name, tmp_path)
     page = whole(name, tmp_path, document)
