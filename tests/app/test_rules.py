@@ -102,6 +102,8 @@ def test_reasons_and_figures_of_a_decision() -> None:
     assert triage(SURE, unknown).reason == "no threshold for disagreement yet: too few earlier cases"
     by_gain = replace(unknown, score="expected_gain")
     assert triage(SURE, by_gain).reason == "no threshold for expected gain yet: too few earlier cases"
+    between = replace(by_gain, threshold=0.3)  # the gain lies below it, the disagreement above
+    assert triage(UNSURE, between).reason == "expected gain at most 0.3000"
     plain = triage(PointCpe(UNSURE.class_probs), replace(RULE, score="expected_gain"))
     assert (plain.reason, plain.expected_gain) == ("disagreement above 0.20 (not calibrated)", None)
     unfamiliar = triage(SURE, RULE, out_of_distribution=True)
@@ -126,6 +128,8 @@ def test_the_bounds_of_an_adjudication() -> None:
     majority = float(majority_prob(split)[0])
     assert not another_annotator(split, 2, replace(RULE, adjudicate_below=majority))
     assert another_annotator(split, 2, replace(RULE, adjudicate_below=majority + 1e-9))
+    one_more = next(t for t in np.linspace(0.5, 0.001, 500) if further_labels_expected(split, float(t))[0] == 1)
+    assert another_annotator(split, 2, replace(RULE, target_error=float(one_more)))
     # labels that would change little are not asked for, however open the majority
     assert not another_annotator(split, 2, replace(RULE, target_error=1.0))
 
@@ -141,7 +145,8 @@ def test_a_summary_is_what_the_library_says() -> None:
     assert summarise(UNSURE, 1e-30).further_labels_expected == 2**31 - 1
     plain = summarise(PointCpe(UNSURE.class_probs), 0.02)
     probs = UNSURE.class_probs[0].tolist()
-    assert plain == Summary(probs, None, plain.disagreement_prob, False, None, None, None)
+    disagreement = PointCpe(UNSURE.class_probs).disagreement_probs[0]
+    assert plain == Summary(probs, None, disagreement, False, None, None, None)
     mixture = DirichletMixtureCpe(UNSURE.class_probs[None], UNSURE.log_concentration[None])
     mixed = summarise(mixture, 0.02)
     assert (mixed.log_concentration, mixed.disagreement_calibrated) == (None, True)

@@ -44,7 +44,7 @@ ANNA, BEN, LEAD = "anna", "ben", "lead"
 
 @dataclass
 class Laboratory:
-    """Two annotators, a lead, two cases predicted by two releases, of which the older is the champion."""
+    """Two annotators, a lead, a case predicted by two releases, of which the older is the champion, and one by one."""
 
     database: Database
     people: dict[str, Principal]
@@ -110,8 +110,7 @@ def laboratory(database_url: str) -> Iterator[Laboratory]:
             id=new_id(), created_at=now(), case_id=case.id, release_id=release.id, class_probs=[1.0, 0.0],
             disagreement_prob=0.0,
         )
-        for case in cases
-        for release in releases
+        for case, release in ((cases[0], releases[0]), (cases[0], releases[1]), (cases[1], releases[1]))
     ]  # fmt: skip
     people = {
         name: Principal(account.id, name, account.role, ROLE_SCOPES[account.role]) for name, account in accounts.items()
@@ -219,7 +218,9 @@ def test_the_first_look_is_recorded_once_with_what_was_shown(laboratory: Laborat
     for _ in range(2):
         with database.read() as session:
             note_exposure(database, session, laboratory.people[ANNA], case)
+    nowhere: Any = None  # whoever has seen it already costs no writing transaction
     with database.read() as session:
+        note_exposure(nowhere, session, laboratory.people[ANNA], case)
         row = session.execute(select(Exposure)).scalar_one()
         assert (row.annotator_id, row.case_id) == (laboratory.annotators[ANNA], case)
         assert (row.release_id, row.label_id) == (laboratory.releases[0], newest)  # the champion's, though older
