@@ -3,6 +3,8 @@
 import dataclasses
 import itertools
 import json
+import pickle
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -209,6 +211,29 @@ def test_an_evaluation_is_typed_and_reads_like_its_document() -> None:
     )
     with pytest.raises(KeyError):
         evaluation["nothing"]
+
+
+def test_an_evaluation_is_a_read_only_mapping() -> None:
+    y, f = draw(11)
+    evaluation, document = evaluate(y, f), evaluate(y, f).to_dict()
+    assert isinstance(evaluation, Mapping)
+    assert (list(evaluation), len(evaluation), dict(evaluation)) == (list(document), len(document), document)
+    assert (list(evaluation.keys()), list(evaluation.items())) == (list(document), list(document.items()))
+    assert "metrics" in evaluation and "nothing" not in evaluation
+    assert (evaluation.get("n_bins"), evaluation.get("nothing", 3)) == (15, 3)
+    assert evaluation["metrics"] is evaluation["metrics"]
+    assert bool(evaluate(y[:0], f[:0]))
+    assert evaluation == evaluate(y, f) and evaluation == document and document == evaluation
+    assert evaluation != evaluate(y[1:], f[1:])
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(evaluation)
+    with pytest.raises(TypeError, match="item assignment"):
+        evaluation["n_bins"] = 3  # type: ignore[index]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        evaluation.n_bins = 3  # type: ignore[misc]
+    assert pickle.loads(pickle.dumps(evaluation)) == evaluation
+    evaluation.to_dict()["metrics"].clear()
+    assert evaluation == document
 
 
 def test_accuracy_takes_the_first_index_on_ties() -> None:
