@@ -218,9 +218,9 @@ def test_a_frame_with_fewer_rows_names_the_first_that_is_missing() -> None:
     y, f = pd.DataFrame(columns(Y)), pd.DataFrame(columns(F))
     with pytest.raises(ValueError, match=r"row 3 \(3 and 4\)"):
         secondread.epistemic_loss(y, f.drop(index=3))
+    index = pd.Index([f"c{i}" for i in range(40)])
     with pytest.raises(ValueError, match=r"row 39 \(c39 and nothing\)"):
-        named = y.set_index(pd.Index([f"c{i}" for i in range(40)]))
-        secondread.epistemic_loss(named, f.set_index(named.index).iloc[:39])
+        secondread.epistemic_loss(y.set_index(index), f.set_index(index).iloc[:39])
 
 
 @pytest.mark.parametrize(

@@ -219,11 +219,14 @@ def test_an_evaluation_is_a_read_only_mapping() -> None:
     assert isinstance(evaluation, Mapping)
     assert (list(evaluation), len(evaluation), dict(evaluation)) == (list(document), len(document), document)
     assert (list(evaluation.keys()), list(evaluation.items())) == (list(document), list(document.items()))
-    assert "metrics" in evaluation and "nothing" not in evaluation
+    assert "metrics" in evaluation
+    assert "nothing" not in evaluation
     assert (evaluation.get("n_bins"), evaluation.get("nothing", 3)) == (15, 3)
     assert evaluation["metrics"] is evaluation["metrics"]
     assert bool(evaluate(y[:0], f[:0]))
-    assert evaluation == evaluate(y, f) and evaluation == document and document == evaluation
+    assert evaluation == evaluate(y, f)
+    assert evaluation == document
+    assert document == evaluation
     assert evaluation != evaluate(y[1:], f[1:])
     with pytest.raises(TypeError, match="unhashable"):
         hash(evaluation)
