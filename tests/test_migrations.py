@@ -73,7 +73,7 @@ def test_twins_answers_and_names_are_put_right_where_they_are(empty: Database) -
         marked = session.execute(select(Case.external_id).where(Case.twin_selected.is_(True))).scalars()
         assert list(marked) == ["near"]
         names = session.execute(select(Account.name).order_by(Account.id)).scalars()
-        assert list(names) == ["bob", "bob (2)", "eve"]
+        assert list(names) == ["bob", "bob (2)", "eve", "Jos\u00e9"]
         assert session.execute(select(Annotator.name)).scalar_one() == "eve"
         answers = session.execute(select(IdempotencyRecord.key, IdempotencyRecord.case_id)).all()
     assert dict(answers) == {"case": UUID(_ID.format(11).strip("'")), "other": None}  # type: ignore[arg-type]
@@ -105,6 +105,7 @@ _TWINS = (
     f"INSERT INTO accounts (id, created_at, name, role) VALUES ({_ID.format(3)}, :now, 'eve ', 'annotator')",
     "INSERT INTO annotators (id, created_at, name, account_id) "
     f"VALUES ({_ID.format(4)}, :now, 'eve ', {_ID.format(3)})",
+    f"INSERT INTO accounts (id, created_at, name, role) VALUES ({_ID.format(5)}, :now, 'Jose\u0301', 'viewer')",
     _CASE.format(_ID.format(11), "selected", "p", -1, 1.0),
     _CASE.format(_ID.format(12), "near", "p", -8, 0.1),  # three bits apart
     _CASE.format(_ID.format(13), "far", "p", -64, 0.1),

@@ -81,7 +81,7 @@ class Executor:
         context: Context,
         kinds: Mapping[str, JobFunction],
         schedules: Mapping[str, Schedule] | None = None,
-        poll_seconds: float = 0.2,
+        poll_seconds: float = 0.5,
     ) -> None:
         self.context, self.kinds, self.schedules = context, kinds, schedules or {}
         self.id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
@@ -137,8 +137,8 @@ class Executor:
             executor_id=self.id,
             run_migrations=False,
             use_listen_notify=False,
-            # nobody sends notifications; a short sleep, because the end waits for it
-            notification_listener_polling_interval_sec=0.05,
+            # nobody sends notifications; the end waits for this sleep
+            notification_listener_polling_interval_sec=self._poll_seconds,
             log_level="WARNING",
         )
 
@@ -239,7 +239,8 @@ class Executor:
             return
         workflows = workflow_table(self.context.database.engine.dialect.name)
         columns = (workflows.c.workflow_uuid, workflows.c.name, workflows.c.executor_id)
-        unfinished = select(*columns).where(workflows.c.status == "PENDING")
+        names = [*self.kinds, *(f"{_UPKEEP}-{name}" for name in self.schedules)]
+        unfinished = select(*columns).where(workflows.c.status == "PENDING", workflows.c.name.in_(names))
         with self.context.database.read() as session:
             pending = session.execute(unfinished).all()
         for executor_id in {row.executor_id for row in pending} - {self.id}:

@@ -65,6 +65,18 @@ def test_a_worker_told_to_stop_does_so_between_batches_and_another_goes_on(workp
     workplace.assert_each_row_once((job_id, n))
 
 
+def test_a_worker_told_to_stop_in_the_middle_of_a_long_part_ends_in_time(tmp_path: Path, tiny_release: Path) -> None:
+    with Workplace(tmp_path, None, tiny_release) as workplace:
+        job_id = workplace.ask_import(BATCH)
+        stuck = workplace.stuck_worker()
+        wait_until(lambda: workplace.job(job_id).state == "running", 60, lambda: workplace.made.log)
+        stuck.send_signal(signal.SIGTERM)
+        assert stuck.wait(patient(10)) == 0
+        workplace.worker()
+        workplace.wait_for_success(job_id)
+        workplace.assert_each_row_once((job_id, BATCH))
+
+
 def test_two_workers_share_and_go_on_when_postgresql_comes_back(
     own_postgres: PostgresServer, tmp_path: Path, tiny_release: Path
 ) -> None:

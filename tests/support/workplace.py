@@ -53,6 +53,14 @@ from app.cli.main import main
 main()
 """
 
+_STUCK = """
+import time
+from app.job_kinds import FUNCTIONS
+FUNCTIONS["import"] = lambda job: time.sleep(600)
+from app.cli.main import main
+main()
+"""
+
 
 def packed_cells(first: int, n: int) -> bytes:
     """An archive of n different cells, no two of one patient."""
@@ -104,9 +112,15 @@ class Workplace:
 
     def doomed_worker(self, point: str) -> "subprocess.Popen[bytes]":
         """Start a worker that kills itself at a point of its work."""
-        log = (self.made.home.parent / "worker.log").open("ab")
-        command = [sys.executable, "-c", _DOOMED.format(point=point), "worker"]
-        with log:
+        return self._changed_worker(_DOOMED.format(point=point))
+
+    def stuck_worker(self) -> "subprocess.Popen[bytes]":
+        """Start a worker whose imports never reach their next batch."""
+        return self._changed_worker(_STUCK)
+
+    def _changed_worker(self, code: str) -> "subprocess.Popen[bytes]":
+        command = [sys.executable, "-c", code, "worker"]
+        with (self.made.home.parent / "worker.log").open("ab") as log:
             process = subprocess.Popen(
                 command, env=self.made.environment, cwd=self.made.home.parent, stdout=log, stderr=log
             )
