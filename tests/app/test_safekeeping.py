@@ -21,7 +21,7 @@ from app.operations.erasure import erase_patient
 from app.operations.export import export_dataset
 from app.operations.verify import verify_all
 from app.platform.errors import NotFound
-from app.platform.migrate import downgrade
+from app.platform.migrate import downgrade, upgrade
 from app.settings import Settings
 from app.tables import Case, NetworkOutput, now
 from ml.agreement import measure_agreement
@@ -107,6 +107,7 @@ def test_the_command_brings_a_backup_of_an_older_schema_back_and_cancels_its_job
     with service.context.database.write() as session:
         session.execute(text(_RUNNING_IN_0004), {"now": now()})
     backup(service.context, tmp_path / "backup")
+    upgrade(service.context.database.engine)
     home = tmp_path / "elsewhere"
     monkeypatch.setenv("SECONDREAD_HOME", str(home))
     if service.context.database.engine.dialect.name == "postgresql":
