@@ -17,7 +17,7 @@ from typing import Any
 
 import structlog
 from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer
-from sqlalchemy import event, select
+from sqlalchemy import event, select, update
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -212,7 +212,8 @@ class Executor:
         while True:
             try:
                 with job.write() as session:
-                    job.report_in(session, 0.0, "stopped: the database refused")
+                    message = "stopped: the database refused"
+                    session.execute(update(Job).where(Job.id == job.job_id).values(message=message))
                 return
             except SQLAlchemyError:
                 self._stopping.wait(1.0)
