@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from app.context import Context
 from app.evaluations.freezing import freeze_evaluation
@@ -17,7 +18,7 @@ from app.recalibration.predict_old_cases import predict_again
 from app.recalibration.service import recalibrate
 from app.releases.queries import aliases, class_codes, existing_release
 from app.releases.schemas import RecalibrationIn
-from app.tables import Job, now
+from app.tables import AuditHead, Job, now
 
 FUNCTIONS: dict[str, JobFunction] = {
     "evaluation": freeze_evaluation,
@@ -43,11 +44,18 @@ def ask_for_recalibration(context: Context) -> None:
     if days is None:
         return
     with context.database.read() as session:
-        newest = select(func.max(Job.created_at)).where(Job.kind == "recalibration")
-        last = session.execute(newest).scalar_one()
-    if last is None or now() - last >= timedelta(days=days):
-        with context.database.write() as session:
+        if not _recalibration_is_due(session, days):
+            return
+    with context.database.write() as session:
+        # of two workers that come this far, the second waits here, and then sees the job of the first
+        session.execute(select(AuditHead.id).with_for_update())
+        if _recalibration_is_due(session, days):
             engine.submit(session, context, "recalibration", RecalibrationIn().model_dump(mode="json"), None)
+
+
+def _recalibration_is_due(session: Session, days: int) -> bool:
+    last = session.execute(select(func.max(Job.created_at)).where(Job.kind == "recalibration")).scalar_one()
+    return last is None or now() - last >= timedelta(days=days)
 
 
 SCHEDULES: dict[str, Schedule] = {

@@ -80,9 +80,17 @@ class Settings(BaseSettings):
     @property
     def sqlalchemy_url(self) -> str:
         """Database to use; a bare ``postgresql://`` gets the driver that is installed."""
-        if self.database_url is None:
+        return self._with_driver(self.database_url)
+
+    @property
+    def direct_sqlalchemy_url(self) -> str:
+        """The same database past a transaction pooler, which a worker's lock would not survive."""
+        return self._with_driver(self.database_direct_url or self.database_url)
+
+    def _with_driver(self, url: str | None) -> str:
+        if url is None:
             return f"sqlite:///{self.home.absolute() / 'secondread.db'}"
-        return self.database_url.replace("postgresql://", "postgresql+psycopg://", 1)
+        return url.replace("postgresql://", "postgresql+psycopg://", 1)
 
     @property
     def images_folder(self) -> Path:

@@ -5,7 +5,7 @@ packages is needed. A data frame whose columns are 0 … K − 1 in this order i
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any
 
 import numpy as np
@@ -104,15 +104,21 @@ def values_of(values: Any, what: str) -> npt.ArrayLike:
 def same_rows(**values: Any) -> None:
     """Refuse data frames whose row names differ: rows are not matched by position against their names either.
 
+    A frame with rows 0 … N − 1 next to one with other names counts as differing: a shuffled or filtered frame keeps
+    the numbers of its rows.
+
     Raises:
-        ValueError: two of them have a pandas index other than 0 … N − 1, and not the same one in the same order.
+        ValueError: two of them have a pandas index, and not the same one in the same order.
     """
-    named = [(name, index) for name, one in values.items() if (index := _row_names(one)) is not None]
+    named = [(name, names) for name, rows in values.items() if (names := _row_names(rows)) is not None]
+    if all(np.array_equal(names, np.arange(len(names))) for _, names in named):
+        return
     for (first, names), (second, others) in pairwise(named):
         if not np.array_equal(names, others):
             raise ValueError(
-                f"the rows of {first} and {second} have different names (pandas index) or another order: "
-                "bring them into one order, or drop the names with reset_index(drop=True)"
+                f"the rows of {first} and {second} have different names (pandas index) or another order, first at "
+                f"{_first_difference(names, others)}: bring them into one order, or drop the names with "
+                "reset_index(drop=True)"
             )
 
 
@@ -120,8 +126,13 @@ def _row_names(values: Any) -> npt.NDArray[Any] | None:
     index = getattr(values, "index", None)
     if index is None or callable(index):  # `index` of lists and tuples is a method
         return None
-    names = np.asarray(index)
-    return None if np.array_equal(names, np.arange(len(names))) else names
+    return np.asarray(index)
+
+
+def _first_difference(names: npt.NDArray[Any], others: npt.NDArray[Any]) -> str:
+    rows = enumerate(zip_longest(list(names), list(others), fillvalue="nothing"))
+    different = (f"row {row} ({name} and {other})" for row, (name, other) in rows if name != other)
+    return next(different, f"their types ({names.dtype} and {others.dtype})")
 
 
 def _classes(values: Any, prefix: str, what: str) -> list[str] | None:

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import inspect, select, text
 from sqlalchemy.exc import DBAPIError
 
+from app.jobs.queries import jobs_where
 from app.platform.database import Database
 from app.platform.migrate import check, downgrade, require_head, upgrade
 from app.tables import Account, Annotator, Case, IdempotencyRecord
@@ -72,7 +73,7 @@ def test_twins_answers_and_names_are_put_right_where_they_are(empty: Database) -
         marked = session.execute(select(Case.external_id).where(Case.twin_selected.is_(True))).scalars()
         assert list(marked) == ["near"]
         names = session.execute(select(Account.name).order_by(Account.id)).scalars()
-        assert list(names) == ["bob", "bob (2)", "eve"]
+        assert list(names) == ["bob", "bob (2)", "eve", "Jos\u00e9"]
         assert session.execute(select(Annotator.name)).scalar_one() == "eve"
         answers = session.execute(select(IdempotencyRecord.key, IdempotencyRecord.case_id)).all()
     assert dict(answers) == {"case": UUID(_ID.format(11).strip("'")), "other": None}  # type: ignore[arg-type]
@@ -104,6 +105,7 @@ _TWINS = (
     f"INSERT INTO accounts (id, created_at, name, role) VALUES ({_ID.format(3)}, :now, 'eve ', 'annotator')",
     "INSERT INTO annotators (id, created_at, name, account_id) "
     f"VALUES ({_ID.format(4)}, :now, 'eve ', {_ID.format(3)})",
+    f"INSERT INTO accounts (id, created_at, name, role) VALUES ({_ID.format(5)}, :now, 'Jose\u0301', 'viewer')",
     _CASE.format(_ID.format(11), "selected", "p", -1, 1.0),
     _CASE.format(_ID.format(12), "near", "p", -8, 0.1),  # three bits apart
     _CASE.format(_ID.format(13), "far", "p", -64, 0.1),
@@ -163,4 +165,25 @@ def test_a_card_whose_gate_cannot_be_read_stops_the_migration(empty: Database, r
     with pytest.raises(ValueError, match=r"release 01890000.*not how the gate judged"):
         upgrade(empty.engine)
     assert "gate" not in {column["name"] for column in inspect(empty.engine).get_columns("releases")}
+    empty.engine.dispose()
+
+
+_JOB = (
+    "INSERT INTO jobs (id, created_at, kind, parameters, state, progress, message, attempts, cancel_requested, "
+    "started_at) VALUES (:id, :now, 'evaluation', '{{}}', 'running', 0.5, 'half way', 1, {}, :now)"
+)
+
+
+def test_a_job_that_somebody_had_cancelled_stays_cancelled_and_its_neighbour_goes_on(empty: Database) -> None:
+    upgrade(empty.engine, "0004")
+    with empty.write() as session:
+        for number, cancel_requested in enumerate(("true", "false")):
+            values = {"id": f"0189000000007000800000000000{number:04}", "now": datetime(2026, 1, 1, tzinfo=UTC)}
+            session.execute(text(_JOB.format(cancel_requested)), values)
+    upgrade(empty.engine)
+    with empty.read() as session:
+        going_on, cancelled = jobs_where(session)
+    assert (going_on.state, going_on.ended_at) == ("queued", None)
+    assert cancelled.state == "cancelled"
+    assert cancelled.ended_at is not None
     empty.engine.dispose()

@@ -117,6 +117,27 @@ def test_an_import_survives_two_deaths_of_its_worker_and_does_each_row_once(
     assert sorted(seen_ids) == sorted(f"case {number}" for number in range(n))
 
 
+def test_ctrl_c_leaves_a_commands_job_to_the_next_worker_and_says_so(running: tuple[Installation, str]) -> None:
+    installation, key = running
+    source = installation.home.parent / "cells.zip"
+    source.write_bytes(archive(6 * BATCH))
+    command = installation.spawn("import", str(source), "--account", "lead", log="command.log")
+
+    def job() -> dict[str, Any] | None:
+        jobs = call(installation, key, "GET", "/v1/jobs")["items"]
+        return next((row for row in jobs if row["progress"] > 0), None)
+
+    job_id = cast("dict[str, Any]", wait_until(job, 60, lambda: installation.log))["id"]
+    command.send_signal(signal.SIGINT)
+    assert command.wait(patient(15)) == 130
+    said = (installation.home.parent / "command.log").read_text()
+    assert f"the job {job_id} is not cancelled" in said
+    assert "Traceback" not in said
+    assert call(installation, key, "GET", f"/v1/jobs/{job_id}")["state"] == "running"
+    worker(installation)
+    assert wait_for(installation, key, job_id, "succeeded")["result"]["created"] == 6 * BATCH
+
+
 def test_serve_on_sqlite_keeps_a_worker_alive_and_takes_it_down(tmp_path: Path, tiny_release: Path) -> None:
     made = Installation(tmp_path / "home")
     key = made.prepare(tiny_release, lead="admin")["lead"]

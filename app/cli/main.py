@@ -51,9 +51,10 @@ def import_command(
     Columns of manifest.csv: file, external_id and, if wanted, patient, site, metadata (a JSON object of texts).
     """  # noqa: DOC501
     from app.imports.command import import_local
+    from app.job_kinds import FUNCTIONS
 
     with parts() as context:
-        result = import_local(context, source, account, say)
+        result = import_local(context, FUNCTIONS, source, account, say)
     lines = [f"{result['created']:,} created, {result['known']:,} known, {result['failed']:,} failed"]
     lines += [f"row {row['row']}: {row['external_id']}: {row['detail']}" for row in result["failures"]]
     emit(result, as_json, "\n".join(lines))
@@ -114,10 +115,11 @@ def recalibrate(
     as_json: Json = False,
 ) -> None:
     """Fit a candidate release on the labels collected so far and judge it against the champion; promotes nothing."""
+    from app.job_kinds import FUNCTIONS
     from app.recalibration.command import recalibrate_here
 
     with parts() as context:
-        report = recalibrate_here(context, method, None if since is None else since.replace(tzinfo=UTC))
+        report = recalibrate_here(context, FUNCTIONS, method, None if since is None else since.replace(tzinfo=UTC))
     verdict = "passed" if report.gate.passed else "refused"
     lines = [f"candidate {report.release}: the gate {verdict}", *report.gate.reasons]
     for name, before in report.champion.items():

@@ -13,6 +13,8 @@ from ml.cli.shared import Json, emit, say
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from app.context import Context
+
 commands = typer.Typer()
 db = typer.Typer(no_args_is_help=True, help="Database: bring it up to date, copy it, verify it.")
 
@@ -115,13 +117,18 @@ def demo(
 @db.command("upgrade")
 def db_upgrade() -> None:
     """Bring the database to the current schema."""
+    with parts(check_schema=False) as context:
+        planned = _bring_up_to_date(context)
+    say("the database is up to date" + (f"; reads of {planned:,} earlier cases are planned" if planned else ""))
+
+
+def _bring_up_to_date(context: "Context") -> int:
+    """Upgrade the database and plan the reads of cases that have no plan yet; the number of these cases."""
     from app.platform.migrate import upgrade
     from app.triage.planning import plan_missing
 
-    with parts(check_schema=False) as context:
-        upgrade(context.database.engine)
-        planned = plan_missing(context.database)
-    say("the database is up to date" + (f"; reads of {planned:,} earlier cases are planned" if planned else ""))
+    upgrade(context.database.engine)
+    return plan_missing(context.database)
 
 
 @db.command("verify")
@@ -158,7 +165,8 @@ def db_restore(source: Annotated[Path, typer.Argument(help="Folder that `db back
 
     settings = Settings()
     n_files = restore(source, settings.home, settings.images_folder, settings.sqlalchemy_url)
-    with parts() as context:
+    with parts(check_schema=False) as context:  # a backup may have an older schema
+        _bring_up_to_date(context)
         n_jobs = cancel_all(context)
     if n_jobs:
         say(f"{n_jobs:,} jobs that were under way when the backup was made are cancelled; try them again from Jobs")

@@ -1,7 +1,7 @@
 """Importing from the command line: the same job, done in this process."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,11 @@ from sqlalchemy.orm import Session
 from app.context import Context
 from app.imports.archive import pack_folder
 from app.imports.receiving import receiving
-from app.imports.work import archive_of, import_cases
+from app.imports.work import archive_of
 from app.jobs import engine
 from app.jobs.foreground import do_here
 from app.jobs.queries import JobView
+from app.jobs.running import JobFunction
 from app.platform.principal import Principal
 from app.tables import Account, ImportRow
 
@@ -22,11 +23,14 @@ _SHOWN_FAILURES = 20
 _COPY_BYTES = 1 << 20
 
 
-def import_local(context: Context, source: Path, account: str, say: Callable[[str], None]) -> dict[str, Any]:
+def import_local(
+    context: Context, kinds: Mapping[str, JobFunction], source: Path, account: str, say: Callable[[str], None]
+) -> dict[str, Any]:
     """Import a folder or a zip.
 
     Args:
         context: parts of the service.
+        kinds: what each kind of job does.
         source: folder or zip, with or without a manifest.
         account: who stores the cases.
         say: where to report what is being done.
@@ -58,7 +62,7 @@ def import_local(context: Context, source: Path, account: str, say: Callable[[st
             archive.path.replace(archive_of(context.settings.home, job.id))
             return job
 
-        job, result = do_here(context, ask, import_cases, f"importing {archive.n_rows:,} cases")
+        job, result = do_here(context, ask, kinds, f"importing {archive.n_rows:,} cases")
     return {"import": str(job.id), **result, "failures": _failures(context, job)}
 
 

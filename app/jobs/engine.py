@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from app.context import Context
 from app.jobs.queries import OPEN, JobView, job_by_id, jobs_where
 from app.platform import audit_chain
+from app.platform.durable import cancel_workflows
 from app.platform.errors import Conflict, NotFound
 from app.platform.principal import Principal
 from app.tables import Job, new_id
@@ -44,19 +45,15 @@ def submit(
 def cancel(context: Context, principal: Principal, job_id: uuid.UUID) -> JobView:
     """Cancel a job; what it has stored so far stays, and one that has ended stays as it is.
 
-    The event is committed before the workflow is cancelled: DBOS does that in a transaction of its own, which on SQLite
-    would wait for this one.
+    The event is recorded in the transaction that cancels the workflow, so there is never one without the other.
 
     Raises:
         NotFound: there is no such job.
     """
     with context.database.write() as session:
         job = job_by_id(session, job_id)
-        if job.state not in OPEN:
-            return job
-        audit_chain.record(session, context.secret, actor=principal.name, action="job.cancel", object_id=job.id)
-    context.jobs.cancel([job.workflow_id])
-    with context.database.read() as session:
+        if cancel_workflows(session, [job.workflow_id]):
+            audit_chain.record(session, context.secret, actor=principal.name, action="job.cancel", object_id=job.id)
         return job_by_id(session, job_id)
 
 
@@ -86,8 +83,5 @@ def cancel_all(context: Context) -> int:
     Returns:
         Number of jobs.
     """
-    with context.database.read() as session:
-        open_jobs = [job for job in jobs_where(session) if job.state in OPEN]
-    if open_jobs:
-        context.jobs.cancel([job.workflow_id for job in open_jobs])
-    return len(open_jobs)
+    with context.database.write() as session:
+        return cancel_workflows(session, [job.workflow_id for job in jobs_where(session) if job.state in OPEN])

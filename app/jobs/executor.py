@@ -17,7 +17,7 @@ from typing import Any
 
 import structlog
 from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer
-from sqlalchemy import event, select
+from sqlalchemy import event, select, update
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -31,7 +31,14 @@ from app.jobs.running import (
     RunningJob,
     WorkerStoppingError,
 )
-from app.platform.durable import APPLICATION, APPLICATION_VERSION, recover, system_engine, workflow_table
+from app.platform.durable import (
+    APPLICATION,
+    APPLICATION_VERSION,
+    recover,
+    stop_scheduler,
+    system_engine,
+    workflow_table,
+)
 from app.platform.errors import Problem
 from app.tables import Job, now
 
@@ -84,7 +91,7 @@ class Executor:
         self.broken = threading.Event()
         self._stopping = threading.Event()
         self._poll_seconds = poll_seconds
-        self._url = context.settings.sqlalchemy_url
+        self._url = context.settings.direct_sqlalchemy_url
         self._lock = worker_lock(self._url, self.id)
         self._running: set[str] = set()
         self._lost_since: dict[str, float] = {}
@@ -116,6 +123,8 @@ class Executor:
         DBOS.launch()
         if self.schedules:
             self._apply_schedules()
+        else:
+            stop_scheduler()
         self.tend()
 
     def _config(self) -> DBOSConfig:
@@ -203,17 +212,26 @@ class Executor:
         while True:
             try:
                 with job.write() as session:
-                    job.report_in(session, 0.0, "stopped: the database refused")
+                    message = "stopped: the database refused"
+                    session.execute(update(Job).where(Job.id == job.job_id).values(message=message))
                 return
             except SQLAlchemyError:
                 self._stopping.wait(1.0)
 
     def look_after(self, name: str) -> None:
-        """Do what a schedule asks for; a failure is logged, the next time comes anyway."""
+        """Do what a schedule asks for, unless its next time waits already; a failure is logged, the next one comes."""
         try:
-            self.schedules[name].work(self.context)
+            if not self._waits(f"{_UPKEEP}-{name}"):
+                self.schedules[name].work(self.context)
         except Exception:
             _log.exception("upkeep failed", schedule=name)
+
+    def _waits(self, workflow_name: str) -> bool:
+        """Whether a workflow of this name is in its queue."""
+        workflows = workflow_table(self.context.database.engine.dialect.name)
+        waiting = select(workflows.c.name).where(workflows.c.name == workflow_name, workflows.c.status == "ENQUEUED")
+        with self.context.database.read() as session:
+            return session.execute(waiting.limit(1)).first() is not None
 
     def tend(self) -> None:
         """Queue again what dead workers left, and notice when this one may not continue."""

@@ -1,7 +1,9 @@
-"""A job for the command that asks for it, with a progress bar: done by a worker, or here where none lives."""
+"""A job for the command that asks for it, with a progress bar: done in this process, or by a worker that is faster."""
 
+import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -15,17 +17,23 @@ from app.jobs.queries import OPEN, JobView, job_by_id
 from app.jobs.running import JobFunction
 
 _LOOK_SECONDS = 0.05
+_TEND_SECONDS = 1.0
+# a job that does not reach its next batch in this time after Ctrl-C is cut off
+_STOP_SECONDS = 2
+_INTERRUPTED = 130
 
 
 def do_here(
-    context: Context, ask: Callable[[Session], JobView], function: JobFunction, title: str
+    context: Context, ask: Callable[[Session], JobView], kinds: Mapping[str, JobFunction], title: str
 ) -> tuple[JobView, dict[str, Any]]:
     """Ask for a job and wait for its end.
+
+    While it waits this process is a worker like any other, for every kind of job but without schedules.
 
     Args:
         context: parts of the service.
         ask: asks for the job in a writing session.
-        function: does it.
+        kinds: what each kind of job does.
         title: next to the progress bar.
 
     Returns:
@@ -33,34 +41,70 @@ def do_here(
 
     Raises:
         ValueError: it failed; the message says why.
+        KeyboardInterrupt: somebody pressed Ctrl-C; the job stays.
     """
     with context.database.write() as session:
         job = ask(session)
-    executor = None
+    here = _WorkerHere(context, kinds)
     try:
         with Progress(console=Console(stderr=True), transient=True) as progress:
             task = progress.add_task(title, total=1.0)
             while job.state in OPEN:
-                if executor is None:
-                    executor = _worker_where_none_lives(context, job.kind, function)
+                here.tend()
                 time.sleep(_LOOK_SECONDS)
                 with context.database.read() as session:
                     job = job_by_id(session, job.id)
                 progress.update(task, completed=job.progress, description=f"{title}: {job.message or job.state}")
+    except KeyboardInterrupt:
+        print(f"interrupted: the job {job.id} is not cancelled, the next worker continues it", file=sys.stderr)
+        if not here.stop(_STOP_SECONDS):
+            sys.stderr.flush()
+            os._exit(_INTERRUPTED)  # the job's thread would keep the process
+        raise
     finally:
-        if executor is not None:
-            executor.stop()
+        here.stop()
     if job.result is None:
         raise ValueError(f"the job {job.state}: {job.error}")
     return job, job.result
 
 
-def _worker_where_none_lives(context: Context, kind: str, function: JobFunction) -> Executor | None:
-    with context.database.read() as session:
-        if living_workers(session):
-            return None
-    executor = Executor(context, {kind: function}, poll_seconds=_LOOK_SECONDS)
-    if not executor.acquire():
-        return None  # another process was faster
-    executor.start()
-    return executor
+class _WorkerHere:
+    """The worker in this process, as soon as it may be one: on SQLite another process may be the only one."""
+
+    def __init__(self, context: Context, kinds: Mapping[str, JobFunction]) -> None:
+        self._context, self._kinds = context, kinds
+        self._executor: Executor | None = None
+        self._tended = 0.0
+
+    def tend(self) -> None:
+        """Become a worker, or do what one does now and then.
+
+        Raises:
+            ValueError: this process may not continue as a worker; the job may.
+        """
+        if time.monotonic() - self._tended < _TEND_SECONDS:
+            return
+        self._tended = time.monotonic()
+        if self._executor is None:
+            self._start()
+            return
+        self._executor.tend()
+        if self._executor.broken.is_set():
+            raise ValueError("the connection to the database broke; the next worker continues the job")
+
+    def _start(self) -> None:
+        if self._context.database.engine.dialect.name == "sqlite":
+            with self._context.database.read() as session:
+                if living_workers(session):
+                    return
+        executor = Executor(self._context, self._kinds, poll_seconds=_LOOK_SECONDS)
+        if not executor.acquire():  # another process was faster
+            executor.stop()
+            return
+        self._executor = executor
+        executor.start()
+
+    def stop(self, seconds: int = 0) -> bool:
+        """End as a worker; whether every job has stopped."""
+        executor, self._executor = self._executor, None
+        return executor is None or executor.stop(seconds)

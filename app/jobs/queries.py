@@ -64,8 +64,8 @@ class JobView:
 
     @property
     def cancel_requested(self) -> bool:
-        """Whether somebody asked for it to stop: it has stopped for everybody but its worker, which writes no more."""
-        return self.state == "cancelled"
+        """Whether it was cancelled after it had begun: its worker writes no more, and may not have noticed yet."""
+        return self.state == "cancelled" and self.started_at is not None
 
 
 def job_by_id(session: Session, job_id: uuid.UUID) -> JobView:
@@ -153,7 +153,7 @@ def _error(row: Any) -> str:
         return str(json.loads(row.error)["message"])
     if row.status is None:
         return "its workflow is missing from the database"
-    return f"its process died {row.recovery_attempts} times"
+    return f"it was begun {row.recovery_attempts} times without ending"
 
 
 def _moment(milliseconds: int | None) -> datetime | None:

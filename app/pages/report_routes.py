@@ -35,23 +35,26 @@ def _report_filter(
 
 
 _Filter = Annotated[ReportFilter, Depends(_report_filter)]
+#: Of the page that shows a chart.
+_State = Annotated[str | None, Query(max_length=100)]
 
 
 @router.get("/report")
 def report(request: Request, context: Parts, principal: _Viewer, session: Reader, chosen: _Filter) -> Response:
     """Everything that the labels collected so far say about the champion."""
     view = report_views.report(session, context, chosen)
-    return page(request, "report.html", principal, view=view, asked=chosen, titles=CHARTS, query=request.url.query)
+    query = request.url.include_query_params(state=view.state).query
+    return page(request, "report.html", principal, view=view, asked=chosen, titles=CHARTS, query=query)
 
 
 @router.get("/report/charts/{name}.svg", dependencies=_VIEWING)
-def report_chart(name: str, context: Parts, session: Reader, chosen: _Filter) -> Response:
+def report_chart(name: str, context: Parts, session: Reader, chosen: _Filter, state: _State = None) -> Response:
     """A chart of the report.
 
     Raises:
         NotFound: there is no such chart.
     """
-    svg = report_views.chart_svg(session, context, chosen, name)
+    svg = report_views.chart_svg(session, context, chosen, name, state)
     if svg is None:
         raise NotFound("there is no such chart")
     headers = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
@@ -59,13 +62,13 @@ def report_chart(name: str, context: Parts, session: Reader, chosen: _Filter) ->
 
 
 @router.get("/report/charts/{name}.csv", dependencies=_VIEWING)
-def report_numbers(name: str, context: Parts, session: Reader, chosen: _Filter) -> Response:
+def report_numbers(name: str, context: Parts, session: Reader, chosen: _Filter, state: _State = None) -> Response:
     """The numbers of a chart.
 
     Raises:
         NotFound: there is no such chart.
     """
-    table = report_views.chart_numbers(session, context, chosen, name)
+    table = report_views.chart_numbers(session, context, chosen, name, state)
     if table is None:
         raise NotFound("there is no such chart")
     headers = {"Content-Disposition": f'attachment; filename="{name}.csv"'}

@@ -1,9 +1,12 @@
 """What the report's and the policy's page show, computed when asked for and kept for a short while."""
 
+import hashlib
+import math
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -43,8 +46,9 @@ class ReportFilter:
 
 @dataclass(frozen=True)
 class Report:
-    """A report: the document, the names of its charts, agreement, and what was frozen before."""
+    """A report: its state, the document, the names of its charts, agreement, and what was frozen before."""
 
+    state: str
     document: MetricsOut
     headline: list[tuple[str, str, MetricOut]]
     charts: list[str]
@@ -63,54 +67,87 @@ class RecentParts:
 
     def __init__(self, size: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._size, self._seconds, self._clock = size, seconds, clock
-        self._parts: OrderedDict[tuple[Any, ...], tuple[float, Any]] = OrderedDict()
+        self._parts: OrderedDict[tuple[Any, ...], tuple[float, Future[Any]]] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, key: tuple[Any, ...], compute: Callable[[], _Part]) -> _Part:
-        """The part of a key; computed where it is not there or too old."""
+        """The part of a key; computed where it is not there or too old, once for all who ask meanwhile."""
         with self._lock:
-            known = self._parts.get(key)
-            if known is not None and self._clock() - known[0] < self._seconds:
+            waiting = self._fresh(key)
+            if waiting is None:
+                new: Future[_Part] = Future()
+                self._parts[key] = self._clock(), new
                 self._parts.move_to_end(key)
-                part: _Part = known[1]
-                return part
-        started, new = self._clock(), compute()
+                while len(self._parts) > self._size:
+                    self._parts.popitem(last=False)
+        if waiting is not None:
+            part: _Part = waiting.result()
+            return part
+        try:
+            new.set_result(compute())
+        except BaseException as exc:
+            with self._lock:  # whoever asks next tries again
+                if key in self._parts and self._parts[key][1] is new:
+                    del self._parts[key]
+            new.set_exception(exc)
+            raise
+        return new.result()
+
+    def known(self, key: tuple[Any, ...]) -> Any | None:
+        """The part of a key, None where it is not there or too old."""
         with self._lock:
-            self._parts[key] = started, new
-            self._parts.move_to_end(key)
-            while len(self._parts) > self._size:
-                self._parts.popitem(last=False)
-        return new
+            future = self._fresh(key)
+        return None if future is None else future.result()
+
+    def _fresh(self, key: tuple[Any, ...]) -> Future[Any] | None:
+        started, future = self._parts.get(key, (-math.inf, None))
+        if self._clock() - started >= self._seconds:
+            return None
+        self._parts.move_to_end(key)
+        return future
 
 
 # planned reads close by the clock too, so nothing is kept for long even where no event has changed anything
-_recent = RecentParts(size=32, seconds=60)
+_SECONDS = 60
+_recent = RecentParts(size=32, seconds=_SECONDS)
 
 
-def _part(session: Session, context: Context, chosen: ReportFilter, name: str, compute: Callable[[], _Part]) -> _Part:
-    """A part of a report, recomputed once anything was recorded in the audit."""
-    return _recent.get((str(context.settings.home), audit_chain.head_of(session), chosen, name), compute)
+def _present_state(session: Session) -> str:
+    """Another word once anything was recorded in the audit, and every minute: a state's document is computed once."""
+    state = f"{audit_chain.head_of(session)} {time.monotonic() // _SECONDS}"
+    return hashlib.sha256(state.encode()).hexdigest()[:16]
 
 
-def _document(session: Session, context: Context, chosen: ReportFilter) -> MetricsOut:
+def _part(context: Context, state: str, chosen: ReportFilter, name: str, compute: Callable[[], _Part]) -> _Part:
+    """A part of a report on one state."""
+    return _recent.get(_key(context, state, chosen, name), compute)
+
+
+def _key(context: Context, state: str, chosen: ReportFilter, name: str) -> tuple[Any, ...]:
+    return str(context.settings.home), state, chosen, name
+
+
+def _document(session: Session, context: Context, state: str, chosen: ReportFilter) -> MetricsOut:
     def compute() -> MetricsOut:
         return metrics(session, context.settings.home, None, chosen.question, chosen.group_by)
 
-    return _part(session, context, chosen, "document", compute)
+    return _part(context, state, chosen, "document", compute)
 
 
 def report(session: Session, context: Context, chosen: ReportFilter) -> Report:
     """The current report; its charts are drawn when the browser asks for them."""
-    document = _document(session, context, chosen)
+    state = _present_state(session)
+    document = _document(session, context, state, chosen)
 
     def compute_agreement() -> AgreementOut:
         return agreement(session, context.settings.home, chosen.question, None)
 
     return Report(
+        state=state,
         document=document,
         headline=headline(document),
         charts=[name for name in CHARTS if chart_rows(document, name)],
-        agreement=_part(session, context, chosen.ungrouped, "agreement", compute_agreement),
+        agreement=_part(context, state, chosen.ungrouped, "agreement", compute_agreement),
         frozen=frozen.list_evaluations(session).items,
     )
 
@@ -121,25 +158,47 @@ def triage(session: Session, context: Context, chosen: ReportFilter) -> TriageCu
     def compute() -> TriageCurve:
         return triage_curve_now(session, context.settings.home, chosen.question)
 
-    return _part(session, context, chosen.ungrouped, "triage", compute)
+    return _part(context, _present_state(session), chosen.ungrouped, "triage", compute)
 
 
-def _chart_rows(session: Session, context: Context, chosen: ReportFilter, name: str) -> list[dict[str, Any]]:
-    """The numbers of a chart, none for a chart that does not exist; the triage curve needs no other metric."""
+@dataclass(frozen=True)
+class _ChartSource:
+    """The numbers of a chart, and the key of the chart that is drawn from them."""
+
+    rows: list[dict[str, Any]]
+    key: tuple[Any, ...]
+
+
+def _chart_source(
+    session: Session, context: Context, chosen: ReportFilter, name: str, state: str | None
+) -> _ChartSource:
+    """The numbers of a chart on the state of a page while that is kept, else of the present state.
+
+    There are none for a chart that does not exist; without a page the triage curve needs no other metric.
+    """
     if name not in CHARTS:
-        return []
-    if name == "triage":
-        return triage_rows(triage(session, context, chosen).rows)
-    return chart_rows(_document(session, context, chosen), name)
+        return _ChartSource([], ())
+    document = None if state is None else _recent.known(_key(context, state, chosen, "document"))
+    if state is None or document is None:
+        state = _present_state(session)
+        if name == "triage":
+            rows = triage_rows(triage(session, context, chosen).rows)
+            return _ChartSource(rows, _key(context, state, chosen, "chart of the triage curve alone"))
+        document = _document(session, context, state, chosen)
+    return _ChartSource(chart_rows(document, name), _key(context, state, chosen, f"chart {name}"))
 
 
-def chart_svg(session: Session, context: Context, chosen: ReportFilter, name: str) -> str | None:
+def chart_svg(
+    session: Session, context: Context, chosen: ReportFilter, name: str, state: str | None = None
+) -> str | None:
     """One chart of a report as SVG, None where there is none."""
-    rows = _chart_rows(session, context, chosen, name)
-    return _part(session, context, chosen, f"chart {name}", lambda: draw_chart(rows, name)) if rows else None
+    source = _chart_source(session, context, chosen, name, state)
+    return _recent.get(source.key, lambda: draw_chart(source.rows, name)) if source.rows else None
 
 
-def chart_numbers(session: Session, context: Context, chosen: ReportFilter, name: str) -> str | None:
+def chart_numbers(
+    session: Session, context: Context, chosen: ReportFilter, name: str, state: str | None = None
+) -> str | None:
     """The numbers of one chart as CSV, None where there is no such chart."""
-    rows = _chart_rows(session, context, chosen, name)
+    rows = _chart_source(session, context, chosen, name, state).rows
     return chart_csv(rows) if rows else None

@@ -7,9 +7,10 @@ begins transactions where DBOS begins them itself. Everything private of DBOS th
 """
 
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnClause, Engine, NullPool, TableClause, column, create_engine, table
+from sqlalchemy import ColumnClause, Engine, NullPool, TableClause, column, create_engine, table, update
 from sqlalchemy.orm import Session
 
 from app.platform.database import POSTGRES_OPTIONS, sqlite_engine
@@ -47,7 +48,11 @@ _COLUMNS = (
     "updated_at",
     "started_at_epoch_ms",
     "completed_at",
+    "owner_xid",
+    "queue_name",
+    "deduplication_id",
 )
+_OPEN = ("ENQUEUED", "DELAYED", "PENDING")
 
 
 def system_engine(url: str, *, pooled: bool = True) -> Engine:
@@ -107,6 +112,40 @@ def recover(executor_id: str) -> int:
     return len(DBOS._recover_pending_workflows([executor_id]))
 
 
+def cancel_workflows(session: Session, workflow_ids: list[str]) -> int:
+    """Cancel workflows in the caller's transaction; one that has ended stays as it is.
+
+    It writes what DBOS's own call writes in a transaction of its own, which on SQLite would wait for the caller's;
+    when a cancelled workflow was begun stays, too.
+
+    Args:
+        session: writing session.
+        workflow_ids: of workflows.
+
+    Returns:
+        How many are cancelled now and were not before.
+    """
+    workflows, ended = workflow_table(session.get_bind().dialect.name), round(time.time() * 1000)
+    cancelled = {"status": "CANCELLED", "owner_xid": None, "queue_name": None, "deduplication_id": None}
+    changed = session.execute(
+        update(workflows)
+        .where(workflows.c.workflow_uuid.in_(workflow_ids), workflows.c.status.in_(_OPEN))
+        .values(cancelled | {"updated_at": ended, "completed_at": ended})
+        .returning(workflows.c.workflow_uuid)
+    )
+    return len(changed.all())
+
+
+def stop_scheduler() -> None:
+    """Keep the launched DBOS of this process from enqueueing schedules, for a process that does not serve them.
+
+    A private call: the event that ends the scheduler's thread is the last one that the launch makes.
+    """
+    from dbos._dbos import _get_dbos_instance
+
+    _get_dbos_instance().background_thread_stop_events[-1].set()
+
+
 class JobQueue:
     """Enqueues and cancels workflows, from any process of the service.
 
@@ -136,7 +175,3 @@ class JobQueue:
         """
         options: EnqueueOptions = {"queue_name": kind, "workflow_name": kind, "workflow_id": workflow_id}
         self.client.enqueue_in_transaction(session, options, *arguments)
-
-    def cancel(self, workflow_ids: list[str]) -> None:
-        """Cancel workflows that have not ended; not from within a writing session, whose lock it would wait for."""
-        self.client.cancel_workflows(workflow_ids)

@@ -18,7 +18,7 @@ from sqlalchemy import delete, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from app.platform.database import insert_if_absent
-from app.platform.errors import KeyMissing, KeyReused
+from app.platform.errors import KeyMissing, KeyReused, Unavailable
 from app.platform.principal import Principal
 from app.tables import IdempotencyRecord, now
 
@@ -81,6 +81,7 @@ def once(
 
     Raises:
         KeyReused: the key was used for another request.
+        Unavailable: the answer expired at this moment.
     """
     values = {
         "account_id": principal.account_id,
@@ -92,7 +93,9 @@ def once(
     }
     mine = (IdempotencyRecord.account_id == principal.account_id, IdempotencyRecord.key == key)
     if not insert_if_absent(session, IdempotencyRecord, values):
-        record = session.execute(select(IdempotencyRecord).where(*mine)).scalar_one()
+        record = session.execute(select(IdempotencyRecord).where(*mine)).scalar_one_or_none()
+        if record is None:  # swept between the two statements
+            raise Unavailable("the answer to this Idempotency-Key has just expired; send the request again")
         if record.request_sha256 != digest:
             raise KeyReused("this Idempotency-Key was sent with another request; choose a new one")
         return JSONResponse(record.body, record.status, {"Idempotent-Replayed": "true"})

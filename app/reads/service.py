@@ -236,14 +236,16 @@ def adjudicate_if_undecided(
         session: writing session.
         at_hand: the case.
         posterior: after all its labels.
-        requests: of the case so far.
+        requests: of the case so far; a new one is appended, since its policy decides what is revealed from now on.
     """
     case, policy = at_hand.case, at_hand.policy
     waiting = any(request.state in {"open", "leased"} for request in requests)
     rule = rule_of(policy, None)  # its threshold decides about planned reads only
     if requests and not waiting and another_annotator(posterior.distribution, posterior.n_labels, rule):
         ordinal = requests[-1].ordinal + 1
-        session.add(new_request(case, policy, posterior.release_id, "adjudication", ordinal))
+        adjudication = new_request(case, policy, posterior.release_id, "adjudication", ordinal)
+        session.add(adjudication)
+        requests.append(adjudication)
         waiting = True
     case.waiting = waiting
 

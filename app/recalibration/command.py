@@ -1,5 +1,6 @@
 """Recalibrating from the command line: the same job, done in this process."""
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from sqlalchemy.orm import Session
@@ -8,18 +9,21 @@ from app.context import Context
 from app.jobs import engine
 from app.jobs.foreground import do_here
 from app.jobs.queries import JobView
+from app.jobs.running import JobFunction
 from app.recalibration.report import RecalibrationReport
-from app.recalibration.service import recalibrate
 from app.releases.queries import served_release_id
 from app.releases.schemas import DEFAULT_METHOD
 from ml.calibration.scaling import METHODS
 
 
-def recalibrate_here(context: Context, method: str | None, since: datetime | None) -> RecalibrationReport:
+def recalibrate_here(
+    context: Context, kinds: Mapping[str, JobFunction], method: str | None, since: datetime | None
+) -> RecalibrationReport:
     """Recalibrate now, on cases stored at a time or later.
 
     Args:
         context: parts of the service.
+        kinds: what each kind of job does.
         method: how class probabilities are to be calibrated; None for the default.
         since: only cases stored at this time or later.
 
@@ -38,4 +42,4 @@ def recalibrate_here(context: Context, method: str | None, since: datetime | Non
         served_release_id(session)
         return engine.submit(session, context, "recalibration", parameters, None)
 
-    return RecalibrationReport.model_validate(do_here(context, ask, recalibrate, "recalibrating")[1])
+    return RecalibrationReport.model_validate(do_here(context, ask, kinds, "recalibrating")[1])

@@ -68,10 +68,13 @@ def upgrade() -> None:
 
 def _insert_workflow(bind: sa.Connection, job: Any) -> None:
     """The workflow of a job of the former engine: ended as it ended, or queued, to go on where it stopped."""
-    ended = job.state in {"succeeded", "failed", "cancelled"}
+    # somebody had asked for it to stop: it is cancelled, although its worker had not come to that yet
+    state = "cancelled" if job.state == "running" and job.cancel_requested else job.state
+    ended = state in {"succeeded", "failed", "cancelled"}
+    ended_at = job.ended_at or datetime.now(UTC)
     values = {
         "workflow_uuid": str(job.id),
-        "status": _STATUS[job.state],
+        "status": _STATUS[state],
         "name": job.kind,
         "queue_name": None if ended else job.kind,
         "application_name": APPLICATION,
@@ -79,14 +82,14 @@ def _insert_workflow(bind: sa.Connection, job: Any) -> None:
         "priority": 0,
         "recovery_attempts": job.attempts if ended else 0,
         "created_at": _milliseconds(job.created_at),
-        "updated_at": _milliseconds(job.ended_at or job.created_at),
+        "updated_at": _milliseconds(ended_at if ended else job.created_at),
         "started_at_epoch_ms": _milliseconds(job.started_at) if ended else None,
-        "completed_at": _milliseconds(job.ended_at) if ended else None,
+        "completed_at": _milliseconds(ended_at) if ended else None,
     }
     bind.execute(sa.insert(_workflows(bind, "workflow_status", *values)).values(values))
     inputs = {"workflow_uuid": str(job.id), "inputs": json.dumps({"namedArgs": {}, "positionalArgs": [str(job.id)]})}
     bind.execute(sa.insert(_workflows(bind, "workflow_input", *inputs)).values(inputs))
-    if job.state in {"succeeded", "failed"}:
+    if state in {"succeeded", "failed"}:
         outcome = {
             "workflow_uuid": str(job.id),
             "output": None if job.state == "failed" else json.dumps(job.result),

@@ -1,5 +1,6 @@
 """Whether a twin of a case was selected; which case a remembered answer shows; account names without stray spaces."""
 
+import unicodedata
 import uuid
 
 import sqlalchemy as sa
@@ -22,7 +23,7 @@ def upgrade() -> None:
     connection = op.get_bind()
     _mark_twins(connection)
     _name_cases(connection)
-    _strip_names(connection)
+    _normalise_names(connection)
 
 
 def _mark_twins(connection: sa.Connection) -> None:
@@ -67,21 +68,22 @@ def _name_cases(connection: sa.Connection) -> None:
         connection.execute(sa.update(records).where(*mine).values(case_id=sa.bindparam("case")), shown)
 
 
-def _strip_names(connection: sa.Connection) -> None:
-    """Rename accounts whose name begins or ends in a space: nobody could sign in to one.
+def _normalise_names(connection: sa.Connection) -> None:
+    """Rename accounts whose name begins or ends in a space, or is not composed (NFC): nobody could sign in to one.
 
-    Where the name without it is taken, a number is added.
+    Where the normal name is taken, a number is added.
     """
     accounts = sa.table("accounts", sa.column("id", sa.Uuid()), sa.column("name", sa.String()))
     annotators = sa.table("annotators", sa.column("account_id", sa.Uuid()), sa.column("name", sa.String()))
     rows = connection.execute(sa.select(accounts.c.id, accounts.c.name)).all()
     taken = {name for _, name in rows} | set(connection.execute(sa.select(annotators.c.name)).scalars())
     for account_id, name in rows:
-        if name == name.strip():
+        normal = unicodedata.normalize("NFC", name).strip()
+        if name == normal:
             continue
-        wanted, number = name.strip(), 2
+        wanted, number = normal, 2
         while wanted in taken:
-            wanted, number = f"{name.strip()[:90]} ({number})", number + 1
+            wanted, number = f"{normal[:90]} ({number})", number + 1
         taken.add(wanted)
         connection.execute(sa.update(accounts).where(accounts.c.id == account_id).values(name=wanted))
         connection.execute(sa.update(annotators).where(annotators.c.account_id == account_id).values(name=wanted))

@@ -1,9 +1,65 @@
 """Calibration of class probabilities and of their concentration from label histograms."""
 
 from ml.calibration.calibrators import Calibration, FitReport, calibrate
+from ml.calibration.concentration import (
+    ConcentrationHead,
+    HeadKind,
+    choose_head,
+    concentration_loss,
+    fit_concentration,
+    fit_jointly,
+    joint_loss,
+)
+from ml.calibration.optimal_concentration import (
+    Moments,
+    disagreement_error,
+    disagreement_lower_end,
+    disagreement_optimum,
+    posterior_epistemic_error,
+    posterior_lower_end,
+    posterior_optimum,
+)
+from ml.calibration.optimise import FitError
+from ml.calibration.scaling import (
+    METHODS,
+    Method,
+    Scaling,
+    affine_loss,
+    choose_scaling,
+    fit_affine,
+    fit_temperature,
+    mixture_log_likelihood,
+    scaling_loss,
+    temperature_loss,
+)
 
 __all__ = [
+    "METHODS",
     "Calibration",
+    "ConcentrationHead",
+    "FitError",
     "FitReport",
+    "HeadKind",
+    "Method",
+    "Moments",
+    "Scaling",
+    "affine_loss",
     "calibrate",
+    "choose_head",
+    "choose_scaling",
+    "concentration_loss",
+    "disagreement_error",
+    "disagreement_lower_end",
+    "disagreement_optimum",
+    "fit_affine",
+    "fit_concentration",
+    "fit_jointly",
+    "fit_temperature",
+    "joint_loss",
+    "mixture_log_likelihood",
+    "posterior_epistemic_error",
+    "posterior_lower_end",
+    "posterior_optimum",
+    "scaling_loss",
+    "temperature_loss",
 ]

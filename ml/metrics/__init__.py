@@ -4,6 +4,7 @@ from ml.metrics.accumulator import Accumulator
 from ml.metrics.document import evaluate
 from ml.metrics.evaluation import ClassEvaluation, Evaluation, ReliabilityBin
 from ml.metrics.jackknife import Estimate
+from ml.metrics.known_truth import exact_metrics
 from ml.metrics.losses import (
     calibration_loss,
     disagreement_calibration_loss,
@@ -12,18 +13,52 @@ from ml.metrics.losses import (
     epistemic_loss,
     expected_squared_loss,
 )
+from ml.metrics.paired_change import Change, paired_change, paired_changes
+from ml.metrics.posterior_gain import (
+    exact_posterior_epistemic_loss,
+    posterior_epistemic_loss,
+    posterior_gain,
+    posterior_gain_terms,
+)
+from ml.metrics.triage_curves import net_benefit, net_benefit_difference, triage_recall, uncertainty_scores
+from ml.metrics.u_statistics import (
+    Kernel,
+    disagreement_kernel,
+    expected_statistic,
+    statistic_calibration_loss,
+    statistic_loss,
+    u_statistic,
+)
 
 __all__ = [
     "Accumulator",
+    "Change",
     "ClassEvaluation",
     "Estimate",
     "Evaluation",
+    "Kernel",
     "ReliabilityBin",
     "calibration_loss",
     "disagreement_calibration_loss",
+    "disagreement_kernel",
     "disagreement_loss",
     "dispersion_loss",
     "epistemic_loss",
     "evaluate",
+    "exact_metrics",
+    "exact_posterior_epistemic_loss",
     "expected_squared_loss",
+    "expected_statistic",
+    "net_benefit",
+    "net_benefit_difference",
+    "paired_change",
+    "paired_changes",
+    "posterior_epistemic_loss",
+    "posterior_gain",
+    "posterior_gain_terms",
+    "statistic_calibration_loss",
+    "statistic_loss",
+    "triage_recall",
+    "u_statistic",
+    "uncertainty_scores",
 ]

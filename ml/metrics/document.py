@@ -18,6 +18,7 @@ from ml.metrics.histograms import CaseTerms, class_frequencies, statistic_terms
 from ml.metrics.inputs import Inputs, check_inputs, check_weights
 from ml.metrics.jackknife import Estimate, Sample, mean_replicates, root, to_estimate
 from ml.metrics.reliability import Binned, PairCounts
+from ml.named_columns import same_rows
 
 #: Below this effective sample size a weighted estimate is warned about.
 SMALL_ESS = 100
@@ -55,6 +56,8 @@ def evaluate(
     Raises:
         ValueError: shapes that do not match or values out of range.
     """
+    columns = {"disagreement_probs": disagreement_probs, "weights": weights, "weights2": weights2, "cluster": cluster}
+    same_rows(label_counts=label_counts, class_probs=class_probs, **columns)
     first = check_inputs(label_counts, class_probs, weights, cluster, classes)
     n_cases, n_classes = first.counts.shape
     second = first if weights2 is None else replace(first, weight=check_weights(weights2, n_cases))

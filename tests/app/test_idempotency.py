@@ -35,6 +35,16 @@ def test_old_answers_are_swept_and_young_ones_stay(service: Service, monkeypatch
     assert (again.status_code, "idempotent-replayed" in again.headers) == (200, False)  # the case itself is known
 
 
+def test_an_answer_that_is_swept_while_it_is_asked_for_is_asked_for_again(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On PostgreSQL the sweep may commit between the insertion that meets the key and the reading of its answer."""
+    service.post("anna", "/v1/reads", "key")
+    monkeypatch.setattr(idempotency, "insert_if_absent", lambda *_: False)
+    swept = service.post("anna", "/v1/reads", "another key")
+    assert (swept.status_code, "retry-after" in swept.headers) == (503, True)
+
+
 def test_nothing_to_read_is_not_remembered(service: Service) -> None:
     assert service.post("anna", "/v1/reads", "one key").status_code == 204
     assert kept(service) == 0

@@ -15,6 +15,7 @@ from sqlalchemy import func, select
 from app.imports import work
 from app.imports.command import import_local
 from app.imports.receiving import receive, receiving
+from app.job_kinds import FUNCTIONS
 from app.platform.errors import Invalid, StorageFull, TooLarge
 from app.tables import Case, ImportRow
 from tests.support.jobs import work_off
@@ -187,13 +188,13 @@ def test_the_command_imports_a_folder_with_progress_and_twice_adds_nothing(servi
         MANIFEST + "".join(f"cell-{i}.png,case {i},p{i},,\n" for i in range(3)) + "gone.png,x,,,\n"
     )
     said: list[str] = []
-    first = import_local(service.context, tmp_path, "admin", said.append)
+    first = import_local(service.context, FUNCTIONS, tmp_path, "admin", said.append)
     assert (first["created"], first["known"], first["failed"]) == (3, 0, 1)
     assert "not in the archive" in first["failures"][0]["detail"]
-    again = import_local(service.context, tmp_path, "admin", said.append)
+    again = import_local(service.context, FUNCTIONS, tmp_path, "admin", said.append)
     assert (again["created"], again["known"]) == (0, 3)
     with pytest.raises(ValueError, match="no account"):
-        import_local(service.context, tmp_path, "nobody", said.append)
+        import_local(service.context, FUNCTIONS, tmp_path, "nobody", said.append)
     with service.context.database.read() as session:
         assert session.execute(select(func.count()).select_from(ImportRow)).scalar_one() == 8
     assert json.dumps(first)
@@ -211,7 +212,7 @@ def test_a_refused_archive_leaves_nothing_behind_wherever_it_came_from(service: 
     (tmp_path / "empty").mkdir()
     for source in (tmp_path / "a.zip", tmp_path / "empty"):
         with pytest.raises((Invalid, ValueError)):
-            import_local(service.context, source, "admin", lambda _: None)
+            import_local(service.context, FUNCTIONS, source, "admin", lambda _: None)
     assert left_behind(service) == []
 
 
@@ -227,7 +228,7 @@ def test_a_full_disk_is_507_wherever_the_archive_came_from(
     assert [answer.status_code for answer in answers] == [507, 507]
     (tmp_path / "a.zip").write_bytes(archive)
     with pytest.raises(StorageFull):
-        import_local(service.context, tmp_path / "a.zip", "admin", lambda _: None)
+        import_local(service.context, FUNCTIONS, tmp_path / "a.zip", "admin", lambda _: None)
     assert left_behind(service) == []
 
 

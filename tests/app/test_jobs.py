@@ -10,7 +10,7 @@ from uuid import UUID
 import numpy as np
 import pytest
 from PIL import Image, ImageEnhance
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select, text, update
 from sqlalchemy.exc import OperationalError
 
 from app.evaluations.freezing import evaluate_frozen, folder_of
@@ -165,7 +165,9 @@ def test_a_method_beyond_the_change_plan_is_refused(service: Service) -> None:
 
 def test_a_queued_job_is_cancelled_at_once_and_a_running_one_writes_no_more(service: Service) -> None:
     queued = service.post("admin", "/v1/evaluations", json={}).json()
-    assert service.call("admin", "DELETE", f"/v1/jobs/{queued['id']}").json()["state"] == "cancelled"
+    ended = service.call("admin", "DELETE", f"/v1/jobs/{queued['id']}").json()
+    assert (ended["state"], ended["cancel_requested"], ended["started_at"]) == ("cancelled", False, None)
+    assert ended["ended_at"] is not None
     assert work_off(service.context) == 0
     job_id = _submit(service, "evaluation", {})
     reached: list[str] = []
@@ -182,11 +184,35 @@ def test_a_queued_job_is_cancelled_at_once_and_a_running_one_writes_no_more(serv
     assert work_off(service.context, {"evaluation": work}) == 1
     shown = job(service, job_id)
     assert (shown["state"], shown["message"], shown["progress"]) == ("cancelled", "half way", 0.5)
+    assert shown["started_at"] is not None
     assert reached == ["cancelled"]
     again = service.call("admin", "DELETE", f"/v1/jobs/{job_id}").json()
     assert again["state"] == "cancelled"
     events = service.get("admin", "/v1/audit-events").json()["items"]
     assert sum(event["action"] == "job.cancel" for event in events) == 2  # not where there was nothing to cancel
+
+
+def test_cancelling_writes_what_dbos_writes_except_when_the_job_was_begun(service: Service) -> None:
+    ours, theirs = _submit(service, "evaluation", {}), _submit(service, "evaluation", {})
+    service.call("admin", "DELETE", f"/v1/jobs/{ours}")
+    service.context.jobs.client.cancel_workflows([theirs])
+    schema = "dbos." if service.context.database.engine.dialect.name == "postgresql" else ""
+    with service.context.database.read() as session:
+        rows = session.execute(text(f"SELECT * FROM {schema}workflow_status")).mappings().all()
+    one, other = ({name: row[name] for name in row if not name.endswith("_at")} for row in rows)
+    own = {"workflow_uuid": None, "creator_xid": None}
+    assert one | own == other | own
+    assert all(row["updated_at"] and row["completed_at"] for row in rows)
+
+
+def test_a_cancellation_that_the_database_refuses_leaves_no_event(service: Service) -> None:
+    job_id = _submit(service, "evaluation", {})
+    with service.context.database.write() as session:
+        workflows = workflow_table(session.get_bind().dialect.name)
+        session.execute(select(workflows.c.status).with_for_update())
+        assert service.call("admin", "DELETE", f"/v1/jobs/{job_id}").status_code == 503
+    assert job(service, job_id)["state"] == "queued"
+    assert service.get("admin", "/v1/audit-events", params={"action": "job.cancel"}).json()["items"] == []
 
 
 def test_a_cancelled_job_that_is_tried_again_goes_on_and_its_first_run_writes_nothing(service: Service) -> None:

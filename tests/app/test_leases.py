@@ -294,6 +294,21 @@ def test_labels_that_leave_a_case_undecided_prompt_an_adjudication_that_plans_no
     assert metrics["n_labels"] == 2
 
 
+def test_an_adjudication_asked_under_a_newer_policy_decides_what_its_label_reveals(service: Service) -> None:
+    """The answer to the label that calls for it says what the next look at the case says, too."""
+    set_policy(service, threshold=0.0, adjudicate_below=0.999999, reveal="after_commit")
+    case = service.add_case()
+    set_policy(service, threshold=0.0, adjudicate_below=0.999999, reveal="never")
+    for who, code in zip(("anna", "ben"), classes_of(service)[:2], strict=True):
+        read = lease(service, who)
+        assert read is not None
+        answer = commit(service, who, read, code)
+        assert answer.status_code == 201
+    assert [request.arm for request in requests_of(service, case["id"])] == ["first", "triage", "adjudication"]
+    assert (answer.json()["posterior"], answer.json()["hidden_because"]) == (None, "never")
+    assert service.get("ben", f"/v1/cases/{case['id']}").status_code == 403
+
+
 def test_worklist_orders_by_need_and_says_why(service: Service) -> None:
     cases = [service.add_case(f"case-{i}", cell_png(i), patient=f"p{i}") for i in range(5)]
     twin = service.add_case("case-5", cell_png(3), patient="p3")

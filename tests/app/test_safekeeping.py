@@ -9,7 +9,9 @@ import pyarrow.parquet
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select, text
+from typer.testing import CliRunner
 
+from app.cli.main import secondread
 from app.context import build_context
 from app.jobs.engine import cancel_all
 from app.jobs.queries import newest_jobs
@@ -19,8 +21,9 @@ from app.operations.erasure import erase_patient
 from app.operations.export import export_dataset
 from app.operations.verify import verify_all
 from app.platform.errors import NotFound
+from app.platform.migrate import downgrade, upgrade
 from app.settings import Settings
-from app.tables import Case, NetworkOutput
+from app.tables import Case, NetworkOutput, now
 from ml.agreement import measure_agreement
 from ml.tables.evaluate import evaluate_tables
 from tests.support.jobs import work_off
@@ -89,6 +92,34 @@ def test_what_was_under_way_when_a_backup_was_made_is_cancelled_after_it_came_ba
     assert work_off(context) == 0
     context.database.engine.dispose()
     assert service.get("viewer", f"/v1/jobs/{asked['id']}").json()["state"] == "queued"  # the original goes on
+
+
+_RUNNING_IN_0004 = (
+    "INSERT INTO jobs (id, created_at, kind, parameters, state, progress, message, attempts, cancel_requested) "
+    "VALUES ('01890000000070008000000000000001', :now, 'evaluation', '{}', 'running', 0.5, '', 1, false)"
+)
+
+
+def test_the_command_brings_a_backup_of_an_older_schema_back_and_cancels_its_jobs(
+    service: Service, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    downgrade(service.context.database.engine, "0004")
+    with service.context.database.write() as session:
+        session.execute(text(_RUNNING_IN_0004), {"now": now()})
+    backup(service.context, tmp_path / "backup")
+    upgrade(service.context.database.engine)
+    home = tmp_path / "elsewhere"
+    monkeypatch.setenv("SECONDREAD_HOME", str(home))
+    if service.context.database.engine.dialect.name == "postgresql":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        monkeypatch.setenv("SECONDREAD_DATABASE_URL", server.url(server.create()))
+    answer = CliRunner().invoke(secondread, ["db", "restore", str(tmp_path / "backup")])
+    assert answer.exit_code == 0, answer.output
+    assert "1 jobs that were under way" in answer.output
+    context = build_context(Settings())
+    with context.database.read() as session:
+        assert [job.state for job in newest_jobs(session, 10)] == ["cancelled"]
+    context.database.engine.dispose()
 
 
 def test_a_damaged_backup_and_a_used_home_are_refused(service: Service, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Workers killed, stopped, frozen and cut off: each row once, and somebody goes on."""
 
 import random
+import resource
 import signal
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import psycopg
 import pytest
 
 from app.imports.work import BATCH
+from app.jobs.engine import retry
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import patient, wait_until
 from tests.support.workplace import Workplace
@@ -140,6 +142,29 @@ def test_a_worker_frozen_for_ninety_seconds_writes_nothing_any_more(
 ) -> None:
     with Workplace(tmp_path, postgres.url(postgres.create()), tiny_release) as workplace:
         freeze(postgres, workplace, 90)
+
+
+@pytest.mark.heavy
+def test_a_database_file_that_cannot_grow_ends_that_job_only(tmp_path: Path, tiny_release: Path) -> None:
+    """A full disk, as far as a test without one can tell: the worker's files may grow no more."""
+    n = 3 * BATCH
+    with Workplace(tmp_path, None, tiny_release) as workplace:
+        first = workplace.ask_import(n)
+        worker = workplace.worker()
+        workplace.wait_for_progress(first, 0.1)
+        largest = max(path.stat().st_size for path in workplace.made.home.glob("secondread.db*"))
+        resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
+        wait_until(lambda: "refused a job" in workplace.made.log, 60, lambda: workplace.made.log)
+        wait_until(lambda: workplace.job(first).state == "failed", 60, lambda: workplace.made.log)
+        assert "the database refused" in str(workplace.job(first).error)
+        resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        second = workplace.ask_import(BATCH)
+        workplace.wait_for_success(second)
+        assert worker.poll() is None
+        with workplace.context.database.write() as session:
+            retry(session, workplace.context, workplace.principal, first)
+        workplace.wait_for_success(first)
+        workplace.assert_each_row_once((first, n), (second, BATCH))
 
 
 @pytest.mark.heavy

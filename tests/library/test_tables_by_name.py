@@ -186,6 +186,43 @@ def test_rows_with_names_are_not_matched_by_position() -> None:
         secondread.epistemic_loss(y, f, sample_weight=weights)
 
 
+SHUFFLED = [1, 0, *range(2, 40)]
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_shuffled_frame_next_to_one_in_the_usual_order_is_an_error(name: str) -> None:
+    loss, y, f = getattr(secondread, name), pd.DataFrame(columns(Y)), pd.DataFrame(columns(F))
+    for pair in ((y, f.iloc[SHUFFLED]), (y.iloc[SHUFFLED], f)):
+        with pytest.raises(ValueError, match=r"rows of label_counts and class_probs .* row 0 \((0 and 1|1 and 0)\)"):
+            loss(*pair)
+    same_order = loss(y.iloc[SHUFFLED], f.iloc[SHUFFLED]).value
+    assert same_order == pytest.approx(loss(Y, F).value, abs=1e-12)
+    assert loss(y.iloc[SHUFFLED], f.iloc[SHUFFLED], sample_weight=np.ones(40)).value == pytest.approx(same_order)
+
+
+def test_every_column_of_an_evaluation_has_the_rows_of_the_others() -> None:
+    y, f, ones = pd.DataFrame(columns(Y)), pd.DataFrame(columns(F)), pd.Series(np.linspace(0.1, 0.9, 40))
+    for name in ("disagreement_probs", "weights", "weights2", "cluster"):
+        with pytest.raises(ValueError, match=r"different names .* row 0 \(0 and 1\)"):
+            secondread.metrics.evaluate(y, f, **{name: ones.iloc[SHUFFLED]})
+        with pytest.raises(ValueError, match=r"different names .* row 0 \(1 and 0\)"):
+            secondread.metrics.evaluate(Y, f.iloc[SHUFFLED], classes=CLASSES, **{name: ones})
+    with pytest.raises(ValueError, match=r"label_counts and disagreement_probs .* row 0 \(0 and 1\)"):
+        secondread.disagreement_loss(pd.DataFrame(Y), ones.iloc[SHUFFLED])
+    accumulator = secondread.Accumulator(3)
+    with pytest.raises(ValueError, match=r"row 0 \(0 and 1\)"):
+        accumulator.update(y, f.iloc[SHUFFLED])
+
+
+def test_a_frame_with_fewer_rows_names_the_first_that_is_missing() -> None:
+    y, f = pd.DataFrame(columns(Y)), pd.DataFrame(columns(F))
+    with pytest.raises(ValueError, match=r"row 3 \(3 and 4\)"):
+        secondread.epistemic_loss(y, f.drop(index=3))
+    index = pd.Index([f"c{i}" for i in range(40)])
+    with pytest.raises(ValueError, match=r"row 39 \(c39 and nothing\)"):
+        secondread.epistemic_loss(y.set_index(index), f.set_index(index).iloc[:39])
+
+
 @pytest.mark.parametrize(
     ("labels", "predictions", "words"),
     [

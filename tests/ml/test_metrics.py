@@ -1,6 +1,5 @@
 """Laws of the label-histogram estimators."""
 
-import dataclasses
 import itertools
 import json
 
@@ -192,23 +191,6 @@ def test_singleton_bins_contribute_nothing_and_their_mass_is_told() -> None:
     found = calibration_loss(y, f)
     assert (found.value, found.singleton_mass) == (0.0, 1.0)
     assert calibration_loss(y, f, debias=None).value > 0
-
-
-def test_an_evaluation_is_typed_and_reads_like_its_document() -> None:
-    y, f = draw(11)
-    evaluation = evaluate(y, f, classes=["a", "b", "c"])
-    document = evaluation.to_dict()
-    assert list(document) == [field.name for field in dataclasses.fields(evaluation)]
-    assert {name: evaluation[name] for name in document} == document
-    assert json.loads(json.dumps(document)) == document
-    assert list(document["classes"][0]) == ["class", "CL", "EL", "bins"]
-    assert list(document["class_bins"][0]) == ["low", "high", "n", "mean_prob", "mean_freq", "freq_low", "freq_high"]
-    assert evaluation.metrics["EL"] == epistemic_loss(y, f)
-    assert sum(row.calibration_loss or 0 for row in evaluation.classes) == pytest.approx(
-        evaluation.metrics["CL"].value, abs=1e-14
-    )
-    with pytest.raises(KeyError):
-        evaluation["nothing"]
 
 
 def test_accuracy_takes_the_first_index_on_ties() -> None:
