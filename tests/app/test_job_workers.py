@@ -24,12 +24,12 @@ from tests.support.service import Service
 from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.both_databases
+_on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 
 
+@_on_postgresql
 def test_a_workers_lock_goes_past_a_transaction_pooler(service: Service) -> None:
     settings = service.context.settings
-    if not settings.sqlalchemy_url.startswith("postgresql"):
-        pytest.skip("SQLite has no pooler")
     settings.database_direct_url = f"{settings.database_url}?application_name=direct"
     executor = Executor(service.context, FUNCTIONS)
     try:
@@ -78,10 +78,9 @@ def _upkeep_runs(context: Context) -> int:
         return int(session.execute(runs).scalar_one())
 
 
+@_on_postgresql
 def test_on_postgresql_a_command_does_not_wait_for_a_worker_that_is_busy(service: Service) -> None:
     context = service.context
-    if context.database.engine.dialect.name == "sqlite":
-        pytest.skip("on SQLite there is one worker")
     with context.database.read() as session, psycopg.connect(_plain_url(session)) as connection:
         # the lock of a worker that takes nothing
         connection.execute("SELECT pg_advisory_lock(%s, 1)", (_LOCK_CLASS,))
