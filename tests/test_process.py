@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from app.platform.database import Database
+from app.platform.migrate import downgrade
 from tests.support.postgres import PostgresServer
 from tests.support.process import Installation
 from tests.support.service import cell_png
@@ -104,8 +106,12 @@ def test_failures_are_one_line_and_status_1(arguments: tuple[str, ...], words: s
     assert "Traceback" not in done.stderr
 
 
-def test_serve_refuses_a_database_without_tables(tmp_path: Path) -> None:
+def test_serve_refuses_a_database_of_an_older_version(tmp_path: Path) -> None:
     made = Installation(tmp_path / "home")
+    made.run("db", "upgrade")
+    database = Database(made.sqlalchemy_url)
+    downgrade(database.engine, "0004")
+    database.engine.dispose()
     done = made.run("serve", check=False)
     assert (done.returncode, "secondread db upgrade" in done.stderr) == (1, True)
 

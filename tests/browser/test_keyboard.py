@@ -10,6 +10,7 @@ from app.platform.database import Database
 from app.tables import Annotator, Label, Read
 from tests.browser.conftest import Person, until, upload
 from tests.support.process import Installation
+from tests.support.waiting import wait_until
 
 CASES = 20
 
@@ -150,7 +151,8 @@ def test_a_cut_connection_stores_exactly_one_label(browser: Browser, many: Insta
     page.unroute("**/label")
     page.wait_for_url(address)
     page.wait_for_selector(".js [data-action=next]")
-    page.wait_for_function("localStorage.getItem('secondread.outbox') === null")
+    # asked from here: what waits inside the page would evaluate a text there, and the page's policy forbids that
+    wait_until(lambda: page.evaluate("localStorage.getItem('secondread.outbox') === null"), what="the outbox is full")
     page.wait_for_load_state("networkidle")
     assert stored(many, name) == before + 1
 

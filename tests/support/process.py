@@ -67,7 +67,13 @@ class Installation:
     def run(self, *arguments: object, check: bool = True) -> subprocess.CompletedProcess[str]:
         command = [COMMAND, *map(str, arguments)]
         done = subprocess.run(
-            command, capture_output=True, text=True, env=self.environment, cwd=self.home.parent, check=False
+            command,
+            capture_output=True,
+            text=True,
+            env=self.environment,
+            cwd=self.home.parent,
+            check=False,
+            timeout=patient(300),  # one that should refuse and serves instead must not hang the tests
         )
         assert not check or done.returncode == 0, done.stderr
         return done
