@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 
 from app.platform import idempotency
 from app.platform.database import Database
-from app.platform.errors import KeyMissing, KeyReused
+from app.platform.errors import KeyMissing, KeyReused, Unavailable
 from app.platform.idempotency import answered, forget_cases, once, request_digest, required_key, sweep
 from app.platform.principal import Principal
 from app.tables import Account, IdempotencyRecord, now
@@ -90,11 +90,20 @@ def test_the_first_answer_is_given_again_and_says_so(database: Database, people:
 def test_a_key_is_of_one_request_and_one_account(database: Database, people: list[Principal]) -> None:
     action = Counter()
     send(database, people[0], "k", "d", action)
-    with pytest.raises(KeyReused, match="sent with another request"):
+    with pytest.raises(KeyReused, match=r"^this Idempotency-Key was sent with another request; choose a new one$"):
         send(database, people[0], "k", "another", action)
     assert action.done == 1
     assert json.loads(send(database, people[1], "k", "another", action).body) == {"number": 2}
     assert json.loads(send(database, people[0], "l", "d", action).body) == {"number": 3}
+
+
+def test_an_answer_that_is_swept_in_between_is_asked_for_again(
+    database: Database, people: list[Principal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idempotency, "insert_if_absent", lambda *_: False)  # the row was there, and is gone when read
+    words = r"^the answer to this Idempotency-Key has just expired; send the request again$"
+    with pytest.raises(Unavailable, match=words):
+        send(database, people[0], "k", "d", Counter())
 
 
 def test_whether_a_key_was_answered_is_known_before_the_work(database: Database, people: list[Principal]) -> None:
