@@ -13,9 +13,14 @@ from tests.support.waiting import patient, wait_until
 
 
 def test_whatever_an_installation_started_ends_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "COMMAND", "sh")
+    stubborn = """
+import signal, subprocess
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("I am up", flush=True)
+subprocess.run(["sleep", "600"])
+"""
     with Installation(tmp_path / "home") as made:
-        started = made.spawn("-c", "echo I am up; trap '' TERM; sleep 600 & wait; wait")
+        started = made.spawn("worker", code=stubborn)
         wait_until(lambda: "I am up" in made.log, what=lambda: made.log)
         assert made in process.RUNNING
         monkeypatch.setattr(process, "patient", lambda _: 0.2)

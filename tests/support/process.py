@@ -9,13 +9,16 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.support.forked import ForkedCommand
 from tests.support.waiting import patient, wait_until
 
+#: The installed console script, where that is what is tested.
 COMMAND = str(Path(sys.executable).parent / "secondread")
 #: Installations with a process that may still live; what a test leaves here is ended after it.
 RUNNING: list["Installation"] = []
@@ -42,8 +45,8 @@ class Installation:
         self.environment |= {"SECONDREAD_HOME": str(home), "SECONDREAD_PORT": str(self.port)}
         if database_url is not None:
             self.environment["SECONDREAD_DATABASE_URL"] = database_url
-        self.server: subprocess.Popen[bytes] | None = None
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.server: ForkedCommand | None = None
+        self.processes: list[ForkedCommand] = []
         self.keys: dict[str, str] = {}
 
     def __enter__(self) -> Self:
@@ -65,17 +68,16 @@ class Installation:
         return f"http://127.0.0.1:{self.port}"
 
     def run(self, *arguments: object, check: bool = True) -> subprocess.CompletedProcess[str]:
-        command = [COMMAND, *map(str, arguments)]
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            env=self.environment,
-            cwd=self.home.parent,
-            check=False,
-            timeout=patient(300),  # one that should refuse and serves instead must not hang the tests
-        )
-        assert not check or done.returncode == 0, done.stderr
+        """Run a command to its end."""
+        with tempfile.TemporaryDirectory() as folder:
+            out, err = Path(folder) / "out", Path(folder) / "err"
+            process = ForkedCommand(arguments, self.environment, self.home.parent, out, err, "")
+            try:
+                status = process.wait(patient(300))  # one that should refuse and serves instead must not hang the tests
+            finally:
+                process.kill()
+            done = subprocess.CompletedProcess(process.args, status, out.read_text(), err.read_text())
+        assert not check or status == 0, done.stderr
         return done
 
     def prepare(self, release: Path, **people: str) -> dict[str, str]:
@@ -129,13 +131,16 @@ class Installation:
         paths = sorted(self.home.parent.glob("*.log"))
         return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in paths)
 
-    def spawn(self, *arguments: object, log: str = "worker.log") -> "subprocess.Popen[bytes]":
-        """Start a command that goes on, and end it with this installation."""
-        with (self.home.parent / log).open("ab") as file:
-            command = [COMMAND, *map(str, arguments)]
-            process = subprocess.Popen(
-                command, env=self.environment, cwd=self.home.parent, stdout=file, stderr=file, start_new_session=True
-            )
+    def spawn(self, *arguments: object, log: str = "worker.log", code: str = "") -> ForkedCommand:
+        """Start a command that goes on, and end it with this installation.
+
+        Args:
+            arguments: of ``secondread``.
+            log: what stdout and stderr are added to.
+            code: run in the process before the command, to make it fail where a test wants it to.
+        """
+        path = self.home.parent / log
+        process = ForkedCommand(arguments, self.environment, self.home.parent, path, path, code)
         self.processes.append(process)
         if self not in RUNNING:
             RUNNING.append(self)

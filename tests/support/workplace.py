@@ -1,8 +1,6 @@
 """A database with workers on it, and imports for them to do, without a server."""
 
 import io
-import subprocess
-import sys
 import uuid
 import zipfile
 from collections import Counter
@@ -20,11 +18,12 @@ from app.platform.durable import workflow_table
 from app.platform.principal import Principal
 from app.settings import Settings
 from app.tables import Account, Case, ImportRow
+from tests.support.forked import ForkedCommand
 from tests.support.process import Installation
 from tests.support.service import cell_png
 from tests.support.waiting import wait_until
 
-# starts the real worker with one thing added: it kills itself at a point of its work
+# what makes a worker kill itself at a point of its work
 _DOOMED = """
 import os, signal
 from sqlalchemy import event
@@ -49,16 +48,12 @@ else:
             session.info["job"] = len(seen) == 2
             yield session
     RunningJob.write = marked
-from app.cli.main import main
-main()
 """
 
 _STUCK = """
 import time
 from app.job_kinds import FUNCTIONS
 FUNCTIONS["import"] = lambda job: time.sleep(600)
-from app.cli.main import main
-main()
 """
 
 
@@ -105,27 +100,18 @@ class Workplace:
         with self.context.database.write() as session:
             return begin_import(session, self.context, self.principal, path, "0" * 64).id
 
-    def worker(self, name: str = "worker") -> "subprocess.Popen[bytes]":
+    def worker(self, name: str = "worker") -> ForkedCommand:
         """Start a worker whose connections to PostgreSQL have a name."""
         self.made.environment["PGAPPNAME"] = name
         return self.made.spawn("worker")
 
-    def doomed_worker(self, point: str) -> "subprocess.Popen[bytes]":
+    def doomed_worker(self, point: str) -> ForkedCommand:
         """Start a worker that kills itself at a point of its work."""
-        return self._changed_worker(_DOOMED.format(point=point))
+        return self.made.spawn("worker", code=_DOOMED.format(point=point))
 
-    def stuck_worker(self) -> "subprocess.Popen[bytes]":
+    def stuck_worker(self) -> ForkedCommand:
         """Start a worker whose imports never reach their next batch."""
-        return self._changed_worker(_STUCK)
-
-    def _changed_worker(self, code: str) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-c", code, "worker"]
-        with (self.made.home.parent / "worker.log").open("ab") as log:
-            process = subprocess.Popen(
-                command, env=self.made.environment, cwd=self.made.home.parent, stdout=log, stderr=log
-            )
-        self.made.processes.append(process)
-        return process
+        return self.made.spawn("worker", code=_STUCK)
 
     def job(self, job_id: uuid.UUID) -> JobView:
         """A job as it is now."""
