@@ -1,18 +1,21 @@
 """What commands import, imported once: the forks of ``tests.support.forked`` begin here."""
 
-import alembic.command
-import onnxruntime
-import uvicorn.lifespan.on
-import uvicorn.loops.auto
-import uvicorn.protocols.http.auto
-import uvicorn.protocols.websockets.auto
+from importlib import import_module
 
-import app.cli.main
-import app.cli.shared
-import app.imports.command
-import app.job_kinds
-import app.jobs.executor
-import app.main
-import app.operations.export
-import app.operations.verify
-import app.releases.adding
+for _name in (
+    "alembic.command",
+    "onnxruntime",
+    "uvicorn.lifespan.on",
+    "uvicorn.loops.auto",
+    "uvicorn.protocols.http.auto",
+    "uvicorn.protocols.websockets.auto",
+    "app.cli.shared",
+    "app.imports.command",
+    "app.job_kinds",
+    "app.jobs.executor",
+    "app.main",
+    "app.operations.export",
+    "app.operations.verify",
+    "app.releases.adding",
+):
+    import_module(_name)
