@@ -71,6 +71,13 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     context.database.engine.dispose()
 
 
+def attach(app: FastAPI, settings: Settings) -> None:
+    """Give an application the parts that settings describe: all that differs between two services."""
+    app.state.context = build_context(settings)
+    app.state.database = app.state.context.database
+    app.state.rate_limit = RateLimit(settings.rate_limit)
+
+
 def create_app(settings: Settings | None = None) -> FastAPI:
     """Build the application.
 
@@ -89,9 +96,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    app.state.context = build_context(settings)
-    app.state.database = app.state.context.database
-    app.state.rate_limit = RateLimit(settings.rate_limit)
+    attach(app, settings)
     errors.install(app, problem_page)
     for router in _ROUTERS:
         app.include_router(router)

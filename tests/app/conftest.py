@@ -6,10 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from pydantic import SecretStr
 
-from app.main import create_app
+from app.main import attach, create_app
 from app.platform.database import Database
 from app.platform.migrate import upgrade
 from app.releases.adding import add_release
@@ -63,11 +64,16 @@ def _settings(folder: Path, url: str) -> Settings:
     )
 
 
+#: Applications that no service uses now: to build one takes longer than most tests.
+_IDLE: list[FastAPI] = []
+
+
 @contextmanager
 def _running(settings: Settings, release: Path) -> Iterator[Service]:
     """A service with a release, an admin, a viewer, two annotators and an outside system, each with a key."""
     settings.home.mkdir()
-    app = create_app(settings)
+    app = _IDLE.pop() if _IDLE else create_app(settings)
+    attach(app, settings)
     context = app.state.context
     with context.database.write() as session:
         add_release(session, context.secret, release, settings.releases_folder)
@@ -75,6 +81,7 @@ def _running(settings: Settings, release: Path) -> Iterator[Service]:
         running = Service(client, context)
         running.add_people()
         yield running
+    _IDLE.append(app)
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from ml.datasets.cells import simulate_cell
 from tests.app.test_evaluations import same
 from tests.support.images import encode
 from tests.support.jobs import work_off
-from tests.support.service import Service
+from tests.support.service import Service, store
 from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.both_databases
@@ -41,10 +41,8 @@ def collect_reads(service: Service, cells: int = CELLS) -> None:
     _, labels = AnnotatorPool(3).read(np.stack([cell.true_probs for cell in stack]), 3, rng)
     for index, cell in enumerate(stack):
         faded = ImageEnhance.Color(Image.fromarray(cell.pixels)).enhance(0.6)
-        case = service.add_case(f"case-{index}", encode(np.asarray(faded)), patient=f"p{index // 2}")
-        classes = case["prediction"]["classes"]
-        for reader, k in enumerate(labels[index]):
-            service.outside_label(case["id"], f"reader {reader}", classes[int(k)])
+        given = {f"reader {reader}": int(k) for reader, k in enumerate(labels[index])}
+        store(service, f"case-{index}", encode(np.asarray(faded)), given, patient=f"p{index // 2}")
 
 
 def job(service: Service, job_id: str) -> dict[str, Any]:

@@ -11,9 +11,16 @@ import httpx2 as httpx
 import numpy as np
 from fastapi.testclient import TestClient
 from PIL import Image
+from sqlalchemy import select
 
 from app.auth import service as auth
+from app.cases.preparing import prepare_case, store_case
+from app.cases.schemas import CaseIn
 from app.context import Context
+from app.platform.principal import Principal
+from app.reads.schemas import LabelIn
+from app.reads.service import submit_label
+from app.tables import Account
 from ml.datasets.cells import simulate_cell
 from tests.support.images import encode
 
@@ -100,11 +107,37 @@ def pixels_of(data: bytes) -> Any:
     return np.asarray(Image.open(BytesIO(data)))
 
 
+def store(service: Service, external_id: str, data: bytes, labels: dict[str, int], **fields: str) -> None:
+    """Store a case and its outside labels by the functions behind the routes, where requests are not what is tested.
+
+    Args:
+        service: under test.
+        external_id: of the case.
+        data: its image.
+        labels: reader and index of the class.
+        fields: further ones of the case.
+    """
+    context = service.context
+    new = prepare_case(context, CaseIn(external_id=external_id, **fields), data)
+    with context.database.write() as session:
+        admin, outside = (
+            Principal(row.id, row.name, row.role, frozenset({"cases:write", "labels:write"}))
+            for row in (session.execute(select(Account).where(Account.name == name)).scalar_one() for name in _STORERS)
+        )
+        _, case = store_case(session, context, admin, new)
+        for reader, k in labels.items():
+            body = LabelIn(label=case.prediction.classes[k], annotator=reader, blind=True)
+            submit_label(session, context, outside, uuid.UUID(case.id), body)
+
+
+#: Who stores cases and who labels.
+_STORERS = ("admin", "outside")
+
+
 def collect(service: Service, images: list[bytes], patients: bool) -> None:
     """Store the images as cases, of patients with three each; none to three outside annotators label them at random."""
     rng = np.random.default_rng(0)
     for number, data in enumerate(images):
         fields = {"patient": f"p{number // 3}"} if patients else {}
-        case = service.add_case(f"case-{number}", data, **fields)
-        for reader in range(number % 4):
-            service.outside_label(case["id"], f"r{reader}", str(rng.choice(case["prediction"]["classes"])))
+        labels = {f"r{reader}": int(rng.integers(8)) for reader in range(number % 4)}
+        store(service, f"case-{number}", data, labels, **fields)
