@@ -13,17 +13,18 @@ from app.platform.migrate import downgrade
 from tests.support.postgres import PostgresServer
 from tests.support.process import Installation
 from tests.support.service import cell_png
+from tests.support.tiny_release import write_tiny_release
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def installation(request: pytest.FixtureRequest, tmp_path: Path, small_release: Path) -> Iterator[Installation]:
+def installation(request: pytest.FixtureRequest, tmp_path: Path, tiny_release: Path) -> Iterator[Installation]:
     url = None
     if request.param == "postgresql":
         server: PostgresServer = request.getfixturevalue("postgres")
         url = server.url(server.create()).replace("postgresql+psycopg", "postgresql")
     made = Installation(tmp_path / "home", url)
     made.run("db", "upgrade")
-    made.run("release", "add", small_release)
+    made.run("release", "add", tiny_release)
     yield made
     if made.server is not None:
         made.stop(signal.SIGKILL)
@@ -70,11 +71,11 @@ def test_from_an_empty_folder_to_metrics_and_back_after_a_kill(installation: Ins
     assert json.loads(installation.run("evaluate", *tables, "--json").stdout)["n_labels"] == 2
 
 
-def test_releases_are_promoted_and_rolled_back_by_alias(small_release: Path, trained_run: Path, tmp_path: Path) -> None:
+def test_releases_are_promoted_and_rolled_back_by_alias(tiny_release: Path, tmp_path: Path) -> None:
     installation = Installation(tmp_path / "home")
     installation.run("db", "upgrade")
-    installation.run("release", "add", small_release)
-    installation.run("export", trained_run, "--out", tmp_path / "second", "--name", "second")
+    installation.run("release", "add", tiny_release)
+    write_tiny_release(tmp_path / "second", name="second")
     first = json.loads(installation.run("release", "list", "--json").stdout)[0]
     second = json.loads(installation.run("release", "add", tmp_path / "second", "--json").stdout)
     installation.run("release", "promote", second["id"], "--reason", "better", "--despite-gate")

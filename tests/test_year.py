@@ -113,10 +113,10 @@ class Laboratory:
         day = timedelta(days=1)
         with self.service.context.database.write() as session:
             session.execute(delete(DailyThreshold))
-            for case_id, created in session.execute(select(Case.id, Case.created_at)).all():
-                session.execute(update(Case).where(Case.id == case_id).values(created_at=created - day))
-            for request_id, due in session.execute(select(ReadRequest.id, ReadRequest.due_at)).all():
-                session.execute(update(ReadRequest).where(ReadRequest.id == request_id).values(due_at=due - day))
+            cases = session.execute(select(Case.id, Case.created_at)).all()
+            session.execute(update(Case), [{"id": row.id, "created_at": row.created_at - day} for row in cases])
+            requests = session.execute(select(ReadRequest.id, ReadRequest.due_at)).all()
+            session.execute(update(ReadRequest), [{"id": row.id, "due_at": row.due_at - day} for row in requests])
 
 
 @pytest.fixture

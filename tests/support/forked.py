@@ -28,6 +28,8 @@ def _become(command: Sequence[str], code: str, environment: Mapping[str, str], f
         os.dup2(file, descriptor)
         os.close(file)
     sys.argv = list(command)
+    # a worker that has lost its lock starts anew by this line
+    sys.orig_argv = [sys.executable, "-c", "from app.cli.main import main; main()", *command[1:]]
     from app.cli.main import main
 
     exec(code, {"__name__": "__main__"})
