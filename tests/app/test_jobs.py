@@ -3,6 +3,7 @@
 import errno
 import json
 import threading
+import time
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -12,15 +13,17 @@ import pytest
 from PIL import Image, ImageEnhance
 from sqlalchemy import func, select, text, update
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
 
 from app.evaluations.freezing import evaluate_frozen, folder_of
 from app.job_kinds import FUNCTIONS, ask_for_recalibration
 from app.jobs import engine
 from app.jobs.executor import Executor
 from app.jobs.running import JobCancelledError, RunningJob, WorkerStoppingError
+from app.platform import audit_chain
 from app.platform.durable import workflow_table
 from app.platform.errors import StorageFull
-from app.tables import Job, now
+from app.tables import Job, JobBatch, JobCancellation, now
 from ml.datasets.annotators import AnnotatorPool
 from ml.datasets.cells import simulate_cell
 from tests.app.test_evaluations import same
@@ -205,14 +208,85 @@ def test_cancelling_writes_what_dbos_writes_except_when_the_job_was_begun(servic
     assert all(row["updated_at"] and row["completed_at"] for row in rows)
 
 
-def test_a_cancellation_that_the_database_refuses_leaves_no_event(service: Service) -> None:
+def cancellations(service: Service) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = service.get("admin", "/v1/audit-events", params={"action": "job.cancel"}).json()[
+        "items"
+    ]
+    return events
+
+
+def test_a_cancellation_while_the_workflow_is_locked_has_its_event_when_it_is_honoured(service: Service) -> None:
     job_id = _submit(service, "evaluation", {})
+    on_sqlite = service.context.database.engine.dialect.name == "sqlite"
     with service.context.database.write() as session:
         workflows = workflow_table(session.get_bind().dialect.name)
         session.execute(select(workflows.c.status).with_for_update())
-        assert service.call("admin", "DELETE", f"/v1/jobs/{job_id}").status_code == 503
-    assert job(service, job_id)["state"] == "queued"
-    assert service.get("admin", "/v1/audit-events", params={"action": "job.cancel"}).json()["items"] == []
+        answer = service.call("admin", "DELETE", f"/v1/jobs/{job_id}")
+        assert answer.status_code == (503 if on_sqlite else 200)  # there is one writer on SQLite
+    shown = job(service, job_id)
+    assert (shown["state"], shown["cancel_requested"]) == ("queued", not on_sqlite)
+    assert cancellations(service) == []
+    if not on_sqlite:
+        assert work_off(service.context) == 0
+        assert job(service, job_id)["state"] == "cancelled"
+        assert [event["actor"] for event in cancellations(service)] == ["admin"]
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_a_job_is_cancelled_while_a_batch_is_being_written_and_writes_that_batch_only(
+    service: Service, batches: int
+) -> None:
+    """Whoever cancels is answered before the batch ends; on SQLite, where it writes alone, within the busy timeout."""
+    job_id = _submit(service, "evaluation", {})
+    answers: list[dict[str, Any]] = []
+    on_sqlite = service.context.database.engine.dialect.name == "sqlite"
+    canceller = threading.Thread(
+        target=lambda: answers.append(service.call("admin", "DELETE", f"/v1/jobs/{job_id}").json())
+    )
+
+    def slow(session: Session) -> dict[str, Any]:
+        session.execute(update(Job).where(Job.id == UUID(job_id)).values(message="in the batch"))
+        audit_chain.record(session, service.context.secret, actor="x", action="x", object_id="x")
+        canceller.start()
+        if on_sqlite:
+            time.sleep(3)
+        else:
+            canceller.join()
+        return {}
+
+    def work(running: RunningJob) -> dict[str, Any]:
+        for number in range(batches):
+            running.batch(str(number), slow if number == 0 else lambda _: {})
+            canceller.join()
+        return {}
+
+    assert work_off(service.context, {"evaluation": work}) == 1
+    (answer,) = answers
+    assert answer["cancel_requested"], answer
+    assert answer["state"] == ("cancelled" if on_sqlite else "running")
+    shown = job(service, job_id)
+    assert (shown["state"], shown["cancel_requested"], shown["message"]) == ("cancelled", True, "in the batch")
+    with service.context.database.read() as session:
+        assert session.execute(select(JobBatch.name)).scalars().all() == ["0"]
+        assert session.execute(select(func.count()).select_from(JobCancellation)).scalar_one() == 0
+    assert len(cancellations(service)) == 1
+
+
+def test_a_job_began_when_its_first_attempt_did(service: Service) -> None:
+    job_id = _submit(service, "evaluation", {})
+    begun: list[str] = []
+
+    def work(_: RunningJob) -> dict[str, Any]:
+        begun.append(job(service, job_id)["started_at"])
+        raise ValueError("not yet")
+
+    for attempt in range(2):
+        work_off(service.context, {"evaluation": work})
+        ended = job(service, job_id)
+        assert (ended["state"], ended["started_at"]) == ("failed", begun[0])
+        if attempt == 0:
+            assert service.post("admin", f"/v1/jobs/{job_id}/retry").json()["started_at"] == begun[0]
+    assert begun[1] == begun[0] < ended["ended_at"]
 
 
 def test_a_cancelled_job_that_is_tried_again_goes_on_and_its_first_run_writes_nothing(service: Service) -> None:
