@@ -29,6 +29,7 @@ from app.jobs.running import (
     JobFailedError,
     JobFunction,
     JobOvertakenError,
+    JobResult,
     RunningJob,
     WorkerStoppingError,
 )
@@ -166,7 +167,7 @@ class Executor:
         if self._stopping.is_set() or self.broken.is_set():
             raise WorkerStoppingError
 
-    def perform(self, kind: str, job_id: str) -> dict[str, Any]:
+    def perform(self, kind: str, job_id: str) -> JobResult:
         """Do a job; called by DBOS as its workflow, again after a crash."""
         self.begun += 1
         workflow_id = str(DBOS.workflow_id)
@@ -179,7 +180,7 @@ class Executor:
         finally:
             self._running.discard(workflow_id)
 
-    def _attempt(self, function: JobFunction, job: RunningJob) -> dict[str, Any]:
+    def _attempt(self, function: JobFunction, job: RunningJob) -> JobResult:
         """Call a job's function, again while the database is only busy, and say in a sentence why it failed.
 
         Raises:
@@ -303,7 +304,7 @@ def _register_workflows(kinds: list[str], schedules: list[str]) -> None:
     """Make DBOS know a workflow for each kind of job and each schedule, once in a process."""
     for kind in kinds:
 
-        def do(job_id: str, kind: str = kind) -> dict[str, Any]:
+        def do(job_id: str, kind: str = kind) -> JobResult:
             return _require_current().perform(kind, job_id)
 
         if kind not in _registered:

@@ -1,7 +1,7 @@
 """A job while a worker does it: every transaction first makes sure that the job is still this worker's."""
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,9 @@ from app.context import Context
 from app.jobs.cancelling import honour
 from app.platform.durable import workflow_table
 from app.tables import Job, JobBatch, JobCancellation, now
+
+#: What a job ends with: JSON values, declared by each kind of job.
+JobResult = Mapping[str, object]
 
 
 class JobFailedError(Exception):
@@ -121,7 +124,7 @@ class RunningJob:
         values = {"progress": min(max(progress, 0.0), 1.0), "message": message[:500]}
         session.execute(update(Job).where(Job.id == self.job_id).values(values))
 
-    def batch(self, name: str, work: Callable[[Session], dict[str, Any]]) -> dict[str, Any]:
+    def batch(self, name: str, work: Callable[[Session], JobResult]) -> JobResult:
         """Write a part of the job once, whoever dies when: its result is recorded in the transaction that writes it.
 
         Args:
@@ -136,14 +139,14 @@ class RunningJob:
             if known is not None:
                 return known.result
             result = work(session)
-            session.add(JobBatch(job_id=self.job_id, name=name, result=result))
+            session.add(JobBatch(job_id=self.job_id, name=name, result=dict(result)))
             return result
 
-    def recorded(self, name: str) -> dict[str, Any] | None:
+    def recorded(self, name: str) -> JobResult | None:
         """Result of a part that was written already."""
         with self.context.database.read() as session:
             known = session.get(JobBatch, (self.job_id, name))
             return None if known is None else known.result
 
 
-JobFunction = Callable[[RunningJob], dict[str, Any]]
+JobFunction = Callable[[RunningJob], JobResult]

@@ -9,8 +9,8 @@ mixture, not of each separately, so that a scaling does not count the spread bet
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -82,6 +82,15 @@ class Scaling:
         return cls(method, 0.0, weight, bias)
 
 
+class ChoiceDocument(TypedDict):
+    """A ``Choice`` as JSON values."""
+
+    cv_before: float
+    cv_after: float
+    chosen: str
+    candidates: dict[str, float | None]
+
+
 @dataclass(frozen=True)
 class Choice:
     """Which candidate was chosen, by the loss on cases that no fit has seen, in nats per label.
@@ -98,9 +107,14 @@ class Choice:
     chosen: str
     candidates: dict[str, float | None]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ChoiceDocument:
         """Return it as JSON values."""
-        return asdict(self)
+        return {
+            "cv_before": self.cv_before,
+            "cv_after": self.cv_after,
+            "chosen": self.chosen,
+            "candidates": dict(self.candidates),
+        }
 
 
 def mixture_log_likelihood(member_log_likelihood: FloatArray) -> tuple[FloatArray, FloatArray]:
