@@ -70,10 +70,11 @@ class RunningJob:
         """
         self.require_worker()
         with self.context.database.write() as session:
-            if self._asked_to_stop(session) and honour(session, self.context, self.workflow_id):
-                session.commit()
-                raise JobCancelledError
-            yield session
+            if not self._asked_to_stop(session):
+                yield session
+                return
+            honour(session, self.context, self.workflow_id)
+        raise JobCancelledError
 
     def _asked_to_stop(self, session: Session) -> bool:
         """Lock the workflow's row; whether somebody asked to cancel the job, which is this worker's.
