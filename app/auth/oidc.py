@@ -141,7 +141,7 @@ async def finish(request: Request, provider: Provider, secret: bytes, cookie: st
     return f"{provider.issuer} {token['userinfo']['sub']}"
 
 
-def _claims(provider: Provider) -> dict[str, dict[str, Any]]:
+def _claims(provider: Provider) -> dict[str, dict[str, bool | str]]:
     """What the claims of an id token must be; Authlib adds nonce and authorised party."""
     return {
         "iss": {"essential": True, "value": provider.issuer},

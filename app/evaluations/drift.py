@@ -1,7 +1,5 @@
 """Whether images and labels still look like those that the release was made from, site by site."""
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 from scipy.stats import binom, chi2, norm
@@ -9,6 +7,7 @@ from scipy.stats import binom, chi2, norm
 from app.evaluations.columns import Columns
 from app.evaluations.schemas import DriftOut
 from ml.arrays import FloatArray, IntArray
+from ml.release.card import ReferenceDocument
 from ml.release.feature_distance import FAMILIAR_SHARE
 
 #: Stain farther from the reference than this many of its standard deviations is warned about.
@@ -22,7 +21,7 @@ _MIN_CASES = 20
 _Rows = slice | npt.NDArray[np.intp]
 
 
-def drift_of(columns: Columns, reference: dict[str, Any] | None) -> list[DriftOut]:
+def drift_of(columns: Columns, reference: ReferenceDocument | None) -> list[DriftOut]:
     """Drift of all cases, and of each site with at least 20 of them.
 
     Args:
@@ -44,7 +43,7 @@ def drift_of(columns: Columns, reference: dict[str, Any] | None) -> list[DriftOu
     return [_row(site, columns, rows, reference) for site, rows in groups]
 
 
-def _row(site: str | None, data: Columns, rows: _Rows, reference: dict[str, Any]) -> DriftOut:
+def _row(site: str | None, data: Columns, rows: _Rows, reference: ReferenceDocument) -> DriftOut:
     flags, stain = data.out_of_distribution[rows], _stain_shift(data.stain[rows], reference)
     n_cases, unfamiliar = len(flags), int(flags.sum())
     chance = float(binom.sf(unfamiliar - 1, n_cases, 1 - FAMILIAR_SHARE)) if unfamiliar else 1.0
@@ -77,7 +76,7 @@ def _row(site: str | None, data: Columns, rows: _Rows, reference: dict[str, Any]
     )
 
 
-def _stain_shift(stain: FloatArray, reference: dict[str, Any]) -> list[float] | None:
+def _stain_shift(stain: FloatArray, reference: ReferenceDocument) -> list[float] | None:
     known = np.flatnonzero(~np.isnan(stain @ np.ones(3)))
     if known.size == 0:
         return None
@@ -87,23 +86,24 @@ def _stain_shift(stain: FloatArray, reference: dict[str, Any]) -> list[float] | 
     ]
 
 
-def _feature_shift(distance: FloatArray, reference: dict[str, Any]) -> tuple[float | None, float]:
+def _feature_shift(distance: FloatArray, reference: ReferenceDocument) -> tuple[float | None, float]:
     """How far the features have moved, from the mean of their squared distances, and its probability by chance.
 
     With features whitened by the training cells, a mean that has moved by δ adds |δ|²/D to the mean of d²/D, and so
     does a larger spread: its root is reported, in standard deviations of one feature.
     """
     known, mean = distance[np.isfinite(distance)], reference.get("distance_sq_mean")
-    if known.size < 2 or mean is None:
+    spread, n_reference = reference.get("distance_sq_sd"), reference.get("n_distance")
+    if known.size < 2 or mean is None or spread is None or n_reference is None:
         return None, 1.0
     squared = np.square(known)
     excess = float(squared.mean()) - mean
-    error = np.sqrt(squared.var(ddof=1) / known.size + reference["distance_sq_sd"] ** 2 / reference["n_distance"])
+    error = np.sqrt(squared.var(ddof=1) / known.size + spread**2 / n_reference)
     chance = float(norm.sf(excess / error)) if error > 0 else float(excess <= 0)
     return float(np.sqrt(max(excess, 0.0))), chance
 
 
-def _label_shift(label_counts: IntArray, reference: dict[str, Any]) -> tuple[float | None, float | None]:
+def _label_shift(label_counts: IntArray, reference: ReferenceDocument) -> tuple[float | None, float | None]:
     """Total variation between the labels' shares and the reference's, and its probability by chance (χ²)."""
     counts = np.einsum("nk->k", label_counts).astype(np.float64)
     share, n_reference = np.array(reference["label_share"]), float(reference["n_labels"])

@@ -8,7 +8,7 @@ labels.parquet --cluster patient``.
 import hashlib
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from sqlalchemy import select
 
@@ -33,7 +33,13 @@ def folder_of(home: Path, evaluation_id: uuid.UUID) -> Path:
     return home / "evaluations" / str(evaluation_id)
 
 
-def freeze_evaluation(job: RunningJob) -> dict[str, Any]:
+class FreezingResult(TypedDict):
+    """What freezing ends with: the evaluation's identifier."""
+
+    evaluation: str
+
+
+def freeze_evaluation(job: RunningJob) -> FreezingResult:
     """Job: freeze labels and predictions, evaluate them from the frozen tables, draw the report."""
     with job.context.database.read() as session:
         done = session.execute(select(Evaluation).where(Evaluation.job_id == job.job_id)).scalar_one_or_none()

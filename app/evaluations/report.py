@@ -2,9 +2,12 @@
 
 import csv
 import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 from markupsafe import Markup
@@ -12,6 +15,11 @@ from markupsafe import Markup
 from app.evaluations.schemas import BinOut, CapacityOut, FrozenDocument, MetricsBody
 from app.platform.formats import FILTERS
 from app.platform.values import MetricOut
+from ml.charts.rows import MethodLosses, TriagePoint
+from ml.metrics.evaluation import ReliabilityBin
+
+if TYPE_CHECKING:
+    from altair.typing import ChartType
 
 #: Templates of reports; pages use their sections.
 TEMPLATES = Path(__file__).parent / "templates"
@@ -53,77 +61,113 @@ _NO_CHARTS = (
 )
 
 
-def _svg(chart: Any) -> str:
-    import json
+@dataclass(frozen=True)
+class ChartData:
+    """A chart before it is drawn.
 
-    import vl_convert
+    Attributes:
+        rows: the numbers that it shows, at least one row, with the same names in each.
+        draw: makes it, with the extra [charts].
+    """
 
-    return str(vl_convert.vegalite_to_svg(json.dumps(chart.to_dict())))
+    rows: Sequence[Mapping[str, object]]
+    draw: Callable[[], "ChartType"]
 
 
-def chart_rows(document: MetricsBody, name: str) -> list[dict[str, Any]]:
-    """The numbers that a chart shows; none where there is nothing to draw.
+def chart_data(document: MetricsBody, name: str) -> ChartData | None:
+    """What a chart shows; None where there is nothing to draw.
 
     Args:
         document: of an evaluation.
         name: one of ``CHARTS``.
     """
     if name == "classes":
-        return _bin_rows(document.class_bins)
+        return _reliability(document.class_bins, "All classes", "probability")
     if name == "disagreement":
-        return _bin_rows(document.disagreement_bins)
+        return _reliability(document.disagreement_bins, "Disagreement", "disagreement")
     if name == "each-class":
-        labelled = any(row.n for row in document.class_bins)
-        return [{"class": c.name, **row.model_dump()} for c in document.classes for row in c.bins] if labelled else []
+        return _each_class(document) if any(row.n for row in document.class_bins) else None
     if name == "map":
-        names = {"CL": "CL_paired", "DL": "DL", "EL": "EL"}
-        losses = {part: document.metrics[metric].value for part, metric in names.items()}
-        return [] if None in losses.values() else [losses]
-    return triage_rows(document.triage_curve)
+        return _map(document)
+    return triage_data(document.triage_curve)
 
 
-def _bin_rows(bins: list[BinOut]) -> list[dict[str, Any]]:
-    return [row.model_dump() for row in bins] if any(row.n for row in bins) else []
+def _bins(bins: list[BinOut]) -> list[ReliabilityBin]:
+    return [
+        ReliabilityBin(row.low, row.high, row.n, row.mean_prob, row.mean_freq, row.freq_low, row.freq_high)
+        for row in bins
+    ]
 
 
-def triage_rows(curve: list[CapacityOut]) -> list[dict[str, Any]]:
-    """The numbers of the chart ``triage``, for those who have the curve alone."""
-    return [row.model_dump() for row in curve]
+def _reliability(bins: list[BinOut], title: str, what: str) -> ChartData | None:
+    if not any(row.n for row in bins):
+        return None
+
+    def draw() -> "ChartType":
+        from ml.charts.reliability import reliability_diagram
+
+        return reliability_diagram(_bins(bins), title=title, what=what)
+
+    return ChartData([row.model_dump() for row in bins], draw)
 
 
-def draw_chart(rows: list[dict[str, Any]], name: str) -> str:
-    """A chart as SVG; a line of text on a server that cannot draw.
+def _each_class(document: MetricsBody) -> ChartData:
+    def draw() -> "ChartType":
+        from ml.charts.reliability import reliability_by_class
 
-    Args:
-        rows: of ``chart_rows``, at least one.
-        name: one of ``CHARTS``.
-    """
+        return reliability_by_class({row.name: _bins(row.bins) for row in document.classes})
+
+    return ChartData([{"class": c.name, **row.model_dump()} for c in document.classes for row in c.bins], draw)
+
+
+def _map(document: MetricsBody) -> ChartData | None:
+    calibration, dispersion, epistemic = (document.metrics[name].value for name in ("CL_paired", "DL", "EL"))
+    if calibration is None or dispersion is None or epistemic is None:
+        return None
+    losses: MethodLosses = {
+        "method": "this release",
+        "family": "this release",
+        "CL": max(calibration, 0.0),
+        "DL": max(dispersion, 0.0),
+    }
+
+    def draw() -> "ChartType":
+        from ml.charts.results import calibration_dispersion_map
+
+        return calibration_dispersion_map([losses])
+
+    return ChartData([{"CL": calibration, "DL": dispersion, "EL": epistemic}], draw)
+
+
+def triage_data(curve: list[CapacityOut]) -> ChartData | None:
+    """What the chart ``triage`` shows, for those who have the curve alone."""
+    if not curve:
+        return None
+
+    def draw() -> "ChartType":
+        from ml.charts.results import triage_chart
+
+        return triage_chart([_triage_point(row) for row in curve])
+
+    return ChartData([row.model_dump() for row in curve], draw)
+
+
+def _triage_point(row: CapacityOut) -> TriagePoint:
+    score = "by disagreement probability"
+    return {"score": score, "capacity": row.capacity, "value": row.value, "low": row.low, "high": row.high}
+
+
+def draw_chart(chart: ChartData) -> str:
+    """A chart as SVG; a line of text on a server that cannot draw."""
     try:
-        return _drawn(rows, name)
+        import vl_convert
+
+        return str(vl_convert.vegalite_to_svg(json.dumps(chart.draw().to_dict())))
     except ModuleNotFoundError:
         return _NO_CHARTS
 
 
-def _drawn(rows: list[dict[str, Any]], name: str) -> str:
-    from ml.charts.reliability import reliability_by_class, reliability_diagram
-    from ml.charts.results import calibration_dispersion_map, triage_chart
-
-    if name == "classes":
-        return _svg(reliability_diagram(rows, title="All classes", what="probability"))
-    if name == "disagreement":
-        return _svg(reliability_diagram(rows, title="Disagreement", what="disagreement"))
-    if name == "each-class":
-        bins: dict[str, list[dict[str, Any]]] = {}
-        for row in rows:
-            bins.setdefault(row["class"], []).append(row)
-        return _svg(reliability_by_class([{"class": code, "bins": inside} for code, inside in bins.items()]))
-    if name == "map":
-        parts = {"EL": rows[0]["EL"]} | {part: max(rows[0][part], 0.0) for part in ("CL", "DL")}
-        return _svg(calibration_dispersion_map([{"method": "this release", "family": "this release", **parts}]))
-    return _svg(triage_chart([{"score": "by disagreement probability", **row} for row in rows]))
-
-
-def chart_csv(rows: list[dict[str, Any]]) -> str:
+def chart_csv(rows: Sequence[Mapping[str, object]]) -> str:
     """The numbers that a chart shows, as CSV."""
     stream = io.StringIO()
     writer = csv.DictWriter(stream, list(rows[0]))
@@ -140,9 +184,9 @@ def headline(document: MetricsBody) -> list[tuple[str, str, MetricOut]]:
 def html_report(document: FrozenDocument, evaluation_id: str) -> str:
     """The report as one page that opens offline."""
     template = _environment().get_template("frozen_report.html")
-    rows = {name: chart_rows(document, name) for name in CHARTS}
+    shown = {name: chart for name in CHARTS if (chart := chart_data(document, name)) is not None}
     # they contain numbers and class names that vega has escaped
-    charts = {name: Markup(draw_chart(shown, name)) for name, shown in rows.items() if shown}  # noqa: S704
+    charts = {name: Markup(draw_chart(chart)) for name, chart in shown.items()}  # noqa: S704
     values = {"id": evaluation_id, "headline": headline(document), "charts": charts, "titles": CHARTS}
     return template.render(document=document, **values)
 

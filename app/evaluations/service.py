@@ -2,7 +2,7 @@
 
 import uuid
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +36,7 @@ from app.releases.queries import class_codes, existing_release, served_release_i
 from app.tables import now
 from ml.agreement import measure_agreement
 from ml.agreement.coefficients import excess_disagreement_test
+from ml.release.card import ReferenceDocument
 
 GroupBy = Literal["site", "month"]
 _DEPENDENT = 0.001
@@ -72,7 +73,7 @@ def metrics_of(
     cohort: Cohort,
     evaluated: EvaluationDocument,
     group_by: GroupBy | None = None,
-    reference: dict[str, Any] | None = None,
+    reference: ReferenceDocument | None = None,
 ) -> MetricsBody:
     """Everything that ``GET /v1/metrics`` says of a cohort.
 
@@ -142,10 +143,9 @@ def metrics(
     return MetricsOut(**dict(head), **dict(body))
 
 
-def reference_of(session: Session, release_id: uuid.UUID) -> dict[str, Any] | None:
+def reference_of(session: Session, release_id: uuid.UUID) -> ReferenceDocument | None:
     """What a release's card says about the images and labels that it was made from."""
-    reference: dict[str, Any] | None = existing_release(session, release_id).card.get("reference")
-    return reference
+    return existing_release(session, release_id).card.get("reference")
 
 
 def triage_curve_now(session: Session, home: Path, question: Question) -> TriageCurve:

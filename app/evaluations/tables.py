@@ -2,14 +2,14 @@
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 from sqlalchemy.orm import Session
 
 from app.evaluations.cohort import Cohort
 from app.evaluations.queries import blind_labels, external_ids, label_rows
+from ml.tables.files import Column
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,20 @@ class CohortTables:
     labels: LabelColumns
     weight: list[float]
     weight2: list[float]
-    predictions: dict[str, Any]
+    predictions: dict[str, Column]
     case_ids: list[uuid.UUID]
 
-    def labels_table(self) -> dict[str, list[Any]]:
+    def labels_table(self) -> dict[str, Column]:
         """Columns of LABELS with their weights, as they are written to a file."""
-        columns = asdict(self.labels)
-        del columns["row"]
-        return columns | {"weight": self.weight, "weight2": self.weight2}
+        return {
+            "case_id": self.labels.case_id,
+            "annotator": self.labels.annotator,
+            "label": self.labels.label,
+            "patient": self.labels.patient,
+            "site": self.labels.site,
+            "weight": self.weight,
+            "weight2": self.weight2,
+        }
 
 
 def cohort_tables(session: Session, cohort: Cohort, *, identified: bool = True) -> CohortTables:
@@ -71,7 +77,7 @@ def cohort_tables(session: Session, cohort: Cohort, *, identified: bool = True) 
     names = _names(session, ids) if identified else _names_without_identity(session, cohort, ids)
     labels = _label_columns(session, ids, names)
     first, second = _weights(cohort)
-    predictions: dict[str, Any] = {"case_id": names.case}
+    predictions: dict[str, Column] = {"case_id": names.case}
     predictions |= {f"prob:{code}": data.class_probs[:, k] for k, code in enumerate(data.classes)}
     predictions |= {"disagreement_prob": data.disagreement_probs, "patient": names.patient}
     weight, weight2 = ([weights[row] for row in labels.row] for weights in (first, second))

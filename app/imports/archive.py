@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Protocol, cast
+from typing import IO, Protocol, cast
 
 from pydantic import ValidationError
 
@@ -35,7 +35,7 @@ class Row:
 
     number: int
     file: str
-    fields: dict[str, Any]
+    fields: dict[str, str]
 
     def case(self) -> CaseIn:
         """Checked fields.

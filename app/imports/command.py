@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, cast
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from app.context import Context
 from app.imports.archive import pack_folder
 from app.imports.receiving import receiving
-from app.imports.work import archive_of
+from app.imports.work import ImportResult, archive_of
 from app.jobs import engine
 from app.jobs.foreground import do_here
 from app.jobs.queries import JobView
@@ -23,9 +23,31 @@ _SHOWN_FAILURES = 20
 _COPY_BYTES = 1 << 20
 
 
+class FailedRow(TypedDict):
+    """A row that became no case, and why."""
+
+    row: int
+    external_id: str
+    detail: str
+
+
+#: What ``secondread import --json`` prints: the job, rows by what became of them, and the first that failed.
+ImportReport = TypedDict(
+    "ImportReport",
+    {
+        "import": str,
+        "n_rows": int,
+        "created": int,
+        "known": int,
+        "failed": int,
+        "failures": list[FailedRow],
+    },
+)
+
+
 def import_local(
     context: Context, kinds: Mapping[str, JobFunction], source: Path, account: str, say: Callable[[str], None]
-) -> dict[str, Any]:
+) -> ImportReport:
     """Import a folder or a zip.
 
     Args:
@@ -63,10 +85,11 @@ def import_local(
             return job
 
         job, result = do_here(context, ask, kinds, f"importing {archive.n_rows:,} cases")
-    return {"import": str(job.id), **result, "failures": _failures(context, job)}
+    counts = cast(ImportResult, result)
+    return {"import": str(job.id), **counts, "failures": _failures(context, job)}
 
 
-def _failures(context: Context, job: JobView) -> list[dict[str, Any]]:
+def _failures(context: Context, job: JobView) -> list[FailedRow]:
     """The first rows that failed."""
     with context.database.read() as session:
         failed = select(ImportRow).where(ImportRow.job_id == job.id, ImportRow.status == "failed")

@@ -3,7 +3,7 @@
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -43,7 +43,21 @@ def begin_import(session: Session, context: Context, principal: Principal, path:
     return job
 
 
-def import_cases(job: RunningJob) -> dict[str, Any]:
+class RowCounts(TypedDict):
+    """Rows of an import by what became of them."""
+
+    created: int
+    known: int
+    failed: int
+
+
+class ImportResult(RowCounts):
+    """What an import ends with."""
+
+    n_rows: int
+
+
+def import_cases(job: RunningJob) -> ImportResult:
     """Job: import every row of an archive that was not imported yet.
 
     Raises:
@@ -68,14 +82,14 @@ def import_cases(job: RunningJob) -> dict[str, Any]:
                     session.flush()
                 job.report_in(session, count / len(archive.rows), f"{count:,} of {len(archive.rows):,} rows")
     with job.context.database.read() as session:
-        return {"n_rows": len(archive.rows)} | counts_of(session, job.job_id)
+        return {"n_rows": len(archive.rows), **counts_of(session, job.job_id)}
 
 
-def counts_of(session: Session, job_id: uuid.UUID) -> dict[str, int]:
+def counts_of(session: Session, job_id: uuid.UUID) -> RowCounts:
     """Rows by what became of them."""
     statement = select(ImportRow.status, func.count()).where(ImportRow.job_id == job_id).group_by(ImportRow.status)
     counts = {row[0]: row[1] for row in session.execute(statement)}
-    return {status: counts.get(status, 0) for status in ("created", "known", "failed")}
+    return {"created": counts.get("created", 0), "known": counts.get("known", 0), "failed": counts.get("failed", 0)}
 
 
 def _prepare(job: RunningJob, archive: Archive, row: Row) -> _Prepared:

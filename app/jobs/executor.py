@@ -22,12 +22,14 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.context import Context
+from app.jobs.cancelling import honour_if_free, unanswered
 from app.jobs.locks import taken_for_dead, worker_lock
 from app.jobs.running import (
     JobCancelledError,
     JobFailedError,
     JobFunction,
     JobOvertakenError,
+    JobResult,
     RunningJob,
     WorkerStoppingError,
 )
@@ -165,7 +167,7 @@ class Executor:
         if self._stopping.is_set() or self.broken.is_set():
             raise WorkerStoppingError
 
-    def perform(self, kind: str, job_id: str) -> dict[str, Any]:
+    def perform(self, kind: str, job_id: str) -> JobResult:
         """Do a job; called by DBOS as its workflow, again after a crash."""
         self.begun += 1
         workflow_id = str(DBOS.workflow_id)
@@ -178,7 +180,7 @@ class Executor:
         finally:
             self._running.discard(workflow_id)
 
-    def _attempt(self, function: JobFunction, job: RunningJob) -> dict[str, Any]:
+    def _attempt(self, function: JobFunction, job: RunningJob) -> JobResult:
         """Call a job's function, again while the database is only busy, and say in a sentence why it failed.
 
         Raises:
@@ -189,7 +191,10 @@ class Executor:
         tries = 0
         while True:
             try:
-                return function(job)
+                job.begin()
+                result = function(job)
+                job.end()
+                return result
             except (JobCancelledError, JobOvertakenError) as exc:
                 _log.warning("job left", job=str(job.job_id), reason=type(exc).__name__)
                 raise
@@ -234,7 +239,7 @@ class Executor:
             return session.execute(waiting.limit(1)).first() is not None
 
     def tend(self) -> None:
-        """Queue again what dead workers left, and notice when this one may not continue."""
+        """Queue again what dead workers left, end what was cancelled, and notice when this one may not continue."""
         if not self._lock.kept():
             self.broken.set()
             return
@@ -243,7 +248,9 @@ class Executor:
         names = [*self.kinds, *(f"{_UPKEEP}-{name}" for name in self.schedules)]
         unfinished = select(*columns).where(workflows.c.status == "PENDING", workflows.c.name.in_(names))
         with self.context.database.read() as session:
-            pending = session.execute(unfinished).all()
+            pending, cancellations = session.execute(unfinished).all(), unanswered(session)
+        for workflow_id in set(cancellations) - self._running:  # a job that runs here notices by itself
+            honour_if_free(self.context, workflow_id)
         for executor_id in {row.executor_id for row in pending} - {self.id}:
             with self.context.database.read() as session, taken_for_dead(session, executor_id) as dead:
                 if dead:
@@ -297,7 +304,7 @@ def _register_workflows(kinds: list[str], schedules: list[str]) -> None:
     """Make DBOS know a workflow for each kind of job and each schedule, once in a process."""
     for kind in kinds:
 
-        def do(job_id: str, kind: str = kind) -> dict[str, Any]:
+        def do(job_id: str, kind: str = kind) -> JobResult:
             return _require_current().perform(kind, job_id)
 
         if kind not in _registered:

@@ -1,17 +1,21 @@
 """A job while a worker does it: every transaction first makes sure that the job is still this worker's."""
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import exists, select, update
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.jobs.cancelling import honour
 from app.platform.durable import workflow_table
-from app.tables import Job, JobBatch
+from app.tables import Job, JobBatch, JobCancellation, now
+
+#: What a job ends with: JSON values, declared by each kind of job.
+JobResult = Mapping[str, object]
 
 
 class JobFailedError(Exception):
@@ -66,20 +70,50 @@ class RunningJob:
         """
         self.require_worker()
         with self.context.database.write() as session:
-            self._require_ownership(session)
-            yield session
+            if not self._asked_to_stop(session):
+                yield session
+                return
+            honour(session, self.context, self.workflow_id)
+        raise JobCancelledError
 
-    def _require_ownership(self, session: Session) -> None:
+    def _asked_to_stop(self, session: Session) -> bool:
+        """Lock the workflow's row; whether somebody asked to cancel the job, which is this worker's.
+
+        Raises:
+            JobOvertakenError: another worker has the job.
+            JobCancelledError: it was cancelled.
+        """
         workflows = workflow_table(session.get_bind().dialect.name)
-        status, executor_id = session.execute(
-            select(workflows.c.status, workflows.c.executor_id)
+        status, executor_id, asked = session.execute(
+            select(
+                *(workflows.c.status, workflows.c.executor_id),
+                exists().where(JobCancellation.workflow_id == workflows.c.workflow_uuid),
+            )
             .where(workflows.c.workflow_uuid == self.workflow_id)
-            .with_for_update(key_share=True)
+            .with_for_update(key_share=True, of=workflows)
         ).one()
         if status == "CANCELLED":
             raise JobCancelledError
         if (status, executor_id) != ("PENDING", self.executor_id):
             raise JobOvertakenError
+        return bool(asked)
+
+    def begin(self) -> None:
+        """Say that the first attempt begins; later ones change nothing."""
+        with self.write() as session:
+            session.execute(update(Job).where(Job.id == self.job_id, Job.started_at.is_(None)).values(started_at=now()))
+
+    def end(self) -> None:
+        """Make sure that nobody asked to cancel the job while its last batch was written.
+
+        Raises:
+            JobCancelledError: somebody did.
+        """
+        with self.context.database.read() as session:
+            asked = session.get(JobCancellation, self.workflow_id) is not None
+        if asked:
+            with self.write():
+                pass
 
     def report(self, progress: float, message: str) -> None:
         """Say how far the job is; ends it where somebody asked for that."""
@@ -91,7 +125,7 @@ class RunningJob:
         values = {"progress": min(max(progress, 0.0), 1.0), "message": message[:500]}
         session.execute(update(Job).where(Job.id == self.job_id).values(values))
 
-    def batch(self, name: str, work: Callable[[Session], dict[str, Any]]) -> dict[str, Any]:
+    def batch(self, name: str, work: Callable[[Session], JobResult]) -> JobResult:
         """Write a part of the job once, whoever dies when: its result is recorded in the transaction that writes it.
 
         Args:
@@ -106,14 +140,14 @@ class RunningJob:
             if known is not None:
                 return known.result
             result = work(session)
-            session.add(JobBatch(job_id=self.job_id, name=name, result=result))
+            session.add(JobBatch(job_id=self.job_id, name=name, result=dict(result)))
             return result
 
-    def recorded(self, name: str) -> dict[str, Any] | None:
+    def recorded(self, name: str) -> JobResult | None:
         """Result of a part that was written already."""
         with self.context.database.read() as session:
             known = session.get(JobBatch, (self.job_id, name))
             return None if known is None else known.result
 
 
-JobFunction = Callable[[RunningJob], dict[str, Any]]
+JobFunction = Callable[[RunningJob], JobResult]

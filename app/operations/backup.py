@@ -4,7 +4,7 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from sqlalchemy import Engine, make_url
 
@@ -16,7 +16,14 @@ _SQLITE, _POSTGRES, _SECRET = "database.db", "database.dump", "secret.key"
 _FOLDERS = ("images", "releases", "evaluations")
 
 
-def backup(context: Context, out: Path) -> dict[str, Any]:
+class BackupReport(TypedDict):
+    """Number of files and of bytes of a backup."""
+
+    n_files: int
+    n_bytes: int
+
+
+def backup(context: Context, out: Path) -> BackupReport:
     """Write a backup folder while the service runs.
 
     Images and releases are only ever added, so a copy made after the database's contains everything that it names.

@@ -13,7 +13,7 @@ from app.evaluations.schemas import ComparisonOut
 from app.platform.values import MetricOut
 from app.releases import service as releases_service
 from app.releases.gate import Gate, gate_of, verdict_of
-from app.releases.queries import aliases
+from app.releases.queries import aliases, existing_release
 from app.releases.schemas import ReleaseDetailOut, ReleaseOut
 
 
@@ -41,8 +41,8 @@ def release(session: Session, context: Context, release_id: uuid.UUID) -> Releas
     Raises:
         NotFound: no such release.
     """
-    detail = releases_service.detail(session, release_id)
-    gate, held_out = gate_of(detail.card), detail.card.get("held_out", {})
+    row = existing_release(session, release_id)
+    detail, gate, held_out = releases_service.detail(session, release_id), gate_of(row.card), row.card["held_out"]
     compared = []
     if gate is not None:
         before, after = held_out["champion"], held_out["candidate"]

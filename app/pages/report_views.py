@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from app.context import Context
 from app.evaluations import frozen
 from app.evaluations.cohort import Partition, Question, Weighting
-from app.evaluations.report import CHARTS, chart_csv, chart_rows, draw_chart, headline, triage_rows
+from app.evaluations.report import CHARTS, ChartData, chart_csv, chart_data, draw_chart, headline, triage_data
 from app.evaluations.schemas import AgreementOut, EvaluationOut, MetricsOut, TriageCurve
 from app.evaluations.service import agreement, metrics, triage_curve_now
 from app.platform import audit_chain
@@ -146,7 +146,7 @@ def report(session: Session, context: Context, chosen: ReportFilter) -> Report:
         state=state,
         document=document,
         headline=headline(document),
-        charts=[name for name in CHARTS if chart_rows(document, name)],
+        charts=[name for name in CHARTS if chart_data(document, name) is not None],
         agreement=_part(context, state, chosen.ungrouped, "agreement", compute_agreement),
         frozen=frozen.list_evaluations(session).items,
     )
@@ -163,29 +163,29 @@ def triage(session: Session, context: Context, chosen: ReportFilter) -> TriageCu
 
 @dataclass(frozen=True)
 class _ChartSource:
-    """The numbers of a chart, and the key of the chart that is drawn from them."""
+    """What a chart shows, None where there is nothing to draw, and the key of the chart that is drawn from it."""
 
-    rows: list[dict[str, Any]]
+    data: ChartData | None
     key: tuple[Any, ...]
 
 
 def _chart_source(
     session: Session, context: Context, chosen: ReportFilter, name: str, state: str | None
 ) -> _ChartSource:
-    """The numbers of a chart on the state of a page while that is kept, else of the present state.
+    """What a chart shows on the state of a page while that is kept, else of the present state.
 
-    There are none for a chart that does not exist; without a page the triage curve needs no other metric.
+    There is nothing for a chart that does not exist; without a page the triage curve needs no other metric.
     """
     if name not in CHARTS:
-        return _ChartSource([], ())
+        return _ChartSource(None, ())
     document = None if state is None else _recent.known(_key(context, state, chosen, "document"))
     if state is None or document is None:
         state = _present_state(session)
         if name == "triage":
-            rows = triage_rows(triage(session, context, chosen).rows)
-            return _ChartSource(rows, _key(context, state, chosen, "chart of the triage curve alone"))
+            data = triage_data(triage(session, context, chosen).rows)
+            return _ChartSource(data, _key(context, state, chosen, "chart of the triage curve alone"))
         document = _document(session, context, state, chosen)
-    return _ChartSource(chart_rows(document, name), _key(context, state, chosen, f"chart {name}"))
+    return _ChartSource(chart_data(document, name), _key(context, state, chosen, f"chart {name}"))
 
 
 def chart_svg(
@@ -193,12 +193,13 @@ def chart_svg(
 ) -> str | None:
     """One chart of a report as SVG, None where there is none."""
     source = _chart_source(session, context, chosen, name, state)
-    return _recent.get(source.key, lambda: draw_chart(source.rows, name)) if source.rows else None
+    data = source.data
+    return None if data is None else _recent.get(source.key, lambda: draw_chart(data))
 
 
 def chart_numbers(
     session: Session, context: Context, chosen: ReportFilter, name: str, state: str | None = None
 ) -> str | None:
     """The numbers of one chart as CSV, None where there is no such chart."""
-    rows = _chart_source(session, context, chosen, name, state).rows
-    return chart_csv(rows) if rows else None
+    data = _chart_source(session, context, chosen, name, state).data
+    return None if data is None else chart_csv(data.rows)

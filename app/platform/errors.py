@@ -29,12 +29,11 @@
     └── StorageFull             507  storage-full
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Any, TypeVar, cast
 
 from fastapi import FastAPI, Request
-from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
@@ -48,6 +47,13 @@ PROBLEM_JSON = "application/problem+json"
 TYPE_PREFIX = "urn:secondread:problem:"
 
 
+class Fault(BaseModel):
+    """A value that is not acceptable: its place in the request, and what is wrong with it."""
+
+    where: list[str | int]
+    what: str
+
+
 class ProblemDocument(BaseModel):
     """RFC 9457 problem document."""
 
@@ -55,7 +61,7 @@ class ProblemDocument(BaseModel):
     title: str
     status: int
     detail: str
-    errors: list[dict[str, Any]] | None = None
+    errors: list[Fault] | None = None
 
 
 class Problem(Exception):
@@ -244,28 +250,31 @@ def responses(*problems: type[Problem]) -> dict[int | str, dict[str, Any]]:
     return entries
 
 
-def problem_response(problem: Problem, errors: list[dict[str, Any]] | None = None) -> JSONResponse:
+def problem_response(problem: Problem, errors: list[Fault] | None = None) -> JSONResponse:
     """Answer a problem."""
-    document: dict[str, Any] = {
-        "type": TYPE_PREFIX + problem.code,
-        "title": problem.title,
-        "status": problem.status,
-        "detail": problem.detail,
-    }
-    if errors is not None:
-        document["errors"] = errors
+    document = ProblemDocument(
+        type=TYPE_PREFIX + problem.code,
+        title=problem.title,
+        status=problem.status,
+        detail=problem.detail,
+        errors=errors,
+    ).model_dump(mode="json", exclude={"errors"} if errors is None else None)
     headers = {} if problem.retry_after is None else {"Retry-After": str(problem.retry_after)}
     if problem.status == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
     return JSONResponse(document, problem.status, headers, PROBLEM_JSON)
 
 
-def _printable(value: Any) -> Any:
-    """Names as UTF-8 can carry them: a lone surrogate in a key would break the answer."""
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+def _printable(text: str) -> str:
+    """A name as UTF-8 can carry it: a lone surrogate in a key would break the answer."""
+    return text.encode("utf-8", "replace").decode()
 
 
-def _answer(request: Request, problem: Problem, errors: list[dict[str, Any]] | None = None) -> Response:
+def _fault(place: Sequence[str | int], what: str) -> Fault:
+    return Fault(where=[_printable(part) if isinstance(part, str) else part for part in place], what=_printable(what))
+
+
+def _answer(request: Request, problem: Problem, errors: list[Fault] | None = None) -> Response:
     """A problem as a page where a person asked for one, else as a document."""
     render: PageRenderer | None = request.app.state.problem_page
     page = None if render is None else render(request, problem)
@@ -278,12 +287,12 @@ def _on_problem(request: Request, problem: Problem) -> Response:
 
 def _on_validation(request: Request, exc: RequestValidationError) -> Response:
     """Say where and what, never repeat the input."""
-    errors = [{"where": [_printable(part) for part in e["loc"]], "what": _printable(e["msg"])} for e in exc.errors()]
+    errors = [_fault(error["loc"], error["msg"]) for error in exc.errors()]
     render: PageRenderer | None = request.app.state.problem_page
-    sentences = [f"{error['where'][-1]}: {error['what']}" if error["where"] else error["what"] for error in errors[:3]]
+    sentences = [f"{fault.where[-1]}: {fault.what}" if fault.where else fault.what for fault in errors[:3]]
     page = None if render is None else render(request, Invalid("; ".join(sentences)))
     invalid = Invalid("one or more values are not acceptable; see errors")
-    return problem_response(invalid, jsonable_encoder(errors)) if page is None else page
+    return problem_response(invalid, errors) if page is None else page
 
 
 _PHRASES: dict[int, type[Problem]] = {p.status: p for p in (BadRequest, NotFound, TooLarge, Invalid, Unauthenticated)}

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
-from ml.metrics.jackknife import Estimate
+from ml.metrics.jackknife import Estimate, EstimateDocument
 
 
 def _storable(text: str) -> str:
@@ -88,6 +88,22 @@ class MetricOut(Out):
     def of(cls, estimate: Estimate) -> "MetricOut":
         """An estimate as the API shows it: what is not a number becomes null."""
         return MetricOut(**estimate.to_dict())
+
+    def to_dict(self) -> EstimateDocument:
+        """The estimate as it stands on a release's card."""
+        return {
+            "value": self.value,
+            "se": self.se,
+            "low": self.low,
+            "high": self.high,
+            "n": self.n,
+            "dropped": self.dropped,
+            "ess": self.ess,
+            "clipped": self.clipped,
+            "singleton_mass": self.singleton_mass,
+            "horvitz_thompson": self.horvitz_thompson,
+            "largest_weight": self.largest_weight,
+        }
 
 
 class ClassOut(Out):

@@ -2,7 +2,8 @@
 
 import uuid
 from collections.abc import Sequence
-from typing import Any
+from datetime import datetime
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,35 @@ def members_bytes(distribution: PredictiveDistribution, row: int) -> bytes | Non
     return table.astype("<f8").tobytes()
 
 
-def prediction_values(case_ids: list[uuid.UUID], release_id: uuid.UUID, prediction: Prediction) -> list[dict[str, Any]]:
+class PredictionValues(TypedDict):
+    """Columns of a row of ``CasePrediction``."""
+
+    id: uuid.UUID
+    created_at: datetime
+    case_id: uuid.UUID
+    release_id: uuid.UUID
+    class_probs: list[float]
+    log_concentration: float | None
+    disagreement_prob: float
+    members: bytes | None
+    out_of_distribution: bool
+    feature_distance: float | None
+
+
+class OutputValues(TypedDict):
+    """Columns of a row of ``NetworkOutput``."""
+
+    id: uuid.UUID
+    created_at: datetime
+    case_id: uuid.UUID
+    network_sha256: str
+    logits: bytes
+    features: bytes
+
+
+def prediction_values(
+    case_ids: list[uuid.UUID], release_id: uuid.UUID, prediction: Prediction
+) -> list[PredictionValues]:
     """Rows of the table of predictions for N cases, in their order."""
     distribution = prediction.distribution
     probs, dpe = distribution.class_probs, distribution.disagreement_probs
@@ -52,8 +81,8 @@ def prediction_values(case_ids: list[uuid.UUID], release_id: uuid.UUID, predicti
 
 def output_values(
     case_ids: list[uuid.UUID], network_sha256: str, logits: npt.NDArray[np.float32], features: npt.NDArray[np.float32]
-) -> list[dict[str, Any]]:
-    """Rows of the table of what a network time of N images."""
+) -> list[OutputValues]:
+    """Rows of the table of what a network made of N images."""
     time = now()
     return [
         {

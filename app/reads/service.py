@@ -2,7 +2,7 @@
 
 import uuid
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypedDict
 
 from sqlalchemy.orm import Session
 
@@ -177,7 +177,17 @@ def _head(history: list[NamedLabel], annotator: Annotator) -> Label | None:
     return max(chain, key=lambda label: label.position, default=None)
 
 
-def _place(case: Case, annotator: Annotator, before: Label | None) -> dict[str, Any]:
+class _Place(TypedDict):
+    """Columns of a label that say where it stands."""
+
+    case_id: uuid.UUID
+    annotator_id: uuid.UUID
+    kind: str
+    supersedes_id: uuid.UUID | None
+    position: int
+
+
+def _place(case: Case, annotator: Annotator, before: Label | None) -> _Place:
     """Columns of a label that say where it stands: at the end of its annotator's chain on the case."""
     return {
         "case_id": case.id,

@@ -4,7 +4,7 @@ A network that has never seen them looks at their images first; a recalibrated o
 """
 
 import uuid
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from PIL import Image
@@ -26,7 +26,16 @@ from ml.release.predictor import BATCH, Predictor, prediction_of
 CHUNK = 5_000
 
 
-def predict_again(job: RunningJob) -> dict[str, Any]:
+class PredictionResult(TypedDict):
+    """What predicting old cases ends with: cases in all, those that got a prediction, images that cannot be read."""
+
+    release: str
+    n_cases: int
+    n_predicted: int
+    n_unreadable: int
+
+
+def predict_again(job: RunningJob) -> PredictionResult:
     """Job: give every case whose image can be read a prediction by this release."""
     context, release_id = job.context, uuid.UUID(job.parameters["release"])
     release = read_release(context.settings.releases_folder / str(release_id))

@@ -14,6 +14,37 @@ class Moved(Out):
     mean_log_concentration_change: float | None
 
 
+class ChoiceOut(Out):
+    """Which candidate of a step was chosen, by the loss on cases that no fit has seen, in nats per label."""
+
+    cv_before: float
+    cv_after: float
+    chosen: str
+    candidates: dict[str, float | None]
+
+
+class JointFitOut(Out):
+    """Whether temperature and head fitted together replaced what had been fitted one after the other."""
+
+    kept: bool
+    cv_before: float | None = None
+    cv_after: float | None = None
+    temperature: float | None = None
+    failed: str | None = None
+
+
+class FitOut(Out):
+    """How a calibration was chosen: numbers of cases, and each step that was tried."""
+
+    n_fit: int
+    n_cv: int
+    temperature: ChoiceOut | None = None
+    vector: ChoiceOut | None = None
+    matrix: ChoiceOut | None = None
+    concentration: ChoiceOut | None = None
+    joint: JointFitOut | None = None
+
+
 class Findings(Out):
     """What is known before the candidate is written.
 
@@ -40,7 +71,7 @@ class Findings(Out):
     gate: Gate
     champion: dict[str, MetricOut]
     candidate: dict[str, MetricOut]
-    fit: dict[str, Any]
+    fit: FitOut
     n_evaluated: int
 
     def to_dict(self) -> dict[str, Any]:

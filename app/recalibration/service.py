@@ -12,7 +12,7 @@ import uuid
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 from sqlalchemy.orm import Session
@@ -20,11 +20,11 @@ from sqlalchemy.orm import Session
 from app.evaluations.cohort import Cohort, Question, cohort_of, evaluate_cohort
 from app.evaluations.queries import LabelRow, blind_labels, label_rows
 from app.evaluations.reading import read_columns
-from app.jobs.running import RunningJob
+from app.jobs.running import JobResult, RunningJob
 from app.platform.values import MetricOut
 from app.recalibration.change_plan import ChangePlan
 from app.recalibration.outputs import StoredOutputs, fitting_labels, histograms, stored_outputs
-from app.recalibration.report import Findings, Moved, RecalibrationReport
+from app.recalibration.report import Findings, FitOut, Moved, RecalibrationReport
 from app.releases.adding import add_release
 from app.releases.gate import Gate, WithoutAnnotator
 from app.releases.queries import served_release_id
@@ -35,7 +35,7 @@ from ml.calibration.scaling import Method
 from ml.distributions.families import PredictiveDistribution
 from ml.metrics.paired_change import Change, paired_change
 from ml.release.artifact import DISTANCE_FILE, HEAD_FILE, Release, read_release, write_release
-from ml.release.card import readme_text
+from ml.release.card import CardContents, readme_text
 
 SHOWN = ("L", "EL", "CE", "L_D", "CE_D", "accuracy")
 # share of the job that is done when a step begins; leaving annotators out goes from one share to the other
@@ -143,7 +143,7 @@ def snapshot_sha256(material: Material) -> str:
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
-def recalibrate(job: RunningJob) -> dict[str, Any]:
+def recalibrate(job: RunningJob) -> JobResult:
     """Job: fit, judge, write a candidate and its report.
 
     Raises:
@@ -179,7 +179,7 @@ def recalibrate(job: RunningJob) -> dict[str, Any]:
         gate=gate,
         champion=shown_metrics(material.cohort, now_served),
         candidate=shown_metrics(material.cohort, material.judging.predicted(material.parent, fitted.calibration)),
-        fit=fitted.report,
+        fit=FitOut.model_validate(fitted.report),
         n_evaluated=len(material.cohort.columns),
     )
     job.report(_WRITING, "writing the candidate")
@@ -206,7 +206,14 @@ def _gate(job: RunningJob, material: Material, calibration: Calibration, method:
     return Gate(passed=not reasons, reasons=reasons, **_changes(whole), without_annotator=left_out)
 
 
-def _changes(change: Change) -> dict[str, Any]:
+class _Changes(TypedDict):
+    """Changes of both losses, as the gate has them."""
+
+    L: MetricOut
+    L_D: MetricOut
+
+
+def _changes(change: Change) -> _Changes:
     return {"L": MetricOut.of(change.loss), "L_D": MetricOut.of(change.disagreement_loss)}
 
 
@@ -222,22 +229,37 @@ def _reasons(change: Change, plan: ChangePlan, where: str) -> list[str]:
     return reasons
 
 
-def _write(job: RunningJob, material: Material, fitted: FitReport, findings: Findings) -> dict[str, Any]:
+def _card(parent: Release, parent_id: uuid.UUID, fitted: FitReport, findings: Findings) -> CardContents:
+    """The parent's card with what recalibration changed."""
+    contents: CardContents = parent.card
+    return {
+        **contents,
+        "parent": str(parent_id),
+        "calibration": fitted.report,
+        "disagreement_calibrated": fitted.calibration.concentration is not None,
+        "held_out": {
+            "champion": {name: metric.to_dict() for name, metric in findings.champion.items()},
+            "candidate": {name: metric.to_dict() for name, metric in findings.candidate.items()},
+        },
+        "n_held_out": findings.n_evaluated,
+        "recalibration": {
+            "label_snapshot": findings.label_snapshot,
+            "change_plan_sha256": findings.change_plan_sha256,
+            "gate": findings.gate.to_dict(),
+            "method": findings.method,
+        },
+    }
+
+
+def _write(job: RunningJob, material: Material, fitted: FitReport, findings: Findings) -> JobResult:
     """Write the candidate once: the same network, the new calibration and card, the parent named.
 
     Returns:
         The report, with the candidate's identifier.
     """
-    parent, report = material.parent, findings.to_dict()
+    parent = material.parent
     names = ["network.onnx", *[name for name in (HEAD_FILE, DISTANCE_FILE) if name in parent.card["files"]]]
-    card = {key: value for key, value in parent.card.items() if key not in {"files", "version"}} | {
-        "parent": str(material.parent_id),
-        "calibration": fitted.report,
-        "disagreement_calibrated": fitted.calibration.concentration is not None,
-        "held_out": {"champion": report["champion"], "candidate": report["candidate"]},
-        "n_held_out": findings.n_evaluated,
-        "recalibration": {key: report[key] for key in ("label_snapshot", "change_plan_sha256", "gate", "method")},
-    }
+    card = _card(parent, material.parent_id, fitted, findings)
     settings = job.context.settings
     folder = settings.releases_folder / f".candidate-{job.job_id}"
     shutil.rmtree(folder, ignore_errors=True)
@@ -245,7 +267,7 @@ def _write(job: RunningJob, material: Material, fitted: FitReport, findings: Fin
         files = {name: (parent.path / name).read_bytes() for name in names}
         write_release(folder, files, fitted.calibration, card, readme_text(card))
 
-        def add(session: Session) -> dict[str, Any]:
+        def add(session: Session) -> JobResult:
             row, _ = add_release(session, job.context.secret, folder, settings.releases_folder, actor="recalibration")
             return RecalibrationReport(**dict(findings), release=str(row.id)).to_dict()
 

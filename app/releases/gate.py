@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 from pydantic import StrictBool, ValidationError, model_validator
 
 from app.platform.values import MetricOut, Out
+from ml.release.card import CardContents
 
 #: ``not_judged``: the release was trained, not recalibrated, so that no gate has compared it with a champion.
 Verdict = Literal["passed", "refused", "not_judged"]
@@ -57,7 +58,7 @@ class Gate(Out):
         return self.model_dump(mode="json", exclude_unset=True)
 
 
-def gate_of(card: dict[str, Any]) -> Gate | None:
+def gate_of(card: CardContents) -> Gate | None:
     """What the gate found, from a release's card; None for a release that was never judged.
 
     Raises:

@@ -188,4 +188,4 @@ def detail(session: Session, release_id: uuid.UUID) -> ReleaseDetailOut:
         NotFound: no such release.
     """
     row = existing_release(session, release_id)
-    return ReleaseDetailOut(**describe(session, row).model_dump(), card=row.card)
+    return ReleaseDetailOut(**describe(session, row).model_dump(), card={**row.card})

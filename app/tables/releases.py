@@ -2,12 +2,12 @@
 
 import uuid
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import JSON, CheckConstraint, ForeignKey, Integer, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.tables.base import Identified, Table, UtcDateTime
+from ml.release.card import Card
 
 
 class ReleaseRow(Identified, Table):
@@ -18,7 +18,7 @@ class ReleaseRow(Identified, Table):
 
     name: Mapped[str] = mapped_column(String(200))
     card_sha256: Mapped[str] = mapped_column(String(64), unique=True)
-    card: Mapped[dict[str, Any]] = mapped_column(JSON)
+    card: Mapped[Card] = mapped_column(JSON)
     # how the gate judged it when it was recalibrated; reasons and changes are on the card
     gate: Mapped[str] = mapped_column(String(20), server_default="not_judged")
 

@@ -9,8 +9,8 @@ Logits and features may have a leading axis of S ensemble members (Monte-Carlo d
 the losses are then those of the members' uniform mixture, and the result is an ensemble or a Dirichlet mixture.
 """
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ml.arrays import FloatArray, IntArray, as_label_counts
 from ml.calibration.concentration import ConcentrationHead, HeadKind, choose_head, fit_jointly, joint_loss
 from ml.calibration.optimise import FitError
-from ml.calibration.scaling import Choice, Method, Scaling, choose_scaling
+from ml.calibration.scaling import Choice, ChoiceDocument, Method, Scaling, choose_scaling
 from ml.distributions.families import (
     DirichletCpe,
     DirichletMixtureCpe,
@@ -27,7 +27,7 @@ from ml.distributions.families import (
     PredictiveDistribution,
     softmax_probs,
 )
-from ml.named_columns import refuse_names
+from ml.named_columns import refuse_names, refuse_row_names, same_rows
 from ml.splits import split_partitions
 
 CALIBRATION_VERSION = 1
@@ -58,6 +58,7 @@ class Calibration:
         Raises:
             ValueError: neither two nor three axes.
         """
+        refuse_row_names(logits=logits, features=features)
         probs = softmax_probs(self.scaling(logits))
         if probs.ndim not in {2, 3}:
             raise ValueError(f"logits must have shape (N, K) or (S, N, K), got {probs.shape}")
@@ -96,6 +97,28 @@ class Calibration:
         return cls(scaling, ConcentrationHead(weight, bias))
 
 
+class JointFitDocument(TypedDict):
+    """What is known of a ``JointFit``, as JSON values."""
+
+    kept: bool
+    cv_before: NotRequired[float]
+    cv_after: NotRequired[float]
+    temperature: NotRequired[float]
+    failed: NotRequired[str]
+
+
+class FitDocument(TypedDict):
+    """How a calibration was chosen, as JSON values: numbers of cases, and a key for each step that was tried."""
+
+    n_fit: int
+    n_cv: int
+    temperature: NotRequired[ChoiceDocument]
+    vector: NotRequired[ChoiceDocument]
+    matrix: NotRequired[ChoiceDocument]
+    concentration: NotRequired[ChoiceDocument]
+    joint: NotRequired[JointFitDocument]
+
+
 @dataclass(frozen=True)
 class JointFit:
     """Temperature and head fitted together.
@@ -114,9 +137,18 @@ class JointFit:
     temperature: float | None = None
     failed: str | None = None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JointFitDocument:
         """Return what is known as JSON values."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        document: JointFitDocument = {"kept": self.kept}
+        if self.cv_before is not None:
+            document["cv_before"] = self.cv_before
+        if self.cv_after is not None:
+            document["cv_after"] = self.cv_after
+        if self.temperature is not None:
+            document["temperature"] = self.temperature
+        if self.failed is not None:
+            document["failed"] = self.failed
+        return document
 
 
 @dataclass(frozen=True)
@@ -142,11 +174,16 @@ class FitReport:
     joint: JointFit | None
 
     @property
-    def report(self) -> dict[str, Any]:
+    def report(self) -> FitDocument:
         """How it was chosen, as JSON values."""
-        steps = {self.method: self.scaling, "concentration": self.concentration, "joint": self.joint}
-        chosen = {name: step.to_dict() for name, step in steps.items() if step is not None}
-        return {"n_fit": self.n_fit, "n_cv": self.n_cv, **chosen}
+        document: FitDocument = {"n_fit": self.n_fit, "n_cv": self.n_cv}
+        if self.method != "none" and self.scaling is not None:
+            document[self.method] = self.scaling.to_dict()
+        if self.concentration is not None:
+            document["concentration"] = self.concentration.to_dict()
+        if self.joint is not None:
+            document["joint"] = self.joint.to_dict()
+        return document
 
 
 def calibrate(
@@ -183,6 +220,7 @@ def calibrate(
     >>> round(float(np.exp(overconfident.calibration.scaling.log_temperature)), 1)
     3.0
     """
+    same_rows(logits=logits, features=features, label_counts=label_counts, groups=groups)
     refuse_names(logits, "logits")
     scores, counts = np.asarray(logits, dtype=np.float64), as_label_counts(label_counts)
     hidden = np.asarray(features, dtype=np.float64)

@@ -8,7 +8,7 @@ same; class probabilities and posteriors are not touched.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -79,9 +79,18 @@ def fit_map(dpe: FloatArray, differ: FloatArray) -> DisagreementMap:
     return DisagreementMap(*parameters.tolist())
 
 
+class MapChoice(TypedDict):
+    """Mean losses of pairs of labels before and, on unseen folds, after; whether the map was kept; cases used."""
+
+    before: float
+    after: float
+    kept: bool
+    n: int
+
+
 def fit_disagreement_map(
     disagreement_probs: npt.ArrayLike, label_counts: npt.ArrayLike, groups: list[str], *, seed: int = 0
-) -> tuple[DisagreementMap, dict[str, Any]]:
+) -> tuple[DisagreementMap, MapChoice]:
     """Fit the map, and keep it if it lowers the loss of pairs of labels on folds that it has not seen.
 
     Args:
@@ -111,5 +120,10 @@ def fit_disagreement_map(
             fit_map(dpe[fold != k], differ[fold != k]).logits(dpe[fold == k]), differ[fold == k]
         )
     kept = bool(after.mean() < before.mean())
-    report = {"before": float(before.mean()), "after": float(after.mean()), "kept": kept, "n": int(usable.size)}
+    report: MapChoice = {
+        "before": float(before.mean()),
+        "after": float(after.mean()),
+        "kept": kept,
+        "n": int(usable.size),
+    }
     return (fit_map(dpe, differ) if kept else IDENTITY), report

@@ -3,10 +3,15 @@
 Colour-blind people can tell the colours apart, and every series also differs in shape or dash.
 """
 
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import altair as alt
+from altair.typing import ChartType
+
+from ml.charts.rows import EpochMetrics, ZeroMeanRow
+from ml.metrics.evaluation import ReliabilityBin
 
 #: Colour of axes, of diagonals and of what is no data.
 _INK, GREY, _PAIR = "#1b1f24", "#8b949e", ["#0072b2", "#d55e00"]
@@ -14,16 +19,17 @@ _INK, GREY, _PAIR = "#1b1f24", "#8b949e", ["#0072b2", "#d55e00"]
 FIVE = ["#0072b2", "#56b4e9", "#d55e00", "#cc79a7", "#009e73"]
 
 
-def styled(chart: Any) -> Any:
+def styled(chart: ChartType) -> ChartType:
     """Apply the house's colours and fonts."""
-    return (
+    configured: ChartType = (
         chart.configure_view(stroke=None)
         .configure_axis(labelColor=_INK, titleColor=_INK, gridColor="#e3e6ea", domainColor=GREY)
         .configure(font="sans-serif", background="#ffffff")
     )
+    return configured
 
 
-def write_chart(chart: Any, path: Path) -> None:
+def write_chart(chart: ChartType, path: Path) -> None:
     """Write a chart as SVG, PNG or JSON specification, by extension.
 
     Raises:
@@ -35,16 +41,16 @@ def write_chart(chart: Any, path: Path) -> None:
     chart.save(str(path), scale_factor=2 if path.suffix == ".png" else 1)
 
 
-def learning_curves(history: list[dict[str, Any]]) -> Any:
+def learning_curves(history: Sequence[EpochMetrics]) -> ChartType:
     """Training and validation loss, and validation accuracy, over epochs.
 
     Args:
         history: rows of ``metrics.jsonl``.
     """
     losses = [
-        {"epoch": row["epoch"] + 1, "loss": row[key], "part": part}
+        {"epoch": row["epoch"] + 1, "loss": loss, "part": part}
         for row in history
-        for key, part in (("train_loss", "training"), ("valid_loss", "validation"))
+        for loss, part in ((row["train_loss"], "training"), (row["valid_loss"], "validation"))
     ]
     colour = alt.Color("part:N", scale=alt.Scale(range=_PAIR), legend=alt.Legend(title=None, orient="top"))
     curves = (
@@ -68,15 +74,15 @@ def learning_curves(history: list[dict[str, Any]]) -> Any:
     return styled(curves | accuracy)
 
 
-def reliability_diagram(bins: list[dict[str, Any]], *, title: str, what: str) -> Any:
+def reliability_diagram(bins: Sequence[ReliabilityBin], *, title: str, what: str) -> ChartType:
     """Observed frequency against predicted probability with 95 % intervals, over a histogram of the cases.
 
     Args:
-        bins: rows with low, high, n, mean_prob, mean_freq, freq_low, freq_high, as in ``evaluate``'s document.
+        bins: of an evaluation.
         title: heading.
         what: what the probability is of, for the axis titles.
     """
-    filled = [row for row in bins if row["n"] > 0]
+    filled = [row.to_dict() for row in bins if row.n > 0]
     ends = [{"x": 0, "y": 0}, {"x": 1, "y": 1}]
     diagonal = alt.Chart(alt.Data(values=ends)).mark_line(color=GREY, strokeDash=[4, 4]).encode(x="x:Q", y="y:Q")
     unit = alt.Scale(domain=[0, 1])
@@ -90,26 +96,26 @@ def reliability_diagram(bins: list[dict[str, Any]], *, title: str, what: str) ->
         y=observed
     )
     curve = (diagonal + intervals + points).properties(width=300, height=300, title=title)
-    bars = alt.Chart(alt.Data(values=bins)).mark_bar(color=GREY, binSpacing=1)
+    bars = alt.Chart(alt.Data(values=[row.to_dict() for row in bins])).mark_bar(color=GREY, binSpacing=1)
     counts = bars.encode(
         x=alt.X("low:Q", bin="binned", title=None, scale=unit), x2="high:Q", y=alt.Y("n:Q", title="cases")
     ).properties(width=300, height=60)
     return styled(alt.vconcat(curve, counts, spacing=6))
 
 
-def reliability_by_class(classes: list[dict[str, Any]], *, columns: int = 4) -> Any:
-    """Small reliability diagrams, a panel a class, on the same axes.
+def reliability_by_class(classes: Mapping[str, Sequence[ReliabilityBin]], *, columns: int = 4) -> ChartType:
+    """Small reliability diagrams, one panel per class, on the same axes.
 
     Args:
-        classes: rows with class and bins, as in ``evaluate``'s document.
+        classes: bins of each class by its name.
         columns: panels side by side.
     """
-    names = [row["class"].replace("_", " ") for row in classes]
+    names = [name.replace("_", " ") for name in classes]
     values = [
-        row_of_bin | {"class": name}
-        for name, row in zip(names, classes, strict=True)
-        for row_of_bin in row["bins"]
-        if row_of_bin["n"] > 0 and row_of_bin["mean_freq"] is not None
+        {**row.to_dict(), "class": name}
+        for name, bins in zip(names, classes.values(), strict=True)
+        for row in bins
+        if row.n > 0 and row.mean_freq is not None
     ]
     unit = alt.Scale(domain=[0, 1])
     axis = alt.Axis(values=[0, 0.5, 1])
@@ -129,14 +135,10 @@ def reliability_by_class(classes: list[dict[str, Any]], *, columns: int = 4) -> 
     return styled(panel.facet(facet, columns=columns, data=alt.Data(values=values)))
 
 
-def debias_figure(rows: list[dict[str, Any]]) -> Any:
-    """Means of estimators whose truth is zero against the number of cases, a panel a number of labels.
-
-    Args:
-        rows: with estimator, n_labels, n_cases, mean and se.
-    """
-    values = [row | {"low": row["mean"] - 2 * row["se"], "high": row["mean"] + 2 * row["se"]} for row in rows]
-    names = list(dict.fromkeys(row["estimator"] for row in rows))
+def debias_figure(rows: Sequence[ZeroMeanRow]) -> ChartType:
+    """Means of estimators whose truth is zero against the number of cases, one panel per number of labels."""
+    values = [asdict(row) | {"low": row.mean - 2 * row.se, "high": row.mean + 2 * row.se} for row in rows]
+    names = list(dict.fromkeys(row.estimator for row in rows))
     base = alt.Chart().encode(
         x=alt.X("n_cases:Q", title="cases", scale=alt.Scale(type="log"), axis=alt.Axis(values=[100, 1_000, 10_000]))
     )

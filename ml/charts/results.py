@@ -3,28 +3,36 @@
 Drawn like those of ``ml.charts.reliability``, from plain rows: the JSON of a report contains all that its figures show.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict
 
 import altair as alt
 import numpy as np
+from altair.typing import ChartType
 
 from ml.charts.reliability import GREY, styled
+from ml.charts.rows import (
+    ConcentrationPoint,
+    CoverageRow,
+    MethodLosses,
+    MethodPoint,
+    Optimum,
+    TemperaturePoint,
+    ThinningRow,
+    TriagePoint,
+)
 
 #: Told apart by the colour-blind, most different first.
 SERIES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9"]
 _SHAPES = ["circle", "square", "triangle-up", "diamond", "cross"]
 
 
-def _colour(field: str, names: list[str]) -> Any:
+def _colour(field: str, names: list[str]) -> alt.Color:
     return alt.Color(f"{field}:N", title=None, sort=names, scale=alt.Scale(domain=names, range=SERIES[: len(names)]))
 
 
-def calibration_dispersion_map(rows: list[dict[str, Any]]) -> Any:
-    """Calibration loss against dispersion loss, a point a method; along a grey line their sum EL is the same.
-
-    Args:
-        rows: with method, family, CL and DL.
-    """
+def calibration_dispersion_map(rows: Sequence[MethodLosses]) -> ChartType:
+    """Calibration loss against dispersion loss, one point per method; along a grey line their sum EL is the same."""
     families = list(dict.fromkeys(row["family"] for row in rows))
     sums = [row["CL"] + row["DL"] for row in rows]
     xs, ys = [row["DL"] for row in rows], [max(row["CL"], 0.0) for row in rows]
@@ -34,13 +42,11 @@ def calibration_dispersion_map(rows: list[dict[str, Any]]) -> Any:
         left, right, top = 0.0, 1.4 * max(*xs, *ys, 1e-3), 1.4 * max(*xs, *ys, 1e-3)
     levels = np.linspace(min(sums), max(sums), 4).tolist() if max(sums) > min(sums) else sums[:1]
     lines = [{"EL": level, "DL": x, "CL": level - x} for level in levels for x in (left, right)]
-    plane: dict[str, Any] = {
-        "x": alt.X("DL:Q", title="dispersion loss DL", scale=alt.Scale(domain=[left, right])),
-        "y": alt.Y("CL:Q", title="calibration loss CL", scale=alt.Scale(domain=[0, top])),
-    }
+    x = alt.X("DL:Q", title="dispersion loss DL", scale=alt.Scale(domain=[left, right]))
+    y = alt.Y("CL:Q", title="calibration loss CL", scale=alt.Scale(domain=[0, top]))
     iso = alt.Chart(alt.Data(values=lines)).mark_line(color=GREY, strokeDash=[3, 3], clip=True)
-    iso = iso.encode(**plane, detail="EL:N")
-    points = alt.Chart(alt.Data(values=rows)).encode(**plane)
+    iso = iso.encode(x=x, y=y, detail="EL:N")
+    points = alt.Chart(alt.Data(values=rows)).encode(x=x, y=y)
     marks = points.mark_point(filled=True, size=90).encode(
         color=_colour("family", families),
         shape=alt.Shape("family:N", sort=families, scale=alt.Scale(domain=families, range=_SHAPES), title=None),
@@ -49,11 +55,11 @@ def calibration_dispersion_map(rows: list[dict[str, Any]]) -> Any:
     return styled((iso + marks + names).properties(width=440, height=320))
 
 
-def temperature_chart(rows: list[dict[str, Any]], fitted: float) -> Any:
+def temperature_chart(rows: Sequence[TemperaturePoint], fitted: float) -> ChartType:
     """How class and disagreement probabilities change with the temperature (paper App. E.2).
 
     Args:
-        rows: with temperature, measure, panel and value.
+        rows: measures of both panels.
         fitted: the temperature that maximum likelihood chooses, drawn as a line.
     """
     names = list(dict.fromkeys(row["measure"] for row in rows))
@@ -70,12 +76,12 @@ def temperature_chart(rows: list[dict[str, Any]], fitted: float) -> Any:
     return styled(chart.resolve_scale(y="independent"))
 
 
-def concentration_chart(rows: list[dict[str, Any]], optima: list[dict[str, Any]]) -> Any:
+def concentration_chart(rows: Sequence[ConcentrationPoint], optima: Sequence[Optimum]) -> ChartType:
     """Error of the DPE and of the posterior against log α0, with the optima of Theorem 1 and simulated points.
 
     Args:
-        rows: with log_concentration, curve, value and simulated (None or a number).
-        optima: with curve and log_concentration.
+        rows: points of the curves.
+        optima: of the curves that have one.
     """
     names = list(dict.fromkeys(row["curve"] for row in rows))
     x = alt.X("log_concentration:Q", title="log concentration log α0")
@@ -97,12 +103,8 @@ def concentration_chart(rows: list[dict[str, Any]], optima: list[dict[str, Any]]
     return styled((rules + lines + dots).properties(width=440, height=280))
 
 
-def triage_chart(rows: list[dict[str, Any]]) -> Any:
-    """Share of disagreements caught against share of cases sent for a second read, with 95 % bands.
-
-    Args:
-        rows: with score, capacity, value, low and high.
-    """
+def triage_chart(rows: Sequence[TriagePoint]) -> ChartType:
+    """Share of disagreements caught against share of cases sent for a second read, with 95 % bands."""
     names = list(dict.fromkeys(row["score"] for row in rows))
     percent = alt.Axis(format="%")
     x = alt.X("capacity:Q", title="cases sent for a second read", axis=percent)
@@ -118,11 +120,11 @@ def triage_chart(rows: list[dict[str, Any]]) -> Any:
     return styled((line + band + lines).properties(width=380, height=320))
 
 
-def method_chart(rows: list[dict[str, Any]], *, measure: str) -> Any:
+def method_chart(rows: Sequence[MethodPoint], *, measure: str) -> ChartType:
     """A measure by method, ours with the spread over seeds next to the paper's.
 
     Args:
-        rows: with method, labels, who, value, low and high.
+        rows: values of each method.
         measure: axis title.
     """
     who = list(dict.fromkeys(row["who"] for row in rows))
@@ -138,14 +140,10 @@ def method_chart(rows: list[dict[str, Any]], *, measure: str) -> Any:
     return styled(panel.facet(column=alt.Column("labels:N", title=None), data=alt.Data(values=rows)))
 
 
-def thinning_chart(rows: list[dict[str, Any]]) -> Any:
-    """Estimates from few labels per case against the answer from all of them.
-
-    Args:
-        rows: with metric, estimator, labels, value, low, high and full.
-    """
+def thinning_chart(rows: Sequence[ThinningRow]) -> ChartType:
+    """Estimates from few labels per case against the answer from all of them."""
     names = list(dict.fromkeys(row["estimator"] for row in rows))
-    base = alt.Chart().encode(x=alt.X("labels:O", title="labels kept a case"))
+    base = alt.Chart().encode(x=alt.X("labels:O", title="labels kept per case"))
     offset = alt.XOffset("estimator:N", sort=names)
     points = base.mark_point(filled=True, size=60).encode(
         y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=False)),
@@ -160,22 +158,19 @@ def thinning_chart(rows: list[dict[str, Any]]) -> Any:
     return styled(chart.resolve_scale(y="independent"))
 
 
-def coverage_chart(rows: list[dict[str, Any]]) -> Any:
-    """Share of 95 % intervals that hold the truth, by estimator; the grey band is chance around 95 %.
-
-    Args:
-        rows: with estimator, n_cases, clustered, coverage and runs.
-    """
-    runs = rows[0]["runs"]
+def coverage_chart(rows: Sequence[CoverageRow]) -> ChartType:
+    """Share of 95 % intervals that contain the truth, by estimator; the grey band is chance around 95 %."""
+    runs = rows[0].runs
     half = 1.96 * float(np.sqrt(0.95 * 0.05 / runs))
     values = [
-        row | {"panel": "by patient" if row["clustered"] else "independent cases", "size": f"{row['n_cases']:,} cases"}
+        asdict(row)
+        | {"panel": "by patient" if row.clustered else "independent cases", "size": f"{row.n_cases:,} cases"}
         for row in rows
     ]
-    names = list(dict.fromkeys(row["estimator"] for row in rows))
+    names = list(dict.fromkeys(row.estimator for row in rows))
     sizes = list(dict.fromkeys(row["size"] for row in values))
     base = alt.Chart().encode(y=alt.Y("estimator:N", sort=names, title=None))
-    scale = alt.Scale(domain=[min(0.88, *(row["coverage"] for row in rows)), 1.0], zero=False, nice=False)
+    scale = alt.Scale(domain=[min(0.88, *(row.coverage for row in rows)), 1.0], zero=False, nice=False)
     ends = {"x": alt.XDatum(0.95 - half, scale=scale), "x2": alt.X2Datum(0.95 + half)}
     band = base.mark_rect(opacity=0.12, color=GREY).encode(**ends)
     points = base.mark_point(filled=True, size=60).encode(

@@ -1,11 +1,17 @@
 """The commands about results: evaluate, agreement, reproduce."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
 import typer
 
 from ml.cli.shared import Json, emit, say
+
+if TYPE_CHECKING:
+    from ml.agreement import AgreementReport
+    from ml.metrics.evaluation import EvaluationDocument
+    from ml.metrics.jackknife import Estimate
+    from ml.tables.streaming import StreamedDocument
 
 commands = typer.Typer()
 
@@ -28,22 +34,41 @@ def evaluate(
     """Evaluate predictions against label histograms (stage 4)."""  # noqa: DOC501
     from ml.tables.evaluate import evaluate_tables, write_diagrams
 
-    if debias not in {"pair", "paper", "none"}:
+    if debias not in _FORMS:
         raise typer.BadParameter(f"--debias must be pair, paper or none, got {debias!r}")
     if stream and plots is not None:
         raise typer.BadParameter("--stream keeps no cases to draw; leave --plots out")
-    columns: dict[str, Any] = {"weights": weights, "weights2": weights2, "cluster": cluster}
-    columns |= {"n_bins": n_bins, "debias": None if debias == "none" else debias}
+    options: _Options = {
+        "weights": weights,
+        "weights2": weights2,
+        "cluster": cluster,
+        "n_bins": n_bins,
+        "debias": _FORMS[debias],
+    }
     if stream:
-        document = _streamed(labels, predictions, **columns)
-    else:
-        document = evaluate_tables(labels, predictions, **columns).to_dict()
-    for path in write_diagrams(document, plots) if plots is not None else []:
+        streamed = _streamed(labels, predictions, options)
+        emit(streamed, as_json, metrics_table(streamed))
+        return
+    evaluation = evaluate_tables(labels, predictions, **options)
+    for path in write_diagrams(evaluation, plots) if plots is not None else []:
         say(f"wrote {path}")
-    emit(document, as_json, metrics_table(document))
+    emit(evaluation.to_dict(), as_json, metrics_table(evaluation.to_dict()))
 
 
-def _streamed(labels: Path, predictions: Path, **columns: Any) -> dict[str, Any]:
+class _Options(TypedDict):
+    """Columns of LABELS, and how reliability is binned and debiased."""
+
+    weights: str | None
+    weights2: str | None
+    cluster: str | None
+    n_bins: int
+    debias: Literal["pair", "paper"] | None
+
+
+_FORMS: dict[str, Literal["pair", "paper"] | None] = {"pair": "pair", "paper": "paper", "none": None}
+
+
+def _streamed(labels: Path, predictions: Path, options: _Options) -> "StreamedDocument":
     from rich.console import Console
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
@@ -53,7 +78,7 @@ def _streamed(labels: Path, predictions: Path, **columns: Any) -> dict[str, Any]
     shown = (TextColumn("{task.completed:,.0f} cases"), TimeElapsedColumn())
     with Progress(*shown, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("evaluating", total=None)
-        return evaluate_stream(labels, predictions, observer=lambda cases: bar.update(task, completed=cases), **columns)
+        return evaluate_stream(labels, predictions, observer=lambda cases: bar.update(task, completed=cases), **options)
 
 
 @commands.command()
@@ -114,32 +139,33 @@ def agreement(
     """Measure how well annotators agree: overall, by pair, annotator, class and site."""
     from ml.agreement import measure_agreement
 
-    document = measure_agreement(labels, cluster=cluster, seed=seed).to_dict()
-    emit(document, as_json, agreement_table(document))
+    report = measure_agreement(labels, cluster=cluster, seed=seed)
+    emit(report.to_dict(), as_json, agreement_table(report))
 
 
-def _interval(row: dict[str, Any]) -> str:
+def _interval(estimate: "Estimate") -> str:
+    row = estimate.to_dict()
     if row["value"] is None:
         return "–"
     between = "" if row["low"] is None else f"  ({row['low']:.3f} to {row['high']:.3f})"
     return f"{row['value']:.3f}{between}"
 
 
-def agreement_table(document: dict[str, Any]) -> str:
+def agreement_table(report: "AgreementReport") -> str:
     """Text table of agreement, for people."""
-    counts = f"{document['n_cases']:,} cases, {document['n_labels']:,} labels, {document['n_annotators']} annotators"
-    lines = [counts, f"{'Krippendorff alpha':<44}{_interval(document['krippendorff_alpha'])}"]
-    lines += [f"{'  class ' + row['class']:<44}{_interval(row['krippendorff_alpha'])}" for row in document["classes"]]
-    lines += [f"{'  site ' + str(row['site']):<44}{_interval(row['krippendorff_alpha'])}" for row in document["sites"]]
-    for row in document["pairs"]:
-        lines.append(f"{'Cohen kappa ' + ' and '.join(row['annotators']):<44}{_interval(row['cohen_kappa'])}")
-    for row in document["annotators"]:
-        lines.append(f"{row['annotator'] + ' agrees with others':<44}{_interval(row['agreement_with_others'])}")
-    lines.append(f"{'annotators use classes alike: p':<44}{document['rater_marginals']['p_value']:.3f}")
-    return "\n".join(lines + [f"warning: {text}" for text in document["warnings"]])
+    lines = [f"{report.n_cases:,} cases, {report.n_labels:,} labels, {report.n_annotators} annotators"]
+    lines.append(f"{'Krippendorff alpha':<44}{_interval(report.krippendorff_alpha)}")
+    lines += [f"{'  class ' + row.name:<44}{_interval(row.krippendorff_alpha)}" for row in report.classes]
+    lines += [f"{'  site ' + str(row.site):<44}{_interval(row.krippendorff_alpha)}" for row in report.sites]
+    for pair in report.pairs:
+        lines.append(f"{'Cohen kappa ' + ' and '.join(pair.annotators):<44}{_interval(pair.cohen_kappa)}")
+    for annotator in report.annotators:
+        lines.append(f"{annotator.annotator + ' agrees with others':<44}{_interval(annotator.agreement_with_others)}")
+    lines.append(f"{'annotators use classes alike: p':<44}{report.rater_marginals.p_value:.3f}")
+    return "\n".join(lines + [f"warning: {text}" for text in report.warnings])
 
 
-def metrics_table(document: dict[str, Any]) -> str:
+def metrics_table(document: "EvaluationDocument | StreamedDocument") -> str:
     """Text table of an evaluation, with intervals, for people."""
     lines = [f"{document['n_cases']:,} cases, {document['n_labels']:,} labels, {document['n_classes']} classes"]
     lines.append(f"{'metric':<12}{'value':>10}{'95 % interval':>22}{'cases':>9}{'dropped':>9}")

@@ -5,7 +5,7 @@ the command that needs them, so that ``--help`` answers at once.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,9 +19,9 @@ commands = typer.Typer()
 
 def _data_options(
     data: str, cases: int | None, valid_labels: int | None, size: int | None, crop: int | None, seed: int
-) -> dict[str, Any]:
+) -> dict[str, int]:
     """Arguments of the data set's loader; an option it does not know is refused there by name."""
-    options: dict[str, Any] = {"count": cases, "valid_labels": valid_labels, "size": size, "crop": crop}
+    options = {"count": cases, "valid_labels": valid_labels, "size": size, "crop": crop}
     given = {name: value for name, value in options.items() if value is not None}
     return given if data in {"mix_mnist", "mix_cifar10", "pbc_nucleus"} else given | {"seed": seed}
 
@@ -175,11 +175,12 @@ def export(
 
     say("exporting to ONNX")
     release = export_run(RunFolder(run), out, fused=fused, name=name)
-    parity = release.card["parity"]
-    text = (
-        f"release {release.card['name']} in {out}\nparity on {parity['n']} images: probabilities within "
-        f"{parity['max_probability_difference']:.1e}, logits within {parity['max_relative_logit_difference']:.1e}"
-    )
+    text, parity = f"release {release.card['name']} in {out}", release.card["parity"]
+    if parity is not None:
+        text += (
+            f"\nparity on {parity['n']} images: probabilities within {parity['max_probability_difference']:.1e}, "
+            f"logits within {parity['max_relative_logit_difference']:.1e}"
+        )
     emit(release.card, as_json, text)
 
 
@@ -197,10 +198,11 @@ def predict(
     rows = predict_files(release, images, tta=tta, seed=seed)
     lines = []
     for row in rows:
-        leader = max(row["class_probs"], key=row["class_probs"].get)
+        probs = row["class_probs"]
+        leader = max(probs, key=probs.__getitem__)
         marked = "" if row["disagreement_calibrated"] else " (not calibrated)"
         lines.append(
-            f"{row['image']}: {leader} {row['class_probs'][leader]:.3f}, "
+            f"{row['image']}: {leader} {probs[leader]:.3f}, "
             f"experts would disagree {row['disagreement_prob']:.3f}{marked}"
         )
     emit(rows, as_json, "\n".join(lines))

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray
 from ml.images.preprocess import Orientation, Pixels, Preprocessing
+from ml.release.card import ClassDocument
 
 #: train: fits the network; valid: stops it; calibration: fits the calibrators; test: is held out.
 PARTITIONS = ("train", "valid", "calibration", "test")
@@ -34,9 +35,10 @@ class ClassInfo:
     shortcut: str
     group: str = ""
 
-    def to_dict(self) -> dict[str, str]:
+    def to_dict(self) -> ClassDocument:
         """As a card lists it: a class without a group has no key for one."""
-        return {key: value for key, value in vars(self).items() if value or key != "group"}
+        document: ClassDocument = {"code": self.code, "name": self.name, "shortcut": self.shortcut}
+        return {**document, "group": self.group} if self.group else document
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,15 @@
 """Data sets by name, as the command line calls them."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ml.datasets.base import ImageDataset
 
 DATASET_NAMES = ("cells", "mix_mnist", "mix_cifar10", "cifar10h", "pbc", "pbc_nucleus")
 
 
-def load_dataset(data: str, options: dict[str, Any]) -> ImageDataset:
+def load_dataset(data: str, options: dict[str, int]) -> ImageDataset:
     """Load a data set by name, or a folder by path.
 
     Args:
@@ -31,9 +31,8 @@ def load_dataset(data: str, options: dict[str, Any]) -> ImageDataset:
     }
     if data not in loaders and not Path(data).is_dir():
         raise ValueError(f"{data!r} is neither a folder nor one of the data sets {', '.join(DATASET_NAMES)}")
+    load = loaders[data] if data in loaders else partial(folder.load_folder, Path(data))
     try:
-        if data in loaders:
-            return loaders[data](**options)
-        return folder.load_folder(Path(data), **options)
+        return load(**options)
     except TypeError as exc:
         raise ValueError(f"data set {data!r} does not take these options: {', '.join(options)} ({exc})") from exc

@@ -5,9 +5,9 @@ laid on white, 16-bit grey scaled to 8, CMYK converted. Decoding a PNG of decode
 so that a stored case gives its prediction again bit for bit.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from io import BytesIO
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -116,6 +116,17 @@ def encode_png(image: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
+class PreprocessingDocument(TypedDict):
+    """A ``Preprocessing`` as JSON values."""
+
+    channels: int
+    crop: int | None
+    size: int
+    mean: list[float]
+    std: list[float]
+    version: int
+
+
 @dataclass(frozen=True)
 class Preprocessing:
     """What happens between decoded pixels and the network, part of every release card.
@@ -147,19 +158,27 @@ class Preprocessing:
                 f"preprocessing version {self.version} is not {PREPROCESSING_VERSION}, which this code reads"
             )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> PreprocessingDocument:
         """Return it as JSON values."""
-        return asdict(self) | {"mean": list(self.mean), "std": list(self.std)}
+        return {
+            "channels": self.channels,
+            "crop": self.crop,
+            "size": self.size,
+            "mean": list(self.mean),
+            "std": list(self.std),
+            "version": self.version,
+        }
 
     @classmethod
-    def from_dict(cls, document: dict[str, Any]) -> "Preprocessing":
+    def from_dict(cls, document: PreprocessingDocument) -> "Preprocessing":
         """Read back what ``to_dict`` wrote.
 
         Raises:
             ValueError: a field is missing, unknown or out of range.
         """
         try:
-            return cls(**document | {"mean": tuple(document["mean"]), "std": tuple(document["std"])})
+            values: dict[str, Any] = {**document, "mean": tuple(document["mean"]), "std": tuple(document["std"])}
+            return cls(**values)
         except (KeyError, TypeError) as exc:
             raise ValueError(f"not a preprocessing document: {exc}") from exc
 

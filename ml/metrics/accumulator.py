@@ -278,8 +278,8 @@ class _Cases:
         return names, number
 
 
-def _read_table(document: dict[str, Any], empty: BinSums) -> BinSums:
-    columns: dict[str, Any] = {
+def _read_table(document: dict[str, list[float]], empty: BinSums) -> BinSums:
+    columns: dict[str, npt.NDArray[Any]] = {
         f.name: np.array(document[f.name], getattr(empty, f.name).dtype) for f in fields(BinSums)
     }
     for name, column in columns.items():

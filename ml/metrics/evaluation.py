@@ -1,11 +1,44 @@
 """What an evaluation says, as a typed result: every metric, each class, reliability tables, warnings."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypedDict
 
-from ml.metrics.jackknife import Estimate
+from ml.metrics.jackknife import Estimate, EstimateDocument
+
+
+class BinDocument(TypedDict):
+    """A ``ReliabilityBin`` as JSON values."""
+
+    low: float
+    high: float
+    n: int
+    mean_prob: float | None
+    mean_freq: float | None
+    freq_low: float | None
+    freq_high: float | None
+
+
+#: A ``ClassEvaluation`` as JSON values.
+ClassEvaluationDocument = TypedDict(
+    "ClassEvaluationDocument", {"class": str, "CL": float | None, "EL": float | None, "bins": list[BinDocument]}
+)
+
+
+class EvaluationDocument(TypedDict):
+    """An ``Evaluation`` as JSON values, the document of ``secondread evaluate --json``."""
+
+    n_cases: int
+    n_labels: int
+    n_classes: int
+    n_bins: int
+    debias: str
+    metrics: dict[str, EstimateDocument]
+    classes: list[ClassEvaluationDocument]
+    class_bins: list[BinDocument]
+    disagreement_bins: list[BinDocument]
+    warnings: list[str]
 
 
 @dataclass(frozen=True)
@@ -30,9 +63,17 @@ class ReliabilityBin:
     freq_low: float | None
     freq_high: float | None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> BinDocument:
         """Return it as JSON values."""
-        return asdict(self)
+        return {
+            "low": self.low,
+            "high": self.high,
+            "n": self.n,
+            "mean_prob": self.mean_prob,
+            "mean_freq": self.mean_freq,
+            "freq_low": self.freq_low,
+            "freq_high": self.freq_high,
+        }
 
 
 @dataclass(frozen=True)
@@ -51,7 +92,7 @@ class ClassEvaluation:
     epistemic_loss: float | None
     bins: tuple[ReliabilityBin, ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ClassEvaluationDocument:
         """Return it as JSON values."""
         return {
             "class": self.name,
@@ -97,7 +138,7 @@ class Evaluation(Mapping[str, Any]):
     disagreement_bins: tuple[ReliabilityBin, ...]
     warnings: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> EvaluationDocument:
         """Return the JSON document of ``secondread evaluate --json``."""
         return {
             "n_cases": self.n_cases,
@@ -113,7 +154,7 @@ class Evaluation(Mapping[str, Any]):
         }
 
     @cached_property
-    def _document(self) -> dict[str, Any]:
+    def _document(self) -> Mapping[str, object]:
         return self.to_dict()
 
     def __getitem__(self, name: str) -> Any:

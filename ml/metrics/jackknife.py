@@ -1,7 +1,7 @@
 """An estimate with its standard error, by leaving out one cluster (or case) at a time."""
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,22 @@ from scipy.special import stdtrit
 from ml.arrays import FloatArray
 
 _T = TypeVar("_T", bound=np.generic)
+
+
+class EstimateDocument(TypedDict):
+    """An ``Estimate`` as JSON values; what is not a number is None."""
+
+    value: float | None
+    se: float | None
+    low: float | None
+    high: float | None
+    n: int
+    dropped: int
+    ess: float | None
+    clipped: bool
+    singleton_mass: float
+    horvitz_thompson: float | None
+    largest_weight: float | None
 
 
 @dataclass(frozen=True)
@@ -45,9 +61,25 @@ class Estimate:
     horvitz_thompson: float | None = None
     largest_weight: float | None = None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> EstimateDocument:
         """Return it as JSON values: NaN becomes None."""
-        return {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in asdict(self).items()}
+        return {
+            "value": _finite(self.value),
+            "se": _finite(self.se),
+            "low": _finite(self.low),
+            "high": _finite(self.high),
+            "n": self.n,
+            "dropped": self.dropped,
+            "ess": _finite(self.ess),
+            "clipped": self.clipped,
+            "singleton_mass": self.singleton_mass,
+            "horvitz_thompson": _finite(self.horvitz_thompson),
+            "largest_weight": _finite(self.largest_weight),
+        }
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not np.isfinite(value) else value
 
 
 @dataclass(frozen=True)

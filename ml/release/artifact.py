@@ -18,11 +18,12 @@ Identical inputs give identical bytes: no date, no machine, no chance enters a r
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from ml.calibration.calibrators import Calibration
 from ml.files import file_sha256, read_json, write_bytes_atomically, write_json
 from ml.images.preprocess import Preprocessing
+from ml.release.card import Card, CardContents
 from ml.release.dropout_head import DropoutHead
 from ml.release.feature_distance import FeatureDistance
 
@@ -54,7 +55,7 @@ class Release:
     """
 
     path: Path
-    card: dict[str, Any]
+    card: Card
     card_sha256: str
     classes: tuple[str, ...]
     preprocessing: Preprocessing
@@ -74,7 +75,7 @@ class Release:
 
 
 def write_release(
-    path: Path, files: dict[str, bytes], calibration: Calibration, card: dict[str, Any], readme: str
+    path: Path, files: dict[str, bytes], calibration: Calibration, card: CardContents, readme: str
 ) -> Release:
     """Write a release folder, card last, and read it back verified.
 
@@ -97,7 +98,8 @@ def write_release(
     write_bytes_atomically(path / "README.md", readme.encode())
     names = sorted({*files, "calibration.json", "README.md"})
     hashes = {name: file_sha256(path / name) for name in names}
-    write_json(path / "card.json", card | {"version": CARD_VERSION, "files": hashes})
+    complete: Card = {**card, "version": CARD_VERSION, "files": hashes}
+    write_json(path / "card.json", complete)
     return read_release(path)
 
 
@@ -111,7 +113,7 @@ def read_release(path: Path) -> Release:
     if not card_path.is_file() or card_path.is_symlink():
         raise ReleaseError(f"{path}: not a release (no card.json)")
     try:
-        card = read_json(card_path)
+        card = cast(Card, read_json(card_path))  # a key that is missing is an error where it is read
         _verify_files(path, card)
         classes = tuple(str(info["code"]) for info in card["classes"])
         if len(set(classes)) != len(classes) or len(classes) < 2:
@@ -129,10 +131,10 @@ def read_release(path: Path) -> Release:
     return Release(path, card, file_sha256(card_path), classes, preprocessing, calibration, head, distance)
 
 
-def _verify_files(path: Path, card: dict[str, Any]) -> None:
+def _verify_files(path: Path, card: Card) -> None:
     if card["version"] != CARD_VERSION:
         raise ReleaseError(f"{path}: card version {card['version']} is not {CARD_VERSION}, which this code reads")
-    listed: dict[str, str] = card["files"]
+    listed = card["files"]
     unknown = sorted(set(listed) - _ALLOWED)
     missing = sorted(set(_REQUIRED) - set(listed))
     stray = sorted({entry.name for entry in path.iterdir()} - set(listed) - {"card.json"})

@@ -1,16 +1,114 @@
 """The release card in words: what a release reads, how good it was, and what it must not be used for."""
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import NotRequired, TypedDict
+
+from ml.calibration.calibrators import FitDocument
+from ml.images.preprocess import Orientation, PreprocessingDocument
+from ml.metrics.jackknife import EstimateDocument
 
 
-def _figure(metric: dict[str, Any]) -> str:
+class ClassDocument(TypedDict):
+    """A class of the reading task: code, name for people, key on the keyboard, heading in the list of classes."""
+
+    code: str
+    name: str
+    shortcut: str
+    group: NotRequired[str]
+
+
+class DataDocument(TypedDict):
+    """Where a release's cells come from: cases of each partition, and whether these were split by patient or case."""
+
+    name: str
+    source: str
+    partitions: dict[str, int]
+    split_by: str
+
+
+class DropoutDocument(TypedDict):
+    """Members of a Monte-Carlo dropout ensemble, and the seed of their masks."""
+
+    samples: int
+    seed: int
+
+
+class ParityDocument(TypedDict):
+    """How far the exported network is from the trained one on n images."""
+
+    n: int
+    max_probability_difference: float
+    max_relative_logit_difference: float
+
+
+class ReferenceDocument(TypedDict):
+    """What familiar data look like: stain by colour, shares of the classes, squared distances of the features.
+
+    Releases of before there were distances have none, others None where there were too few cells.
+    """
+
+    stain_mean: list[float]
+    stain_sd: list[float]
+    n_stain: int
+    label_share: list[float]
+    n_labels: int
+    distance_sq_mean: NotRequired[float | None]
+    distance_sq_sd: NotRequired[float | None]
+    n_distance: NotRequired[int | None]
+
+
+class RecalibrationDocument(TypedDict):
+    """How a candidate was recalibrated; what the gate found is the service's document (``app.releases.gate``)."""
+
+    label_snapshot: str
+    change_plan_sha256: str
+    gate: Mapping[str, object]
+    method: str
+
+
+class CardContents(TypedDict):
+    """A release's card before its files are listed.
+
+    ``held_out`` has metrics by name, for each step of the calibration, or for champion and candidate. Keys that may be
+    missing came after the first releases, or belong to recalibrated ones.
+    """
+
+    name: str
+    classes: list[ClassDocument]
+    preprocessing: PreprocessingDocument
+    orientation: NotRequired[Orientation]
+    network: str
+    seed: int
+    data: DataDocument
+    licence: str
+    calibration: FitDocument
+    mc_dropout: NotRequired[DropoutDocument | None]
+    disagreement_calibrated: bool
+    held_out: dict[str, dict[str, EstimateDocument]]
+    n_held_out: int
+    parity: ParityDocument | None
+    parent: NotRequired[str | None]
+    versions: dict[str, str]
+    limits_of_use: Sequence[str]
+    reference: NotRequired[ReferenceDocument]
+    recalibration: NotRequired[RecalibrationDocument]
+
+
+class Card(CardContents):
+    """card.json: digests of all other files of a release, and what it says of itself."""
+
+    version: int
+    files: dict[str, str]
+
+
+def _figure(metric: EstimateDocument) -> str:
     if metric["value"] is None:
         return "not measurable"
     text = f"{metric['value']:.4f}"
     return text if metric["low"] is None else f"{text} ({metric['low']:.4f} to {metric['high']:.4f})"
 
 
-def _disagreement_paragraph(card: dict[str, Any]) -> str:
+def _disagreement_paragraph(card: CardContents) -> str:
     if card["disagreement_calibrated"]:
         return (
             "The disagreement probability says how likely two experts are to give this cell different labels. "
@@ -24,13 +122,14 @@ def _disagreement_paragraph(card: dict[str, Any]) -> str:
     )
 
 
-def _ensemble_sentence(card: dict[str, Any]) -> str:
-    if card.get("mc_dropout") is None:
+def _ensemble_sentence(card: CardContents) -> str:
+    dropout = card.get("mc_dropout")
+    if dropout is None:
         return ""
-    return f" Predictions are means of {card['mc_dropout']['samples']} samples of the network's head (dropout)."
+    return f" Predictions are means of {dropout['samples']} samples of the network's head (dropout)."
 
 
-def _metrics_table(card: dict[str, Any]) -> str:
+def _metrics_table(card: CardContents) -> str:
     words = {
         "accuracy": "share of cells whose most probable class is the experts' most frequent one",
         "L": "squared error of the class probabilities for one expert's label (0 best, 2 worst)",
@@ -47,7 +146,7 @@ def _metrics_table(card: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _input_sentence(preprocessing: dict[str, Any]) -> str:
+def _input_sentence(preprocessing: PreprocessingDocument) -> str:
     colour = "colour" if preprocessing["channels"] == 3 else "grey"
     square = "the largest central square"
     if preprocessing["crop"] is not None:
@@ -56,7 +155,7 @@ def _input_sentence(preprocessing: dict[str, Any]) -> str:
     return f"One {colour} image of one cell. Of it, {square} is averaged down to {side} × {side} px."
 
 
-def readme_text(card: dict[str, Any]) -> str:
+def readme_text(card: CardContents) -> str:
     """The card as Markdown, for people."""
     classes = "\n".join(f"- {info['name']} (`{info['code']}`)" for info in card["classes"])
     parts = ", ".join(f"{name} {count:,}" for name, count in sorted(card["data"]["partitions"].items()))

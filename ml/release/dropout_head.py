@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -127,7 +126,7 @@ class DropoutHead:
         from safetensors.numpy import load
 
         try:
-            tensors: dict[str, Any] = load(data)
+            tensors: dict[str, npt.NDArray[np.generic]] = load(data)
             layers = [
                 HeadLayer(*(np.asarray(tensors[f"layer{index}.{name}"], np.float32) for name in _FIELDS))
                 for index in range(len(tensors) // len(_FIELDS))

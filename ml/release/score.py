@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 from PIL import Image
@@ -11,7 +11,7 @@ from ml.distributions.families import DirichletCpe, PredictiveDistribution, has_
 from ml.images.preprocess import ImageRejectedError, decode_image
 from ml.release.artifact import read_release
 from ml.release.predictor import BATCH, Predictor
-from ml.tables.files import TableError, fail_at, read_table, text_column, write_table
+from ml.tables.files import Column, TableError, fail_at, read_table, text_column, write_table
 
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".tif", ".tiff"}
 
@@ -29,8 +29,18 @@ def _predict(predictor: Predictor, images: list[Image.Image], tta: int | None, s
     return predictor.predict_augmented(images, samples=tta, seed=seed)
 
 
-def predict_files(release: Path, paths: list[Path], *, tta: int | None = None, seed: int = 0) -> list[dict[str, Any]]:
-    """Predict image files, one document a file.
+class ImagePrediction(TypedDict):
+    """The prediction of one image file, as ``secondread predict --json`` prints it."""
+
+    image: str
+    class_probs: dict[str, float]
+    log_concentration: float | None
+    disagreement_prob: float
+    disagreement_calibrated: bool
+
+
+def predict_files(release: Path, paths: list[Path], *, tta: int | None = None, seed: int = 0) -> list[ImagePrediction]:
+    """Predict image files, one document per file.
 
     Args:
         release: release folder.
@@ -39,13 +49,13 @@ def predict_files(release: Path, paths: list[Path], *, tta: int | None = None, s
         seed: of the views.
 
     Returns:
-        Documents with image, class_probs, log_concentration, disagreement_prob, disagreement_calibrated.
+        The predictions, in the order of the files.
 
     Raises:
         ValueError: the release or an image cannot be read; the message names the file.
     """
     predictor = Predictor(read_release(release))
-    rows = []
+    rows: list[ImagePrediction] = []
     for path in paths:
         distribution = _predict(predictor, [_decode_file(path)], tta, seed)
         a = distribution.log_concentration if isinstance(distribution, DirichletCpe) else None
@@ -63,9 +73,9 @@ def predict_files(release: Path, paths: list[Path], *, tta: int | None = None, s
 
 def prediction_columns(
     case_ids: list[str], classes: tuple[str, ...], distribution: PredictiveDistribution
-) -> dict[str, Any]:
+) -> dict[str, Column]:
     """Columns of a PREDICTIONS table."""
-    columns: dict[str, Any] = {"case_id": case_ids}
+    columns: dict[str, Column] = {"case_id": case_ids}
     columns |= {f"prob:{name}": distribution.class_probs[:, k] for k, name in enumerate(classes)}
     if isinstance(distribution, DirichletCpe):
         columns["log_concentration"] = distribution.log_concentration

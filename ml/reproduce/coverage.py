@@ -14,6 +14,7 @@ import numpy.typing as npt
 from ml.agreement.coefficients import krippendorff_alpha
 from ml.arrays import FloatArray, IntArray
 from ml.charts.results import coverage_chart
+from ml.charts.rows import CoverageRow
 from ml.distributions.families import DirichletCpe, softmax_probs
 from ml.metrics import (
     calibration_loss,
@@ -98,32 +99,7 @@ def truths(large: Sample) -> dict[str, float]:
     return aims
 
 
-@dataclass(frozen=True)
-class Row:
-    """One estimator at one size.
-
-    Attributes:
-        estimator: name.
-        n_cases: N.
-        clustered: whether cases come from patients.
-        truth: what it aims at.
-        bias: mean of the estimates less the truth.
-        bias_se: Monte-Carlo standard error of the bias.
-        coverage: share of 95 % intervals that hold the truth.
-        runs: number of simulated data sets.
-    """
-
-    estimator: str
-    n_cases: int
-    clustered: bool
-    truth: float
-    bias: float
-    bias_se: float
-    coverage: float
-    runs: int
-
-
-def run(seed: int = 0, *, quick: bool = False, observer: Any = lambda what, done, total: None) -> list[Row]:
+def run(seed: int = 0, *, quick: bool = False, observer: Any = lambda what, done, total: None) -> list[CoverageRow]:
     """Simulate every estimator at every size, without and with patients."""
     runs = QUICK_RUNS if quick else RUNS
     rows = []
@@ -144,7 +120,7 @@ def run(seed: int = 0, *, quick: bool = False, observer: Any = lambda what, done
             for name in ESTIMATORS:
                 bias = float(np.mean(values[name]) - aims[name])
                 error = float(np.std(values[name], ddof=1) / np.sqrt(runs))
-                rows.append(Row(name, n_cases, clustered, aims[name], bias, error, hits[name] / runs, runs))
+                rows.append(CoverageRow(name, n_cases, clustered, aims[name], bias, error, hits[name] / runs, runs))
     return rows
 
 
@@ -158,10 +134,9 @@ def reproduce(setting: Setting) -> Reproduction:
         lines.append(
             f"| {row.estimator} | {row.n_cases:,} | {patient} | {row.truth:.4f} | {bias} | {row.coverage:.3f} |"
         )
-    documents = [asdict(row) for row in rows]
     return Reproduction(
         what="Bias of the estimators and coverage of their 95 % intervals",
-        rows=documents,
+        rows=[asdict(row) for row in rows],
         text="\n".join(lines),
-        charts={"coverage": coverage_chart(documents)},
+        charts={"coverage": coverage_chart(rows)},
     )

@@ -4,12 +4,13 @@ True class probabilities q ~ U(0, 1) are predicted exactly and labelled n times.
 measure the noise of the labels; the debiased ones scatter around zero.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from ml.charts.reliability import debias_figure
+from ml.charts.rows import ZeroMeanRow
 from ml.metrics.accumulator import Accumulator
 from ml.reproduce.setting import Observer, Reproduction, Setting
 
@@ -26,25 +27,6 @@ ESTIMATORS: dict[str, tuple[str, Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Row:
-    """Mean of an estimator whose truth is zero, over independent runs.
-
-    Attributes:
-        estimator: name.
-        n_labels: labels per case.
-        n_cases: N.
-        mean: over the runs.
-        se: Monte-Carlo standard error of the mean.
-    """
-
-    estimator: str
-    n_labels: int
-    n_cases: int
-    mean: float
-    se: float
-
-
 def simulate(n_cases: int, n_labels: int, rng: np.random.Generator) -> dict[str, float]:
     """One run: estimates of a perfect predictor on N cases of two classes."""
     positive = rng.uniform(size=n_cases)
@@ -55,7 +37,9 @@ def simulate(n_cases: int, n_labels: int, rng: np.random.Generator) -> dict[str,
     return {name: computed[form][metric] for name, (metric, form) in ESTIMATORS.items()}
 
 
-def run(seed: int = 0, *, quick: bool = False, observer: Observer = lambda what, done, total: None) -> list[Row]:
+def run(
+    seed: int = 0, *, quick: bool = False, observer: Observer = lambda what, done, total: None
+) -> list[ZeroMeanRow]:
     """Simulate every size and number of labels.
 
     Args:
@@ -75,12 +59,12 @@ def run(seed: int = 0, *, quick: bool = False, observer: Observer = lambda what,
         for name in ESTIMATORS:
             values = np.array([estimate[name] for estimate in estimates])
             error = float(values.std(ddof=1) / np.sqrt(runs))
-            rows.append(Row(name, labels, size, float(values.mean()), error))
+            rows.append(ZeroMeanRow(name, labels, size, float(values.mean()), error))
         observer("simulating", done + 1, len(settings))
     return rows
 
 
-def markdown(rows: list[Row]) -> str:
+def markdown(rows: list[ZeroMeanRow]) -> str:
     """Table of means with their distance from zero in Monte-Carlo standard errors."""
     lines = ["| labels per case | cases | " + " | ".join(ESTIMATORS) + " |", "|---" * (2 + len(ESTIMATORS)) + "|"]
     for labels in LABELS:
@@ -94,11 +78,10 @@ def markdown(rows: list[Row]) -> str:
 def reproduce(setting: Setting) -> Reproduction:
     """Simulate and draw Figure 2."""
     rows = run(setting.seeds[0], quick=setting.quick, observer=setting.observer)
-    documents = [asdict(row) for row in rows]
     note = "In brackets: distance from 0 in Monte-Carlo standard errors.\n\n"
     return Reproduction(
         what="Figure 2: EL and CL of a perfect predictor, whose truth is 0",
-        rows=documents,
+        rows=[asdict(row) for row in rows],
         text=note + markdown(rows),
-        charts={"debias": debias_figure(documents)},
+        charts={"debias": debias_figure(rows)},
     )

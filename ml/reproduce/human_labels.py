@@ -11,10 +11,11 @@ import numpy as np
 from ml.arrays import IntArray
 from ml.charts.reliability import reliability_diagram
 from ml.charts.results import thinning_chart, triage_chart
+from ml.charts.rows import ThinningRow
 from ml.datasets.cifar import load_cifar10h
 from ml.distributions.families import PredictiveDistribution
 from ml.metrics import evaluate
-from ml.reproduce.scoring import calibration_steps, markdown, scored_rows, triage_rows
+from ml.reproduce.scoring import ScoredRow, calibration_steps, markdown, scored_rows, triage_rows
 from ml.reproduce.setting import Reproduction, Setting
 from ml.training.run_folder import CachedOutputs, RunFolder, TrainConfig
 from ml.training.train import choose_device, choose_precision, train
@@ -66,27 +67,37 @@ def thin(counts: IntArray, n_labels: int, seed: int) -> IntArray:
     return np.stack([rng.multivariate_hypergeometric(row, n_labels) for row in counts]).astype(np.int64)
 
 
-def _thinning_rows(test: CachedOutputs, distribution: PredictiveDistribution, seed: int) -> list[dict[str, Any]]:
-    full = evaluate(test.label_counts, distribution.class_probs, distribution.disagreement_probs)["metrics"]
-    rows = []
+class _HumanRow(ScoredRow):
+    """A method trained on that many labels per photograph."""
+
+    train_labels: int
+    seed: int
+
+
+def _thinning_rows(test: CachedOutputs, distribution: PredictiveDistribution, seed: int) -> list[ThinningRow]:
+    full = evaluate(test.label_counts, distribution.class_probs, distribution.disagreement_probs).metrics
+    rows: list[ThinningRow] = []
     for labels in THINNED:
         counts = thin(test.label_counts, labels, seed)
-        thinned = evaluate(counts, distribution.class_probs, distribution.disagreement_probs)["metrics"]
+        thinned = evaluate(counts, distribution.class_probs, distribution.disagreement_probs).metrics
         for name in COMPARED:
-            metric = name.removesuffix("_plugin")
+            metric, estimate = name.removesuffix("_plugin"), thinned[name].to_dict()
             rows.append(
                 {
                     "metric": metric,
                     "estimator": "plug-in" if name != metric else "debiased",
                     "labels": labels,
-                    "full": full[metric]["value"],
-                    **{key: thinned[name][key] for key in ("value", "low", "high", "se")},
+                    "full": full[metric].to_dict()["value"],
+                    "value": estimate["value"],
+                    "low": estimate["low"],
+                    "high": estimate["high"],
+                    "se": estimate["se"],
                 }
             )
     return rows
 
 
-def _thinning_table(rows: list[dict[str, Any]]) -> str:
+def _thinning_table(rows: list[ThinningRow]) -> str:
     lines = ["| metric | from all labels | estimator | " + " | ".join(f"n = {n}" for n in THINNED) + " |"]
     lines.append("|---" * (3 + len(THINNED)) + "|")
     for metric, estimator in dict.fromkeys((row["metric"], row["estimator"]) for row in rows):
@@ -98,8 +109,8 @@ def _thinning_table(rows: list[dict[str, Any]]) -> str:
 
 def reproduce(setting: Setting) -> Reproduction:
     """Train with one and with three labels, calibrate on three, test on all."""
-    rows: list[dict[str, Any]] = []
-    thinning: list[dict[str, Any]] = []
+    rows: list[_HumanRow] = []
+    thinning: list[ThinningRow] = []
     sections, charts = [], {}
     for labels in TRAIN_LABELS:
         for seed in setting.seeds:
@@ -109,20 +120,20 @@ def reproduce(setting: Setting) -> Reproduction:
                 valid.logits, valid.features, valid.label_counts, valid.groups.tolist(), methods=METHODS
             )
             predicted = {method: step.apply(test.logits, test.features) for method, step in steps.items()}
-            scored = [
-                row | {"train_labels": labels, "seed": seed} for row in scored_rows(test.label_counts, predicted, None)
+            scored: list[_HumanRow] = [
+                {**row, "train_labels": labels, "seed": seed} for row in scored_rows(test.label_counts, predicted, None)
             ]
             rows += scored
             sections.append(f"## {labels} label(s) a training photograph, seed {seed}\n\n{markdown(scored)}")
             best = predicted["Raw+ts+α"]
             if labels == TRAIN_LABELS[-1] and not thinning:
                 thinning = _thinning_rows(test, best, seed)
-                document = evaluate(test.label_counts, best.class_probs, best.disagreement_probs)
+                evaluation = evaluate(test.label_counts, best.class_probs, best.disagreement_probs)
                 charts = {
                     "thinning": thinning_chart(thinning),
                     "triage": triage_chart(triage_rows(test.label_counts, best, None)),
                     "reliability_disagreement": reliability_diagram(
-                        document["disagreement_bins"], title="Raw+ts+α: disagreement", what="disagreement"
+                        evaluation.disagreement_bins, title="Raw+ts+α: disagreement", what="disagreement"
                     ),
                 }
     text = "\n\n".join([*sections, "## Few labels against all of them (Raw+ts+α)", _thinning_table(thinning)])

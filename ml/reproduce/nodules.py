@@ -4,7 +4,7 @@ Five folds of patients: a ridge regression is fitted on three, calibrated on one
 every nodule is tested once. Radiologists differ between patients, so the labels are exchangeable by design.
 """
 
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from scipy.special import log_softmax
@@ -17,6 +17,7 @@ from ml.charts.results import triage_chart
 from ml.datasets.lidc import Nodules, load_nodules
 from ml.distributions.families import DirichletCpe, PointCpe, PredictiveDistribution, softmax_probs
 from ml.metrics import evaluate
+from ml.metrics.jackknife import EstimateDocument
 from ml.metrics.u_statistics import expected_statistic, statistic_calibration_loss, statistic_loss
 from ml.reproduce.scoring import calibration_steps, markdown, scored_rows, triage_rows
 from ml.reproduce.setting import Reproduction, Setting
@@ -92,11 +93,17 @@ def malignant_majority(counts: IntArray) -> float:
     return float(counts[3:].sum() >= 2)
 
 
-def _majority_table(
-    data: Nodules, distributions: dict[str, PredictiveDistribution]
-) -> tuple[str, list[dict[str, Any]]]:
+class _MajorityRow(TypedDict):
+    """How well a method predicts that a majority calls a nodule suspicious."""
+
+    method: str
+    majority_loss: EstimateDocument
+    majority_CL: EstimateDocument
+
+
+def _majority_table(data: Nodules, distributions: dict[str, PredictiveDistribution]) -> tuple[str, list[_MajorityRow]]:
     lines = ["| method | squared loss | calibration loss |", "|---|---|---|"]
-    rows = []
+    rows: list[_MajorityRow] = []
     for method, distribution in distributions.items():
         predicted = expected_statistic(distribution, malignant_majority, 3)
         args = (data.label_counts, np.clip(predicted, 0, 1), malignant_majority, 3)
@@ -116,7 +123,7 @@ def reproduce(setting: Setting) -> Reproduction:
     fleiss = fleiss_kappa(data.label_counts, cluster=data.patients)
     majority, majority_rows = _majority_table(data, predicted)
     best = predicted["Raw+ts+α"]
-    document = evaluate(data.label_counts, best.class_probs, best.disagreement_probs, cluster=data.patients)
+    evaluation = evaluate(data.label_counts, best.class_probs, best.disagreement_probs, cluster=data.patients)
     agree = f"Krippendorff's α (ordinal) {ordinal.value:.3f} ({ordinal.low:.3f} to {ordinal.high:.3f}), "
     agree += f"Fleiss' κ {fleiss.value:.3f} ({fleiss.low:.3f} to {fleiss.high:.3f})."
     text = f"{len(data.patients)} nodules of {len(set(data.patients.tolist()))} patients; errors by patient. {agree}"
@@ -128,10 +135,10 @@ def reproduce(setting: Setting) -> Reproduction:
         charts={
             "triage": triage_chart(triage_rows(data.label_counts, best, data.patients)),
             "reliability_disagreement": reliability_diagram(
-                document["disagreement_bins"], title="Raw+ts+α: disagreement", what="disagreement"
+                evaluation.disagreement_bins, title="Raw+ts+α: disagreement", what="disagreement"
             ),
             "reliability_classes": reliability_diagram(
-                document["class_bins"], title="Raw+ts+α: all classes", what="probability"
+                evaluation.class_bins, title="Raw+ts+α: all classes", what="probability"
             ),
         },
         further={"majority": majority_rows, "krippendorff_ordinal": ordinal.to_dict(), "fleiss": fleiss.to_dict()},

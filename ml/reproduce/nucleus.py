@@ -14,7 +14,7 @@ from ml.datasets.pbc import load_pbc_nucleus
 from ml.distributions.families import PredictiveDistribution
 from ml.metrics import evaluate
 from ml.release.dropout_head import SAMPLES, DropoutHead
-from ml.reproduce.scoring import calibration_steps, markdown, net_benefit_rows, scored_rows, triage_rows
+from ml.reproduce.scoring import NetBenefitRow, calibration_steps, markdown, net_benefit_rows, scored_rows, triage_rows
 from ml.reproduce.setting import Reproduction, Setting
 from ml.training.calibrate import member_outputs
 from ml.training.run_folder import CachedOutputs, RunFolder, TrainConfig
@@ -99,7 +99,7 @@ def reproduce(setting: Setting) -> Reproduction:
         charts={
             "triage": triage_chart(triage_rows(test.label_counts, best, None)),
             "reliability_disagreement": reliability_diagram(
-                evaluation["disagreement_bins"], title="Raw+ts+α: disagreement", what="disagreement"
+                evaluation.disagreement_bins, title="Raw+ts+α: disagreement", what="disagreement"
             ),
         },
         further={
@@ -110,5 +110,5 @@ def reproduce(setting: Setting) -> Reproduction:
     )
 
 
-def _benefit(row: dict[str, Any]) -> str:
+def _benefit(row: NetBenefitRow) -> str:
     return f"{row['value']:+.3f} ({row['low']:.3f} to {row['high']:.3f}) over {row['over']}"

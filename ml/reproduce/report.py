@@ -1,10 +1,9 @@
 """Reproductions by name, each written as a Markdown page, a JSON document and figures, with seeds and versions."""
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 from ml.charts.reliability import write_chart
 from ml.files import write_bytes_atomically, write_json
@@ -35,14 +34,14 @@ def versions() -> dict[str, str]:
     return numbers
 
 
-def reproduce(setting: Setting) -> dict[str, Any]:
+def reproduce(setting: Setting) -> Mapping[str, object]:
     """Reproduce a figure or table.
 
     Args:
         setting: what, where, and how; the folder receives ``<name>.md``, ``<name>.json`` and the figures.
 
     Returns:
-        The JSON document.
+        The JSON document: name, what, seeds, quick, truth, versions, rows, and what only this reproduction has.
 
     Raises:
         ValueError: an unknown name, or data that are not on this machine.
@@ -52,26 +51,27 @@ def reproduce(setting: Setting) -> dict[str, Any]:
     setting.out.mkdir(parents=True, exist_ok=True)
     run: Callable[[Setting], Reproduction] = import_module(f"ml.reproduce.{MODULES[setting.name]}").reproduce
     result = run(setting)
-    document: dict[str, Any] = {
+    used = versions()
+    document: Mapping[str, object] = {
         "name": setting.name,
         "what": result.what,
         "seeds": list(setting.seeds),
         "quick": setting.quick,
         "truth": setting.truth,
-        "versions": versions(),
+        "versions": used,
         "rows": result.rows,
         **result.further,
     }
     write_json(setting.out / f"{setting.name}.json", document)
     for name, chart in result.charts.items():
         write_chart(chart, setting.out / f"{name}.svg")
-    write_bytes_atomically(setting.out / f"{setting.name}.md", _page(document, result).encode())
+    write_bytes_atomically(setting.out / f"{setting.name}.md", _page(setting, used, result).encode())
     return document
 
 
-def _page(document: dict[str, Any], result: Reproduction) -> str:
-    used = ", ".join(f"{package} {number}" for package, number in document["versions"].items())
-    seeds = ", ".join(str(seed) for seed in document["seeds"])
-    short = " A quick version: its numbers only show that everything runs." if document["quick"] else ""
+def _page(setting: Setting, used: dict[str, str], result: Reproduction) -> str:
+    packages = ", ".join(f"{package} {number}" for package, number in used.items())
+    seeds = ", ".join(str(seed) for seed in setting.seeds)
+    short = " A quick version: its numbers only show that everything runs." if setting.quick else ""
     figures = "".join(f"\n![{name.replace('_', ' ')}]({name}.svg)\n" for name in result.charts)
-    return f"# {result.what}\n\nSeeds {seeds}; {used}.{short}\n\n{result.text}\n{figures}"
+    return f"# {result.what}\n\nSeeds {seeds}; {packages}.{short}\n\n{result.text}\n{figures}"

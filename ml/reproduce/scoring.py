@@ -1,7 +1,7 @@
 """Rows of a report on real labels, where only the labels themselves tell how good predictions are."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -9,10 +9,28 @@ import numpy.typing as npt
 from ml.arrays import IntArray
 from ml.calibration.calibrators import Calibration, calibrate
 from ml.calibration.scaling import Method, Scaling
+from ml.charts.rows import TriagePoint
 from ml.distributions.families import PredictiveDistribution, has_concentration
 from ml.metrics import evaluate
+from ml.metrics.jackknife import EstimateDocument
 from ml.metrics.posterior_gain import posterior_epistemic_loss, posterior_gain
 from ml.metrics.triage_curves import net_benefit_difference, triage_recall, uncertainty_scores
+
+
+class ScoredRow(TypedDict):
+    """A method with its metrics by name."""
+
+    method: str
+    metrics: dict[str, EstimateDocument]
+
+
+class NetBenefitRow(EstimateDocument):
+    """Net benefit over that of a simple rule, at the same share of second reads and the same threshold."""
+
+    over: str
+    capacity: float
+    threshold: float
+
 
 METRICS = ("accuracy", "L", "EL", "CE", "DL", "L_D", "CE_D")
 _STEPS: dict[str, Method] = {"+ts": "temperature", "+vector": "vector", "+matrix": "matrix"}
@@ -33,9 +51,9 @@ def calibration_steps(
 
 def scored_rows(
     counts: IntArray, distributions: Mapping[str, PredictiveDistribution], cluster: npt.ArrayLike | None
-) -> list[dict[str, Any]]:
+) -> list[ScoredRow]:
     """Metrics with intervals, and what one expert label gains, for each method."""
-    rows = []
+    rows: list[ScoredRow] = []
     many = bool((counts.sum(axis=1) >= 3).all())
     for method, distribution in distributions.items():
         evaluation = evaluate(counts, distribution.class_probs, distribution.disagreement_probs, cluster=cluster)
@@ -48,7 +66,7 @@ def scored_rows(
     return rows
 
 
-def markdown(rows: list[dict[str, Any]]) -> str:
+def markdown(rows: Sequence[ScoredRow]) -> str:
     """A table with one row per method; values with their standard errors."""
     names = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
     titles = {"L_D": "L_φ", "CE_D": "CE_φ", "gain": "gain EL − EL′", "EL_posterior": "EL′"}
@@ -60,7 +78,7 @@ def markdown(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _cell(estimate: dict[str, Any] | None) -> str:
+def _cell(estimate: EstimateDocument | None) -> str:
     if estimate is None or estimate["value"] is None:
         return "–"
     if estimate["clipped"]:
@@ -71,12 +89,12 @@ def _cell(estimate: dict[str, Any] | None) -> str:
 
 def triage_rows(
     counts: IntArray, distribution: PredictiveDistribution, cluster: npt.ArrayLike | None
-) -> list[dict[str, Any]]:
+) -> list[TriagePoint]:
     """Operating curves of the disagreement probability and of the two simple rules."""
     capacities = np.linspace(0, 1, 41)
     scores = {"disagreement probability": distribution.disagreement_probs}
     scores |= uncertainty_scores(distribution.class_probs)
-    rows = []
+    rows: list[TriagePoint] = []
     for name, score in scores.items():
         curve = triage_recall(counts, score, capacities, cluster=cluster)
         rows += [
@@ -88,7 +106,7 @@ def triage_rows(
 
 def net_benefit_rows(
     counts: IntArray, distribution: PredictiveDistribution, *, capacity: float, threshold: float
-) -> list[dict[str, Any]]:
+) -> list[NetBenefitRow]:
     """Net benefit of the disagreement probability less that of each simple rule, at the same capacity."""
     return [
         {

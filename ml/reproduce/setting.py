@@ -1,9 +1,11 @@
 """What a reproduction is asked, and what it gives back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+from altair.typing import ChartType
 
 Truth = Literal["exact", "counts"]
 #: Called with what is being done, steps done and steps in all.
@@ -45,14 +47,14 @@ class Reproduction:
 
     Attributes:
         what: heading.
-        rows: results as JSON values.
+        rows: results as JSON values; each reproduction has its own.
         text: Markdown below the heading.
         charts: file name → chart.
         further: more entries of the JSON document.
     """
 
     what: str
-    rows: list[dict[str, Any]]
+    rows: Sequence[Mapping[str, object]]
     text: str
-    charts: dict[str, Any]
-    further: dict[str, Any] = field(default_factory=dict)
+    charts: Mapping[str, ChartType]
+    further: Mapping[str, object] = field(default_factory=dict)

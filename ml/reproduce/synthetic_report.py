@@ -1,21 +1,35 @@
 """Tables 1 and 2 of the paper and what goes beyond them, as Markdown and figures."""
 
 from dataclasses import asdict
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
+from altair.typing import ChartType
 
 from ml.calibration.calibrators import Calibration
 from ml.calibration.scaling import Scaling
 from ml.charts.reliability import reliability_diagram
 from ml.charts.results import calibration_dispersion_map, method_chart, temperature_chart, triage_chart
-from ml.distributions.families import softmax_probs
+from ml.charts.rows import MethodLosses, MethodPoint, TemperaturePoint, TriagePoint
+from ml.distributions.families import PredictiveDistribution, softmax_probs
 from ml.metrics import evaluate
 from ml.metrics.known_truth import exact_metrics
 from ml.metrics.triage_curves import triage_recall, uncertainty_scores
 from ml.reproduce.paper import CPE_TABLE, TABLE_1, TABLE_2, paper_numbers
 from ml.reproduce.setting import Reproduction, Setting
 from ml.reproduce.synthetic import LABELS, Row, SeedOutputs, seed_outputs
+
+
+class ComparedNumber(TypedDict):
+    """A number of the paper's next to ours (mean over seeds)."""
+
+    method: str
+    labels: int
+    metric: str
+    ours: float
+    paper: float
+    worse: bool
+
 
 Cells = dict[tuple[str, int, str], list[float]]
 TITLES = {"mix-mnist": "Mix-MNIST", "mix-cifar10": "Mix-CIFAR-10"}
@@ -79,9 +93,9 @@ def _text(values: list[float] | None) -> str:
     return f"{np.mean(values):.4f}{spread}"
 
 
-def compare_with_paper(name: str, cells: Cells) -> tuple[str, list[dict[str, Any]]]:
+def compare_with_paper(name: str, cells: Cells) -> tuple[str, list[ComparedNumber]]:
     """Ours next to every number of the paper's that we have too: in a sentence, and as rows."""
-    compared = []
+    compared: list[ComparedNumber] = []
     for method, labels, metric, paper in paper_numbers(name):
         ours = cells.get((method, labels, metric))
         if ours is None:
@@ -90,8 +104,9 @@ def compare_with_paper(name: str, cells: Cells) -> tuple[str, list[dict[str, Any
         worse = mean < paper if metric == "accuracy" else mean > paper
         # the paper prints four decimals
         worse = worse and abs(mean - paper) >= 0.00005
-        entry = {"method": method, "labels": labels, "metric": metric, "ours": mean, "paper": paper, "worse": worse}
-        compared.append(entry)
+        compared.append(
+            {"method": method, "labels": labels, "metric": metric, "ours": mean, "paper": paper, "worse": worse}
+        )
     worse_ones = [entry for entry in compared if entry["worse"]]
     text = f"Of {len(compared)} numbers of the paper, ours (mean over seeds) are no worse in "
     text += f"{len(compared) - len(worse_ones)}."
@@ -100,7 +115,7 @@ def compare_with_paper(name: str, cells: Cells) -> tuple[str, list[dict[str, Any
     return text, compared
 
 
-def _worse(entry: dict[str, Any], cells: Cells) -> str:
+def _worse(entry: ComparedNumber, cells: Cells) -> str:
     method, labels, metric = entry["method"], entry["labels"], entry["metric"]
     text = f"{method}({labels}) {metric} {entry['ours']:.4f} for {entry['paper']:.4f}"
     per_member = cells.get((f"{method} [per member]", labels, metric))
@@ -165,8 +180,8 @@ _ERRATUM = (
 )
 
 
-def _charts(name: str, cells: Cells, outputs: SeedOutputs) -> dict[str, Any]:
-    comparison = []
+def _charts(name: str, cells: Cells, outputs: SeedOutputs) -> dict[str, ChartType]:
+    comparison: list[MethodPoint] = []
     for labels in LABELS:
         for method in [method for method in _methods(cells, "CE_D") if "[" not in method]:
             ours, paper = cells[method, labels, "CE_D"], TABLE_1[name][labels].get(method)
@@ -187,14 +202,14 @@ def _charts(name: str, cells: Cells, outputs: SeedOutputs) -> dict[str, Any]:
     }
 
 
-def _distributions(outputs: SeedOutputs, kind: str) -> dict[str, Any]:
+def _distributions(outputs: SeedOutputs, kind: str) -> dict[str, PredictiveDistribution]:
     test = outputs.outputs[kind].rows(outputs.part("test"))
     steps = outputs.calibrations(kind, LABELS[0])
     return {kind + step: calibration.apply(test.logits, test.features) for step, calibration in steps.items()}
 
 
-def _dispersion(outputs: SeedOutputs) -> list[dict[str, Any]]:
-    rows = []
+def _dispersion(outputs: SeedOutputs) -> list[MethodLosses]:
+    rows: list[MethodLosses] = []
     for kind in outputs.outputs:
         for method, distribution in _distributions(outputs, kind).items():
             if "α" in method:
@@ -205,11 +220,11 @@ def _dispersion(outputs: SeedOutputs) -> list[dict[str, Any]]:
     return rows
 
 
-def _temperature(outputs: SeedOutputs) -> Any:
+def _temperature(outputs: SeedOutputs) -> ChartType:
     test = outputs.outputs["Raw"].rows(outputs.part("test"))
     steps = outputs.calibrations("Raw", LABELS[0])
     fitted = float(np.exp(steps["+ts"].scaling.log_temperature))
-    rows = []
+    rows: list[TemperaturePoint] = []
     for temperature in np.geomspace(0.4, 3.0, 27):
         scaling = Scaling("temperature", float(np.log(temperature)))
         probs = softmax_probs(scaling(test.logits))
@@ -231,11 +246,11 @@ def _temperature(outputs: SeedOutputs) -> Any:
     return temperature_chart(rows, fitted)
 
 
-def _triage(outputs: SeedOutputs) -> Any:
+def _triage(outputs: SeedOutputs) -> ChartType:
     best = _distributions(outputs, "MCDO")["MCDO+ts+α"]
     scores = {"disagreement probability": best.disagreement_probs} | uncertainty_scores(best.class_probs)
     capacities = np.linspace(0, 1, 41)
-    rows = []
+    rows: list[TriagePoint] = []
     for name, score in scores.items():
         for capacity, one in zip(capacities, triage_recall(outputs.test_counts, score, capacities), strict=True):
             rows.append(
@@ -244,16 +259,16 @@ def _triage(outputs: SeedOutputs) -> Any:
     return triage_chart(rows)
 
 
-def _reliability(outputs: SeedOutputs) -> dict[str, Any]:
-    charts = {}
+def _reliability(outputs: SeedOutputs) -> dict[str, ChartType]:
+    charts: dict[str, ChartType] = {}
     for method, distribution in _distributions(outputs, "Raw").items():
-        document = evaluate(outputs.test_counts, distribution.class_probs, distribution.disagreement_probs)
+        evaluation = evaluate(outputs.test_counts, distribution.class_probs, distribution.disagreement_probs)
         safe = method.lower().replace("+", "_").replace("α", "alpha")
         charts[f"reliability_disagreement_{safe}"] = reliability_diagram(
-            document["disagreement_bins"], title=f"{method}: disagreement", what="disagreement"
+            evaluation.disagreement_bins, title=f"{method}: disagreement", what="disagreement"
         )
         if "α" not in method:
             charts[f"reliability_classes_{safe}"] = reliability_diagram(
-                document["class_bins"], title=f"{method}: all classes", what="probability"
+                evaluation.class_bins, title=f"{method}: all classes", what="probability"
             )
     return charts

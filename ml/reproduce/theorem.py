@@ -1,8 +1,7 @@
 """Theorem 1: which concentrations help, and which is best, compared with a simulation."""
 
-from typing import Any
-
 import numpy as np
+from altair.typing import ChartType
 
 from ml.arrays import FloatArray
 from ml.calibration.optimal_concentration import (
@@ -15,6 +14,7 @@ from ml.calibration.optimal_concentration import (
     posterior_optimum,
 )
 from ml.charts.results import concentration_chart
+from ml.charts.rows import ConcentrationPoint, Optimum
 from ml.distributions.families import DirichletCpe
 from ml.reproduce.setting import Reproduction, Setting
 
@@ -38,8 +38,8 @@ def reproduce(setting: Setting) -> Reproduction:
     """Curves, optima and intervals for a right and for a biased prediction."""
     rng = np.random.default_rng(setting.seeds[0])
     q = rng.dirichlet(np.exp(TRUE_LOG_CONCENTRATION) * MEAN, 20_000 if setting.quick else 200_000)
-    rows: list[dict[str, Any]] = []
-    charts: dict[str, Any] = {}
+    rows: list[ConcentrationPoint] = []
+    charts: dict[str, ChartType] = {}
     lines = [
         "| prediction | curve | best log α0 | helps from | best of the simulated points |",
         "|---|---|---|---|---|",
@@ -47,7 +47,8 @@ def reproduce(setting: Setting) -> Reproduction:
     for done, (name, f) in enumerate((("right", MEAN), ("biased", BIASED))):
         moments = Moments.of(q[:, None, :], f[None])
         points = {float(a): _simulated(q, f, float(a), rng) for a in SIMULATED_AT}
-        curve_rows, optima = [], []
+        curve_rows: list[ConcentrationPoint] = []
+        optima: list[Optimum] = []
         curves = (
             ("disagreement", disagreement_error, disagreement_optimum, disagreement_lower_end),
             ("posterior", posterior_epistemic_error, posterior_optimum, posterior_lower_end),

@@ -63,16 +63,32 @@ def evaluate(
     >>> evaluate([[1, 1], [1, 0]], [[0.5, 0.5], [0.75, 0.25]]).metrics["L"].value
     0.3125
     """
-    options: dict[str, Any] = {"n_bins": n_bins, "debias": debias}
-    options |= {"weights": weights, "weights2": weights2, "cluster": cluster}
     if _has_cases(labels) != _has_cases(predictions):
         lacking = "predictions have" if _has_cases(labels) else "labels have"
         raise ValueError(f"{lacking} no column 'case_id' to match cases by: give it to both tables, or to neither")
     if not _has_cases(labels):
-        return evaluate_arrays(labels, predictions, disagreement_probs, classes=classes, **options)  # type: ignore[arg-type]
+        return evaluate_arrays(
+            labels,  # type: ignore[arg-type]
+            predictions,  # type: ignore[arg-type]
+            disagreement_probs,
+            n_bins=n_bins,
+            debias=debias,
+            weights=weights,
+            weights2=weights2,
+            cluster=cluster,
+            classes=classes,
+        )
     if disagreement_probs is not None or classes is not None:
         raise ValueError("tables name their classes and disagreement_prob in columns: leave both arguments out")
-    return evaluate_tables(labels, predictions, **options)  # type: ignore[arg-type]
+    return evaluate_tables(
+        labels,  # type: ignore[arg-type]
+        predictions,  # type: ignore[arg-type]
+        n_bins=n_bins,
+        debias=debias,
+        weights=weights,  # type: ignore[arg-type]
+        weights2=weights2,  # type: ignore[arg-type]
+        cluster=cluster,  # type: ignore[arg-type]
+    )
 
 
 def _has_cases(source: Any) -> bool:
@@ -176,19 +192,19 @@ def aligned_weights(labels: Labels, name: str | None, rows: npt.NDArray[np.intp]
     return numbers
 
 
-def write_diagrams(document: dict[str, Any], folder: Path) -> list[Path]:
+def write_diagrams(evaluation: Evaluation, folder: Path) -> list[Path]:
     """Draw reliability diagrams of every class and of disagreement as SVG, and return their paths."""
     from ml.charts.reliability import reliability_diagram, write_chart
 
     charts = {
-        f"reliability_{row['class']}": reliability_diagram(row["bins"], title=row["class"], what="probability")
-        for row in document["classes"]
+        f"reliability_{row.name}": reliability_diagram(row.bins, title=row.name, what="probability")
+        for row in evaluation.classes
     }
     charts["reliability_all_classes"] = reliability_diagram(
-        document["class_bins"], title="All classes", what="probability"
+        evaluation.class_bins, title="All classes", what="probability"
     )
     charts["reliability_disagreement"] = reliability_diagram(
-        document["disagreement_bins"], title="Disagreement of two annotators", what="disagreement"
+        evaluation.disagreement_bins, title="Disagreement of two annotators", what="disagreement"
     )
     paths = []
     for name, chart in charts.items():

@@ -43,6 +43,8 @@ class ArrowTable(Protocol):
         """Give the table as a stream of Arrow record batches."""
 
 
+#: A column of a table that is written.
+Column = Sequence[str] | Sequence[float] | npt.NDArray[Any]
 #: A file, or a table in memory.
 TableSource = str | Path | ArrowTable | Mapping[str, Any]
 
@@ -150,13 +152,13 @@ def _check_file(path: Path) -> None:
         raise TableError(f"{path}: no such file")
 
 
-def write_table(columns: dict[str, Any], path: Path) -> None:
+def write_table(columns: Mapping[str, Column], path: Path) -> None:
     """Write columns as CSV or Parquet, by extension.
 
     Raises:
         TableError: another extension.
     """
-    table = pa.table(columns)
+    table = pa.table(dict(columns))
     if path.suffix.lower() == ".parquet":
         parquet.write_table(table, path)
     elif path.suffix.lower() == ".csv":

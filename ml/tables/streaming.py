@@ -7,7 +7,7 @@ evaluation in memory; intervals, which need every case again, are left out.
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,29 @@ from ml.tables.files import (
 BATCH_ROWS = 50_000
 #: Metrics that order-1 weights belong to; all others take order-2 weights.
 _FIRST_ORDER = ("L", "CL", "CL_plugin", "CE", "accuracy")
+
+
+class StreamedEstimate(TypedDict):
+    """An estimate of one pass: ``se``, ``low`` and ``high`` are None."""
+
+    value: float | None
+    se: None
+    low: None
+    high: None
+    n: int
+    dropped: int
+
+
+class StreamedDocument(TypedDict):
+    """The document of ``secondread evaluate --stream --json``."""
+
+    n_cases: int
+    n_labels: int
+    n_classes: int
+    n_bins: int
+    debias: str
+    metrics: dict[str, StreamedEstimate]
+    warnings: list[str]
 
 
 class _SortedLabels:
@@ -105,7 +128,7 @@ def evaluate_stream(
     cluster: str | None = None,
     batch_rows: int = BATCH_ROWS,
     observer: Callable[[int], None] = lambda cases: None,
-) -> dict[str, Any]:
+) -> StreamedDocument:
     """Evaluate sorted tables in one pass, in memory that does not grow with their length.
 
     Args:
@@ -145,10 +168,10 @@ def evaluate_stream(
     return _document(accumulators, n_bins, debias)
 
 
-def _document(accumulators: list[Accumulator], n_bins: int, debias: Debias) -> dict[str, Any]:
+def _document(accumulators: list[Accumulator], n_bins: int, debias: Debias) -> StreamedDocument:
     first, second = accumulators
     values = second.compute(debias) | {name: first.compute(debias)[name] for name in _FIRST_ORDER}
-    metrics = {}
+    metrics: dict[str, StreamedEstimate] = {}
     for name, value in values.items():
         used = first.used[1] if name in _FIRST_ORDER else second.used[2]
         metrics[name] = {

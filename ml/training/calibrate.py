@@ -1,13 +1,12 @@
 """Stage 2: cached logits and features of a run → calibration, with held-out metrics before and after."""
 
-from typing import Any
-
 from ml.calibration.calibrators import Calibration, calibrate
 from ml.calibration.scaling import Method, Scaling
 from ml.files import write_bytes_atomically, write_json
 from ml.metrics import evaluate
-from ml.release.dropout_head import DropoutHead
-from ml.training.run_folder import CachedOutputs, RunFolder
+from ml.metrics.jackknife import EstimateDocument
+from ml.release.dropout_head import DropoutHead, Floats32
+from ml.training.run_folder import CachedOutputs, CalibrationReport, RunFolder
 
 #: Metrics of the held-out part that go on the card.
 CARD_METRICS = ("accuracy", "L", "EL", "CE", "L_D", "CE_D")
@@ -15,7 +14,7 @@ CARD_METRICS = ("accuracy", "L", "EL", "CE", "L_D", "CE_D")
 
 def calibrate_run(
     folder: RunFolder, *, method: Method, alpha: bool, seed: int = 0, mc_dropout: int | None = None
-) -> dict[str, Any]:
+) -> CalibrationReport:
     """Fit calibrators on a finished run and write ``calibration.json`` and its report.
 
     Args:
@@ -47,7 +46,7 @@ def calibrate_run(
     if fitted.calibration.concentration is not None:
         steps["with concentration head"] = fitted.calibration
     held_out = outputs.take(outputs.partition == "test")
-    report: dict[str, Any] = {
+    report: CalibrationReport = {
         "fit": fitted.report,
         "partition": partition,
         "split_by": config["split_by"],
@@ -64,23 +63,23 @@ def calibrate_run(
     return report
 
 
-def member_outputs(outputs: CachedOutputs, head: DropoutHead | None) -> tuple[Any, Any]:
+def member_outputs(outputs: CachedOutputs, head: DropoutHead | None) -> tuple[Floats32, Floats32]:
     """Logits and features of the network (N, …), or of the members of its dropout ensemble (S, N, …)."""
     return (outputs.logits, outputs.features) if head is None else head(outputs.pooled)
 
 
 def held_out_metrics(
     outputs: CachedOutputs, calibration: Calibration, head: DropoutHead | None = None
-) -> dict[str, Any]:
+) -> dict[str, EstimateDocument]:
     """Metrics of a calibration on cached outputs, by patient where there are several cells of one."""
     if len(outputs.case_ids) == 0:
         return {}
     distribution = calibration.apply(*member_outputs(outputs, head))
     clustered = len(set(outputs.groups.tolist())) < len(outputs.groups)
-    document = evaluate(
+    evaluation = evaluate(
         outputs.label_counts,
         distribution.class_probs,
         distribution.disagreement_probs,
         cluster=outputs.groups if clustered else None,
     )
-    return {name: document["metrics"][name] for name in CARD_METRICS}
+    return {name: evaluation.metrics[name].to_dict() for name in CARD_METRICS}

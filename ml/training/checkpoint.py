@@ -2,14 +2,31 @@
 
 from dataclasses import dataclass, field
 from io import BytesIO
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor
 
+from ml.charts.rows import EpochMetrics
 from ml.files import write_bytes_atomically
-from ml.training.learner import Learner
+from ml.training.learner import Learner, LearnerState
 from ml.training.run_folder import RunFolder
+
+
+class _State(TypedDict):
+    """A ``Progress`` without its weights."""
+
+    epoch: int
+    best_loss: float
+    best_epoch: int
+    history: list[EpochMetrics]
+
+
+class _Checkpoint(LearnerState):
+    """Everything that a checkpoint contains."""
+
+    best: dict[str, Tensor]
+    state: _State
 
 
 @dataclass
@@ -27,7 +44,7 @@ class Progress:
     epoch: int = 0
     best_loss: float = float("inf")
     best_epoch: int = -1
-    history: list[dict[str, Any]] = field(default_factory=list)
+    history: list[EpochMetrics] = field(default_factory=list)
     best: dict[str, Tensor] = field(default_factory=dict)
 
     def keep(self, loss: float, learner: Learner) -> None:
@@ -38,9 +55,15 @@ class Progress:
 
 def save_checkpoint(folder: RunFolder, learner: Learner, progress: Progress) -> None:
     """Write checkpoint and metrics."""
-    state = {name: value for name, value in vars(progress).items() if name != "best"}
+    state: _State = {
+        "epoch": progress.epoch,
+        "best_loss": progress.best_loss,
+        "best_epoch": progress.best_epoch,
+        "history": progress.history,
+    }
+    checkpoint: _Checkpoint = {**learner.state_dict(), "best": progress.best, "state": state}
     buffer = BytesIO()
-    torch.save(learner.state_dict() | {"best": progress.best, "state": state}, buffer)
+    torch.save(checkpoint, buffer)
     write_bytes_atomically(folder.checkpoint, buffer.getvalue())
     folder.write_metrics(progress.history)
 
@@ -49,6 +72,6 @@ def load_checkpoint(folder: RunFolder, learner: Learner) -> Progress:
     """Put a learner where the checkpoint left it; the start where there is none."""
     if not folder.checkpoint.is_file():
         return Progress()
-    document = torch.load(folder.checkpoint, map_location=learner.data.device, weights_only=True)
+    document: _Checkpoint = torch.load(folder.checkpoint, map_location=learner.data.device, weights_only=True)
     learner.load_state_dict(document)
     return Progress(**document["state"], best=document["best"])

@@ -1,6 +1,7 @@
 """Outputs of a network over cases, in float32 without dropout, and how good they are on the validation part."""
 
 from collections.abc import Iterator
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,14 @@ def batch_outputs(
         yield logits, features, pooled
 
 
-def validate(network: Network, data: DeviceData, rows: npt.NDArray[np.intp]) -> dict[str, float]:
+class Validation(TypedDict):
+    """Validation loss in nats per label, and accuracy."""
+
+    valid_loss: float
+    valid_accuracy: float
+
+
+def validate(network: Network, data: DeviceData, rows: npt.NDArray[np.intp]) -> Validation:
     """Validation loss in nats per label, and accuracy against the most frequent label."""
     loss = hits = labels = 0.0
     start = 0

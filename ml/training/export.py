@@ -2,7 +2,7 @@
 
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +16,12 @@ from ml.files import read_json
 from ml.images.image_statistics import optical_density
 from ml.images.preprocess import Preprocessing
 from ml.release.artifact import DISTANCE_FILE, HEAD_FILE, Release, write_release
-from ml.release.card import readme_text
+from ml.release.card import CardContents, ParityDocument, ReferenceDocument, readme_text
 from ml.release.dropout_head import DropoutHead
 from ml.release.feature_distance import fit_feature_distance
 from ml.release.predictor import open_session
 from ml.training.networks import Network
-from ml.training.run_folder import CachedOutputs, RunFolder
+from ml.training.run_folder import CachedOutputs, CalibrationReport, RunDocument, RunFolder
 from ml.training.train import load_trained
 
 #: Largest difference of class probabilities, and of logits as a share of the largest |logit|.
@@ -117,7 +117,7 @@ def to_onnx(network: nn.Module, example: Tensor, outputs: list[str]) -> bytes:
     return bytes(model.SerializeToString(deterministic=True))
 
 
-def check_parity(network: nn.Module, onnx_bytes: bytes, inputs: npt.NDArray[np.float32]) -> dict[str, float]:
+def check_parity(network: nn.Module, onnx_bytes: bytes, inputs: npt.NDArray[np.float32]) -> ParityDocument:
     """Compare ONNX Runtime with torch.
 
     Args:
@@ -177,7 +177,7 @@ def export_run(folder: RunFolder, out: Path, *, fused: bool = False, name: str |
     if not folder.calibration.is_file():
         raise ValueError(f"{folder.path}: not calibrated yet; run `secondread calibrate` first")
     calibration = Calibration.from_dict(read_json(folder.calibration))
-    report = read_json(folder.report)
+    report = folder.read_report()
     network = load_trained(folder)
     preprocessing = Preprocessing.from_dict(config["dataset"]["preprocessing"])
     inputs = preprocessing.normalise(folder.read_examples())
@@ -197,14 +197,20 @@ def export_run(folder: RunFolder, out: Path, *, fused: bool = False, name: str |
             _Fused(network, calibration, len(config["dataset"]["classes"])).eval(), example, outputs
         )
     held_out, familiar = _add_feature_distance(folder, files)
-    reference = _reference(folder, held_out) | familiar
-    card = _card(name or folder.path.name, config, report, parity) | {"reference": reference}
+    card = _card(name or folder.path.name, config, report, parity)
+    card["reference"] = {**_reference(folder, held_out), **familiar}
     return write_release(out, files, calibration, card, readme_text(card))
 
 
-def _add_feature_distance(
-    folder: RunFolder, files: dict[str, bytes]
-) -> tuple[CachedOutputs, dict[str, float | int | None]]:
+class _Familiar(TypedDict):
+    """Mean and spread of the squared distances of n familiar cells."""
+
+    distance_sq_mean: float | None
+    distance_sq_sd: float | None
+    n_distance: int | None
+
+
+def _add_feature_distance(folder: RunFolder, files: dict[str, bytes]) -> tuple[CachedOutputs, _Familiar]:
     """Add the distance from the training cells to a release's files.
 
     Returns:
@@ -214,7 +220,7 @@ def _add_feature_distance(
     features = outputs.pooled if HEAD_FILE in files else outputs.features
     held_out = outputs.partition == "test"
     distance = fit_feature_distance(features[~held_out], features[held_out])
-    familiar: dict[str, float | int | None] = dict.fromkeys(("distance_sq_mean", "distance_sq_sd", "n_distance"))
+    familiar: _Familiar = {"distance_sq_mean": None, "distance_sq_sd": None, "n_distance": None}
     if distance is not None:
         files[DISTANCE_FILE] = distance.to_bytes()
         squared = np.square(distance(features[held_out]))
@@ -226,7 +232,7 @@ def _add_feature_distance(
     return outputs.take(held_out), familiar
 
 
-def _reference(folder: RunFolder, held_out: CachedOutputs) -> dict[str, Any]:
+def _reference(folder: RunFolder, held_out: CachedOutputs) -> ReferenceDocument:
     """What familiar data look like, for telling later whether stain or case mix drift away."""
     pixels = folder.read_examples()
     stain = np.array([optical_density(image) for image in pixels])
@@ -240,7 +246,7 @@ def _reference(folder: RunFolder, held_out: CachedOutputs) -> dict[str, Any]:
     }
 
 
-def _card(name: str, config: dict[str, Any], report: dict[str, Any], parity: dict[str, float]) -> dict[str, Any]:
+def _card(name: str, config: RunDocument, report: CalibrationReport, parity: ParityDocument) -> CardContents:
     data = config["dataset"]
     return {
         "name": name,
@@ -249,7 +255,12 @@ def _card(name: str, config: dict[str, Any], report: dict[str, Any], parity: dic
         "orientation": data.get("orientation", "fixed"),
         "network": config["train"]["network"],
         "seed": config["train"]["seed"],
-        "data": {key: data[key] for key in ("name", "source", "partitions", "split_by")},
+        "data": {
+            "name": data["name"],
+            "source": data["source"],
+            "partitions": data["partitions"],
+            "split_by": data["split_by"],
+        },
         "licence": data["licence"],
         "calibration": report["fit"],
         "mc_dropout": report.get("mc_dropout"),

@@ -3,12 +3,13 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.optim.optimizer import StateDict
 
 from ml.training.augmentation import augment, shift
 from ml.training.averaging import average_weights
@@ -30,6 +31,14 @@ class StepReport:
 
 
 Observer = Callable[[StepReport], None]
+
+
+class LearnerState(TypedDict):
+    """Weights, state of the optimiser, and the average of weights where there is one."""
+
+    network: dict[str, Tensor]
+    optimiser: StateDict
+    average: dict[str, Tensor] | None
 
 
 class Learner:
@@ -93,7 +102,7 @@ class Learner:
             self.average.update_parameters(self.network)
         return loss.detach()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> LearnerState:
         """Weights, optimiser and average."""
         return {
             "network": self.network.state_dict(),
@@ -101,9 +110,9 @@ class Learner:
             "average": None if self.average is None else self.average.state_dict(),
         }
 
-    def load_state_dict(self, document: dict[str, Any]) -> None:
+    def load_state_dict(self, document: LearnerState) -> None:
         """Go on from what ``state_dict`` returned."""
         self.network.load_state_dict(document["network"])
         self.optimiser.load_state_dict(document["optimiser"])
-        if self.average is not None:
+        if self.average is not None and document["average"] is not None:
             self.average.load_state_dict(document["average"])

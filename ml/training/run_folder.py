@@ -1,19 +1,80 @@
 """A training run on disk: what it was asked, how it went, where it stands, and its cached outputs."""
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NotRequired, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import IntArray
+from ml.calibration.calibrators import FitDocument
+from ml.charts.rows import EpochMetrics
 from ml.files import read_json, write_bytes_atomically, write_json
+from ml.images.preprocess import Orientation, PreprocessingDocument
+from ml.metrics.jackknife import EstimateDocument
+from ml.release.card import ClassDocument, DropoutDocument
 
 #: Dropout rate, weight (out, in) and bias (out,) of one layer of a network's head.
 HeadArrays = tuple[float, npt.NDArray[np.float32], npt.NDArray[np.float32]]
 _LAYER = ("rate", "weight", "bias")
+#: Further arguments of a data set's loader.
+DataOptions = dict[str, int]
+
+
+class TrainDocument(TypedDict):
+    """A ``TrainConfig`` as JSON values; runs of earlier versions lack the last two."""
+
+    data: str
+    data_options: DataOptions
+    network: str
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    warmup_epochs: int
+    decay_epochs: list[int]
+    patience: int
+    seed: int
+    precision: str
+    compiled: bool
+    backbone_weights: str | None
+    weight_averaging: NotRequired[float]
+    shift: NotRequired[int]
+
+
+class DatasetDocument(TypedDict):
+    """What a run keeps of its data set; runs of earlier versions name no orientation."""
+
+    name: str
+    classes: list[ClassDocument]
+    preprocessing: PreprocessingDocument
+    orientation: NotRequired[Orientation]
+    partitions: dict[str, int]
+    calibration_partition: str
+    split_by: str
+    source: str
+    licence: str
+
+
+class RunDocument(TypedDict):
+    """config.json: what a run was asked, on which data, and versions of what its numbers depend on."""
+
+    train: TrainDocument
+    dataset: DatasetDocument
+    versions: dict[str, str]
+
+
+class CalibrationReport(TypedDict):
+    """calibration_report.json: how a run was calibrated, and held-out metrics by name for each step."""
+
+    fit: FitDocument
+    partition: str
+    split_by: str
+    n_held_out: int
+    held_out: dict[str, dict[str, EstimateDocument]]
+    mc_dropout: NotRequired[DropoutDocument | None]
+    disagreement_calibrated: bool
 
 
 @dataclass(frozen=True)
@@ -39,7 +100,7 @@ class TrainConfig:
     """
 
     data: str
-    data_options: dict[str, Any]
+    data_options: DataOptions
     network: str
     epochs: int
     batch_size: int
@@ -68,9 +129,25 @@ class TrainConfig:
             return self.learning_rate * (0.1 + 0.9 * (epoch + 1) / self.warmup_epochs)
         return float(self.learning_rate * 0.1 ** sum(epoch >= step for step in self.decay_epochs))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> TrainDocument:
         """Return it as JSON values."""
-        return asdict(self) | {"decay_epochs": list(self.decay_epochs)}
+        return {
+            "data": self.data,
+            "data_options": dict(self.data_options),
+            "network": self.network,
+            "epochs": self.epochs,
+            "batch_size": self.batch_size,
+            "learning_rate": self.learning_rate,
+            "warmup_epochs": self.warmup_epochs,
+            "decay_epochs": list(self.decay_epochs),
+            "patience": self.patience,
+            "seed": self.seed,
+            "precision": self.precision,
+            "compiled": self.compiled,
+            "backbone_weights": self.backbone_weights,
+            "weight_averaging": self.weight_averaging,
+            "shift": self.shift,
+        }
 
 
 @dataclass(frozen=True)
@@ -126,7 +203,7 @@ class RunFolder:
         """Whether training has ended and its outputs are cached."""
         return self.outputs.is_file()
 
-    def read_config(self) -> dict[str, Any]:
+    def read_config(self) -> RunDocument:
         """What the run was asked, with its data set's description.
 
         Raises:
@@ -134,9 +211,9 @@ class RunFolder:
         """
         if not self.config.is_file():
             raise ValueError(f"{self.path}: not a training run (no config.json); start one with `secondread train`")
-        return read_json(self.config)
+        return cast(RunDocument, read_json(self.config))
 
-    def claim(self, document: dict[str, Any]) -> None:
+    def claim(self, document: RunDocument) -> None:
         """Write the config, or check that the folder contains a run of exactly this one.
 
         Raises:
@@ -146,22 +223,30 @@ class RunFolder:
         if self.config.is_file():
             held = self.read_config()
             defaults = {f.name: f.default for f in fields(TrainConfig)}  # runs from before a setting existed
-            before = defaults | held.get("train", {})
-            differing = [key for key in document["train"] if before.get(key) != document["train"][key]]
+            before = {**defaults, **held.get("train", {})}
+            differing = [key for key, value in document["train"].items() if before.get(key) != value]
             if differing:
                 raise ValueError(
                     f"{self.path} contains a run with other settings ({', '.join(differing)}); choose another --out"
                 )
         write_json(self.config, document)
 
-    def write_metrics(self, history: list[dict[str, Any]]) -> None:
-        """Write one JSON line an epoch."""
+    def write_metrics(self, history: list[EpochMetrics]) -> None:
+        """Write one JSON line per epoch."""
         lines = "".join(json.dumps(row, sort_keys=True) + "\n" for row in history)
         write_bytes_atomically(self.metrics, lines.encode())
 
-    def read_metrics(self) -> list[dict[str, Any]]:
+    def read_metrics(self) -> list[EpochMetrics]:
         """Rows written by ``write_metrics``."""
         return [json.loads(line) for line in self.metrics.read_text().splitlines()]
+
+    def read_report(self) -> CalibrationReport:
+        """How the run was calibrated.
+
+        Raises:
+            ValueError: it was not.
+        """
+        return cast(CalibrationReport, read_json(self.report))
 
     def write_outputs(self, outputs: CachedOutputs) -> None:
         """Cache the network's outputs."""

@@ -6,7 +6,6 @@ epoch, and on a CPU in float32 ends with the same weights as an uninterrupted on
 
 import platform
 import time
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from ml.charts.reliability import learning_curves, write_chart
+from ml.charts.rows import EpochMetrics
 from ml.datasets.base import ImageDataset
 from ml.files import write_bytes_atomically
 from ml.training.checkpoint import Progress, load_checkpoint, save_checkpoint
@@ -21,7 +21,7 @@ from ml.training.device_data import DeviceData
 from ml.training.evaluation import cached_outputs, validate
 from ml.training.learner import Learner, Observer
 from ml.training.networks import Network, build_network
-from ml.training.run_folder import RunFolder, TrainConfig
+from ml.training.run_folder import DatasetDocument, RunFolder, TrainConfig
 
 #: Held-out images kept in the run, on which the exported network must agree with the trained one.
 EXPORT_EXAMPLES = 256
@@ -67,7 +67,7 @@ def train(
     *,
     device: torch.device,
     observer: Observer = lambda report: None,
-) -> dict[str, Any]:
+) -> EpochMetrics:
     """Train a network, or resume where an interrupted run of the same config stopped.
 
     Args:
@@ -88,7 +88,7 @@ def train(
             raise ValueError(f"data set {dataset.name!r} has fewer than two cases in partition {name!r}")
     folder.claim({"train": config.to_dict(), "dataset": describe(dataset), "versions": versions()})
     if folder.finished:
-        return min(folder.read_metrics(), key=lambda row: float(row["valid_loss"]))
+        return min(folder.read_metrics(), key=lambda row: row["valid_loss"])
     data = DeviceData(dataset, device)
     learner = Learner(data, config)
     progress = load_checkpoint(folder, learner)
@@ -134,16 +134,21 @@ def _run_epoch(learner: Learner, progress: Progress, observer: Observer) -> floa
     started = time.perf_counter()
     loss = learner.train_epoch(epoch, training, observer)
     seconds = time.perf_counter() - started
-    row = {"epoch": epoch, "train_loss": loss, "learning_rate": learner.config.rate(epoch)}
-    row |= validate(learner.judged, learner.data, dataset.rows("valid"))
-    row |= {"images_per_second": round(len(training) / seconds, 1)}
+    validation = validate(learner.judged, learner.data, dataset.rows("valid"))
+    row: EpochMetrics = {
+        "epoch": epoch,
+        "train_loss": loss,
+        "learning_rate": learner.config.rate(epoch),
+        **validation,
+        "images_per_second": round(len(training) / seconds, 1),
+    }
     if not np.isfinite(row["valid_loss"]):
         raise ValueError(f"training diverged in epoch {epoch}: try a lower --learning-rate")
     progress.history.append(row)
-    return float(row["valid_loss"])
+    return row["valid_loss"]
 
 
-def describe(dataset: ImageDataset) -> dict[str, Any]:
+def describe(dataset: ImageDataset) -> DatasetDocument:
     """What a run keeps of its data set: classes, preprocessing, sizes of the parts, source, licence."""
     return {
         "name": dataset.name,
@@ -172,7 +177,7 @@ def load_trained(folder: RunFolder) -> Network:
     config = folder.read_config()
     if not folder.network.is_file():
         raise ValueError(f"{folder.path}: training has not finished; run `secondread train` again to resume")
-    channels = int(config["dataset"]["preprocessing"]["channels"])
+    channels = config["dataset"]["preprocessing"]["channels"]
     network = build_network(config["train"]["network"], channels, len(config["dataset"]["classes"]))
     try:
         network.load_state_dict(load_file(folder.network))

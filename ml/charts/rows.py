@@ -1,0 +1,128 @@
+"""Rows that charts are drawn from; this module draws nothing, so that whoever makes rows needs no drawing library."""
+
+from dataclasses import dataclass
+from typing import TypedDict
+
+
+class EpochMetrics(TypedDict):
+    """One epoch of a training: a line of ``metrics.jsonl``; losses in nats per label."""
+
+    epoch: int
+    train_loss: float
+    learning_rate: float
+    valid_loss: float
+    valid_accuracy: float
+    images_per_second: float
+
+
+class MethodLosses(TypedDict):
+    """Calibration and dispersion loss of a method, which belongs to a family of methods."""
+
+    method: str
+    family: str
+    CL: float
+    DL: float
+
+
+class TemperaturePoint(TypedDict):
+    """A measure at one temperature, in one panel of the chart."""
+
+    panel: str
+    temperature: float
+    measure: str
+    value: float
+
+
+class Optimum(TypedDict):
+    """Where a curve over the log concentration is lowest."""
+
+    curve: str
+    log_concentration: float
+
+
+class ConcentrationPoint(TypedDict):
+    """A squared error at one log concentration by formula and, at some of them, by simulation."""
+
+    prediction: str
+    curve: str
+    log_concentration: float
+    value: float
+    simulated: float | None
+
+
+class TriagePoint(TypedDict):
+    """Share of disagreements that a score catches at one capacity, with its 95 % interval."""
+
+    score: str
+    capacity: float
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+class MethodPoint(TypedDict):
+    """A measure of a method by ours or the paper's account, with its range over seeds."""
+
+    method: str
+    labels: str
+    who: str
+    value: float
+    low: float
+    high: float
+
+
+class ThinningRow(TypedDict):
+    """An estimate from a few labels per case, next to the answer from all of them."""
+
+    metric: str
+    estimator: str
+    labels: int
+    full: float | None
+    value: float | None
+    low: float | None
+    high: float | None
+    se: float | None
+
+
+@dataclass(frozen=True)
+class ZeroMeanRow:
+    """Mean of an estimator whose truth is zero, over independent runs.
+
+    Attributes:
+        estimator: name.
+        n_labels: labels per case.
+        n_cases: N.
+        mean: over the runs.
+        se: Monte-Carlo standard error of the mean.
+    """
+
+    estimator: str
+    n_labels: int
+    n_cases: int
+    mean: float
+    se: float
+
+
+@dataclass(frozen=True)
+class CoverageRow:
+    """Bias and coverage of an estimator at one size.
+
+    Attributes:
+        estimator: name.
+        n_cases: N.
+        clustered: whether cases come from patients.
+        truth: what it aims at.
+        bias: mean of the estimates less the truth.
+        bias_se: Monte-Carlo standard error of the bias.
+        coverage: share of 95 % intervals that contain the truth.
+        runs: number of simulated data sets.
+    """
+
+    estimator: str
+    n_cases: int
+    clustered: bool
+    truth: float
+    bias: float
+    bias_se: float
+    coverage: float
+    runs: int
