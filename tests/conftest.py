@@ -61,7 +61,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run what is marked on both databases."""
     both = metafunc.definition.get_closest_marker("both_databases") or metafunc.config.getoption("all_databases")
     chosen = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
-    for fixture in {"database_url", "shared_service"} & set(metafunc.fixturenames) - set(chosen):
+    for fixture in {"database_kind", "shared_service"} & set(metafunc.fixturenames) - set(chosen):
         if both:
             metafunc.parametrize(fixture, ["sqlite", "postgresql"], indirect=True)
 

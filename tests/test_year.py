@@ -150,7 +150,7 @@ def open_laboratory(tmp_path: Path, tiny_release: Path, request: pytest.FixtureR
         client = TestClient(app, raise_server_exceptions=False)
         client.__enter__()
         opened.append(client)
-        service = Service(client, context)
+        service = Service(client, context, {})
         with context.database.write() as session:
             for name, role in {"lead": "admin", "admin": "admin", **dict.fromkeys(PEOPLE, "annotator")}.items():
                 auth.add_account(session, context.secret, name, role)

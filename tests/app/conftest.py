@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -10,22 +11,39 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from pydantic import SecretStr
 
+from app.context import build_context
 from app.main import attach, create_app
 from app.platform.database import Database
 from app.platform.migrate import upgrade
 from app.releases.adding import add_release
 from app.settings import Settings
 from tests.support.postgres import PostgresServer
-from tests.support.service import Service, cell_png, collect
+from tests.support.service import Service, add_people, cell_png, collect
 from tests.support.snapshots import assert_snapshots_tell_all, write_snapshots
 
 
+@dataclass(frozen=True)
+class Template:
+    """What a service begins with, made once: a database to copy, a HOME to copy, and everybody's keys."""
+
+    database: str
+    home: Path
+    keys: dict[str, str]
+
+
 @pytest.fixture(scope="session")
-def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sqlite_empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A migrated SQLite database to copy."""
     path = tmp_path_factory.mktemp("template") / "empty.db"
     database = Database(f"sqlite:///{path}")
     upgrade(database.engine)
+    database.engine.dispose()
+    return _in_one_file(path)
+
+
+def _in_one_file(path: Path) -> Path:
+    """Bring what stands in the write-ahead log into the database, which then can be copied."""
+    database = Database(f"sqlite:///{path}")
     with database.engine.connect() as connection:
         connection.exec_driver_sql("ROLLBACK")
         connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -35,7 +53,7 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def postgres_template(postgres: PostgresServer) -> str:
+def postgres_empty(postgres: PostgresServer) -> str:
     """Name of a migrated PostgreSQL database to copy."""
     name = postgres.create()
     database = Database(postgres.url(name))
@@ -44,13 +62,51 @@ def postgres_template(postgres: PostgresServer) -> str:
     return name
 
 
-def _database(request: pytest.FixtureRequest, kind: str, folder: Path) -> str:
-    """URL of a fresh migrated database of this kind."""
+def _fill(folder: Path, url: str, release: Path) -> dict[str, str]:
+    """Add a release, an admin, a viewer, two annotators and an outside system; gives a key for each."""
+    settings = _settings(folder, url)
+    settings.home.mkdir()
+    context = build_context(settings)
+    with context.database.write() as session:
+        add_release(session, context.secret, release, settings.releases_folder)
+    keys = add_people(context)
+    context.database.engine.dispose()
+    return keys
+
+
+@pytest.fixture(scope="session")
+def sqlite_served(sqlite_empty: Path, tiny_release: Path, tmp_path_factory: pytest.TempPathFactory) -> Template:
+    """A service on SQLite before its first case."""
+    folder = tmp_path_factory.mktemp("served")
+    path = folder / "service.db"
+    shutil.copy(sqlite_empty, path)
+    keys = _fill(folder, f"sqlite:///{path}", tiny_release)
+    return Template(str(_in_one_file(path)), folder / "home", keys)
+
+
+@pytest.fixture(scope="session")
+def postgres_served(
+    postgres: PostgresServer, postgres_empty: str, tiny_release: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Template:
+    """A service on PostgreSQL before its first case."""
+    folder = tmp_path_factory.mktemp("served")
+    name = postgres.create(postgres_empty)
+    keys = _fill(folder, postgres.url(name), tiny_release)
+    return Template(name, folder / "home", keys)
+
+
+def _database(request: pytest.FixtureRequest, kind: str, folder: Path, template: Template | None) -> str:
+    """URL of a fresh database of this kind: migrated, or the copy of a template."""
     if kind == "sqlite":
-        shutil.copy(request.getfixturevalue("sqlite_template"), folder / "service.db")
+        shutil.copy(template.database if template else request.getfixturevalue("sqlite_empty"), folder / "service.db")
         return f"sqlite:///{folder / 'service.db'}"
     server: PostgresServer = request.getfixturevalue("postgres")
-    return server.url(server.create(request.getfixturevalue("postgres_template")))
+    return server.url(server.create(template.database if template else request.getfixturevalue("postgres_empty")))
+
+
+def _template(request: pytest.FixtureRequest, kind: str) -> Template:
+    template: Template = request.getfixturevalue("sqlite_served" if kind == "sqlite" else "postgres_served")
+    return template
 
 
 def _settings(folder: Path, url: str) -> Settings:
@@ -69,25 +125,27 @@ _IDLE: list[FastAPI] = []
 
 
 @contextmanager
-def _running(settings: Settings, release: Path) -> Iterator[Service]:
+def _running(settings: Settings, template: Template) -> Iterator[Service]:
     """A service with a release, an admin, a viewer, two annotators and an outside system, each with a key."""
-    settings.home.mkdir()
+    shutil.copytree(template.home, settings.home)
     app = _IDLE.pop() if _IDLE else create_app(settings)
     attach(app, settings)
-    context = app.state.context
-    with context.database.write() as session:
-        add_release(session, context.secret, release, settings.releases_folder)
     with TestClient(app, raise_server_exceptions=False) as client:
-        running = Service(client, context)
-        running.add_people()
-        yield running
+        yield Service(client, app.state.context, template.keys)
     _IDLE.append(app)
 
 
 @pytest.fixture
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """URL of a fresh migrated database."""
-    return _database(request, getattr(request, "param", "sqlite"), tmp_path)
+def database_kind(request: pytest.FixtureRequest) -> str:
+    """Database of this test: ``sqlite`` or ``postgresql``."""
+    return str(getattr(request, "param", "sqlite"))
+
+
+@pytest.fixture
+def database_url(request: pytest.FixtureRequest, database_kind: str, tmp_path: Path) -> str:
+    """URL of a fresh database: of the service's, where a test has one, else with tables and nothing in them."""
+    template = _template(request, database_kind) if "service" in request.fixturenames else None
+    return _database(request, database_kind, tmp_path, template)
 
 
 @pytest.fixture
@@ -97,41 +155,40 @@ def settings(database_url: str, tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def service(settings: Settings, tiny_release: Path) -> Iterator[Service]:
+def service(request: pytest.FixtureRequest, settings: Settings, database_kind: str) -> Iterator[Service]:
     """A fresh service for one test.
 
     Whatever a test does, an evaluation from the last of the snapshots that were made on the way equals one from all
     rows.
     """
-    with _running(settings, tiny_release) as running:
+    with _running(settings, _template(request, database_kind)) as running:
         running.before_change = lambda: write_snapshots(running.context)
         yield running
         assert_snapshots_tell_all(running.context)
 
 
-@pytest.fixture(scope="module")
-def shared_service(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tiny_release: Path
-) -> Iterator[Service]:
-    """A service for all tests of a module that do not mind what the others stored."""
-    folder = tmp_path_factory.mktemp("shared")
-    url = _database(request, getattr(request, "param", "sqlite"), folder)
-    with _running(_settings(folder, url), tiny_release) as running:
+@contextmanager
+def _shared(request: pytest.FixtureRequest, kind: str, folder: Path) -> Iterator[Service]:
+    template = _template(request, kind)
+    with _running(_settings(folder, _database(request, kind, folder, template)), template) as running:
         yield running
         assert_snapshots_tell_all(running.context)
 
 
+@pytest.fixture(scope="module")
+def shared_service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service for all tests of a module that do not mind what the others stored."""
+    with _shared(request, getattr(request, "param", "sqlite"), tmp_path_factory.mktemp("shared")) as running:
+        yield running
+
+
 @pytest.fixture(scope="session")
-def populated(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tiny_release: Path
-) -> Iterator[Service]:
+def populated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A service with 24 cases of 8 patients, which none, one, two or three outside annotators have read: to look at.
 
     Requests that would change something are refused by the fixture.
     """
-    folder = tmp_path_factory.mktemp("populated")
-    with _running(_settings(folder, _database(request, "sqlite", folder)), tiny_release) as running:
+    with _shared(request, "sqlite", tmp_path_factory.mktemp("populated")) as running:
         collect(running, [cell_png(number) for number in range(24)], patients=True)
         with running.read_only():
             yield running
-        assert_snapshots_tell_all(running.context)

@@ -24,7 +24,7 @@ from tests.support.service import Service
 from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.both_databases
-_on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+_on_postgresql = pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
 
 
 @_on_postgresql

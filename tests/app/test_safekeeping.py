@@ -59,8 +59,7 @@ def test_a_backup_made_under_load_comes_back_whole(
     restore(tmp_path / "backup", home, home / "images", url)
     app = create_app(Settings(home=home, database_url=url, allowed_hosts=["testserver"], min_free_bytes=0))
     with TestClient(app) as client:
-        other = Service(client, app.state.context)
-        other.keys = service.keys
+        other = Service(client, app.state.context, service.keys)
         for case in cases:
             path = f"/v1/cases/{case['id']}"
             assert other.get("viewer", path).json() == service.get("viewer", path).json()

@@ -188,7 +188,7 @@ def test_an_unfinished_or_foreign_snapshot_is_not_used(service: Service) -> None
     assert_snapshots_tell_all(context)
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
 def test_an_older_database_comes_back(service: Service, tmp_path: Path) -> None:
     """After a restore the chain goes on differently; a snapshot of what is gone must not be believed."""
     context = service.context

@@ -2,7 +2,7 @@
 
 import functools
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
 from typing import Any
@@ -39,10 +39,28 @@ def cell_png(index: int = 0, size: int = 32) -> bytes:
     return encode(simulate_cell(index, seed=77, size=size).pixels)
 
 
+def add_people(context: Context) -> dict[str, str]:
+    """An account and a key for each of ``PEOPLE``."""
+    keys = {}
+    with context.database.write() as session:
+        for name, role in PEOPLE.items():
+            auth.add_account(session, context.secret, name, role)
+            scopes = ["labels:write"] if role == "service" else []
+            keys[name] = auth.add_key(session, context.secret, name, scopes)[1]
+    return keys
+
+
 class Service:
-    def __init__(self, client: TestClient, context: Context) -> None:
-        self.client, self.context = client, context
-        self.keys: dict[str, str] = {}
+    """A service under test.
+
+    Args:
+        client: that sends requests to it.
+        context: its parts.
+        keys: of its people, by name.
+    """
+
+    def __init__(self, client: TestClient, context: Context, keys: Mapping[str, str]) -> None:
+        self.client, self.context, self.keys = client, context, dict(keys)
         #: called before some of the requests that change something
         self.before_change: Callable[[], None] = lambda: None
         self._changes = 0
@@ -54,13 +72,6 @@ class Service:
         self._frozen = True
         yield
         self._frozen = False
-
-    def add_people(self) -> None:
-        with self.context.database.write() as session:
-            for name, role in PEOPLE.items():
-                auth.add_account(session, self.context.secret, name, role)
-                scopes = ["labels:write"] if role == "service" else []
-                self.keys[name] = auth.add_key(session, self.context.secret, name, scopes)[1]
 
     def call(self, who: str | None, method: str, path: str, **options: Any) -> httpx.Response:
         assert not self._frozen or method == "GET" or path == "/v1/predictions", (
