@@ -1,8 +1,6 @@
 """Agreement coefficients against independent implementations, hand-computed cases and laws."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from ml.agreement.coefficients import (
 )
 from ml.datasets.annotators import AnnotatorPool
 from ml.tables.files import write_table
+from tests.support.command import run_here
 
 
 def labels(seed: int, n: int = 80, annotators: int = 4, k: int = 4, absent: float = 0.3) -> Any:
@@ -176,12 +175,12 @@ def test_agreement_of_a_table_by_every_view(tmp_path: Path) -> None:
 
 def test_the_agreement_command(tmp_path: Path) -> None:
     (tmp_path / "labels.csv").write_text("case_id,annotator,label\na,r,x\na,q,x\nb,r,y\nb,q,x\nc,r,y\nc,q,y\n")
-    command = [str(Path(sys.executable).parent / "secondread"), "agreement", "--labels", str(tmp_path / "labels.csv")]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    command = ["agreement", "--labels", tmp_path / "labels.csv"]
+    text = run_here(*command).stdout
     assert "Krippendorff alpha" in text
-    document = json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout)
+    document = json.loads(run_here(*command, "--json").stdout)
     # by hand: 3 pairs, one differs; 3 labels x, 3 y: alpha = 1 - (1/3) / (1 - 2 * 3 * 2 / (6 * 5))
     assert document["krippendorff_alpha"]["value"] == pytest.approx(1 - (1 / 3) / (18 / 30), abs=1e-12)
     (tmp_path / "wide.csv").write_text("case_id,count:x,count:y\na,1,1\n")
-    failed = subprocess.run([*command[:-1], str(tmp_path / "wide.csv")], capture_output=True, text=True, check=False)
+    failed = run_here(*command[:-1], tmp_path / "wide.csv")
     assert (failed.returncode, "counts only" in failed.stderr) == (1, True)

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +21,7 @@ from ml.training.calibrate import calibrate_run
 from ml.training.export import ParityError, check_head, export_run
 from ml.training.networks import build_network
 from ml.training.run_folder import RunFolder
+from tests.support.command import run_here
 from tests.support.images import encode
 
 
@@ -173,19 +172,16 @@ def test_the_commands_make_and_use_an_ensemble(trained_run: Path, tmp_path: Path
     shutil.copytree(trained_run, run)
     image = tmp_path / "cell.png"
     image.write_bytes(encode(simulate_cell(0, seed=5, size=48).pixels))
-    secondread = str(Path(sys.executable).parent / "secondread")
     for arguments in (
         ["calibrate", run, "--mc-dropout", "4"],
         ["export", run, "--out", release],
         ["predict", release, image, "--json"],
     ):
-        done = subprocess.run([secondread, *map(str, arguments)], capture_output=True, text=True, check=False)
+        done = run_here(*arguments)
         assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)
     assert row["log_concentration"] is None
     assert row["disagreement_calibrated"] is True
-    refused = subprocess.run(
-        [secondread, "predict", str(release), str(image), "--tta", "3"], capture_output=True, text=True, check=False
-    )
+    refused = run_here("predict", release, image, "--tta", "3")
     assert refused.returncode == 1
     assert "already" in refused.stderr

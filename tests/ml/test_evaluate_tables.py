@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,12 @@ from app.cli.main import secondread
 from ml.metrics import evaluate
 from ml.tables.evaluate import evaluate_tables
 from ml.tables.files import TableError, read_labels, read_predictions, write_table
+from tests.support.command import run_here
+from tests.support.process import COMMAND
 
 CLASSES = ["red", "green", "blue"]
 METRICS = {"L", "EL", "EL_plugin", "CL", "CL_plugin", "CL_paired", "CE", "DL", "DL_plugin"}
 METRICS |= {"L_D", "CL_D", "CL_D_plugin", "CE_D", "accuracy"}
-
-
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).parent / "secondread"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
@@ -42,7 +38,7 @@ def tables(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_json_document_of_the_contract(tables: tuple[Path, Path]) -> None:
-    done = run("evaluate", "--labels", tables[0], "--predictions", tables[1], "--debias", "paper", "--json")
+    done = run_here("evaluate", "--labels", tables[0], "--predictions", tables[1], "--debias", "paper", "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert {
@@ -139,12 +135,12 @@ def test_bad_tables_are_named_in_one_line(labels: str, predictions: str, words: 
 def test_failure_is_one_line_and_status_1_and_bad_usage_is_2(tmp_path: Path) -> None:
     (tmp_path / "labels.csv").write_text(GOOD_LABELS)
     (tmp_path / "predictions.csv").write_text(PREDICTIONS + "a,0.5,0.6\nb,0.2,0.8\n")
-    failed = run("evaluate", "--labels", tmp_path / "labels.csv", "--predictions", tmp_path / "predictions.csv")
+    failed = run_here("evaluate", "--labels", tmp_path / "labels.csv", "--predictions", tmp_path / "predictions.csv")
     assert (failed.returncode, failed.stdout, failed.stderr.count("\n")) == (1, "", 1)
     assert "row 2" in failed.stderr
-    assert run("evaluate", "--nonsense").returncode == 2
-    assert run("evaluate", "--labels", "x", "--predictions", "y", "--debias", "magic").returncode == 2
-    assert run("evaluate", "--labels", "x.csv", "--predictions", "y.csv").returncode == 1
+    assert run_here("evaluate", "--nonsense").returncode == 2
+    assert run_here("evaluate", "--labels", "x", "--predictions", "y", "--debias", "magic").returncode == 2
+    assert run_here("evaluate", "--labels", "x.csv", "--predictions", "y.csv").returncode == 1
 
 
 @pytest.mark.parametrize("weights", ["w,1\nb,r,y,0\n", "w,1\nb,r,y,word\n"])
@@ -173,7 +169,7 @@ def test_a_case_column_must_be_constant_within_a_case(tmp_path: Path) -> None:
 
 
 def test_plots_are_written(tables: tuple[Path, Path], tmp_path: Path) -> None:
-    done = run("evaluate", "--labels", tables[0], "--predictions", tables[1], "--plots", tmp_path / "plots")
+    done = run_here("evaluate", "--labels", tables[0], "--predictions", tables[1], "--plots", tmp_path / "plots")
     assert done.returncode == 0, done.stderr
     drawn = sorted(path.name for path in (tmp_path / "plots").iterdir())
     assert drawn == [f"reliability_{n}.svg" for n in ("all_classes", "blue", "disagreement", "green", "red")]
@@ -197,7 +193,9 @@ def test_help_everywhere() -> None:
         shown = CliRunner().invoke(secondread, [*command, "--help"])
         assert shown.exit_code == 0, shown.output
         assert "Usage" in shown.output
-    assert "SECONDREAD_DATABASE_URL" in run("serve", "--help").stdout
+    # which settings are listed is decided when the process starts
+    shown = subprocess.run([COMMAND, "serve", "--help"], capture_output=True, text=True, check=True)
+    assert "SECONDREAD_DATABASE_URL" in shown.stdout
 
 
 def test_a_case_without_labels_keeps_its_patient_in_the_horvitz_thompson_form(tmp_path: Path) -> None:

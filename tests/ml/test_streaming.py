@@ -1,8 +1,6 @@
 """Streaming over sorted tables gives what the evaluation in memory gives."""
 
 import json
-import subprocess
-import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from ml.tables.evaluate import evaluate_tables
 from ml.tables.files import TableError, write_table
 from ml.tables.streaming import evaluate_stream
 from tests.ml.test_metrics import draw
+from tests.support.command import run_here
 
 
 def tables(folder: Path, suffix: str, *, wide: bool, n: int = 400) -> tuple[Path, Path]:
@@ -88,12 +87,12 @@ def test_unsorted_doubled_and_stray_cases_are_refused(tmp_path: Path) -> None:
 
 def test_streaming_from_the_command_line(tmp_path: Path) -> None:
     labels, predictions = tables(tmp_path, ".csv", wide=True)
-    command = [str(Path(sys.executable).parent / "secondread"), "evaluate", "--stream"]
+    command = ["evaluate", "--stream"]
     command += ["--labels", str(labels), "--predictions", str(predictions)]
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
+    done = run_here(*command, "--json")
     assert done.returncode == 0, done.stderr
     expected = evaluate_tables(labels, predictions)["metrics"]["EL"]["value"]
     assert json.loads(done.stdout)["metrics"]["EL"]["value"] == pytest.approx(expected, abs=1e-12)
-    refused = subprocess.run([*command, "--plots", str(tmp_path)], capture_output=True, text=True, check=False)
+    refused = run_here(*command, "--plots", tmp_path)
     assert refused.returncode == 2
     assert "--plots" in refused.stderr
