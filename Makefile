@@ -4,13 +4,14 @@ PYTHON ?= python3
 VENV := .venv
 # cpu or gpu: which ONNX Runtime
 RUNTIME ?= cpu
-# a process per core, one thread of linear algebra each: more threads than cores only wait for each other; bytecode is
-# kept, since many tests start the command line anew
-PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal
+# a process per core and one more, since some tests wait for servers and browsers; one thread of linear algebra each: more
+# threads than cores only wait for each other; bytecode is kept, since some tests start the command line anew
+PROCESSES ?= $(shell n=$$(($$(getconf _NPROCESSORS_ONLN) + 1)); echo $$((n < 8 ? n : 8)))
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q -n $(PROCESSES) --dist worksteal
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-under-load coverage mutation lint bench screenshots clean
+.PHONY: help run test quick test-all test-under-load coverage mutation lint bench screenshots clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -37,7 +38,11 @@ lint: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 
-test: lint
+# the types are checked while the tests run
+test: $(VENV)/.installed-dev
+	@$(MAKE) --no-print-directory -j2 lint quick
+
+quick: $(VENV)/.installed-dev
 	$(PYTEST) -m "not heavy and not gpu"
 
 # make test-all   the long simulations and runs as well, every test of the service on both databases, and the mutants
