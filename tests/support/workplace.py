@@ -53,6 +53,19 @@ from app.cli.main import main
 main()
 """
 
+_TICKING = """
+import os
+from app.job_kinds import SCHEDULES
+from app.jobs.executor import Schedule
+def tick(_):
+    with open({path!r}, "a") as ticks:
+        print(os.getpid(), file=ticks)
+SCHEDULES.clear()
+SCHEDULES["tidying"] = Schedule("* * * * * *", tick)
+from app.cli.main import main
+main()
+"""
+
 _STUCK = """
 import time
 from app.job_kinds import FUNCTIONS
@@ -117,6 +130,15 @@ class Workplace:
     def stuck_worker(self) -> "subprocess.Popen[bytes]":
         """Start a worker whose imports never reach their next batch."""
         return self._changed_worker(_STUCK)
+
+    def ticking_worker(self) -> "subprocess.Popen[bytes]":
+        """Start a worker whose only schedule fires every second and writes down who did it."""
+        return self._changed_worker(_TICKING.format(path=str(self.ticks)))
+
+    @property
+    def ticks(self) -> Path:
+        """File with a line per time that the schedule of ticking workers fired: the process that did its work."""
+        return self.made.home.parent / "ticks"
 
     def _changed_worker(self, code: str) -> "subprocess.Popen[bytes]":
         command = [sys.executable, "-c", code, "worker"]
