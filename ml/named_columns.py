@@ -4,7 +4,7 @@ Works on what a table says of itself (pandas, polars, pyarrow, numpy records, ma
 packages is needed. A data frame whose columns are 0 … K − 1 in this order is an array in disguise and has no names.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise, zip_longest
 from typing import Any
 
@@ -50,12 +50,13 @@ def refuse_names(values: Any, what: str) -> None:
     Raises:
         ValueError: a table with named columns.
     """
-    names = column_names(values)
-    if names is not None:
-        raise ValueError(
-            f"{what} has named columns ({_shown(names)}), and nothing here to match the names with: "
-            "pass an array with the classes in the order of the others"
-        )
+    for table in _tables(values):
+        names = column_names(table)
+        if names is not None:
+            raise ValueError(
+                f"{what} has named columns ({_shown(names)}), and nothing here to match the names with: "
+                "pass an array with the classes in the order of the others"
+            )
 
 
 def by_class(
@@ -110,8 +111,8 @@ def same_rows(**values: Any) -> None:
     Raises:
         ValueError: two of them have a pandas index, and not the same one in the same order.
     """
-    named = [(name, names) for name, rows in values.items() if (names := _row_names(rows)) is not None]
-    if all(np.array_equal(names, np.arange(len(names))) for _, names in named):
+    named = list(_named_rows(values))
+    if all(_are_numbered(names) for _, names in named):
         return
     for (first, names), (second, others) in pairwise(named):
         if not np.array_equal(names, others):
@@ -122,11 +123,53 @@ def same_rows(**values: Any) -> None:
             )
 
 
-def _row_names(values: Any) -> npt.NDArray[Any] | None:
-    index = getattr(values, "index", None)
-    if index is None or callable(index):  # `index` of lists and tuples is a method
-        return None
-    return np.asarray(index)
+def refuse_row_names(**values: Any) -> None:
+    """Refuse data frames whose rows have names where nothing is kept to match them with, as in a distribution.
+
+    Raises:
+        ValueError: one of them has a pandas index other than 0 … N − 1 in this order.
+    """
+    for what, names in _named_rows(values):
+        if not _are_numbered(names):
+            raise ValueError(
+                f"the rows of {what} have names (pandas index) or another order, and nothing here to match the names "
+                "with: bring all rows into one order, and drop the names with reset_index(drop=True)"
+            )
+
+
+def refuse_tables(**values: Any) -> None:
+    """Refuse tables where arrays are computed with as they are: a loss that an optimiser calls a thousand times.
+
+    Raises:
+        ValueError: one of them has names of columns or of rows.
+    """
+    for what, tables in values.items():
+        for table in _tables(tables):
+            if not isinstance(table, np.ndarray) and (_keys(table) is not None or _index(table) is not None):
+                raise ValueError(f"{what} must be an array, got {type(table).__name__}: pass its values (to_numpy())")
+
+
+def _tables(values: Any) -> list[Any]:
+    """The members where tables come as a list, one per member of an ensemble; else the table itself."""
+    return list(values) if isinstance(values, list | tuple) else [values]
+
+
+def _named_rows(values: Mapping[str, Any]) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    for what, tables in values.items():
+        for table in _tables(tables):
+            index = _index(table)
+            if index is not None:
+                yield what, index
+
+
+def _index(table: Any) -> npt.NDArray[Any] | None:
+    """Names of a table's rows (pandas); None of what has none."""
+    index = getattr(table, "index", None)
+    return None if index is None or callable(index) else np.asarray(index)  # `index` of lists is a method
+
+
+def _are_numbered(names: npt.NDArray[Any]) -> bool:
+    return np.array_equal(names, np.arange(len(names)))
 
 
 def _first_difference(names: npt.NDArray[Any], others: npt.NDArray[Any]) -> str:

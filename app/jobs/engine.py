@@ -11,6 +11,7 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.jobs.cancelling import honour_if_free, request_cancellation
 from app.jobs.queries import OPEN, JobView, job_by_id, jobs_where
 from app.platform import audit_chain
 from app.platform.durable import cancel_workflows
@@ -45,15 +46,18 @@ def submit(
 def cancel(context: Context, principal: Principal, job_id: uuid.UUID) -> JobView:
     """Cancel a job; what it has stored so far stays, and one that has ended stays as it is.
 
+    It does not wait for a batch that is being written: the request is kept, and the job ends before its next batch.
     The event is recorded in the transaction that cancels the workflow, so there is never one without the other.
 
     Raises:
         NotFound: there is no such job.
     """
-    with context.database.write() as session:
+    with context.database.read() as session:
         job = job_by_id(session, job_id)
-        if cancel_workflows(session, [job.workflow_id]):
-            audit_chain.record(session, context.secret, actor=principal.name, action="job.cancel", object_id=job.id)
+    if job.state in OPEN:
+        request_cancellation(context, job.workflow_id, principal.name)
+        honour_if_free(context, job.workflow_id)
+    with context.database.read() as session:
         return job_by_id(session, job_id)
 
 

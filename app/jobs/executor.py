@@ -22,6 +22,7 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.context import Context
+from app.jobs.cancelling import honour_if_free, unanswered
 from app.jobs.locks import taken_for_dead, worker_lock
 from app.jobs.running import (
     JobCancelledError,
@@ -190,7 +191,10 @@ class Executor:
         tries = 0
         while True:
             try:
-                return function(job)
+                job.begin()
+                result = function(job)
+                job.end()
+                return result
             except (JobCancelledError, JobOvertakenError) as exc:
                 _log.warning("job left", job=str(job.job_id), reason=type(exc).__name__)
                 raise
@@ -235,7 +239,7 @@ class Executor:
             return session.execute(waiting.limit(1)).first() is not None
 
     def tend(self) -> None:
-        """Queue again what dead workers left, and notice when this one may not continue."""
+        """Queue again what dead workers left, end what was cancelled, and notice when this one may not continue."""
         if not self._lock.kept():
             self.broken.set()
             return
@@ -244,7 +248,9 @@ class Executor:
         names = [*self.kinds, *(f"{_UPKEEP}-{name}" for name in self.schedules)]
         unfinished = select(*columns).where(workflows.c.status == "PENDING", workflows.c.name.in_(names))
         with self.context.database.read() as session:
-            pending = session.execute(unfinished).all()
+            pending, cancellations = session.execute(unfinished).all(), unanswered(session)
+        for workflow_id in set(cancellations) - self._running:  # a job that runs here notices by itself
+            honour_if_free(self.context, workflow_id)
         for executor_id in {row.executor_id for row in pending} - {self.id}:
             with self.context.database.read() as session, taken_for_dead(session, executor_id) as dead:
                 if dead:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy import ColumnElement, Select, exists, func, select
 from sqlalchemy.orm import Session
 
 from app.jobs.running import JobResult
 from app.platform.durable import output_table, workflow_table
 from app.platform.errors import NotFound
-from app.tables import Job
+from app.tables import Job, JobCancellation
 
 _STATES = {
     "ENQUEUED": "queued",
@@ -44,8 +44,9 @@ class JobView:
         result: of one that succeeded.
         error: of one that failed.
         created_at: when it was asked for.
-        started_at: when the present attempt began.
+        started_at: when the first attempt began.
         ended_at: when it ended.
+        asked_to_stop: whether somebody asked to cancel it and the present workflow has not been cancelled yet.
     """
 
     id: uuid.UUID
@@ -62,11 +63,15 @@ class JobView:
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
+    asked_to_stop: bool
 
     @property
     def cancel_requested(self) -> bool:
-        """Whether it was cancelled after it had begun: its worker writes no more, and may not have noticed yet."""
-        return self.state == "cancelled" and self.started_at is not None
+        """Whether it ends, or ended, because somebody asked after it had begun.
+
+        Until the batch that is being written has ended, its state is what it was; no other batch is begun.
+        """
+        return self.asked_to_stop if self.state in OPEN else self.state == "cancelled" and self.attempts > 0
 
 
 def job_by_id(session: Session, job_id: uuid.UUID) -> JobView:
@@ -119,7 +124,8 @@ def _with_workflow(session: Session) -> Select[Any]:
     return (
         select(
             *(Job.id, Job.kind, Job.workflow_id, Job.parameters, Job.created_by, Job.progress, Job.message),
-            Job.created_at,
+            *(Job.created_at, Job.started_at),
+            exists().where(JobCancellation.workflow_id == Job.workflow_id).label("asked_to_stop"),
             *(workflows.c.status, workflows.c.recovery_attempts),
             *(workflows.c.started_at_epoch_ms, workflows.c.completed_at),
             *(outputs.c.output, outputs.c.error),
@@ -144,8 +150,9 @@ def _view(row: Any) -> JobView:
         result=json.loads(row.output) if state == "succeeded" else None,
         error=_error(row) if state == "failed" else None,
         created_at=row.created_at,
-        started_at=_moment(row.started_at_epoch_ms),
+        started_at=row.started_at or _moment(row.started_at_epoch_ms),
         ended_at=_moment(row.completed_at),
+        asked_to_stop=row.asked_to_stop,
     )
 
 

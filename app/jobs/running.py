@@ -6,12 +6,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import exists, select, update
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.jobs.cancelling import honour
 from app.platform.durable import workflow_table
-from app.tables import Job, JobBatch
+from app.tables import Job, JobBatch, JobCancellation, now
 
 #: What a job ends with: JSON values, declared by each kind of job.
 JobResult = Mapping[str, object]
@@ -69,20 +70,50 @@ class RunningJob:
         """
         self.require_worker()
         with self.context.database.write() as session:
-            self._require_ownership(session)
-            yield session
+            if not self._asked_to_stop(session):
+                yield session
+                return
+            honour(session, self.context, self.workflow_id)
+        raise JobCancelledError
 
-    def _require_ownership(self, session: Session) -> None:
+    def _asked_to_stop(self, session: Session) -> bool:
+        """Lock the workflow's row; whether somebody asked to cancel the job, which is this worker's.
+
+        Raises:
+            JobOvertakenError: another worker has the job.
+            JobCancelledError: it was cancelled.
+        """
         workflows = workflow_table(session.get_bind().dialect.name)
-        status, executor_id = session.execute(
-            select(workflows.c.status, workflows.c.executor_id)
+        status, executor_id, asked = session.execute(
+            select(
+                *(workflows.c.status, workflows.c.executor_id),
+                exists().where(JobCancellation.workflow_id == workflows.c.workflow_uuid),
+            )
             .where(workflows.c.workflow_uuid == self.workflow_id)
-            .with_for_update(key_share=True)
+            .with_for_update(key_share=True, of=workflows)
         ).one()
         if status == "CANCELLED":
             raise JobCancelledError
         if (status, executor_id) != ("PENDING", self.executor_id):
             raise JobOvertakenError
+        return bool(asked)
+
+    def begin(self) -> None:
+        """Say that the first attempt begins; later ones change nothing."""
+        with self.write() as session:
+            session.execute(update(Job).where(Job.id == self.job_id, Job.started_at.is_(None)).values(started_at=now()))
+
+    def end(self) -> None:
+        """Make sure that nobody asked to cancel the job while its last batch was written.
+
+        Raises:
+            JobCancelledError: somebody did.
+        """
+        with self.context.database.read() as session:
+            asked = session.get(JobCancellation, self.workflow_id) is not None
+        if asked:
+            with self.write():
+                pass
 
     def report(self, progress: float, message: str) -> None:
         """Say how far the job is; ends it where somebody asked for that."""

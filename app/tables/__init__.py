@@ -4,7 +4,7 @@ from app.tables.access import Account, ApiKey, BrowserSession
 from app.tables.append_only import APPEND_ONLY, create_triggers, drop_triggers
 from app.tables.base import Table, new_id, now
 from app.tables.cases import Case, CasePrediction, NetworkOutput
-from app.tables.jobs import Evaluation, ImportRow, Job, JobBatch
+from app.tables.jobs import Evaluation, ImportRow, Job, JobBatch, JobCancellation
 from app.tables.labels import Annotator, Label
 from app.tables.reads import DailyThreshold, Exposure, Look, PolicyRow, Read, ReadRequest
 from app.tables.records import AuditEvent, AuditHead, CaseChange, IdempotencyRecord
@@ -29,6 +29,7 @@ __all__ = [
     "ImportRow",
     "Job",
     "JobBatch",
+    "JobCancellation",
     "Label",
     "Look",
     "NetworkOutput",

@@ -4,12 +4,13 @@ What becomes of a job is not here: its workflow has state, result and error (``a
 """
 
 import uuid
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import JSON, CheckConstraint, Float, ForeignKey, Integer, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.tables.base import Identified, Table
+from app.tables.base import Identified, Table, UtcDateTime, now
 
 
 class Job(Identified, Table):
@@ -24,7 +25,19 @@ class Job(Identified, Table):
     # share done, 0 to 1, and what is being done
     progress: Mapped[float] = mapped_column(Float(53), default=0.0)
     message: Mapped[str] = mapped_column(String(500), default="")
+    # by the first attempt
+    started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("accounts.id"))
+
+
+class JobCancellation(Table):
+    """A request to cancel, in a row of its own: the workflow's and the job's are locked while a batch is written."""
+
+    __tablename__ = "job_cancellations"
+
+    workflow_id: Mapped[str] = mapped_column(String(100), primary_key=True)
+    requested_by: Mapped[str] = mapped_column(String(200))
+    requested_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
 
 
 class JobBatch(Table):

@@ -83,7 +83,7 @@ def _insert_workflow(bind: sa.Connection, job: Any) -> None:
         "recovery_attempts": job.attempts if ended else 0,
         "created_at": _milliseconds(job.created_at),
         "updated_at": _milliseconds(ended_at if ended else job.created_at),
-        "started_at_epoch_ms": _milliseconds(job.started_at) if ended else None,
+        "started_at_epoch_ms": _milliseconds(job.started_at),
         "completed_at": _milliseconds(ended_at) if ended else None,
     }
     bind.execute(sa.insert(_workflows(bind, "workflow_status", *values)).values(values))

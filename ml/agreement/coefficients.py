@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray, as_label_counts
+from ml.metrics.inputs import check_clusters, check_inputs
 from ml.metrics.jackknife import Estimate, Replicates, Sample, select, to_estimate
-from ml.named_columns import by_class, values_of
+from ml.named_columns import same_rows, values_of
 
 Level = Literal["nominal", "ordinal"]
 
@@ -83,9 +84,10 @@ def krippendorff_alpha(
     """
     if level not in {"nominal", "ordinal"}:
         raise ValueError(f"level must be 'nominal' or 'ordinal', got {level!r}")
+    same_rows(label_counts=label_counts, cluster=cluster)
     # an ordinal scale is the order of the columns, so only an array can say it
     counts = as_label_counts(label_counts if level == "ordinal" else values_of(label_counts, "label_counts"))
-    sample = select(counts.sum(axis=1) >= 2, None, None if cluster is None else np.asarray(cluster))
+    sample = select(counts.sum(axis=1) >= 2, None, check_clusters(cluster, len(counts)))
     y = counts[sample.rows].astype(np.float64)
     spare = (y.sum(axis=1) - 1)[:, None, None]
     pairs = (y[:, :, None] * y[:, None, :] - y[:, :, None] * np.eye(y.shape[1])) / spare
@@ -108,7 +110,7 @@ def _estimate(value: float, without: FloatArray, sample: Sample) -> Estimate:
 
 
 def fleiss_kappa(label_counts: npt.ArrayLike, *, cluster: npt.ArrayLike | None = None) -> Estimate:
-    """Fleiss' kappa for a fixed number of annotators a case.
+    """Fleiss' kappa for a fixed number of annotators per case.
 
     Args:
         label_counts: (N, K) label histograms, each with the same number n ≥ 2 of labels.
@@ -123,6 +125,7 @@ def fleiss_kappa(label_counts: npt.ArrayLike, *, cluster: npt.ArrayLike | None =
     >>> round(fleiss_kappa([[3, 0], [1, 2], [0, 3]]).value, 2)
     0.55
     """
+    same_rows(label_counts=label_counts, cluster=cluster)
     counts = as_label_counts(values_of(label_counts, "label_counts"))
     sizes = np.unique(counts.sum(axis=1))
     if sizes.size != 1 or sizes[0] < 2:
@@ -130,7 +133,7 @@ def fleiss_kappa(label_counts: npt.ArrayLike, *, cluster: npt.ArrayLike | None =
             f"Fleiss' kappa needs the same number of labels per case, at least two, got {sizes[:5].tolist()}; "
             "Krippendorff's alpha takes any numbers"
         )
-    sample = select(np.ones(len(counts), dtype=bool), None, None if cluster is None else np.asarray(cluster))
+    sample = select(np.ones(len(counts), dtype=bool), None, check_clusters(cluster, len(counts)))
     n = float(sizes[0])
     agree = ((counts * (counts - 1)).sum(axis=1) / (n * (n - 1)))[:, None]
     parts = _per_cluster(np.concatenate([agree, counts, np.ones_like(agree)], axis=1)[sample.rows], sample)
@@ -164,11 +167,12 @@ def cohen_kappa(
     >>> cohen_kappa([0, 1, 1, 0], [0, 1, 0, 0], n_classes=2).value
     0.5
     """
+    same_rows(first=first, second=second, cluster=cluster)
     a, b = np.asarray(first), np.asarray(second)
     if a.shape != b.shape:
         raise ValueError(f"both annotators' labels must have one shape, got {a.shape} and {b.shape}")
     matrix = as_label_matrix(np.stack([a, b], axis=-1), n_classes)
-    sample = select(np.asarray((matrix >= 0).all(axis=1)), None, None if cluster is None else np.asarray(cluster))
+    sample = select(np.asarray((matrix >= 0).all(axis=1)), None, check_clusters(cluster, len(matrix)))
     one_hot = np.eye(n_classes)[matrix[sample.rows]]
     tables = _per_cluster(one_hot[:, 0, :, None] * one_hot[:, 1, None, :], sample)
 
@@ -252,20 +256,19 @@ def excess_disagreement_test(label_counts: npt.ArrayLike, class_probs: npt.Array
         z of the mean difference, with its upper-tail normal probability.
 
     Raises:
-        ValueError: fewer than two cases with two labels.
+        ValueError: fewer than two cases with two labels, or arrays that do not match.
     """
     from scipy.stats import norm
 
     from ml.distributions.families import gini
     from ml.metrics.histograms import observed_disagreement
 
-    counted, predicted, _ = by_class(label_counts, class_probs)
-    counts = as_label_counts(counted)
+    data = check_inputs(label_counts, class_probs, None, None)
+    counts = data.counts
     usable = counts.sum(axis=1) >= 2
     if usable.sum() < 2:
         raise ValueError("at least two cases with two labels are needed")
-    probs = np.asarray(predicted, dtype=np.float64)[usable]
-    excess = observed_disagreement(counts[usable]) - gini(probs)
+    excess = observed_disagreement(counts[usable]) - gini(data.probs[usable])
     error = excess.std(ddof=1) / np.sqrt(len(excess))
     z = float(excess.mean() / error) if error > 0 else float(np.sign(excess.mean()) * np.inf)
     return DependenceTest(z, float(norm.sf(z)), len(excess))

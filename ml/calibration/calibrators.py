@@ -27,7 +27,7 @@ from ml.distributions.families import (
     PredictiveDistribution,
     softmax_probs,
 )
-from ml.named_columns import refuse_names
+from ml.named_columns import refuse_names, refuse_row_names, same_rows
 from ml.splits import split_partitions
 
 CALIBRATION_VERSION = 1
@@ -58,6 +58,7 @@ class Calibration:
         Raises:
             ValueError: neither two nor three axes.
         """
+        refuse_row_names(logits=logits, features=features)
         probs = softmax_probs(self.scaling(logits))
         if probs.ndim not in {2, 3}:
             raise ValueError(f"logits must have shape (N, K) or (S, N, K), got {probs.shape}")
@@ -219,6 +220,7 @@ def calibrate(
     >>> round(float(np.exp(overconfident.calibration.scaling.log_temperature)), 1)
     3.0
     """
+    same_rows(logits=logits, features=features, label_counts=label_counts, groups=groups)
     refuse_names(logits, "logits")
     scores, counts = np.asarray(logits, dtype=np.float64), as_label_counts(label_counts)
     hidden = np.asarray(features, dtype=np.float64)

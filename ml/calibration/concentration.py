@@ -15,6 +15,7 @@ from ml.arrays import FloatArray, IntArray, as_label_counts
 from ml.calibration.optimise import FitError, minimise
 from ml.calibration.scaling import Choice, mixture_log_likelihood
 from ml.distributions.families import dirichlet_multinomial_nll
+from ml.named_columns import refuse_names, refuse_tables, same_rows
 
 #: λ_α of the penalty λ_α/N Σ a² on the log concentration (paper §6.1).
 LOG_CONCENTRATION_PENALTY = 0.005
@@ -61,6 +62,7 @@ def concentration_loss(
     Raises:
         ValueError: an unknown normalization.
     """
+    refuse_tables(class_probs=class_probs, label_counts=label_counts, log_concentration=log_concentration)
     likelihood = _SequenceLikelihood(label_counts, class_probs)
     return _penalised(likelihood, label_counts.sum(axis=1), log_concentration, penalty, normalization)
 
@@ -180,6 +182,8 @@ def fit_concentration(
     Raises:
         FitError: no case has two labels, or no convergence.
     """
+    same_rows(features=features, class_probs=class_probs, label_counts=label_counts)
+    refuse_names(class_probs, "class_probs")
     counts, probs = as_label_counts(label_counts), np.asarray(class_probs, dtype=np.float64)
     if not (counts.sum(axis=1) >= 2).any():
         raise FitError("the concentration cannot be fitted: no case has two labels, and one says nothing about it")
@@ -236,6 +240,7 @@ def joint_loss(
         log_concentration: (N,) or (S, N).
         penalty: λ_α.
     """
+    refuse_tables(logits=logits, label_counts=label_counts, log_concentration=log_concentration)
     scaled = logits * np.exp(-log_temperature)
     logs = log_softmax(scaled, axis=-1)
     probs = np.exp(logs)
@@ -276,6 +281,7 @@ def fit_jointly(
     Raises:
         FitError: no convergence.
     """
+    refuse_tables(logits=logits, features=features, label_counts=label_counts)
     table = _Design.of(features, kind.ridge)
     shrink = kind.ridge or 0.0
 
@@ -330,6 +336,7 @@ def choose_head(
     Raises:
         FitError: no candidate converged.
     """
+    refuse_tables(features=features, probs=probs, counts=counts, fit=fit, cv=cv)
     chosen_on, final = probs
     losses: dict[str, float | None] = {}
 

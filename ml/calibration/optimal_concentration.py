@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from ml.arrays import FloatArray, as_class_probs
 from ml.distributions.families import gini
+from ml.named_columns import refuse_row_names
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,13 @@ class Moments:
     observed: FloatArray
     epistemic: FloatArray
 
+    def __post_init__(self) -> None:
+        refuse_row_names(predicted=self.predicted, observed=self.observed, epistemic=self.epistemic)
+
     @classmethod
     def of(cls, true_probs: npt.ArrayLike, class_probs: npt.ArrayLike) -> "Moments":
         """Moments over draws of q (M, N, K) for predictions f (N, K)."""
+        refuse_row_names(true_probs=true_probs, class_probs=class_probs)
         q, f = as_class_probs(true_probs, "true_probs"), as_class_probs(class_probs)
         return cls(gini(f), gini(q).mean(axis=0), ((q - f) ** 2).sum(axis=-1).mean(axis=0))
 
@@ -78,11 +83,13 @@ def posterior_lower_end(moments: Moments, n_labels: int = 1) -> FloatArray:
 
 def disagreement_error(moments: Moments, log_concentration: npt.ArrayLike) -> FloatArray:
     """(φ − U)² for φ = σ(log α0) G: what α0 can change of E(φ − φ_q)²; the rest is the variance of φ_q."""
+    refuse_row_names(log_concentration=log_concentration)
     share = 1 / (1 + np.exp(-np.asarray(log_concentration, dtype=np.float64)))
     return np.asarray((share * moments.predicted - moments.observed) ** 2)
 
 
 def posterior_epistemic_error(moments: Moments, log_concentration: npt.ArrayLike, n_labels: int = 1) -> FloatArray:
     """EL of the posterior after n labels: γ²V + (1 − γ)²U/n, γ = α0/(α0 + n)."""
+    refuse_row_names(log_concentration=log_concentration)
     prior = 1 / (1 + np.exp(np.log(n_labels) - np.asarray(log_concentration, dtype=np.float64)))
     return np.asarray(prior**2 * moments.epistemic + (1 - prior) ** 2 * moments.observed / n_labels)

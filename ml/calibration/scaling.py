@@ -18,6 +18,7 @@ from scipy.special import log_softmax, logsumexp
 
 from ml.arrays import FloatArray, IntArray, as_label_counts
 from ml.calibration.optimise import FitError, minimise
+from ml.named_columns import refuse_names, refuse_tables, same_rows
 
 Method = Literal["none", "temperature", "vector", "matrix"]
 METHODS: tuple[Method, ...] = ("none", "temperature", "vector", "matrix")
@@ -43,6 +44,7 @@ class Scaling:
 
     def __call__(self, logits: npt.ArrayLike) -> FloatArray:
         """Calibrated logits (..., K) in float64."""
+        refuse_names(logits, "logits")
         scores = np.asarray(logits, dtype=np.float64)
         if self.weight is None or self.bias is None:
             return np.asarray(scores * np.exp(-self.log_temperature))
@@ -129,12 +131,14 @@ def mixture_log_likelihood(member_log_likelihood: FloatArray) -> tuple[FloatArra
 
 def scaling_loss(scaling: Scaling, logits: FloatArray, label_counts: IntArray) -> float:
     """Negative log-likelihood a label of softmax(W u + b), of the mixture where there are members."""
+    refuse_tables(logits=logits, label_counts=label_counts)
     logs = log_softmax(scaling(logits), axis=-1)
     return float(-mixture_log_likelihood((label_counts * logs).sum(axis=-1))[0].sum() / label_counts.sum())
 
 
 def temperature_loss(logits: FloatArray, label_counts: IntArray, log_temperature: float) -> tuple[float, float]:
     """Negative log-likelihood a label of softmax(u / T), and its derivative by log T."""
+    refuse_tables(logits=logits, label_counts=label_counts)
     scaled = logits * np.exp(-log_temperature)
     logs = log_softmax(scaled, axis=-1)
     likelihood, share = mixture_log_likelihood((label_counts * logs).sum(axis=-1))
@@ -144,6 +148,8 @@ def temperature_loss(logits: FloatArray, label_counts: IntArray, log_temperature
 
 
 def _checked(logits: npt.ArrayLike, label_counts: npt.ArrayLike, what: str) -> tuple[FloatArray, IntArray]:
+    same_rows(logits=logits, label_counts=label_counts)
+    refuse_names(logits, "logits")
     scores, counts = np.asarray(logits, dtype=np.float64), as_label_counts(label_counts)
     if scores.ndim not in {2, 3} or scores.shape[-2:] != counts.shape:
         raise ValueError(f"logits {scores.shape} must have the shape {counts.shape} of label_counts, or (S, N, K)")
@@ -187,6 +193,7 @@ def affine_loss(
         label_counts: (N, K).
         penalties: λ_w (matrix only) and λ_b.
     """
+    refuse_tables(weight=weight, bias=bias, logits=logits, label_counts=label_counts)
     k, n_labels = len(bias), label_counts.sum()
     off_penalty, bias_penalty = penalties
     diagonal = weight.ndim == 1
@@ -258,6 +265,7 @@ def choose_scaling(
         The chosen scaling as fitted on the first part, and on both; the identity where nothing helps; and the
         losses. What is chosen next on the other part must start from the former.
     """
+    refuse_tables(logits=logits, label_counts=label_counts, fit=fit, cv=cv)
     fits: dict[str, Callable[[npt.NDArray[np.bool_]], Scaling]] = {}
     if method == "temperature":
         fits["temperature"] = lambda rows: Scaling(

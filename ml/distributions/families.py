@@ -25,6 +25,7 @@ import numpy.typing as npt
 from scipy.special import expit, logsumexp, softmax
 
 from ml.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
+from ml.named_columns import refuse_row_names, refuse_tables
 
 
 def gini(class_probs: FloatArray) -> FloatArray:
@@ -57,6 +58,7 @@ def dirichlet_multinomial_nll(
         log_class_probs: (..., N, K), with leading ensemble axes where there are members.
         log_concentration: (..., N).
     """
+    refuse_tables(label_counts=label_counts, log_class_probs=log_class_probs, log_concentration=log_concentration)
     totals = label_counts.sum(axis=-1)
     result = -np.where(label_counts >= 1, log_class_probs, 0.0).sum(axis=-1)
     for step in range(1, int(totals.max(initial=0))):
@@ -93,6 +95,7 @@ def _dirichlet_posterior(
 
 
 def _counts_like(label_counts: npt.ArrayLike, shape: tuple[int, ...]) -> IntArray:
+    refuse_row_names(label_counts=label_counts)
     counts = as_label_counts(label_counts)
     if counts.shape != shape:
         raise ValueError(f"label_counts must have shape {shape}, got {counts.shape}")
@@ -128,6 +131,7 @@ class PointCpe:
     class_probs: FloatArray
 
     def __post_init__(self) -> None:
+        refuse_row_names(class_probs=self.class_probs)
         object.__setattr__(self, "class_probs", as_class_probs(self.class_probs))
 
     @property
@@ -163,6 +167,7 @@ class DirichletCpe:
     log_concentration: FloatArray
 
     def __post_init__(self) -> None:
+        refuse_row_names(class_probs=self.class_probs, log_concentration=self.log_concentration)
         probs = as_class_probs(self.class_probs)
         object.__setattr__(self, "class_probs", probs)
         a = as_vector(self.log_concentration, len(probs), "log_concentration", -np.inf, np.inf)
@@ -203,6 +208,7 @@ class EnsembleCpe:
     log_weights: FloatArray = field(default_factory=lambda: _UNIFORM)
 
     def __post_init__(self) -> None:
+        refuse_row_names(member_class_probs=self.member_class_probs, log_weights=self.log_weights)
         members = as_class_probs(self.member_class_probs, "member_class_probs")
         object.__setattr__(self, "member_class_probs", members)
         object.__setattr__(self, "log_weights", _normalised_log_weights(self.log_weights, members))
@@ -249,10 +255,16 @@ class DirichletMixtureCpe:
     log_weights: FloatArray = field(default_factory=lambda: _UNIFORM)
 
     def __post_init__(self) -> None:
+        concentrations = self.member_log_concentration
+        refuse_row_names(
+            member_class_probs=self.member_class_probs,
+            member_log_concentration=concentrations,
+            log_weights=self.log_weights,
+        )
         members = as_class_probs(self.member_class_probs, "member_class_probs")
         object.__setattr__(self, "member_class_probs", members)
         object.__setattr__(self, "log_weights", _normalised_log_weights(self.log_weights, members))
-        a = np.asarray(self.member_log_concentration, dtype=np.float64)
+        a = np.asarray(concentrations, dtype=np.float64)
         if a.shape != members.shape[:2] or np.isnan(a).any():
             raise ValueError(f"member_log_concentration must be (S, N) = {members.shape[:2]} without NaN")
         object.__setattr__(self, "member_log_concentration", a)

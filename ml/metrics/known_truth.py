@@ -8,6 +8,7 @@ from ml.distributions.families import gini
 from ml.metrics.binning import Debias
 from ml.metrics.jackknife import Estimate, mean_replicates, root, select, to_estimate
 from ml.metrics.reliability import Binned
+from ml.named_columns import same_rows
 
 
 def exact_metrics(
@@ -33,6 +34,7 @@ def exact_metrics(
     Raises:
         ValueError: shapes that do not match or values out of range.
     """
+    same_rows(true_probs=true_probs, class_probs=class_probs, disagreement_probs=disagreement_probs)
     truth, probs = as_class_probs(true_probs, "true_probs"), as_class_probs(class_probs)
     if truth.shape != probs.shape:
         raise ValueError(f"true_probs {truth.shape} and class_probs {probs.shape} must have one shape")

@@ -11,6 +11,7 @@ from ml.metrics.histograms import class_frequencies, observed_disagreement, squa
 from ml.metrics.inputs import check_inputs
 from ml.metrics.jackknife import Estimate, EstimateDocument, Sample, mean_replicates, to_estimate
 from ml.metrics.reliability import Binned
+from ml.named_columns import same_rows
 
 
 class ChangeDocument(TypedDict):
@@ -129,6 +130,11 @@ class _Pair:
         weights2: npt.ArrayLike | None,
         cluster: npt.ArrayLike | None,
     ) -> "_Pair":
+        same_rows(
+            **{"label_counts": label_counts, "weights": weights, "weights2": weights2, "cluster": cluster},
+            **{"class_probs before": before[0], "disagreement_probs before": before[1]},
+            **{"class_probs after": after[0], "disagreement_probs after": after[1]},
+        )
         first = check_inputs(label_counts, before[0], weights, cluster)
         second = check_inputs(label_counts, after[0], weights if weights2 is None else weights2, cluster)
         n = len(first.counts)

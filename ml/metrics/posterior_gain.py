@@ -15,6 +15,7 @@ from ml.distributions.families import PredictiveDistribution
 from ml.metrics.histograms import epistemic_terms, squared_terms
 from ml.metrics.inputs import check_clusters, check_weights
 from ml.metrics.jackknife import Estimate, Sample, mean_replicates, select, to_estimate
+from ml.named_columns import refuse_row_names
 
 #: Terms (N, K) of a loss of probabilities (N, K) on label histograms (N, K).
 _Terms = Callable[[IntArray, FloatArray], FloatArray]
@@ -47,6 +48,8 @@ def _sample(
     sample_weight: npt.ArrayLike | None,
     cluster: npt.ArrayLike | None,
 ) -> tuple[IntArray, Sample]:
+    # a distribution keeps no names of rows
+    refuse_row_names(label_counts=label_counts, sample_weight=sample_weight, cluster=cluster)
     counts = as_label_counts(label_counts)
     if counts.shape != distribution.class_probs.shape:
         raise ValueError(f"label_counts {counts.shape} do not fit predictions {distribution.class_probs.shape}")
@@ -140,6 +143,7 @@ def exact_posterior_epistemic_loss(
         ValueError: shapes that do not match.
     """
     counts, sample = _sample(label_counts, distribution, 1, None, None)
+    refuse_row_names(true_probs=true_probs)
     truth = as_class_probs(true_probs, "true_probs")
     if truth.shape != counts.shape:
         raise ValueError(f"true_probs {truth.shape} and label_counts {counts.shape} must have one shape")

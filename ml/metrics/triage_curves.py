@@ -14,6 +14,7 @@ from ml.arrays import FloatArray, as_class_probs, as_label_counts
 from ml.metrics.histograms import observed_disagreement
 from ml.metrics.inputs import check_clusters, check_weights
 from ml.metrics.jackknife import Estimate, Replicates, Sample, mean_replicates, select, to_estimate
+from ml.named_columns import same_rows
 
 
 def uncertainty_scores(class_probs: npt.ArrayLike) -> dict[str, FloatArray]:
@@ -52,6 +53,7 @@ class _Ranked:
         sample_weight: npt.ArrayLike | None,
         cluster: npt.ArrayLike | None,
     ) -> "_Ranked":
+        same_rows(label_counts=label_counts, scores=scores, sample_weight=sample_weight, cluster=cluster)
         counts = as_label_counts(label_counts)
         score = np.asarray(scores, dtype=np.float64)
         if score.shape != (len(counts),) or np.isnan(score).any():
@@ -191,6 +193,7 @@ def net_benefit_difference(
 
     Arguments and errors as in ``net_benefit``.
     """
+    same_rows(scores=scores, other_scores=other_scores)
     first = _Ranked.of(label_counts, scores, sample_weight, cluster)
     second = _Ranked.of(label_counts, other_scores, sample_weight, cluster)
     difference = _benefit(first, capacity, threshold) - _benefit(second, capacity, threshold)

@@ -10,14 +10,14 @@ from uuid import UUID
 import numpy as np
 import pytest
 from PIL import Image, ImageEnhance
-from sqlalchemy import func, select, text, update
+from sqlalchemy import func, select, update
 from sqlalchemy.exc import OperationalError
 
 from app.evaluations.freezing import evaluate_frozen, folder_of
 from app.job_kinds import FUNCTIONS, ask_for_recalibration
 from app.jobs import engine
 from app.jobs.executor import Executor
-from app.jobs.running import JobCancelledError, RunningJob, WorkerStoppingError
+from app.jobs.running import RunningJob, WorkerStoppingError
 from app.platform.durable import workflow_table
 from app.platform.errors import StorageFull
 from app.tables import Job, now
@@ -25,7 +25,7 @@ from ml.datasets.annotators import AnnotatorPool
 from ml.datasets.cells import simulate_cell
 from tests.app.test_evaluations import same
 from tests.support.images import encode
-from tests.support.jobs import work_off
+from tests.support.jobs import submit, work_off
 from tests.support.service import Service
 from tests.support.waiting import PATIENCE, wait_until
 
@@ -105,7 +105,7 @@ def test_bulk_predictions_equal_those_of_an_upload(service: Service) -> None:
     """From stored logits and features a release predicts what it would have predicted at the upload."""
     first = service.add_case("one", patient="p")
     release = first["prediction"]["release"]
-    job_id = _submit(service, "prediction", {"release": release})
+    job_id = submit(service.context, "prediction", {"release": release})
     work_off(service.context)
     assert job(service, job_id)["result"]["n_predicted"] == 0
     assert service.get("viewer", f"/v1/cases/{first['id']}").json()["prediction"] == first["prediction"]
@@ -140,11 +140,6 @@ def test_a_candidate_that_the_gate_refused_is_promoted_by_an_explicit_choice_onl
     assert (event["details"]["despite_gate"], event["reason"]) == ("refused", "all the same")
 
 
-def _submit(service: Service, kind: str, parameters: dict[str, Any]) -> str:
-    with service.context.database.write() as session:
-        return str(engine.submit(session, service.context, kind, parameters, None).id)
-
-
 def test_too_few_labels_are_refused_with_the_numbers(service: Service) -> None:
     service.add_case()
     asked = service.post("admin", "/v1/recalibrations", json={}).json()
@@ -163,78 +158,21 @@ def test_a_method_beyond_the_change_plan_is_refused(service: Service) -> None:
     assert "change plan" in job(service, asked["id"])["error"]
 
 
-def test_a_queued_job_is_cancelled_at_once_and_a_running_one_writes_no_more(service: Service) -> None:
-    queued = service.post("admin", "/v1/evaluations", json={}).json()
-    ended = service.call("admin", "DELETE", f"/v1/jobs/{queued['id']}").json()
-    assert (ended["state"], ended["cancel_requested"], ended["started_at"]) == ("cancelled", False, None)
-    assert ended["ended_at"] is not None
-    assert work_off(service.context) == 0
-    job_id = _submit(service, "evaluation", {})
-    reached: list[str] = []
+def test_a_job_began_when_its_first_attempt_did(service: Service) -> None:
+    job_id = submit(service.context, "evaluation", {})
+    begun: list[str] = []
 
-    def work(running: RunningJob) -> dict[str, Any]:
-        running.report(0.5, "half way")
-        shown = service.call("admin", "DELETE", f"/v1/jobs/{job_id}").json()
-        reached.append(shown["state"])
-        assert shown["cancel_requested"]
-        running.report(0.6, "never reached")
-        reached.append("after the end")
-        return {}
+    def work(_: RunningJob) -> dict[str, Any]:
+        begun.append(job(service, job_id)["started_at"])
+        raise ValueError("not yet")
 
-    assert work_off(service.context, {"evaluation": work}) == 1
-    shown = job(service, job_id)
-    assert (shown["state"], shown["message"], shown["progress"]) == ("cancelled", "half way", 0.5)
-    assert shown["started_at"] is not None
-    assert reached == ["cancelled"]
-    again = service.call("admin", "DELETE", f"/v1/jobs/{job_id}").json()
-    assert again["state"] == "cancelled"
-    events = service.get("admin", "/v1/audit-events").json()["items"]
-    assert sum(event["action"] == "job.cancel" for event in events) == 2  # not where there was nothing to cancel
-
-
-def test_cancelling_writes_what_dbos_writes_except_when_the_job_was_begun(service: Service) -> None:
-    ours, theirs = _submit(service, "evaluation", {}), _submit(service, "evaluation", {})
-    service.call("admin", "DELETE", f"/v1/jobs/{ours}")
-    service.context.jobs.client.cancel_workflows([theirs])
-    schema = "dbos." if service.context.database.engine.dialect.name == "postgresql" else ""
-    with service.context.database.read() as session:
-        rows = session.execute(text(f"SELECT * FROM {schema}workflow_status")).mappings().all()
-    one, other = ({name: row[name] for name in row if not name.endswith("_at")} for row in rows)
-    own = {"workflow_uuid": None, "creator_xid": None}
-    assert one | own == other | own
-    assert all(row["updated_at"] and row["completed_at"] for row in rows)
-
-
-def test_a_cancellation_that_the_database_refuses_leaves_no_event(service: Service) -> None:
-    job_id = _submit(service, "evaluation", {})
-    with service.context.database.write() as session:
-        workflows = workflow_table(session.get_bind().dialect.name)
-        session.execute(select(workflows.c.status).with_for_update())
-        assert service.call("admin", "DELETE", f"/v1/jobs/{job_id}").status_code == 503
-    assert job(service, job_id)["state"] == "queued"
-    assert service.get("admin", "/v1/audit-events", params={"action": "job.cancel"}).json()["items"] == []
-
-
-def test_a_cancelled_job_that_is_tried_again_goes_on_and_its_first_run_writes_nothing(service: Service) -> None:
-    job_id = _submit(service, "evaluation", {})
-    told: list[str] = []
-
-    def work(running: RunningJob) -> dict[str, Any]:
-        if running.workflow_id == job_id:
-            first = running.batch("first", lambda _: {"by": "the first run"})
-            service.call("admin", "DELETE", f"/v1/jobs/{job_id}")
-            assert service.post("admin", f"/v1/jobs/{job_id}/retry").status_code == 202
-            with pytest.raises(JobCancelledError):
-                running.batch("second", lambda _: {"by": "the first run"})
-            told.append("stopped")
-            raise JobCancelledError
-        first = running.batch("first", lambda _: {"by": "the second run"})
-        return {"first": first, "second": running.batch("second", lambda _: {"by": "the second run"})}
-
-    assert work_off(service.context, {"evaluation": work}) == 2
-    shown = job(service, job_id)
-    assert shown["result"] == {"first": {"by": "the first run"}, "second": {"by": "the second run"}}
-    assert told == ["stopped"]
+    for attempt in range(2):
+        work_off(service.context, {"evaluation": work})
+        ended = job(service, job_id)
+        assert (ended["state"], ended["started_at"]) == ("failed", begun[0])
+        if attempt == 0:
+            assert service.post("admin", f"/v1/jobs/{job_id}/retry").json()["started_at"] == begun[0]
+    assert begun[1] == begun[0] < ended["ended_at"]
 
 
 def test_a_request_that_is_rolled_back_leaves_no_job(service: Service) -> None:
@@ -252,7 +190,7 @@ def test_a_request_that_is_rolled_back_leaves_no_job(service: Service) -> None:
 def test_kinds_do_not_wait_for_each_other(service: Service) -> None:
     """Each of two jobs of different kinds ends only when it has seen the other one run."""
     for kind in ("evaluation", "prediction"):
-        _submit(service, kind, {})
+        submit(service.context, kind, {})
     together = threading.Barrier(2, timeout=60 * PATIENCE)
 
     def meet(_: RunningJob) -> dict[str, Any]:
@@ -299,7 +237,10 @@ def test_a_frozen_evaluation_can_be_computed_again_from_its_tables(service: Serv
 def test_what_goes_wrong_in_a_job_ends_that_job_and_not_the_worker(
     service: Service, error: Exception, words: str
 ) -> None:
-    bad, good = _submit(service, "evaluation", {"bad": True}), _submit(service, "evaluation", {"bad": False})
+    bad, good = (
+        submit(service.context, "evaluation", {"bad": True}),
+        submit(service.context, "evaluation", {"bad": False}),
+    )
 
     def work(running: RunningJob) -> dict[str, Any]:
         if running.parameters["bad"]:
@@ -313,7 +254,7 @@ def test_what_goes_wrong_in_a_job_ends_that_job_and_not_the_worker(
 
 
 def test_a_database_that_is_busy_for_a_moment_fails_no_job(service: Service) -> None:
-    job_id = _submit(service, "evaluation", {})
+    job_id = submit(service.context, "evaluation", {})
     tries: list[int] = []
 
     def work(_: RunningJob) -> dict[str, Any]:

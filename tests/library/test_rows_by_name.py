@@ -1,0 +1,304 @@
+"""The law over every public name: rows of a data frame in another order give the same result or an error.
+
+What takes several tables that belong together row by row (arguments, or an argument and the object whose method it is)
+is called with pandas frames whose index says which row is which. One of them is shuffled, index and all; then the
+columns of one of them. Polars and Arrow tables have no names of rows, so their rows count by position, as those of
+an array do; their columns have names, and are under the law too.
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, is_dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import secondread
+
+N, K = 60, 3
+RNG = np.random.default_rng(11)
+CLASSES = ["blue", "green", "red"]
+F, OTHER_F, TRUTH = (RNG.dirichlet([1.0, 1.0, 1.0], N) for _ in range(3))
+Y = np.stack([RNG.multinomial(2 + row % 3, f) for row, f in enumerate(TRUTH)])
+DPE, OTHER_DPE, A = RNG.uniform(0.1, 0.6, N), RNG.uniform(0.1, 0.6, N), RNG.normal(0.0, 1.0, N)
+FEATURES = RNG.normal(size=(N, 2))
+PATIENTS = np.array([f"p{row // 3}" for row in range(N)])
+#: Another order of the rows, by which no column above stays as it is.
+SHUFFLED = np.roll(np.arange(N), 7)
+
+#: Arguments with a row per case.
+BY_ROW: dict[str, Any] = {
+    "after": (OTHER_F, OTHER_DPE),
+    "before": (F, DPE),
+    "class_probs": F,
+    "cluster": PATIENTS,
+    "counts": Y,
+    "cv": np.arange(N) % 5 == 0,
+    "disagreement_probs": DPE,
+    "epistemic": A**2,
+    "features": FEATURES,
+    "first": Y.argmax(axis=1),
+    "fit": np.arange(N) % 5 != 0,
+    "groups": PATIENTS,
+    "label_counts": Y,
+    "labels": Y,
+    "log_class_probs": np.log(F),
+    "log_concentration": A,
+    "log_weights": [A / 3, A / 4],
+    "logits": np.log(F) * 2,
+    "member_class_probs": [F, OTHER_F],
+    "member_log_concentration": [A, A / 2],
+    "observed": DPE,
+    "other_scores": OTHER_DPE,
+    "predicted": DPE,
+    "predictions": F,
+    "probs": (F, OTHER_F),
+    "sample_weight": RNG.uniform(1, 2, N),
+    "scores": DPE,
+    "second": OTHER_F.argmax(axis=1),
+    "true_probs": TRUTH,
+    "weight": RNG.uniform(1, 2, N),
+    "weights": RNG.uniform(1, 2, N),
+    "weights2": RNG.uniform(1, 2, N),
+}
+#: Arguments with a column per class as well.
+BY_CLASS = {"class_probs", "label_counts", "labels", "predictions", "logits", "log_class_probs", "true_probs"}
+#: Arguments that are no tables; a table that was made of arrays counts as one whose rows have no names.
+OTHERS: dict[str, Any] = {
+    "capacities": [0.2, 0.5],
+    "capacity": 0.3,
+    "distribution": secondread.DirichletCpe(F, A),
+    "kernel": secondread.metrics.disagreement_kernel,
+    "kind": secondread.calibration.HeadKind(0.1, 0.005),
+    "log_temperature": 0.1,
+    "m": 2,
+    "method": "vector",
+    "moments": secondread.calibration.Moments(DPE, DPE / 2, A**2),
+    "n_classes": K,
+    "other": secondread.Accumulator(K),
+    "off_penalty": 1.0,
+    "bias": np.zeros(K),
+    "bias_penalty": 1.0,
+    "penalties": (1.0, 1.0),
+    "penalty": 0.005,
+    "scaling": secondread.calibration.Scaling("vector", 0.0, np.array([1.0, 2.0, 0.5]), np.zeros(K)),
+    "start": (0.0, secondread.calibration.ConcentrationHead(np.array([0.1, 0.2]), 0.3)),
+    "target_error": 0.05,
+    "threshold": 0.3,
+}
+#: Tables that a function needs in another shape.
+OWN = {
+    "calibration.affine_loss": {"weight": np.array([1.0, 2.0, 0.5])},
+    "agreement.fleiss_kappa": {"label_counts": np.stack([RNG.multinomial(3, f) for f in TRUTH])},
+}
+#: Losses and steps of a fit: they take arrays, and refuse every table.
+ARRAYS_ONLY = {
+    "calibration.affine_loss",
+    "calibration.choose_head",
+    "calibration.choose_scaling",
+    "calibration.concentration_loss",
+    "calibration.fit_jointly",
+    "calibration.joint_loss",
+    "calibration.scaling_loss",
+    "calibration.temperature_loss",
+    "distributions.dirichlet_multinomial_nll",
+}
+#: What an object is made of whose methods take tables; methods of all others are exempt.
+OBJECTS: dict[str, Callable[[], Any]] = {
+    "Accumulator": lambda: secondread.Accumulator(K),
+    "Calibration": lambda: secondread.Calibration(OTHERS["scaling"], OTHERS["start"][1]),
+    "ConcentrationHead": lambda: OTHERS["start"][1],
+    "DirichletCpe": lambda: secondread.DirichletCpe(F, A),
+    "DirichletMixtureCpe": lambda: secondread.DirichletMixtureCpe([F, OTHER_F], [A, A / 2]),
+    "EnsembleCpe": lambda: secondread.EnsembleCpe([F, OTHER_F]),
+    "Moments": lambda: OTHERS["moments"],
+    "PointCpe": lambda: secondread.PointCpe(F),
+    "Scaling": lambda: OTHERS["scaling"],
+}
+#: Objects with a row per case: an argument of their methods is a second table.
+HAVE_ROWS = {"DirichletCpe", "DirichletMixtureCpe", "EnsembleCpe", "Moments", "PointCpe"}
+#: Names without the law, and why.
+EXEMPT = {
+    "tables.Labels": "what a reader of tables returns: rows with their case_id",
+    "tables.Predictions": "what a reader of tables returns: rows with their case_id",
+    "tables.read_labels": "rows are matched by case_id",
+    "tables.read_predictions": "rows are matched by case_id",
+    "tables.read_table": "one table",
+    "tables.write_table": "one table",
+    "metrics.Evaluation": "a result",
+    "metrics.Estimate": "a result",
+    "metrics.Change": "a result",
+    "metrics.ClassEvaluation": "a result",
+    "metrics.ReliabilityBin": "a result",
+    "agreement.measure_agreement": "rows are matched by case_id",
+    "agreement.AgreementReport": "a result",
+    "agreement.AnnotatorAgreement": "a result",
+    "agreement.ClassAgreement": "a result",
+    "agreement.PairAgreement": "a result",
+    "agreement.SiteAgreement": "a result",
+    "agreement.DawidSkene": "a result",
+    "agreement.DependenceTest": "a result",
+    "calibration.FitReport": "a result",
+    "calibration.HeadKind": "two numbers",
+    "calibration.FitError": "an error",
+    "calibration.mixture_log_likelihood": "one table",
+    "tables.TableError": "an error",
+    "metrics.disagreement_kernel": "the labels of one case",
+    "calibration.Calibration": "parameters",
+    "calibration.ConcentrationHead": "parameters, one per feature",
+    "calibration.Scaling": "parameters, one per class",
+}
+
+
+def _public() -> Iterator[tuple[str, Any]]:
+    """Every public function and class with the door that it is behind, once each."""
+    seen: set[int] = set()
+    modules = [value for name in secondread.__all__ if isinstance(value := getattr(secondread, name), ModuleType)]
+    doors = [(module.__name__.rpartition(".")[2] + ".", module) for module in modules] + [("", secondread)]
+    for door, module in doors:
+        for name in module.__all__:
+            value = getattr(module, name)
+            if (inspect.isfunction(value) or inspect.isclass(value)) and id(value) not in seen:
+                seen.add(id(value))
+                yield door + name, value
+
+
+def _calls() -> Iterator[tuple[str, Callable[..., Any], bool]]:
+    """Names with a function, the making of an object or a method, and whether what it belongs to has rows itself."""
+    for name, value in _public():
+        short = name.rpartition(".")[2]
+        if name not in EXEMPT:
+            yield name, value, False
+        if short in OBJECTS:
+            for method, implementation in vars(value).items():
+                if (method == "__call__" or not method.startswith("_")) and method != "from_dict":
+                    if inspect.isfunction(implementation):
+                        yield f"{name}.{method}", _method(short, method), short in HAVE_ROWS
+                    elif isinstance(implementation, classmethod):
+                        yield f"{name}.{method}", _method(short, method), False
+
+
+def _method(short: str, method: str) -> Callable[..., Any]:
+    bound = getattr(OBJECTS[short](), method)
+
+    def call(**arguments: Any) -> Any:
+        made = OBJECTS[short]()
+        result = getattr(made, method)(**arguments)
+        return made.to_dict() if result is None else result
+
+    call.__signature__ = inspect.signature(bound)  # type: ignore[attr-defined]
+    return call
+
+
+def _arguments(name: str, call: Callable[..., Any]) -> dict[str, Any]:
+    """Tables for every argument that takes one, and what else must be given."""
+    arguments = dict(OWN.get(name, {}))
+    for parameter in inspect.signature(call).parameters.values():
+        if parameter.name in arguments:
+            continue
+        if parameter.name in BY_ROW:
+            arguments[parameter.name] = BY_ROW[parameter.name]
+        elif parameter.default is inspect.Parameter.empty:
+            assert parameter.name in OTHERS, f"{name}: say in this test what {parameter.name} is, or why it is exempt"
+            arguments[parameter.name] = OTHERS[parameter.name]
+    return arguments
+
+
+CALLS = {
+    name: (call, arguments)
+    for name, call, has_rows in _calls()
+    for arguments in [_arguments(name, call)]
+    if has_rows + sum(key in BY_ROW or key in ("distribution", "moments") for key in arguments) >= 2
+}
+
+
+def test_the_law_is_about_what_it_should_be_about() -> None:
+    wanted = {"metrics.triage_recall", "metrics.posterior_gain", "agreement.krippendorff_alpha", "tables.evaluate"}
+    assert wanted | {"distributions.PointCpe.posterior", "metrics.Accumulator.update", "calibration.Moments.of"} <= set(
+        CALLS
+    )
+    assert len(CALLS) > 40
+    assert set(EXEMPT) <= {name for name, _ in _public()}, "an exemption of a name that is gone"
+
+
+def _frame(values: Any, rows: np.ndarray[Any, Any] | None, names: list[str] | None = None) -> Any:
+    """The same table as a data frame or several, with its rows in another order."""
+    if isinstance(values, list | tuple):
+        return type(values)(_frame(part, rows, names) for part in values)
+    if values.shape[0] != N:
+        return values
+    made = pd.Series(values) if values.ndim == 1 else pd.DataFrame(values, columns=names)
+    return made if rows is None else made.iloc[rows]
+
+
+def _numbers(result: Any) -> list[float]:
+    """Every number of a result."""
+    if hasattr(result, "to_dict"):
+        return _numbers(result.to_dict())
+    if is_dataclass(result) and not isinstance(result, type):
+        return _numbers(asdict(result))
+    if isinstance(result, Mapping):
+        return [number for value in result.values() for number in _numbers(value)]
+    if isinstance(result, list | tuple | np.ndarray):
+        return [number for value in result for number in _numbers(value)]
+    if isinstance(result, bool | int | float | np.number):
+        return [math.nan if result is None else float(result)]
+    return []
+
+
+def _same_or_error(call: Callable[..., Any], arguments: dict[str, Any], expected: list[float]) -> str | None:
+    """What is wrong with a call, if anything is."""
+    try:
+        found = _numbers(call(**arguments))
+    except (TypeError, ValueError, KeyError, IndexError):
+        return None
+    return None if found == pytest.approx(expected, rel=1e-6, abs=1e-9, nan_ok=True) else "another number"
+
+
+def test_a_table_with_rows_in_another_order_gives_the_same_or_an_error() -> None:
+    faults = {}
+    for name, (call, arguments) in CALLS.items():
+        expected = _numbers(call(**arguments))
+        assert len(expected) > 0, name
+        tables = [key for key in arguments if key in BY_ROW]
+        for shuffled in tables:
+            frames = {key: _frame(arguments[key], SHUFFLED if key == shuffled else None) for key in tables}
+            faults[name, shuffled] = _same_or_error(call, arguments | frames, expected)
+    assert [key for key, fault in faults.items() if fault] == []
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table], ids=["pandas", "polars", "arrow"])
+def test_a_table_with_columns_in_another_order_gives_the_same_or_an_error(
+    make: Callable[[dict[str, Any]], Any],
+) -> None:
+    faults = {}
+    for name, (call, arguments) in CALLS.items():
+        expected = _numbers(call(**arguments))
+        tables = [key for key in arguments if key in BY_CLASS]
+        for reordered in tables:
+            named = {
+                key: make({CLASSES[k]: arguments[key][:, k] for k in ((2, 0, 1) if key == reordered else range(K))})
+                for key in tables
+            }
+            for given in (named, {reordered: named[reordered]}):
+                faults[name, reordered, len(given)] = _same_or_error(call, arguments | given, expected)
+    assert [key for key, fault in faults.items() if fault] == []
+
+
+def test_frames_in_one_order_are_taken(subtests: pytest.Subtests) -> None:
+    """So that the law above is not kept by refusing every frame."""
+    for name, (call, arguments) in CALLS.items():
+        with subtests.test(name):
+            frames = {key: _frame(arguments[key], None) for key in arguments if key in BY_ROW}
+            if name in ARRAYS_ONLY:
+                with pytest.raises(ValueError, match="must be an array"):
+                    call(**(arguments | frames))
+                continue
+            expected = _numbers(call(**arguments))
+            assert _numbers(call(**(arguments | frames))) == pytest.approx(expected, rel=1e-6, abs=1e-9, nan_ok=True)
