@@ -184,8 +184,8 @@ OPEN_DOCUMENTS = {
     "ml.files.read_json": "JSON of any kind: whoever reads it says of which",
     "ml.metrics.evaluation.Evaluation": "also the mapping that it was in version 0.1.0",
     "ml.release.card.RecalibrationDocument.gate": "the service's own (app.releases.gate), which ml does not know",
-    "ml.reproduce.report.reproduce": "each reproduction has its own rows and further entries, typed where they are made",
-    "ml.reproduce.setting.Reproduction": "each reproduction has its own rows and further entries",
+    "ml.reproduce.report.reproduce": "each reproduction has its own rows and entries, typed where they are made",
+    "ml.reproduce.setting.Reproduction": "each reproduction has its own rows and entries",
     "ml.tables.files.TableSource": "a caller's mapping of columns",
     "ml.tables.files._from_memory": "a caller's mapping of columns",
 }
