@@ -59,7 +59,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run what is marked on both databases."""
-    both = metafunc.definition.get_closest_marker("both_databases") or metafunc.config.getoption("all_databases")
+    marked = metafunc.definition.get_closest_marker("both_databases") and not metafunc.definition.get_closest_marker(
+        "one_database"
+    )
+    both = marked or metafunc.config.getoption("all_databases")
     chosen = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
     for fixture in {"database_kind", "shared_service"} & set(metafunc.fixturenames) - set(chosen):
         if both:
@@ -121,6 +124,25 @@ def small_release(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -
         "small release",
         lambda path: export_run(RunFolder(trained_run), path, fused=True, name="small cells"),
     )
+
+
+@pytest.fixture(scope="session")
+def dropout_release(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Monte-Carlo dropout ensemble of six with a concentration head, of the network of ``small_release``."""
+
+    def build(path: Path) -> None:
+        import shutil
+
+        from ml.training.calibrate import calibrate_run
+        from ml.training.export import export_run
+        from ml.training.run_folder import RunFolder
+
+        run = RunFolder(tmp_path_factory.mktemp("dropout") / "run")
+        shutil.copytree(trained_run, run.path)
+        calibrate_run(run, method="temperature", alpha=True, mc_dropout=6, seed=1)
+        export_run(run, path)
+
+    return build_once(tmp_path_factory, "dropout release", build)
 
 
 @pytest.fixture(scope="session")

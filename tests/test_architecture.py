@@ -162,6 +162,74 @@ def test_functions_are_short_and_public_ones_documented() -> None:
     assert [line for path in SOURCES for line in _undocumented_or_long(path)] == []
 
 
+#: Types of a document that do not say what it contains.
+OPEN = {f"{kind}[str, {value}]" for kind in ("dict", "Mapping") for value in ("Any", "object")}
+#: Where a document is truly open, and why; every other one is a dataclass, a pydantic model or a ``TypedDict``.
+OPEN_DOCUMENTS = {
+    "app.cases.uploads.upload_schema": "OpenAPI, as FastAPI takes it",
+    "app.platform.errors.responses": "OpenAPI, as FastAPI takes it",
+    "app.platform.openapi.require_headers": "OpenAPI, as FastAPI makes it",
+    "app.evaluations.report.ChartData.rows": "each chart has its own columns; they come from pydantic models",
+    "app.evaluations.report.chart_csv": "rows of any chart",
+    "app.evaluations.schemas.EvaluationOut.document": "as it was frozen, by whatever version",
+    "app.releases.schemas.ReleaseDetailOut.card": "as it was written, by whatever version",
+    "app.jobs.engine.submit": "parameters of any kind of job: its function validates them",
+    "app.jobs.queries.JobView.parameters": "of any kind of job",
+    "app.jobs.running.JobResult": "of any kind of job: each function declares its own",
+    "app.jobs.running.RunningJob.parameters": "of any kind of job: its function validates them",
+    "app.jobs.schemas.JobOut": "parameters and result of any kind of job",
+    "app.operations.audit_events.AuditEventOut.details": "each action has its own",
+    "app.platform.audit_chain.record": "each action has its own details",
+    "app.platform.database.insert_if_absent": "columns of any table",
+    "ml.files.read_json": "JSON of any kind: whoever reads it says of which",
+    "ml.metrics.evaluation.Evaluation": "also the mapping that it was in version 0.1.0",
+    "ml.named_columns._named_rows": "arguments of a caller by name, tables of any library",
+    "ml.release.card.RecalibrationDocument.gate": "the service's own (app.releases.gate), which ml does not know",
+    "ml.reproduce.report.reproduce": "each reproduction has its own rows and entries, typed where they are made",
+    "ml.reproduce.setting.Reproduction": "each reproduction has its own rows and entries",
+    "ml.tables.files.TableSource": "a caller's mapping of columns",
+    "ml.tables.files._from_memory": "a caller's mapping of columns",
+}
+
+
+def _open_documents(node: ast.AST, where: str) -> list[str]:
+    """Names of the functions, classes and variables in whose types or bodies an open document stands."""
+    places = []
+    for child in ast.iter_child_nodes(node):
+        inside = where
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            inside = f"{where}.{child.name}"
+        elif isinstance(child, ast.AnnAssign):
+            inside = f"{where}.{ast.unparse(child.target)}"
+        elif isinstance(child, ast.Assign):
+            inside = f"{where}.{ast.unparse(child.targets[0])}"
+        if isinstance(child, ast.Subscript) and ast.unparse(child) in OPEN:
+            places.append(inside)
+        places += _open_documents(child, inside)
+    return places
+
+
+def _reason(place: str) -> str | None:
+    """Why an open document may stand here: the name of an entry of ``OPEN_DOCUMENTS``, or a rule."""
+    if place.startswith("app.tables."):
+        return "columns of JSON"
+    if {"to_dict", "from_dict"} & set(place.split(".")):
+        return "the JSON view of an object whose fields are typed"
+    return next((name for name in OPEN_DOCUMENTS if f"{place}.".startswith(f"{name}.")), None)
+
+
+def test_documents_are_typed() -> None:
+    places = {place for path in SOURCES for place in _open_documents(ast.parse(path.read_text()), _name(path))}
+    assert sorted(place for place in places if _reason(place) is None) == []
+    assert OPEN_DOCUMENTS.keys() - {_reason(place) for place in places} == set(), "reasons that nothing needs"
+
+
+def test_an_open_document_is_seen() -> None:
+    code = "class A:\n    rows: list[dict[str, Any]]\n    def f(self) -> Mapping[str, object] | None:\n        pass\n"
+    assert _open_documents(ast.parse(code), "m") == ["m.A.rows", "m.A.f"]
+    assert _open_documents(ast.parse("class A(TypedDict):\n    rows: dict[str, int]\n"), "m") == []
+
+
 def test_no_pickle_and_no_assert_in_the_sources() -> None:
     for path in SOURCES:
         tree = ast.parse(path.read_text())

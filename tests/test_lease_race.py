@@ -56,7 +56,7 @@ def read_until_empty(address: str, key: str, taken: list[str], statuses: Counter
                 taken.append(answer.json()["case_id"])
 
 
-@pytest.mark.parametrize("n", [400, pytest.param(10_000, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("n", [200, pytest.param(10_000, marks=pytest.mark.heavy)])
 def test_no_request_is_handed_out_twice(postgres: PostgresServer, tmp_path: Path, tiny_release: Path, n: int) -> None:
     url = postgres.url(postgres.create())
     servers = [Installation(tmp_path / "home", url) for _ in range(2)]

@@ -8,7 +8,6 @@ import pytest
 from sqlalchemy import inspect, select, text
 from sqlalchemy.exc import DBAPIError
 
-from app.jobs.queries import jobs_where
 from app.platform.database import Database
 from app.platform.migrate import check, downgrade, require_head, upgrade
 from app.tables import Account, Annotator, Case, IdempotencyRecord
@@ -165,25 +164,4 @@ def test_a_card_whose_gate_cannot_be_read_stops_the_migration(empty: Database, r
     with pytest.raises(ValueError, match=r"release 01890000.*not how the gate judged"):
         upgrade(empty.engine)
     assert "gate" not in {column["name"] for column in inspect(empty.engine).get_columns("releases")}
-    empty.engine.dispose()
-
-
-_JOB = (
-    "INSERT INTO jobs (id, created_at, kind, parameters, state, progress, message, attempts, cancel_requested, "
-    "started_at) VALUES (:id, :now, 'evaluation', '{{}}', 'running', 0.5, 'half way', 1, {}, :now)"
-)
-
-
-def test_a_job_that_somebody_had_cancelled_stays_cancelled_and_its_neighbour_goes_on(empty: Database) -> None:
-    upgrade(empty.engine, "0004")
-    with empty.write() as session:
-        for number, cancel_requested in enumerate(("true", "false")):
-            values = {"id": f"0189000000007000800000000000{number:04}", "now": datetime(2026, 1, 1, tzinfo=UTC)}
-            session.execute(text(_JOB.format(cancel_requested)), values)
-    upgrade(empty.engine)
-    with empty.read() as session:
-        going_on, cancelled = jobs_where(session)
-    assert (going_on.state, going_on.ended_at) == ("queued", None)
-    assert cancelled.state == "cancelled"
-    assert cancelled.ended_at is not None
     empty.engine.dispose()

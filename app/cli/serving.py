@@ -96,10 +96,9 @@ def demo(
     """Fill HOME with a demo: a release trained on simulated cells, cases, annotators; adds only what is missing."""
     from app.auth.service import issue_one_time_password
     from app.operations import demo as filling
-    from app.platform.migrate import upgrade
 
     with parts(check_schema=False) as context:
-        upgrade(context.database.engine)
+        _upgrade(context)
         filling.ensure_release(context, say)
         with context.database.write() as session:
             filling.ensure_accounts(session, context)
@@ -122,12 +121,22 @@ def db_upgrade() -> None:
     say("the database is up to date" + (f"; reads of {planned:,} earlier cases are planned" if planned else ""))
 
 
-def _bring_up_to_date(context: "Context") -> int:
-    """Upgrade the database and plan the reads of cases that have no plan yet; the number of these cases."""
+def _upgrade(context: "Context") -> None:
+    """Run the migrations that the database lacks, then remove what 0.1.0 left next to it."""
+    from app.platform.durable import remove_former_file
     from app.platform.migrate import upgrade
-    from app.triage.planning import plan_missing
 
     upgrade(context.database.engine)
+    removed = remove_former_file(context.settings.home)
+    if removed is not None:
+        say(f"removed {removed}: jobs are in the service's own database now")
+
+
+def _bring_up_to_date(context: "Context") -> int:
+    """Upgrade the database and plan the reads of cases that have no plan yet; the number of these cases."""
+    from app.triage.planning import plan_missing
+
+    _upgrade(context)
     return plan_missing(context.database)
 
 

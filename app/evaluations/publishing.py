@@ -6,16 +6,18 @@ the same, whatever anybody looks at.
 
 import uuid
 from dataclasses import dataclass
+from importlib.metadata import version
 
-from sqlalchemy import select, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from app.context import Context
 from app.evaluations.cohort import Question, cohort_of, evaluate_cohort
 from app.evaluations.snapshots import current_columns
+from app.platform import audit_chain
 from app.platform.database import insert_if_absent
 from app.releases.queries import champion, class_codes, existing_release
-from app.tables import Alias, PublishedEstimates, now
+from app.tables import Alias, PublishedEstimates, ReadRequest, now
 
 
 @dataclass(frozen=True)
@@ -32,30 +34,51 @@ class ChampionEstimates:
 
 
 def publish_estimates(context: Context) -> None:
-    """Evaluate the champion and store the estimates; without a champion there is nothing to do."""
+    """Evaluate the champion and store the estimates, if there is one and anything has changed since the last time."""
     with context.database.read() as session:
         alias = champion(session)
         if alias is None:
             return
         release_id = alias.release_id
+        # before the columns are read: what changes meanwhile is seen the next time
+        basis = _basis(session)
+        published = session.get(PublishedEstimates, release_id)
+        if published is not None and published.basis == basis:
+            return
         classes = class_codes(existing_release(session, release_id))
         columns = current_columns(session, context.settings.home, release_id, classes)
         metrics = evaluate_cohort(cohort_of(columns, Question(), now().timestamp())).metrics
     values = {name: estimate.to_dict()["value"] for name, estimate in metrics.items()}
     known = {name: value for name, value in values.items() if value is not None}
     with context.database.write() as session:
-        _store(session, release_id, known)
+        _store(session, release_id, known, basis)
 
 
-def _store(session: Session, release_id: uuid.UUID, estimates: dict[str, float]) -> None:
-    """Insert or replace the estimates of a release; of two workers that race, the last one's stay."""
-    time = now()
-    row = {"release_id": release_id, "estimates": estimates, "computed_at": time}
-    insert_if_absent(session, PublishedEstimates, row)
+def _basis(session: Session) -> str:
+    """Everything that the estimates of a release follow from, in a few words.
+
+    That is the version of the estimators, the last change of any case, and, because a planned read that is due counts
+    as closed, how many are.
+    """
+    due = select(func.count()).where(
+        ReadRequest.round == "planned", ReadRequest.state.in_(("open", "leased")), ReadRequest.due_at <= now()
+    )
+    return f"{version('secondread')} {audit_chain.last_change(session)} {session.execute(due).scalar_one()}"
+
+
+def _store(session: Session, release_id: uuid.UUID, estimates: dict[str, float], basis: str) -> None:
+    """Insert or replace the estimates of a release, the only ones; of two workers that race, the last one's stay."""
+    values = {"estimates": estimates, "computed_at": now(), "basis": basis}
+    insert_if_absent(session, PublishedEstimates, {"release_id": release_id} | values)
     session.execute(
         update(PublishedEstimates)
         .where(PublishedEstimates.release_id == release_id)
-        .values(estimates=estimates, computed_at=time)
+        .values(values)
+        .execution_options(synchronize_session=False)
+    )
+    session.execute(
+        delete(PublishedEstimates)
+        .where(PublishedEstimates.release_id != release_id)
         .execution_options(synchronize_session=False)
     )
 

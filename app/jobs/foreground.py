@@ -4,7 +4,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
@@ -14,7 +13,7 @@ from app.context import Context
 from app.jobs.executor import Executor
 from app.jobs.locks import living_workers
 from app.jobs.queries import OPEN, JobView, job_by_id
-from app.jobs.running import JobFunction
+from app.jobs.running import JobFunction, JobResult
 
 _LOOK_SECONDS = 0.05
 _TEND_SECONDS = 1.0
@@ -25,7 +24,7 @@ _INTERRUPTED = 130
 
 def do_here(
     context: Context, ask: Callable[[Session], JobView], kinds: Mapping[str, JobFunction], title: str
-) -> tuple[JobView, dict[str, Any]]:
+) -> tuple[JobView, JobResult]:
     """Ask for a job and wait for its end.
 
     While it waits this process is a worker like any other, for every kind of job but without schedules.

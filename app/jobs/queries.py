@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, exists, func, select
 from sqlalchemy.orm import Session
 
+from app.jobs.running import JobResult
 from app.platform.durable import output_table, workflow_table
 from app.platform.errors import NotFound
 from app.tables import Job, JobCancellation
@@ -57,7 +58,7 @@ class JobView:
     progress: float
     message: str
     attempts: int
-    result: dict[str, Any] | None
+    result: JobResult | None
     error: str | None
     created_at: datetime
     started_at: datetime | None

@@ -42,7 +42,8 @@ def release(session: Session, context: Context, release_id: uuid.UUID) -> Releas
         NotFound: no such release.
     """
     row = existing_release(session, release_id)
-    detail, gate, held_out = releases_service.detail(session, release_id), gate_of(row.card), row.card["held_out"]
+    detail, held_out = releases_service.detail(session, release_id), row.card.get("held_out", {})
+    gate = None if detail.gate_fault else gate_of(row.card)
     compared = []
     if gate is not None:
         before, after = held_out["champion"], held_out["candidate"]

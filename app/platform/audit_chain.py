@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from asgi_correlation_id import correlation_id
-from sqlalchemy import insert, select
+from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 
 from app.tables import AuditEvent, AuditHead, CaseChange, now
@@ -91,6 +91,13 @@ def holds(session: Session, sequence: int, digest: str) -> bool:
         return digest == GENESIS
     statement = select(AuditEvent.digest).where(AuditEvent.sequence == sequence)
     return session.execute(statement).scalar_one_or_none() == digest
+
+
+def last_change(session: Session) -> str:
+    """Digest of the newest event that changed what is evaluated of any case; ``GENESIS`` before the first."""
+    newest = select(func.max(CaseChange.sequence)).scalar_subquery()
+    digest = session.execute(select(AuditEvent.digest).where(AuditEvent.sequence == newest)).scalar_one_or_none()
+    return GENESIS if digest is None else digest
 
 
 def changed_cases(session: Session, after: int) -> list[uuid.UUID]:

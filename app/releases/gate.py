@@ -77,6 +77,15 @@ def gate_of(card: CardContents) -> Gate | None:
         raise ValueError(f"the release's card is malformed: {where}: {first['msg']}") from exc
 
 
+def gate_fault(card: CardContents) -> str | None:
+    """Why the gate on a stored card cannot be read; None where it can, or where there is none."""
+    try:
+        gate_of(card)
+    except ValueError as exc:
+        return str(exc)
+    return None
+
+
 def verdict_of(gate: Gate | None) -> Verdict:
     """The verdict as the release's row keeps it."""
     if gate is None:

@@ -21,6 +21,9 @@ class ReleaseOut(Out):
     card_sha256: str
     parent: str | None
     gate_passed: bool | None
+    gate_fault: Annotated[
+        str | None, Field(description="Why what the gate found cannot be read; such a release cannot be promoted.")
+    ] = None
     created_at: datetime
 
 

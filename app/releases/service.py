@@ -13,7 +13,7 @@ from app.platform.database import insert_if_absent
 from app.platform.errors import Conflict, Invalid, PreconditionFailed
 from app.platform.principal import Principal
 from app.platform.values import ClassOut
-from app.releases.gate import gate_of
+from app.releases.gate import gate_fault, gate_of
 from app.releases.queries import aliases, all_releases, existing_release, served_release_id
 from app.releases.schemas import AliasesOut, AliasOut, RecalibrationIn, ReleaseDetailOut, ReleaseOut, ReleasesOut
 from app.tables import Alias, ReleaseRow
@@ -60,12 +60,14 @@ def move_alias(
     Raises:
         NotFound: no such release.
         PreconditionFailed: the alias is not where the caller saw it.
-        Conflict: the gate did not let through what would be champion and nobody chose to promote it all the same, or
-            another request moves the alias just now.
+        Conflict: the gate did not let through what would be champion and nobody chose to promote it all the same, what
+            the gate found cannot be read, or another request moves the alias just now.
         Invalid: that choice without a reason.
     """
     row = existing_release(session, release_id)
     alias = session.get(Alias, name)
+    if name == "champion" and (fault := gate_fault(row.card)) is not None:
+        raise Conflict(f"{fault}; such a release cannot be promoted")
     replaces_another = name == "champion" and alias is not None and alias.release_id != release_id
     overruled = replaces_another and row.gate != "passed"
     if overruled:
@@ -168,6 +170,7 @@ def describe(session: Session, row: ReleaseRow) -> ReleaseOut:
 
 
 def _release_out(row: ReleaseRow, alias_names: list[str]) -> ReleaseOut:
+    fault = gate_fault(row.card)
     return ReleaseOut(
         id=str(row.id),
         name=row.name,
@@ -176,7 +179,8 @@ def _release_out(row: ReleaseRow, alias_names: list[str]) -> ReleaseOut:
         disagreement_calibrated=row.card["disagreement_calibrated"],
         card_sha256=row.card_sha256,
         parent=row.card.get("parent"),
-        gate_passed=None if row.gate == "not_judged" else row.gate == "passed",
+        gate_passed=None if row.gate == "not_judged" or fault is not None else row.gate == "passed",
+        gate_fault=fault,
         created_at=row.created_at,
     )
 

@@ -35,10 +35,12 @@ class Alias(Table):
 
 
 class PublishedEstimates(Table):
-    """The worker's latest estimates of a release that was champion at the time, as ``GET /metrics`` shows them."""
+    """The worker's latest estimates of the champion, which ``GET /metrics`` shows; a former one's are deleted."""
 
     __tablename__ = "published_estimates"
 
     release_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("releases.id"), primary_key=True)
     estimates: Mapped[dict[str, float]] = mapped_column(JSON)
     computed_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    # what they were computed from: they stay as long as it does
+    basis: Mapped[str | None] = mapped_column(String(200))

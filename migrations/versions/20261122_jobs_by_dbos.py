@@ -90,10 +90,11 @@ def _insert_workflow(bind: sa.Connection, job: Any) -> None:
     inputs = {"workflow_uuid": str(job.id), "inputs": json.dumps({"namedArgs": {}, "positionalArgs": [str(job.id)]})}
     bind.execute(sa.insert(_workflows(bind, "workflow_input", *inputs)).values(inputs))
     if state in {"succeeded", "failed"}:
+        error = {"name": "JobFailedError", "message": job.error or "it failed without a message"}
         outcome = {
             "workflow_uuid": str(job.id),
             "output": None if job.state == "failed" else json.dumps(job.result),
-            "error": json.dumps({"name": "JobFailedError", "message": job.error}) if job.state == "failed" else None,
+            "error": json.dumps(error) if job.state == "failed" else None,
         }
         bind.execute(sa.insert(_workflows(bind, "workflow_output", *outcome)).values(outcome))
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -10,10 +10,63 @@ import numpy.typing as npt
 from ml.agreement.coefficients import DependenceTest, cohen_kappa, krippendorff_alpha, rater_marginal_test
 from ml.agreement.dawid_skene import dawid_skene
 from ml.arrays import FloatArray, IntArray
-from ml.metrics.jackknife import Estimate, mean_replicates, select, to_estimate
+from ml.metrics.jackknife import Estimate, EstimateDocument, mean_replicates, select, to_estimate
 from ml.tables.files import Labels, TableError, TableSource, case_column, place_of, read_labels
 
 PERMUTATIONS = 999
+
+
+class PairDocument(TypedDict):
+    """A ``PairAgreement`` as JSON values."""
+
+    annotators: list[str]
+    cohen_kappa: EstimateDocument
+
+
+class AnnotatorDocument(TypedDict):
+    """An ``AnnotatorAgreement`` as JSON values."""
+
+    annotator: str
+    n_labels: int
+    agreement_with_others: EstimateDocument
+    confusion: list[list[float]]
+
+
+#: A ``ClassAgreement`` as JSON values.
+ClassAgreementDocument = TypedDict(
+    "ClassAgreementDocument", {"class": str, "n_labels": int, "krippendorff_alpha": EstimateDocument}
+)
+
+
+class SiteDocument(TypedDict):
+    """A ``SiteAgreement`` as JSON values."""
+
+    site: Any
+    n_cases: int
+    krippendorff_alpha: EstimateDocument
+
+
+class MarginalsDocument(TypedDict):
+    """The test of whether annotators use the classes alike, as JSON values."""
+
+    chi2: float
+    p_value: float
+    n: int
+
+
+class AgreementDocument(TypedDict):
+    """An ``AgreementReport`` as JSON values, the document of ``secondread agreement --json``."""
+
+    n_cases: int
+    n_labels: int
+    n_annotators: int
+    krippendorff_alpha: EstimateDocument
+    pairs: list[PairDocument]
+    annotators: list[AnnotatorDocument]
+    classes: list[ClassAgreementDocument]
+    sites: list[SiteDocument]
+    rater_marginals: MarginalsDocument
+    warnings: list[str]
 
 
 @dataclass(frozen=True)
@@ -23,7 +76,7 @@ class PairAgreement:
     annotators: tuple[str, str]
     cohen_kappa: Estimate
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> PairDocument:
         """Return it as JSON values."""
         return {"annotators": list(self.annotators), "cohen_kappa": self.cohen_kappa.to_dict()}
 
@@ -44,7 +97,7 @@ class AnnotatorAgreement:
     agreement_with_others: Estimate
     confusion: FloatArray
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> AnnotatorDocument:
         """Return it as JSON values."""
         return {
             "annotator": self.annotator,
@@ -62,7 +115,7 @@ class ClassAgreement:
     n_labels: int
     krippendorff_alpha: Estimate
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ClassAgreementDocument:
         """Return it as JSON values."""
         alpha = self.krippendorff_alpha.to_dict()
         return {"class": self.name, "n_labels": self.n_labels, "krippendorff_alpha": alpha}
@@ -76,7 +129,7 @@ class SiteAgreement:
     n_cases: int
     krippendorff_alpha: Estimate
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> SiteDocument:
         """Return it as JSON values."""
         alpha = self.krippendorff_alpha.to_dict()
         return {"site": self.site, "n_cases": self.n_cases, "krippendorff_alpha": alpha}
@@ -114,7 +167,7 @@ class AgreementReport:
     rater_marginals: DependenceTest
     warnings: list[str]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> AgreementDocument:
         """Return it as JSON values, the document of ``secondread agreement --json``."""
         test = self.rater_marginals
         return {

@@ -1,5 +1,6 @@
 """CIFAR-10 photographs, and the human labels collected for them (CIFAR-10N and CIFAR-10H)."""
 
+import functools
 import lzma
 from pathlib import Path
 
@@ -19,9 +20,13 @@ PARTS = ("train_1", "train_2", "train_3", "train_4", "train_5", "test")
 PART_SIZE = 10_000
 
 
+@functools.lru_cache(maxsize=len(PARTS))
 def _part(folder: Path, part: str) -> Pixels:
+    """Photographs (10000, 32, 32, 3) of a part, unpacked once: 30 MB for three seconds."""
     with lzma.open(folder / f"images_{part}.npy.xz") as stream:
-        return np.asarray(np.lib.format.read_array(stream, allow_pickle=False), dtype=np.uint8)
+        pixels = np.asarray(np.lib.format.read_array(stream, allow_pickle=False), dtype=np.uint8)
+    pixels.flags.writeable = False
+    return pixels
 
 
 def load_photographs(wanted: IntArray) -> tuple[Pixels, IntArray]:

@@ -1,7 +1,7 @@
 """Two predictions of the same cases side by side: the paired change of metrics, and of the proper scores for a gate."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -9,9 +9,16 @@ import numpy.typing as npt
 from ml.arrays import FloatArray, IntArray, as_vector
 from ml.metrics.histograms import class_frequencies, observed_disagreement, squared_terms, statistic_terms
 from ml.metrics.inputs import check_inputs
-from ml.metrics.jackknife import Estimate, Sample, mean_replicates, to_estimate
+from ml.metrics.jackknife import Estimate, EstimateDocument, Sample, mean_replicates, to_estimate
 from ml.metrics.reliability import Binned
 from ml.named_columns import same_rows
+
+
+class ChangeDocument(TypedDict):
+    """A ``Change`` as JSON values."""
+
+    L: EstimateDocument
+    L_D: EstimateDocument
 
 
 @dataclass(frozen=True)
@@ -26,7 +33,7 @@ class Change:
     loss: Estimate
     disagreement_loss: Estimate
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ChangeDocument:
         """Return it as JSON values."""
         return {"L": self.loss.to_dict(), "L_D": self.disagreement_loss.to_dict()}
 

@@ -7,7 +7,7 @@ are raised within cells of selection and DPE quintile (weighting-class adjustmen
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,15 @@ from ml.arrays import FloatArray, IntArray
 QUINTILES = 5
 #: Share of planned reads without an answer above which estimates are warned about.
 NON_RESPONSE_LIMIT = 0.02
+
+
+class CellDocument(TypedDict):
+    """A ``Cell`` as JSON values; ``arm`` is triage where triage selected its cases, else audit."""
+
+    arm: str
+    quintile: int
+    planned: int
+    answered: int
 
 
 @dataclass(frozen=True)
@@ -35,7 +44,7 @@ class Cell:
     planned: int
     answered: int
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> CellDocument:
         """Return it as JSON values."""
         return {
             "arm": "triage" if self.selected else "audit",

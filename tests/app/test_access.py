@@ -26,7 +26,6 @@ def outcome(status: int) -> str:
     return {401: "who are you", 403: "not allowed"}.get(status, "let through")
 
 
-@pytest.mark.both_databases
 def test_every_route_against_every_caller(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.pages.job_routes._EVENT_SECONDS", 0.001)
     with service.context.database.write() as session:

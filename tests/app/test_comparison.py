@@ -1,6 +1,5 @@
 """A challenger beside the champion: another network sees the old images, and nobody who reads sees what it says."""
 
-import shutil
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,23 +10,11 @@ from sqlalchemy import select
 from app.releases.adding import add_release
 from app.tables import Case, Exposure, now
 from app.triage.queries import _threshold_before, current_policy
-from ml.training.calibrate import calibrate_run
-from ml.training.export import export_run
-from ml.training.run_folder import RunFolder
 from tests.support.jobs import work_off
 from tests.support.service import Service, cell_png, collect
 
 N_CASES = 24
 EVERYTHING = {"partition": "all", "weighting": "none"}
-
-
-@pytest.fixture(scope="module")
-def other_network(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dropout ensemble: its network file gives other features, so it has never seen a case."""
-    run = RunFolder(tmp_path_factory.mktemp("other") / "run")
-    shutil.copytree(trained_run, run.path)
-    calibrate_run(run, method="temperature", alpha=True, mc_dropout=3)
-    return export_run(run, run.path.parent / "release").path
 
 
 def added(service: Service, path: Path) -> str:
@@ -51,11 +38,11 @@ def comparison(service: Service, release: str) -> dict[str, Any]:
     return found
 
 
-def test_a_challenger_is_compared_and_shown_to_nobody(service: Service, other_network: Path) -> None:
+def test_a_challenger_is_compared_and_shown_to_nobody(service: Service, dropout_release: Path) -> None:
     collect(service, [cell_png(i) for i in range(N_CASES)], patients=True)
     before = service.get("admin", "/v1/cases", params={"limit": 50}).json()["items"]
     worklist = service.get("admin", "/v1/worklist").json()
-    release = added(service, other_network)
+    release = added(service, dropout_release)
     nothing = comparison(service, release)
     assert (nothing["n_labelled"], nothing["n_labelled_not_predicted"]) == (0, 18)
     assert nothing["metrics"]["L"]["change"]["value"] is None
@@ -78,7 +65,7 @@ def test_a_challenger_is_compared_and_shown_to_nobody(service: Service, other_ne
 
 
 def test_triage_by_capacity_and_the_record_of_what_was_shown_go_by_the_champion(
-    service: Service, other_network: Path
+    service: Service, dropout_release: Path
 ) -> None:
     cases = [service.add_case(f"case-{number}", cell_png(number)) for number in range(6)]
     tomorrow = now() + timedelta(days=1)
@@ -91,7 +78,7 @@ def test_triage_by_capacity_and_the_record_of_what_was_shown_go_by_the_champion(
 
     before = threshold()
     assert before[0] is not None
-    make(service, "challenger", added(service, other_network), 0)
+    make(service, "challenger", added(service, dropout_release), 0)
     assert threshold() == before
     code = cases[0]["prediction"]["classes"][0]
     assert service.label("anna", cases[0]["id"], code).status_code == 201
@@ -102,13 +89,13 @@ def test_triage_by_capacity_and_the_record_of_what_was_shown_go_by_the_champion(
 
 
 @pytest.mark.both_databases
-def test_a_promoted_network_predicts_the_old_cases_that_it_can_see(service: Service, other_network: Path) -> None:
+def test_a_promoted_network_predicts_the_old_cases_that_it_can_see(service: Service, dropout_release: Path) -> None:
     cases = [service.add_case(f"case-{number}", cell_png(number)) for number in range(3)]
     store = service.context.images
     with service.context.database.read() as session:
         damaged = session.execute(select(Case.stored_sha256).where(Case.external_id == "case-1")).scalar_one()
     store.path(damaged).write_bytes(b"not what was stored")
-    release = added(service, other_network)
+    release = added(service, dropout_release)
     make(service, "champion", release, 1)
     result = service.get("admin", "/v1/jobs").json()["items"][0]["result"]
     assert (result["n_predicted"], result["n_unreadable"]) == (2, 1)

@@ -20,15 +20,12 @@ from tests.support.service import Service, cell_png
 
 
 @pytest.fixture(scope="module")
-def dropout_releases(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
-    """With a concentration head and without."""
-    found = {}
-    for alpha in (True, False):
-        run = RunFolder(tmp_path_factory.mktemp("dropout") / f"alpha {alpha}")
-        shutil.copytree(trained_run, run.path)
-        calibrate_run(run, method="temperature", alpha=alpha, mc_dropout=5)
-        found[alpha] = export_run(run, run.path.parent / "release").path
-    return found
+def headless_release(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dropout ensemble without a concentration head."""
+    run = RunFolder(tmp_path_factory.mktemp("dropout") / "run")
+    shutil.copytree(trained_run, run.path)
+    calibrate_run(run, method="temperature", alpha=False, mc_dropout=5)
+    return export_run(run, run.path.parent / "release").path
 
 
 def use(service: Service, path: Path) -> None:
@@ -49,9 +46,8 @@ def stored(service: Service, case: dict[str, object]) -> PredictiveDistribution:
         return stored_prediction(row)
 
 
-@pytest.mark.both_databases
-def test_the_posterior_is_that_of_the_exact_mixture(service: Service, dropout_releases: dict[bool, Path]) -> None:
-    use(service, dropout_releases[True])
+def test_the_posterior_is_that_of_the_exact_mixture(service: Service, dropout_release: Path) -> None:
+    use(service, dropout_release)
     case = service.add_case()
     prediction = case["prediction"]
     assert prediction["log_concentration"] is None
@@ -73,8 +69,8 @@ def test_the_posterior_is_that_of_the_exact_mixture(service: Service, dropout_re
         assert found["further_labels_expected"] is not None
 
 
-def test_without_a_head_the_posterior_stays_the_prior(service: Service, dropout_releases: dict[bool, Path]) -> None:
-    use(service, dropout_releases[False])
+def test_without_a_head_the_posterior_stays_the_prior(service: Service, headless_release: Path) -> None:
+    use(service, headless_release)
     case = service.add_case()
     assert case["prediction"]["disagreement_calibrated"] is False
     assert case["prediction"]["class_intervals"] is None
@@ -84,8 +80,8 @@ def test_without_a_head_the_posterior_stays_the_prior(service: Service, dropout_
     assert body["posterior"]["class_probs"] == case["prediction"]["class_probs"]
 
 
-def test_metrics_use_the_mixtures_disagreement(service: Service, dropout_releases: dict[bool, Path]) -> None:
-    use(service, dropout_releases[True])
+def test_metrics_use_the_mixtures_disagreement(service: Service, dropout_release: Path) -> None:
+    use(service, dropout_release)
     priors, counts = [], []
     for index in range(4):
         case = service.add_case(f"case-{index}", cell_png(index))
@@ -118,10 +114,8 @@ def test_members_survive_storage_to_the_last_bit() -> None:
     assert members_bytes(DirichletCpe(probs[0], a[0]), 0) is None
 
 
-def test_the_gain_of_a_label_is_the_librarys_for_the_mixture(
-    service: Service, dropout_releases: dict[bool, Path]
-) -> None:
-    use(service, dropout_releases[True])
+def test_the_gain_of_a_label_is_the_librarys_for_the_mixture(service: Service, dropout_release: Path) -> None:
+    use(service, dropout_release)
     members, concentrations, counts = [], [], []
     for number in range(6):
         case = service.add_case(f"case {number}", cell_png(number), patient=f"p{number}")

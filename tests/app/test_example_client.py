@@ -23,7 +23,6 @@ def example() -> ModuleType:
     return module
 
 
-@pytest.mark.both_databases
 def test_from_an_image_to_the_metrics(service: Service, example: ModuleType) -> None:
     lead = example.SecondRead(service.client, service.keys["admin"])
     anna = example.SecondRead(service.client, service.keys["anna"])

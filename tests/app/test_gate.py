@@ -9,6 +9,8 @@ import pytest
 
 from app.releases.adding import add_release
 from app.releases.gate import gate_of, verdict_of
+from app.releases.queries import all_releases
+from app.tables import ReleaseRow
 from ml.metrics.jackknife import Estimate
 from tests.support.service import Service
 
@@ -56,6 +58,30 @@ def test_a_release_with_a_malformed_gate_is_not_added(service: Service, small_re
     with context.database.write() as session, pytest.raises(ValueError, match="recalibration has no gate"):
         add_release(session, context.secret, folder, context.settings.releases_folder)
     assert len(service.get("viewer", "/v1/releases").json()["items"]) == 1
+
+
+def test_a_malformed_gate_in_the_database_is_shown_as_such_and_never_promoted(service: Service) -> None:
+    """What an earlier version let in: whatever its column says, it counts as not judged."""
+    with service.context.database.write() as session:
+        served = all_releases(session)[0]
+        for number, recalibration in enumerate(MALFORMED.values()):
+            card = {**served.card, "recalibration": recalibration}
+            gate = "passed" if number % 2 else "not_judged"
+            session.add(ReleaseRow(name="malformed", card_sha256=f"{number:064}", card=card, gate=gate))
+    rows = service.get("viewer", "/v1/releases").json()["items"]
+    assert [row["gate_fault"] for row in rows if row["name"] != "malformed"] == [None]
+    assert service.get("admin", "/releases").text.count("malformed card") == len(MALFORMED)
+    for row in rows[:-1]:
+        assert (row["name"], row["gate_passed"]) == ("malformed", None)
+        assert "card is malformed" in row["gate_fault"]
+        assert service.get("viewer", f"/v1/releases/{row['id']}").json()["gate_fault"] == row["gate_fault"]
+        page = service.get("admin", f"/releases/{row['id']}")
+        shown = page.status_code, "cannot be promoted" in page.text, 'value="champion"' in page.text
+        assert shown == (200, True, False)
+        body = {"release": row["id"], "reason": "all the same", "despite_gate": True}
+        refused = service.call("admin", "PUT", "/v1/aliases/champion", json=body, headers={"If-Match": '"1"'})
+        assert (refused.status_code, "cannot be promoted" in refused.json()["detail"]) == (409, True)
+    assert service.get("viewer", "/v1/aliases").json()["items"][0]["release"] == str(served.id)
 
 
 def test_a_release_that_no_gate_has_judged_becomes_champion_by_an_explicit_choice_only(

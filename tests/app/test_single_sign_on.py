@@ -40,7 +40,6 @@ def go(service: Service, provider: OpenIdProvider, **changed: str) -> Any:
     return service.client.get("/login/oidc/callback", params=query, follow_redirects=False)
 
 
-@pytest.mark.both_databases
 def test_a_linked_person_signs_in(service: Service, provider: OpenIdProvider) -> None:
     assert "Single sign-on" in service.client.get("/login").text
     answer = go(service, provider)

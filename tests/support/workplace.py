@@ -50,6 +50,17 @@ else:
     RunningJob.write = marked
 """
 
+_TICKING = """
+import os
+from app.job_kinds import SCHEDULES
+from app.jobs.executor import Schedule
+def tick(_):
+    with open({path!r}, "a") as ticks:
+        print(os.getpid(), file=ticks)
+SCHEDULES.clear()
+SCHEDULES["tidying"] = Schedule("* * * * * *", tick)
+"""
+
 _STUCK = """
 import time
 from app.job_kinds import FUNCTIONS
@@ -112,6 +123,15 @@ class Workplace:
     def stuck_worker(self) -> ForkedCommand:
         """Start a worker whose imports never reach their next batch."""
         return self.made.spawn("worker", code=_STUCK)
+
+    def ticking_worker(self) -> ForkedCommand:
+        """Start a worker whose only schedule fires every second and writes down who did it."""
+        return self.made.spawn("worker", code=_TICKING.format(path=str(self.ticks)))
+
+    @property
+    def ticks(self) -> Path:
+        """File with a line per time that the schedule of ticking workers fired: the process that did its work."""
+        return self.made.home.parent / "ticks"
 
     def job(self, job_id: uuid.UUID) -> JobView:
         """A job as it is now."""

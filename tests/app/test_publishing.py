@@ -1,0 +1,84 @@
+"""The worker computes the champion's gauges when something has changed, and keeps those of the champion only."""
+
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import select, update
+
+from app.evaluations import publishing
+from app.evaluations.publishing import publish_estimates
+from app.releases.queries import champion
+from app.tables import Alias, PublishedEstimates, ReleaseRow, now
+from tests.support.service import Service, cell_png, collect
+
+
+def published(service: Service) -> list[tuple[UUID, datetime]]:
+    with service.context.database.read() as session:
+        return [(row.release_id, row.computed_at) for row in session.execute(select(PublishedEstimates)).scalars()]
+
+
+@pytest.fixture
+def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Cohorts that were evaluated."""
+    evaluated: list[Any] = []
+    evaluate = publishing.evaluate_cohort
+
+    def counted(cohort: Any) -> Any:
+        evaluated.append(cohort)
+        return evaluate(cohort)
+
+    monkeypatch.setattr(publishing, "evaluate_cohort", counted)
+    return evaluated
+
+
+def test_estimates_are_computed_again_only_when_what_they_follow_from_changed(
+    service: Service, evaluations: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collect(service, [cell_png(number) for number in range(4)], patients=True)
+    for _ in range(3):
+        publish_estimates(service.context)
+    assert len(evaluations) == 1
+    (first,) = published(service)
+    cases = service.get("viewer", "/v1/cases").json()["items"]
+    service.outside_label(cases[0]["id"], "another reader", cases[0]["prediction"]["classes"][0])
+    publish_estimates(service.context)
+    assert len(evaluations) == 2
+    (second,) = published(service)
+    assert second[1] > first[1]
+    service.add_case("one more", cell_png(99))
+    for _ in range(2):
+        publish_estimates(service.context)
+    assert len(evaluations) == 3
+    service.post("admin", "/v1/evaluations", json={})  # an event that changes no case
+    publish_estimates(service.context)
+    assert len(evaluations) == 3
+    # a planned read that is due counts as closed
+    monkeypatch.setattr(publishing, "now", lambda: now() + timedelta(days=400))
+    for _ in range(2):
+        publish_estimates(service.context)
+    assert len(evaluations) == 4
+    assert (evaluations[2].n_open > 0, evaluations[3].n_open) == (True, 0)
+
+
+def test_estimates_of_a_former_champion_go(service: Service, evaluations: list[Any]) -> None:
+    collect(service, [cell_png(number) for number in range(4)], patients=True)
+    publish_estimates(service.context)
+    with service.context.database.write() as session:
+        serving = champion(session)
+        assert serving is not None
+        former = serving.release_id
+        card = session.get_one(ReleaseRow, former).card
+        next_one = ReleaseRow(name="next", card_sha256="0" * 64, card=card)
+        session.add(next_one)
+        session.flush()
+        session.execute(update(Alias).values(release_id=next_one.id))
+    publish_estimates(service.context)
+    assert [release_id for release_id, _ in published(service)] == [next_one.id]
+    assert len(evaluations) == 2
+    with service.context.database.write() as session:
+        session.execute(update(Alias).values(release_id=former))
+    publish_estimates(service.context)
+    assert [release_id for release_id, _ in published(service)] == [former]
+    assert len(evaluations) == 3
