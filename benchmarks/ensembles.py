@@ -40,7 +40,7 @@ def predictors(name: str, side: int, folder: Path) -> tuple[Predictor, Predictor
     torch.manual_seed(0)
     network = build_network(name, 3, CLASSES).eval()
     example = torch.randn(2, 3, side, side)
-    layers = [(p, one.weight.detach().numpy(), one.bias.detach().numpy()) for p, one in network.head_layers()]
+    layers = [(p, layer.weight.detach().numpy(), layer.bias.detach().numpy()) for p, layer in network.head_layers()]
     width = network.head.in_features
     calibration = Calibration(Scaling(), ConcentrationHead(np.zeros(width), 1.0))
     preprocessing = Preprocessing(3, None, side, (0.5,) * 3, (0.25,) * 3)

@@ -93,15 +93,22 @@ def fill(context: Context, release_id: uuid.UUID, classes: list[str], n: int) ->
     readers = [other_id() for _ in range(4)]
     read = [(i, k, other_id()) for i in range(n) for k in range(cells.reads[i])]
     with psycopg.connect(context.settings.sqlalchemy_url.replace("+psycopg", "")) as connection:
-        people = ({"id": one, "created_at": MADE, "name": f"reader {one}", "account_id": None} for one in readers)
+        people = (
+            {"id": reader, "created_at": MADE, "name": f"reader {reader}", "account_id": None} for reader in readers
+        )
         copy(connection, "annotators", people)
         copy(connection, "cases", (case_row(cells, i, account) for i in range(n)))
         copy(connection, "predictions", (prediction_row(cells, i, release_id) for i in range(n)))
         labels = (
-            label_row(one, i, readers[k and 1 + i % 3], classes[cells.labels[i, k]], account) for i, k, one in read
+            label_row(request, i, readers[k and 1 + i % 3], classes[cells.labels[i, k]], account)
+            for i, k, request in read
         )
         copy(connection, "labels", labels)
-        copy(connection, "read_requests", (request_row(one, i, k, float(cells.pi[i]), policy) for i, k, one in read))
+        copy(
+            connection,
+            "read_requests",
+            (request_row(request, i, k, float(cells.pi[i]), policy) for i, k, request in read),
+        )
     with context.database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("SET statement_timeout = 0"))
         connection.execute(text("ANALYZE"))

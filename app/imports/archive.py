@@ -81,7 +81,7 @@ class Archive:
         names = sorted(name for name in self._entries if PurePosixPath(name).suffix.lower() in _IMAGES)
         if not names:
             raise ArchiveError(f"{self._name}: contains no image and no {MANIFEST}")
-        return [Row(i, one, {"external_id": PurePosixPath(one).stem}) for i, one in enumerate(names, 1)]
+        return [Row(i, name, {"external_id": PurePosixPath(name).stem}) for i, name in enumerate(names, 1)]
 
     def _from_manifest(self, manifest: str) -> list[Row]:
         """Rows of a manifest.

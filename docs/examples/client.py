@@ -127,7 +127,7 @@ class SecondRead:
         if answer.status_code == 204:
             return None
         body = answer.json()
-        return Read(body["id"], body["case_id"], [one["code"] for one in body["classes"]])
+        return Read(body["id"], body["case_id"], [info["code"] for info in body["classes"]])
 
     def image(self, case_id: str) -> bytes:
         """PNG of a case."""

@@ -27,13 +27,13 @@ def difference_hash(image: Image.Image) -> int:
     return int.from_bytes(np.packbits(bits).tobytes(), "big", signed=True)
 
 
-def hash_distance(one: int, other: int) -> int:
+def hash_distance(first: int, other: int) -> int:
     """Number of bits in which two hashes differ.
 
     >>> hash_distance(0, -1)
     64
     """
-    return ((one ^ other) & (2**64 - 1)).bit_count()
+    return ((first ^ other) & (2**64 - 1)).bit_count()
 
 
 def optical_density(pixels: npt.NDArray[np.uint8]) -> tuple[float, float, float]:

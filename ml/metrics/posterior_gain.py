@@ -28,12 +28,12 @@ def _single_label_posteriors(distribution: PredictiveDistribution, label: int) -
     return distribution.posterior(label_counts).class_probs
 
 
-def _all_splits(counts: IntArray, distribution: PredictiveDistribution, terms: _Terms) -> FloatArray:
-    """Mean loss (N,) over which of a case's labels formed the posterior; cases with two labels or more."""
+def _all_splits(counts: IntArray, distribution: PredictiveDistribution, terms: _Terms, min_labels: int) -> FloatArray:
+    """Mean loss (N,) over which of a case's labels formed the posterior; 0 of a case with fewer labels than that."""
     result = np.zeros(len(counts))
     totals = counts.sum(axis=1)
     for label in range(counts.shape[1]):
-        rows = np.flatnonzero(counts[:, label])
+        rows = np.flatnonzero((counts[:, label] > 0) & (totals >= min_labels))
         posterior = _single_label_posteriors(distribution, label)[rows]
         rest = counts[rows].copy()
         rest[:, label] -= 1
@@ -68,10 +68,9 @@ def posterior_gain_terms(label_counts: npt.ArrayLike, distribution: PredictiveDi
         ValueError: shapes that do not match.
     """
     counts, sample = _sample(label_counts, distribution, 2, None, None)
-    usable = np.where((counts.sum(axis=1) >= 2)[:, None], counts, 0)
     # over all labels and over all but one the prior's loss has the same mean
-    before = squared_terms(usable, distribution.class_probs).sum(axis=1)
-    after = _all_splits(usable, distribution, squared_terms)
+    before = squared_terms(counts, distribution.class_probs).sum(axis=1)
+    after = _all_splits(counts, distribution, squared_terms, 2)
     terms = np.full(len(counts), np.nan)
     terms[sample.rows] = (before - after)[sample.rows]
     return terms
@@ -124,8 +123,7 @@ def posterior_epistemic_loss(
         ValueError: shapes that do not match.
     """
     counts, sample = _sample(label_counts, distribution, 3, sample_weight, cluster)
-    usable = np.where((counts.sum(axis=1) >= 3)[:, None], counts, 0)
-    after = _all_splits(usable, distribution, lambda rest, posterior: epistemic_terms(rest, posterior, True))
+    after = _all_splits(counts, distribution, lambda rest, posterior: epistemic_terms(rest, posterior, True), 3)
     return to_estimate(mean_replicates(after[sample.rows], sample), sample)
 
 

@@ -252,9 +252,15 @@ def _triage(outputs: SeedOutputs) -> ChartType:
     capacities = np.linspace(0, 1, 41)
     rows: list[TriagePoint] = []
     for name, score in scores.items():
-        for capacity, one in zip(capacities, triage_recall(outputs.test_counts, score, capacities), strict=True):
+        for capacity, recall in zip(capacities, triage_recall(outputs.test_counts, score, capacities), strict=True):
             rows.append(
-                {"score": name, "capacity": float(capacity), "value": one.value, "low": one.low, "high": one.high}
+                {
+                    "score": name,
+                    "capacity": float(capacity),
+                    "value": recall.value,
+                    "low": recall.low,
+                    "high": recall.high,
+                }
             )
     return triage_chart(rows)
 

@@ -215,14 +215,14 @@ def test_a_case_without_a_prediction_stays_visible_and_is_wanted_first(service: 
     with service.context.database.write() as session:
         account = session.execute(select(Account.id)).scalars().first()
         known = session.execute(select(Case)).scalar_one()
-        columns = {one.name for one in Case.__table__.columns} - {"id", "external_id", "need", "image_hash"}
+        columns = {column.name for column in Case.__table__.columns} - {"id", "external_id", "need", "image_hash"}
         values = {name: getattr(known, name) for name in columns} | {"external_id": "without", "waiting": True}
         bare = Case(**values, created_by=account) if "created_by" not in values else Case(**values)
         session.add(bare)
         session.flush()
         bare_id = str(bare.id)
         assert session.execute(select(NetworkOutput).where(NetworkOutput.case_id == bare.id)).first() is None
-    listed = {one["id"]: one for one in service.get("viewer", "/v1/cases").json()["items"]}
+    listed = {row["id"]: row for row in service.get("viewer", "/v1/cases").json()["items"]}
     assert listed[bare_id]["prediction"] is None
     assert listed[other["id"]]["prediction"] is not None
     wanted = service.get("viewer", "/v1/worklist").json()["items"]

@@ -53,15 +53,15 @@ def test_a_challenger_is_compared_and_shown_to_nobody(service: Service, dropout_
     assert (found["n_cases"], found["n_labelled"], found["n_labelled_not_predicted"]) == (N_CASES, 18, 0)
     for who, query in (("champion", EVERYTHING), ("release", EVERYTHING | {"release": release})):
         alone = service.get("viewer", "/v1/metrics", params=query).json()["metrics"]
-        for name, one in found["metrics"].items():
-            assert one[who]["value"] == pytest.approx(alone[name]["value"], abs=1e-12), (who, name)
-    for name, one in found["metrics"].items():
-        difference = one["release"]["value"] - one["champion"]["value"]
-        assert one["change"]["value"] == pytest.approx(difference, abs=1e-12), name
+        for name, row in found["metrics"].items():
+            assert row[who]["value"] == pytest.approx(alone[name]["value"], abs=1e-12), (who, name)
+    for name, row in found["metrics"].items():
+        difference = row["release"]["value"] - row["champion"]["value"]
+        assert row["change"]["value"] == pytest.approx(difference, abs=1e-12), name
     assert found["metrics"]["L"]["change"]["value"] != 0
     # the champion beside itself
     champion = found["champion"]
-    assert all(one["change"]["value"] == 0 for one in comparison(service, champion)["metrics"].values())
+    assert all(row["change"]["value"] == 0 for row in comparison(service, champion)["metrics"].values())
 
 
 def test_triage_by_capacity_and_the_record_of_what_was_shown_go_by_the_champion(
@@ -85,7 +85,7 @@ def test_triage_by_capacity_and_the_record_of_what_was_shown_go_by_the_champion(
     assert service.get("anna", f"/v1/cases/{cases[0]['id']}").status_code == 200
     with service.context.database.read() as session:
         shown = session.execute(select(Exposure.release_id)).scalars().all()
-    assert [str(one) for one in shown] == [cases[0]["prediction"]["release"]]
+    assert [str(release_id) for release_id in shown] == [cases[0]["prediction"]["release"]]
 
 
 @pytest.mark.both_databases
@@ -100,7 +100,7 @@ def test_a_promoted_network_predicts_the_old_cases_that_it_can_see(service: Serv
     result = service.get("admin", "/v1/jobs").json()["items"][0]["result"]
     assert (result["n_predicted"], result["n_unreadable"]) == (2, 1)
     shown = [service.get("admin", f"/v1/cases/{case['id']}").json()["prediction"] for case in cases]
-    assert [one["release"] == release for one in shown] == [True, False, True]
+    assert [row["release"] == release for row in shown] == [True, False, True]
     assert shown[0]["log_concentration"] is None  # a mixture
 
 

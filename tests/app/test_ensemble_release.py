@@ -93,8 +93,8 @@ def test_metrics_use_the_mixtures_disagreement(service: Service, dropout_release
             row[codes.index(code)] += 1
         priors.append(stored(service, case))
         counts.append(row)
-    probs = np.concatenate([one.class_probs for one in priors])
-    dpe = np.concatenate([one.disagreement_probs for one in priors])
+    probs = np.concatenate([prior.class_probs for prior in priors])
+    dpe = np.concatenate([prior.disagreement_probs for prior in priors])
     expected = evaluate(counts, probs, dpe)["metrics"]["L_D"]["value"]
     found = service.get("admin", "/v1/metrics", params={"partition": "all", "weighting": "none"}).json()["metrics"][
         "L_D"

@@ -22,8 +22,8 @@ def same(found: Any, expected: Any, where: str = "") -> None:
             same(found[name], value, f"{where}.{name}")
     elif isinstance(expected, list):
         assert len(found) == len(expected), where
-        for number, (one, other) in enumerate(zip(found, expected, strict=True)):
-            same(one, other, f"{where}[{number}]")
+        for number, (value, other) in enumerate(zip(found, expected, strict=True)):
+            same(value, other, f"{where}[{number}]")
     elif isinstance(expected, float):
         assert found == pytest.approx(expected, abs=1e-9), where
     else:

@@ -241,8 +241,8 @@ def test_an_archive_beyond_the_limit_is_refused_while_it_arrives(tmp_path: Path)
 
 
 def test_two_archives_at_once_do_not_share_a_file(tmp_path: Path) -> None:
-    one, other = packed({"a.png": cell_png(1)}), packed({"a.png": cell_png(2), "b.png": cell_png(3)})
-    with receive([one[:9], one[9:]], tmp_path) as first, receive([other], tmp_path) as second:
+    small, other = packed({"a.png": cell_png(1)}), packed({"a.png": cell_png(2), "b.png": cell_png(3)})
+    with receive([small[:9], small[9:]], tmp_path) as first, receive([other], tmp_path) as second:
         assert (first.n_rows, second.n_rows) == (1, 2)
-        assert first.sha256 == hashlib.sha256(one).hexdigest()
-        assert (first.path.read_bytes(), second.path.read_bytes()) == (one, other)
+        assert first.sha256 == hashlib.sha256(small).hexdigest()
+        assert (first.path.read_bytes(), second.path.read_bytes()) == (small, other)

@@ -70,7 +70,9 @@ def test_a_failing_run_fails_everybody_in_it_and_nobody_else(
     with monkeypatch.context() as patch:
         patch.setattr(served.predictor, "outputs", fail)
         with ThreadPoolExecutor(8) as pool:
-            errors = [future.exception() for future in [pool.submit(port.predict, served, one) for one in images[:8]]]
+            errors = [
+                future.exception() for future in [pool.submit(port.predict, served, image) for image in images[:8]]
+            ]
     assert [type(error) for error in errors] == [RuntimeError] * 8
     assert port.predict(served, images[0]).logits.shape == (1, len(served.predictor.release.classes))
 

@@ -279,7 +279,7 @@ def test_if_match_must_be_a_revision(service: Service, bad: str) -> None:
 def test_a_schedule_asks_for_a_recalibration_when_the_last_one_is_old(service: Service) -> None:
     def asked() -> int:
         found = service.get("viewer", "/v1/jobs", params={"limit": 100}).json()["items"]
-        return sum(one["kind"] == "recalibration" for one in found)
+        return sum(row["kind"] == "recalibration" for row in found)
 
     ask_for_recalibration(service.context)
     assert asked() == 0  # no schedule was set
@@ -297,8 +297,8 @@ def test_a_schedule_asks_for_a_recalibration_when_the_last_one_is_old(service: S
     assert asked() == 2
     work_off(service.context)
     found = service.get("viewer", "/v1/jobs").json()["items"]
-    assert [one["state"] for one in found] == ["failed", "failed"]  # there are no labels to learn from, and it says so
-    assert all("labelled cases" in one["error"] for one in found)
+    assert [row["state"] for row in found] == ["failed", "failed"]  # there are no labels to learn from, and it says so
+    assert all("labelled cases" in row["error"] for row in found)
 
 
 def test_a_recalibration_that_dies_after_its_candidate_was_written_makes_no_second_one(service: Service) -> None:

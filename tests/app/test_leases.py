@@ -243,8 +243,8 @@ def test_a_correction_before_any_reveal_stays_blind(service: Service) -> None:
 def test_retraction_and_labelling_again_extend_one_chain(service: Service) -> None:
     case = service.add_case()
     codes = classes_of(service)
-    one = service.outside_label(case["id"], "r1", codes[0])["label"]
-    gone = service.post("outside", f"/v1/labels/{one['id']}/retraction", json={"reason": "wrong patient"})
+    label = service.outside_label(case["id"], "r1", codes[0])["label"]
+    gone = service.post("outside", f"/v1/labels/{label['id']}/retraction", json={"reason": "wrong patient"})
     assert (gone.status_code, gone.json()["posterior"]["n_labels"]) == (201, 0)
     assert gone.json()["label"]["label"] is None
     twice = service.post("outside", f"/v1/labels/{gone.json()['label']['id']}/retraction", json={"reason": "x"})

@@ -125,11 +125,11 @@ def test_a_person_repeats_the_password_to_promote_and_a_key_does_not(service: Se
 
 
 def test_hashes_are_argon2id_with_a_salt() -> None:
-    one, two = hash_password(GOOD), hash_password(GOOD)
-    assert one.startswith("$argon2id$")
-    assert one != two
-    assert verify_password(one, GOOD)
-    assert not verify_password(one, GOOD + "x")
+    first, two = hash_password(GOOD), hash_password(GOOD)
+    assert first.startswith("$argon2id$")
+    assert first != two
+    assert verify_password(first, GOOD)
+    assert not verify_password(first, GOOD + "x")
     assert not verify_password(None, GOOD)
     assert not verify_password("no hash at all", GOOD)
 

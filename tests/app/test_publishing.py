@@ -70,12 +70,12 @@ def test_estimates_of_a_former_champion_go(service: Service, evaluations: list[A
         assert serving is not None
         former = serving.release_id
         card = session.get_one(ReleaseRow, former).card
-        next_one = ReleaseRow(name="next", card_sha256="0" * 64, card=card)
-        session.add(next_one)
+        successor = ReleaseRow(name="next", card_sha256="0" * 64, card=card)
+        session.add(successor)
         session.flush()
-        session.execute(update(Alias).values(release_id=next_one.id))
+        session.execute(update(Alias).values(release_id=successor.id))
     publish_estimates(service.context)
-    assert [release_id for release_id, _ in published(service)] == [next_one.id]
+    assert [release_id for release_id, _ in published(service)] == [successor.id]
     assert len(evaluations) == 2
     with service.context.database.write() as session:
         session.execute(update(Alias).values(release_id=former))

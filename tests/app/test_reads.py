@@ -44,10 +44,10 @@ def test_without_labels_the_posterior_is_the_prior(service: Service) -> None:
 
 def test_excluding_an_annotator_takes_its_label_out(service: Service) -> None:
     case = service.add_case()
-    one = service.outside_label(case["id"], "r1", case["prediction"]["classes"][0])["posterior"]
+    posterior = service.outside_label(case["id"], "r1", case["prediction"]["classes"][0])["posterior"]
     service.outside_label(case["id"], "r2", case["prediction"]["classes"][3])
     without = service.get("viewer", f"/v1/cases/{case['id']}/posterior", params={"exclude_annotator": "r2"}).json()
-    assert without == one
+    assert without == posterior
 
 
 def test_labels_that_were_not_blind_stay_out_of_the_posterior(service: Service) -> None:

@@ -120,7 +120,7 @@ def test_many_cases_by_snapshot_and_tail_equal_the_full_recomputation(service: S
     same(metrics(service), full)
     collect(service, [cell_png(i) for i in range(12)], patients=True)
     with context.database.read() as session:
-        some = [str(one) for one in session.execute(select(Case.id).limit(40)).scalars()]
+        some = [str(found_id) for found_id in session.execute(select(Case.id).limit(40)).scalars()]
     for case_id in some:
         service.outside_label(case_id, "late reader", classes[0])
     by_snapshot = metrics(service)
@@ -162,7 +162,7 @@ def test_several_writers_at_once_leave_one_whole_snapshot(service: Service, monk
         writers = [
             pool.submit(write_snapshot, context.database, context.settings.home, release_id, classes) for _ in range(6)
         ]
-    assert [one.result() for one in writers] == [3] * 6
+    assert [writer.result() for writer in writers] == [3] * 6
     assert len(folders(context)) == 1
     with context.database.read() as session:
         assert len(current_columns(session, context.settings.home, release_id, classes)) == 3
@@ -226,6 +226,6 @@ def test_rows_that_changed_take_the_place_of_the_old_ones(service: Service) -> N
     with context.database.read() as session:
         after = current_columns(session, context.settings.home, release_id, classes)
     assert after.n_labels.sum() == before.n_labels.sum() + 1
-    kept = [row for row, one in enumerate(before.ids()) if str(one) != case_id]
-    kept_after = [row for row, one in enumerate(after.ids()) if str(one) != case_id]
+    kept = [row for row, other_id in enumerate(before.ids()) if str(other_id) != case_id]
+    kept_after = [row for row, other_id in enumerate(after.ids()) if str(other_id) != case_id]
     assert_same_columns(before.take(np.array(kept)), after.take(np.array(kept_after)))

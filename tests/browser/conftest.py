@@ -114,7 +114,11 @@ class Person:
         if self.dark:
             options["runOnly"] = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}
         found = Axe().run(self.page, options=options).response["violations"]
-        return [f"{one['id']}: {node['target']} {node['failureSummary']}" for one in found for node in one["nodes"]]
+        return [
+            f"{violation['id']}: {node['target']} {node['failureSummary']}"
+            for violation in found
+            for node in violation["nodes"]
+        ]
 
 
 def pack(files: dict[str, bytes]) -> bytes:

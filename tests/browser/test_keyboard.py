@@ -195,12 +195,14 @@ def test_many_classes_are_searched_and_breaks_are_only_for_those_who_want_them(
     )
     page.reload()
     page.fill("[data-search]", "neutro")
-    shown = [one for one in page.locator(".choices .choice").all() if one.is_visible()]
-    assert [one.inner_text().split("\n")[0] for one in shown] == ["Band neutrophil", "Segmented neutrophil"]
+    shown = [choice for choice in page.locator(".choices .choice").all() if choice.is_visible()]
+    assert [choice.inner_text().split("\n")[0] for choice in shown] == ["Band neutrophil", "Segmented neutrophil"]
     page.fill("[data-search]", "granulocytes")  # a heading
-    shown = [one for one in page.locator(".choices .choice").all() if one.is_visible()]
+    shown = [choice for choice in page.locator(".choices .choice").all() if choice.is_visible()]
     assert len(shown) == 4
-    assert [one.inner_text() for one in page.locator(".group-name").all() if one.is_visible()] == ["Granulocytes"]
+    assert [choice.inner_text() for choice in page.locator(".group-name").all() if choice.is_visible()] == [
+        "Granulocytes"
+    ]
     page.unroute("**/cases/*")
     hour = 60 * 60 * 1000
     page.evaluate(f"localStorage.setItem('secondread.begun', Date.now() - {hour})")

@@ -37,7 +37,7 @@ def test_every_public_name_is_there_for_people_and_for_type_checkers() -> None:
 
 def test_every_public_function_and_class_has_an_example() -> None:
     public = [getattr(secondread, name) for name in secondread.__all__ if name not in secondread._HOMES["ml"]]
-    assert [one.__name__ for one in public if callable(one) and ">>>" not in (one.__doc__ or "")] == []
+    assert [member.__name__ for member in public if callable(member) and ">>>" not in (member.__doc__ or "")] == []
 
 
 def test_the_worked_example_of_the_reference_runs_and_every_name_is_listed() -> None:

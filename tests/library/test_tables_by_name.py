@@ -126,9 +126,9 @@ def test_names_that_do_not_match_are_an_error(kind: str, change: Callable[[Any],
 @kinds
 def test_names_on_one_side_only_are_an_error(kind: str) -> None:
     make = KINDS[kind]
-    for one, other in ((make(columns(Y)), F), (Y, make(columns(F, order=(1, 0, 2))))):
+    for counts, other in ((make(columns(Y)), F), (Y, make(columns(F, order=(1, 0, 2))))):
         with pytest.raises(ValueError, match=r"are named .*and those of .* are not"):
-            secondread.epistemic_loss(one, other)
+            secondread.epistemic_loss(counts, other)
     named = secondread.evaluate(make(columns(Y, order=(2, 1, 0))), F, classes=CLASSES)
     same(named, secondread.evaluate(Y, F, classes=CLASSES))
 

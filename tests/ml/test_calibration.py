@@ -230,10 +230,10 @@ def test_gradients_of_the_mixture_losses() -> None:
 def test_an_ensemble_of_equal_members_is_calibrated_like_one_of_them() -> None:
     logits, features, y, _ = simulated(400)
     groups = [str(i) for i in range(400)]
-    one = calibrate(logits, features, y, groups).calibration
+    alone = calibrate(logits, features, y, groups).calibration
     three = calibrate(np.stack([logits] * 3), np.stack([features] * 3), y, groups).calibration
-    assert three.scaling.log_temperature == pytest.approx(one.scaling.log_temperature, abs=1e-4)
-    single, mixture = one.apply(logits, features), three.apply(np.stack([logits] * 3), np.stack([features] * 3))
+    assert three.scaling.log_temperature == pytest.approx(alone.scaling.log_temperature, abs=1e-4)
+    single, mixture = alone.apply(logits, features), three.apply(np.stack([logits] * 3), np.stack([features] * 3))
     np.testing.assert_allclose(mixture.disagreement_probs, single.disagreement_probs, atol=2e-3)
 
 

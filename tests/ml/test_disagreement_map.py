@@ -38,7 +38,7 @@ def test_over_dispersed_probabilities_are_mended_on_new_cases() -> None:
     before, after = spread_out(new_dpe), found(spread_out(new_dpe))
     assert np.abs(after - new_dpe).mean() < 0.25 * np.abs(before - new_dpe).mean()
     assert disagreement_loss(new_counts, after).value < disagreement_loss(new_counts, before).value
-    bad, good = (disagreement_calibration_loss(new_counts, one).value for one in (before, after))
+    bad, good = (disagreement_calibration_loss(new_counts, dpe).value for dpe in (before, after))
     assert good < 0.1 * bad
 
 

@@ -72,8 +72,8 @@ def test_permuting_classes_permutes_everything(index: int) -> None:
 def test_predictive_probability_of_one_label_is_the_mean() -> None:
     for prior in all_distributions():
         for k in range(3):
-            one = np.tile(np.eye(3, dtype=int)[k], (2, 1))
-            np.testing.assert_allclose(np.exp(prior.log_likelihood(one)), prior.class_probs[:, k], rtol=1e-12)
+            label = np.tile(np.eye(3, dtype=int)[k], (2, 1))
+            np.testing.assert_allclose(np.exp(prior.log_likelihood(label)), prior.class_probs[:, k], rtol=1e-12)
 
 
 def test_disagreement_is_the_probability_of_two_different_labels() -> None:

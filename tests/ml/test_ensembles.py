@@ -35,7 +35,7 @@ def test_the_numpy_head_is_the_networks_head(name: str) -> None:
     torch.manual_seed(0)
     channels, side = (1, 28) if name == "cnn3" else (3, 32)
     network = build_network(name, channels, 5).eval()
-    layers = [(p, one.weight.detach().numpy(), one.bias.detach().numpy()) for p, one in network.head_layers()]
+    layers = [(p, layer.weight.detach().numpy(), layer.bias.detach().numpy()) for p, layer in network.head_layers()]
     with torch.inference_mode():
         pooled = network.pooled(torch.randn(4, channels, side, side))
         logits, features = network.apply_head(pooled)
@@ -57,14 +57,14 @@ def test_the_numpy_head_is_the_networks_head(name: str) -> None:
 
 def test_masks_follow_the_seed_and_drop_the_asked_share() -> None:
     weight, bias = np.ones((3, 2000), np.float32), np.zeros(3, np.float32)
-    one, same, other = (DropoutHead.draw([(0.3, weight, bias)], samples=20, seed=s) for s in (1, 1, 2))
-    assert one.to_bytes() == same.to_bytes()
-    assert one.to_bytes() != other.to_bytes()
-    assert (one.layers[0].mask == 0).mean() == pytest.approx(0.3, abs=0.01)
-    assert one.layers[0].mask.max() == pytest.approx(1 / 0.7)
-    back = DropoutHead.from_bytes(one.to_bytes())
+    head, same, other = (DropoutHead.draw([(0.3, weight, bias)], samples=20, seed=s) for s in (1, 1, 2))
+    assert head.to_bytes() == same.to_bytes()
+    assert head.to_bytes() != other.to_bytes()
+    assert (head.layers[0].mask == 0).mean() == pytest.approx(0.3, abs=0.01)
+    assert head.layers[0].mask.max() == pytest.approx(1 / 0.7)
+    back = DropoutHead.from_bytes(head.to_bytes())
     pooled = np.random.default_rng(0).normal(size=(2, 2000)).astype(np.float32)
-    np.testing.assert_array_equal(back(pooled)[0], one(pooled)[0])
+    np.testing.assert_array_equal(back(pooled)[0], head(pooled)[0])
 
 
 def test_a_dropout_release_gives_a_mixture_that_does_not_depend_on_the_batch(

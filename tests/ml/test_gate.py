@@ -65,7 +65,7 @@ def test_each_change_is_the_difference_of_two_evaluations_and_of_their_replicate
     without = [values(np.flatnonzero(units != unit)) for unit in np.unique(units)]
     for name, estimate in changes.items():
         used = [bool((counts[units == unit].sum(axis=1) >= needed[name]).any()) for unit in np.unique(units)]
-        left = np.array([one[name] for one, kept in zip(without, used, strict=True) if kept])
+        left = np.array([row[name] for row, kept in zip(without, used, strict=True) if kept])
         jackknife = np.sqrt((left.size - 1) / left.size * ((left - left.mean()) ** 2).sum())
         assert estimate.se == pytest.approx(jackknife, rel=1e-9), name
 

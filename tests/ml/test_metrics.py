@@ -345,24 +345,24 @@ def test_a_reliability_diagram_is_what_its_cases_say(patients: int) -> None:
     labelled = y.sum(1) > 0
     n_intervals = 0
     for k, row in enumerate(document["classes"]):
-        for b, one in enumerate(row["bins"]):
+        for b, cell in enumerate(row["bins"]):
             rows = np.flatnonzero(labelled & (bin_index(f[:, k], np.arange(16) / 15) == b))
-            assert one["n"] == rows.size
+            assert cell["n"] == rows.size
             if rows.size == 0:
-                assert one["mean_freq"] is one["mean_prob"] is one["freq_low"] is None
+                assert cell["mean_freq"] is cell["mean_prob"] is cell["freq_low"] is None
                 continue
             freq = y[rows, k] / y[rows].sum(1)
             mean = np.average(freq, weights=w[rows])
-            assert one["mean_freq"] == pytest.approx(mean, abs=1e-12)
-            assert one["mean_prob"] == pytest.approx(np.average(f[rows, k], weights=w[rows]), abs=1e-12)
+            assert cell["mean_freq"] == pytest.approx(mean, abs=1e-12)
+            assert cell["mean_prob"] == pytest.approx(np.average(f[rows, k], weights=w[rows]), abs=1e-12)
             members = np.unique(patient[rows])
             residual = [(w[rows] * (freq - mean))[patient[rows] == p].sum() for p in members]
             if members.size < 2:
-                assert one["freq_low"] is None
+                assert cell["freq_low"] is None
             elif np.max(np.abs(residual)) > 1e-9:
                 half = 1.96 * np.sqrt(np.var(residual, ddof=1) * members.size) / w[rows].sum()
-                assert one["freq_low"] == pytest.approx(max(0, mean - half), abs=1e-12)
-                assert one["freq_high"] == pytest.approx(min(1, mean + half), abs=1e-12)
+                assert cell["freq_low"] == pytest.approx(max(0, mean - half), abs=1e-12)
+                assert cell["freq_high"] == pytest.approx(min(1, mean + half), abs=1e-12)
                 n_intervals += 1
     assert n_intervals > 10
 
@@ -374,8 +374,8 @@ def test_an_interval_of_members_that_are_alike_covers_the_truth() -> None:
     f = np.full((n_cases, 2), [0.03, 0.97])
     for _ in range(runs):
         hits = rng.binomial(2, truth, n_cases)
-        one = evaluate(np.stack([hits, 2 - hits], axis=1), f)["classes"][0]["bins"][0]
-        covered += one["freq_low"] <= truth <= one["freq_high"]
+        cell = evaluate(np.stack([hits, 2 - hits], axis=1), f)["classes"][0]["bins"][0]
+        covered += cell["freq_low"] <= truth <= cell["freq_high"]
         if not hits.any():
-            assert (one["freq_low"], one["freq_high"]) == (0, pytest.approx(1 - 0.025 ** (1 / n_cases)))
+            assert (cell["freq_low"], cell["freq_high"]) == (0, pytest.approx(1 - 0.025 ** (1 / n_cases)))
     assert covered / runs > 0.93

@@ -11,11 +11,12 @@ def table(outcomes: list[Outcome]) -> dict[str, dict[str, float]]:
     rows = {}
     for name in QUANTITIES:
         complete, weighted, unweighted = (
-            np.array([getattr(one, kind)[name] for one in outcomes]) for kind in ("complete", "weighted", "unweighted")
+            np.array([getattr(outcome, kind)[name] for outcome in outcomes])
+            for kind in ("complete", "weighted", "unweighted")
         )
         root = np.sqrt(len(outcomes))
         truth = complete.mean()
-        covered = np.mean([low <= truth <= high for low, high in (one.intervals[name] for one in outcomes)])
+        covered = np.mean([low <= truth <= high for low, high in (outcome.intervals[name] for outcome in outcomes)])
         rows[name] = {
             "complete": truth,
             "weighted": weighted.mean(),
@@ -40,4 +41,4 @@ def test_weighting_undoes_triage_and_without_it_the_mean_is_off() -> None:
         assert abs(row["weighted_z"]) < 3
         assert 0.91 <= row["coverage"] <= 0.98
         assert abs(row["unweighted_z"]) > 10
-    assert np.mean([one.share_read_twice for one in outcomes]) == pytest.approx(0.2, abs=0.02)
+    assert np.mean([outcome.share_read_twice for outcome in outcomes]) == pytest.approx(0.2, abs=0.02)

@@ -55,11 +55,11 @@ class LeanEnvironment:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
         self.site = next((folder / "lib").glob("python*/site-packages"))
         self.dependencies = with_dependencies(CORE)
-        for one in self.dependencies.values():
-            for top in {file.parts[0] for file in one.files or []} - {"..", "__pycache__"}:
+        for dependency in self.dependencies.values():
+            for top in {file.parts[0] for file in dependency.files or []} - {"..", "__pycache__"}:
                 link = self.site / top
                 if not link.exists():
-                    link.symlink_to(Path(str(one.locate_file(top))))
+                    link.symlink_to(Path(str(dependency.locate_file(top))))
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(self.site)
 

@@ -30,6 +30,6 @@ def assert_same_columns(found: Columns, expected: Columns) -> None:
     """Same cases in any order."""
     assert (found.classes, len(found)) == (expected.classes, len(expected))
     assert set(np.unique(found.site).tolist()) <= {0, *found.sites}
-    first, second = (one.take(np.lexsort(one.case_id.T[::-1])) for one in (found, expected))
+    first, second = (columns.take(np.lexsort(columns.case_id.T[::-1])) for columns in (found, expected))
     for name, column in first.arrays().items():
         np.testing.assert_array_equal(column, getattr(second, name), err_msg=name)
