@@ -53,6 +53,7 @@ def test_a_schedule_fires_every_second_without_being_asked(workplace: Workplace)
     assert {moment[19:] for moment in firings(workplace)} == {"+00:00"}  # whole seconds, in UTC
 
 
+@pytest.mark.heavy  # a real clock of seconds, which two workers share
 @pytest.mark.parametrize("workplace", ["postgresql"], indirect=True)
 def test_two_workers_fire_once_per_tick_and_the_one_that_is_left_goes_on(workplace: Workplace) -> None:
     workers = [workplace.ticking_worker() for _ in range(2)]
