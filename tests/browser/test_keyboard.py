@@ -12,7 +12,7 @@ from tests.browser.conftest import Person, until, upload
 from tests.support.process import Installation
 from tests.support.waiting import wait_until
 
-CASES = 20
+CASES = 12
 
 
 @pytest.fixture(scope="module")

@@ -93,7 +93,9 @@ def test_tables_quick_hold_every_row_of_the_paper_and_go_on(name: str, tmp_path:
 
 
 @pytest.mark.usefixtures("datasets")
-@pytest.mark.parametrize("name", ["cifar10h", "pbc-nucleus", "lidc"])
+@pytest.mark.parametrize(
+    "name", ["lidc", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("cifar10h", "pbc-nucleus"))]
+)
 def test_real_labels_quick(name: str, tmp_path: Path) -> None:
     document = quick(name, tmp_path)
     page = whole(name, tmp_path, document)

@@ -52,7 +52,7 @@ class KilledError(Exception):
     """Stands for a kill in the middle of an epoch."""
 
 
-@pytest.mark.parametrize(("kill_at", "averaging"), [((0, 2), 0.0), ((2, 1), 0.9)])
+@pytest.mark.parametrize(("kill_at", "averaging"), [pytest.param((0, 2), 0.0, marks=pytest.mark.heavy), ((2, 1), 0.9)])
 @pytest.mark.usefixtures("one_thread")
 def test_a_killed_run_goes_on_to_the_same_weights(
     cells: ImageDataset, tmp_path: Path, kill_at: tuple[int, int], averaging: float
@@ -233,7 +233,7 @@ def test_the_fused_graph_says_what_the_calibration_says(small_release: Path) -> 
     np.testing.assert_allclose(differ, expected.disagreement_probs, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", ["vector", "matrix"])
+@pytest.mark.parametrize("method", [pytest.param("vector", marks=pytest.mark.heavy), "matrix"])
 def test_the_fused_graph_holds_any_scaling(trained_run: Path, tmp_path: Path, method: Any) -> None:
     run = RunFolder(tmp_path / "run")
     shutil.copytree(trained_run, run.path)

@@ -82,7 +82,7 @@ class Service:
             headers["Authorization"] = f"Bearer {self.keys[who]}"
         if method != "GET" and path != "/v1/cases":
             self._changes += 1
-            if self._changes.bit_count() == 1:  # the 1st, 2nd, 4th, 8th …
+            if self._changes > 1 and self._changes.bit_count() == 1:  # the 2nd, 4th, 8th …
                 self.before_change()
         response: httpx.Response = self.client.request(method, path, headers=headers, **options)
         return response
