@@ -15,5 +15,6 @@ FLAGS = [
 
 
 def find_chromium() -> str | None:
-    """Path of a Chromium or Chrome."""
-    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    """Path of a Chromium or Chrome; of the one without windows where there is a choice, which takes half the time."""
+    names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+    return next((path for path in map(shutil.which, names) if path), None)
