@@ -32,7 +32,8 @@ from tests.support.snapshots import assert_snapshots_tell_all, write_snapshots
 
 DAYS, CELLS_A_PATIENT, CAPACITY = 8, 2, 0.20
 PEOPLE = [f"annotator-{number}" for number in range(6)]
-PLAN = '{"min_labelled_cases": 20, "min_patients": 10, "max_increase": 0.5}'
+# the stain of half a year drifts by much, which a change plan rightly questions: here the road to promotion is tested
+PLAN = '{"min_labelled_cases": 20, "min_patients": 10, "max_increase": 0.5, "max_mean_log_concentration_change": 9}'
 
 
 def faded(pixels: Any) -> Any:
