@@ -6,14 +6,14 @@ from fastapi import APIRouter, Depends, Form, Query, Request, Response
 
 from app.auth import oidc
 from app.auth import service as auth
-from app.auth.policy import COOKIE, SECURE_COOKIE, Policy, public, refuse_cross_site, session_token
+from app.auth.policy import COOKIE, SECURE_COOKIE, GuardedRoute, Policy, public, refuse_cross_site, session_token
 from app.context import Parts
 from app.pages.render import go, page
 from app.platform.database import Writer
 from app.platform.errors import Forbidden, Invalid, NotFound, Problem, Unauthenticated
 from app.platform.principal import Principal
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _People = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]
 
 
