@@ -110,8 +110,15 @@ class Policy:
         return principal
 
 
+class _Public(Policy):
+    """Lets everybody through, without a thread of those that requests wait for."""
+
+    async def __call__(self, request: Request) -> None:  # type: ignore[override]
+        """Nobody is asked for."""
+
+
 #: For routes that everybody may use.
-public = Policy()
+public = _Public()
 
 
 def _dependants(dependant: Dependant) -> Iterator[Dependant]:

@@ -36,8 +36,8 @@ class ReadyOut(Out):
 
 
 @router.get("/healthz")
-def healthz() -> HealthOut:
-    """The process answers."""
+async def healthz() -> HealthOut:
+    """The process answers, however many requests wait for a thread."""
     return HealthOut(status="ok")
 
 
