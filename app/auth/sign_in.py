@@ -1,4 +1,4 @@
-"""Signing in by a password: throttled by address and name, hashed beside the requests, written only when it succeeds."""
+"""Signing in by a password: throttled by address and name, hashed next to the requests, written only on success."""
 
 import hmac
 import uuid

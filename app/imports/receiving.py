@@ -124,9 +124,7 @@ def receiving(
 
 
 @asynccontextmanager
-async def receive_body(
-    chunks: AsyncIterable[bytes], home: Path, min_free_bytes: int
-) -> AsyncIterator[ReceivedArchive]:
+async def receive_body(chunks: AsyncIterable[bytes], home: Path, min_free_bytes: int) -> AsyncIterator[ReceivedArchive]:
     """Receive an archive as it arrives; no thread waits for a slow sender."""
     with receiving(home, min_free_bytes) as receiver:
         async for chunk in chunks:

@@ -36,9 +36,7 @@ async def _received(request: Request, context: Parts) -> AsyncIterator[ReceivedA
     """
     if request.headers.get("content-type", "").split(";")[0].strip().lower() not in _ZIP:
         raise UnsupportedImage("send a zip archive as the body, with Content-Type application/zip")
-    async with receive_body(
-        request.stream(), context.settings.home, context.settings.min_free_bytes
-    ) as archive:
+    async with receive_body(request.stream(), context.settings.home, context.settings.min_free_bytes) as archive:
         yield archive
 
 

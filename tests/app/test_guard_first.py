@@ -73,5 +73,5 @@ def test_every_route_that_takes_a_body_asks_who_is_calling_before_it_reads_a_byt
 def test_a_route_that_would_read_the_body_first_stops_the_start_up(settings: Settings) -> None:
     app = create_app(settings)
     app.add_api_route("/late", lambda: "open", methods=["POST"], dependencies=[Depends(Policy("manage"))])
-    with pytest.raises(RuntimeError, match="read the body before .*/late"):
+    with pytest.raises(RuntimeError, match=r"read the body before .*/late"):
         require_policies(app)

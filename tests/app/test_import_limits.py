@@ -60,7 +60,9 @@ def test_an_archive_that_unpacks_to_far_more_is_refused(service: Service) -> Non
     assert "more than 100 times its size" in refusal(service, packed(zeros))
 
 
-def test_a_list_of_files_that_would_fill_the_memory_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_of_files_that_would_fill_the_memory_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "a.zip"
     path.write_bytes(packed({f"{i}.png": b"" for i in range(50)}))
     with open_archive(path) as opened:
