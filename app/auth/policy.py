@@ -145,7 +145,7 @@ class GuardedRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """What serves a request of this route."""
         handle, guard = super().get_route_handler(), policy_of(self)
-        if guard is None or not guard.scopes or self.methods <= _SAFE_METHODS:
+        if guard is None or not guard.scopes or (self.methods or set()) <= _SAFE_METHODS:
             return handle
 
         async def guarded(request: Request) -> Response:
