@@ -6,6 +6,7 @@ list, and one help text, names every variable.
 
 import os
 import secrets
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Self
 
@@ -49,7 +50,13 @@ class Settings(BaseSettings):
     oidc_issuer: str | None = Field(None, description="issuer of an OpenID provider, for single sign-on")
     oidc_client_id: str | None = Field(None, description="this service's client id there")
     oidc_client_secret: SecretStr | None = Field(None, description="this service's client secret there")
-    public_url: str | None = Field(None, description="address that browsers use, for the provider to send them back")
+    public_url: str | None = Field(
+        None, description="address that browsers use; where it begins with https, cookies are for TLS only"
+    )
+    trusted_proxies: list[str] = Field(
+        ["127.0.0.1", "::1"],
+        description="JSON list of proxies, addresses or networks, whose X-Forwarded-For and -Proto are believed",
+    )
     min_free_bytes: int = Field(2 * 1024**3, ge=0, description="free space below which uploads get 507")
 
     @field_validator("secret_key")
@@ -60,6 +67,11 @@ class Settings(BaseSettings):
             if len(text.encode()) < MIN_SECRET_BYTES or text.lower().strip("0123456789") in _KNOWN_SECRETS:
                 raise ValueError(f"must be at least {MIN_SECRET_BYTES} bytes and not a known default")
         return value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _addresses(cls, value: list[str]) -> list[str]:
+        return [str(ip_network(item) if "/" in item else ip_address(item)) for item in value]
 
     @model_validator(mode="after")
     def _whole_provider(self) -> Self:
