@@ -301,8 +301,9 @@ def _may_change(principal: Principal, annotator: Annotator) -> bool:
 def revise(
     session: Session, context: Context, principal: Principal, label_id: uuid.UUID, body: RevisionIn
 ) -> tuple[int, SubmittedOut]:
-    """Correct a label, or label again after a retraction, by a new row; after the reveal it is tagged and kept out of
-    calibration and evaluation.
+    """Correct a label, or label again after a retraction, by a new row.
+
+    After the reveal it is tagged and kept out of calibration and evaluation.
 
     Raises:
         NotFound: the caller has no such label.

@@ -130,7 +130,7 @@ def test_an_answer_waits_for_the_end_of_every_refusal_that_is_not_the_services_l
     page.route("**/label", instead)
     commit(page, "basophil")
     while True:
-        until(page, lambda: tried != [] and tried[-1] is answer, "it is tried")
+        until(page, lambda given=answer: given in tried, "it is tried")  # type: ignore[misc]
         page.wait_for_selector("[data-status].alert")
         assert kept(page) == ["basophil"], answer
         following = next(coming, None)

@@ -34,10 +34,8 @@ def stored(made: Installation, name: str) -> int:
 
 def kept(page: Page) -> list[str]:
     """Classes that wait in the browser."""
-    found: list[str] = page.evaluate(
-        "Object.keys(localStorage).filter((key) => key.startsWith('secondread.outbox.')).map((key) => localStorage[key])"
-    )
-    return found
+    resting: dict[str, str] = page.evaluate("({ ...localStorage })")
+    return [label for key, label in resting.items() if key.startswith("secondread.outbox.")]
 
 
 def focus(page: Page) -> str:
