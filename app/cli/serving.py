@@ -67,6 +67,9 @@ def _worker_command() -> list[str]:
 def _run_server(application: "FastAPI", address: str, number: int, trusted_proxies: list[str]) -> None:
     import uvicorn
 
+    from app.platform.memory_budget import give_back_freed_memory
+
+    give_back_freed_memory()
     uvicorn.run(
         application,
         host=address,
