@@ -41,6 +41,7 @@ def serve(
     from app.cli.keeping import kept_alive
     from app.main import create_app
     from app.platform import observability
+    from app.platform.installation import claim
     from app.platform.migrate import create_if_new
     from app.settings import Settings
 
@@ -49,6 +50,7 @@ def serve(
     observability.configure_logging()
     application = create_app(settings)
     create_if_new(application.state.database.engine)
+    claim(application.state.database, application.state.context.secret)
     address, number = host or settings.host, settings.port if port is None else port
     say(f"secondread: http://{address}:{number}")
     with_worker = settings.worker and settings.sqlalchemy_url.startswith("sqlite")
@@ -124,9 +126,12 @@ def db_upgrade() -> None:
 def _upgrade(context: "Context") -> None:
     """Run the migrations that the database lacks, then remove what 0.1.0 left next to it."""
     from app.platform.durable import remove_former_file
+    from app.platform.installation import claim, require_key
     from app.platform.migrate import upgrade
 
+    require_key(context.database, context.secret)
     upgrade(context.database.engine)
+    claim(context.database, context.secret)
     removed = remove_former_file(context.settings.home)
     if removed is not None:
         say(f"removed {removed}: jobs are in the service's own database now")
@@ -173,7 +178,8 @@ def db_restore(source: Annotated[Path, typer.Argument(help="Folder that `db back
     from app.settings import Settings
 
     settings = Settings()
-    n_files = restore(source, settings.home, settings.images_folder, settings.sqlalchemy_url)
+    key = settings.existing_secret()
+    n_files = restore(source, settings.home, settings.images_folder, settings.sqlalchemy_url, key)
     with parts(check_schema=False) as context:  # a backup may have an older schema
         _bring_up_to_date(context)
         n_jobs = cancel_all(context)

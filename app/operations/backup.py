@@ -109,7 +109,7 @@ def check_backup(source: Path) -> dict[str, str]:
     return files
 
 
-def restore(source: Path, home: Path, images: Path, url: str) -> int:
+def restore(source: Path, home: Path, images: Path, url: str, key: bytes | None = None) -> int:
     """Bring a backup back into an empty installation.
 
     Args:
@@ -117,14 +117,21 @@ def restore(source: Path, home: Path, images: Path, url: str) -> int:
         home: HOME, which must not contain a database, images or releases yet.
         images: folder of the image store.
         url: of the database; an empty one on PostgreSQL.
+        key: the key that is set or in HOME already; None where there is none.
 
     Returns:
         Number of files.
 
     Raises:
-        ValueError: the backup is damaged, of another kind of database, or the installation is not empty.
+        ValueError: the backup is damaged, of another kind of database or of another key, or the installation is not
+            empty.
     """
     files = check_backup(source)
+    if key is not None and key != (source / _SECRET).read_bytes():
+        raise ValueError(
+            f"{source}: a backup of another key than the one in use; leave the key out, and that of the backup comes "
+            "with it"
+        )
     sqlite = url.startswith("sqlite")
     if (_SQLITE if sqlite else _POSTGRES) not in files:
         raise ValueError(f"{source}: a backup of another kind of database")
