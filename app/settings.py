@@ -26,6 +26,9 @@ class Settings(BaseSettings):
     database_direct_url: str | None = Field(
         None, description="the same database past a transaction pooler, for workers; unset: DATABASE_URL"
     )
+    database_owner_url: str | None = Field(
+        None, description="the same database by a role that owns its tables, for `db upgrade`; unset: DATABASE_URL"
+    )
     storage_url: str | None = Field(None, description="folder for images; unset: HOME/images")
     datasets: Path | None = Field(None, description="folder with real data sets, for training and tests")
     host: str = Field("127.0.0.1", description="address to listen on")
@@ -91,6 +94,11 @@ class Settings(BaseSettings):
     def direct_sqlalchemy_url(self) -> str:
         """The same database past a transaction pooler, which a worker's lock would not survive."""
         return self._with_driver(self.database_direct_url or self.database_url)
+
+    @property
+    def owner_sqlalchemy_url(self) -> str:
+        """The same database by the role that owns its tables."""
+        return self._with_driver(self.database_owner_url or self.database_url)
 
     def _with_driver(self, url: str | None) -> str:
         if url is None:

@@ -126,15 +126,40 @@ def db_upgrade() -> None:
 def _upgrade(context: "Context") -> None:
     """Run the migrations that the database lacks, then remove what 0.1.0 left next to it."""
     from app.platform.durable import remove_former_file
-    from app.platform.installation import claim, require_key
-    from app.platform.migrate import upgrade
+    from app.platform.installation import claim
 
-    require_key(context.database, context.secret)
-    upgrade(context.database.engine)
+    _migrate(context)
     claim(context.database, context.secret)
     removed = remove_former_file(context.settings.home)
     if removed is not None:
         say(f"removed {removed}: jobs are in the service's own database now")
+
+
+def _migrate(context: "Context") -> None:
+    """Run migrations as the role that owns the tables, once the key is known to be right."""
+    from app.platform import roles
+    from app.platform.database import Database
+    from app.platform.installation import require_key
+    from app.platform.migrate import upgrade
+
+    settings, serving = context.settings, context.database.engine
+    if settings.database_owner_url is None:
+        require_key(context.database, context.secret)
+        upgrade(serving)
+    else:
+        owner = Database(settings.owner_sqlalchemy_url)
+        try:
+            require_key(owner, context.secret)
+            roles.require_owner(owner.engine)
+            upgrade(owner.engine)
+            roles.grant(owner.engine, str(serving.url.username))
+        finally:
+            owner.engine.dispose()
+    if roles.owns_tables(serving):
+        say(
+            f"the role {serving.url.username} of DATABASE_URL owns the tables, so that it could take the triggers off "
+            "append-only ones; with DATABASE_OWNER_URL another role owns them"
+        )
 
 
 def _bring_up_to_date(context: "Context") -> int:
@@ -179,7 +204,7 @@ def db_restore(source: Annotated[Path, typer.Argument(help="Folder that `db back
 
     settings = Settings()
     key = settings.existing_secret()
-    n_files = restore(source, settings.home, settings.images_folder, settings.sqlalchemy_url, key)
+    n_files = restore(source, settings.home, settings.images_folder, settings.owner_sqlalchemy_url, key)
     with parts(check_schema=False) as context:  # a backup may have an older schema
         _bring_up_to_date(context)
         n_jobs = cancel_all(context)

@@ -12,7 +12,23 @@ from types import ModuleType
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
-from sqlalchemy import Connection, Engine, Pool, create_engine, event, text
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Pool,
+    PrimaryKeyConstraint,
+    UniqueConstraint,
+    and_,
+    create_engine,
+    event,
+    exists,
+    literal,
+    or_,
+    select,
+    text,
+)
+from sqlalchemy import Table as SqlTable
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -98,10 +114,22 @@ def insert_if_absent(session: Session, table: type[Any], values: dict[str, Any])
     Returns:
         Whether the row is new.
     """
-    make = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
-    keys = table.__table__.primary_key.columns
-    statement = make(table).values(values).on_conflict_do_nothing().returning(*keys)
-    return session.execute(statement).first() is not None
+    rows, is_postgres = table.__table__, session.get_bind().dialect.name == "postgresql"
+    if is_postgres:
+        insertion = postgresql.insert(table).values(values).on_conflict_do_nothing()
+    else:
+        # an append-only table's trigger refuses a row that meets another one before DO NOTHING is looked at
+        given = [literal(value, rows.columns[name].type) for name, value in values.items()]
+        absent = select(*given).where(~exists().where(_same_key(rows, values)))
+        insertion = sqlite.insert(table).from_select(list(values), absent).on_conflict_do_nothing()
+    return session.execute(insertion.returning(*rows.primary_key.columns)).first() is not None
+
+
+def _same_key(table: SqlTable, values: dict[str, Any]) -> ColumnElement[bool]:
+    """Whether a row of a table has the primary key or another unique key of these values."""
+    unique = [key for key in table.constraints if isinstance(key, PrimaryKeyConstraint | UniqueConstraint)]
+    whole = [key for key in unique if all(column.name in values for column in key.columns)]
+    return or_(*(and_(*(column == values[column.name] for column in key.columns)) for key in whole))
 
 
 class Database:

@@ -69,8 +69,7 @@ def claim(database: Database, key: bytes) -> None:
     if require_key(database, key):
         return
     with database.write() as session:
-        if session.get(Installation, 1) is None:
-            insert_if_absent(session, Installation, {"id": 1, "key_check": key_check(key), "created_at": now()})
+        insert_if_absent(session, Installation, {"id": 1, "key_check": key_check(key), "created_at": now()})
     require_key(database, key)  # a process with another key may have been faster
 
 
