@@ -149,8 +149,8 @@ def _migrate(context: "Context") -> None:
     else:
         owner = Database(settings.owner_sqlalchemy_url)
         try:
-            require_key(owner, context.secret)
             roles.require_owner(owner.engine)
+            require_key(owner, context.secret)
             upgrade(owner.engine)
             roles.grant(owner.engine, str(serving.url.username))
         finally:
@@ -171,14 +171,21 @@ def _bring_up_to_date(context: "Context") -> int:
 
 
 @db.command("verify")
-def db_verify(as_json: Json = False) -> None:
-    """Check the audit chain, every stored image and every release; exit status 1 if anything is wrong."""  # noqa: DOC501
+def db_verify(
+    against: Annotated[
+        str | None, typer.Option(help="Head of an earlier check, kept outside the database: NUMBER:DIGEST.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check the audit chain, the rows it explains, every image and release; exit status 1 if anything is wrong."""  # noqa: DOC501
     from app.operations.verify import verify_all
 
     with parts() as context, context.database.read() as session:
-        report = verify_all(session, context)
+        report = verify_all(session, context, against)
     lines = [f"{report.n_events:,} audit events, {report.n_images:,} images, {report.n_releases:,} releases"]
-    emit(report.to_dict(), as_json, "\n".join([*lines, *(report.faults or ["all intact"])]))
+    lines += [*report.faults, report.verdict, f"head: {report.head}"]
+    lines += [f"not compared: {what}" for what in report.not_compared]
+    emit(report.to_dict(), as_json, "\n".join(lines))
     if report.faults:
         raise SystemExit(1)
 

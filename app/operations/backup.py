@@ -68,7 +68,7 @@ def _dump(context: Context, out: Path) -> None:
             connection.exec_driver_sql("VACUUM INTO ?", (str(out / _SQLITE),))
             connection.exec_driver_sql("BEGIN")
         return
-    _postgres("pg_dump", engine, "--format=custom", "--no-owner", f"--file={out / _POSTGRES}")
+    _postgres("pg_dump", engine, "--format=custom", "--no-owner", "--no-acl", f"--file={out / _POSTGRES}")
 
 
 def _postgres(program: str, engine: Engine, *arguments: str) -> None:
@@ -86,7 +86,7 @@ def _postgres(program: str, engine: Engine, *arguments: str) -> None:
         escaped = (url.password or "").replace("\\", "\\\\").replace(":", "\\:")
         secret.write(f"*:*:*:*:{escaped}\n")
         secret.flush()
-        plain = url.set(drivername="postgresql", password=None).update_query_dict({"passfile": secret.name})
+        plain = url.set(drivername="postgresql")._replace(password=None).update_query_dict({"passfile": secret.name})
         command = [binary, *arguments, f"--dbname={plain.render_as_string()}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode != 0:
@@ -147,7 +147,7 @@ def restore(source: Path, home: Path, images: Path, url: str, key: bytes | None 
         shutil.copyfile(source / _SQLITE, database)
     else:
         engine = make_engine(url)
-        _postgres("pg_restore", engine, "--no-owner", "--exit-on-error", str(source / _POSTGRES))
+        _postgres("pg_restore", engine, "--no-owner", "--no-acl", "--exit-on-error", str(source / _POSTGRES))
         engine.dispose()
     for name, target in zip(_FOLDERS, targets, strict=True):
         if (source / name).is_dir():

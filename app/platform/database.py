@@ -128,7 +128,8 @@ def insert_if_absent(session: Session, table: type[Any], values: dict[str, Any])
 def _same_key(table: SqlTable, values: dict[str, Any]) -> ColumnElement[bool]:
     """Whether a row of a table has the primary key or another unique key of these values."""
     unique = [key for key in table.constraints if isinstance(key, PrimaryKeyConstraint | UniqueConstraint)]
-    whole = [key for key in unique if all(column.name in values for column in key.columns)]
+    # no two NULLs are the same
+    whole = [key for key in unique if all(values.get(column.name) is not None for column in key.columns)]
     return or_(*(and_(*(column == values[column.name] for column in key.columns)) for key in whole))
 
 

@@ -23,7 +23,7 @@ from app.tables import Installation as InstallationRow
 from app.triage.planning import coin
 from tests.support.postgres import PostgresServer
 from tests.support.process import Installation
-from tests.support.service import Service, collect, cell_png
+from tests.support.service import Service, cell_png, collect
 
 REFUSED = "not the key of this database"
 OTHER = b"another key, as long as a key must be at least"
@@ -50,7 +50,7 @@ def contents(database: Database) -> dict[str, list[tuple[Any, ...]]]:
 
 
 COINS = [0.6961641958968792, 0.30279549747923895, 0.1919679594478232]
-PARTITIONS = ['calibration', 'evaluation', 'calibration', 'evaluation', 'calibration']
+PARTITIONS = ["calibration", "evaluation", "calibration", "evaluation", "calibration"]
 EVENT = AuditEvent(
     sequence=7,
     created_at=datetime(2026, 1, 1, tzinfo=UTC),
