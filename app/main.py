@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from app.auth.policy import require_policies
+from app.auth.throttle import SignInThrottle
 from app.cases.routes import router as cases
 from app.context import Context, build_context
 from app.evaluations.routes import router as evaluations
@@ -78,6 +79,7 @@ def attach(app: FastAPI, settings: Settings) -> None:
     app.state.context = build_context(settings)
     app.state.database = app.state.context.database
     app.state.rate_limit = RateLimit(settings.rate_limit)
+    app.state.sign_in_throttle = SignInThrottle()
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:

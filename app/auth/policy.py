@@ -1,12 +1,14 @@
 """The guard of every route. A route without one stops the start-up."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.dependencies.models import Dependant
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
+from starlette.concurrency import run_in_threadpool
 
 from app.auth.service import principal_of_cookie, principal_of_key, touch_session
 from app.platform.database import Database
@@ -108,8 +110,15 @@ class Policy:
         return principal
 
 
+class _Public(Policy):
+    """Lets everybody through, without a thread of those that requests wait for."""
+
+    async def __call__(self, request: Request) -> None:  # type: ignore[override]
+        """Nobody is asked for."""
+
+
 #: For routes that everybody may use.
-public = Policy()
+public = _Public()
 
 
 def _dependants(dependant: Dependant) -> Iterator[Dependant]:
@@ -130,8 +139,24 @@ def policy_of(route: APIRoute) -> Policy | None:
     return next(iter(guards), None)
 
 
+class GuardedRoute(APIRoute):
+    """A route that asks its guard before a byte of the body is read: FastAPI itself parses the body first."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """What serves a request of this route."""
+        handle, guard = super().get_route_handler(), policy_of(self)
+        if guard is None or not guard.scopes or (self.methods or set()) <= _SAFE_METHODS:
+            return handle
+
+        async def guarded(request: Request) -> Response:
+            await run_in_threadpool(guard, request)  # the caller is kept for the guard among the parameters
+            return await handle(request)
+
+        return guarded
+
+
 def require_policies(app: FastAPI, routers: Sequence[APIRouter] = ()) -> None:
-    """Refuse to start with a route that nobody guards, or with one that the check does not see.
+    """Refuse to start with a route that nobody guards, that reads the body first, or that the check does not see.
 
     Args:
         app: with all its routes.
@@ -144,6 +169,9 @@ def require_policies(app: FastAPI, routers: Sequence[APIRouter] = ()) -> None:
     bare = [f"{sorted(route.methods or ())} {route.path}" for route in routes if policy_of(route) is None]
     if bare:
         raise RuntimeError(f"routes without a policy: {', '.join(bare)}")
+    late = [route.path for route in routes if not isinstance(route, GuardedRoute)]
+    if late:
+        raise RuntimeError(f"routes that read the body before they ask their guard (GuardedRoute): {', '.join(late)}")
     checked = {(method, route.path) for route in routes for method in route.methods or ()}
     unseen = sorted((_documented(app) | _included(routers)) - checked)
     if unseen or not checked:

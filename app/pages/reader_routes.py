@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
-from app.auth.policy import Policy
+from app.auth.policy import GuardedRoute, Policy
 from app.cases.blindness import hidden_because, note_exposure
 from app.cases.queries import CaseFilter
 from app.context import Parts
@@ -25,7 +25,7 @@ from app.reads.progress import progress
 from app.reads.schemas import DeclineIn, LabelIn, RetractionIn, RevisionIn
 from app.reads.service import retract, revise, submit_label
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _People = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]
 _Annotator = Annotated[Principal, Depends(Policy("reads:own"))]
 _Text = Annotated[str, Form(max_length=2000)]

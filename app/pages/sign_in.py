@@ -6,14 +6,15 @@ from fastapi import APIRouter, Depends, Form, Query, Request, Response
 
 from app.auth import oidc
 from app.auth import service as auth
-from app.auth.policy import COOKIE, SECURE_COOKIE, Policy, public, refuse_cross_site, session_token
+from app.auth.policy import COOKIE, SECURE_COOKIE, GuardedRoute, Policy, public, refuse_cross_site, session_token
+from app.auth.sign_in import sign_in
 from app.context import Parts
 from app.pages.render import go, page
 from app.platform.database import Writer
 from app.platform.errors import Forbidden, Invalid, NotFound, Problem, Unauthenticated
 from app.platform.principal import Principal
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _People = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]
 
 
@@ -30,7 +31,7 @@ def login_form(request: Request, context: Parts) -> Response:
 
 
 @router.post("/login", dependencies=[Depends(public)])
-def login(
+async def login(
     request: Request,
     context: Parts,
     name: Annotated[str, Form(max_length=100)] = "",
@@ -40,14 +41,14 @@ def login(
 
     Raises:
         Invalid: a name that no account can have.
+        Overloaded: too many are signing in.
     """
     refuse_cross_site(request)
     if "\x00" in name:
         raise Invalid("the name is not acceptable")
-    with context.database.read() as session:
-        verified = auth.verified_hash(session, name, password)
-    with context.database.write() as session:
-        attempt = auth.sign_in(session, context.secret, name, password, verified)
+    address = "" if request.client is None else request.client.host
+    throttle = request.app.state.sign_in_throttle
+    attempt = await sign_in(context.database, context.secret, throttle, address, name, password)
     if attempt.token is None:
         sign_on = context.settings.oidc_issuer is not None
         return page(request, "login.html", None, 401, problem=Unauthenticated(attempt.refused), sign_on=sign_on)

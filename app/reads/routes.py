@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from app.auth.policy import Policy
+from app.auth.policy import GuardedRoute, Policy
 from app.cases import queries
 from app.cases.blindness import ensure_revealed, note_exposure
 from app.context import Parts
@@ -36,7 +36,7 @@ from app.reads.schemas import (
     SubmittedOut,
 )
 
-router = APIRouter(tags=["reads"])
+router = APIRouter(tags=["reads"], route_class=GuardedRoute)
 _Reading = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]
 _Annotating = Annotated[Principal, Depends(Policy("reads:own"))]
 _Labelling = Annotated[Principal, Depends(Policy("reads:own", "labels:write"))]

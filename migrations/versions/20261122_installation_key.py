@@ -8,8 +8,8 @@ from alembic import op
 
 from app.tables.append_only import create_replace_trigger, create_triggers, drop_replace_trigger, drop_triggers
 
-revision = "0011"
-down_revision = "0010"
+revision = "0012"
+down_revision = "0011"
 branch_labels = None
 depends_on = None
 
