@@ -16,6 +16,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
+    Insert,
     Pool,
     PrimaryKeyConstraint,
     UniqueConstraint,
@@ -115,6 +116,7 @@ def insert_if_absent(session: Session, table: type[Any], values: dict[str, Any])
         Whether the row is new.
     """
     rows, is_postgres = table.__table__, session.get_bind().dialect.name == "postgresql"
+    insertion: Insert
     if is_postgres:
         insertion = postgresql.insert(table).values(values).on_conflict_do_nothing()
     else:

@@ -125,8 +125,8 @@ def test_rows_of_nobody_are_named(open_service: Service) -> None:
         session.execute(
             text(
                 "INSERT INTO labels (id, created_at, case_id, annotator_id, kind, class_code, blind, round, "
-                "created_by) SELECT '0189000000007000800000000000ffff', created_at, :case, annotator_id, kind, 'blast', 1, round, "
-                "created_by FROM labels WHERE kind = 'label' LIMIT 1"
+                "created_by) SELECT '0189000000007000800000000000ffff', created_at, :case, annotator_id, kind, 'blast', "
+                "1, round, created_by FROM labels WHERE kind = 'label' LIMIT 1"
             ),
             {"case": case.id.hex},
         )
