@@ -199,10 +199,21 @@ def label_with_annotator(session: Session, label_id: uuid.UUID) -> tuple[Label, 
     return None if row is None else (row[0], row[1])
 
 
-def lease_on_case(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -> Read | None:
-    """The lease that an annotator has on a case."""
-    statement = select(Read).where(Read.case_id == case_id, Read.annotator_id == annotator_id, Read.state == "leased")
-    return session.execute(statement).scalar_one_or_none()
+def answer_to(session: Session, read: Read) -> str | None:
+    """Class of the label that ended a read; None where none did."""
+    answered = select(Label.class_code).join(ReadRequest, ReadRequest.label_id == Label.id)
+    return session.execute(answered.where(ReadRequest.id == read.request_id)).scalar_one_or_none()
+
+
+def ended_since(session: Session, read: Read) -> bool:
+    """Whether the annotator of a read has the case in another read, or has labelled or declined it there."""
+    statement = select(Read.id).where(
+        Read.case_id == read.case_id,
+        Read.annotator_id == read.annotator_id,
+        Read.id != read.id,
+        Read.state.in_(("leased", "committed", "declined")),
+    )
+    return session.execute(statement.limit(1)).first() is not None
 
 
 def leases_of(session: Session, annotator_id: uuid.UUID) -> list[Read]:

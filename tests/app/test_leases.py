@@ -263,8 +263,10 @@ def test_labelling_again_after_a_retraction_takes_no_read_that_is_wanted_of_some
     read = lease(service, "anna")
     assert read is not None
     first = commit(service, "anna", read, codes[0]).json()["label"]
-    assert service.post("anna", f"/v1/labels/{first['id']}/retraction", json={"reason": "slip"}).status_code == 201
-    again = service.label("anna", case["id"], codes[1]).json()["label"]
+    gone = service.post("anna", f"/v1/labels/{first['id']}/retraction", json={"reason": "slip"}).json()["label"]
+    assert service.label("anna", case["id"], codes[1]).status_code == 403
+    path = f"/v1/labels/{gone['id']}/revisions"
+    again = service.post("anna", path, json={"label": codes[1], "reason": "looked again"}).json()["label"]
     assert (again["kind"], again["round"], again["blind"]) == ("revision", "planned", True)
     assert sorted(r.state for r in requests_of(service, case["id"])) == ["answered", "open"]
     other = lease(service, "ben")

@@ -125,15 +125,15 @@ def test_rows_of_nobody_are_named(open_service: Service) -> None:
         session.execute(
             text(
                 "INSERT INTO labels (id, created_at, case_id, annotator_id, kind, class_code, blind, round, "
-                "created_by) SELECT '0189000000007000800000000000ffff', created_at, :case, annotator_id, kind, 'blast', "
-                "1, round, created_by FROM labels WHERE kind = 'label' LIMIT 1"
+                "created_by) SELECT '0189000000007000800000000000ffff', created_at, :case, annotator_id, kind, "
+                "'blast', 1, round, created_by FROM labels WHERE kind = 'label' LIMIT 1"
             ),
             {"case": case.id.hex},
         )
         session.execute(
             text(
-                "INSERT INTO accounts (id, created_at, name, role, failed_sign_ins) "
-                "SELECT '0189000000007000800000000000fffe', created_at, 'mallory', 'admin', 0 FROM accounts LIMIT 1"
+                "INSERT INTO accounts (id, created_at, name, role) "
+                "SELECT '0189000000007000800000000000fffe', created_at, 'mallory', 'admin' FROM accounts LIMIT 1"
             )
         )
     assert verify(open_service).faults == [
