@@ -6,6 +6,7 @@ list, and one help text, names every variable.
 
 import os
 import secrets
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Self
 
@@ -53,7 +54,13 @@ class Settings(BaseSettings):
     oidc_issuer: str | None = Field(None, description="issuer of an OpenID provider, for single sign-on")
     oidc_client_id: str | None = Field(None, description="this service's client id there")
     oidc_client_secret: SecretStr | None = Field(None, description="this service's client secret there")
-    public_url: str | None = Field(None, description="address that browsers use, for the provider to send them back")
+    public_url: str | None = Field(
+        None, description="address that browsers use; where it begins with https, cookies are for TLS only"
+    )
+    trusted_proxies: list[str] = Field(
+        ["127.0.0.1", "::1"],
+        description="JSON list of proxies, addresses or networks, whose X-Forwarded-For and -Proto are believed",
+    )
     min_free_bytes: int = Field(2 * 1024**3, ge=0, description="free space below which uploads get 507")
 
     @field_validator("secret_key")
@@ -62,6 +69,11 @@ class Settings(BaseSettings):
         if value is not None:
             _require_strong(value.get_secret_value().encode())
         return value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _addresses(cls, value: list[str]) -> list[str]:
+        return [str(ip_network(item) if "/" in item else ip_address(item)) for item in value]
 
     @model_validator(mode="after")
     def _one_key(self) -> Self:

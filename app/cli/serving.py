@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.shared import parts
+from app.cli.shared import keep_private, parts, warn_of_open_home
 from ml.cli.shared import Json, emit, say
 
 if TYPE_CHECKING:
@@ -45,8 +45,10 @@ def serve(
     from app.platform.migrate import create_if_new
     from app.settings import Settings
 
+    keep_private()
     settings = Settings()
     settings.home.mkdir(parents=True, exist_ok=True)
+    warn_of_open_home(settings.home)
     observability.configure_logging()
     application = create_app(settings)
     create_if_new(application.state.database.engine)
@@ -55,7 +57,7 @@ def serve(
     say(f"secondread: http://{address}:{number}")
     with_worker = settings.worker and settings.sqlalchemy_url.startswith("sqlite")
     with kept_alive(_worker_command()) if with_worker else nullcontext():
-        _run_server(application, address, number)
+        _run_server(application, address, number, settings.trusted_proxies)
 
 
 def _worker_command() -> list[str]:
@@ -64,7 +66,7 @@ def _worker_command() -> list[str]:
     return ["nice", "-n", "5", *command]
 
 
-def _run_server(application: "FastAPI", address: str, number: int) -> None:
+def _run_server(application: "FastAPI", address: str, number: int, trusted_proxies: list[str]) -> None:
     import uvicorn
 
     uvicorn.run(
@@ -76,6 +78,7 @@ def _run_server(application: "FastAPI", address: str, number: int) -> None:
         limit_concurrency=512,
         timeout_graceful_shutdown=20,
         server_header=False,
+        forwarded_allow_ips=trusted_proxies,
     )
 
 
@@ -87,6 +90,8 @@ def worker(parent: Annotated[int | None, typer.Option(hidden=True)] = None) -> N
 
     observability.configure_logging()
     with parts(check_schema=False, direct=True) as context:  # a worker waits for its database
+        if parent is None:  # else `serve` has said so
+            warn_of_open_home(context.settings.home)
         work(context, parent)
 
 
@@ -209,6 +214,7 @@ def db_restore(source: Annotated[Path, typer.Argument(help="Folder that `db back
     from app.operations.backup import restore
     from app.settings import Settings
 
+    keep_private()
     settings = Settings()
     key = settings.existing_secret()
     n_files = restore(source, settings.home, settings.images_folder, settings.owner_sqlalchemy_url, key)
