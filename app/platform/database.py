@@ -13,7 +13,6 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Request
 from sqlalchemy import (
-    ColumnElement,
     Connection,
     Engine,
     Insert,
@@ -122,17 +121,18 @@ def insert_if_absent(session: Session, table: type[Any], values: dict[str, Any])
     else:
         # an append-only table's trigger refuses a row that meets another one before DO NOTHING is looked at
         given = [literal(value, rows.columns[name].type) for name, value in values.items()]
-        absent = select(*given).where(~exists().where(_same_key(rows, values)))
+        # no two NULLs are the same
+        keys = [key for key in _unique_keys(rows) if all(values.get(name) is not None for name in key)]
+        same = or_(*(and_(*(rows.columns[name] == values[name] for name in key)) for key in keys))
+        absent = select(*given).where(~exists().where(same))
         insertion = sqlite.insert(table).from_select(list(values), absent).on_conflict_do_nothing()
     return session.execute(insertion.returning(*rows.primary_key.columns)).first() is not None
 
 
-def _same_key(table: SqlTable, values: dict[str, Any]) -> ColumnElement[bool]:
-    """Whether a row of a table has the primary key or another unique key of these values."""
-    unique = [key for key in table.constraints if isinstance(key, PrimaryKeyConstraint | UniqueConstraint)]
-    # no two NULLs are the same
-    whole = [key for key in unique if all(values.get(column.name) is not None for column in key.columns)]
-    return or_(*(and_(*(column == values[column.name] for column in key.columns)) for key in whole))
+def _unique_keys(table: SqlTable) -> list[list[str]]:
+    """Names of the columns of each key of a table."""
+    keys = [key for key in table.constraints if isinstance(key, PrimaryKeyConstraint | UniqueConstraint)]
+    return [[column.name for column in key.columns] for key in keys]
 
 
 class Database:
