@@ -205,6 +205,8 @@ def db_backup(
     with parts() as context:
         written = backup(context, out)
     say(f"{written['n_files']:,} files, {written['n_bytes'] / 1e6:,.1f} MB in {out}")
+    for digest in written["damaged"]:
+        say(f"image {digest} is damaged, here and in the backup; upload the same image again")
 
 
 @db.command("restore")
