@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.dependencies.models import Dependant
@@ -11,32 +10,13 @@ from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 
 from app.auth.service import principal_of_cookie, principal_of_key, touch_session
+from app.auth.sites import refuse_cross_site, session_token
 from app.platform.database import Database
-from app.platform.errors import CrossSite, Forbidden, Unauthenticated
+from app.platform.errors import Forbidden, Unauthenticated
 from app.platform.principal import SCOPES, Principal
 from app.platform.routing import walk_routes
 
-COOKIE, SECURE_COOKIE = "sr_session", "__Host-sr_session"
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
-
-
-def session_token(request: Request) -> str | None:
-    """Token of the request's session cookie."""
-    return request.cookies.get(SECURE_COOKIE) or request.cookies.get(COOKIE)
-
-
-def refuse_cross_site(request: Request) -> None:
-    """Refuse a form or script of another site that rides on a signed-in browser.
-
-    Raises:
-        CrossSite: the browser says the request comes from elsewhere.
-    """
-    site = request.headers.get("sec-fetch-site")
-    origin = request.headers.get("origin")
-    if site is not None and site not in {"same-origin", "none"}:
-        raise CrossSite("the request comes from another site")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
-        raise CrossSite("the request comes from another site")
 
 
 def caller_of(request: Request) -> Principal | None:
