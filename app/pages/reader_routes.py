@@ -81,12 +81,16 @@ def show_case(case_id: uuid.UUID, request: Request, context: Parts, principal: _
         return page(request, "read.html", principal, view=blind)
     hidden = hidden_because(session, principal, case_id)
     if hidden is not None:
-        values = {
-            "number": reader_views.case_number(case_id),
-            "late": answered_late(session, principal, case_id),
-            "progress": progress(session, principal),
-        }
-        return page(request, "committed.html", principal, case_id=case_id, hidden=hidden, **values)
+        return page(
+            request,
+            "committed.html",
+            principal,
+            number=reader_views.case_number(case_id),
+            case_id=case_id,
+            hidden=hidden,
+            late=answered_late(session, principal, case_id),
+            progress=progress(session, principal),
+        )
     shown = reader_views.case_view(session, principal, case_id)
     note_exposure(context.database, session, principal, case_id)
     return page(request, "case.html", principal, view=shown)
