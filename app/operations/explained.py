@@ -114,10 +114,11 @@ class _Ledger:
                 "label": label.class_code,
                 "blind": label.blind,
                 "round": label.round,
+                "late": label.late,
                 "kind": label.kind,
                 "reason": label.reason,
             }
-            said = event.details | {"kind": _KINDS[event.action], "reason": event.reason}
+            said = {"late": False} | event.details | {"kind": _KINDS[event.action], "reason": event.reason}
             self._differ(f"label {label.id}", event, [name for name, value in shown.items() if said[name] != value])
 
     def _take_cases(self, events: Sequence[AuditEvent]) -> None:

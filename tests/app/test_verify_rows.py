@@ -62,6 +62,7 @@ TAMPERS = {
     "classes": ("UPDATE labels SET class_code = 'monocyte' WHERE class_code <> 'monocyte'", "label not as audit event"),
     "blind": ("UPDATE labels SET blind = NOT blind", "blind not as audit event"),
     "round": ("UPDATE labels SET round = 'adjudication'", "round"),
+    "late": ("UPDATE labels SET late = NOT late", "late not as audit event"),
     "a label removed": ("DELETE FROM labels WHERE kind = 'revision'", "is missing"),
     "partition": (
         "UPDATE cases SET partition = CASE partition WHEN 'calibration' THEN 'evaluation' ELSE 'calibration' END",
