@@ -29,6 +29,7 @@ from app.pages.report_routes import router as report_pages
 from app.pages.sign_in import router as sign_in_pages
 from app.platform import errors, observability
 from app.platform.body_limits import BodyLimits
+from app.platform.installation import claim
 from app.platform.openapi import require_headers
 from app.platform.rate_limit import RateLimit
 from app.reads.routes import router as reads
@@ -61,8 +62,9 @@ _ROUTERS = (
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Load the active release before the first request; without one, /readyz says so."""
+    """Refuse another key than the database's, then load the active release; without one, /readyz says so."""
     context: Context = app.state.context
+    claim(context.database, context.secret)
     try:
         with context.database.read() as session:
             context.inference.served(champion(session))

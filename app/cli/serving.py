@@ -41,6 +41,7 @@ def serve(
     from app.cli.keeping import kept_alive
     from app.main import create_app
     from app.platform import observability
+    from app.platform.installation import claim
     from app.platform.migrate import create_if_new
     from app.settings import Settings
 
@@ -51,6 +52,7 @@ def serve(
     observability.configure_logging()
     application = create_app(settings)
     create_if_new(application.state.database.engine)
+    claim(application.state.database, application.state.context.secret)
     address, number = host or settings.host, settings.port if port is None else port
     say(f"secondread: http://{address}:{number}")
     with_worker = settings.worker and settings.sqlalchemy_url.startswith("sqlite")
@@ -132,12 +134,40 @@ def db_upgrade() -> None:
 def _upgrade(context: "Context") -> None:
     """Run the migrations that the database lacks, then remove what 0.1.0 left next to it."""
     from app.platform.durable import remove_former_file
-    from app.platform.migrate import upgrade
+    from app.platform.installation import claim
 
-    upgrade(context.database.engine)
+    _migrate(context)
+    claim(context.database, context.secret)
     removed = remove_former_file(context.settings.home)
     if removed is not None:
         say(f"removed {removed}: jobs are in the service's own database now")
+
+
+def _migrate(context: "Context") -> None:
+    """Run migrations as the role that owns the tables, once the key is known to be right."""
+    from app.platform import roles
+    from app.platform.database import Database
+    from app.platform.installation import require_key
+    from app.platform.migrate import upgrade
+
+    settings, serving = context.settings, context.database.engine
+    if settings.database_owner_url is None:
+        require_key(context.database, context.secret)
+        upgrade(serving)
+    else:
+        owner = Database(settings.owner_sqlalchemy_url)
+        try:
+            roles.require_owner(owner.engine)
+            require_key(owner, context.secret)
+            upgrade(owner.engine)
+            roles.grant(owner.engine, str(serving.url.username))
+        finally:
+            owner.engine.dispose()
+    if roles.owns_tables(serving):
+        say(
+            f"the role {serving.url.username} of DATABASE_URL owns the tables, so that it could take the triggers off "
+            "append-only ones; with DATABASE_OWNER_URL another role owns them"
+        )
 
 
 def _bring_up_to_date(context: "Context") -> int:
@@ -149,14 +179,21 @@ def _bring_up_to_date(context: "Context") -> int:
 
 
 @db.command("verify")
-def db_verify(as_json: Json = False) -> None:
-    """Check the audit chain, every stored image and every release; exit status 1 if anything is wrong."""  # noqa: DOC501
+def db_verify(
+    against: Annotated[
+        str | None, typer.Option(help="Head of an earlier check, kept outside the database: NUMBER:DIGEST.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check the audit chain, the rows it explains, every image and release; exit status 1 if anything is wrong."""  # noqa: DOC501
     from app.operations.verify import verify_all
 
     with parts() as context, context.database.read() as session:
-        report = verify_all(session, context)
+        report = verify_all(session, context, against)
     lines = [f"{report.n_events:,} audit events, {report.n_images:,} images, {report.n_releases:,} releases"]
-    emit(report.to_dict(), as_json, "\n".join([*lines, *(report.faults or ["all intact"])]))
+    lines += [*report.faults, report.verdict, f"head: {report.head}"]
+    lines += [f"not compared: {what}" for what in report.not_compared]
+    emit(report.to_dict(), as_json, "\n".join(lines))
     if report.faults:
         raise SystemExit(1)
 
@@ -171,6 +208,8 @@ def db_backup(
     with parts() as context:
         written = backup(context, out)
     say(f"{written['n_files']:,} files, {written['n_bytes'] / 1e6:,.1f} MB in {out}")
+    for digest in written["damaged"]:
+        say(f"image {digest} is damaged, here and in the backup; upload the same image again")
 
 
 @db.command("restore")
@@ -182,7 +221,8 @@ def db_restore(source: Annotated[Path, typer.Argument(help="Folder that `db back
 
     keep_private()
     settings = Settings()
-    n_files = restore(source, settings.home, settings.images_folder, settings.sqlalchemy_url)
+    key = settings.existing_secret()
+    n_files = restore(source, settings.home, settings.images_folder, settings.owner_sqlalchemy_url, key)
     with parts(check_schema=False) as context:  # a backup may have an older schema
         _bring_up_to_date(context)
         n_jobs = cancel_all(context)

@@ -33,9 +33,10 @@ def parts(*, check_schema: bool = True, direct: bool = False) -> Iterator["Conte
         direct: for a worker, which needs the database itself and not a transaction pooler before it.
 
     Raises:
-        ValueError: the database has an older schema.
+        ValueError: the database has an older schema, or belongs to another key.
     """
     from app.context import build_context
+    from app.platform.installation import claim
     from app.platform.migrate import create_if_new
     from app.settings import Settings
 
@@ -48,6 +49,7 @@ def parts(*, check_schema: bool = True, direct: bool = False) -> Iterator["Conte
     try:
         if check_schema:
             create_if_new(context.database.engine)
+            claim(context.database, context.secret)
         yield context
     finally:
         context.database.engine.dispose()

@@ -24,6 +24,7 @@ from app.platform.values import In, Out
 from app.reads.answering import answer_read
 from app.reads.leases import decline, lease_next, list_leases, release
 from app.reads.progress import progress
+from app.reads.queries import answered_late
 from app.reads.schemas import DeclineIn, OwnLabelIn, RetractionIn, RevisionIn
 from app.reads.service import retract, revise
 
@@ -80,9 +81,16 @@ def show_case(case_id: uuid.UUID, request: Request, context: Parts, principal: _
         return page(request, "read.html", principal, view=blind)
     hidden = hidden_because(session, principal, case_id)
     if hidden is not None:
-        day = progress(session, principal)
-        number = reader_views.case_number(case_id)
-        return page(request, "committed.html", principal, number=number, case_id=case_id, hidden=hidden, progress=day)
+        return page(
+            request,
+            "committed.html",
+            principal,
+            number=reader_views.case_number(case_id),
+            case_id=case_id,
+            hidden=hidden,
+            late=answered_late(session, principal, case_id),
+            progress=progress(session, principal),
+        )
     shown = reader_views.case_view(session, principal, case_id)
     note_exposure(context.database, session, principal, case_id)
     return page(request, "case.html", principal, view=shown)

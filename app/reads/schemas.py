@@ -77,6 +77,7 @@ class LabelOut(Out):
     note: str | None
     blind: bool
     round: str
+    late: bool
     kind: str
     supersedes: str | None
     post_reveal: bool

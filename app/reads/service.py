@@ -35,6 +35,7 @@ def label_out(row: NamedLabel) -> LabelOut:
         note=label.note,
         blind=label.blind,
         round=label.round,
+        late=label.late,
         kind=label.kind,
         supersedes=None if label.supersedes_id is None else str(label.supersedes_id),
         post_reveal=label.post_reveal,
@@ -54,6 +55,7 @@ class Author:
         request: what the label answers; None for a label that nobody asked for.
         read: the lease that it ends.
         round: planned or adjudication.
+        late: the read had run out, and its request has gone to somebody else.
     """
 
     annotator: Annotator
@@ -61,6 +63,7 @@ class Author:
     request: ReadRequest | None
     read: Read | None
     round: str
+    late: bool = False
 
 
 def submit_label(
@@ -115,7 +118,7 @@ def store_first(
     if head is not None and head.kind != "retraction":
         raise AlreadyLabelled("this annotator has labelled the case; send a revision instead")
     if head is not None:  # the chain stays in its round; it must not take a read that is wanted of somebody else
-        author = replace(author, request=None, round=head.round)
+        author = replace(author, request=None, round=head.round, late=head.late)
     exposed = head is not None and was_exposed(session, author.annotator.id, at_hand.case.id)
     label = Label(
         class_code=body.label,
@@ -124,7 +127,8 @@ def store_first(
         blind=author.blind and not exposed,
         post_reveal=exposed,
         round=author.round,
-        reading_seconds=None if author.read is None else (now() - author.read.created_at).total_seconds(),
+        late=author.late,
+        reading_seconds=_reading_seconds(author),
         created_by=principal.account_id,
         **_place(at_hand.case, author.annotator, head),
     )
@@ -133,6 +137,11 @@ def store_first(
     _answer(session, author, label)
     given = _Given(author.annotator, label, [*history, NamedLabel(label, author.annotator.name)])
     return _conclude(session, context, principal, at_hand, given, "label.add")
+
+
+def _reading_seconds(author: Author) -> float | None:
+    """Seconds from the lease to now; None where no lease says how long the case was looked at."""
+    return None if author.read is None or author.late else (now() - author.read.created_at).total_seconds()
 
 
 def _require_class(at_hand: CaseAtHand, code: str) -> None:
@@ -258,6 +267,7 @@ def record(session: Session, context: Context, principal: Principal, given: _Giv
         "label": label.class_code,
         "blind": label.blind,
         "round": label.round,
+        "late": label.late,
     }
     audit_chain.record(
         session,
@@ -321,6 +331,7 @@ def revise(
         blind=blind and not exposed,
         post_reveal=exposed,
         round=before.round,
+        late=before.late,
         reason=body.reason,
         created_by=principal.account_id,
         **_place(at_hand.case, annotator, before),
@@ -349,6 +360,7 @@ def retract(
         blind=before.blind,
         post_reveal=was_exposed(session, annotator.id, at_hand.case.id),
         round=before.round,
+        late=before.late,
         reason=body.reason,
         created_by=principal.account_id,
         **place,

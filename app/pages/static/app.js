@@ -386,7 +386,7 @@ function keepTime(page) {
     const answer = await fetch(`/v1/reads/${page.dataset.readId}`, { method: "PATCH" }).catch(() => null);
     if ([401, 403, 404].includes(answer?.status)) say("Sign in again to go on with this case.", true);
     if (answer?.status === 409) {
-      say("This case was returned because nothing happened for too long. Your answer may still be accepted.", true);
+      say("Your time with this case ran out, and it went back. Your answer is still taken; if somebody else has the case by then, it is kept as late.", true);
     }
   };
   setInterval(beat, (1000 * Number(page.dataset.lease)) / 3);
