@@ -19,7 +19,7 @@ MAX_ENTRIES, MAX_ROWS, MAX_IMAGE, MAX_MANIFEST = 200_000, 200_000, 12 * 1024**2,
 #: Bytes of the list of files at the end of an archive: opening an archive builds an object per entry of it.
 MAX_DIRECTORY = 32 * 1024**2
 #: How many bytes an archive may unpack to per byte of its own, beyond an amount that any archive may.
-MAX_RATIO, ALWAYS_ALLOWED = 100, 128 * 1024**2
+MAX_RATIO, ALWAYS_ALLOWED, MANIFEST_ALLOWED = 100, 128 * 1024**2, 1024**2
 #: The others reach ratios, or need memory, that nothing bounds.
 _METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 _DAMAGE = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError)
@@ -71,7 +71,7 @@ class Archive:
     """
 
     def __init__(self, archive: zipfile.ZipFile, name: str, size: int) -> None:
-        self._zip, self._name = archive, name
+        self._zip, self._name, self._size = archive, name, size
         entries = [info for info in archive.infolist() if not info.is_dir()]
         if len(entries) > MAX_ENTRIES:
             raise ArchiveError(f"{name}: {len(entries):,} entries; at most {MAX_ENTRIES:,} in one import")
@@ -103,6 +103,8 @@ class Archive:
         info = self._entries[manifest]
         if info.file_size > MAX_MANIFEST:
             raise ArchiveError(f"{self._name}: {manifest} is larger than {MAX_MANIFEST // 1024**2} MiB")
+        if info.file_size > max(MANIFEST_ALLOWED, MAX_RATIO * self._size):
+            raise ArchiveError(f"{self._name}: {manifest} unpacks to more than {MAX_RATIO} times the archive")
         try:
             with self._opened(info) as stream, io.TextIOWrapper(stream, "utf-8-sig", newline="") as text:
                 return list(self._rows(manifest, csv.DictReader(text)))
