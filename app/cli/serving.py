@@ -69,6 +69,10 @@ def _worker_command() -> list[str]:
 def _run_server(application: "FastAPI", address: str, number: int, trusted_proxies: list[str]) -> None:
     import uvicorn
 
+    from app.platform.connections import bounded_connections
+    from app.platform.memory_budget import give_back_freed_memory
+
+    give_back_freed_memory()
     uvicorn.run(
         application,
         host=address,
@@ -79,6 +83,8 @@ def _run_server(application: "FastAPI", address: str, number: int, trusted_proxi
         timeout_graceful_shutdown=20,
         server_header=False,
         forwarded_allow_ips=trusted_proxies,
+        http=bounded_connections(trusted_proxies),
+        ws="none",
     )
 
 
