@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from app.auth.policy import require_policies
+from app.auth.throttle import SignInThrottle
 from app.cases.routes import router as cases
 from app.context import Context, build_context
 from app.evaluations.routes import router as evaluations
@@ -28,6 +29,7 @@ from app.pages.report_routes import router as report_pages
 from app.pages.sign_in import router as sign_in_pages
 from app.platform import errors, observability
 from app.platform.body_limits import BodyLimits
+from app.platform.installation import claim
 from app.platform.openapi import require_headers
 from app.platform.rate_limit import RateLimit
 from app.reads.routes import router as reads
@@ -60,8 +62,9 @@ _ROUTERS = (
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Load the active release before the first request; without one, /readyz says so."""
+    """Refuse another key than the database's, then load the active release; without one, /readyz says so."""
     context: Context = app.state.context
+    claim(context.database, context.secret)
     try:
         with context.database.read() as session:
             context.inference.served(champion(session))
@@ -76,6 +79,7 @@ def attach(app: FastAPI, settings: Settings) -> None:
     app.state.context = build_context(settings)
     app.state.database = app.state.context.database
     app.state.rate_limit = RateLimit(settings.rate_limit)
+    app.state.sign_in_throttle = SignInThrottle()
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:

@@ -6,6 +6,7 @@ list, and one help text, names every variable.
 
 import os
 import secrets
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Self
 
@@ -26,6 +27,9 @@ class Settings(BaseSettings):
     database_direct_url: str | None = Field(
         None, description="the same database past a transaction pooler, for workers; unset: DATABASE_URL"
     )
+    database_owner_url: str | None = Field(
+        None, description="the same database by a role that owns its tables, for `db upgrade`; unset: DATABASE_URL"
+    )
     storage_url: str | None = Field(None, description="folder for images; unset: HOME/images")
     datasets: Path | None = Field(None, description="folder with real data sets, for training and tests")
     host: str = Field("127.0.0.1", description="address to listen on")
@@ -36,6 +40,7 @@ class Settings(BaseSettings):
     secret_key: SecretStr | None = Field(
         None, description="at least 32 bytes for the audit chain and the partition of patients; unset: HOME/secret.key"
     )
+    secret_key_file: Path | None = Field(None, description="file with the secret key, in place of SECRET_KEY")
     inference_threads: int = Field(0, ge=0, le=256, description="threads of one network run, 0 for all cores")
     inference_queue: int = Field(32, ge=1, le=10_000, description="predictions that may wait before 429")
     rate_limit: int = Field(
@@ -49,17 +54,32 @@ class Settings(BaseSettings):
     oidc_issuer: str | None = Field(None, description="issuer of an OpenID provider, for single sign-on")
     oidc_client_id: str | None = Field(None, description="this service's client id there")
     oidc_client_secret: SecretStr | None = Field(None, description="this service's client secret there")
-    public_url: str | None = Field(None, description="address that browsers use, for the provider to send them back")
+    public_url: str | None = Field(
+        None, description="address that browsers use; where it begins with https, cookies are for TLS only"
+    )
+    trusted_proxies: list[str] = Field(
+        ["127.0.0.1", "::1"],
+        description="JSON list of proxies, addresses or networks, whose X-Forwarded-For and -Proto are believed",
+    )
     min_free_bytes: int = Field(2 * 1024**3, ge=0, description="free space below which uploads get 507")
 
     @field_validator("secret_key")
     @classmethod
     def _strong(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None:
-            text = value.get_secret_value()
-            if len(text.encode()) < MIN_SECRET_BYTES or text.lower().strip("0123456789") in _KNOWN_SECRETS:
-                raise ValueError(f"must be at least {MIN_SECRET_BYTES} bytes and not a known default")
+            _require_strong(value.get_secret_value().encode())
         return value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _addresses(cls, value: list[str]) -> list[str]:
+        return [str(ip_network(item) if "/" in item else ip_address(item)) for item in value]
+
+    @model_validator(mode="after")
+    def _one_key(self) -> Self:
+        if self.secret_key is not None and self.secret_key_file is not None:
+            raise ValueError("set SECRET_KEY or SECRET_KEY_FILE, not both")
+        return self
 
     @model_validator(mode="after")
     def _whole_provider(self) -> Self:
@@ -87,6 +107,11 @@ class Settings(BaseSettings):
         """The same database past a transaction pooler, which a worker's lock would not survive."""
         return self._with_driver(self.database_direct_url or self.database_url)
 
+    @property
+    def owner_sqlalchemy_url(self) -> str:
+        """The same database by the role that owns its tables."""
+        return self._with_driver(self.database_owner_url or self.database_url)
+
     def _with_driver(self, url: str | None) -> str:
         if url is None:
             return f"sqlite:///{self.home.absolute() / 'secondread.db'}"
@@ -102,22 +127,52 @@ class Settings(BaseSettings):
         """Folder with a verified copy of each release."""
         return self.home / "releases"
 
-    def secret(self) -> bytes:
-        """Secret key, made once in HOME where none is set."""
+    def existing_secret(self) -> bytes | None:
+        """Secret key that is set or lies in HOME; None where there is none yet.
+
+        Raises:
+            ValueError: a file without a usable key.
+        """
         if self.secret_key is not None:
             return self.secret_key.get_secret_value().encode()
-        path = self.home / "secret.key"
-        if not path.is_file():
-            self.home.mkdir(parents=True, exist_ok=True)
-            try:
-                handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            except FileExistsError:  # another process made it just now
-                return path.read_bytes()
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(secrets.token_hex(MIN_SECRET_BYTES).encode())
-                stream.flush()
-                os.fsync(stream.fileno())
-        return path.read_bytes()
+        path = self.home / "secret.key" if self.secret_key_file is None else self.secret_key_file
+        if self.secret_key_file is None and not path.is_file():
+            return None
+        key = path.read_bytes() if self.secret_key_file is None else path.read_bytes().strip()
+        try:
+            _require_strong(key)
+        except ValueError as exc:
+            raise ValueError(f"{path}: a key {exc}") from exc
+        return key
+
+    def secret(self) -> bytes:
+        """Secret key, made once in HOME where none is set."""
+        key = self.existing_secret()
+        if key is not None:
+            return key
+        self.home.mkdir(parents=True, exist_ok=True)
+        unfinished = self.home / f".secret.{secrets.token_hex(8)}.tmp"
+        with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+            stream.write(secrets.token_hex(MIN_SECRET_BYTES).encode())
+            stream.flush()
+            os.fsync(stream.fileno())
+        try:
+            os.link(unfinished, self.home / "secret.key")  # whole, or not at all
+        except FileExistsError:
+            pass  # another process made it just now
+        finally:
+            unfinished.unlink()
+        return (self.home / "secret.key").read_bytes()
+
+
+def _require_strong(key: bytes) -> None:
+    """Refuse a key that is short or known.
+
+    Raises:
+        ValueError: it is.
+    """
+    if len(key) < MIN_SECRET_BYTES or key.lower().strip(b"0123456789").decode(errors="replace") in _KNOWN_SECRETS:
+        raise ValueError(f"must be at least {MIN_SECRET_BYTES} bytes and not a known default")
 
 
 def settings_help() -> str:

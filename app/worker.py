@@ -17,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from app.context import Context
 from app.job_kinds import FUNCTIONS, SCHEDULES
 from app.jobs.executor import Executor
+from app.platform.installation import claim
 from app.platform.migrate import require_head
 
 _TEND_SECONDS = 1.0
@@ -51,13 +52,14 @@ def _start(context: Context, stop: threading.Event) -> Executor | None:
     """Become a worker as soon as the database answers and, on SQLite, no other one lives; None when asked to stop.
 
     Raises:
-        ValueError: the database lacks migrations.
+        ValueError: the database lacks migrations, or belongs to another key.
     """
     wait = 0.25
     while not stop.is_set():
         executor = None
         try:
             require_head(context.database.engine)
+            claim(context.database, context.secret)
             executor = Executor(context, FUNCTIONS, SCHEDULES)
             if executor.acquire():
                 executor.start()

@@ -1,40 +1,22 @@
 """The guard of every route. A route without one stops the start-up."""
 
-from collections.abc import Iterator, Sequence
-from urllib.parse import urlsplit
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.dependencies.models import Dependant
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
+from starlette.concurrency import run_in_threadpool
 
 from app.auth.service import principal_of_cookie, principal_of_key, touch_session
+from app.auth.sites import refuse_cross_site, session_token
 from app.platform.database import Database
-from app.platform.errors import CrossSite, Forbidden, Unauthenticated
+from app.platform.errors import Forbidden, Unauthenticated
 from app.platform.principal import SCOPES, Principal
 from app.platform.routing import walk_routes
 
-COOKIE, SECURE_COOKIE = "sr_session", "__Host-sr_session"
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
-
-
-def session_token(request: Request) -> str | None:
-    """Token of the request's session cookie."""
-    return request.cookies.get(SECURE_COOKIE) or request.cookies.get(COOKIE)
-
-
-def refuse_cross_site(request: Request) -> None:
-    """Refuse a form or script of another site that rides on a signed-in browser.
-
-    Raises:
-        CrossSite: the browser says the request comes from elsewhere.
-    """
-    site = request.headers.get("sec-fetch-site")
-    origin = request.headers.get("origin")
-    if site is not None and site not in {"same-origin", "none"}:
-        raise CrossSite("the request comes from another site")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
-        raise CrossSite("the request comes from another site")
 
 
 def caller_of(request: Request) -> Principal | None:
@@ -108,8 +90,15 @@ class Policy:
         return principal
 
 
+class _Public(Policy):
+    """Lets everybody through, without a thread of those that requests wait for."""
+
+    async def __call__(self, request: Request) -> None:  # type: ignore[override]
+        """Nobody is asked for."""
+
+
 #: For routes that everybody may use.
-public = Policy()
+public = _Public()
 
 
 def _dependants(dependant: Dependant) -> Iterator[Dependant]:
@@ -130,8 +119,24 @@ def policy_of(route: APIRoute) -> Policy | None:
     return next(iter(guards), None)
 
 
+class GuardedRoute(APIRoute):
+    """A route that asks its guard before a byte of the body is read: FastAPI itself parses the body first."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """What serves a request of this route."""
+        handle, guard = super().get_route_handler(), policy_of(self)
+        if guard is None or not guard.scopes or (self.methods or set()) <= _SAFE_METHODS:
+            return handle
+
+        async def guarded(request: Request) -> Response:
+            await run_in_threadpool(guard, request)  # the caller is kept for the guard among the parameters
+            return await handle(request)
+
+        return guarded
+
+
 def require_policies(app: FastAPI, routers: Sequence[APIRouter] = ()) -> None:
-    """Refuse to start with a route that nobody guards, or with one that the check does not see.
+    """Refuse to start with a route that nobody guards, that reads the body first, or that the check does not see.
 
     Args:
         app: with all its routes.
@@ -144,6 +149,9 @@ def require_policies(app: FastAPI, routers: Sequence[APIRouter] = ()) -> None:
     bare = [f"{sorted(route.methods or ())} {route.path}" for route in routes if policy_of(route) is None]
     if bare:
         raise RuntimeError(f"routes without a policy: {', '.join(bare)}")
+    late = [route.path for route in routes if not isinstance(route, GuardedRoute)]
+    if late:
+        raise RuntimeError(f"routes that read the body before they ask their guard (GuardedRoute): {', '.join(late)}")
     checked = {(method, route.path) for route in routes for method in route.methods or ()}
     unseen = sorted((_documented(app) | _included(routers)) - checked)
     if unseen or not checked:

@@ -5,7 +5,6 @@ import hmac
 import secrets
 import unicodedata
 import uuid
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import select
@@ -23,11 +22,10 @@ SESSION_LIFETIME = timedelta(hours=12)
 _SEEN_EVERY = timedelta(minutes=1)
 #: Who acts when a command does.
 COMMAND_LINE = "command line"
-#: Wrong passwords in a row after which a name is locked, and for how long.
-MAX_FAILURES, LOCKED_FOR = 5, timedelta(minutes=1)
 
 
-def _sha256(text: str) -> str:
+def digest_of(text: str) -> str:
+    """SHA-256 of a secret that is long and random, in hexadecimal."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -51,7 +49,7 @@ def principal_of_key(session: Session, token: str) -> Principal:
         raise refused from exc
     statement = select(ApiKey, Account).join(Account, Account.id == ApiKey.account_id).where(ApiKey.id == key_id)
     row = session.execute(statement).first()
-    if row is None or not hmac.compare_digest(row[0].secret_sha256, _sha256(parts[2])):
+    if row is None or not hmac.compare_digest(row[0].secret_sha256, digest_of(parts[2])):
         raise refused
     key, account = row
     if key.revoked_at is not None or account.disabled_at is not None:
@@ -70,7 +68,7 @@ def principal_of_cookie(session: Session, token: str) -> tuple[Principal, uuid.U
     statement = (
         select(BrowserSession, Account)
         .join(Account, Account.id == BrowserSession.account_id)
-        .where(BrowserSession.token_sha256 == _sha256(token))
+        .where(BrowserSession.token_sha256 == digest_of(token))
     )
     row, time = session.execute(statement).first(), now()
     if row is None or row[0].ended_at is not None:
@@ -150,72 +148,15 @@ def issue_one_time_password(session: Session, secret: bytes, name: str, *, actor
     if account is None:
         raise NotFound(f"there is no account {name!r}")
     password = "-".join(secrets.token_hex(2) for _ in range(5))
-    account.one_time_sha256 = _sha256(password)
+    account.one_time_sha256 = digest_of(password)
     audit_chain.record(session, secret, actor=actor, action="account.one_time_password", object_id=account.id)
     return password
-
-
-@dataclass(frozen=True)
-class SignIn:
-    """What a sign-in came to: the token of a session, or why not."""
-
-    token: str | None
-    refused: str = ""
-
-
-# one sentence for every reason, which gives nobody away
-_REFUSED = "wrong name or password, a password that was used before, or too many attempts: then wait a minute"
-
-
-def verified_hash(session: Session, name: str, password: str) -> str | None:
-    """The stored hash that a password belongs to, None for a wrong one.
-
-    Hashing takes a while: it is done while reading, before the transaction that writes begins. An unknown name takes
-    as long as a known one.
-    """
-    account = _account(session, name)
-    stored = None if account is None else account.password_hash
-    session.rollback()
-    return stored if verify_password(stored, password) else None
-
-
-def sign_in(session: Session, secret: bytes, name: str, password: str, verified: str | None) -> SignIn:
-    """Begin a browser session by a local password, or by a one-time password, which is used up.
-
-    After five wrong tries in a row an account is locked for a minute. The caller must commit in either case, because
-    tries are counted.
-
-    Args:
-        session: writing session.
-        secret: of the audit chain.
-        name: as it was typed.
-        password: as it was typed.
-        verified: by ``verified_hash``.
-    """
-    account = _account(session, name)
-    if account is None or account.disabled_at is not None:
-        return SignIn(None, _REFUSED)
-    session.refresh(account, with_for_update=True)
-    time = now()
-    if account.locked_until is not None and account.locked_until > time:
-        return SignIn(None, _REFUSED)
-    one_time = account.one_time_sha256
-    if one_time is not None and hmac.compare_digest(one_time, _sha256(password.strip().lower())):
-        account.one_time_sha256 = None
-    elif verified is None or verified != account.password_hash:
-        account.failed_sign_ins += 1
-        if account.failed_sign_ins >= MAX_FAILURES:
-            account.failed_sign_ins, account.locked_until = 0, time + LOCKED_FOR
-            audit_chain.record(session, secret, actor=account.name, action="account.lock", object_id=account.id)
-        return SignIn(None, _REFUSED)
-    account.failed_sign_ins, account.locked_until = 0, None
-    return SignIn(begin_session(session, secret, account))
 
 
 def begin_session(session: Session, secret: bytes, account: Account) -> str:
     """New browser session of an account; returns its token."""
     token = secrets.token_urlsafe(32)
-    session.add(BrowserSession(account_id=account.id, token_sha256=_sha256(token), seen_at=now()))
+    session.add(BrowserSession(account_id=account.id, token_sha256=digest_of(token), seen_at=now()))
     audit_chain.record(session, secret, actor=account.name, action="session.start", object_id=account.id)
     return token
 
@@ -226,14 +167,20 @@ def choose_password(session: Session, secret: bytes, principal: Principal, prese
     Raises:
         Forbidden: the present password is wrong.
         Invalid: the new one is too short or too easy.
+        Conflict: it was changed at the same moment.
+        Overloaded: too many are signing in.
     """
-    account = session.get_one(Account, principal.account_id, with_for_update=True)
-    if account.password_hash is not None and not verify_password(account.password_hash, present):
+    stored = _stored_hash(session, principal)
+    if stored is not None and not verify_password(stored, present):
         raise Forbidden("the present password is wrong")
     try:
-        account.password_hash = hash_password(wanted)
+        chosen = hash_password(wanted)
     except ValueError as exc:
         raise Invalid(str(exc)) from exc
+    account = session.get_one(Account, principal.account_id, with_for_update=True)
+    if account.password_hash != stored:
+        raise Conflict("the password was changed at this moment; sign in again")
+    account.password_hash = chosen
     others = select(BrowserSession).where(
         BrowserSession.account_id == account.id,
         BrowserSession.ended_at.is_(None),
@@ -244,18 +191,26 @@ def choose_password(session: Session, secret: bytes, principal: Principal, prese
     audit_chain.record(session, secret, actor=account.name, action="account.password", object_id=account.id)
 
 
+def _stored_hash(session: Session, principal: Principal) -> str | None:
+    """Hash of one's own password; the transaction ends, so that nothing is locked while a password is hashed."""
+    stored = session.get_one(Account, principal.account_id).password_hash
+    session.rollback()
+    return stored
+
+
 def confirm_password(session: Session, principal: Principal, password: str | None) -> None:
     """Make sure that it is still the person who signed in; API keys prove themselves with every request.
 
     Raises:
         Forbidden: the password is missing or wrong, or the person has none.
+        Overloaded: too many are signing in.
     """
     if principal.session_id is None and password is None:
         return
-    account = session.get_one(Account, principal.account_id)
-    if account.password_hash is None and principal.session_id is not None:
+    stored = _stored_hash(session, principal)
+    if stored is None and principal.session_id is not None:
         raise Forbidden("choose a password for your account first; this step asks for it")
-    if not verify_password(account.password_hash, password or ""):
+    if not verify_password(stored, password or ""):
         raise Forbidden("repeat your password: it is missing or wrong")
 
 
@@ -275,7 +230,7 @@ def set_disabled(session: Session, secret: bytes, name: str, *, disabled: bool, 
 
 def sign_out(session: Session, token: str) -> None:
     """End a browser session."""
-    statement = select(BrowserSession).where(BrowserSession.token_sha256 == _sha256(token))
+    statement = select(BrowserSession).where(BrowserSession.token_sha256 == digest_of(token))
     signed_in = session.execute(statement).scalar_one_or_none()
     if signed_in is not None:
         signed_in.ended_at = now()
@@ -305,7 +260,7 @@ def add_key(
     if scopes and account.role == "annotator":
         raise ValueError("a key of an annotator takes no scopes: they would end the blindness of its reads")
     value = secrets.token_hex(32)
-    key = ApiKey(account_id=account.id, secret_sha256=_sha256(value), scopes=sorted(scopes), expires_at=expires_at)
+    key = ApiKey(account_id=account.id, secret_sha256=digest_of(value), scopes=sorted(scopes), expires_at=expires_at)
     session.add(key)
     session.flush()
     details = {"account": account.name, "scopes": key.scopes}

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from app.auth.policy import Policy
+from app.auth.policy import GuardedRoute, Policy
 from app.cases import queries, service
 from app.cases.blindness import ensure_revealed, note_exposure
 from app.cases.schemas import CaseIn, CaseOut, CasesOut, PredictionsOut, WorklistOut
@@ -27,7 +27,7 @@ from app.platform.idempotency import once, required_key
 from app.platform.principal import Principal
 from app.platform.values import Line, Moment, PredictionOut
 
-router = APIRouter(tags=["cases"])
+router = APIRouter(tags=["cases"], route_class=GuardedRoute)
 _Reading = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]
 _UPLOAD_ERRORS = (BadRequest, TooLarge, UnsupportedImage)
 

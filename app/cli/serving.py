@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.shared import parts
+from app.cli.shared import keep_private, parts, warn_of_open_home
 from ml.cli.shared import Json, emit, say
 
 if TYPE_CHECKING:
@@ -41,19 +41,23 @@ def serve(
     from app.cli.keeping import kept_alive
     from app.main import create_app
     from app.platform import observability
+    from app.platform.installation import claim
     from app.platform.migrate import create_if_new
     from app.settings import Settings
 
+    keep_private()
     settings = Settings()
     settings.home.mkdir(parents=True, exist_ok=True)
+    warn_of_open_home(settings.home)
     observability.configure_logging()
     application = create_app(settings)
     create_if_new(application.state.database.engine)
+    claim(application.state.database, application.state.context.secret)
     address, number = host or settings.host, settings.port if port is None else port
     say(f"secondread: http://{address}:{number}")
     with_worker = settings.worker and settings.sqlalchemy_url.startswith("sqlite")
     with kept_alive(_worker_command()) if with_worker else nullcontext():
-        _run_server(application, address, number)
+        _run_server(application, address, number, settings.trusted_proxies)
 
 
 def _worker_command() -> list[str]:
@@ -62,7 +66,7 @@ def _worker_command() -> list[str]:
     return ["nice", "-n", "5", *command]
 
 
-def _run_server(application: "FastAPI", address: str, number: int) -> None:
+def _run_server(application: "FastAPI", address: str, number: int, trusted_proxies: list[str]) -> None:
     import uvicorn
 
     uvicorn.run(
@@ -74,6 +78,7 @@ def _run_server(application: "FastAPI", address: str, number: int) -> None:
         limit_concurrency=512,
         timeout_graceful_shutdown=20,
         server_header=False,
+        forwarded_allow_ips=trusted_proxies,
     )
 
 
@@ -85,6 +90,8 @@ def worker(parent: Annotated[int | None, typer.Option(hidden=True)] = None) -> N
 
     observability.configure_logging()
     with parts(check_schema=False, direct=True) as context:  # a worker waits for its database
+        if parent is None:  # else `serve` has said so
+            warn_of_open_home(context.settings.home)
         work(context, parent)
 
 
@@ -124,12 +131,40 @@ def db_upgrade() -> None:
 def _upgrade(context: "Context") -> None:
     """Run the migrations that the database lacks, then remove what 0.1.0 left next to it."""
     from app.platform.durable import remove_former_file
-    from app.platform.migrate import upgrade
+    from app.platform.installation import claim
 
-    upgrade(context.database.engine)
+    _migrate(context)
+    claim(context.database, context.secret)
     removed = remove_former_file(context.settings.home)
     if removed is not None:
         say(f"removed {removed}: jobs are in the service's own database now")
+
+
+def _migrate(context: "Context") -> None:
+    """Run migrations as the role that owns the tables, once the key is known to be right."""
+    from app.platform import roles
+    from app.platform.database import Database
+    from app.platform.installation import require_key
+    from app.platform.migrate import upgrade
+
+    settings, serving = context.settings, context.database.engine
+    if settings.database_owner_url is None:
+        require_key(context.database, context.secret)
+        upgrade(serving)
+    else:
+        owner = Database(settings.owner_sqlalchemy_url)
+        try:
+            roles.require_owner(owner.engine)
+            require_key(owner, context.secret)
+            upgrade(owner.engine)
+            roles.grant(owner.engine, str(serving.url.username))
+        finally:
+            owner.engine.dispose()
+    if roles.owns_tables(serving):
+        say(
+            f"the role {serving.url.username} of DATABASE_URL owns the tables, so that it could take the triggers off "
+            "append-only ones; with DATABASE_OWNER_URL another role owns them"
+        )
 
 
 def _bring_up_to_date(context: "Context") -> int:
@@ -141,14 +176,21 @@ def _bring_up_to_date(context: "Context") -> int:
 
 
 @db.command("verify")
-def db_verify(as_json: Json = False) -> None:
-    """Check the audit chain, every stored image and every release; exit status 1 if anything is wrong."""  # noqa: DOC501
+def db_verify(
+    against: Annotated[
+        str | None, typer.Option(help="Head of an earlier check, kept outside the database: NUMBER:DIGEST.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check the audit chain, the rows it explains, every image and release; exit status 1 if anything is wrong."""  # noqa: DOC501
     from app.operations.verify import verify_all
 
     with parts() as context, context.database.read() as session:
-        report = verify_all(session, context)
+        report = verify_all(session, context, against)
     lines = [f"{report.n_events:,} audit events, {report.n_images:,} images, {report.n_releases:,} releases"]
-    emit(report.to_dict(), as_json, "\n".join([*lines, *(report.faults or ["all intact"])]))
+    lines += [*report.faults, report.verdict, f"head: {report.head}"]
+    lines += [f"not compared: {what}" for what in report.not_compared]
+    emit(report.to_dict(), as_json, "\n".join(lines))
     if report.faults:
         raise SystemExit(1)
 
@@ -172,8 +214,10 @@ def db_restore(source: Annotated[Path, typer.Argument(help="Folder that `db back
     from app.operations.backup import restore
     from app.settings import Settings
 
+    keep_private()
     settings = Settings()
-    n_files = restore(source, settings.home, settings.images_folder, settings.sqlalchemy_url)
+    key = settings.existing_secret()
+    n_files = restore(source, settings.home, settings.images_folder, settings.owner_sqlalchemy_url, key)
     with parts(check_schema=False) as context:  # a backup may have an older schema
         _bring_up_to_date(context)
         n_jobs = cancel_all(context)

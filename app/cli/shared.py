@@ -1,11 +1,27 @@
 """What the service's commands share: the parts of the service that the environment describes."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from ml.cli.shared import say
 
 if TYPE_CHECKING:
     from app.context import Context
+
+
+def keep_private() -> None:
+    """Make the files of this process for its own user only: they contain images, labels and keys."""
+    os.umask(0o077)
+
+
+def warn_of_open_home(home: Path) -> None:
+    """Say so where other users of the machine can look into HOME."""
+    mode = home.stat().st_mode & 0o777
+    if mode & 0o077:
+        say(f"warning: other users of this machine can look into {home} (mode {mode:o}); run `chmod -R go= {home}`")
 
 
 @contextmanager
@@ -17,12 +33,14 @@ def parts(*, check_schema: bool = True, direct: bool = False) -> Iterator["Conte
         direct: for a worker, which needs the database itself and not a transaction pooler before it.
 
     Raises:
-        ValueError: the database has an older schema.
+        ValueError: the database has an older schema, or belongs to another key.
     """
     from app.context import build_context
+    from app.platform.installation import claim
     from app.platform.migrate import create_if_new
     from app.settings import Settings
 
+    keep_private()
     settings = Settings()
     if direct and settings.database_direct_url is not None:
         settings.database_url = settings.database_direct_url
@@ -31,6 +49,7 @@ def parts(*, check_schema: bool = True, direct: bool = False) -> Iterator["Conte
     try:
         if check_schema:
             create_if_new(context.database.engine)
+            claim(context.database, context.secret)
         yield context
     finally:
         context.database.engine.dispose()

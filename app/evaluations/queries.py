@@ -25,7 +25,7 @@ class LabelRow:
 
 
 def blind_labels(rounds: tuple[str, ...] = ("planned",)) -> Select[*tuple[Any, ...]]:
-    """Labels that may judge or fit: blind, of the rounds, the last of their chain given blind, not retracted.
+    """Labels that may judge or fit: blind, in time, of the rounds, the last of their chain given blind, not retracted.
 
     Args:
         rounds: ``planned`` for evaluations; fits of the likelihood take adjudications too.
@@ -40,7 +40,13 @@ def blind_labels(rounds: tuple[str, ...] = ("planned",)) -> Select[*tuple[Any, .
     return (
         select(Label.case_id, Annotator.name, Label.class_code, Annotator.account_id.is_(None))
         .join(Annotator, Annotator.id == Label.annotator_id)
-        .where(Label.blind.is_(True), Label.kind != "retraction", Label.round.in_(rounds), ~overruled)
+        .where(
+            Label.blind.is_(True),
+            Label.late.is_(False),
+            Label.kind != "retraction",
+            Label.round.in_(rounds),
+            ~overruled,
+        )
         .order_by(Label.case_id, Label.id)
     )
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Header, Query, Response
 from fastapi.responses import JSONResponse
 
-from app.auth.policy import Policy
+from app.auth.policy import GuardedRoute, Policy
 from app.context import Parts
 from app.evaluations import frozen, service
 from app.evaluations.cohort import Question
@@ -18,7 +18,7 @@ from app.platform.idempotency import once, request_digest, required_key
 from app.platform.principal import Principal
 from app.platform.values import Line, Moment
 
-router = APIRouter(tags=["evaluations"])
+router = APIRouter(tags=["evaluations"], route_class=GuardedRoute)
 _VIEWING = [Depends(Policy("metrics:read"))]
 #: For a report, which must open offline and carries its own style.
 _REPORT_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}

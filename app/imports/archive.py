@@ -3,6 +3,7 @@
 import csv
 import io
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,14 @@ from pydantic import ValidationError
 from app.cases.schemas import CaseIn
 
 MANIFEST = "manifest.csv"
-MAX_ENTRIES, MAX_IMAGE, MAX_MANIFEST = 200_000, 12 * 1024**2, 256 * 1024**2
+MAX_ENTRIES, MAX_ROWS, MAX_IMAGE, MAX_MANIFEST = 200_000, 200_000, 12 * 1024**2, 64 * 1024**2
+#: Bytes of the list of files at the end of an archive: opening an archive builds an object per entry of it.
+MAX_DIRECTORY = 32 * 1024**2
+#: How many bytes an archive may unpack to per byte of its own, beyond an amount that any archive may.
+MAX_RATIO, ALWAYS_ALLOWED = 100, 128 * 1024**2
+#: The others reach ratios, or need memory, that nothing bounds.
+_METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
+_DAMAGE = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError)
 _IMAGES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".dcm"}
 _COLUMNS = {"file", "external_id", "patient", "site", "metadata"}
 
@@ -56,16 +64,19 @@ class Archive:
     Args:
         archive: zip file.
         name: of the file, for messages.
+        size: of the file in bytes.
 
     Raises:
-        ArchiveError: too many entries, or a manifest that cannot be read.
+        ArchiveError: too many entries or rows, much larger unpacked, or a manifest that cannot be read.
     """
 
-    def __init__(self, archive: zipfile.ZipFile, name: str) -> None:
+    def __init__(self, archive: zipfile.ZipFile, name: str, size: int) -> None:
         self._zip, self._name = archive, name
         entries = [info for info in archive.infolist() if not info.is_dir()]
         if len(entries) > MAX_ENTRIES:
             raise ArchiveError(f"{name}: {len(entries):,} entries; at most {MAX_ENTRIES:,} in one import")
+        if sum(info.file_size for info in entries) > ALWAYS_ALLOWED + MAX_RATIO * size:
+            raise ArchiveError(f"{name}: unpacks to more than {MAX_RATIO} times its size")
         self._entries = {info.filename: info for info in entries}
         manifests = [name for name in self._entries if PurePosixPath(name).name == MANIFEST]
         if len(manifests) > 1:
@@ -84,45 +95,70 @@ class Archive:
         return [Row(i, name, {"external_id": PurePosixPath(name).stem}) for i, name in enumerate(names, 1)]
 
     def _from_manifest(self, manifest: str) -> list[Row]:
-        """Rows of a manifest.
+        """Rows of a manifest, read as it is unpacked, so that one with too many rows costs no more than the limit.
 
         Raises:
-            ArchiveError: it is too large, not UTF-8, or lacks a column.
+            ArchiveError: it is too large, has too many rows, is not UTF-8 or no CSV, or lacks a column.
         """
-        if self._entries[manifest].file_size > MAX_MANIFEST:
-            raise ArchiveError(f"{self._name}: {manifest} is too large")
+        info = self._entries[manifest]
+        if info.file_size > MAX_MANIFEST:
+            raise ArchiveError(f"{self._name}: {manifest} is larger than {MAX_MANIFEST // 1024**2} MiB")
         try:
-            text = self._zip.read(manifest).decode("utf-8-sig")
-        except (UnicodeDecodeError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as exc:
+            with self._opened(info) as stream, io.TextIOWrapper(stream, "utf-8-sig", newline="") as text:
+                return list(self._rows(manifest, csv.DictReader(text)))
+        except UnicodeDecodeError as exc:
             raise ArchiveError(f"{self._name}: {manifest} cannot be read as UTF-8: {exc}") from exc
-        reader = csv.DictReader(io.StringIO(text))
-        header = reader.fieldnames or []
+        except csv.Error as exc:
+            raise ArchiveError(f"{self._name}: {manifest} cannot be read as CSV: {exc}") from exc
+        except _DAMAGE as exc:
+            raise ArchiveError(f"{self._name}: {manifest} is damaged in the archive: {exc}") from exc
+
+    def _rows(self, manifest: str, lines: "csv.DictReader[str]") -> Iterator[Row]:
+        """Rows of a manifest's lines.
+
+        Raises:
+            ArchiveError: a column is missing or unknown; no row, or too many.
+        """
+        header = lines.fieldnames or []
         missing, unknown = {"file", "external_id"} - set(header), set(header) - _COLUMNS
         if missing or unknown:
             wrong = f"column {sorted(missing)[0]!r} is missing" if missing else f"unknown column {sorted(unknown)[0]!r}"
             raise ArchiveError(f"{self._name}: {manifest}: {wrong}; columns are {', '.join(sorted(_COLUMNS))}")
-        folder = PurePosixPath(manifest).parent
-        rows = []
-        for number, line in enumerate(reader, 1):
+        folder, number = PurePosixPath(manifest).parent, 0
+        for number, line in enumerate(lines, 1):
+            if number > MAX_ROWS:
+                raise ArchiveError(f"{self._name}: {manifest} has more than {MAX_ROWS:,} rows; send several archives")
             fields = {key: value for key, value in line.items() if key in _COLUMNS and key != "file" and value}
-            rows.append(Row(number, str(folder / (line["file"] or "")), fields))
-        if not rows:
+            yield Row(number, str(folder / (line["file"] or "")), fields)
+        if not number:
             raise ArchiveError(f"{self._name}: {manifest} has no row")
-        return rows
+
+    def _opened(self, info: zipfile.ZipInfo) -> IO[bytes]:
+        """An entry to read.
+
+        Raises:
+            ArchiveError: it is compressed in another way than archives may be.
+        """
+        if info.compress_type not in _METHODS:
+            raise ArchiveError(f"{self._name}: {info.filename} is compressed in another way than deflate")
+        return self._zip.open(info)
 
     def read(self, row: Row) -> bytes:
         """Bytes of a row's image.
 
         Raises:
-            ValueError: no such file, too large, or damaged.
+            ValueError: no such file, one out of the manifest's folder, too large, or damaged.
         """
+        path = PurePosixPath(row.file)
+        if path.is_absolute() or ".." in path.parts:
+            raise ValueError(f"file {path.name!r} must lie in the folder of {MANIFEST}")
         info = self._entries.get(row.file)
         if info is None:
-            raise ValueError(f"file {PurePosixPath(row.file).name!r} is not in the archive")
+            raise ValueError(f"file {path.name!r} is not in the archive")
         try:
-            with self._zip.open(info) as stream:
+            with self._opened(info) as stream:
                 data = stream.read(MAX_IMAGE + 1)
-        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as exc:
+        except _DAMAGE as exc:
             raise ValueError("the file is damaged in the archive") from exc
         if len(data) > MAX_IMAGE:
             raise ValueError(f"the file is larger than {MAX_IMAGE // 1024**2} MiB")
@@ -137,10 +173,25 @@ def open_archive(path: Path) -> Iterator[Archive]:
         ArchiveError: not a zip, or one that cannot be imported.
     """
     try:
-        with zipfile.ZipFile(path) as opened:
-            yield Archive(opened, path.name)
+        with path.open("rb") as stream:
+            _require_short_directory(stream, path.name)
+            with zipfile.ZipFile(stream) as opened:
+                yield Archive(opened, path.name, path.stat().st_size)
     except zipfile.BadZipFile as exc:
         raise ArchiveError(f"{path.name}: not a zip archive, or a damaged one") from exc
+
+
+def _require_short_directory(stream: IO[bytes], name: str) -> None:
+    """Refuse an archive whose list of files would fill the memory before anybody could count it.
+
+    Private to ``zipfile``, and for that reason what it itself goes by: another reader could find another list.
+
+    Raises:
+        ArchiveError: the list is too long.
+    """
+    end = zipfile._EndRecData(stream)  # type: ignore[attr-defined]
+    if end and end[zipfile._ECD_SIZE] > MAX_DIRECTORY:  # type: ignore[attr-defined]
+        raise ArchiveError(f"{name}: more entries than can be read; at most {MAX_ENTRIES:,} in one import")
 
 
 class Writable(Protocol):

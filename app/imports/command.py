@@ -70,7 +70,8 @@ def import_local(
     if importer is None:
         raise ValueError(f"there is no account {account!r}; name one with --account")
     principal = Principal(importer.id, importer.name, importer.role, frozenset({"cases:write"}))
-    with receiving(context.settings.home, limit=None, name=source.name) as receiver:
+    settings = context.settings
+    with receiving(settings.home, settings.min_free_bytes, limit=None, name=source.name) as receiver:
         if source.is_dir():
             say(f"packing {source}")
             pack_folder(source, receiver)

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import uuid
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from io import BufferedWriter
@@ -13,9 +13,12 @@ from starlette.concurrency import run_in_threadpool
 
 from app.imports.archive import ArchiveError, open_archive
 from app.platform.body_limits import MAX_ARCHIVE
+from app.platform.disk_space import require_space
 from app.platform.errors import Invalid, StorageFull, TooLarge
 
 _NAME = "the archive"
+# how many bytes are written before the free space is looked at again
+_SPACE_EVERY = 16 * 1024**2
 
 
 @dataclass(frozen=True)
@@ -39,22 +42,30 @@ class Receiver:
     Args:
         stream: open file.
         path: of that file.
+        min_free_bytes: free space that is left to labels.
         limit: bytes at most, None for as many as there is room for.
         name: of the archive, for messages.
+
+    Raises:
+        StorageFull: too little space is left.
     """
 
-    def __init__(self, stream: BufferedWriter, path: Path, limit: int | None, name: str) -> None:
+    def __init__(self, stream: BufferedWriter, path: Path, min_free_bytes: int, limit: int | None, name: str) -> None:
         self._stream, self._path, self._limit, self._name = stream, path, limit, name
-        self._digest, self._size = hashlib.sha256(), 0
+        self._min_free_bytes, self._digest, self._size, self._checked = min_free_bytes, hashlib.sha256(), 0, 0
+        require_space(path.parent, min_free_bytes)
 
     def write(self, chunk: bytes) -> int:
         """Take some bytes.
 
         Raises:
             TooLarge: the archive has more than the limit.
-            StorageFull: the disk is full.
+            StorageFull: too little space is left.
         """
         self._size += len(chunk)
+        if self._size - self._checked >= _SPACE_EVERY:
+            require_space(self._path.parent, self._min_free_bytes)
+            self._checked = self._size
         if self._limit is not None and self._size > self._limit:
             raise TooLarge(f"{self._name} is larger than {self._limit // 1024**2} MiB")
         self._digest.update(chunk)
@@ -90,11 +101,14 @@ def _storing() -> Iterator[None]:
 
 
 @contextmanager
-def receiving(home: Path, *, limit: int | None = MAX_ARCHIVE, name: str = _NAME) -> Iterator[Receiver]:
+def receiving(
+    home: Path, min_free_bytes: int, *, limit: int | None = MAX_ARCHIVE, name: str = _NAME
+) -> Iterator[Receiver]:
     """A receiver on a file of its own in HOME/imports, which is removed at the end unless an import has taken it.
 
     Args:
         home: of the service.
+        min_free_bytes: free space that is left to labels.
         limit: bytes at most, None for as many as there is room for.
         name: of the archive, for messages.
     """
@@ -104,24 +118,15 @@ def receiving(home: Path, *, limit: int | None = MAX_ARCHIVE, name: str = _NAME)
             path.parent.mkdir(parents=True, exist_ok=True)
             stream = path.open("wb")
         with stream:
-            yield Receiver(stream, path, limit, name)
+            yield Receiver(stream, path, min_free_bytes, limit, name)
     finally:
         path.unlink(missing_ok=True)
 
 
-@contextmanager
-def receive(chunks: Iterable[bytes], home: Path) -> Iterator[ReceivedArchive]:
-    """Receive an archive in pieces; it lies in HOME/imports inside the block."""
-    with receiving(home) as receiver:
-        for chunk in chunks:
-            receiver.write(chunk)
-        yield receiver.finish()
-
-
 @asynccontextmanager
-async def receive_body(chunks: AsyncIterable[bytes], home: Path) -> AsyncIterator[ReceivedArchive]:
+async def receive_body(chunks: AsyncIterable[bytes], home: Path, min_free_bytes: int) -> AsyncIterator[ReceivedArchive]:
     """Receive an archive as it arrives; no thread waits for a slow sender."""
-    with receiving(home) as receiver:
+    with receiving(home, min_free_bytes) as receiver:
         async for chunk in chunks:
             await run_in_threadpool(receiver.write, chunk)
         yield await run_in_threadpool(receiver.finish)

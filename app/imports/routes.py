@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from app.auth.policy import Policy
+from app.auth.policy import GuardedRoute, Policy
 from app.context import Parts
 from app.imports.receiving import ReceivedArchive, receive_body
 from app.imports.schemas import ImportOut
@@ -18,7 +18,7 @@ from app.platform.errors import KeyMissing, NotFound, StorageFull, TooLarge, Uns
 from app.platform.idempotency import once, request_digest, required_key
 from app.platform.principal import Principal
 
-router = APIRouter(tags=["imports"])
+router = APIRouter(tags=["imports"], route_class=GuardedRoute)
 _ZIP = {"application/zip", "application/x-zip-compressed", "application/octet-stream"}
 _BODY = {
     "requestBody": {
@@ -36,7 +36,7 @@ async def _received(request: Request, context: Parts) -> AsyncIterator[ReceivedA
     """
     if request.headers.get("content-type", "").split(";")[0].strip().lower() not in _ZIP:
         raise UnsupportedImage("send a zip archive as the body, with Content-Type application/zip")
-    async with receive_body(request.stream(), context.settings.home) as archive:
+    async with receive_body(request.stream(), context.settings.home, context.settings.min_free_bytes) as archive:
         yield archive
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
 
-from app.auth.policy import Policy
+from app.auth.policy import GuardedRoute, Policy
 from app.context import Parts
 from app.jobs import engine
 from app.jobs.queries import job_by_id, newest_jobs
@@ -15,7 +15,7 @@ from app.platform.errors import Conflict, KeyMissing, NotFound, responses
 from app.platform.idempotency import once, request_digest, required_key
 from app.platform.principal import Principal
 
-router = APIRouter(tags=["jobs"])
+router = APIRouter(tags=["jobs"], route_class=GuardedRoute)
 _Viewing = Depends(Policy("metrics:read"))
 _Managing = Annotated[Principal, Depends(Policy("manage"))]
 

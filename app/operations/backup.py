@@ -68,7 +68,7 @@ def _dump(context: Context, out: Path) -> None:
             connection.exec_driver_sql("VACUUM INTO ?", (str(out / _SQLITE),))
             connection.exec_driver_sql("BEGIN")
         return
-    _postgres("pg_dump", engine, "--format=custom", "--no-owner", f"--file={out / _POSTGRES}")
+    _postgres("pg_dump", engine, "--format=custom", "--no-owner", "--no-acl", f"--file={out / _POSTGRES}")
 
 
 def _postgres(program: str, engine: Engine, *arguments: str) -> None:
@@ -86,7 +86,7 @@ def _postgres(program: str, engine: Engine, *arguments: str) -> None:
         escaped = (url.password or "").replace("\\", "\\\\").replace(":", "\\:")
         secret.write(f"*:*:*:*:{escaped}\n")
         secret.flush()
-        plain = url.set(drivername="postgresql", password=None).update_query_dict({"passfile": secret.name})
+        plain = url.set(drivername="postgresql")._replace(password=None).update_query_dict({"passfile": secret.name})
         command = [binary, *arguments, f"--dbname={plain.render_as_string()}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode != 0:
@@ -109,7 +109,7 @@ def check_backup(source: Path) -> dict[str, str]:
     return files
 
 
-def restore(source: Path, home: Path, images: Path, url: str) -> int:
+def restore(source: Path, home: Path, images: Path, url: str, key: bytes | None = None) -> int:
     """Bring a backup back into an empty installation.
 
     Args:
@@ -117,14 +117,21 @@ def restore(source: Path, home: Path, images: Path, url: str) -> int:
         home: HOME, which must not contain a database, images or releases yet.
         images: folder of the image store.
         url: of the database; an empty one on PostgreSQL.
+        key: the key that is set or in HOME already; None where there is none.
 
     Returns:
         Number of files.
 
     Raises:
-        ValueError: the backup is damaged, of another kind of database, or the installation is not empty.
+        ValueError: the backup is damaged, of another kind of database or of another key, or the installation is not
+            empty.
     """
     files = check_backup(source)
+    if key is not None and key != (source / _SECRET).read_bytes():
+        raise ValueError(
+            f"{source}: a backup of another key than the one in use; leave the key out, and that of the backup comes "
+            "with it"
+        )
     sqlite = url.startswith("sqlite")
     if (_SQLITE if sqlite else _POSTGRES) not in files:
         raise ValueError(f"{source}: a backup of another kind of database")
@@ -140,7 +147,7 @@ def restore(source: Path, home: Path, images: Path, url: str) -> int:
         shutil.copyfile(source / _SQLITE, database)
     else:
         engine = make_engine(url)
-        _postgres("pg_restore", engine, "--no-owner", "--exit-on-error", str(source / _POSTGRES))
+        _postgres("pg_restore", engine, "--no-owner", "--no-acl", "--exit-on-error", str(source / _POSTGRES))
         engine.dispose()
     for name, target in zip(_FOLDERS, targets, strict=True):
         if (source / name).is_dir():

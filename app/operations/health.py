@@ -6,7 +6,7 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from app.auth.policy import public
+from app.auth.policy import GuardedRoute, public
 from app.context import Parts
 from app.evaluations.publishing import published_estimates
 from app.jobs.locks import living_workers
@@ -17,7 +17,7 @@ from app.platform.values import Out
 from app.releases.queries import champion
 from app.tables import ReadRequest
 
-router = APIRouter(tags=["operations"], dependencies=[Depends(public)])
+router = APIRouter(tags=["operations"], dependencies=[Depends(public)], route_class=GuardedRoute)
 
 
 class HealthOut(Out):
@@ -36,8 +36,8 @@ class ReadyOut(Out):
 
 
 @router.get("/healthz")
-def healthz() -> HealthOut:
-    """The process answers."""
+async def healthz() -> HealthOut:
+    """The process answers, however many requests wait for a thread."""
     return HealthOut(status="ok")
 
 

@@ -1,8 +1,13 @@
 """Security headers of every answer."""
 
 from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.auth.sites import is_secure
+
+#: Browsers that have come by TLS once come by nothing else for a year.
+_HSTS = "max-age=31536000"
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; img-src 'self'; style-src 'self'; script-src 'self'; "
     "connect-src 'self'; "
@@ -33,6 +38,8 @@ class SecurityHeaders:
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
+                if is_secure(Request(scope)):
+                    headers.setdefault("Strict-Transport-Security", _HSTS)
                 if "cache-control" not in headers:
                     headers["Cache-Control"] = "no-store"
             await send(message)

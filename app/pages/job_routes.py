@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.concurrency import run_in_threadpool
 
-from app.auth.policy import Policy
+from app.auth.policy import GuardedRoute, Policy
 from app.context import Context, Parts
 from app.jobs import engine
 from app.jobs.queries import newest_jobs
@@ -19,7 +19,7 @@ from app.pages.render import go, page
 from app.platform.database import Reader, Writer
 from app.platform.principal import Principal
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _Viewer = Annotated[Principal, Depends(Policy("metrics:read"))]
 _Manager = Annotated[Principal, Depends(Policy("manage"))]
 _SHOWN = 100

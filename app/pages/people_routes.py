@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from sqlalchemy.orm import Session
 
 from app.auth import service as auth
-from app.auth.policy import Policy
+from app.auth.policy import GuardedRoute, Policy
 from app.auth.queries import all_accounts, existing_account, keys_by_account
 from app.context import Parts
 from app.evaluations.report import WORDS
@@ -20,7 +20,7 @@ from app.platform.errors import Forbidden, Invalid
 from app.platform.principal import ROLE_SCOPES, SCOPES, Principal
 from app.tables import now
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _Manager = Annotated[Principal, Depends(Policy("manage"))]
 _Anybody = Annotated[Principal, Depends(Policy("metrics:read", "reads:own", "cases:write"))]
 _Name = Annotated[str, Form(max_length=100)]

@@ -8,24 +8,27 @@ from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
-from app.auth.policy import Policy
+from app.auth.policy import GuardedRoute, Policy
 from app.cases.blindness import hidden_because, note_exposure
 from app.cases.queries import CaseFilter
 from app.context import Parts
 from app.pages import reader_views
 from app.pages.forms import checked
+from app.pages.handles import read_of_handle
 from app.pages.render import go, page
 from app.platform.database import Reader, Writer
 from app.platform.errors import Invalid
 from app.platform.idempotency import once, request_digest
 from app.platform.principal import Principal
 from app.platform.values import In, Out
+from app.reads.answering import answer_read
 from app.reads.leases import decline, lease_next, list_leases, release
 from app.reads.progress import progress
-from app.reads.schemas import DeclineIn, LabelIn, RetractionIn, RevisionIn
-from app.reads.service import retract, revise, submit_label
+from app.reads.queries import answered_late
+from app.reads.schemas import DeclineIn, OwnLabelIn, RetractionIn, RevisionIn
+from app.reads.service import retract, revise
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _People = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]
 _Annotator = Annotated[Principal, Depends(Policy("reads:own"))]
 _Text = Annotated[str, Form(max_length=2000)]
@@ -73,14 +76,21 @@ def worklist(
 @router.get("/cases/{case_id}")
 def show_case(case_id: uuid.UUID, request: Request, context: Parts, principal: _People, session: Reader) -> Response:
     """A case: to read, or in full once that is allowed."""
-    blind = reader_views.case_to_read(session, principal, case_id)
+    blind = reader_views.case_to_read(session, context.secret, principal, case_id)
     if blind is not None:
         return page(request, "read.html", principal, view=blind)
     hidden = hidden_because(session, principal, case_id)
     if hidden is not None:
-        day = progress(session, principal)
-        number = reader_views.case_number(case_id)
-        return page(request, "committed.html", principal, number=number, case_id=case_id, hidden=hidden, progress=day)
+        return page(
+            request,
+            "committed.html",
+            principal,
+            number=reader_views.case_number(case_id),
+            case_id=case_id,
+            hidden=hidden,
+            late=answered_late(session, principal, case_id),
+            progress=progress(session, principal),
+        )
     shown = reader_views.case_view(session, principal, case_id)
     note_exposure(context.database, session, principal, case_id)
     return page(request, "case.html", principal, view=shown)
@@ -103,33 +113,39 @@ def upcoming(context: Parts, principal: _Annotator, session: Reader) -> Response
     return go(f"/v1/cases/{case_id}/image")
 
 
-@router.post("/cases/{case_id}/label")
-def label_case(
-    case_id: uuid.UUID,
+def _done(request: Request, path: str) -> Response:
+    """Send a browser on after a form; a script that sent it gets 204, which no proxy or portal answers by chance."""
+    return go(path) if "text/html" in request.headers.get("accept", "") else Response(status_code=204)
+
+
+@router.post("/reads/{handle}/label")
+def answer(
+    handle: str,
+    request: Request,
     context: Parts,
     principal: _Annotator,
     session: Writer,
     label: Annotated[str, Form(max_length=200)] = "",
     note: _Text = "",
     confidence: Annotated[str, Form(max_length=8)] = "",
-    form_key: _FormKey = "",
 ) -> Response:
-    """Commit a label, then show the case in full; sending the form twice stores one label.
+    """Commit a label, then show the case as far as the policy allows; sending the form twice stores one label.
 
     Raises:
         Invalid: no class was chosen.
     """
+    read_id = read_of_handle(context.secret, principal, handle)
     if not label:
         raise Invalid("choose a class")
-    body: LabelIn = checked(LabelIn, label=label, note=note or None, confidence=confidence or None)
-    what = ("page label", case_id)
-    _once(session, principal, form_key, what, body, lambda: submit_label(session, context, principal, case_id, body))
-    return go(f"/cases/{case_id}")
+    body: OwnLabelIn = checked(OwnLabelIn, label=label, note=note or None, confidence=confidence or None)
+    case_id = answer_read(session, context, principal, read_id, body)
+    return _done(request, f"/cases/{case_id}")
 
 
-@router.post("/reads/{read_id}/decline")
+@router.post("/reads/{handle}/decline")
 def decline_read(
-    read_id: uuid.UUID,
+    handle: str,
+    request: Request,
     context: Parts,
     principal: _Annotator,
     session: Writer,
@@ -138,16 +154,17 @@ def decline_read(
     form_key: _FormKey = "",
 ) -> Response:
     """Decline a read, with a reason, and continue."""
+    read_id = read_of_handle(context.secret, principal, handle)
     body: DeclineIn = checked(DeclineIn, reason=reason, note=note or None)
     what = ("page decline", read_id)
     _once(session, principal, form_key, what, body, lambda: decline(session, context, principal, read_id, body))
-    return go("/worklist")
+    return _done(request, "/worklist")
 
 
-@router.post("/reads/{read_id}/release")
-def release_read(read_id: uuid.UUID, principal: _Annotator, session: Writer) -> Response:
+@router.post("/reads/{handle}/release")
+def release_read(handle: str, context: Parts, principal: _Annotator, session: Writer) -> Response:
     """Give a read back: it may come again."""
-    release(session, principal, read_id)
+    release(session, principal, read_of_handle(context.secret, principal, handle))
     return go("/worklist")
 
 

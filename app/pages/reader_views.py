@@ -13,6 +13,7 @@ from app.cases.blindness import exposures_of, has_committed
 from app.cases.schemas import CaseOut, RequestOut, WorklistOut
 from app.cases.showing import show_case
 from app.pages.charts import Bars, posterior_bars
+from app.pages.handles import read_handle
 from app.platform.principal import Principal
 from app.platform.values import ClassOut, PosteriorOut
 from app.reads.leases import list_leases
@@ -142,29 +143,35 @@ def _enough(session: Session, after: PosteriorOut | None) -> str:
 
 @dataclass(frozen=True)
 class BlindCase:
-    """A case to be read: its image and the classes, nothing else."""
+    """A case to be read: its image and the classes, nothing else.
+
+    ``handle`` names the read in the forms of its account's pages; None for a case that the annotator does not hold.
+    """
 
     case_id: uuid.UUID
     number: str
     classes: list[ClassOut]
     form_key: str
     read: ReadOut | None
+    handle: str | None
     lease_seconds: int
     progress: Progress
 
 
-def case_to_read(session: Session, principal: Principal, case_id: uuid.UUID) -> BlindCase | None:
+def case_to_read(session: Session, secret: bytes, principal: Principal, case_id: uuid.UUID) -> BlindCase | None:
     """The blind view of a case, None once this annotator has committed a label."""
     queries.case_by_id(session, case_id)
     if not principal.blind or has_committed(session, principal, case_id):
         return None
     leased = [read for read in list_leases(session, principal) if read.case_id == str(case_id)]
+    read = leased[0] if leased else None
     return BlindCase(
         case_id=case_id,
         number=case_number(case_id),
         classes=reading_classes(session),
         form_key=uuid.uuid4().hex,
-        read=leased[0] if leased else None,
+        read=read,
+        handle=None if read is None else read_handle(secret, principal.account_id, uuid.UUID(read.id)),
         lease_seconds=current_policy(session).lease_seconds,
         progress=progress(session, principal),
     )

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Form, Request, Response
 
-from app.auth.policy import Policy
+from app.auth.policy import GuardedRoute, Policy
 from app.auth.service import confirm_password
 from app.context import Parts
 from app.pages import release_views
@@ -18,7 +18,7 @@ from app.recalibration.change_plan import ChangePlan
 from app.releases.schemas import RecalibrationIn
 from app.releases.service import ask_predictions, ask_recalibration, move_alias
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _Viewer = Annotated[Principal, Depends(Policy("metrics:read"))]
 _Manager = Annotated[Principal, Depends(Policy("manage"))]
 

@@ -9,6 +9,7 @@ from fastapi.templating import Jinja2Templates
 
 from app.evaluations.report import TEMPLATES
 from app.pages.assets import asset
+from app.pages.handles import account_handle
 from app.platform.errors import Problem, Unauthenticated
 from app.platform.formats import FILTERS
 from app.platform.principal import Principal
@@ -24,6 +25,8 @@ _templates.env.globals["asset"] = asset
 def page(request: Request, name: str, principal: Principal | None, status: int = 200, **values: Any) -> Response:
     """A page from its template."""
     values |= {"principal": principal, "path": request.url.path}
+    if principal is not None:
+        values["account"] = account_handle(request.app.state.context.secret, principal.account_id)
     return _templates.TemplateResponse(request, name, values, status)
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
 
-from app.auth.policy import Policy
+from app.auth.policy import GuardedRoute, Policy
 from app.context import Parts
 from app.evaluations import frozen
 from app.evaluations.report import CHARTS
@@ -19,7 +19,7 @@ from app.platform.errors import NotFound
 from app.platform.principal import Principal
 from app.triage.service import add_policy, list_policies
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _Viewer = Annotated[Principal, Depends(Policy("metrics:read"))]
 _Manager = Annotated[Principal, Depends(Policy("manage"))]
 _VIEWING = [Depends(Policy("metrics:read"))]

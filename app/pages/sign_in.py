@@ -6,14 +6,16 @@ from fastapi import APIRouter, Depends, Form, Query, Request, Response
 
 from app.auth import oidc
 from app.auth import service as auth
-from app.auth.policy import COOKIE, SECURE_COOKIE, Policy, public, refuse_cross_site, session_token
+from app.auth.policy import GuardedRoute, Policy, public
+from app.auth.sign_in import sign_in
+from app.auth.sites import COOKIE, SECURE_COOKIE, is_secure, refuse_cross_site, session_cookie, session_token
 from app.context import Parts
 from app.pages.render import go, page
 from app.platform.database import Writer
 from app.platform.errors import Forbidden, Invalid, NotFound, Problem, Unauthenticated
 from app.platform.principal import Principal
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _People = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]
 
 
@@ -30,7 +32,7 @@ def login_form(request: Request, context: Parts) -> Response:
 
 
 @router.post("/login", dependencies=[Depends(public)])
-def login(
+async def login(
     request: Request,
     context: Parts,
     name: Annotated[str, Form(max_length=100)] = "",
@@ -40,14 +42,14 @@ def login(
 
     Raises:
         Invalid: a name that no account can have.
+        Overloaded: too many are signing in.
     """
     refuse_cross_site(request)
     if "\x00" in name:
         raise Invalid("the name is not acceptable")
-    with context.database.read() as session:
-        verified = auth.verified_hash(session, name, password)
-    with context.database.write() as session:
-        attempt = auth.sign_in(session, context.secret, name, password, verified)
+    address = "" if request.client is None else request.client.host
+    throttle = request.app.state.sign_in_throttle
+    attempt = await sign_in(context.database, context.secret, throttle, address, name, password)
     if attempt.token is None:
         sign_on = context.settings.oidc_issuer is not None
         return page(request, "login.html", None, 401, problem=Unauthenticated(attempt.refused), sign_on=sign_on)
@@ -57,11 +59,8 @@ def login(
 def signed_in(request: Request, token: str) -> Response:
     """Go to the worklist with a session cookie."""
     response = go("/worklist")
-    secure = request.url.scheme == "https"
-    seconds = int(auth.SESSION_LIFETIME.total_seconds())
-    response.set_cookie(
-        SECURE_COOKIE if secure else COOKIE, token, max_age=seconds, secure=secure, httponly=True, samesite="lax"
-    )
+    seconds, secure = int(auth.SESSION_LIFETIME.total_seconds()), is_secure(request)
+    response.set_cookie(session_cookie(request), token, max_age=seconds, secure=secure, httponly=True, samesite="lax")
     return response
 
 
@@ -78,7 +77,11 @@ def _provider(context: Parts) -> oidc.Provider:
 
 
 _SignOn = Annotated[oidc.Provider, Depends(_provider)]
-_OIDC_COOKIE = "sr_oidc"
+
+
+def _oidc_cookie(request: Request) -> str:
+    """Name of the cookie that waits for the provider's answer."""
+    return "__Host-sr_oidc" if is_secure(request) else "sr_oidc"
 
 
 def _callback(context: Parts) -> str:
@@ -91,13 +94,12 @@ async def begin_sign_on(request: Request, context: Parts, provider: _SignOn) -> 
     url, kept = await oidc.begin(request, provider, context.secret, _callback(context))
     response = go(url)
     response.set_cookie(
-        _OIDC_COOKIE,
+        _oidc_cookie(request),
         kept,
         max_age=oidc.COOKIE_SECONDS,
-        secure=request.url.scheme == "https",
+        secure=is_secure(request),
         httponly=True,
         samesite="lax",
-        path="/login/oidc",
     )
     return response
 
@@ -111,7 +113,7 @@ async def _subject(
 ) -> str | Unauthenticated:
     """Who signed in at the provider, or why nobody did."""
     try:
-        return await oidc.finish(request, provider, context.secret, request.cookies.get(_OIDC_COOKIE, ""))
+        return await oidc.finish(request, provider, context.secret, request.cookies.get(_oidc_cookie(request), ""))
     except Unauthenticated as exc:
         return exc
 
@@ -134,7 +136,7 @@ def finish_sign_on(
         response = signed_in(request, oidc.session_of(session, context.secret, subject))
     except (Unauthenticated, Forbidden) as exc:
         response = page(request, "login.html", None, exc.status, problem=exc, sign_on=True)
-    response.delete_cookie(_OIDC_COOKIE, path="/login/oidc")
+    response.delete_cookie(_oidc_cookie(request), secure=is_secure(request))
     return response
 
 
@@ -168,5 +170,5 @@ def logout(request: Request, principal: _People, session: Writer) -> Response:
     auth.sign_out(session, session_token(request) or "")
     response = go("/login")
     for name in (COOKIE, SECURE_COOKIE):
-        response.delete_cookie(name)
+        response.delete_cookie(name, secure=name == SECURE_COOKIE)  # a browser ignores the prefix without it
     return response

@@ -106,6 +106,16 @@ def changed_cases(session: Session, after: int) -> list[uuid.UUID]:
     return list(session.execute(statement).scalars())
 
 
+def confirmed(session: Session, key: bytes, limit: int) -> tuple[int, int]:
+    """How many of the oldest events there are, at most ``limit``, and how many of them were written with this key."""
+    previous, n_events, n_confirmed = GENESIS, 0, 0
+    for event in session.execute(select(AuditEvent).order_by(AuditEvent.sequence).limit(limit)).scalars():
+        n_events += 1
+        n_confirmed += hmac.compare_digest(event.digest, _digest(key, previous, event))
+        previous = event.digest
+    return n_events, n_confirmed
+
+
 def verify(session: Session, key: bytes) -> tuple[int, list[str]]:
     """Check the whole chain.
 

@@ -12,7 +12,23 @@ from types import ModuleType
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
-from sqlalchemy import Connection, Engine, Pool, create_engine, event, text
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Insert,
+    Pool,
+    PrimaryKeyConstraint,
+    UniqueConstraint,
+    and_,
+    create_engine,
+    event,
+    exists,
+    literal,
+    or_,
+    select,
+    text,
+)
+from sqlalchemy import Table as SqlTable
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -98,10 +114,25 @@ def insert_if_absent(session: Session, table: type[Any], values: dict[str, Any])
     Returns:
         Whether the row is new.
     """
-    make = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
-    keys = table.__table__.primary_key.columns
-    statement = make(table).values(values).on_conflict_do_nothing().returning(*keys)
-    return session.execute(statement).first() is not None
+    rows, is_postgres = table.__table__, session.get_bind().dialect.name == "postgresql"
+    insertion: Insert
+    if is_postgres:
+        insertion = postgresql.insert(table).values(values).on_conflict_do_nothing()
+    else:
+        # an append-only table's trigger refuses a row that meets another one before DO NOTHING is looked at
+        given = [literal(value, rows.columns[name].type) for name, value in values.items()]
+        # no two NULLs are the same
+        keys = [key for key in _unique_keys(rows) if all(values.get(name) is not None for name in key)]
+        same = or_(*(and_(*(rows.columns[name] == values[name] for name in key)) for key in keys))
+        absent = select(*given).where(~exists().where(same))
+        insertion = sqlite.insert(table).from_select(list(values), absent).on_conflict_do_nothing()
+    return session.execute(insertion.returning(*rows.primary_key.columns)).first() is not None
+
+
+def _unique_keys(table: SqlTable) -> list[list[str]]:
+    """Names of the columns of each key of a table."""
+    keys = [key for key in table.constraints if isinstance(key, PrimaryKeyConstraint | UniqueConstraint)]
+    return [[column.name for column in key.columns] for key in keys]
 
 
 class Database:

@@ -8,6 +8,7 @@
     ├── Unauthenticated         401  unauthenticated
     ├── Forbidden               403  forbidden
     │   ├── BlindReadPending    403  blind-read-pending
+    │   ├── OtherAccount        403  other-account
     │   └── CrossSite           403  cross-site-request
     ├── NotFound                404  not-found
     ├── Conflict                409  conflict
@@ -109,6 +110,12 @@ class BlindReadPending(Forbidden):
     """An annotator asks for what would unblind a read that is yet to be made."""
 
     code, title = "blind-read-pending", "Blind read pending"
+
+
+class OtherAccount(Forbidden):
+    """A form comes from a page that was made for somebody else, who used the same browser."""
+
+    code, title = "other-account", "Somebody else is signed in"
 
 
 class CrossSite(Forbidden):

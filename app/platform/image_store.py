@@ -6,9 +6,9 @@ Written as: temporary file in the same folder, fsync, replace, fsync of the fold
 
 import hashlib
 import os
-import shutil
 from pathlib import Path
 
+from app.platform.disk_space import require_space
 from app.platform.errors import NotFound, StorageFull
 
 _HEX = frozenset("0123456789abcdef")
@@ -47,8 +47,7 @@ class ImageStore:
         target = self.path(digest)
         if target.is_file():
             return digest
-        if shutil.disk_usage(self.root).free < max(self.min_free_bytes, len(data)):
-            raise StorageFull("too little disk space is left for uploads; labels are still accepted")
+        require_space(self.root, self.min_free_bytes, len(data))
         target.parent.mkdir(exist_ok=True)
         temporary = target.with_name(f"{digest}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
         try:

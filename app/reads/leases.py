@@ -72,7 +72,7 @@ def own_lease(session: Session, principal: Principal, read_id: uuid.UUID) -> Lea
     read, annotator = queries.own_read(session, principal.account_id, read_id)  # read after the lock
     if request is None:
         raise NotFound("there is no such read")
-    if read.state == "expired" and request.state == "open":
+    if read.state == "expired" and request.state == "open" and queries.read_since(session, read) is None:
         read.state, request.state = "leased", "leased"  # nobody else took it meanwhile
         read.ended_at = None
     if read.state != "leased":

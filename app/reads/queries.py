@@ -199,10 +199,31 @@ def label_with_annotator(session: Session, label_id: uuid.UUID) -> tuple[Label, 
     return None if row is None else (row[0], row[1])
 
 
-def lease_on_case(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -> Read | None:
-    """The lease that an annotator has on a case."""
-    statement = select(Read).where(Read.case_id == case_id, Read.annotator_id == annotator_id, Read.state == "leased")
-    return session.execute(statement).scalar_one_or_none()
+def own_answer(session: Session, read: Read) -> Label | None:
+    """The first label that the annotator of a read gave its case; None where they gave none."""
+    first = (Label.case_id == read.case_id, Label.annotator_id == read.annotator_id, Label.supersedes_id.is_(None))
+    return session.execute(select(Label).where(*first)).scalar_one_or_none()
+
+
+def answered_late(session: Session, principal: Principal, case_id: uuid.UUID) -> bool:
+    """Whether the caller's answer to a case came after their read had run out and its request had gone on."""
+    statement = (
+        select(Label.id)
+        .join(Annotator, Annotator.id == Label.annotator_id)
+        .where(Label.case_id == case_id, Annotator.account_id == principal.account_id, Label.late.is_(True))
+    )
+    return session.execute(statement.limit(1)).first() is not None
+
+
+def read_since(session: Session, read: Read) -> Read | None:
+    """The read in which the annotator of another one has the case now, has labelled it or has declined it."""
+    statement = select(Read).where(
+        Read.case_id == read.case_id,
+        Read.annotator_id == read.annotator_id,
+        Read.id != read.id,
+        Read.state.in_(("leased", "committed", "declined")),
+    )
+    return session.execute(statement.order_by(Read.id.desc()).limit(1)).scalar_one_or_none()
 
 
 def leases_of(session: Session, annotator_id: uuid.UUID) -> list[Read]:

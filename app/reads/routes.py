@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from app.auth.policy import Policy
+from app.auth.policy import GuardedRoute, Policy
 from app.cases import queries
 from app.cases.blindness import ensure_revealed, note_exposure
 from app.context import Parts
@@ -22,7 +22,7 @@ from app.platform.errors import (
 from app.platform.idempotency import once, request_digest, required_key
 from app.platform.principal import Principal
 from app.platform.values import PosteriorOut
-from app.reads import leases, service
+from app.reads import answering, leases, service
 from app.reads.posterior import posterior
 from app.reads.schemas import (
     DeclineIn,
@@ -36,9 +36,10 @@ from app.reads.schemas import (
     SubmittedOut,
 )
 
-router = APIRouter(tags=["reads"])
+router = APIRouter(tags=["reads"], route_class=GuardedRoute)
 _Reading = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]
 _Annotating = Annotated[Principal, Depends(Policy("reads:own"))]
+_Outside = Annotated[Principal, Depends(Policy("labels:write"))]
 _Labelling = Annotated[Principal, Depends(Policy("reads:own", "labels:write"))]
 _Key = Annotated[str, Depends(required_key)]
 
@@ -106,7 +107,7 @@ def commit_read(
     """End a read by a label; the answer reveals the posterior where the policy allows."""
     digest = request_digest("POST read label", read_id, body.model_dump())
     return once(
-        session, principal, key, digest, lambda: service.commit_read(session, context, principal, read_id, body)
+        session, principal, key, digest, lambda: answering.commit_read(session, context, principal, read_id, body)
     )
 
 
@@ -117,9 +118,9 @@ def commit_read(
     responses=responses(KeyMissing, NotFound, AlreadyLabelled),
 )
 def submit_label(
-    case_id: uuid.UUID, body: LabelIn, context: Parts, principal: _Labelling, key: _Key, session: Writer
+    case_id: uuid.UUID, body: LabelIn, context: Parts, principal: _Outside, key: _Key, session: Writer
 ) -> Response:
-    """Store a label of an outside annotator system, or of the calling annotator for a case of its choice."""
+    """Store a label of an outside annotator system; people with accounts answer reads that they hold."""
     digest = request_digest("POST labels", case_id, body.model_dump())
     return once(
         session, principal, key, digest, lambda: service.submit_label(session, context, principal, case_id, body)
@@ -135,7 +136,7 @@ def submit_label(
 def revise(
     label_id: uuid.UUID, body: RevisionIn, context: Parts, principal: _Labelling, key: _Key, session: Writer
 ) -> Response:
-    """Correct one's own label; both rows stay."""
+    """Correct one's own label, or label again after a retraction; every row stays."""
     digest = request_digest("POST revisions", label_id, body.model_dump())
     return once(session, principal, key, digest, lambda: service.revise(session, context, principal, label_id, body))
 

@@ -21,7 +21,7 @@ class OwnLabelIn(In):
 
 
 class LabelIn(OwnLabelIn):
-    """A label; ``annotator``, ``blind`` and ``round`` only from an outside annotator system."""
+    """A label of an outside annotator system: ``annotator`` and ``blind`` must be given."""
 
     annotator: AnnotatorName | None = None
     blind: bool | None = None
@@ -77,6 +77,7 @@ class LabelOut(Out):
     note: str | None
     blind: bool
     round: str
+    late: bool
     kind: str
     supersedes: str | None
     post_reveal: bool

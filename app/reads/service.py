@@ -6,14 +6,14 @@ from typing import TypedDict
 
 from sqlalchemy.orm import Session
 
-from app.auth.annotators import annotator_by_name, new_annotator, own_annotator
+from app.auth.annotators import annotator_by_name, new_annotator
 from app.cases.blindness import Hidden, expose, has_committed, hidden_after_commit, was_exposed
 from app.cases.queries import NamedLabel, active_of, label_history
 from app.context import Context
 from app.platform import audit_chain
 from app.platform.errors import AlreadyLabelled, Forbidden, Invalid, NotFound, Superseded
 from app.platform.principal import Principal
-from app.reads import leases, queries
+from app.reads import queries
 from app.reads.posterior import CasePosterior, posterior_of, posterior_out
 from app.reads.queries import CaseAtHand
 from app.reads.schemas import LabelIn, LabelOut, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
@@ -35,6 +35,7 @@ def label_out(row: NamedLabel) -> LabelOut:
         note=label.note,
         blind=label.blind,
         round=label.round,
+        late=label.late,
         kind=label.kind,
         supersedes=None if label.supersedes_id is None else str(label.supersedes_id),
         post_reveal=label.post_reveal,
@@ -45,7 +46,7 @@ def label_out(row: NamedLabel) -> LabelOut:
 
 
 @dataclass(frozen=True)
-class _Author:
+class Author:
     """Who labels, whether blind, and for which request.
 
     Attributes:
@@ -54,6 +55,7 @@ class _Author:
         request: what the label answers; None for a label that nobody asked for.
         read: the lease that it ends.
         round: planned or adjudication.
+        late: the read had run out, and its request has gone to somebody else.
     """
 
     annotator: Annotator
@@ -61,78 +63,48 @@ class _Author:
     request: ReadRequest | None
     read: Read | None
     round: str
-
-
-def commit_read(
-    session: Session, context: Context, principal: Principal, read_id: uuid.UUID, body: OwnLabelIn
-) -> tuple[int, SubmittedOut]:
-    """End a lease by a label.
-
-    Returns:
-        201, the label and the posterior where it may be shown.
-
-    Raises:
-        NotFound: the caller has no such read.
-        LeaseLost: the read ended, or somebody else has it.
-        Invalid: an unknown class.
-    """
-    lease = leases.own_lease(session, principal, read_id)
-    at_hand = queries.case_at_hand(session, lease.read.case_id)
-    author = _Author(lease.annotator, True, lease.request, lease.read, lease.request.round)
-    return _store_first(session, context, principal, at_hand, author, body)
+    late: bool = False
 
 
 def submit_label(
     session: Session, context: Context, principal: Principal, case_id: uuid.UUID, body: LabelIn
 ) -> tuple[int, SubmittedOut]:
-    """Store a label for a case that the caller names: of an outside system, or of an annotator.
-
-    An annotator's label answers the request they have leased, or an open one of the case. Where nobody asked, it
-    counts as an adjudication: in posteriors and fits, never in evaluations, because the annotator chose the case.
+    """Store a label of an outside system for an annotator whom it names.
 
     Returns:
         201, the label and the posterior where it may be shown.
 
     Raises:
         NotFound: no such case, or it has no prediction.
-        Invalid: an unknown class.
+        Forbidden: the annotator has an account here.
+        Invalid: an unknown class, or nobody is named.
         AlreadyLabelled: this annotator labelled the case before.
     """
     at_hand = queries.case_at_hand(session, case_id)
-    author = _author(session, principal, at_hand.case, body)
-    return _store_first(session, context, principal, at_hand, author, body)
+    author = _outside_author(session, at_hand.case, body)
+    return store_first(session, context, principal, at_hand, author, body)
 
 
-def _author(session: Session, principal: Principal, case: Case, body: LabelIn) -> _Author:
-    """Who gives a label, and which request it answers.
+def _outside_author(session: Session, case: Case, body: LabelIn) -> Author:
+    """Whom an outside system names, and which request their label answers.
 
     Raises:
-        Forbidden: somebody names another annotator without the scope for it.
-        Invalid: an outside system names nobody.
+        Forbidden: the annotator has an account here.
+        Invalid: nobody is named.
     """
-    if "labels:write" in principal.scopes:
-        if body.annotator is None or body.blind is None:
-            raise Invalid("name the annotator, and say whether the read was blind")
-        known = annotator_by_name(session, body.annotator)
-        if known is not None and known.account_id is not None:
-            raise Forbidden("this annotator has an account here and must label from it")
-        annotator = known or new_annotator(session, body.annotator, None)
-        wanted = body.round or "planned"
-        request = queries.open_request_of_case(session, case.id, (wanted,)) if body.blind else None
-        return _Author(annotator, body.blind, request, None, wanted)
-    if body.annotator not in {None, principal.name} or body.blind is False or body.round is not None:
-        raise Forbidden("you can only give your own labels, which are blind")
-    annotator = own_annotator(session, principal)
-    read = queries.lease_on_case(session, annotator.id, case.id)
-    if read is not None:
-        request = session.get_one(ReadRequest, read.request_id, with_for_update=True)
-        return _Author(annotator, True, request, read, request.round)
-    request = queries.open_request_of_case(session, case.id)
-    return _Author(annotator, True, request, None, "adjudication" if request is None else request.round)
+    if body.annotator is None or body.blind is None:
+        raise Invalid("name the annotator, and say whether the read was blind")
+    known = annotator_by_name(session, body.annotator)
+    if known is not None and known.account_id is not None:
+        raise Forbidden("this annotator has an account here: their labels enter by their own reads only")
+    annotator = known or new_annotator(session, body.annotator, None)
+    wanted = body.round or "planned"
+    request = queries.open_request_of_case(session, case.id, (wanted,)) if body.blind else None
+    return Author(annotator, body.blind, request, None, wanted)
 
 
-def _store_first(
-    session: Session, context: Context, principal: Principal, at_hand: CaseAtHand, author: _Author, body: OwnLabelIn
+def store_first(
+    session: Session, context: Context, principal: Principal, at_hand: CaseAtHand, author: Author, body: OwnLabelIn
 ) -> tuple[int, SubmittedOut]:
     """Store a label that begins a chain, or that continues one after a retraction.
 
@@ -146,7 +118,7 @@ def _store_first(
     if head is not None and head.kind != "retraction":
         raise AlreadyLabelled("this annotator has labelled the case; send a revision instead")
     if head is not None:  # the chain stays in its round; it must not take a read that is wanted of somebody else
-        author = replace(author, request=None, round=head.round)
+        author = replace(author, request=None, round=head.round, late=head.late)
     exposed = head is not None and was_exposed(session, author.annotator.id, at_hand.case.id)
     label = Label(
         class_code=body.label,
@@ -155,7 +127,8 @@ def _store_first(
         blind=author.blind and not exposed,
         post_reveal=exposed,
         round=author.round,
-        reading_seconds=None if author.read is None else (now() - author.read.created_at).total_seconds(),
+        late=author.late,
+        reading_seconds=_reading_seconds(author),
         created_by=principal.account_id,
         **_place(at_hand.case, author.annotator, head),
     )
@@ -164,6 +137,11 @@ def _store_first(
     _answer(session, author, label)
     given = _Given(author.annotator, label, [*history, NamedLabel(label, author.annotator.name)])
     return _conclude(session, context, principal, at_hand, given, "label.add")
+
+
+def _reading_seconds(author: Author) -> float | None:
+    """Seconds from the lease to now; None where no lease says how long the case was looked at."""
+    return None if author.read is None or author.late else (now() - author.read.created_at).total_seconds()
 
 
 def _require_class(at_hand: CaseAtHand, code: str) -> None:
@@ -198,7 +176,7 @@ def _place(case: Case, annotator: Annotator, before: Label | None) -> _Place:
     }
 
 
-def _answer(session: Session, author: _Author, label: Label) -> None:
+def _answer(session: Session, author: Author, label: Label) -> None:
     """Close the request and the read that a label answers."""
     if author.request is not None:
         author.request.state, author.request.lease_expires_at = "answered", None
@@ -289,6 +267,7 @@ def record(session: Session, context: Context, principal: Principal, given: _Giv
         "label": label.class_code,
         "blind": label.blind,
         "round": label.round,
+        "late": label.late,
     }
     audit_chain.record(
         session,
@@ -332,16 +311,16 @@ def _may_change(principal: Principal, annotator: Annotator) -> bool:
 def revise(
     session: Session, context: Context, principal: Principal, label_id: uuid.UUID, body: RevisionIn
 ) -> tuple[int, SubmittedOut]:
-    """Correct a label by a new row; after the reveal it is tagged and kept out of calibration and evaluation.
+    """Correct a label, or label again after a retraction, by a new row.
+
+    After the reveal it is tagged and kept out of calibration and evaluation.
 
     Raises:
         NotFound: the caller has no such label.
-        Superseded: it was changed before, or retracted.
+        Superseded: it was changed before.
         Invalid: an unknown class.
     """
     before, annotator, at_hand, history = _chain_of(session, principal, label_id)
-    if before.kind == "retraction":
-        raise Superseded("this label was retracted; give a new one instead")
     _require_class(at_hand, body.label)
     exposed = was_exposed(session, annotator.id, at_hand.case.id)
     blind = body.blind if annotator.account_id is None and body.blind is not None else before.blind
@@ -352,6 +331,7 @@ def revise(
         blind=blind and not exposed,
         post_reveal=exposed,
         round=before.round,
+        late=before.late,
         reason=body.reason,
         created_by=principal.account_id,
         **_place(at_hand.case, annotator, before),
@@ -380,6 +360,7 @@ def retract(
         blind=before.blind,
         post_reveal=was_exposed(session, annotator.id, at_hand.case.id),
         round=before.round,
+        late=before.late,
         reason=body.reason,
         created_by=principal.account_id,
         **place,

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Header, Response
 
-from app.auth.policy import Policy
+from app.auth.policy import GuardedRoute, Policy
 from app.auth.service import confirm_password
 from app.context import Parts
 from app.jobs.schemas import JobOut
@@ -25,7 +25,7 @@ from app.platform.principal import Principal
 from app.releases import service
 from app.releases.schemas import AliasesOut, AliasIn, AliasOut, RecalibrationIn, ReleaseDetailOut, ReleasesOut
 
-router = APIRouter(tags=["releases"])
+router = APIRouter(tags=["releases"], route_class=GuardedRoute)
 _Viewing = Depends(Policy("metrics:read"))
 _Managing = Annotated[Principal, Depends(Policy("manage"))]
 

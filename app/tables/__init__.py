@@ -7,7 +7,7 @@ from app.tables.cases import Case, CasePrediction, NetworkOutput
 from app.tables.jobs import Evaluation, ImportRow, Job, JobBatch, JobCancellation
 from app.tables.labels import Annotator, Label
 from app.tables.reads import DailyThreshold, Exposure, Look, PolicyRow, Read, ReadRequest
-from app.tables.records import AuditEvent, AuditHead, CaseChange, IdempotencyRecord
+from app.tables.records import AuditEvent, AuditHead, CaseChange, IdempotencyRecord, Installation
 from app.tables.releases import Alias, PublishedEstimates, ReleaseRow
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Exposure",
     "IdempotencyRecord",
     "ImportRow",
+    "Installation",
     "Job",
     "JobBatch",
     "JobCancellation",

@@ -3,7 +3,7 @@
 import uuid
 from datetime import datetime
 
-from sqlalchemy import JSON, CheckConstraint, ForeignKey, Integer, String
+from sqlalchemy import JSON, CheckConstraint, ForeignKey, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.tables.base import Identified, Table, UtcDateTime
@@ -24,8 +24,6 @@ class Account(Identified, Table):
     one_time_sha256: Mapped[str | None] = mapped_column(String(64))
     # argon2id; None for those who sign in elsewhere, and until the first password is chosen
     password_hash: Mapped[str | None] = mapped_column(String(200))
-    failed_sign_ins: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
-    locked_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
     # «issuer subject» of an OpenID provider
     oidc_subject: Mapped[str | None] = mapped_column(String(500), index=True, unique=True)
 

@@ -1,7 +1,18 @@
 """Triggers that make a table append-only, in the dialect at hand."""
 
+from collections.abc import Sequence
+
 #: Tables whose rows are never changed or deleted.
-APPEND_ONLY = ("labels", "predictions", "audit_events", "policies", "looks", "exposures", "case_changes")
+APPEND_ONLY = (
+    "labels",
+    "predictions",
+    "audit_events",
+    "policies",
+    "looks",
+    "exposures",
+    "case_changes",
+    "installation",
+)
 
 
 def create_triggers(dialect: str, table: str) -> list[str]:
@@ -26,3 +37,25 @@ def drop_triggers(dialect: str, table: str) -> list[str]:
     if dialect == "sqlite":
         return [f"DROP TRIGGER {table}_no_{verb}" for verb in ("update", "delete")]
     return [f"DROP TRIGGER {table}_append_only ON {table}", f"DROP FUNCTION {table}_append_only()"]
+
+
+def create_replace_trigger(table: str, unique: Sequence[str]) -> str:
+    """DDL for SQLite that aborts an INSERT which would meet a row that is there.
+
+    REPLACE deletes the row in its way without asking a DELETE trigger, unless the connection chose so
+    (``recursive_triggers``); a trigger before the INSERT is always asked. The hidden rowid is a key like the others.
+
+    Args:
+        table: name.
+        unique: for each of its keys, the condition that a row has the same as the new one.
+    """
+    rows = [f"EXISTS (SELECT 1 FROM {table} WHERE {same})" for same in (*unique, "rowid = NEW.rowid")]  # noqa: S608
+    return (
+        f"CREATE TRIGGER {table}_no_replace BEFORE INSERT ON {table} WHEN {' OR '.join(rows)} "
+        f"BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
+    )
+
+
+def drop_replace_trigger(table: str) -> str:
+    """DDL for SQLite that takes the trigger away."""
+    return f"DROP TRIGGER {table}_no_replace"

@@ -53,6 +53,8 @@ class Label(Identified, Table):
     # made without knowing the prediction, other labels or the reason for asking
     blind: Mapped[bool] = mapped_column(Boolean)
     round: Mapped[str] = mapped_column(String(20))
+    # given to a read that had run out, after its request had gone to somebody else: in no evaluation and no fit
+    late: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
     # a change of mind after the prediction or other labels were shown
     post_reveal: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
     # why it was revised or retracted

@@ -1,4 +1,4 @@
-"""Audit events, hash-chained, and remembered answers to retried requests."""
+"""Audit events, hash-chained, the key they were made with, and remembered answers to retried requests."""
 
 import uuid
 from datetime import datetime
@@ -34,6 +34,17 @@ class AuditHead(Table):
     id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     sequence: Mapped[int] = mapped_column(Integer)
     digest: Mapped[str] = mapped_column(String(64))
+
+
+class Installation(Table):
+    """By which key the coins, the partitions and the audit chain of this database were made: one row, never changed."""
+
+    __tablename__ = "installation"
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    # the key cannot be computed from it
+    key_check: Mapped[str] = mapped_column(String(64))
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
 
 
 class CaseChange(Table):

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
 
-from app.auth.policy import Policy
+from app.auth.policy import GuardedRoute, Policy
 from app.context import Parts
 from app.platform.database import Reader, Writer
 from app.platform.errors import Conflict, KeyMissing, responses
@@ -13,7 +13,7 @@ from app.platform.principal import Principal
 from app.triage import service
 from app.triage.schemas import PoliciesOut, PolicyIn, PolicyOut
 
-router = APIRouter(tags=["policies"])
+router = APIRouter(tags=["policies"], route_class=GuardedRoute)
 
 
 @router.get("/v1/policies", responses=responses(), dependencies=[Depends(Policy("metrics:read"))])

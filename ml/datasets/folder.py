@@ -41,13 +41,23 @@ def _classes(folder: Path, codes: list[str]) -> tuple[ClassInfo, ...]:
     return tuple(ClassInfo(*row) for row in zip(*columns, strict=True))
 
 
+def _inside(folder: Path, name: str, table_path: Path) -> Path:
+    """A file by its path in the folder.
+
+    Raises:
+        TableError: the path leads out of the folder.
+    """
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise TableError(f"{table_path}: {name!r} must be a path inside {folder}")
+    return folder / name
+
+
 def _image_paths(folder: Path, labels: Labels, table_path: Path) -> list[Path]:
     if "file" in labels.columns:
-        names = [str(name) for name in case_column(labels, "file", table_path)]
-        return [folder / name for name in names]
+        return [_inside(folder, str(name), table_path) for name in case_column(labels, "file", table_path)]
     paths = []
     for case in labels.case_ids:
-        candidates = [folder / "images" / f"{case}{suffix}" for suffix in _SUFFIXES]
+        candidates = [_inside(folder, f"images/{case}{suffix}", table_path) for suffix in _SUFFIXES]
         existing = [path for path in candidates if path.is_file()]
         if not existing:
             raise TableError(

@@ -14,6 +14,7 @@ from pydantic import SecretStr
 from app.context import build_context
 from app.main import attach, create_app
 from app.platform.database import Database
+from app.platform.installation import claim
 from app.platform.migrate import upgrade
 from app.releases.adding import add_release
 from app.settings import Settings
@@ -67,6 +68,7 @@ def _fill(folder: Path, url: str, release: Path) -> dict[str, str]:
     settings = _settings(folder, url)
     settings.home.mkdir()
     context = build_context(settings)
+    claim(context.database, context.secret)
     with context.database.write() as session:
         add_release(session, context.secret, release, settings.releases_folder)
     keys = add_people(context)

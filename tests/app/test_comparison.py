@@ -80,12 +80,13 @@ def test_triage_by_capacity_and_the_record_of_what_was_shown_go_by_the_champion(
     assert before[0] is not None
     make(service, "challenger", added(service, dropout_release), 0)
     assert threshold() == before
-    code = cases[0]["prediction"]["classes"][0]
-    assert service.label("anna", cases[0]["id"], code).status_code == 201
-    assert service.get("anna", f"/v1/cases/{cases[0]['id']}").status_code == 200
+    read = service.post("anna", "/v1/reads").json()
+    case = next(case for case in cases if case["id"] == read["case_id"])
+    assert service.answer("anna", case["id"], case["prediction"]["classes"][0]).status_code == 201
+    assert service.get("anna", f"/v1/cases/{case['id']}").status_code == 200
     with service.context.database.read() as session:
         shown = session.execute(select(Exposure.release_id)).scalars().all()
-    assert [str(release_id) for release_id in shown] == [cases[0]["prediction"]["release"]]
+    assert [str(release_id) for release_id in shown] == [case["prediction"]["release"]]
 
 
 @pytest.mark.both_databases

@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 
 from app.imports import work
 from app.imports.command import import_local
-from app.imports.receiving import receive, receiving
+from app.imports.receiving import receiving
 from app.job_kinds import FUNCTIONS
 from app.platform.errors import Invalid, StorageFull, TooLarge
 from app.tables import Case, ImportRow
@@ -233,7 +233,7 @@ def test_a_full_disk_is_507_wherever_the_archive_came_from(
 
 
 def test_an_archive_beyond_the_limit_is_refused_while_it_arrives(tmp_path: Path) -> None:
-    with receiving(tmp_path, limit=2**20) as receiver:
+    with receiving(tmp_path, 0, limit=2**20) as receiver:
         receiver.write(bytes(2**20))
         with pytest.raises(TooLarge, match="1 MiB"):
             receiver.write(b"x")
@@ -242,7 +242,11 @@ def test_an_archive_beyond_the_limit_is_refused_while_it_arrives(tmp_path: Path)
 
 def test_two_archives_at_once_do_not_share_a_file(tmp_path: Path) -> None:
     small, other = packed({"a.png": cell_png(1)}), packed({"a.png": cell_png(2), "b.png": cell_png(3)})
-    with receive([small[:9], small[9:]], tmp_path) as first, receive([other], tmp_path) as second:
+    with receiving(tmp_path, 0) as one, receiving(tmp_path, 0) as two:
+        one.write(small[:9])
+        two.write(other)
+        one.write(small[9:])
+        first, second = one.finish(), two.finish()
         assert (first.n_rows, second.n_rows) == (1, 2)
         assert first.sha256 == hashlib.sha256(small).hexdigest()
         assert (first.path.read_bytes(), second.path.read_bytes()) == (small, other)

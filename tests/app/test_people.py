@@ -4,12 +4,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select
 
 from app.auth import service as auth
 from app.auth.passwords import hash_password, verify_password
 from app.platform.errors import Conflict
-from app.tables import Account, AuditEvent, BrowserSession, now
+from app.tables import Account, BrowserSession, now
 from tests.support.service import Service
 
 GOOD = "a long enough password"
@@ -58,18 +58,6 @@ def test_easy_passwords_are_refused_in_words(service: Service, wanted: str) -> N
     with service.context.database.read() as session:
         account = session.execute(select(Account).where(Account.name == "anna")).scalar_one()
         assert account.password_hash is None
-
-
-@pytest.mark.both_databases
-def test_five_wrong_tries_lock_a_name_for_a_minute(service: Service) -> None:
-    first_password(service, "anna")
-    assert {sign_in(service, "anna", "wrong")[0] for _ in range(auth.MAX_FAILURES)} == {401}
-    assert sign_in(service, "anna", GOOD)[0] == 401  # even the right one
-    assert sign_in(service, "ben", "wrong")[0] == 401
-    with service.context.database.write() as session:
-        assert session.execute(select(AuditEvent).where(AuditEvent.action == "account.lock")).scalars().all()
-        session.execute(update(Account).where(Account.name == "anna").values(locked_until=now() - timedelta(seconds=1)))
-    assert sign_in(service, "anna", GOOD)[0] == 303
 
 
 def test_an_unknown_name_and_a_wrong_password_are_told_alike(service: Service) -> None:

@@ -68,7 +68,7 @@ def test_commit_then_reveal(service: Service) -> None:
         assert service.get("anna", path).status_code == 403
     assert service.post("anna", "/v1/predictions", files={"image": ("x.png", cell_png())}).status_code == 403
     assert service.get("anna", f"/v1/cases/{case['id']}/image").status_code == 200
-    assert service.label("anna", case["id"], case["prediction"]["classes"][0]).status_code == 201
+    assert service.answer("anna", case["id"], case["prediction"]["classes"][0]).status_code == 201
     for path in hidden:
         assert service.get("anna", path).status_code == 200
         assert service.get("ben", path).status_code == 403
@@ -113,14 +113,17 @@ def test_a_one_time_password_works_once(service: Service) -> None:
 def test_a_form_of_another_site_is_refused(service: Service) -> None:
     case = service.add_case()
     cookie = _signed_in(service, "anna")
-    form = {"label": case["prediction"]["classes"][0], "form_key": "k1"}
+    form = {"label": case["prediction"]["classes"][0]}
+    service.lease_on("anna", case["id"])
+    shown = service.client.get(f"/cases/{case['id']}", headers={"Accept": "text/html", "Cookie": cookie}).text
+    action = shown.split('data-answer="')[1].split('"')[0]
     for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://elsewhere.example"}):
-        answer = service.client.post(f"/cases/{case['id']}/label", data=form, headers=headers | {"Cookie": cookie})
+        answer = service.client.post(f"/reads/{action}/label", data=form, headers=headers | {"Cookie": cookie})
         assert (answer.status_code, answer.json()["type"]) == (403, "urn:secondread:problem:cross-site-request")
-    same = {"Origin": "http://testserver", "Sec-Fetch-Site": "same-origin"}
+    same = {"Origin": "http://testserver", "Sec-Fetch-Site": "same-origin", "Accept": "text/html"}
     for _ in range(2):  # sent twice, stored once
         answer = service.client.post(
-            f"/cases/{case['id']}/label", data=form, headers=same | {"Cookie": cookie}, follow_redirects=False
+            f"/reads/{action}/label", data=form, headers=same | {"Cookie": cookie}, follow_redirects=False
         )
         assert answer.status_code == 303
     assert len(service.get("viewer", f"/v1/cases/{case['id']}/labels").json()["items"]) == 1
@@ -130,27 +133,28 @@ def test_a_form_of_another_site_is_refused(service: Service) -> None:
 def test_a_label_is_given_once_and_only_for_oneself(service: Service) -> None:
     case = service.add_case()
     code = case["prediction"]["classes"][0]
-    assert service.label("anna", case["id"], code).status_code == 201
-    again = service.label("anna", case["id"], code)
-    assert (again.status_code, again.json()["type"]) == (409, "urn:secondread:problem:already-labelled")
-    assert service.label("ben", case["id"], code, annotator="anna").status_code == 403
+    path = f"/v1/reads/{service.lease_on('anna', case['id'])}/labels"
+    assert service.post("anna", path, json={"label": "dragon"}).status_code == 422
+    assert service.post("anna", path, json={"label": code, "annotator": "ben"}).status_code == 422
+    assert service.post("anna", path, json={"label": code}).status_code == 201
+    again = service.post("anna", path, json={"label": code})
+    assert (again.status_code, again.json()["type"]) == (409, "urn:secondread:problem:lease-lost")
+    for who in ("ben", "viewer", "admin"):
+        assert service.label(who, case["id"], code).status_code == 403
+        assert service.label(who, case["id"], code, annotator="anna", blind=True).status_code == 403
     assert service.label("outside", case["id"], code, annotator="anna", blind=True).status_code == 403
-    assert service.label("ben", case["id"], code, blind=False).status_code == 403
-    assert service.label("viewer", case["id"], code).status_code == 403
-    assert service.label("admin", case["id"], code).status_code == 403
     assert service.label("outside", case["id"], code).status_code == 422
-    assert service.label("ben", case["id"], "dragon").status_code == 422
 
 
 @pytest.mark.both_databases
 def test_a_retry_with_the_same_key_stores_one_label(service: Service) -> None:
     case = service.add_case()
-    code = case["prediction"]["classes"][0]
-    first = service.label("anna", case["id"], code, "k")
-    again = service.label("anna", case["id"], code, "k")
+    code, other = case["prediction"]["classes"][:2]
+    path = f"/v1/reads/{service.lease_on('anna', case['id'])}/labels"
+    first, again = (service.post("anna", path, "k", json={"label": code}) for _ in range(2))
     assert (first.status_code, again.status_code) == (201, 201)
     assert again.json() == first.json()
-    assert service.label("anna", case["id"], case["prediction"]["classes"][1], "k").status_code == 422
+    assert service.post("anna", path, "k", json={"label": other}).status_code == 422
 
 
 @pytest.mark.both_databases
@@ -177,7 +181,7 @@ def test_many_at_once_store_each_label_exactly_once(service: Service) -> None:
 @pytest.mark.both_databases
 def test_the_database_itself_refuses_to_change_or_delete(service: Service) -> None:
     case = service.add_case()
-    assert service.label("anna", case["id"], case["prediction"]["classes"][0]).status_code == 201
+    assert service.answer("anna", case["id"], case["prediction"]["classes"][0]).status_code == 201
     for table in APPEND_ONLY:
         column = next(iter(Table.metadata.tables[table].columns)).name
         for statement in (f"UPDATE {table} SET {column} = {column}", f"DELETE FROM {table}"):
@@ -191,11 +195,13 @@ def test_a_commit_that_fails_is_never_answered_with_success(service: Service, mo
 
     case = service.add_case()
 
+    path = f"/v1/reads/{service.lease_on('anna', case['id'])}/labels"
+
     def fail(self: Session) -> None:
         raise RuntimeError("disk gone")
 
     monkeypatch.setattr(Session, "commit", fail)
-    response = service.label("anna", case["id"], case["prediction"]["classes"][0])
+    response = service.post("anna", path, json={"label": case["prediction"]["classes"][0]})
     monkeypatch.undo()
     assert response.status_code == 500
     assert service.get("viewer", f"/v1/cases/{case['id']}/labels").json()["items"] == []
@@ -214,7 +220,7 @@ def test_a_commit_that_fails_is_never_answered_with_success(service: Service, mo
 def test_malformed_json_is_4xx_and_never_echoed(shared_service: Service, body: bytes) -> None:
     case = shared_service.add_case(uuid.uuid4().hex)
     response = shared_service.post(
-        "anna", f"/v1/cases/{case['id']}/labels", content=body, headers={"Content-Type": "application/json"}
+        "outside", f"/v1/cases/{case['id']}/labels", content=body, headers={"Content-Type": "application/json"}
     )
     assert 400 <= response.status_code < 500, response.text
     assert response.headers["content-type"] == "application/problem+json"

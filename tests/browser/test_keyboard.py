@@ -32,6 +32,12 @@ def stored(made: Installation, name: str) -> int:
     return count
 
 
+def kept(page: Page) -> list[str]:
+    """Classes that wait in the browser."""
+    resting: dict[str, str] = page.evaluate("({ ...localStorage })")
+    return [label for key, label in resting.items() if key.startswith("secondread.outbox.")]
+
+
 def focus(page: Page) -> str:
     found: str = page.evaluate("document.activeElement.tagName + ' ' + (document.activeElement.value ?? '')")
     return found
@@ -152,7 +158,7 @@ def test_a_cut_connection_stores_exactly_one_label(browser: Browser, many: Insta
     page.wait_for_url(address)
     page.wait_for_selector(".js [data-action=next]")
     # asked from here: what waits inside the page would evaluate a text there, and the page's policy forbids that
-    wait_until(lambda: page.evaluate("localStorage.getItem('secondread.outbox') === null"), what="the outbox is full")
+    wait_until(lambda: kept(page) == [], what="the outbox is full")
     page.wait_for_load_state("networkidle")
     assert stored(many, name) == before + 1
 

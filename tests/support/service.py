@@ -107,6 +107,18 @@ class Service:
     def label(self, who: str, case_id: str, code: str, key: str | None = None, **fields: Any) -> httpx.Response:
         return self.post(who, f"/v1/cases/{case_id}/labels", key, json={"label": code, **fields})
 
+    def lease_on(self, who: str, case_id: str) -> str:
+        """The read of an annotator on a case: the one they hold, else the next that they get, which must be of it."""
+        held = [read for read in self.get(who, "/v1/reads").json()["items"] if read["case_id"] == case_id]
+        read = held[0] if held else self.post(who, "/v1/reads").json()
+        assert read["case_id"] == case_id
+        return str(read["id"])
+
+    def answer(self, who: str, case_id: str, code: str, key: str | None = None, **fields: Any) -> httpx.Response:
+        """An annotator's label of a case, through their read."""
+        path = f"/v1/reads/{self.lease_on(who, case_id)}/labels"
+        return self.post(who, path, key, json={"label": code, **fields})
+
     def outside_label(self, case_id: str, annotator: str, code: str, *, blind: bool = True) -> dict[str, Any]:
         response = self.label("outside", case_id, code, annotator=annotator, blind=blind)
         assert response.status_code == 201, response.text

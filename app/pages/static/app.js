@@ -1,5 +1,5 @@
-// What pages do beyond plain forms: keys, a closer look at the image, answers that survive a lost connection,
-// the read timer, live jobs. Every page works without it.
+// What pages do beyond plain forms: keys, a closer look at the image, answers that survive a lost connection and an
+// ended session, the read timer, live jobs. Every page works without it.
 
 const find = (selector, root = document) => root.querySelector(selector);
 const all = (selector, root = document) => [...root.querySelectorAll(selector)];
@@ -28,6 +28,15 @@ function say(text, alert = false) {
   if (!status) return;
   status.textContent = text;
   status.classList.toggle("alert", alert);
+}
+
+function askToSignIn() {
+  say("Sign in again, your answer is kept. ", true);
+  const link = document.createElement("a");
+  link.href = "/login";
+  link.target = "_blank";
+  link.textContent = "Sign in";
+  find("[data-status]")?.append(link);
 }
 
 // ---- keys -------------------------------------------------------------------------------------------------------
@@ -88,6 +97,19 @@ function listenToKeys() {
       event.preventDefault();
       act(element);
     }
+  });
+}
+
+// In a group of radios the arrows would choose. Here they move the image where it is zoomed, else only the focus, and
+// Space chooses.
+function keepChoices() {
+  document.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
+    if (!step || !event.target.matches("input[type=radio][name=label]")) return;
+    event.preventDefault();
+    if (find(".viewer.zoomed")) return;
+    const choices = all("input[type=radio][name=label]", event.target.form).filter((one) => one.offsetParent !== null);
+    choices[(choices.indexOf(event.target) + step + choices.length) % choices.length].focus();
   });
 }
 
@@ -181,7 +203,7 @@ function lookCloser(figure) {
   document.addEventListener("keydown", (event) => {
     const steps = { ArrowLeft: [60, 0], ArrowRight: [-60, 0], ArrowUp: [0, 60], ArrowDown: [0, -60] };
     const step = steps[event.key];
-    if (!step || view.zoom === 1 || event.target.matches("input, select, textarea")) return;
+    if (!step || view.zoom === 1 || event.target.matches("input:not([type=radio]), select, textarea")) return;
     event.preventDefault();
     view.x += step[0];
     view.y += step[1];
@@ -198,57 +220,153 @@ function lookCloser(figure) {
   }
 }
 
-// ---- answers that are sent once, whatever the network does --------------------------------------------------------
+// ---- answers that are sent once, whatever the network and the session do -----------------------------------------
 
 const RETRY_MS = 2000;
-let sending = false;
+const SIGNED_OUT_RETRY_MS = 10000;
+const account = document.body.dataset.account ?? "";
 
-// The form's own key makes sending it twice store it once, so an unknown outcome may simply be sent again.
+// What rests in the browser: for each account and read the class, nothing else. One entry each, so that two tabs do
+// not overwrite what the other one keeps.
+const OUTBOX = "secondread.outbox.";
+const outbox = {
+  of(owner) {
+    const found = {};
+    try {
+      for (const key of Object.keys(localStorage)) {
+        const [owned, ...handle] = key.startsWith(OUTBOX) ? key.slice(OUTBOX.length).split(".") : [];
+        if (owned && (owner === null || owned === owner)) found[handle.join(".")] = localStorage.getItem(key);
+      }
+    } catch {
+      /* storage is forbidden: the page remembers for as long as it is open */
+    }
+    return found;
+  },
+  put(handle, label) {
+    try {
+      localStorage.setItem(`${OUTBOX}${account}.${handle}`, label);
+    } catch {
+      /* likewise */
+    }
+  },
+  take(handle, label) {
+    const key = `${OUTBOX}${account}.${handle}`;
+    try {
+      if (localStorage.getItem(key) === label) localStorage.removeItem(key);
+    } catch {
+      /* likewise */
+    }
+  },
+};
+
+// Whole forms of this page: while it is open, confidence and note go with the class.
+const drafts = new Map();
+let sending = false;
+let again;
+
+function waiting() {
+  const inMemory = Object.fromEntries([...drafts].map(([handle, draft]) => [handle, draft.get("label")]));
+  return Object.entries({ ...inMemory, ...outbox.of(account) });
+}
+
+function sendAgain(after) {
+  clearTimeout(again);
+  again = setTimeout(send, after);
+}
+
+// The service stores one answer per read, so an unknown outcome may simply be sent again.
 async function send() {
-  const waiting = store.get("outbox", null);
-  if (!waiting || sending) return;
+  if (sending || !account) return;
   sending = true;
   try {
-    const answer = await fetch(waiting.action, {
-      method: "POST",
-      headers: { "Content-Type": "application/x-www-form-urlencoded", Accept: "application/json" },
-      body: waiting.body,
-      redirect: "manual",
-    });
-    if (answer.status >= 500 || answer.status === 429) throw new Error(`answered ${answer.status}`);
-    store.set("outbox", null);
-    if (answer.type === "opaqueredirect" || answer.ok) {
-      location.assign(waiting.next);
-      return;
+    const tried = new Set();
+    for (let next; (next = waiting().find((entry) => !tried.has(entry.join()))); ) {
+      tried.add(next.join());
+      await deliver(...next);
     }
-    const problem = await answer.json().catch(() => ({}));
-    say(problem.detail ?? `The answer was not accepted (${answer.status}).`, true);
-    release();
-  } catch {
-    say("No connection. Your answer is kept here and will be sent as soon as there is one.", true);
-    setTimeout(send, RETRY_MS);
   } finally {
     sending = false;
   }
 }
 
+const post = (action, body) =>
+  fetch(action, { method: "POST", headers: { Accept: "application/json" }, body, redirect: "manual" });
+
+// What the service says of itself that it refused for good; a portal or proxy in between says nothing like it.
+async function refusal(answer) {
+  if (![400, 404, 409, 422].includes(answer.status)) return null;
+  const problem = await answer.json().catch(() => null);
+  return problem?.type?.startsWith("urn:secondread:problem:") ? problem.detail : null;
+}
+
+// Only an answer of the service that settles it, stored or refused for good, takes an entry away.
+async function deliver(handle, label) {
+  const draft = drafts.get(handle);
+  const body = draft?.get("label") === label ? draft : new URLSearchParams({ label });
+  const answer = await post(`/reads/${handle}/label`, body).catch(() => null);
+  if (answer?.status === 401 || answer?.status === 403) {
+    askToSignIn();
+    sendAgain(SIGNED_OUT_RETRY_MS);
+    return;
+  }
+  const refused = answer && (await refusal(answer));
+  if (answer?.status !== 204 && refused === null) {
+    say("No connection. Your answer is kept here and will be sent as soon as there is one.", true);
+    sendAgain(RETRY_MS);
+    return;
+  }
+  outbox.take(handle, label);
+  drafts.delete(handle);
+  const form = find(`form[data-answer="${handle}"]`);
+  if (refused !== null) {
+    say(refused, true);
+    release();
+  } else if (form) {
+    location.assign(form.dataset.next);
+  } else {
+    say("Your answer is stored.");
+  }
+}
+
+// Declines rest nowhere: they are sent while the page is open.
+async function sendForm(form) {
+  const answer = await post(form.getAttribute("action"), new URLSearchParams(new FormData(form))).catch(() => null);
+  if (answer?.status === 204) {
+    location.assign(form.dataset.next);
+    return;
+  }
+  const refused = answer && (await refusal(answer));
+  if (answer?.status === 401 || answer?.status === 403) say("Sign in again, then decline once more.", true);
+  else say(refused ?? "No connection. Decline once more when there is one.", true);
+  release();
+}
+
 function release() {
-  for (const button of all("[data-answer] button")) button.disabled = false;
+  for (const button of all("[data-answer] button, [data-send] button")) button.disabled = false;
 }
 
 function keepAnswers() {
-  for (const form of all("[data-answer]")) {
+  for (const form of all("[data-answer], [data-send]")) {
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      const body = new URLSearchParams(new FormData(form)).toString();
-      store.set("outbox", { action: form.getAttribute("action"), body, next: form.dataset.next });
-      for (const button of all("[data-answer] button")) button.disabled = true;
-      if (store.get("outbox", null)) send();
-      else form.submit(); // no storage: the plain form does it
+      const handle = form.dataset.answer;
+      if (handle) {
+        const draft = new URLSearchParams(new FormData(form));
+        drafts.set(handle, draft);
+        outbox.put(handle, draft.get("label"));
+        send();
+      } else {
+        sendForm(form);
+      }
+      for (const button of all("[data-answer] button, [data-send] button")) button.disabled = true;
     });
   }
   window.addEventListener("online", send);
-  if (store.get("outbox", null)) {
+  window.addEventListener("focus", send);
+  if (!account && Object.keys(outbox.of(null)).length) {
+    say("An answer is kept in this browser. It is sent when the person who gave it signs in.");
+  }
+  if (waiting().length) {
     say("One of your answers has not been sent yet; sending it now.");
     send();
   }
@@ -266,8 +384,9 @@ function keepTime(page) {
   if (!page.dataset.readId) return;
   const beat = async () => {
     const answer = await fetch(`/v1/reads/${page.dataset.readId}`, { method: "PATCH" }).catch(() => null);
-    if (answer && answer.status >= 400 && answer.status < 500) {
-      say("This case was returned because nothing happened for too long. Your answer may still be accepted.", true);
+    if ([401, 403, 404].includes(answer?.status)) say("Sign in again to go on with this case.", true);
+    if (answer?.status === 409) {
+      say("Your time with this case ran out, and it went back. Your answer is still taken; if somebody else has the case by then, it is kept as late.", true);
     }
   };
   setInterval(beat, (1000 * Number(page.dataset.lease)) / 3);
@@ -326,6 +445,7 @@ if (matchMedia("(prefers-reduced-motion: reduce)").matches) {
   for (const chart of all("svg.bars")) chart.setCurrentTime(10);
 }
 listenToKeys();
+keepChoices();
 actions();
 showKeys();
 for (const figure of all("[data-viewer]")) lookCloser(figure);

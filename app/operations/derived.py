@@ -1,0 +1,82 @@
+"""Columns of cases that follow from the key or from other rows: partition, coin, plan, and the picture itself."""
+
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.cases.preparing import partition_of
+from app.context import Context
+from app.tables import Case, Look, PolicyRow, ReadRequest
+from app.triage.planning import coin
+from ml.images.image_statistics import difference_hash, hash_distance
+from ml.images.preprocess import ImageRejectedError, decode_image
+
+# another version of Pillow may round a pixel differently
+_NEAR = 4
+_ROWS = 500
+
+
+def wrong_columns(session: Session, context: Context, cases: Mapping[uuid.UUID, bool]) -> Iterator[str]:
+    """Compare what follows from the key, from the plan and from the picture with what the rows say.
+
+    Args:
+        session: for reading.
+        context: for the key and the image store.
+        cases: that an audit event explains, with whether the coin follows from the key for sure.
+    """
+    rates = {row[0]: row[1] for row in session.execute(select(PolicyRow.version, PolicyRow.audit_rate))}
+    after = uuid.UUID(int=0)
+    while rows := session.execute(select(Case).where(Case.id > after).order_by(Case.id).limit(_ROWS)).scalars().all():
+        ids = [case.id for case in rows]
+        looks, requests = defaultdict(list), defaultdict(list)
+        for look in session.execute(select(Look).where(Look.case_id.in_(ids))).scalars():
+            looks[look.case_id].append(look)
+        for request in session.execute(select(ReadRequest).where(ReadRequest.case_id.in_(ids))).scalars():
+            requests[request.case_id].append(request)
+        for case in rows:
+            if case.erased_at is None:
+                yield from _from_key(context.secret, case, keyed=cases.get(case.id, True))
+                yield from _from_picture(context, case)
+            yield from _from_plan(case, looks[case.id], requests[case.id], rates)
+        after = ids[-1]
+        session.expunge_all()
+
+
+def _from_key(secret: bytes, case: Case, *, keyed: bool) -> Iterator[str]:
+    if case.partition != partition_of(secret, case.patient, case.external_id):
+        yield f"case {case.id}: partition is not that of its patient"
+    if keyed and case.u != coin(secret, case.external_id):
+        yield f"case {case.id}: its coin u is not that of its external id"
+
+
+def _from_plan(case: Case, looks: list[Look], requests: list[ReadRequest], rates: Mapping[int, float]) -> Iterator[str]:
+    for look in looks:
+        if look.pi != (1.0 if look.selected else rates.get(look.policy_version)):
+            yield f"case {case.id}: π of a look is not that of its policy"
+    if looks and case.pi != max(look.pi for look in looks):
+        yield f"case {case.id}: π is not that of its looks"
+    second = "triage" if case.pi >= 1 else "audit"
+    for request in requests:
+        chosen = request.arm in {"triage", "audit"}
+        if request.u != case.u or request.pi != (case.pi if chosen else 1.0) or (chosen and request.arm != second):
+            yield f"case {case.id}: read request {request.ordinal} has another u, π or arm than its plan"
+    n_second = sum(request.arm in {"triage", "audit"} for request in requests)
+    if looks and n_second != (case.u < case.pi):
+        yield f"case {case.id}: {n_second} second reads are planned, its coin and π say {int(case.u < case.pi)}"
+
+
+def _from_picture(context: Context, case: Case) -> Iterator[str]:
+    """Whether the picture that the row points to looks like the one that was stored."""
+    if case.image_hash is None or not context.images.intact(case.stored_sha256):
+        return  # the missing or changed file is named elsewhere
+    try:
+        picture = decode_image(context.images.get(case.stored_sha256))
+    except ImageRejectedError:
+        yield f"case {case.id}: its image cannot be read"
+        return
+    near = hash_distance(case.image_hash, difference_hash(picture)) <= _NEAR
+    if picture.size != (case.width, case.height) or not near:
+        yield f"case {case.id}: points to another picture than the one that was stored"

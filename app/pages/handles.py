@@ -1,0 +1,45 @@
+"""Handles in pages: of the account that a page was made for, and of a read of that account.
+
+The cookie says who is signed in when a form arrives; the handle says for whom the form was made. They differ where
+two people share a browser.
+"""
+
+import hashlib
+import hmac
+import re
+import uuid
+
+from app.platform.errors import NotFound, OtherAccount
+from app.platform.principal import Principal
+
+_HANDLE = re.compile(r"([0-9a-f]{32})\.([0-9a-f]{32})")
+
+
+def _digest(secret: bytes, *parts: bytes) -> str:
+    return hmac.new(secret, b"page handle:" + b":".join(parts), hashlib.sha256).hexdigest()[:32]
+
+
+def account_handle(secret: bytes, account_id: uuid.UUID) -> str:
+    """Name of an account inside its browser, which says nothing to anybody else."""
+    return _digest(secret, b"account", account_id.bytes)
+
+
+def read_handle(secret: bytes, account_id: uuid.UUID, read_id: uuid.UUID) -> str:
+    """Name of a read in the pages of the account that has it."""
+    return f"{read_id.hex}.{_digest(secret, b'read', account_id.bytes, read_id.bytes)}"
+
+
+def read_of_handle(secret: bytes, principal: Principal, handle: str) -> uuid.UUID:
+    """The read that a form of this caller's pages is about.
+
+    Raises:
+        NotFound: this is no handle.
+        OtherAccount: the page was made for somebody else.
+    """
+    parts = _HANDLE.fullmatch(handle)
+    if parts is None:
+        raise NotFound("there is no such read")
+    read_id = uuid.UUID(hex=parts[1])
+    if not hmac.compare_digest(handle, read_handle(secret, principal.account_id, read_id)):
+        raise OtherAccount("this page was opened by another person: they must sign in again to answer it")
+    return read_id

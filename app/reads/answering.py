@@ -1,0 +1,85 @@
+"""Answers of annotators to reads that they hold: the only way by which a label of an account's person enters."""
+
+import uuid
+
+from sqlalchemy.orm import Session
+
+from app.cases.blindness import was_exposed
+from app.context import Context
+from app.platform.errors import AlreadyLabelled, LeaseLost
+from app.platform.principal import Principal
+from app.reads import leases, queries
+from app.reads.schemas import OwnLabelIn, SubmittedOut
+from app.reads.service import Author, store_first
+from app.tables import ReadRequest
+
+
+def commit_read(
+    session: Session, context: Context, principal: Principal, read_id: uuid.UUID, body: OwnLabelIn
+) -> tuple[int, SubmittedOut]:
+    """End a read by a label.
+
+    A read that ran out is taken up again while nobody else has its request; afterwards its label is kept as late.
+
+    Returns:
+        201, the label and the posterior where it may be shown.
+
+    Raises:
+        NotFound: the caller has no such read.
+        LeaseLost: the read ended by a label, a decline or a release.
+        Invalid: an unknown class.
+    """
+    author, case_id = _author(session, principal, read_id)
+    return store_first(session, context, principal, queries.case_at_hand(session, case_id), author, body)
+
+
+def _author(session: Session, principal: Principal, read_id: uuid.UUID) -> tuple[Author, uuid.UUID]:
+    """Who answers which request by a read, and the case.
+
+    Raises:
+        NotFound: the caller has no such read.
+        LeaseLost: the read ended by a label, a decline or a release.
+    """
+    try:
+        lease = leases.own_lease(session, principal, read_id)
+    except LeaseLost:
+        read, annotator = queries.own_read(session, principal.account_id, read_id)
+        since = queries.read_since(session, read)
+        if read.state != "expired" or (since is not None and since.state != "leased"):
+            raise
+        if since is None:
+            blind = not was_exposed(session, annotator.id, read.case_id)
+            asked = session.get_one(ReadRequest, read.request_id)
+            return Author(annotator, blind, None, read, asked.round, late=True), read.case_id
+        lease = leases.own_lease(session, principal, since.id)
+    author = Author(lease.annotator, True, lease.request, lease.read, lease.request.round)
+    return author, lease.read.case_id
+
+
+def answer_read(
+    session: Session, context: Context, principal: Principal, read_id: uuid.UUID, body: OwnLabelIn
+) -> uuid.UUID:
+    """End a read by a label that a browser may send more than once: after the first time nothing is stored.
+
+    Only the class must be the same, since a browser keeps nothing else of an answer through a reload.
+
+    Returns:
+        The case.
+
+    Raises:
+        NotFound: the caller has no such read.
+        LeaseLost: the read ended by a decline or a release.
+        AlreadyLabelled: the case has another answer of the caller's.
+        Invalid: an unknown class.
+    """
+    try:
+        _, stored = commit_read(session, context, principal, read_id, body)
+    except LeaseLost:
+        read, _ = queries.own_read(session, principal.account_id, read_id)
+        given = queries.own_answer(session, read)
+        if given is None:
+            raise
+        if given.class_code != body.label:
+            raise AlreadyLabelled("you have given this case another class before; correct that label instead") from None
+        return read.case_id
+    return uuid.UUID(stored.label.case_id)

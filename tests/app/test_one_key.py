@@ -1,0 +1,186 @@
+"""One installation, one key: whoever comes with another one is refused before the first write."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+from sqlalchemy import MetaData, inspect, select, text
+
+from app.cases.preparing import partition_of
+from app.cli import serving
+from app.context import Context, build_context
+from app.operations.backup import backup, restore
+from app.platform import audit_chain
+from app.platform.audit_chain import confirmed
+from app.platform.database import Database
+from app.platform.installation import WrongKeyError, claim, key_check, require_key
+from app.platform.migrate import downgrade, upgrade
+from app.settings import Settings
+from app.tables import AuditEvent, Case
+from app.tables import Installation as InstallationRow
+from app.triage.planning import coin
+from tests.support.postgres import PostgresServer
+from tests.support.process import Installation
+from tests.support.service import Service, cell_png, collect
+
+REFUSED = "not the key of this database"
+OTHER = b"another key, as long as a key must be at least"
+COMMANDS: tuple[tuple[str, ...], ...] = (
+    ("user", "add", "eve", "--role", "admin"),
+    ("db", "upgrade"),
+    ("db", "verify"),
+    ("demo",),
+    ("serve",),
+    ("worker",),
+)
+
+
+def contents(database: Database) -> dict[str, list[tuple[Any, ...]]]:
+    """Every row of every table, those of the job engine too."""
+    rows = {}
+    for schema in (None, "dbos") if database.engine.dialect.name == "postgresql" else (None,):
+        metadata = MetaData(schema=schema)
+        metadata.reflect(database.engine)
+        with database.engine.connect() as connection:
+            for table in metadata.sorted_tables:
+                rows[str(table)] = sorted(map(tuple, connection.execute(select(table)).all()), key=str)
+    return rows
+
+
+COINS = [0.6961641958968792, 0.30279549747923895, 0.1919679594478232]
+PARTITIONS = ["calibration", "evaluation", "calibration", "evaluation", "calibration"]
+EVENT = AuditEvent(
+    sequence=7,
+    created_at=datetime(2026, 1, 1, tzinfo=UTC),
+    actor="lead",
+    action="label.add",
+    object="x",
+    details={"b": 1, "a": ["é"]},
+)
+LINK = "5f9b4e660b71b81700d55bd57dd099757097e190ca1f83fef7690fb406f7e4d2"
+CHECK = "a7221a5c28f01ee6f3bc49753083ac98ad4c421ea873372e58a7f674669319da"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'shared.db'}"
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.url(server.create())
+
+
+def test_a_second_installation_with_a_key_of_its_own_is_refused_before_it_writes(
+    url: str, tmp_path: Path, tiny_release: Path
+) -> None:
+    first, second = Installation(tmp_path / "first", url), Installation(tmp_path / "second", url)
+    first.prepare(tiny_release, lead="admin")
+    first.run("user", "list")
+    database = Database(url)
+    before = contents(database)
+    for arguments in COMMANDS:
+        done = second.run(*arguments, check=False)
+        assert (done.returncode, REFUSED in done.stderr, done.stderr.count("\n")) == (1, True, 1), arguments
+        assert contents(database) == before, arguments
+    first.run("user", "add", "ben", "--role", "annotator")
+    database.engine.dispose()
+
+
+@pytest.mark.both_databases
+def test_a_database_from_before_there_were_check_values_takes_only_the_key_of_its_chain(service: Service) -> None:
+    collect(service, [cell_png(number) for number in range(3)], patients=True)
+    database, key = service.context.database, service.context.secret
+    before = coins_and_partitions(service.context)
+    downgrade(database.engine, "0004")
+    wrong = _with_key(service.context, OTHER)
+    with pytest.raises(WrongKeyError, match=REFUSED):
+        serving._upgrade(wrong)
+    assert not inspect(database.engine).has_table("job_batches"), "it was refused before its first migration"
+    upgrade(database.engine)
+    with pytest.raises(WrongKeyError):
+        claim(database, OTHER)
+    with database.read() as session:
+        assert session.execute(select(InstallationRow.key_check)).all() == []
+    serving._upgrade(service.context)
+    with database.read() as session:
+        assert session.execute(select(InstallationRow.key_check)).scalars().all() == [key_check(key)]
+    assert require_key(database, key)
+    with pytest.raises(WrongKeyError):
+        require_key(database, OTHER)
+    assert coins_and_partitions(service.context) == before
+
+
+def test_most_of_the_oldest_events_decide_whose_key_it_is(service: Service) -> None:
+    """One damaged event neither locks the right key out nor lets another one in."""
+    with service.context.database.write() as session:
+        session.execute(text("DROP TRIGGER audit_events_no_update"))
+        session.execute(text("UPDATE audit_events SET actor = 'somebody' WHERE sequence = 1"))
+        n_events, n_confirmed = confirmed(session, service.context.secret, 1000)
+        assert n_confirmed == n_events - 1
+        assert confirmed(session, OTHER, 1000) == (n_events, 0)
+
+
+def coins_and_partitions(context: Context) -> dict[str, tuple[float, str]]:
+    with context.database.read() as session:
+        return {row[0]: (row[1], row[2]) for row in session.execute(select(Case.external_id, Case.u, Case.partition))}
+
+
+def _with_key(context: Context, key: bytes) -> Context:
+    settings = context.settings.model_copy(update={"secret_key": SecretStr(key.decode())})
+    return build_context(settings)
+
+
+@pytest.mark.both_databases
+def test_coins_and_partitions_follow_from_the_key_and_nothing_else(service: Service) -> None:
+    collect(service, [cell_png(number) for number in range(4)], patients=True)
+    for number, (external_id, (u, partition)) in enumerate(sorted(coins_and_partitions(service.context).items())):
+        assert u == coin(service.context.secret, external_id)
+        assert partition == partition_of(service.context.secret, f"p{number // 3}", external_id)
+
+
+def test_what_a_key_decides_never_moves() -> None:
+    """Values of 0.1.0: whatever is derived from the key in a new way would move them."""
+    key = b"the same coins and partitions in every run"
+    assert [coin(key, name) for name in ("case-1", "case-2", "a b")] == COINS
+    assert [partition_of(key, patient, "case-1") for patient in (None, "p1", "p2", "p3", "p4")] == PARTITIONS
+    assert audit_chain._digest(key, audit_chain.GENESIS, EVENT) == LINK
+    assert key_check(key) == CHECK
+
+
+def test_the_key_may_come_as_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_bytes(OTHER + b"\n")
+    assert Settings(home=tmp_path, secret_key_file=path).secret() == OTHER
+    assert not (tmp_path / "secret.key").exists()
+    with pytest.raises(ValueError, match="not both"):
+        Settings(home=tmp_path, secret_key_file=path, secret_key=SecretStr(OTHER.decode()))
+    path.write_text("short")
+    with pytest.raises(ValueError, match="at least 32 bytes"):
+        Settings(home=tmp_path, secret_key_file=path).secret()
+
+
+def test_an_empty_key_file_in_home_is_refused_and_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "secret.key").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"secret\.key: a key must be at least 32 bytes"):
+        Settings(home=tmp_path).secret()
+    assert (tmp_path / "secret.key").read_bytes() == b""
+
+
+def test_a_key_is_made_once_and_whole(tmp_path: Path) -> None:
+    key = Settings(home=tmp_path).secret()
+    assert len(key) == 64
+    assert Settings(home=tmp_path).secret() == key
+    assert [path.name for path in tmp_path.iterdir()] == ["secret.key"]
+
+
+def test_a_backup_of_another_key_is_refused_before_anything_is_restored(service: Service, tmp_path: Path) -> None:
+    backup(service.context, tmp_path / "backup")
+    (tmp_path / "new").mkdir()
+    made = Installation(tmp_path / "new" / "home")
+    made.environment["SECONDREAD_SECRET_KEY"] = OTHER.decode()
+    done = made.run("db", "restore", tmp_path / "backup", check=False)
+    assert (done.returncode, "another key" in done.stderr, done.stderr.count("\n")) == (1, True, 1)
+    assert not made.home.exists()
+    home = tmp_path / "elsewhere"
+    assert restore(tmp_path / "backup", home, home / "images", f"sqlite:///{home / 'x.db'}", service.context.secret)

@@ -1,0 +1,223 @@
+"""Answers that wait in a browser: whose they are, what keeps them, what settles them; and arrow keys."""
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, Route
+from sqlalchemy import select
+
+from app.platform.database import Database
+from app.tables import Annotator, Label, Read
+from tests.browser.conftest import Person, until, upload
+from tests.browser.test_keyboard import kept
+from tests.support.process import Installation
+
+
+@pytest.fixture(scope="module")
+def several(installation: Installation) -> Installation:
+    for number in range(12):
+        upload(installation, f"kept {number}", 300 + number, patient=f"k{number}")
+    return installation
+
+
+def labels(made: Installation) -> list[tuple[str, str | None, str]]:
+    """Annotator, class and case of every label."""
+    database = Database(made.sqlalchemy_url)
+    with database.read() as session:
+        rows = session.execute(
+            select(Annotator.name, Label.class_code, Label.case_id).join(Label, Label.annotator_id == Annotator.id)
+        )
+        found = [(row[0], row[1], str(row[2])) for row in rows]
+    database.engine.dispose()
+    return found
+
+
+def open_case(person: Person) -> str:
+    """Go to the next case; gives its id."""
+    page = person.go("/worklist")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".js [data-read]")
+    return page.url.rsplit("/", 1)[1]
+
+
+def commit(page: Page, code: str) -> None:
+    page.check(f"[name=label][value={code}]")
+    page.click("[data-action=commit]")
+
+
+def sign_in(person: Person, made: Installation, name: str) -> None:
+    """Sign in on the page that asks for it."""
+    page = person.go("/login")
+    page.fill("[name=name]", name)
+    page.fill("[name=password]", made.one_time_password(name))
+    page.click("main button")
+    page.wait_for_url("**/worklist")
+
+
+def test_an_answer_of_one_person_waits_through_the_session_of_another(browser: Browser, several: Installation) -> None:
+    """Offline, the tab closed, another person signed in: review of the pages, 1."""
+    anna = Person(browser, several, "anna")
+    case = open_case(anna)
+    before = labels(several)
+    anna.context.set_offline(True)
+    commit(anna.page, "eosinophil")
+    anna.page.wait_for_selector("text=Your answer is kept here")
+    assert kept(anna.page) == ["eosinophil"]
+    anna.page.close()
+    anna.context.clear_cookies()
+    anna.context.set_offline(False)
+
+    anna.page = anna.context.new_page()
+    sign_in(anna, several, "ben")
+    for path in ("/worklist", "/help", "/worklist"):
+        anna.go(path)
+        anna.page.wait_for_load_state("networkidle")
+    assert anna.page.url.endswith("/worklist")
+    assert labels(several) == before
+    anna.page.click("text=Sign out")
+    anna.page.wait_for_selector("text=An answer is kept in this browser")
+    assert kept(anna.page) == ["eosinophil"]
+
+    sign_in(anna, several, "anna")
+    anna.page.wait_for_selector("text=Your answer is stored")
+    assert kept(anna.page) == []
+    assert set(labels(several)) - set(before) == {("anna", "eosinophil", case)}
+    assert len(labels(several)) == len(before) + 1
+
+
+def test_an_open_page_keeps_its_answer_while_somebody_else_is_signed_in(
+    browser: Browser, several: Installation
+) -> None:
+    """Two tabs: anna's page is open, ben signs in, anna's form is sent."""
+    anna = Person(browser, several, "anna")
+    case = open_case(anna)
+    page, before = anna.page, labels(several)
+    anna.context.clear_cookies()
+    anna.page = anna.context.new_page()
+    sign_in(anna, several, "ben")
+    with page.expect_response("**/label") as refused:
+        commit(page, "monocyte")
+    assert refused.value.status == 403
+    page.wait_for_selector("text=Sign in again, your answer is kept")
+    page.reload()  # ben's page now
+    page.wait_for_load_state("networkidle")
+    assert labels(several) == before
+    assert kept(page) == ["monocyte"]
+    sign_in(anna, several, "anna")
+    anna.page.wait_for_selector("text=Your answer is stored")
+    assert set(labels(several)) - set(before) == {("anna", "monocyte", case)}
+
+
+def test_an_answer_waits_for_the_end_of_every_refusal_that_is_not_the_services_last_word(
+    browser: Browser, several: Installation
+) -> None:
+    """The session is gone (review of the pages, 2), the server fails, a portal or proxy answers instead."""
+    cleo = Person(browser, several, "cleo")
+    case = open_case(cleo)
+    page, before = cleo.page, labels(several)
+    portal = {"status": 200, "body": "<html>Welcome to the hospital's network</html>"}
+    redirect = {"status": 302, "headers": {"Location": "/login"}}
+    others = [{"status": status} for status in (500, 503, 429, 403, 401)]
+    tried: list[dict[str, Any]] = []
+    answers: list[dict[str, Any]] = [*others, portal, redirect, {"status": 404, "body": "no such host"}]
+    coming = iter(answers)
+    answer = next(coming)
+
+    def instead(route: Route) -> None:
+        tried.append(answer)
+        route.fulfill(**answer)
+
+    page.route("**/label", instead)
+    commit(page, "basophil")
+    while True:
+        until(page, lambda given=answer: given in tried, "it is tried")  # type: ignore[misc]
+        page.wait_for_selector("[data-status].alert")
+        assert kept(page) == ["basophil"], answer
+        following = next(coming, None)
+        if following is None:
+            break
+        answer = following
+        page.reload()
+    page.unroute("**/label")
+    cleo.context.clear_cookies()
+    cleo.go("/worklist")
+    assert page.url.endswith("/login")
+    page.wait_for_selector("text=An answer is kept in this browser")
+    assert labels(several) == before
+    sign_in(cleo, several, "cleo")
+    page.wait_for_selector("text=Your answer is stored")
+    assert kept(page) == []
+    assert set(labels(several)) - set(before) == {("cleo", "basophil", case)}
+
+
+def test_what_rests_in_the_browser_is_the_handle_and_the_class(browser: Browser, several: Installation) -> None:
+    cleo = Person(browser, several, "cleo")
+    case = open_case(cleo)
+    page = cleo.page
+    page.click("text=Confidence and note")
+    page.fill("form[action$=label] textarea", "a note about Ms Miller")
+    page.select_option("[name=confidence]", "0.9")
+    cleo.context.set_offline(True)
+    commit(page, "monocyte")
+    page.wait_for_selector("text=Your answer is kept here")
+    resting = page.evaluate("JSON.stringify(Object.entries(localStorage))")
+    assert "Miller" not in resting
+    assert "0.9" not in resting
+    assert case not in resting
+    assert case.replace("-", "") not in resting
+    assert kept(page) == ["monocyte"]
+    cleo.context.set_offline(False)
+    page.wait_for_url(f"**/cases/{case}")
+    page.wait_for_selector("[data-action=next]")
+    database = Database(several.sqlalchemy_url)
+    with database.read() as session:  # what the page still knew was sent with it
+        wanted = select(Label.note, Label.confidence, Read.state).join(Read, Read.case_id == Label.case_id)
+        row = session.execute(
+            wanted.join(Annotator, Annotator.id == Label.annotator_id).where(
+                Annotator.name == "cleo", Label.class_code == "monocyte", Read.annotator_id == Label.annotator_id
+            )
+        ).one()
+    database.engine.dispose()
+    assert tuple(row) == ("a note about Ms Miller", 0.9, "committed")
+
+
+def test_a_refused_answer_is_settled_and_says_why(browser: Browser, several: Installation) -> None:
+    """Two tabs of one person give two classes: the first counts, the second is told."""
+    cleo = Person(browser, several, "cleo")
+    case = open_case(cleo)
+    first, before = cleo.page, labels(several)
+    second = cleo.context.new_page()
+    second.goto(first.url)
+    second.wait_for_selector(".js [data-read]")
+    commit(first, "blast")
+    first.wait_for_selector("[data-action=next]")
+    commit(second, "monocyte")
+    second.wait_for_selector("text=another class before")
+    assert kept(second) == []
+    assert second.is_enabled("[data-action=commit]")
+    assert set(labels(several)) - set(before) == {("cleo", "blast", case)}
+
+
+def test_arrow_keys_never_change_a_class(browser: Browser, several: Installation) -> None:
+    """Review of the pages, 3: chosen by key, zoomed, panned; and without zoom, and with modifiers."""
+    cleo = Person(browser, several, "cleo")
+    open_case(cleo)
+    page = cleo.page
+    page.keyboard.press("b")
+    chosen = page.locator("[name=label]:checked").get_attribute("value")
+    assert chosen is not None
+    for zoomed in (True, False):
+        page.keyboard.press("+" if zoomed else "0")
+        for key in ("ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Shift+ArrowDown", "Control+ArrowDown"):
+            page.keyboard.press(key)
+            assert page.locator("[name=label]:checked").get_attribute("value") == chosen, key
+        if zoomed:
+            page.keyboard.press("ArrowLeft")
+            assert "translate(60px" in page.evaluate("document.querySelector('.viewer img').style.transform")
+    # those who use no single keys still choose by keyboard: arrows move the focus, Space chooses
+    page.keyboard.press("ArrowDown")
+    in_focus = page.evaluate("document.activeElement.value")
+    assert in_focus != chosen
+    page.keyboard.press("Space")
+    assert page.locator("[name=label]:checked").get_attribute("value") == in_focus
+    assert cleo.faults == []
