@@ -9,6 +9,7 @@ from app.platform.database import Database
 from app.platform.durable import JobQueue
 from app.platform.image_store import ImageStore
 from app.predictions.inference import LocalInference
+from app.predictions.pictures import Pictures
 from app.settings import Settings
 
 
@@ -22,6 +23,7 @@ class Context:
         jobs: enqueues and cancels long work.
         images: image store.
         inference: the predictor port.
+        pictures: decodes uploaded pictures.
         secret: key of the audit chain and of the partition of patients.
     """
 
@@ -30,6 +32,7 @@ class Context:
     jobs: JobQueue
     images: ImageStore
     inference: LocalInference
+    pictures: Pictures
     secret: bytes
 
 
@@ -41,6 +44,7 @@ def build_context(settings: Settings) -> Context:
         jobs=JobQueue(settings.sqlalchemy_url),
         images=ImageStore(settings.images_folder, settings.min_free_bytes),
         inference=LocalInference(settings.releases_folder, settings.inference_threads, settings.inference_queue),
+        pictures=Pictures(settings.decode_memory),
         secret=settings.secret(),
     )
 

@@ -13,7 +13,7 @@ from app.imports.work import import_cases
 from app.jobs import engine
 from app.jobs.executor import Schedule, forget_upkeep
 from app.jobs.running import JobFunction
-from app.operations.upkeep import tidy
+from app.operations.upkeep import sweep_files, tidy
 from app.recalibration.predict_old_cases import predict_again
 from app.recalibration.service import recalibrate
 from app.releases.queries import aliases, class_codes, existing_release
@@ -62,5 +62,6 @@ SCHEDULES: dict[str, Schedule] = {
     "snapshots": Schedule("* * * * *", refresh_snapshots),
     "recalibration": Schedule("* * * * *", ask_for_recalibration),
     "tidying": Schedule("* * * * *", tidy),
+    "sweeping": Schedule("17 3 * * *", sweep_files),
     "forgetting": Schedule("17 * * * *", forget_upkeep),
 }

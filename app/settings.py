@@ -43,6 +43,9 @@ class Settings(BaseSettings):
     secret_key_file: Path | None = Field(None, description="file with the secret key, in place of SECRET_KEY")
     inference_threads: int = Field(0, ge=0, le=256, description="threads of one network run, 0 for all cores")
     inference_queue: int = Field(32, ge=1, le=10_000, description="predictions that may wait before 429")
+    decode_memory: int = Field(
+        1024**3, ge=1024**3, description="bytes for decoding pictures of more than a megapixel or of 16 bits"
+    )
     rate_limit: int = Field(
         12_000, ge=0, description="requests per minute of one account, in each server process, before 429; 0: no limit"
     )

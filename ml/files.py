@@ -17,6 +17,21 @@ def write_bytes_atomically(path: Path, data: bytes) -> None:
     temporary.replace(path)
 
 
+def sync_folder(folder: Path) -> None:
+    """Make sure that what was renamed in a folder is there after a loss of power."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_file(path: Path) -> None:
+    """Make sure that what was written to a file is there after a loss of power."""
+    with path.open("rb+") as stream:
+        os.fsync(stream.fileno())
+
+
 def write_json(path: Path, document: Any) -> None:
     """Write a JSON document, sorted and indented, so that identical content gives identical bytes."""
     text = json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)

@@ -54,6 +54,17 @@ def read_until_empty(address: str, key: str, taken: list[str], statuses: Counter
                 return
             if answer.status_code == 201:
                 taken.append(answer.json()["case_id"])
+                end(client, answer.json()["id"])
+
+
+def end(client: httpx2.Client, read: str) -> None:
+    """Close the request of a read for everybody, however often the database asks to try again."""
+    headers = {"Idempotency-Key": uuid.uuid4().hex}
+    while True:
+        answer = client.post(f"/v1/reads/{read}/decline", headers=headers, json={"reason": "cannot_tell"})
+        assert answer.status_code in {200, 503}, answer.text
+        if answer.status_code == 200:
+            return
 
 
 @pytest.mark.parametrize("n", [200, pytest.param(10_000, marks=pytest.mark.heavy)])
@@ -85,6 +96,6 @@ def test_no_request_is_handed_out_twice(postgres: PostgresServer, tmp_path: Path
     with database.read() as session:
         assert session.execute(select(func.count(Read.request_id.distinct()))).scalar_one() == n
         assert session.execute(select(func.count()).select_from(Read)).scalar_one() == n
-        assert session.execute(select(func.count()).where(ReadRequest.state == "leased")).scalar_one() == n
+        assert session.execute(select(func.count()).where(ReadRequest.state == "closed")).scalar_one() == n
     database.engine.dispose()
     assert min(len(part) for part in taken) > 0

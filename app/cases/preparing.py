@@ -2,9 +2,8 @@
 
 import hashlib
 import hmac
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from PIL import Image
 from sqlalchemy.orm import Session
 
 from app.cases import queries
@@ -12,46 +11,16 @@ from app.cases.schemas import CaseIn, CaseOut
 from app.cases.showing import Judging, case_out, show_case, stored_prediction_out
 from app.context import Context
 from app.platform import audit_chain
-from app.platform.errors import BrokenImage, OtherImage, TooLarge, UnsupportedImage
+from app.platform.errors import OtherImage
 from app.platform.principal import Principal
 from app.predictions.inference import Served
 from app.predictions.stored import output_values, prediction_values
 from app.releases.queries import champion
 from app.tables import Case, CasePrediction, NetworkOutput, new_id, now
 from app.triage.planning import coin, plan_case, policy_for_planning
-from ml.images.image_statistics import difference_hash, optical_density
-from ml.images.preprocess import ImageRejectedError, decode_image, encode_png
+from ml.images.image_statistics import optical_density
+from ml.images.picture import Picture
 from ml.release.predictor import Prediction
-
-
-@dataclass(frozen=True)
-class Upload:
-    """An uploaded image: its digest and its decoded pixels."""
-
-    sha256: str
-    image: Image.Image
-
-
-def read_upload(data: bytes) -> Upload:
-    """Decode uploaded bytes.
-
-    Raises:
-        TooLarge: too many pixels.
-        UnsupportedImage: not a format that is read.
-        BrokenImage: empty, damaged, too small or with several frames.
-    """
-    try:
-        return Upload(hashlib.sha256(data).hexdigest(), decode_image(data))
-    except ImageRejectedError as exc:
-        kinds = {"too-large": TooLarge, "format": UnsupportedImage}
-        raise kinds.get(exc.reason, BrokenImage)(str(exc)) from exc
-
-
-def predict_upload(context: Context, upload: Upload) -> tuple[Served, Prediction]:
-    """Predict with the champion; no transaction is open while the network runs."""
-    with context.database.read() as session:
-        served = context.inference.served(champion(session))
-    return served, context.inference.predict(served, upload.image)
 
 
 def partition_of(secret: bytes, patient: str | None, external_id: str) -> str:
@@ -66,7 +35,8 @@ class NewCase:
     """Everything that a new case's rows are made of, computed before the transaction begins."""
 
     fields: CaseIn
-    upload: Upload
+    sha256: str
+    picture: Picture
     stored_sha256: str
     served: Served
     prediction: Prediction
@@ -77,13 +47,20 @@ def prepare_case(context: Context, fields: CaseIn, data: bytes) -> NewCase:
 
     Raises:
         OtherImage: the external id belongs to another image; nothing is stored.
+        TooLarge: too many pixels.
+        UnsupportedImage: not a format that is read.
+        BrokenImage: empty, damaged, too small or with several frames.
+        Overloaded: too many pictures are being decoded, or predictions wait.
     """
-    upload = read_upload(data)
+    sha256 = hashlib.sha256(data).hexdigest()
     with context.database.read() as session:
-        _same_image(queries.case_by_external_id(session, fields.external_id), upload.sha256)
+        _same_image(queries.case_by_external_id(session, fields.external_id), sha256)
         served = context.inference.served(champion(session))
-    prediction = context.inference.predict(served, upload.image)  # no transaction is open meanwhile
-    return NewCase(fields, upload, context.images.put(encode_png(upload.image)), served, prediction)
+    # no transaction is open meanwhile
+    with context.pictures.opened(data, served.predictor.release.preprocessing, png=True) as picture:
+        prediction = context.inference.predict(served, picture.pixels)
+        stored = context.images.put(picture.png)
+    return NewCase(fields, sha256, replace(picture, png=b""), stored, served, prediction)
 
 
 def _same_image(known: Case | None, image_sha256: str) -> None:
@@ -105,8 +82,8 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
     Raises:
         OtherImage: the external id belongs to another image.
     """
-    known, twin = queries.known_case_and_first_image(session, new.fields.external_id, new.upload.sha256)
-    _same_image(known, new.upload.sha256)
+    known, twin = queries.known_case_and_first_image(session, new.fields.external_id, new.sha256)
+    _same_image(known, new.sha256)
     if known is not None:
         return 200, show_case(session, known.id)
     case = _case_row(context.secret, principal, new, twin)
@@ -134,7 +111,7 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
 
 def _case_row(secret: bytes, principal: Principal, new: NewCase, twin: Case | None) -> Case:
     """The row of a new case, without its plan."""
-    fields, image = new.fields, new.upload.image
+    fields, picture = new.fields, new.picture
     return Case(
         id=new_id(),
         created_at=now(),
@@ -142,15 +119,15 @@ def _case_row(secret: bytes, principal: Principal, new: NewCase, twin: Case | No
         patient=fields.patient,
         site=fields.site,
         case_metadata=dict(fields.metadata),
-        image_sha256=new.upload.sha256,
+        image_sha256=new.sha256,
         stored_sha256=new.stored_sha256,
-        width=image.width,
-        height=image.height,
+        width=picture.width,
+        height=picture.height,
         same_image_as=None if twin is None else twin.id,
         partition=partition_of(secret, fields.patient, fields.external_id),
         u=coin(secret, fields.external_id),
         pi=0.0,
-        image_hash=difference_hash(image),
-        stain=list(optical_density(new.served.predictor.release.preprocessing.pixels(image))),
+        image_hash=picture.image_hash,
+        stain=list(optical_density(picture.pixels)),
         created_by=principal.account_id,
     )

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from app.cases import queries
 from app.cases.cursors import decode_cursor, decode_need_cursor, encode_cursor, encode_need_cursor
-from app.cases.preparing import NewCase, predict_upload, prepare_case, read_upload, store_case
+from app.cases.preparing import NewCase, prepare_case, store_case
 from app.cases.schemas import CaseIn, CaseOut, CasesOut, PredictionsOut, RequestOut, WorklistOut, WorkOut
 from app.cases.showing import cases_out, judging_of, prediction_out, stored_prediction_out
 from app.context import Context
@@ -15,25 +15,34 @@ from app.platform.errors import Unavailable
 from app.platform.idempotency import answered, request_digest
 from app.platform.principal import Principal
 from app.platform.values import PredictionOut
+from app.releases.queries import champion
 from app.tables import ReadRequest
 from app.triage.queries import current_rule
 from app.triage.rules import triage
 
 
 def stateless_prediction(context: Context, data: bytes) -> PredictionOut:
-    """Predict an image without storing anything."""
-    upload = read_upload(data)
-    served, prediction = predict_upload(context, upload)
-    classes = list(served.predictor.release.classes)
+    """Predict an image without storing anything.
+
+    Raises:
+        TooLarge: too many pixels.
+        UnsupportedImage: not a format that is read.
+        BrokenImage: empty, damaged, too small or with several frames.
+        Overloaded: too many pictures are being decoded, or predictions wait.
+    """
     with context.database.read() as session:
-        rule = current_rule(session)
+        rule, served = current_rule(session), context.inference.served(champion(session))
+    release = served.predictor.release
+    with context.pictures.opened(data, release.preprocessing) as picture:
+        prediction = context.inference.predict(served, picture.pixels)
+    classes = list(release.classes)
     unusual = bool(prediction.out_of_distribution[0])
     decision = triage(prediction.distribution, rule, out_of_distribution=unusual)
     return prediction_out(
         prediction.distribution,
         served.release_id,
         classes,
-        upload.sha256,
+        hashlib.sha256(data).hexdigest(),
         decision,
         rule.target_error,
         out_of_distribution=unusual,

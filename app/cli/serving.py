@@ -69,6 +69,10 @@ def _worker_command() -> list[str]:
 def _run_server(application: "FastAPI", address: str, number: int, trusted_proxies: list[str]) -> None:
     import uvicorn
 
+    from app.platform.connections import bounded_connections
+    from app.platform.memory_budget import give_back_freed_memory
+
+    give_back_freed_memory()
     uvicorn.run(
         application,
         host=address,
@@ -79,6 +83,8 @@ def _run_server(application: "FastAPI", address: str, number: int, trusted_proxi
         timeout_graceful_shutdown=20,
         server_header=False,
         forwarded_allow_ips=trusted_proxies,
+        http=bounded_connections(trusted_proxies),
+        ws="none",
     )
 
 
@@ -205,6 +211,8 @@ def db_backup(
     with parts() as context:
         written = backup(context, out)
     say(f"{written['n_files']:,} files, {written['n_bytes'] / 1e6:,.1f} MB in {out}")
+    for digest in written["damaged"]:
+        say(f"image {digest} is damaged, here and in the backup; upload the same image again")
 
 
 @db.command("restore")

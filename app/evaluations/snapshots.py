@@ -2,9 +2,11 @@
 
 The snapshot of a release lies in ``HOME/snapshots/RELEASE/SEQUENCE``, one array file per column, cases of one patient
 together. It is right for the event of its watermark; cases that later events changed are read from the database and
-take the place of their old rows. A snapshot that the chain does not know (an older backup was restored) is not used.
+take the place of their old rows. A snapshot that the chain does not know (an older backup was restored) is not used;
+nor is a damaged one, in whose place the worker writes another.
 """
 
+import functools
 import shutil
 import uuid
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import structlog
+from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
 from app.context import Context
@@ -21,10 +24,10 @@ from app.evaluations.merging import identifiers, merged
 from app.evaluations.reading import read_block, read_columns
 from app.platform import audit_chain
 from app.platform.database import Database
-from ml.files import read_json, write_json
+from ml.files import file_sha256, sync_file, sync_folder, write_json
 
 _log = structlog.get_logger("secondread")
-_VERSION = 2
+_VERSION = 3
 _ABOUT, _BY_ID = "snapshot.json", "by_id.npy"
 # a snapshot is rewritten when more cases than this have changed: reading them costs more than the rest
 _FEW = 250
@@ -32,6 +35,17 @@ _FEW = 250
 
 def _folder(home: Path, release_id: uuid.UUID) -> Path:
     return home / "snapshots" / str(release_id)
+
+
+class _About(BaseModel):
+    """What ``snapshot.json`` says; another version may say less."""
+
+    version: int
+    sequence: int
+    digest: str
+    classes: list[str]
+    sites: dict[int, str]
+    sha256: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -52,29 +66,76 @@ class _Snapshot:
 
     @classmethod
     def read(cls, folder: Path) -> "_Snapshot | None":
-        """Map a snapshot; None where another version wrote it."""
-        about = read_json(folder / _ABOUT)
-        if about["version"] != _VERSION:
-            return None
-        names = Columns.empty(about["classes"], 0).arrays()
-        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in names}
-        sites = {int(key): name for key, name in about["sites"].items()}
-        columns = Columns(about["classes"], sites, **arrays)
-        return cls(columns, np.load(folder / _BY_ID, mmap_mode="r"), about["sequence"], about["digest"])
+        """Map a snapshot; None where another version wrote it.
+
+        Raises:
+            ValueError: it is damaged, or gone.
+        """
+        try:
+            about = _About.model_validate_json((folder / _ABOUT).read_bytes())
+            if about.version != _VERSION:
+                return None
+            names = Columns.empty(about.classes, 0).arrays()
+            files = [f"{name}.npy" for name in names] + [_BY_ID]
+            stamps = tuple((folder / name).stat().st_mtime_ns for name in files)
+            _require_digests(folder, tuple((name, about.sha256[name]) for name in files), stamps)
+            arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in names}
+            columns = Columns(about.classes, about.sites, **arrays)
+            return cls(columns, np.load(folder / _BY_ID, mmap_mode="r"), about.sequence, about.digest)
+        except (OSError, EOFError, KeyError) as exc:
+            raise ValueError(f"{folder}: damaged, or gone") from exc
+
+
+@functools.lru_cache(maxsize=64)
+def _require_digests(folder: Path, digests: tuple[tuple[str, str], ...], _stamps: tuple[int, ...]) -> None:
+    """Read every column once in a process, and again only when a file has changed since.
+
+    Raises:
+        ValueError: one is not what was written.
+    """
+    for name, digest in digests:
+        if file_sha256(folder / name) != digest:
+            raise ValueError(f"{folder / name}: damaged")
+
+
+def _numbered(folder: Path) -> list[Path]:
+    """Snapshots of a release, the newest first."""
+    return sorted((path for path in folder.glob("[0-9]*") if path.name.isdigit()), key=lambda p: -int(p.name))
 
 
 def _usable(session: Session, home: Path, release_id: uuid.UUID, classes: list[str]) -> _Snapshot | None:
     """The newest snapshot of a release, if it is of this database and these classes."""
-    folder = _folder(home, release_id)
-    numbers = sorted((int(path.name) for path in folder.glob("[0-9]*") if path.name.isdigit()), reverse=True)
-    for number in numbers:
+    for path in _numbered(_folder(home, release_id)):
         try:
-            snapshot = _Snapshot.read(folder / str(number))
-        except FileNotFoundError:  # a newer one has just taken its place
+            snapshot = _Snapshot.read(path)
+        except ValueError:  # a newer one has just taken its place, or the worker will write it anew
             continue
         if snapshot is not None and snapshot.columns.classes == classes:
             return snapshot if audit_chain.holds(session, snapshot.sequence, snapshot.digest) else None
     return None
+
+
+def damaged_snapshots(home: Path) -> list[Path]:
+    """Snapshots that are not what was written."""
+    _require_digests.cache_clear()  # a bit may turn without a sign
+    damaged = []
+    for folder in sorted((home / "snapshots").glob("*")):
+        for path in _numbered(folder):
+            try:
+                _Snapshot.read(path)
+            except ValueError:
+                if path.is_dir():
+                    damaged.append(path)
+    return damaged
+
+
+def _discard_damaged(folder: Path) -> None:
+    for path in _numbered(folder):
+        try:
+            _Snapshot.read(path)
+        except ValueError as exc:
+            _log.warning("damaged snapshot discarded", reason=str(exc))
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def current_columns(session: Session, home: Path, release_id: uuid.UUID, classes: list[str]) -> Columns:
@@ -111,6 +172,7 @@ def write_snapshot(database: Database, home: Path, release_id: uuid.UUID, classe
     Raises:
         OSError: it cannot be written.
     """
+    _discard_damaged(_folder(home, release_id))
     with database.read() as session:
         # the watermark first: what changes while the columns are read is read again next time
         sequence, digest = audit_chain.head_of(session)
@@ -119,7 +181,6 @@ def write_snapshot(database: Database, home: Path, release_id: uuid.UUID, classe
     if columns is None:
         columns = _read_all(database, release_id, classes)
     columns = columns.take(np.argsort(columns.cluster, kind="stable"))
-    about = {"version": _VERSION, "sequence": sequence, "digest": digest, "classes": classes, "sites": columns.sites}
     folder = _folder(home, release_id)
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f".{uuid.uuid4().hex}.tmp"
@@ -127,13 +188,21 @@ def write_snapshot(database: Database, home: Path, release_id: uuid.UUID, classe
     for name, column in columns.arrays().items():
         np.save(unfinished / f"{name}.npy", column)
     np.save(unfinished / _BY_ID, np.argsort(identifiers(columns), kind="stable"))
-    write_json(unfinished / _ABOUT, about)
+    for path in unfinished.iterdir():
+        sync_file(path)
+    digests = {path.name: file_sha256(path) for path in unfinished.iterdir()}
+    about = _About(
+        version=_VERSION, sequence=sequence, digest=digest, classes=classes, sites=columns.sites, sha256=digests
+    )
+    write_json(unfinished / _ABOUT, about.model_dump())
+    sync_folder(unfinished)
     try:
         unfinished.rename(folder / str(sequence))
     except OSError:
         if not (folder / str(sequence)).is_dir():
             raise
         shutil.rmtree(unfinished)  # another writer was faster, and wrote the same
+    sync_folder(folder)
     for older in folder.iterdir():
         if older.name.isdigit() and int(older.name) < sequence:
             shutil.rmtree(older, ignore_errors=True)
@@ -158,6 +227,7 @@ def refresh(context: Context, release_id: uuid.UUID, classes: list[str]) -> bool
         Whether it was written.
     """
     home = context.settings.home
+    _discard_damaged(_folder(home, release_id))
     with context.database.read() as session:
         snapshot = _usable(session, home, release_id, classes)
         if snapshot is not None and len(audit_chain.changed_cases(session, snapshot.sequence)) <= _FEW:

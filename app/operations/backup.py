@@ -1,5 +1,6 @@
 """Backup and restore: database first, then what it names; a manifest of digests shows whether all of it is there."""
 
+import secrets
 import shutil
 import subprocess
 import tempfile
@@ -10,21 +11,22 @@ from sqlalchemy import Engine, make_url
 
 from app.context import Context
 from app.platform.database import make_engine
-from ml.files import file_sha256, read_json, write_json
+from ml.files import file_sha256, read_json, sync_file, sync_folder, write_json
 
 _SQLITE, _POSTGRES, _SECRET = "database.db", "database.dump", "secret.key"
 _FOLDERS = ("images", "releases", "evaluations")
 
 
 class BackupReport(TypedDict):
-    """Number of files and of bytes of a backup."""
+    """Number of files and of bytes of a backup, and the images that were damaged before it was made."""
 
     n_files: int
     n_bytes: int
+    damaged: list[str]
 
 
 def backup(context: Context, out: Path) -> BackupReport:
-    """Write a backup folder while the service runs.
+    """Write a backup folder while the service runs; one that fails leaves nothing behind.
 
     Images and releases are only ever added, so a copy made after the database's contains everything that it names.
 
@@ -33,15 +35,34 @@ def backup(context: Context, out: Path) -> BackupReport:
         out: folder to make.
 
     Returns:
-        Number of files and of bytes.
+        Number of files and of bytes, and digests of damaged images, which are copied as they are.
 
     Raises:
         ValueError: the folder is not empty, or ``pg_dump`` is missing or fails.
     """
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out}: the folder is not empty; choose another one")
-    out.mkdir(parents=True, exist_ok=True)
-    out.chmod(0o700)  # it contains the secret key
+    out.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = out.with_name(f".{out.name}.{secrets.token_hex(4)}.unfinished")
+    unfinished.mkdir(mode=0o700)  # it contains the secret key
+    try:
+        files = _write(context, unfinished)
+        unfinished.rename(out)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    sync_folder(out.parent)
+    damaged = [Path(name).name for name, digest in files.items() if _is_image(name) and Path(name).name != digest]
+    n_bytes = sum((out / name).stat().st_size for name in files)
+    return {"n_files": len(files), "n_bytes": n_bytes, "damaged": damaged}
+
+
+def _is_image(name: str) -> bool:
+    return name.startswith("images/")
+
+
+def _write(context: Context, out: Path) -> dict[str, str]:
+    """Write everything into an empty folder, the manifest last; gives the digest of each file."""
     _dump(context, out)
     for name, source in zip(_FOLDERS, _sources(context), strict=True):
         if source.is_dir():
@@ -51,8 +72,10 @@ def backup(context: Context, out: Path) -> BackupReport:
     secret.touch(mode=0o600)
     secret.write_bytes(context.secret)
     files = {str(path.relative_to(out)): file_sha256(path) for path in sorted(out.rglob("*")) if path.is_file()}
+    for name in files:
+        sync_file(out / name)
     write_json(out / "manifest.json", {"files": files})
-    return {"n_files": len(files), "n_bytes": sum((out / name).stat().st_size for name in files)}
+    return files
 
 
 def _sources(context: Context) -> tuple[Path, Path, Path]:

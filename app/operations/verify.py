@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from app.context import Context
 from app.evaluations.freezing import folder_of, snapshot_sha256
+from app.evaluations.snapshots import damaged_snapshots
 from app.operations.derived import wrong_columns
 from app.operations.explained import NOT_COMPARED, unexplained_rows
 from app.platform import audit_chain
@@ -78,6 +79,9 @@ def verify_all(session: Session, context: Context, against: str | None = None) -
     evaluations = session.execute(select(Evaluation)).scalars().all()
     faults += _damaged_evaluations(context, evaluations)
     whole = CONSISTENT if against is None else COMPLETE
+    faults += [
+        f"snapshot {path}: damaged; the worker writes it anew" for path in damaged_snapshots(context.settings.home)
+    ]
     head = "{}:{}".format(*audit_chain.head_of(session))
     verdict = f"not consistent: {len(faults)} faults" if faults else whole
     return Integrity(n_events, n_images, len(releases), len(evaluations), faults, verdict, head)

@@ -22,7 +22,7 @@ from app.platform.idempotency import once, request_digest
 from app.platform.principal import Principal
 from app.platform.values import In, Out
 from app.reads.answering import answer_read
-from app.reads.leases import decline, lease_next, list_leases, release
+from app.reads.leases import decline, lease_next, list_leases, note_display, release
 from app.reads.progress import progress
 from app.reads.queries import answered_late
 from app.reads.schemas import DeclineIn, OwnLabelIn, RetractionIn, RevisionIn
@@ -78,6 +78,8 @@ def show_case(case_id: uuid.UUID, request: Request, context: Parts, principal: _
     """A case: to read, or in full once that is allowed."""
     blind = reader_views.case_to_read(session, context.secret, principal, case_id)
     if blind is not None:
+        if blind.read is not None:
+            note_display(context.database, session, uuid.UUID(blind.read.id))
         return page(request, "read.html", principal, view=blind)
     hidden = hidden_because(session, principal, case_id)
     if hidden is not None:

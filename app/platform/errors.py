@@ -15,6 +15,7 @@
     │   ├── AlreadyLabelled     409  already-labelled
     │   ├── Superseded          409  superseded
     │   ├── LeaseLost           409  lease-lost
+    │   ├── TooManyLeases       409  too-many-leases
     │   └── OtherImage          409  external-id-taken
     ├── PreconditionFailed      412  precondition-failed
     ├── TooLarge                413  too-large
@@ -152,6 +153,12 @@ class LeaseLost(Conflict):
     """The lease ended, and somebody else has the read or it is closed."""
 
     code, title = "lease-lost", "Lease lost"
+
+
+class TooManyLeases(Conflict):
+    """An annotator leases more cases than they read just now and next."""
+
+    code, title = "too-many-leases", "Too many leases"
 
 
 class PreconditionFailed(Problem):

@@ -23,7 +23,12 @@ def alembic_config() -> Config:
 
 
 def upgrade(engine: Engine, revision: str = "head") -> None:
-    """Run the migrations that this database lacks; first those of DBOS, on which the service's build."""
+    """Run the migrations that this database lacks; first those of DBOS, on which the service's build.
+
+    Raises:
+        ValueError: the schema is newer than this program.
+    """
+    _require_known(engine)
     durable.create_tables(engine.url.render_as_string(hide_password=False))
     _run(engine, lambda config: command.upgrade(config, revision))
 
@@ -44,12 +49,26 @@ def require_head(engine: Engine) -> None:
     Raises:
         ValueError: the schema is not the current one.
     """
-    head = ScriptDirectory.from_config(alembic_config()).get_current_head()
-    with engine.connect() as connection:
-        current = MigrationContext.configure(connection).get_current_revision()
+    head, current = ScriptDirectory.from_config(alembic_config()).get_current_head(), _require_known(engine)
     if current != head:
         state = "has no tables yet" if current is None else f"is at revision {current}, not {head}"
         raise ValueError(f"the database {state}; run `secondread db upgrade` first")
+
+
+def _require_known(engine: Engine) -> str | None:
+    """Revision of a database, None for an empty one.
+
+    Raises:
+        ValueError: this program does not know it.
+    """
+    with engine.connect() as connection:
+        current = MigrationContext.configure(connection).get_current_revision()
+    known = {script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()}
+    if current is not None and current not in known:
+        raise ValueError(
+            f"the database is at revision {current}, newer than this program: install the version that upgraded it"
+        )
+    return current
 
 
 def create_if_new(engine: Engine) -> None:

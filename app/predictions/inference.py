@@ -15,6 +15,7 @@ from PIL import Image
 from app.platform.errors import NoRelease, Overloaded
 from app.platform.observability import BATCHES, WAITING
 from app.tables import Alias
+from ml.images.preprocess import Pixels
 from ml.release.artifact import ReleaseError, read_release
 from ml.release.predictor import BATCH, Prediction, Predictor, prediction_of
 
@@ -75,8 +76,12 @@ class LocalInference:
                 return loaded
             return self._served
 
-    def predict(self, served: Served, image: Image.Image) -> Prediction:
+    def predict(self, served: Served, image: Image.Image | Pixels) -> Prediction:
         """Predict one decoded image, on a GPU together with those that wait for the same release.
+
+        Args:
+            served: the release.
+            image: decoded, or what the release's preprocessing made of it, uint8 (size, size, C).
 
         Raises:
             Overloaded: too many predictions wait, or this one waited too long.
@@ -144,5 +149,5 @@ class _Wanted:
     """An image that waits for its prediction."""
 
     served: Served
-    image: Image.Image
+    image: Image.Image | Pixels
     result: "Future[Prediction]" = field(default_factory=Future)

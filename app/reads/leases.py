@@ -4,12 +4,14 @@ import uuid
 from dataclasses import dataclass
 from datetime import timedelta
 
+from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from app.auth.annotators import annotator_of_account, own_annotator
 from app.context import Context
 from app.platform import audit_chain
-from app.platform.errors import LeaseLost, NotFound
+from app.platform.database import Database
+from app.platform.errors import LeaseLost, NotFound, TooManyLeases
 from app.platform.principal import Principal
 from app.platform.values import ClassOut
 from app.reads import queries
@@ -33,11 +35,23 @@ def read_out(read: Read, classes: list[ClassOut]) -> ReadOut:
     )
 
 
+#: Cases that one annotator may lease at a time: the one they read, and two ahead.
+MAX_LEASES = 3
+#: Lease times after which a lease ends, whatever heartbeats come.
+LONGEST_IN_LEASES = 6
+
+
 def lease_next(session: Session, context: Context, principal: Principal) -> ReadOut | None:
-    """Lease the next case for the caller; None when there is nothing to read."""
+    """Lease the next case for the caller; None when there is nothing to read.
+
+    Raises:
+        TooManyLeases: the caller has as many as they may.
+    """
     annotator = own_annotator(session, principal)
     queries.annotator_locked(session, annotator.id)
     queries.expire_overdue(session, now())
+    if len(queries.leases_of(session, annotator.id)) >= MAX_LEASES:
+        raise TooManyLeases(f"{MAX_LEASES} cases are leased to you; answer, decline or give one back first")
     request = queries.next_request(session, context.secret, annotator.id)
     return None if request is None else read_out(take(session, request, annotator.id), reading_classes(session))
 
@@ -81,12 +95,29 @@ def own_lease(session: Session, principal: Principal, read_id: uuid.UUID) -> Lea
 
 
 def heartbeat(session: Session, principal: Principal, read_id: uuid.UUID) -> ReadOut:
-    """Extend a lease from now on."""
+    """Extend a lease from now on, up to its longest time."""
     lease = own_lease(session, principal, read_id)
-    lease.read.expires_at = now() + timedelta(seconds=current_policy(session).lease_seconds)
+    once = timedelta(seconds=current_policy(session).lease_seconds)
+    lease.read.expires_at = min(now() + once, lease.read.created_at + LONGEST_IN_LEASES * once)
     lease.request.lease_expires_at = lease.read.expires_at
     session.flush()
     return read_out(lease.read, reading_classes(session))
+
+
+def note_display(database: Database, session: Session, read_id: uuid.UUID) -> None:
+    """Record when a page first shows the case of a read, before it does: from then on it is being read.
+
+    Args:
+        database: to write to.
+        session: of the request, which has read what it shows.
+        read_id: of the caller's own lease.
+    """
+    if session.get_one(Read, read_id).displayed_at is not None:
+        return
+    session.rollback()  # SQLite: the reading transaction must not wait for the writing one
+    with database.write() as writing:
+        first = update(Read).where(Read.id == read_id, Read.displayed_at.is_(None))
+        writing.execute(first.values(displayed_at=now()))
 
 
 def release(session: Session, principal: Principal, read_id: uuid.UUID) -> None:

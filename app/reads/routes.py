@@ -17,6 +17,7 @@ from app.platform.errors import (
     LeaseLost,
     NotFound,
     Superseded,
+    TooManyLeases,
     responses,
 )
 from app.platform.idempotency import once, request_digest, required_key
@@ -48,10 +49,10 @@ _Key = Annotated[str, Depends(required_key)]
     "/v1/reads",
     status_code=201,
     response_model=ReadOut,
-    responses={204: {"description": "Nothing to read now."}, **responses(KeyMissing)},
+    responses={204: {"description": "Nothing to read now."}, **responses(KeyMissing, TooManyLeases)},
 )
 def lease(context: Parts, principal: _Annotating, key: _Key, session: Writer) -> Response:
-    """Lease the next case for the caller: by due date, then in an order of their own."""
+    """Lease the next case for the caller: by due date, then in an order of their own; three at most at a time."""
 
     def take() -> tuple[int, ReadOut | None]:
         read = leases.lease_next(session, context, principal)
@@ -74,7 +75,7 @@ def get_read(read_id: uuid.UUID, principal: _Annotating, session: Reader) -> Rea
 
 @router.patch("/v1/reads/{read_id}", responses=responses(NotFound, LeaseLost))
 def heartbeat(read_id: uuid.UUID, principal: _Annotating, session: Writer) -> ReadOut:
-    """Extend a lease."""
+    """Extend a lease, up to six times its length in all."""
     return leases.heartbeat(session, principal, read_id)
 
 

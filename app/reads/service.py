@@ -140,8 +140,10 @@ def store_first(
 
 
 def _reading_seconds(author: Author) -> float | None:
-    """Seconds from the lease to now; None where no lease says how long the case was looked at."""
-    return None if author.read is None or author.late else (now() - author.read.created_at).total_seconds()
+    """Seconds from the first display, else from the lease, to now; None where nothing says how long it was read."""
+    if author.read is None or author.late:
+        return None
+    return (now() - (author.read.displayed_at or author.read.created_at)).total_seconds()
 
 
 def _require_class(at_hand: CaseAtHand, code: str) -> None:

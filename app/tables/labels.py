@@ -59,6 +59,6 @@ class Label(Identified, Table):
     post_reveal: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
     # why it was revised or retracted
     reason: Mapped[str | None] = mapped_column(Text)
-    # seconds from the lease to the label
+    # seconds from the display of the case, else from the lease, to the label
     reading_seconds: Mapped[float | None] = mapped_column(Float(53))
     created_by: Mapped[uuid.UUID] = mapped_column(ForeignKey("accounts.id"))

@@ -141,6 +141,8 @@ class Read(Identified, Table):
     state: Mapped[str] = mapped_column(String(20), default="leased")
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
     ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    # when a page first showed the case; None: it was leased by another program, or is leased ahead
+    displayed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     decline_reason: Mapped[str | None] = mapped_column(String(20))
     note: Mapped[str | None] = mapped_column(Text)
 

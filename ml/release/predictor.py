@@ -10,6 +10,7 @@ from PIL import Image
 
 from ml.distributions.families import PredictiveDistribution
 from ml.images.augmented_views import views
+from ml.images.preprocess import Pixels
 from ml.release.artifact import Release, ReleaseError
 
 #: Images a run of the network at most, in predictions of many images.
@@ -121,8 +122,13 @@ class Predictor:
         """
         return prediction_of(self.release, *self.outputs(images))
 
-    def outputs(self, images: Sequence[Image.Image]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    def outputs(
+        self, images: Sequence[Image.Image | Pixels]
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Logits (N, K) and features (N, D) of decoded images, of which ``prediction_of`` makes predictions.
+
+        Args:
+            images: decoded, or what the preprocessing made of them, uint8 (size, size, C).
 
         Raises:
             ValueError: no image.
@@ -131,9 +137,14 @@ class Predictor:
             raise ValueError("no image to predict")
         parts = []
         for start in range(0, len(images), BATCH):
-            batch = np.stack([self.release.preprocessing(image) for image in images[start : start + BATCH]])
+            batch = np.stack([self._input(image) for image in images[start : start + BATCH]])
             parts.append(self.run(batch))
         return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+
+    def _input(self, image: Image.Image | Pixels) -> npt.NDArray[np.float32]:
+        """Network input float32 (C, H, W)."""
+        preprocessing = self.release.preprocessing
+        return preprocessing.normalise(image[None])[0] if isinstance(image, np.ndarray) else preprocessing(image)
 
 
 def prediction_of(release: Release, logits: npt.NDArray[np.float32], features: npt.NDArray[np.float32]) -> Prediction:

@@ -82,6 +82,8 @@ def test_the_order_of_reading_is_each_annotators_own_and_not_that_of_need(servic
         orders[who] = []
         while (read := lease(service, who)) is not None:
             orders[who].append(read["case_id"])
+            declined = service.post(who, f"/v1/reads/{read['id']}/decline", json={"reason": "other"})
+            assert declined.status_code == 200
     assert sorted(orders["anna"]) == sorted(orders["ben"]) == sorted(cases)
     assert orders["anna"] != orders["ben"]
     needs = [cases[case_id]["prediction"]["disagreement_prob"] for case_id in orders["anna"]]

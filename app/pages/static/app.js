@@ -374,6 +374,8 @@ function keepAnswers() {
 
 // ---- time ---------------------------------------------------------------------------------------------------------
 
+const WARNED_MS = 60000;
+
 function keepTime(page) {
   const timer = find("[data-timer]");
   const begun = Date.now();
@@ -381,15 +383,38 @@ function keepTime(page) {
     const seconds = Math.floor((Date.now() - begun) / 1000);
     timer.textContent = `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")}`;
   }, 1000);
-  if (!page.dataset.readId) return;
+  if (page.dataset.readId) keepLease(page.dataset.readId, 1000 * Number(page.dataset.lease), begun);
+}
+
+// Only a sign of a person extends the lease and, since every request counts as use, the session.
+function keepLease(read, lease, begun) {
+  let [sign, asked, ends, warned] = [begun, 0, begun + lease, false];
+  for (const kind of ["keydown", "pointerdown", "pointermove", "wheel"]) {
+    document.addEventListener(kind, () => (sign = Date.now()), { passive: true });
+  }
   const beat = async () => {
-    const answer = await fetch(`/v1/reads/${page.dataset.readId}`, { method: "PATCH" }).catch(() => null);
-    if ([401, 403, 404].includes(answer?.status)) say("Sign in again to go on with this case.", true);
-    if (answer?.status === 409) {
-      say("Your time with this case ran out, and it went back. Your answer is still taken; if somebody else has the case by then, it is kept as late.", true);
+    asked = Date.now();
+    const answer = await fetch(`/v1/reads/${read}`, { method: "PATCH" }).catch(() => null);
+    if (answer?.ok) {
+      const until = Date.parse((await answer.json()).expires_at) - Date.parse(answer.headers.get("Date"));
+      if (warned && until > WARNED_MS) say("");
+      [ends, warned] = [asked + until, false];
     }
+    if ([401, 403, 404].includes(answer?.status)) say("Sign in again to go on with this case.", true);
+    if (answer?.status === 409) ends = 0;
   };
-  setInterval(beat, (1000 * Number(page.dataset.lease)) / 3);
+  setInterval(() => {
+    const left = ends - Date.now();
+    if (sign > asked && Date.now() - asked > lease / 3 && left > 0) {
+      beat();
+    } else if (left <= 0 && warned !== "ended") {
+      warned = "ended";
+      say("Your time with this case ran out, and it went back. Your answer is still taken; if somebody else has the case by then, it is kept as late.", true);
+    } else if (left > 0 && left < Math.min(WARNED_MS, lease / 3) && !warned) {
+      warned = true;
+      say("This case goes back in less than a minute, unless you go on with it.", true);
+    }
+  }, 1000);
 }
 
 const BREAK_MS = 45 * 60 * 1000;

@@ -1,0 +1,85 @@
+"""What the service keeps of an uploaded picture, and what it costs to find out."""
+
+from dataclasses import dataclass
+from io import BytesIO
+
+from PIL import Image
+
+from ml.images.image_statistics import difference_hash
+from ml.images.preprocess import ALLOWED_FORMATS, Pixels, Preprocessing, decode_image, encode_png
+
+#: Bytes of memory per pixel: 27 at most of any kind while it is decoded, laid on white, converted and packed (measured,
+#: transparent TIFF), and its PNG twice where it is handed over.
+BYTES_PER_PIXEL = 36
+#: A picture of at most so many pixels of 8 bits is cheap.
+CHEAP_PIXELS = 1_000_000
+_TIFF_BITS = 258
+_PNG_BITS_AT = 24
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A decoded picture, without its pixels.
+
+    Attributes:
+        width: in px.
+        height: in px.
+        image_hash: difference hash.
+        pixels: what the network sees of it, uint8 (size, size, C).
+        png: its pixels as a PNG without metadata; empty where nobody asked for it.
+    """
+
+    width: int
+    height: int
+    image_hash: int
+    pixels: Pixels
+    png: bytes
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What decoding takes.
+
+    Attributes:
+        memory: bytes.
+        cheap: whether it is little enough for a process that serves others meanwhile.
+    """
+
+    memory: int
+    cheap: bool
+
+
+def cost_of(data: bytes) -> Cost:
+    """What decoding a picture takes, by its header alone; a file that is no picture costs nothing more."""
+    try:
+        with Image.open(BytesIO(data), formats=ALLOWED_FORMATS) as image:
+            n_pixels, deep = image.width * image.height, _is_deep(image, data)
+    except Exception:  # whatever it is, decoding says it better
+        return Cost(0, True)
+    return Cost(BYTES_PER_PIXEL * n_pixels, n_pixels <= CHEAP_PIXELS and not deep)
+
+
+def _is_deep(image: Image.Image, data: bytes) -> bool:
+    """Whether a sample has more than 8 bits."""
+    if image.format == "PNG":
+        return data[_PNG_BITS_AT] > 8
+    if image.format == "TIFF":
+        bits = image.tag_v2.get(_TIFF_BITS, (1,))  # type: ignore[attr-defined]
+        return bool(max(bits if isinstance(bits, tuple) else (bits,)) > 8)
+    return False
+
+
+def read_picture(data: bytes, preprocessing: Preprocessing, *, png: bool) -> Picture:
+    """Decode a picture.
+
+    Args:
+        data: PNG, JPEG or TIFF file.
+        preprocessing: of the release that predicts it.
+        png: whether it is wanted as a PNG too.
+
+    Raises:
+        ImageRejectedError: it cannot be read safely.
+    """
+    image = decode_image(data)
+    packed = encode_png(image) if png else b""
+    return Picture(image.width, image.height, difference_hash(image), preprocessing.pixels(image), packed)

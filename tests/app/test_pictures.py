@@ -1,0 +1,208 @@
+"""Decoding within a budget: cheap pictures here, others in limited processes; too many are asked to come back."""
+
+import os
+import struct
+import threading
+import time
+import zlib
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx2
+import numpy as np
+import pytest
+
+from app.platform.errors import Overloaded
+from app.platform.memory_budget import MemoryBudget
+from app.predictions import pictures
+from app.predictions.pictures import CHEAP_MEMORY, Pictures
+from ml.images.limited import read_limited
+from ml.images.picture import CHEAP_PIXELS, Picture, cost_of, read_picture
+from ml.images.preprocess import MAX_PIXELS, ImageRejectedError, Preprocessing
+from tests.support.images import CORPUS, animated, encode, photo
+from tests.support.process import Installation
+from tests.support.service import Service, cell_png
+from tests.support.waiting import patient, wait_until
+
+PREPROCESSING = Preprocessing(3, None, 32, (0.5,) * 3, (0.25,) * 3)
+MIB = 1024**2
+
+
+def deep_png(side: int) -> bytes:
+    """A PNG of 16-bit RGBA that is small as a file: nothing but one colour."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    packer, row = zlib.compressobj(9), b"\0" + b"\x12\x34" * (4 * side)
+    pixels = b"".join(packer.compress(row) for _ in range(side)) + packer.flush()
+    header = struct.pack(">IIBBBBB", side, side, 16, 6, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+
+
+LARGE = {
+    "RGB of more than a megapixel": encode(photo(1, 1010)),
+    "JPEG of more than a megapixel": encode(photo(1, 1010), "JPEG"),
+    "16-bit RGBA": deep_png(300),
+    "16-bit grey": CORPUS["16-bit grey"][0],
+    "16-bit grey TIFF": CORPUS["16-bit grey TIFF"][0],
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_process_of_its_own_reads_what_this_one_would(name: str) -> None:
+    data = LARGE[name]
+    cost = cost_of(data)
+    assert not cost.cheap
+    here = read_picture(data, PREPROCESSING, png=True)
+    there = read_limited(data, PREPROCESSING, png=True, memory=cost.memory, seconds=20)
+    assert (there.width, there.height, there.image_hash) == (here.width, here.height, here.image_hash)
+    np.testing.assert_array_equal(there.pixels, here.pixels)
+    assert there.png == here.png
+    assert read_limited(data, PREPROCESSING, png=False, memory=cost.memory, seconds=20).png == b""
+
+
+def test_pictures_of_up_to_a_megapixel_of_8_bits_are_cheap() -> None:
+    names = ("plain PNG", "plain JPEG", "plain TIFF", "grey", "RGB with alpha", "CMYK", "palette with alpha")
+    assert [name for name in names if not cost_of(CORPUS[name][0]).cheap] == []
+    assert cost_of(encode(photo(1, 1000))).cheap
+    assert cost_of(b"no picture") == cost_of(b"")  # decoding says what is wrong
+    assert 4 * cost_of(encode(photo(1, 1000))).memory <= CHEAP_MEMORY
+    assert CHEAP_PIXELS == 1_000_000
+
+
+def test_memory_and_time_of_the_process_are_limited() -> None:
+    data = deep_png(4000)
+    with pytest.raises(ImageRejectedError):
+        read_limited(data, PREPROCESSING, png=False, memory=100 * MIB, seconds=20)
+    noise = np.random.default_rng(0).integers(0, 256, (4900, 4900, 3), dtype=np.uint8)
+    with pytest.raises(ImageRejectedError, match="memory or time"):
+        read_limited(encode(noise), PREPROCESSING, png=True, memory=cost_of(data).memory * 2, seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (LARGE["RGB of more than a megapixel"][:-300_000], 422),
+        (encode(photo(1, 1010), "TIFF")[:-9000], 422),
+        (CORPUS["26 megapixels"][0], 413),
+        (CORPUS["floating point TIFF"][0], 415),
+        (animated("TIFF"), 422),
+        (b"", 422),
+    ],
+)
+def test_what_cannot_be_read_is_said_as_before(shared_service: Service, data: bytes, status: int) -> None:
+    answer = shared_service.post("viewer", "/v1/predictions", files={"image": ("x", data)})
+    assert answer.status_code == status, answer.text
+
+
+def test_cheap_pictures_start_no_process_and_large_ones_do(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+
+    def counted(data: bytes, preprocessing: Preprocessing, **options: int) -> Picture:
+        started.append(len(data))
+        return read_limited(data, preprocessing, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(pictures, "read_limited", counted)
+    assert service.upload("cheap", cell_png(1)).status_code == 201
+    assert started == []
+    large = LARGE["16-bit RGBA"]
+    case = service.add_case("large", large)
+    assert started == [len(large)]
+    assert (case["width"], case["height"]) == (300, 300)
+    stored = service.get("viewer", f"/v1/cases/{case['id']}/image").content
+    assert stored == read_picture(large, PREPROCESSING, png=True).png
+
+
+def test_a_budget_is_shared_waited_for_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    budget, release, inside = MemoryBudget(10, queue=1), threading.Event(), []
+
+    def hold(size: int) -> None:
+        with budget.reserved(size):
+            inside.append(size)
+            release.wait(patient(30))
+
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(hold, 6)
+        wait_until(lambda: inside == [6])
+        waiting = pool.submit(hold, 5)
+        wait_until(lambda: budget._waiting == 1)
+        with pytest.raises(Overloaded, match="too many"), budget.reserved(5):
+            pass
+        with budget.reserved(4):  # what fits is not kept waiting by what does not
+            assert inside == [6]
+        release.set()
+        assert (first.result(), waiting.result()) == (None, None)
+    assert inside == [6, 5]
+    with budget.reserved(999):  # more than there is: all of it
+        monkeypatch.setattr("app.platform.memory_budget.WAIT_SECONDS", 0.05)
+        with pytest.raises(Overloaded, match="other pictures"), budget.reserved(1):
+            pass
+    with budget.reserved(10):
+        pass
+
+
+def test_a_failure_gives_the_memory_back() -> None:
+    port = Pictures(1024**3)
+    for data in (LARGE["RGB of more than a megapixel"][:-300_000], CORPUS["truncated PNG"][0]):
+        with pytest.raises(Exception, match="damaged"), port.opened(data, PREPROCESSING):
+            pass
+    assert (port._cheap._left, port._memory._left) == (CHEAP_MEMORY, 1024**3)
+
+
+def memory_of(pid: int) -> int:
+    """Resident bytes of a process and its children that live now."""
+    total = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if int(folder.name) == pid or parent == pid:
+                total += int((folder / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        except (OSError, ValueError, IndexError):
+            continue  # it has just ended
+    return total
+
+
+def test_64_clients_with_pictures_of_25_megapixels_are_served_or_asked_to_come_back(
+    tmp_path: Path, tiny_release: Path
+) -> None:
+    data, small = deep_png(5000), encode(photo(3, 1000))
+    assert len(data) < MIB
+    assert cost_of(data).memory == 36 * MAX_PIXELS
+    with Installation(tmp_path / "home") as made:
+        keys = made.prepare(tiny_release, viewer="viewer")
+        made.environment["SECONDREAD_WORKER"] = "false"
+        made.start()
+        assert made.server is not None
+        headers = {"Authorization": f"Bearer {keys['viewer']}", "Content-Type": "application/octet-stream"}
+
+        def send(body: bytes) -> int:
+            address = f"{made.address}/v1/predictions"
+            return httpx2.post(address, content=body, headers=headers, timeout=patient(300)).status_code
+
+        assert send(small) == 200
+        before, peak, over = memory_of(made.server.pid), 0, threading.Event()
+
+        def watch() -> None:
+            nonlocal peak
+            assert made.server is not None
+            while not over.is_set():
+                peak = max(peak, memory_of(made.server.pid))
+                time.sleep(0.02)
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        with ThreadPoolExecutor(80) as pool:
+            answers = Counter(pool.map(send, [data] * 64 + [small] * 16))
+        over.set()
+        watcher.join()
+        assert set(answers) == {200, 429}, answers
+        assert answers[429] >= 40, answers
+        assert peak - before < 1024**3 + CHEAP_MEMORY + 300 * MIB, f"{(peak - before) / MIB:,.0f} MiB"
+        assert peak - before > 300 * MIB  # a large one was decoded indeed
+        assert send(small) == 200
+        pid = made.server.pid
+        wait_until(
+            lambda: memory_of(pid) - before < 200 * MIB, what=lambda: f"{memory_of(pid) / MIB:,.0f} MiB are kept"
+        )
