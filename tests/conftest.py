@@ -14,6 +14,7 @@ import pytest
 from tests.support.postgres import PostgresServer, find_binaries
 from tests.support.process import RUNNING
 from tests.support.shared import build_once
+from tests.support.waiting import PATIENCE, stretch_database_deadlines
 
 _IS_MISSING = " is missing"
 
@@ -42,6 +43,12 @@ def pytest_runtest_makereport(
     if report.failed:
         report.sections += [(f"processes on {made.home}", made.log) for made in RUNNING]
     return report
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _databases_are_as_patient_as_the_tests() -> None:
+    if PATIENCE != 1:
+        stretch_database_deadlines()
 
 
 @pytest.fixture(autouse=True)

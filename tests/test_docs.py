@@ -299,7 +299,7 @@ def test_a_new_home_needs_no_upgrade_and_an_old_one_says_so(tmp_path: Path) -> N
 
     engine = create_engine(new.sqlalchemy_url)
     with engine.begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = 'first_tables'"))
+        connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
     engine.dispose()
     refused = new.run("release", "list", check=False)
     assert refused.returncode == 1

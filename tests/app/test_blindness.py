@@ -57,6 +57,8 @@ def test_no_route_shows_the_prediction_before_the_commit(service: Service, by_br
 
 
 def _holds_nothing(secrets: set[str], where: str, text: str) -> None:
+    # digits of a time are no probability
+    text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+", "", text)
     for secret in secrets:
         assert secret not in text, (where, secret)
 

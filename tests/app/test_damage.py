@@ -27,9 +27,9 @@ from tests.support.snapshots import assert_snapshots_tell_all, write_snapshots
 DAY = 86_400.0
 
 
-def flip(path: Path) -> None:
+def flip(path: Path, place: int | None = None) -> None:
     data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
+    data[len(data) // 2 if place is None else place] ^= 1
     path.write_bytes(data)
 
 
@@ -69,7 +69,7 @@ def test_a_backup_names_damaged_images_and_goes_on(service: Service, tmp_path: P
 
 def harm_snapshot(folder: Path, how: str) -> None:
     if how == "flipped":
-        flip(folder / "pi.npy")
+        flip(folder / "pi.npy", -1)  # a number, behind the header
     elif how == "cut":
         path = folder / "pi.npy"
         path.write_bytes(path.read_bytes()[:-3])

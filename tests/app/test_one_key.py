@@ -96,6 +96,7 @@ def test_a_database_from_before_there_were_check_values_takes_only_the_key_of_it
     wrong = _with_key(service.context, OTHER)
     with pytest.raises(WrongKeyError, match=REFUSED):
         serving._upgrade(wrong)
+    wrong.database.engine.dispose()
     assert not inspect(database.engine).has_table("job_batches"), "it was refused before its first migration"
     upgrade(database.engine)
     with pytest.raises(WrongKeyError):

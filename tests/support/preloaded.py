@@ -2,6 +2,8 @@
 
 from importlib import import_module
 
+from tests.support.waiting import stretch_database_deadlines
+
 for _name in (
     "alembic.command",
     "onnxruntime",
@@ -19,3 +21,4 @@ for _name in (
     "app.releases.adding",
 ):
     import_module(_name)
+stretch_database_deadlines()

@@ -1,6 +1,7 @@
 """Waiting for an event: as long as it takes, up to a deadline that one factor stretches on a busy machine."""
 
 import os
+import re
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -33,3 +34,13 @@ def wait_until(condition: Callable[[], T], seconds: float = 30.0, what: str | Ca
             raise AssertionError(f"not in {patient(seconds):.0f} s: {what() if callable(what) else what}")
         time.sleep(pause)
         pause = min(1.5 * pause, 0.5)
+
+
+def stretch_database_deadlines() -> None:
+    """Give PostgreSQL the same patience with the service in this process: a starved thread is no stuck transaction."""
+    from app.platform import database
+
+    def stretched(match: "re.Match[str]") -> str:
+        return f"{match[1]}={round(patient(int(match[2])))}"
+
+    database.POSTGRES_OPTIONS = re.sub(r"(\w+_timeout)=(\d+)", stretched, database.POSTGRES_OPTIONS)
