@@ -34,7 +34,11 @@ def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 point = {point!r}
 write = RunningJob.write.__wrapped__
 if point == "before the outcome is recorded":
-    system.SystemDatabase.update_workflow_outcome = die
+    record = system.SystemDatabase.update_workflow_outcome
+    def record_or_die(self, workflow_id, *rest, **named):
+        # upkeep has outcomes too, whenever a minute begins
+        return record(self, workflow_id, *rest, **named) if workflow_id.startswith("sched-") else die()
+    system.SystemDatabase.update_workflow_outcome = record_or_die
 else:
     def count(session):
         if session.info.get("job"): die()
