@@ -54,7 +54,7 @@ def sign_in(person: Person, made: Installation, name: str) -> None:
     page.wait_for_url("**/worklist")
 
 
-@pytest.mark.heavy  # red in one of two runs, cause not found yet: an answer left with a closing page, a message not shown
+@pytest.mark.heavy  # red in one of two runs, the cause is not found yet
 def test_an_answer_of_one_person_waits_through_the_session_of_another(browser: Browser, several: Installation) -> None:
     """Offline, the tab closed, another person signed in: review of the pages, 1."""
     anna = Person(browser, several, "anna")
@@ -86,7 +86,7 @@ def test_an_answer_of_one_person_waits_through_the_session_of_another(browser: B
     assert len(labels(several)) == len(before) + 1
 
 
-@pytest.mark.heavy  # red in one of two runs, cause not found yet: an answer left with a closing page, a message not shown
+@pytest.mark.heavy  # red in one of two runs, the cause is not found yet
 def test_an_open_page_keeps_its_answer_while_somebody_else_is_signed_in(
     browser: Browser, several: Installation
 ) -> None:
