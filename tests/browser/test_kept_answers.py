@@ -54,7 +54,6 @@ def sign_in(person: Person, made: Installation, name: str) -> None:
     page.wait_for_url("**/worklist")
 
 
-@pytest.mark.heavy  # red in one of two runs, the cause is not found yet
 def test_an_answer_of_one_person_waits_through_the_session_of_another(browser: Browser, several: Installation) -> None:
     """Offline, the tab closed, another person signed in: review of the pages, 1."""
     anna = Person(browser, several, "anna")
@@ -64,8 +63,9 @@ def test_an_answer_of_one_person_waits_through_the_session_of_another(browser: B
     commit(anna.page, "eosinophil")
     anna.page.wait_for_selector("text=Your answer is kept here")
     assert kept(anna.page) == ["eosinophil"]
-    anna.page.close()
+    # a closing page is online again for a moment, and would send its answer with its own session
     anna.context.clear_cookies()
+    anna.page.close()
     anna.context.set_offline(False)
 
     anna.page = anna.context.new_page()
