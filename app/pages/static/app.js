@@ -389,6 +389,9 @@ function keepTime(page) {
 // Only a sign of a person extends the lease and, since every request counts as use, the session.
 function keepLease(read, lease, begun) {
   let [sign, asked, ends, warned] = [begun, 0, begun + lease, false];
+  const handle = find("form[data-answer]")?.dataset.answer;
+  // once the answer is given, what becomes of it is what matters
+  const tell = (text, alert) => waiting().some(([given]) => given === handle) || say(text, alert);
   for (const kind of ["keydown", "pointerdown", "pointermove", "wheel"]) {
     document.addEventListener(kind, () => (sign = Date.now()), { passive: true });
   }
@@ -397,10 +400,10 @@ function keepLease(read, lease, begun) {
     const answer = await fetch(`/v1/reads/${read}`, { method: "PATCH" }).catch(() => null);
     if (answer?.ok) {
       const until = Date.parse((await answer.json()).expires_at) - Date.parse(answer.headers.get("Date"));
-      if (warned && until > WARNED_MS) say("");
+      if (warned && until > WARNED_MS) tell("");
       [ends, warned] = [asked + until, false];
     }
-    if ([401, 403, 404].includes(answer?.status)) say("Sign in again to go on with this case.", true);
+    if ([401, 403, 404].includes(answer?.status)) tell("Sign in again to go on with this case.", true);
     if (answer?.status === 409) ends = 0;
   };
   setInterval(() => {
@@ -409,10 +412,10 @@ function keepLease(read, lease, begun) {
       beat();
     } else if (left <= 0 && warned !== "ended") {
       warned = "ended";
-      say("Your time with this case ran out, and it went back. Your answer is still taken; if somebody else has the case by then, it is kept as late.", true);
+      tell("Your time with this case ran out, and it went back. Your answer is still taken; if somebody else has the case by then, it is kept as late.", true);
     } else if (left > 0 && left < Math.min(WARNED_MS, lease / 3) && !warned) {
       warned = true;
-      say("This case goes back in less than a minute, unless you go on with it.", true);
+      tell("This case goes back in less than a minute, unless you go on with it.", true);
     }
   }, 1000);
 }
