@@ -96,7 +96,7 @@ def test_an_open_page_keeps_its_answer_while_somebody_else_is_signed_in(
     anna.context.clear_cookies()
     anna.page = anna.context.new_page()
     sign_in(anna, several, "ben")
-    # the click is the first sign of a person, and its heartbeat is refused as well: what becomes of the answer stays said
+    # the click is the first sign of a person, and its heartbeat is refused as well: what becomes of the answer stays
     with page.expect_response(lambda seen: seen.request.method == "PATCH") as heartbeat:
         with page.expect_response("**/label") as refused:
             commit(page, "monocyte")
