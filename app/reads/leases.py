@@ -8,6 +8,7 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from app.auth.annotators import annotator_of_account, own_annotator
+from app.cases import provisional
 from app.context import Context
 from app.platform import audit_chain
 from app.platform.database import Database
@@ -140,6 +141,7 @@ def decline(
     else:
         request.state = "open"
     refresh_waiting(session, session.get_one(Case, read.case_id))
+    provisional.leave_case(session, lease.annotator.id, read.case_id)
     audit_chain.record(
         session,
         context.secret,

@@ -7,7 +7,15 @@ from typing import TypedDict
 from sqlalchemy.orm import Session
 
 from app.auth.annotators import annotator_by_name, new_annotator
-from app.cases.blindness import Hidden, expose, has_committed, hidden_after_commit, was_exposed
+from app.cases import provisional
+from app.cases.blindness import (
+    Hidden,
+    expose,
+    has_committed,
+    hidden_after_commit,
+    hidden_before_final,
+    was_exposed,
+)
 from app.cases.queries import NamedLabel, active_of, label_history
 from app.context import Context
 from app.platform import audit_chain
@@ -112,9 +120,9 @@ def store_first(
         AlreadyLabelled: the chain ends in a label that stands.
         Invalid: an unknown class.
     """
-    _require_class(at_hand, body.label)
+    require_class(at_hand, body.label)
     history = label_history(session, at_hand.case.id)
-    head = _head(history, author.annotator)
+    head = head_of_chain(history, author.annotator)
     if head is not None and head.kind != "retraction":
         raise AlreadyLabelled("this annotator has labelled the case; send a revision instead")
     if head is not None:  # the chain stays in its round; it must not take a read that is wanted of somebody else
@@ -130,13 +138,19 @@ def store_first(
         late=author.late,
         reading_seconds=_reading_seconds(author),
         created_by=principal.account_id,
-        **_place(at_hand.case, author.annotator, head),
+        **place_of(at_hand.case, author.annotator, head),
     )
     session.add(label)
     session.flush()
     _answer(session, author, label)
-    given = _Given(author.annotator, label, [*history, NamedLabel(label, author.annotator.name)])
-    return _conclude(session, context, principal, at_hand, given, "label.add")
+    given = Given(author.annotator, label, [*history, NamedLabel(label, author.annotator.name)])
+    requests = queries.requests_of_case(session, at_hand.case.id)
+    if author.read is not None:
+        provisional.leave_case(session, author.annotator.id, at_hand.case.id)
+        hidden = hidden_before_final(session, requests, at_hand.policy) is not None
+        if head is None and (hidden or provisional.any_of_case(session, at_hand.case.id)):
+            provisional.begin(session, label, author.read.id)
+    return _conclude(session, context, principal, at_hand, given, requests, "label.add")
 
 
 def _reading_seconds(author: Author) -> float | None:
@@ -146,18 +160,23 @@ def _reading_seconds(author: Author) -> float | None:
     return (now() - (author.read.displayed_at or author.read.created_at)).total_seconds()
 
 
-def _require_class(at_hand: CaseAtHand, code: str) -> None:
+def require_class(at_hand: CaseAtHand, code: str) -> None:
+    """Refuse a class that the case's release does not know.
+
+    Raises:
+        Invalid: it does not.
+    """
     if code not in at_hand.classes:
         raise Invalid(f"unknown class; the classes are {', '.join(at_hand.classes)}")
 
 
-def _head(history: list[NamedLabel], annotator: Annotator) -> Label | None:
+def head_of_chain(history: list[NamedLabel], annotator: Annotator) -> Label | None:
     """The newest label of an annotator's chain."""
     chain = [row.label for row in history if row.label.annotator_id == annotator.id]
     return max(chain, key=lambda label: label.position, default=None)
 
 
-class _Place(TypedDict):
+class Place(TypedDict):
     """Columns of a label that say where it stands."""
 
     case_id: uuid.UUID
@@ -167,12 +186,19 @@ class _Place(TypedDict):
     position: int
 
 
-def _place(case: Case, annotator: Annotator, before: Label | None) -> _Place:
-    """Columns of a label that say where it stands: at the end of its annotator's chain on the case."""
+def place_of(case: Case, annotator: Annotator, before: Label | None, kind: str = "revision") -> Place:
+    """Columns of a label that say where it stands: at the end of its annotator's chain on the case.
+
+    Args:
+        case: what is labelled.
+        annotator: who labels.
+        before: the end of the chain so far; None where there is none.
+        kind: of a label that supersedes another one.
+    """
     return {
         "case_id": case.id,
         "annotator_id": annotator.id,
-        "kind": "label" if before is None else "revision",
+        "kind": "label" if before is None else kind,
         "supersedes_id": None if before is None else before.id,
         "position": 0 if before is None else before.position + 1,
     }
@@ -189,7 +215,7 @@ def _answer(session: Session, author: Author, label: Label) -> None:
 
 
 @dataclass(frozen=True)
-class _Given:
+class Given:
     """A label that was just stored.
 
     Attributes:
@@ -204,11 +230,16 @@ class _Given:
 
 
 def _conclude(
-    session: Session, context: Context, principal: Principal, at_hand: CaseAtHand, given: _Given, action: str
+    session: Session,
+    context: Context,
+    principal: Principal,
+    at_hand: CaseAtHand,
+    given: Given,
+    requests: list[ReadRequest],
+    action: str,
 ) -> tuple[int, SubmittedOut]:
     """What follows from a label: an adjudication where one is called for, the reveal, the audit event, the answer."""
     posterior = posterior_of(at_hand.prediction, at_hand.classes, active_of(given.history))
-    requests = queries.requests_of_case(session, at_hand.case.id)
     adjudicate_if_undecided(session, at_hand, posterior, requests)
     hidden = reveal(session, principal, at_hand, given, requests)
     shown = None if hidden is not None else posterior_out(posterior, at_hand.policy.target_error)
@@ -220,7 +251,7 @@ def _conclude(
 def adjudicate_if_undecided(
     session: Session, at_hand: CaseAtHand, posterior: CasePosterior, requests: list[ReadRequest]
 ) -> None:
-    """Ask for another annotator where all reads are in and leave the leading class open.
+    """Ask for another annotator where all reads are in, finally, and leave the leading class open.
 
     Args:
         session: writing session.
@@ -231,7 +262,8 @@ def adjudicate_if_undecided(
     case, policy = at_hand.case, at_hand.policy
     waiting = any(request.state in {"open", "leased"} for request in requests)
     rule = rule_of(policy, None)  # its threshold decides about planned reads only
-    if requests and not waiting and another_annotator(posterior.distribution, posterior.n_labels, rule):
+    undecided = requests and not waiting and another_annotator(posterior.distribution, posterior.n_labels, rule)
+    if undecided and not provisional.any_of_case(session, case.id):
         ordinal = requests[-1].ordinal + 1
         adjudication = new_request(case, policy, posterior.release_id, "adjudication", ordinal)
         session.add(adjudication)
@@ -241,7 +273,7 @@ def adjudicate_if_undecided(
 
 
 def reveal(
-    session: Session, principal: Principal, at_hand: CaseAtHand, given: _Given, requests: list[ReadRequest]
+    session: Session, principal: Principal, at_hand: CaseAtHand, given: Given, requests: list[ReadRequest]
 ) -> Hidden | None:
     """Decide whether the answer shows the case in full, and record the exposure of the annotator who sees it.
 
@@ -253,14 +285,14 @@ def reveal(
     own = given.annotator.account_id == principal.account_id  # a key may store labels of others too
     if not own and not has_committed(session, principal, at_hand.case.id):
         return "before-commit"
-    hidden = hidden_after_commit(session, requests, at_hand.policy)
+    hidden = hidden_after_commit(session, at_hand.case.id, requests, at_hand.policy)
     if hidden is None:
         newest = max(row.label.id for row in given.history)
         expose(session, given.annotator.id, at_hand.case.id, at_hand.prediction.release_id, newest)
     return hidden
 
 
-def record(session: Session, context: Context, principal: Principal, given: _Given, action: str) -> None:
+def record(session: Session, context: Context, principal: Principal, given: Given, action: str) -> None:
     """Append a label to the audit chain."""
     label = given.label
     details = {
@@ -298,7 +330,7 @@ def _chain_of(
     label, annotator = row
     at_hand = queries.case_at_hand(session, label.case_id)
     history = label_history(session, label.case_id)
-    head = _head(history, annotator)
+    head = head_of_chain(history, annotator)
     if head is None or head.id != label.id:
         raise Superseded("this label was revised or retracted before; change the newest one")
     return label, annotator, at_hand, history
@@ -323,7 +355,7 @@ def revise(
         Invalid: an unknown class.
     """
     before, annotator, at_hand, history = _chain_of(session, principal, label_id)
-    _require_class(at_hand, body.label)
+    require_class(at_hand, body.label)
     exposed = was_exposed(session, annotator.id, at_hand.case.id)
     blind = body.blind if annotator.account_id is None and body.blind is not None else before.blind
     label = Label(
@@ -336,12 +368,13 @@ def revise(
         late=before.late,
         reason=body.reason,
         created_by=principal.account_id,
-        **_place(at_hand.case, annotator, before),
+        **place_of(at_hand.case, annotator, before),
     )
     session.add(label)
     session.flush()
-    given = _Given(annotator, label, [*history, NamedLabel(label, annotator.name)])
-    return _conclude(session, context, principal, at_hand, given, "label.revise")
+    given = Given(annotator, label, [*history, NamedLabel(label, annotator.name)])
+    requests = queries.requests_of_case(session, at_hand.case.id)
+    return _conclude(session, context, principal, at_hand, given, requests, "label.revise")
 
 
 def retract(
@@ -356,7 +389,7 @@ def retract(
     before, annotator, at_hand, history = _chain_of(session, principal, label_id)
     if before.kind == "retraction":
         raise Superseded("this label was retracted before")
-    place = _place(at_hand.case, annotator, before) | {"kind": "retraction"}
+    place = place_of(at_hand.case, annotator, before, "retraction")
     label = Label(
         class_code=None,
         blind=before.blind,
@@ -369,5 +402,6 @@ def retract(
     )
     session.add(label)
     session.flush()
-    given = _Given(annotator, label, [*history, NamedLabel(label, annotator.name)])
-    return _conclude(session, context, principal, at_hand, given, "label.retract")
+    given = Given(annotator, label, [*history, NamedLabel(label, annotator.name)])
+    requests = queries.requests_of_case(session, at_hand.case.id)
+    return _conclude(session, context, principal, at_hand, given, requests, "label.retract")
