@@ -44,11 +44,12 @@ def hidden_because(session: Session, principal: Principal, case_id: uuid.UUID) -
     if not has_committed(session, principal, case_id):
         return "before-commit"
     statement = select(ReadRequest).where(ReadRequest.case_id == case_id)
-    return hidden_after_commit(session, case_id, session.execute(statement).scalars().all())
+    requests = session.execute(statement).scalars().all()
+    return hidden_after_commit(session, requests, unsettled=provisional.any_of_case(session, case_id))
 
 
 def hidden_after_commit(
-    session: Session, case_id: uuid.UUID, requests: Sequence[ReadRequest], in_force: PolicyRow | None = None
+    session: Session, requests: Sequence[ReadRequest], in_force: PolicyRow | None = None, *, unsettled: bool
 ) -> Hidden | None:
     """Why a case stays hidden from an annotator who has committed a label; None where it does not.
 
@@ -58,9 +59,9 @@ def hidden_after_commit(
 
     Args:
         session: to look the policy up.
-        case_id: the case.
         requests: of the case; the newest policy among them decides.
         in_force: the policy in force, where the caller has it.
+        unsettled: whether somebody may still correct their label of the case.
     """
     hidden = hidden_before_final(session, requests, in_force)
     if hidden == "never":
@@ -72,7 +73,7 @@ def hidden_after_commit(
     )
     if hidden is not None and pending:
         return hidden
-    return "until-case-closed" if provisional.any_of_case(session, case_id) else None
+    return "until-case-closed" if unsettled else None
 
 
 def hidden_before_final(

@@ -14,11 +14,10 @@ from app.platform import audit_chain
 from app.platform.errors import LabelFinal, Superseded
 from app.platform.principal import Principal
 from app.reads import queries
+from app.reads.adjudication import adjudicate_if_undecided
 from app.reads.posterior import posterior_of
 from app.reads.schemas import OwnLabelIn, SubmittedOut
 from app.reads.service import (
-    Given,
-    adjudicate_if_undecided,
     head_of_chain,
     label_out,
     place_of,
@@ -78,10 +77,9 @@ def correct(
     )
     session.add(label)
     session.flush()
-    given = Given(annotator, label, [*history, NamedLabel(label, annotator.name)])
-    record(session, context, principal, given, "label.correct")
+    record(session, context, principal, label, "label.correct")
     hidden = hidden_before_final(session, queries.requests_of_case(session, read.case_id))
-    return 201, SubmittedOut(label=label_out(given.history[-1]), posterior=None, hidden_because=hidden)
+    return 201, SubmittedOut(label=label_out(NamedLabel(label, annotator.name)), posterior=None, hidden_because=hidden)
 
 
 def correct_once(
@@ -180,4 +178,5 @@ def _close(session: Session, case_id: uuid.UUID) -> None:
     at_hand = queries.case_at_hand(session, case_id)
     if at_hand.case.erased_at is None:
         posterior = posterior_of(at_hand.prediction, at_hand.classes, active_of(label_history(session, case_id)))
-        adjudicate_if_undecided(session, at_hand, posterior, queries.requests_of_case(session, case_id))
+        requests = queries.requests_of_case(session, case_id)
+        adjudicate_if_undecided(session, at_hand, posterior, requests, unsettled=False)

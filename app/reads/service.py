@@ -22,13 +22,11 @@ from app.platform import audit_chain
 from app.platform.errors import AlreadyLabelled, Forbidden, Invalid, NotFound, Superseded
 from app.platform.principal import Principal
 from app.reads import queries
-from app.reads.posterior import CasePosterior, posterior_of, posterior_out
+from app.reads.adjudication import adjudicate_if_undecided
+from app.reads.posterior import posterior_of, posterior_out
 from app.reads.queries import CaseAtHand
 from app.reads.schemas import LabelIn, LabelOut, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
 from app.tables import Annotator, Case, Label, Read, ReadRequest, now
-from app.triage.planning import new_request
-from app.triage.queries import rule_of
-from app.triage.rules import another_annotator
 
 
 def label_out(row: NamedLabel) -> LabelOut:
@@ -143,14 +141,14 @@ def store_first(
     session.add(label)
     session.flush()
     _answer(session, author, label)
-    given = Given(author.annotator, label, [*history, NamedLabel(label, author.annotator.name)])
-    requests = queries.requests_of_case(session, at_hand.case.id)
+    given = _given(session, author.annotator, label, history)
     if author.read is not None:
-        provisional.leave_case(session, author.annotator.id, at_hand.case.id)
-        hidden = hidden_before_final(session, requests, at_hand.policy) is not None
-        if head is None and (hidden or provisional.any_of_case(session, at_hand.case.id)):
+        provisional.leave_case(session, author.annotator.id, label.case_id)
+        hidden = hidden_before_final(session, given.requests, at_hand.policy) is not None
+        if head is None and (hidden or given.unsettled):
             provisional.begin(session, label, author.read.id)
-    return _conclude(session, context, principal, at_hand, given, requests, "label.add")
+            given = replace(given, unsettled=True)
+    return _conclude(session, context, principal, at_hand, given, "label.add")
 
 
 def _reading_seconds(author: Author) -> float | None:
@@ -215,66 +213,45 @@ def _answer(session: Session, author: Author, label: Label) -> None:
 
 
 @dataclass(frozen=True)
-class Given:
+class _Given:
     """A label that was just stored.
 
     Attributes:
         annotator: who gave it.
         label: its row.
         history: every label row of the case, this one last.
+        requests: of the case.
+        unsettled: whether somebody may still correct their label of the case.
     """
 
     annotator: Annotator
     label: Label
     history: list[NamedLabel]
+    requests: list[ReadRequest]
+    unsettled: bool
+
+
+def _given(session: Session, annotator: Annotator, label: Label, before: list[NamedLabel]) -> _Given:
+    """A label that was just stored, with what its consequences depend on."""
+    history = [*before, NamedLabel(label, annotator.name)]
+    requests = queries.requests_of_case(session, label.case_id)
+    return _Given(annotator, label, history, requests, provisional.any_of_case(session, label.case_id))
 
 
 def _conclude(
-    session: Session,
-    context: Context,
-    principal: Principal,
-    at_hand: CaseAtHand,
-    given: Given,
-    requests: list[ReadRequest],
-    action: str,
+    session: Session, context: Context, principal: Principal, at_hand: CaseAtHand, given: _Given, action: str
 ) -> tuple[int, SubmittedOut]:
     """What follows from a label: an adjudication where one is called for, the reveal, the audit event, the answer."""
     posterior = posterior_of(at_hand.prediction, at_hand.classes, active_of(given.history))
-    adjudicate_if_undecided(session, at_hand, posterior, requests)
-    hidden = reveal(session, principal, at_hand, given, requests)
+    adjudicate_if_undecided(session, at_hand, posterior, given.requests, unsettled=given.unsettled)
+    hidden = reveal(session, principal, at_hand, given)
     shown = None if hidden is not None else posterior_out(posterior, at_hand.policy.target_error)
-    record(session, context, principal, given, action)
+    record(session, context, principal, given.label, action)
     label = label_out(NamedLabel(given.label, given.annotator.name))
     return 201, SubmittedOut(label=label, posterior=shown, hidden_because=hidden)
 
 
-def adjudicate_if_undecided(
-    session: Session, at_hand: CaseAtHand, posterior: CasePosterior, requests: list[ReadRequest]
-) -> None:
-    """Ask for another annotator where all reads are in, finally, and leave the leading class open.
-
-    Args:
-        session: writing session.
-        at_hand: the case.
-        posterior: after all its labels.
-        requests: of the case so far; a new one is appended, since its policy decides what is revealed from now on.
-    """
-    case, policy = at_hand.case, at_hand.policy
-    waiting = any(request.state in {"open", "leased"} for request in requests)
-    rule = rule_of(policy, None)  # its threshold decides about planned reads only
-    undecided = requests and not waiting and another_annotator(posterior.distribution, posterior.n_labels, rule)
-    if undecided and not provisional.any_of_case(session, case.id):
-        ordinal = requests[-1].ordinal + 1
-        adjudication = new_request(case, policy, posterior.release_id, "adjudication", ordinal)
-        session.add(adjudication)
-        requests.append(adjudication)
-        waiting = True
-    case.waiting = waiting
-
-
-def reveal(
-    session: Session, principal: Principal, at_hand: CaseAtHand, given: Given, requests: list[ReadRequest]
-) -> Hidden | None:
+def reveal(session: Session, principal: Principal, at_hand: CaseAtHand, given: _Given) -> Hidden | None:
     """Decide whether the answer shows the case in full, and record the exposure of the annotator who sees it.
 
     Returns:
@@ -285,19 +262,18 @@ def reveal(
     own = given.annotator.account_id == principal.account_id  # a key may store labels of others too
     if not own and not has_committed(session, principal, at_hand.case.id):
         return "before-commit"
-    hidden = hidden_after_commit(session, at_hand.case.id, requests, at_hand.policy)
+    hidden = hidden_after_commit(session, given.requests, at_hand.policy, unsettled=given.unsettled)
     if hidden is None:
         newest = max(row.label.id for row in given.history)
         expose(session, given.annotator.id, at_hand.case.id, at_hand.prediction.release_id, newest)
     return hidden
 
 
-def record(session: Session, context: Context, principal: Principal, given: Given, action: str) -> None:
+def record(session: Session, context: Context, principal: Principal, label: Label, action: str) -> None:
     """Append a label to the audit chain."""
-    label = given.label
     details = {
         "case": str(label.case_id),
-        "annotator": str(given.annotator.id),
+        "annotator": str(label.annotator_id),
         "label": label.class_code,
         "blind": label.blind,
         "round": label.round,
@@ -372,9 +348,8 @@ def revise(
     )
     session.add(label)
     session.flush()
-    given = Given(annotator, label, [*history, NamedLabel(label, annotator.name)])
-    requests = queries.requests_of_case(session, at_hand.case.id)
-    return _conclude(session, context, principal, at_hand, given, requests, "label.revise")
+    given = _given(session, annotator, label, history)
+    return _conclude(session, context, principal, at_hand, given, "label.revise")
 
 
 def retract(
@@ -402,6 +377,5 @@ def retract(
     )
     session.add(label)
     session.flush()
-    given = Given(annotator, label, [*history, NamedLabel(label, annotator.name)])
-    requests = queries.requests_of_case(session, at_hand.case.id)
-    return _conclude(session, context, principal, at_hand, given, requests, "label.retract")
+    given = _given(session, annotator, label, history)
+    return _conclude(session, context, principal, at_hand, given, "label.retract")
