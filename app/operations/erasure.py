@@ -2,14 +2,14 @@
 
 import secrets
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.context import Context
 from app.platform import audit_chain
 from app.platform.errors import NotFound
 from app.platform.idempotency import forget_cases
-from app.tables import Case, ImportRow, NetworkOutput, ReadRequest, now
+from app.tables import Case, CaseTwin, ImportRow, NetworkOutput, ReadRequest, now
 
 _GONE = "0" * 64
 
@@ -44,6 +44,7 @@ def erase_patient(session: Session, context: Context, actor: str, patient: str, 
         case.image_sha256 = case.stored_sha256 = _GONE
         case.image_hash, case.stain, case.waiting, case.erased_at = None, None, False, now()
     session.execute(delete(NetworkOutput).where(NetworkOutput.case_id.in_(ids)))
+    session.execute(delete(CaseTwin).where(or_(CaseTwin.case_id.in_(ids), CaseTwin.twin_id.in_(ids))))
     session.execute(update(ImportRow).where(ImportRow.case_id.in_(ids)).values(external_id=word, detail=""))
     wanted = (ReadRequest.case_id.in_(ids), ReadRequest.state.in_(("open", "leased")))
     session.execute(update(ReadRequest).where(*wanted).values(state="closed", closed_at=now(), lease_expires_at=None))

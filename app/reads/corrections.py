@@ -6,7 +6,7 @@ from sqlalchemy import Select, delete, select
 from sqlalchemy.orm import Session
 
 from app.auth.annotators import annotator_of_account
-from app.cases.blindness import hidden_before_final
+from app.cases.blindness import hidden_before_final, was_exposed
 from app.cases.provisional import is_over
 from app.cases.queries import NamedLabel, active_of, label_history
 from app.context import Context
@@ -24,7 +24,7 @@ from app.reads.service import (
     record,
     require_class,
 )
-from app.tables import Case, Label, ProvisionalLabel
+from app.tables import Annotator, Case, Label, ProvisionalLabel
 
 _BATCH = 100
 
@@ -61,7 +61,7 @@ def correct(
     require_class(at_hand, body.label)
     history = label_history(session, read.case_id)
     before = head_of_chain(history, annotator)
-    if before is None or not _may_correct(session, read_id, before):
+    if before is None or not _may_correct(session, annotator, read_id, before):
         raise LabelFinal("this answer is final; change it on the page of its case, with a reason")
     if position not in {None, before.position}:
         raise Superseded("this answer was corrected before; correct the newest one")
@@ -106,9 +106,10 @@ def correct_once(
         correct(session, context, principal, read_id, body, position)
 
 
-def _may_correct(session: Session, read_id: uuid.UUID, head: Label) -> bool:
+def _may_correct(session: Session, annotator: Annotator, read_id: uuid.UUID, head: Label) -> bool:
     wanted = select(ProvisionalLabel.label_id).where(ProvisionalLabel.read_id == read_id, ~is_over())
-    return head.kind != "retraction" and session.execute(wanted).first() is not None
+    in_time = head.kind != "retraction" and session.execute(wanted).first() is not None
+    return in_time and not was_exposed(session, annotator.id, head.case_id)
 
 
 def correctable(session: Session, principal: Principal) -> list[tuple[uuid.UUID, Label]]:

@@ -57,7 +57,8 @@ class Author:
 
     Attributes:
         annotator: who.
-        blind: without knowing the prediction, other labels or the reason for asking.
+        blind: said to be without knowing the prediction, other labels or the reason for asking; it counts as blind only
+            where nothing of the image was shown to the annotator.
         request: what the label answers; None for a label that nobody asked for.
         read: the lease that it ends.
         round: planned or adjudication.
@@ -125,7 +126,7 @@ def store_first(
         raise AlreadyLabelled("this annotator has labelled the case; send a revision instead")
     if head is not None:  # the chain stays in its round; it must not take a read that is wanted of somebody else
         author = replace(author, request=None, round=head.round, late=head.late)
-    exposed = head is not None and was_exposed(session, author.annotator.id, at_hand.case.id)
+    exposed = was_exposed(session, author.annotator.id, at_hand.case.id)
     label = Label(
         class_code=body.label,
         confidence=body.confidence,
@@ -145,7 +146,7 @@ def store_first(
     if author.read is not None:
         provisional.leave_case(session, author.annotator.id, label.case_id)
         hidden = hidden_before_final(session, given.requests, at_hand.policy) is not None
-        if head is None and (hidden or given.unsettled):
+        if head is None and label.blind and (hidden or given.unsettled):
             provisional.begin(session, label, author.read.id)
             given = replace(given, unsettled=True)
     return _conclude(session, context, principal, at_hand, given, "label.add")
@@ -203,9 +204,10 @@ def place_of(case: Case, annotator: Annotator, before: Label | None, kind: str =
 
 
 def _answer(session: Session, author: Author, label: Label) -> None:
-    """Close the request and the read that a label answers."""
+    """Close the request and the read that a label answers; a request answered by a label that is not blind is open."""
     if author.request is not None:
-        author.request.state, author.request.lease_expires_at = "answered", None
+        author.request.state, author.request.lease_expires_at = "answered" if label.blind else "open", None
+    if author.request is not None and label.blind:
         author.request.closed_at, author.request.label_id = label.created_at, label.id
     if author.read is not None:
         author.read.state, author.read.ended_at = "committed", label.created_at

@@ -101,10 +101,12 @@ def laboratory(database_url: str) -> Iterator[Laboratory]:
         ReleaseRow(id=new_id(), created_at=now(), name=f"r{i}", card_sha256=f"{i:064x}", card={}) for i in range(2)
     ]
     shared: dict[str, Any] = {
-        "case_metadata": {}, "image_sha256": "0" * 64, "stored_sha256": "0" * 64, "width": 8, "height": 8, "u": 0.5,
+        "case_metadata": {}, "image_sha256": "0" * 64, "width": 8, "height": 8, "u": 0.5,
         "partition": "evaluation", "pi": 0.1, "created_by": accounts[LEAD].id,
     }  # fmt: skip
-    cases = [Case(id=new_id(), created_at=now(), external_id=f"c{i}", **shared) for i in range(2)]
+    cases = [
+        Case(id=new_id(), created_at=now(), external_id=f"c{i}", stored_sha256=f"{i:064x}", **shared) for i in range(2)
+    ]
     predictions = [
         CasePrediction(
             id=new_id(), created_at=now(), case_id=case.id, release_id=release.id, class_probs=[1.0, 0.0],
