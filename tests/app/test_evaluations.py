@@ -70,7 +70,7 @@ def test_metrics_are_empty_but_whole_without_labels(service: Service) -> None:
 
 
 def estimate_lines(service: Service) -> list[str]:
-    return [line for line in service.get(None, "/metrics").text.splitlines() if line.startswith("secondread_estimate{")]
+    return [line for line in service.metrics().splitlines() if line.startswith("secondread_estimate{")]
 
 
 def test_gauges_are_published_by_the_worker_and_no_query_changes_them(

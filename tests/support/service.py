@@ -24,6 +24,7 @@ from app.reads.service import submit_label
 from app.tables import Account, ProvisionalLabel, now
 from ml.datasets.cells import simulate_cell
 from tests.support.images import encode
+from tests.support.process import METRICS_TOKEN
 
 PEOPLE = {
     "admin": "admin",
@@ -90,6 +91,12 @@ class Service:
 
     def get(self, who: str | None, path: str, **options: Any) -> httpx.Response:
         return self.call(who, "GET", path, **options)
+
+    def metrics(self) -> str:
+        """What a monitoring system reads."""
+        answer = self.client.get("/metrics", headers={"Authorization": f"Bearer {METRICS_TOKEN}"})
+        assert answer.status_code == 200, answer.text
+        return str(answer.text)
 
     def post(self, who: str | None, path: str, key: str | None = None, **options: Any) -> httpx.Response:
         headers = {"Idempotency-Key": key or uuid.uuid4().hex, **options.pop("headers", {})}
