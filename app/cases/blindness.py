@@ -9,6 +9,7 @@ from sqlalchemy import and_, select
 from sqlalchemy.orm import Session
 
 from app.auth.annotators import annotator_of_account, role_or_key_sees_more
+from app.cases import provisional
 from app.platform.database import Database, insert_if_absent
 from app.platform.errors import BlindReadPending
 from app.platform.principal import Principal
@@ -56,33 +57,51 @@ def hidden_because(session: Session, principal: Principal, case_id: uuid.UUID) -
     if not has_committed(session, principal, case_id):
         return "before-commit"
     statement = select(ReadRequest).where(ReadRequest.case_id == case_id)
-    return hidden_after_commit(session, session.execute(statement).scalars().all())
+    requests = session.execute(statement).scalars().all()
+    return hidden_after_commit(session, requests, unsettled=provisional.any_of_case(session, case_id))
 
 
 def hidden_after_commit(
-    session: Session, requests: Sequence[ReadRequest], in_force: PolicyRow | None = None
+    session: Session, requests: Sequence[ReadRequest], in_force: PolicyRow | None = None, *, unsettled: bool
 ) -> Hidden | None:
     """Why a case stays hidden from an annotator who has committed a label; None where it does not.
 
-    An audit case is shown only when all its planned reads are in: showing the model after every read would teach
-    annotators the model, and the audit is there to measure without it.
+    A case with a label that its annotator may still correct is shown to nobody. An audit case is shown only when all
+    its planned reads are in: showing the model after every read would teach annotators the model, and the audit is
+    there to measure without it.
 
     Args:
         session: to look the policy up.
         requests: of the case; the newest policy among them decides.
         in_force: the policy in force, where the caller has it.
+        unsettled: whether somebody may still correct their label of the case.
+    """
+    hidden = hidden_before_final(session, requests, in_force)
+    if hidden == "never":
+        return hidden
+    time = now()
+    pending = any(
+        request.round == "planned" and request.state in {"open", "leased"} and request.due_at > time
+        for request in requests
+    )
+    if hidden is not None and pending:
+        return hidden
+    return "until-case-closed" if unsettled else None
+
+
+def hidden_before_final(
+    session: Session, requests: Sequence[ReadRequest], in_force: PolicyRow | None = None
+) -> Hidden | None:
+    """Why a case stays hidden from whoever has just labelled it; None where it is shown at once.
+
+    It says nothing of what others have done. Arguments as in ``hidden_after_commit``.
     """
     newest = max((request.policy_version for request in requests), default=None)
     reveal = _policy(session, newest, in_force).reveal
     if reveal == "never":
         return "never"
     waits = reveal == "after_case_closed" or any(request.arm == "audit" for request in requests)
-    time = now()
-    pending = any(
-        request.round == "planned" and request.state in {"open", "leased"} and request.due_at > time
-        for request in requests
-    )
-    return "until-case-closed" if waits and pending else None
+    return "until-case-closed" if waits else None
 
 
 def _policy(session: Session, version: int | None, in_force: PolicyRow | None) -> PolicyRow:

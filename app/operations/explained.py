@@ -29,11 +29,17 @@ NOT_COMPARED = (
     "labels: confidence, note, post_reveal, reading_seconds and times",
     "predictions: probabilities (their number per release is compared)",
     "cases: metadata, site and times; coins of cases that a version before 0.1.0 stored",
-    "reads, exposures, daily thresholds, imports, sessions, password hashes and one-time passwords",
+    "reads, exposures, which labels are final, daily thresholds, imports, sessions, password hashes and one-time "
+    "passwords",
     "policies: what a version leaves as it was",
 )
 _ROWS = 1000
-_KINDS = {"label.add": "label", "label.revise": "revision", "label.retract": "retraction"}
+_KINDS = {
+    "label.add": "label",
+    "label.correct": "correction",
+    "label.revise": "revision",
+    "label.retract": "retraction",
+}
 
 
 class _Ledger:

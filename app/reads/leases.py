@@ -8,6 +8,7 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from app.auth.annotators import account_sees_more, annotator_of_account, own_annotator
+from app.cases import provisional
 from app.context import Context
 from app.platform import audit_chain
 from app.platform.database import Database
@@ -143,6 +144,7 @@ def decline(
     else:
         request.state = "open"
     refresh_waiting(session, session.get_one(Case, read.case_id))
+    provisional.leave_case(session, lease.annotator.id, read.case_id)
     audit_chain.record(
         session,
         context.secret,

@@ -5,7 +5,7 @@ from app.tables.append_only import APPEND_ONLY, create_triggers, drop_triggers
 from app.tables.base import Table, new_id, now
 from app.tables.cases import Case, CasePrediction, CaseTwin, NetworkOutput
 from app.tables.jobs import Evaluation, ImportRow, Job, JobBatch, JobCancellation
-from app.tables.labels import Annotator, Label
+from app.tables.labels import Annotator, Label, ProvisionalLabel
 from app.tables.reads import DailyThreshold, Exposure, Look, PolicyRow, Read, ReadRequest
 from app.tables.records import AuditEvent, AuditHead, CaseChange, IdempotencyRecord, Installation
 from app.tables.releases import Alias, PublishedEstimates, ReleaseRow
@@ -36,6 +36,7 @@ __all__ = [
     "Look",
     "NetworkOutput",
     "PolicyRow",
+    "ProvisionalLabel",
     "PublishedEstimates",
     "Read",
     "ReadRequest",

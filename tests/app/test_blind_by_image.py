@@ -176,6 +176,7 @@ def test_a_revision_after_a_twin_was_shown_is_not_blind(service: Service) -> Non
     body = {"label": codes[1], "reason": "slip"}
     changed = service.post("anna", f"/v1/labels/{label['id']}/revisions", json=body).json()["label"]
     assert (changed["blind"], changed["post_reveal"]) == (False, True)
+    service.make_labels_final()
     with service.context.database.read() as session:
         assert [row[2] for row in session.execute(blind_labels())] == [codes[0]]
 

@@ -134,6 +134,7 @@ def reading(service: Service, who: str, codes: list[str], limit: int = 1000) -> 
     for done in range(limit):
         lease = service.post(who, "/v1/reads")
         if lease.status_code == 204:
+            service.make_labels_final()
             return done
         body = {"label": str(rng.choice(codes))}
         assert service.post(who, f"/v1/reads/{lease.json()['id']}/labels", json=body).status_code == 201

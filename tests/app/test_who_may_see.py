@@ -185,9 +185,10 @@ def test_the_newest_policy_of_the_requests_decides_and_without_requests_the_one_
     with laboratory.database.read() as session:
         requests = session.execute(select(ReadRequest)).scalars().all()
         for in_force in (None, current_policy(session)):
-            assert hidden_after_commit(session, requests, in_force) is None
-            assert hidden_after_commit(session, requests[:1], in_force) == "never"
-            assert hidden_after_commit(session, [], in_force) is None
+            assert hidden_after_commit(session, requests, in_force, unsettled=False) is None
+            assert hidden_after_commit(session, requests[:1], in_force, unsettled=False) == "never"
+            assert hidden_after_commit(session, [], in_force, unsettled=False) is None
+            assert hidden_after_commit(session, [], in_force, unsettled=True) == "until-case-closed"
 
 
 def test_a_refusal_says_what_to_wait_for(laboratory: Laboratory) -> None:
