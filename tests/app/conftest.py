@@ -20,7 +20,7 @@ from app.releases.adding import add_release
 from app.settings import Settings
 from tests.support.postgres import PostgresServer
 from tests.support.process import METRICS_TOKEN
-from tests.support.service import Service, add_people, cell_png, collect
+from tests.support.service import Service, add_people, cell_png, collect, show_at_once
 from tests.support.snapshots import assert_snapshots_tell_all, write_snapshots
 
 
@@ -73,6 +73,7 @@ def _fill(folder: Path, url: str, release: Path) -> dict[str, str]:
     with context.database.write() as session:
         add_release(session, context.secret, release, settings.releases_folder)
     keys = add_people(context)
+    show_at_once(context.database)
     context.database.engine.dispose()
     return keys
 

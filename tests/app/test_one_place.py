@@ -1,11 +1,13 @@
 """A case has one place in everybody's order, however often it will be read: being asked early or late tells nothing."""
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 from sqlalchemy import select
 
-from app.tables import ReadRequest
+from app.tables import Read, ReadRequest
+from app.triage.planning import place_of
 from tests.app.test_leases import all_twice, classes_of, commit, lease, set_policy
 from tests.support.service import Service, cell_png
 
@@ -31,19 +33,22 @@ def test_all_requests_of_a_case_have_its_place(service: Service) -> None:
 
 
 def test_annotators_go_through_the_cases_together(service: Service) -> None:
-    """Nobody is far ahead of another who reads as fast, so that late cases are no others than early ones."""
+    """Each next case is one of the four that come first, and which of them is everybody's own."""
     all_twice(service)
-    for number in range(24):
-        service.add_case(f"case {number}", cell_png(number))
+    cases = [UUID(service.add_case(f"case {number}", cell_png(number))["id"]) for number in range(12)]
+    left = {who: {place_of(case) for case in cases} for who in ("anna", "ben")}
     code = classes_of(service)[0]
-    orders: dict[str, list[str]] = {"anna": [], "ben": []}
-    for _ in range(24):
-        for who, order in orders.items():
+    ranks: dict[str, list[int]] = {who: [] for who in left}
+    for _ in range(12):
+        for who, places in left.items():
             read = lease(service, who)
             assert read is not None
-            order.append(read["case_id"])
+            with service.context.database.read() as session:
+                request_id = session.get_one(Read, UUID(read["id"])).request_id
+                place = session.get_one(ReadRequest, request_id).shuffle
+            ranks[who].append(sorted(places).index(place))
+            places.remove(place)
             assert commit(service, who, read, code).status_code == 201
-    assert sorted(orders["anna"]) == sorted(orders["ben"])
-    assert orders["anna"] != orders["ben"]
-    apart = sum(abs(orders["anna"].index(case) - orders["ben"].index(case)) for case in orders["anna"]) / 24
-    assert apart < 5  # 8 in two independent orders
+    assert left == {"anna": set(), "ben": set()}
+    assert all(max(of_one) < 4 for of_one in ranks.values())
+    assert ranks["anna"] != ranks["ben"]
