@@ -139,7 +139,7 @@ def decline(
         request.state, request.closed_at = "closed", time
     else:
         request.state = "open"
-    refresh_waiting(session, session.get_one(Case, read.case_id))
+    refresh_waiting(session, session.get_one(Case, read.case_id, with_for_update=True))
     audit_chain.record(
         session,
         context.secret,

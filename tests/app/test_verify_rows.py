@@ -138,6 +138,8 @@ def test_rows_of_nobody_are_named(open_service: Service) -> None:
             )
         )
     assert verify(open_service).faults == [
+        "accounts 01890000-0000-7000-8000-00000000fffe: no audit event wrote it",
+        "labels 01890000-0000-7000-8000-00000000ffff: no audit event wrote it",
         "label 01890000-0000-7000-8000-00000000ffff has no audit event",
         "account mallory: no audit event",
     ]
