@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from asgi_correlation_id import correlation_id
-from sqlalchemy import Select, func, insert, select
+from sqlalchemy import Select, func, insert, inspect, select
 from sqlalchemy.orm import Session, undefer
 
 from app.platform import signing
@@ -46,11 +46,15 @@ def _digest(previous: str, event: AuditEvent) -> str:
     return hashlib.sha256(previous.encode() + canonical(document)).hexdigest()
 
 
+def keyed_digest(key: bytes, previous: str, event: AuditEvent) -> str:
+    """Digest of an event from before events carried the digests of rows."""
+    return hmac.new(key, previous.encode() + canonical(document_of(event)), hashlib.sha256).hexdigest()
+
+
 def _is_authentic(key: bytes, previous: str, event: AuditEvent) -> bool:
     """Whether an event was written with this key after the previous one, and is as it was written."""
     if event.row_digests is None:
-        content = previous.encode() + canonical(document_of(event))
-        return hmac.compare_digest(event.digest, hmac.new(key, content, hashlib.sha256).hexdigest())
+        return hmac.compare_digest(event.digest, keyed_digest(key, previous, event))
     known = signing.public_key(key)
     return event.digest == _digest(previous, event) and signing.is_signed(known, head_text(event), event.signature)
 
@@ -158,11 +162,19 @@ def changed_cases(session: Session, after: int) -> list[uuid.UUID]:
 
 
 def confirmed(session: Session, key: bytes, limit: int) -> tuple[int, int]:
-    """How many of the oldest events there are, at most ``limit``, and how many of them were written with this key."""
+    """How many of the oldest events there are, at most ``limit``, and how many of them were written with this key.
+
+    The database may be of an older schema.
+    """
     previous, n_events, n_confirmed = GENESIS, 0, 0
-    for event in session.execute(_whole_events().limit(limit)).scalars():
+    columns = {column["name"] for column in inspect(session.connection()).get_columns(AuditEvent.__tablename__)}
+    events = _whole_events() if "signature" in columns else select(AuditEvent).order_by(AuditEvent.sequence)
+    for event in session.execute(events.limit(limit)).scalars():
         n_events += 1
-        n_confirmed += _is_authentic(key, previous, event)
+        if "signature" in columns and event.signature is not None:
+            n_confirmed += signing.is_signed(signing.public_key(key), head_text(event), event.signature)
+        else:
+            n_confirmed += hmac.compare_digest(event.digest, keyed_digest(key, previous, event))
         previous = event.digest
     return n_events, n_confirmed
 
@@ -196,8 +208,8 @@ def verify(session: Session, key: bytes) -> tuple[int, list[str]]:
             faults.append(f"audit event {event.sequence} has no digests of rows, although earlier ones have")
         begun = begun or event.row_digests is not None
         previous, expected = event.digest, expected + 1
-    heads = [(head.sequence, head.digest) for head in session.execute(select(AuditHead)).scalars()]
-    if heads != [(expected - 1, previous)]:
-        said = ", ".join(str(sequence) for sequence, _ in heads) or "nothing"
+    heads = [(head.id, head.sequence, head.digest) for head in session.execute(select(AuditHead)).scalars()]
+    if heads != [(1, expected - 1, previous)]:
+        said = ", ".join(str(sequence) for _, sequence, _ in heads) or "nothing"
         faults.append(f"the audit chain ends at {expected - 1}, its head says {said}")
     return expected - 1, faults
