@@ -41,6 +41,9 @@ class Settings(BaseSettings):
         None, description="at least 32 bytes for the audit chain and the partition of patients; unset: HOME/secret.key"
     )
     secret_key_file: Path | None = Field(None, description="file with the secret key, in place of SECRET_KEY")
+    audit_anchor: Path | None = Field(
+        None, description="file outside the database, to which the worker adds heads of the audit chain"
+    )
     inference_threads: int = Field(0, ge=0, le=256, description="threads of one network run, 0 for all cores")
     inference_queue: int = Field(32, ge=1, le=10_000, description="predictions that may wait before 429")
     decode_memory: int = Field(

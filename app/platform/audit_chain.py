@@ -41,7 +41,8 @@ def document_of(event: AuditEvent) -> dict[str, Json]:
     }
 
 
-def _digest(previous: str, event: AuditEvent) -> str:
+def digest_of(previous: str, event: AuditEvent) -> str:
+    """Digest of an event after the previous one's."""
     document = document_of(event) | {"rows": merkle_root(event.row_digests or {})}
     return hashlib.sha256(previous.encode() + canonical(document)).hexdigest()
 
@@ -56,7 +57,7 @@ def _is_authentic(key: bytes, previous: str, event: AuditEvent) -> bool:
     if event.row_digests is None:
         return hmac.compare_digest(event.digest, keyed_digest(key, previous, event))
     known = signing.public_key(key)
-    return event.digest == _digest(previous, event) and signing.is_signed(known, head_text(event), event.signature)
+    return event.digest == digest_of(previous, event) and signing.is_signed(known, head_text(event), event.signature)
 
 
 def head_text(event: AuditEvent) -> str:
@@ -108,7 +109,7 @@ def record(
         request_id=correlation_id.get(),
         row_digests=rows,
     )
-    event.digest = _digest(head.digest, event)
+    event.digest = digest_of(head.digest, event)
     event.signature = signing.sign(key, head_text(event))
     session.add(event)
     head.sequence, head.digest = event.sequence, event.digest

@@ -103,6 +103,7 @@ _RUNNING_IN_0004 = (
 def test_the_command_brings_a_backup_of_an_older_schema_back_and_cancels_its_jobs(
     service: Service, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    service.written_past = True
     make_legacy(service.context)
     downgrade(service.context.database.engine, "0004")
     with service.context.database.write() as session:

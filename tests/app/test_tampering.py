@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Column, Connection, Engine, create_engine, delete, insert, select, text, update
+from sqlalchemy import Column, Connection, Engine, delete, event, insert, select, text, update
 from sqlalchemy import Table as SqlTable
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from app.auth import service as auth
 from app.operations.verify import verify_all
 from app.platform.covered_rows import COVERED, NOT_COVERED
-from app.platform.database import Database
+from app.platform.database import Database, make_engine
 from app.tables import APPEND_ONLY, Account, Table, drop_triggers
 from app.tables.access import ROLES
 from app.tables.append_only import drop_replace_trigger
@@ -94,14 +94,15 @@ def opened(service: Service) -> Iterator[Open]:
             for table in APPEND_ONLY:
                 for statement in (*drop_triggers(dialect, table), drop_replace_trigger(table)):
                     session.execute(text(statement))
-    engine = create_engine(database.engine.url)  # on SQLite without PRAGMA foreign_keys
+    engine = make_engine(database.engine.url.render_as_string(hide_password=False))
+    if dialect == "sqlite":
+        event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA foreign_keys=OFF"))
     yield Open(replace_database(service, engine), engine)
     engine.dispose()
 
 
 def replace_database(service: Service, engine: Engine) -> Service:
-    database = Database(str(service.context.database.engine.url.render_as_string(hide_password=False)))
-    database.engine.dispose()
+    database = Database("sqlite://")
     database.engine = engine
     return Service(service.client, replace(service.context, database=database), service.keys)
 
