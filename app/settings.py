@@ -44,6 +44,9 @@ class Settings(BaseSettings):
     audit_anchor: Path | None = Field(
         None, description="file outside the database, to which the worker adds heads of the audit chain"
     )
+    metrics_token: SecretStr | None = Field(
+        None, description="at least 32 bytes that GET /metrics asks for as a bearer token; unset: it is refused"
+    )
     inference_threads: int = Field(0, ge=0, le=256, description="threads of one network run, 0 for all cores")
     inference_queue: int = Field(32, ge=1, le=10_000, description="predictions that may wait before 429")
     decode_memory: int = Field(
@@ -69,7 +72,7 @@ class Settings(BaseSettings):
     )
     min_free_bytes: int = Field(2 * 1024**3, ge=0, description="free space below which uploads get 507")
 
-    @field_validator("secret_key")
+    @field_validator("secret_key", "metrics_token")
     @classmethod
     def _strong(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None:

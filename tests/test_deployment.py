@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[1]
 SECRETS = {
     "POSTGRES_PASSWORD": "x" * 20,
     "SECONDREAD_SECRET_KEY": "0123456789abcdef" * 4,
+    "SECONDREAD_METRICS_TOKEN": "fedcba9876543210" * 4,
     "SECONDREAD_NAME": "reads.example.org",
     "GRAFANA_PASSWORD": "y" * 20,
 }
@@ -104,7 +105,9 @@ def _start(command: list[str], made: Installation) -> "subprocess.Popen[bytes]":
 def _wait(made: Installation, path: str) -> str:
     def answer() -> str:
         try:
-            with urllib.request.urlopen(made.address + path, timeout=patient(5)) as response:
+            token = {"Authorization": f"Bearer {made.environment['SECONDREAD_METRICS_TOKEN']}"}
+            request = urllib.request.Request(made.address + path, headers=token)
+            with urllib.request.urlopen(request, timeout=patient(5)) as response:
                 return str(response.read().decode())
         except OSError:
             return ""
@@ -112,6 +115,8 @@ def _wait(made: Installation, path: str) -> str:
     return wait_until(answer, what=lambda: f"{path} does not answer\n{made.log}")
 
 
-@pytest.mark.parametrize("name", ["POSTGRES_PASSWORD", "SECONDREAD_SECRET_KEY", "GRAFANA_PASSWORD"])
+@pytest.mark.parametrize(
+    "name", ["POSTGRES_PASSWORD", "SECONDREAD_SECRET_KEY", "SECONDREAD_METRICS_TOKEN", "GRAFANA_PASSWORD"]
+)
 def test_the_example_holds_no_secret(name: str) -> None:
     assert f"{name}=\n" in (ROOT / "docker" / ".env.example").read_text()

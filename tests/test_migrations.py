@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 from app.platform.database import Database
 from app.platform.migrate import check, downgrade, require_head, upgrade
-from app.tables import Account, Annotator, Case, IdempotencyRecord
+from app.tables import Account, Annotator, Case, CaseTwin, IdempotencyRecord
 from tests.support.postgres import PostgresServer
 
 
@@ -71,6 +71,10 @@ def test_twins_answers_and_names_are_put_right_where_they_are(empty: Database) -
     with empty.read() as session:
         marked = session.execute(select(Case.external_id).where(Case.twin_selected.is_(True))).scalars()
         assert list(marked) == ["near"]
+        numbers = {case_id: case_id.hex[-2:] for case_id in session.execute(select(Case.id)).scalars()}
+        twins = session.execute(select(CaseTwin.case_id, CaseTwin.twin_id)).all()
+        assert {(numbers[first], numbers[other]) for first, other in twins if first < other} == _LINKED
+        assert len(twins) == 2 * len(_LINKED)
         names = session.execute(select(Account.name).order_by(Account.id)).scalars()
         assert list(names) == ["bob", "bob (2)", "eve", "Jos\u00e9"]
         assert session.execute(select(Annotator.name)).scalar_one() == "eve"
@@ -91,13 +95,15 @@ _ID = "'018900000000700080000000000000{:02}'"
 _CARD = '{"classes": [{"code": "a"}, {"code": "b"}, {"code": "c"}], "files": {"network.onnx": "abc"}}'
 _CASE = (
     "INSERT INTO cases (id, created_at, external_id, patient, image_hash, u, pi, case_metadata, image_sha256, "
-    "stored_sha256, width, height, partition, created_by) VALUES ({}, :now, '{}', '{}', {}, 0.5, {}, '{{}}', 's', 's', "
-    "8, 8, 'evaluation', " + _ID.format(1) + ")"
+    "stored_sha256, width, height, partition, created_by) VALUES ({}, :now, '{}', '{}', {}, 0.5, {}, '{{}}', 's', "
+    "'{}', 8, 8, 'evaluation', " + _ID.format(1) + ")"
 )
 _ANSWER = (
     "INSERT INTO idempotency_records (account_id, key, request_sha256, status, body, created_at) "
     "VALUES (" + _ID.format(1) + ", '{}', 's', 201, '{}', :now)"
 )
+# near-duplicates of a patient, the same pixels of two patients, near-duplicates of the other patient
+_LINKED = {("11", "12"), ("12", "13"), ("13", "14"), ("14", "15")}
 _TWINS = (
     f"INSERT INTO accounts (id, created_at, name, role) VALUES ({_ID.format(1)}, :now, 'bob', 'admin')",
     f"INSERT INTO accounts (id, created_at, name, role) VALUES ({_ID.format(2)}, :now, ' bob', 'viewer')",
@@ -105,11 +111,11 @@ _TWINS = (
     "INSERT INTO annotators (id, created_at, name, account_id) "
     f"VALUES ({_ID.format(4)}, :now, 'eve ', {_ID.format(3)})",
     f"INSERT INTO accounts (id, created_at, name, role) VALUES ({_ID.format(5)}, :now, 'Jose\u0301', 'viewer')",
-    _CASE.format(_ID.format(11), "selected", "p", -1, 1.0),
-    _CASE.format(_ID.format(12), "near", "p", -8, 0.1),  # three bits apart
-    _CASE.format(_ID.format(13), "far", "p", -64, 0.1),
-    _CASE.format(_ID.format(14), "other patient", "q", -1, 0.1),
-    _CASE.format(_ID.format(15), "twin of one that was not selected", "q", -1, 1.0),
+    _CASE.format(_ID.format(11), "selected", "p", -1, 1.0, "1"),
+    _CASE.format(_ID.format(12), "near", "p", -8, 0.1, "2"),  # three bits apart
+    _CASE.format(_ID.format(13), "far", "p", -64, 0.1, "3"),
+    _CASE.format(_ID.format(14), "other patient", "q", -1, 0.1, "3"),
+    _CASE.format(_ID.format(15), "twin of one that was not selected", "q", -1, 1.0, "4"),
     _ANSWER.format("case", '{"external_id"\\: "x", "id"\\: "' + _ID.format(11).strip("'") + '"}'),
     _ANSWER.format("other", '{"id"\\: "' + _ID.format(11).strip("'") + '"}'),
 )

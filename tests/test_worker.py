@@ -16,7 +16,7 @@ import pytest
 from app.imports.work import BATCH
 from tests.support.forked import ForkedCommand
 from tests.support.postgres import PostgresServer
-from tests.support.process import Installation
+from tests.support.process import METRICS_TOKEN, Installation
 from tests.support.service import cell_png
 from tests.support.waiting import patient, wait_until
 
@@ -173,7 +173,9 @@ def test_without_a_worker_the_service_is_ready_and_says_that_jobs_wait(running: 
     process.send_signal(signal.SIGTERM)
     assert process.wait(patient(20)) == 0
     assert "jobs wait" in ready(installation)["worker"]
-    with urllib.request.urlopen(f"{installation.address}/metrics", timeout=patient(20)) as answer:
+    token = {"Authorization": f"Bearer {METRICS_TOKEN}"}
+    scrape = urllib.request.Request(f"{installation.address}/metrics", headers=token)
+    with urllib.request.urlopen(scrape, timeout=patient(20)) as answer:
         assert b"secondread_workers 0.0" in answer.read()
 
 

@@ -7,8 +7,8 @@ from sqlalchemy.orm import Session
 
 from app.platform.database import insert_if_absent
 from app.platform.errors import Forbidden
-from app.platform.principal import Principal
-from app.tables import Annotator, new_id, now
+from app.platform.principal import ROLE_SCOPES, Principal, sees_more
+from app.tables import Account, Annotator, ApiKey, new_id, now
 
 
 def annotator_of_account(session: Session, account_id: uuid.UUID) -> Annotator | None:
@@ -40,3 +40,21 @@ def new_annotator(session: Session, name: str, account_id: uuid.UUID | None) -> 
     if annotator.account_id != account_id:
         raise Forbidden("this name belongs to another annotator; ask for another one")
     return annotator
+
+
+def account_sees_more(session: Session, account_id: uuid.UUID) -> bool:
+    """Whether an account may see more of cases than their pixels, or once could, by its role or by any key it ever had.
+
+    Which of two keys a request comes with says nothing about what its person has seen.
+    """
+    statement = (
+        select(Account.role, ApiKey.scopes)
+        .outerjoin(ApiKey, ApiKey.account_id == Account.id)
+        .where(Account.id == account_id)
+    )
+    return any(role_or_key_sees_more(role, scopes) for role, scopes in session.execute(statement))
+
+
+def role_or_key_sees_more(role: str, scopes: list[str] | None) -> bool:
+    """Whether a role, or the scopes of one of its keys where there is one, shows more than pixels."""
+    return sees_more(ROLE_SCOPES[role]) or sees_more(scopes or ())

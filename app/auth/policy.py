@@ -1,5 +1,6 @@
 """The guard of every route. A route without one stops the start-up."""
 
+import hmac
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
@@ -7,6 +8,7 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.dependencies.models import Dependant
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
+from pydantic import SecretStr
 from starlette.concurrency import run_in_threadpool
 
 from app.auth.service import principal_of_cookie, principal_of_key, touch_session
@@ -99,6 +101,28 @@ class _Public(Policy):
 
 #: For routes that everybody may use.
 public = _Public()
+
+
+class _MonitoringToken(_Public):
+    """Lets whoever sends the token of the settings through: it is compared without the database, which may be away."""
+
+    async def __call__(self, request: Request) -> None:  # type: ignore[override]
+        """Nobody's account is asked for.
+
+        Raises:
+            Forbidden: the settings have no token.
+            Unauthenticated: no token was sent, or another one.
+        """
+        token: SecretStr | None = request.app.state.context.settings.metrics_token
+        if token is None:
+            raise Forbidden("this is for monitoring: set SECONDREAD_METRICS_TOKEN, and send it as a bearer token")
+        scheme, _, sent = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(sent.encode(), token.get_secret_value().encode()):
+            raise Unauthenticated("send the token of SECONDREAD_METRICS_TOKEN as `Authorization: Bearer …`")
+
+
+#: For routes of a monitoring system.
+monitoring = _MonitoringToken()
 
 
 def _dependants(dependant: Dependant) -> Iterator[Dependant]:

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from app.auth.passwords import hash_password, verify_password
 from app.platform import audit_chain
 from app.platform.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated
-from app.platform.principal import ROLE_SCOPES, SCOPES, Principal
+from app.platform.principal import READING, ROLE_SCOPES, SCOPES, Principal, sees_more
 from app.tables import Account, ApiKey, BrowserSession, now
 
 SESSION_IDLE = timedelta(minutes=30)
@@ -257,8 +257,7 @@ def add_key(
     unknown = sorted(set(scopes) - set(SCOPES))
     if unknown:
         raise ValueError(f"unknown scope {unknown[0]!r}; there are {', '.join(SCOPES)}")
-    if scopes and account.role == "annotator":
-        raise ValueError("a key of an annotator takes no scopes: they would end the blindness of its reads")
+    _require_blind_or_seeing(session, account, scopes)
     value = secrets.token_hex(32)
     key = ApiKey(account_id=account.id, secret_sha256=digest_of(value), scopes=sorted(scopes), expires_at=expires_at)
     session.add(key)
@@ -266,6 +265,21 @@ def add_key(
     details = {"account": account.name, "scopes": key.scopes}
     audit_chain.record(session, secret, actor=actor, action="key.add", object_id=key.id, details=details)
     return key, f"sr_{key.id.hex}_{value}"
+
+
+def _require_blind_or_seeing(session: Session, account: Account, scopes: list[str]) -> None:
+    """Refuse a key by which an account would both read cases and see more of them than their pixels.
+
+    Raises:
+        ValueError: together with its role, or with a key that it has or once had, the account could.
+    """
+    keys = session.execute(select(ApiKey.scopes).where(ApiKey.account_id == account.id)).scalars()
+    together = ROLE_SCOPES[account.role].union(scopes, *keys)
+    if READING in together and sees_more(together):
+        raise ValueError(
+            f"an account that reads is blind: its keys, revoked ones included, have no scope in addition to {READING}; "
+            "use two accounts"
+        )
 
 
 def revoke_key(session: Session, secret: bytes, key_id: uuid.UUID, *, actor: str = COMMAND_LINE) -> None:

@@ -5,16 +5,30 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal
 
-from sqlalchemy import select
+from sqlalchemy import and_, select
 from sqlalchemy.orm import Session
 
-from app.auth.annotators import annotator_of_account
+from app.auth.annotators import annotator_of_account, role_or_key_sees_more
+from app.cases import provisional
 from app.platform.database import Database, insert_if_absent
 from app.platform.errors import BlindReadPending
 from app.platform.principal import Principal
 from app.predictions.queries import shown_first
-from app.tables import Annotator, CasePrediction, Exposure, Label, PolicyRow, ReadRequest, new_id, now
+from app.tables import (
+    Account,
+    Annotator,
+    ApiKey,
+    Case,
+    CasePrediction,
+    Exposure,
+    Label,
+    PolicyRow,
+    ReadRequest,
+    new_id,
+    now,
+)
 from app.triage.queries import current_policy, policy_of_version
+from app.triage.twins import are_twins, may_be_twin_of
 
 Hidden = Literal["before-commit", "until-case-closed", "never"]
 
@@ -43,33 +57,51 @@ def hidden_because(session: Session, principal: Principal, case_id: uuid.UUID) -
     if not has_committed(session, principal, case_id):
         return "before-commit"
     statement = select(ReadRequest).where(ReadRequest.case_id == case_id)
-    return hidden_after_commit(session, session.execute(statement).scalars().all())
+    requests = session.execute(statement).scalars().all()
+    return hidden_after_commit(session, requests, unsettled=provisional.any_of_case(session, case_id))
 
 
 def hidden_after_commit(
-    session: Session, requests: Sequence[ReadRequest], in_force: PolicyRow | None = None
+    session: Session, requests: Sequence[ReadRequest], in_force: PolicyRow | None = None, *, unsettled: bool
 ) -> Hidden | None:
     """Why a case stays hidden from an annotator who has committed a label; None where it does not.
 
-    An audit case is shown only when all its planned reads are in: showing the model after every read would teach
-    annotators the model, and the audit is there to measure without it.
+    A case with a label that its annotator may still correct is shown to nobody. An audit case is shown only when all
+    its planned reads are in: showing the model after every read would teach annotators the model, and the audit is
+    there to measure without it.
 
     Args:
         session: to look the policy up.
         requests: of the case; the newest policy among them decides.
         in_force: the policy in force, where the caller has it.
+        unsettled: whether somebody may still correct their label of the case.
+    """
+    hidden = hidden_before_final(session, requests, in_force)
+    if hidden == "never":
+        return hidden
+    time = now()
+    pending = any(
+        request.round == "planned" and request.state in {"open", "leased"} and request.due_at > time
+        for request in requests
+    )
+    if hidden is not None and pending:
+        return hidden
+    return "until-case-closed" if unsettled else None
+
+
+def hidden_before_final(
+    session: Session, requests: Sequence[ReadRequest], in_force: PolicyRow | None = None
+) -> Hidden | None:
+    """Why a case stays hidden from whoever has just labelled it; None where it is shown at once.
+
+    It says nothing of what others have done. Arguments as in ``hidden_after_commit``.
     """
     newest = max((request.policy_version for request in requests), default=None)
     reveal = _policy(session, newest, in_force).reveal
     if reveal == "never":
         return "never"
     waits = reveal == "after_case_closed" or any(request.arm == "audit" for request in requests)
-    time = now()
-    pending = any(
-        request.round == "planned" and request.state in {"open", "leased"} and request.due_at > time
-        for request in requests
-    )
-    return "until-case-closed" if waits and pending else None
+    return "until-case-closed" if waits else None
 
 
 def _policy(session: Session, version: int | None, in_force: PolicyRow | None) -> PolicyRow:
@@ -91,7 +123,32 @@ def ensure_revealed(session: Session, principal: Principal, case_id: uuid.UUID) 
 
 
 def was_exposed(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -> bool:
-    """Whether the prediction or others' labels of a case were ever shown to an annotator."""
+    """Whether an annotator may have seen more of a case's image than its pixels: the one place that decides it.
+
+    They have where prediction or others' labels of the case, or of a twin, were shown to them; where they gave one of
+    these a label that was not blind; and where their account has, or ever had, another scope than that of reading,
+    whichever key this request comes with.
+    """
+    case = session.get_one(Case, case_id)
+    shown = select(Exposure.case_id).where(Exposure.annotator_id == annotator_id)
+    seen = shown.union_all(select(Label.case_id).where(Label.annotator_id == annotator_id, Label.blind.is_(False)))
+    statement = (
+        select(Account.role, ApiKey.scopes, Case.id, Case.stored_sha256, Case.patient, Case.image_hash)
+        .select_from(Annotator)
+        .outerjoin(Account, Account.id == Annotator.account_id)
+        .outerjoin(ApiKey, ApiKey.account_id == Account.id)
+        .outerjoin(Case, and_(Case.id.in_(seen), may_be_twin_of(case)))
+        .where(Annotator.id == annotator_id)
+    )
+    return any(
+        (row.role is not None and role_or_key_sees_more(row.role, row.scopes))
+        or (row.id is not None and are_twins(case, row))
+        for row in session.execute(statement)
+    )
+
+
+def _was_shown(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -> bool:
+    """Whether it is recorded that this very case was shown to an annotator in full."""
     statement = select(Exposure.id).where(Exposure.annotator_id == annotator_id, Exposure.case_id == case_id)
     return session.execute(statement).first() is not None
 
@@ -131,11 +188,9 @@ def expose(
 
 
 def note_exposure(database: Database, session: Session, principal: Principal, case_id: uuid.UUID) -> None:
-    """Record before a read-only request answers that it shows a case in full to an annotator."""
-    if not principal.blind:
-        return
+    """Record before a read-only request answers that it shows a case in full to an annotator, whatever their scopes."""
     annotator = annotator_of_account(session, principal.account_id)
-    if annotator is None or was_exposed(session, annotator.id, case_id):
+    if annotator is None or _was_shown(session, annotator.id, case_id):
         return
     session.rollback()  # SQLite: the reading transaction must not wait for the writing one
     of_case = select(CasePrediction.release_id).where(CasePrediction.case_id == case_id)

@@ -16,7 +16,7 @@ from app.platform.principal import Principal
 from app.predictions.inference import Served
 from app.predictions.stored import output_values, prediction_values
 from app.releases.queries import champion
-from app.tables import Case, CasePrediction, NetworkOutput, new_id, now
+from app.tables import Case, CasePrediction, CaseTwin, NetworkOutput, new_id, now
 from app.triage.planning import coin, plan_case, policy_for_planning
 from ml.images.image_statistics import optical_density
 from ml.images.picture import Picture
@@ -95,6 +95,8 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
     session.add(case)
     session.flush()  # other rows refer to the case
     session.add_all([NetworkOutput(**output), row, *planned.rows])
+    for first, other in [(case.id, twin) for twin in planned.twins] + [(twin, case.id) for twin in planned.twins]:
+        session.add(CaseTwin(case_id=first, twin_id=other))
     details = {"image_sha256": case.image_sha256, "release": str(row.release_id)}
     audit_chain.record(
         session,

@@ -13,6 +13,7 @@ from typing import TypedDict
 from sqlalchemy import select
 
 from app.evaluations.cohort import Cohort, Question, evaluate_cohort
+from app.evaluations.corrections import corrections_of
 from app.evaluations.report import csv_report, html_report
 from app.evaluations.schemas import EvaluationDocument, EvaluationIn, FrozenDocument
 from app.evaluations.service import agreement_of, cohort_for, metrics_of, reference_of
@@ -51,14 +52,14 @@ def freeze_evaluation(job: RunningJob) -> FreezingResult:
         release_id, cohort = cohort_for(session, asked.release, _question(asked))
         tables = cohort_tables(session, cohort, identified=False)
         reference = reference_of(session, release_id)
+        corrections = corrections_of(session, cohort.columns.ids())
     folder = folder_of(job.context.settings.home, job.job_id)
     folder.mkdir(parents=True, exist_ok=True)
     _write_tables(tables, folder)
     job.report(_COMPUTING, "computing every metric")
     body = metrics_of(cohort, _evaluated(folder, tables, cohort), "site", reference)
-    document = FrozenDocument(
-        **dict(body), release=str(release_id), question=asked, agreement=agreement_of(tables.labels)
-    )
+    agreement = agreement_of(tables.labels).model_copy(update={"corrections": corrections})
+    document = FrozenDocument(**dict(body), release=str(release_id), question=asked, agreement=agreement)
     job.report(_DRAWING, "drawing the report")
     write_bytes_atomically(folder / "report.html", html_report(document, str(job.job_id)).encode())
     write_bytes_atomically(folder / "report.csv", csv_report(document).encode())

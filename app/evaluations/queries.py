@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Select, exists, or_, select
 from sqlalchemy.orm import Session, aliased
 
+from app.cases.provisional import is_provisional
 from app.tables import Annotator, Case, Label
 
 # identifiers in one IN (…); SQLite takes 32,766 variables
@@ -25,7 +26,7 @@ class LabelRow:
 
 
 def blind_labels(rounds: tuple[str, ...] = ("planned",)) -> Select[*tuple[Any, ...]]:
-    """Labels that may judge or fit: blind, in time, of the rounds, the last of their chain given blind, not retracted.
+    """Labels that may judge or fit: blind, final, in time, of the rounds, not retracted; of a chain the last blind one.
 
     Args:
         rounds: ``planned`` for evaluations; fits of the likelihood take adjudications too.
@@ -46,6 +47,7 @@ def blind_labels(rounds: tuple[str, ...] = ("planned",)) -> Select[*tuple[Any, .
             Label.kind != "retraction",
             Label.round.in_(rounds),
             ~overruled,
+            ~is_provisional(Label.case_id, Label.annotator_id),
         )
         .order_by(Label.case_id, Label.id)
     )

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from app.evaluations.columns import Columns, number_of
 from app.evaluations.queries import LabelRow, blind_labels
 from app.predictions.stored import stored_predictions
-from app.tables import Case, CasePrediction, Read, ReadRequest
+from app.tables import Case, CasePrediction, ProvisionalLabel, Read, ReadRequest
 from ml.arrays import FloatArray
 from ml.distributions.families import has_concentration
 from ml.metrics.posterior_gain import posterior_gain_terms
@@ -151,7 +151,10 @@ def _fill_gain(columns: Columns, rows: list[Any]) -> None:
 
 
 def _fill_requests(session: Session, columns: Columns, row_of: dict[uuid.UUID, int], inside: _Inside) -> None:
-    """Planned reads of each case, until when one is open, and how many were declined as undiagnosable."""
+    """Planned reads of each case, until when one is open, and how many were declined as undiagnosable.
+
+    A case is open as long as somebody may still correct their label.
+    """
     open_ones: ColumnElement[bool] = ReadRequest.state.in_(("open", "leased"))
     wanted = select(ReadRequest.case_id, ReadRequest.due_at, open_ones).where(ReadRequest.round == "planned")
     for case_id, due_at, is_open in session.execute(wanted.where(inside(ReadRequest.case_id))):
@@ -160,6 +163,11 @@ def _fill_requests(session: Session, columns: Columns, row_of: dict[uuid.UUID, i
             columns.n_planned[row] += 1
             if is_open:
                 columns.open_until[row] = max(columns.open_until[row], due_at.timestamp())
+    provisional = select(ProvisionalLabel.case_id).where(inside(ProvisionalLabel.case_id))
+    for case_id in session.execute(provisional).scalars():
+        row = row_of.get(case_id)
+        if row is not None:
+            columns.open_until[row] = np.inf
     declined = (
         select(Read.case_id, func.count())
         .join(ReadRequest, ReadRequest.id == Read.request_id)

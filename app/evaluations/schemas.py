@@ -222,6 +222,24 @@ class RaterMarginalsOut(Out):
     n: int
 
 
+class DirectionOut(Out):
+    """How often one class was corrected to another."""
+
+    before: str
+    after: str
+    count: int
+
+
+class CorrectionsOut(Out):
+    """Final answers of people with accounts, and how many of them were corrected blind."""
+
+    n_labels: int
+    n_corrected: int
+    rate: float | None
+    median_seconds: float | None
+    directions: list[DirectionOut]
+
+
 class AgreementOut(Out):
     """Agreement between annotators; without labels, and of groupings that were not asked for, parts are missing."""
 
@@ -234,6 +252,7 @@ class AgreementOut(Out):
     classes: list[ClassAgreementOut] = Field(default_factory=list)
     sites: list[SiteAgreementOut] = Field(default_factory=list)
     rater_marginals: RaterMarginalsOut | None = None
+    corrections: CorrectionsOut | None = None
     warnings: list[str]
 
 

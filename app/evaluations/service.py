@@ -18,6 +18,7 @@ from app.evaluations.cohort import (
     selection_report,
     triage_curve,
 )
+from app.evaluations.corrections import corrections_of
 from app.evaluations.drift import drift_of
 from app.evaluations.reading import read_columns
 from app.evaluations.schemas import (
@@ -167,7 +168,7 @@ _GROUPED: dict[str, set[str]] = {"annotator": {"annotators", "pairs"}, "class": 
 
 
 def agreement(session: Session, home: Path, question: Question, group_by: str | None) -> AgreementOut:
-    """Coefficients of agreement between annotators over blind planned labels, and what speaks against independence.
+    """Coefficients of agreement between annotators over blind planned labels, what speaks against independence, slips.
 
     Args:
         session: for reading.
@@ -176,7 +177,8 @@ def agreement(session: Session, home: Path, question: Question, group_by: str | 
         group_by: annotator, class or site, to leave out the other groupings; None for all of them.
     """
     cohort = _recent_cohort(session, home, *release_or_champion(session, None), question)
-    document = agreement_of(labels_of(session, cohort))
+    corrections = corrections_of(session, cohort.columns.ids())
+    document = agreement_of(labels_of(session, cohort)).model_copy(update={"corrections": corrections})
     if group_by is None:
         return document
     left_out = set().union(*_GROUPED.values()) - _GROUPED[group_by]

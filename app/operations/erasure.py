@@ -4,7 +4,7 @@ import secrets
 import uuid
 from collections.abc import Sequence
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.context import Context
@@ -12,7 +12,7 @@ from app.platform import audit_chain
 from app.platform.errors import NotFound
 from app.platform.idempotency import forget_cases
 from app.platform.written_rows import note_deleted, note_rows
-from app.tables import Case, ImportRow, NetworkOutput, ReadRequest, now
+from app.tables import Case, CaseTwin, ImportRow, NetworkOutput, ReadRequest, now
 
 _GONE = "0" * 64
 
@@ -67,6 +67,8 @@ def _erase_rows_of_cases(session: Session, ids: Sequence[uuid.UUID], word: str) 
     """Erase what other tables say about the patient of these cases, and close what is still asked for."""
     gone = delete(NetworkOutput).where(NetworkOutput.case_id.in_(ids)).returning(NetworkOutput.id)
     note_deleted(session, NetworkOutput, session.execute(gone).mappings().all())
+    twins = delete(CaseTwin).where(or_(CaseTwin.case_id.in_(ids), CaseTwin.twin_id.in_(ids)))
+    note_deleted(session, CaseTwin, session.execute(twins.returning(*CaseTwin.__table__.columns)).mappings().all())
     said = update(ImportRow).where(ImportRow.case_id.in_(ids)).values(external_id=word, detail="")
     note_rows(session, ImportRow, session.execute(said.returning(*ImportRow.__table__.columns)).mappings().all())
     wanted = (ReadRequest.case_id.in_(ids), ReadRequest.state.in_(("open", "leased")))

@@ -25,7 +25,12 @@ from app.tables import (
 )
 
 _ROWS = 1000
-_KINDS = {"label.add": "label", "label.revise": "revision", "label.retract": "retraction"}
+_KINDS = {
+    "label.add": "label",
+    "label.correct": "correction",
+    "label.revise": "revision",
+    "label.retract": "retraction",
+}
 
 
 class _Ledger:

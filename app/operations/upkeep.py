@@ -10,6 +10,7 @@ from sqlalchemy import select
 
 from app.context import Context
 from app.platform.idempotency import SWEEP_ROWS, sweep
+from app.reads.corrections import settle
 from app.tables import Case
 from app.triage.planning import policy_for_planning
 
@@ -19,7 +20,8 @@ _log = structlog.get_logger("secondread")
 
 
 def tidy(context: Context) -> None:
-    """Set the day's threshold of a rule by capacity, and delete remembered answers that nobody will ask for again."""
+    """Draw the conclusions from final labels, set the day's threshold of a rule by capacity, forget old answers."""
+    settle(context)
     with context.database.write() as session:
         policy_for_planning(session)
     deleted = SWEEP_ROWS

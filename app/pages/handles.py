@@ -12,7 +12,7 @@ import uuid
 from app.platform.errors import NotFound, OtherAccount
 from app.platform.principal import Principal
 
-_HANDLE = re.compile(r"([0-9a-f]{32})\.([0-9a-f]{32})")
+_HANDLE = re.compile(r"([0-9a-f]{32}\.[0-9a-f]{32})(?:\.([0-9]{1,6}))?")
 
 
 def _digest(secret: bytes, *parts: bytes) -> str:
@@ -29,8 +29,26 @@ def read_handle(secret: bytes, account_id: uuid.UUID, read_id: uuid.UUID) -> str
     return f"{read_id.hex}.{_digest(secret, b'read', account_id.bytes, read_id.bytes)}"
 
 
+def correction_handle(secret: bytes, account_id: uuid.UUID, read_id: uuid.UUID, position: int) -> str:
+    """Name of a read's answer that a page would replace, by its place in the chain: sent twice, it replaces one."""
+    return f"{read_handle(secret, account_id, read_id)}.{position}"
+
+
 def read_of_handle(secret: bytes, principal: Principal, handle: str) -> uuid.UUID:
     """The read that a form of this caller's pages is about.
+
+    Raises:
+        NotFound: this is no handle of a read.
+        OtherAccount: the page was made for somebody else.
+    """
+    read_id, position = answer_of_handle(secret, principal, handle)
+    if position is not None:
+        raise NotFound("there is no such read")
+    return read_id
+
+
+def answer_of_handle(secret: bytes, principal: Principal, handle: str) -> tuple[uuid.UUID, int | None]:
+    """The read that a form of this caller's pages answers, and the place of the answer that it replaces, if any.
 
     Raises:
         NotFound: this is no handle.
@@ -39,7 +57,7 @@ def read_of_handle(secret: bytes, principal: Principal, handle: str) -> uuid.UUI
     parts = _HANDLE.fullmatch(handle)
     if parts is None:
         raise NotFound("there is no such read")
-    read_id = uuid.UUID(hex=parts[1])
-    if not hmac.compare_digest(handle, read_handle(secret, principal.account_id, read_id)):
+    read_id = uuid.UUID(hex=parts[1].split(".")[0])
+    if not hmac.compare_digest(parts[1], read_handle(secret, principal.account_id, read_id)):
         raise OtherAccount("this page was opened by another person: they must sign in again to answer it")
-    return read_id
+    return read_id, None if parts[2] is None else int(parts[2])

@@ -14,7 +14,7 @@ from app.cases.queries import CaseFilter
 from app.context import Parts
 from app.pages import reader_views
 from app.pages.forms import checked
-from app.pages.handles import read_of_handle
+from app.pages.handles import answer_of_handle, read_of_handle
 from app.pages.render import go, page
 from app.platform.database import Reader, Writer
 from app.platform.errors import Invalid
@@ -22,6 +22,7 @@ from app.platform.idempotency import once, request_digest
 from app.platform.principal import Principal
 from app.platform.values import In, Out
 from app.reads.answering import answer_read
+from app.reads.corrections import correct_once
 from app.reads.leases import decline, lease_next, list_leases, note_display, release
 from app.reads.progress import progress
 from app.reads.queries import answered_late
@@ -67,10 +68,12 @@ def worklist(
 ) -> Response:
     """Cases by need; to annotators, in an order of their own that reveals nothing."""
     if principal.blind:
-        return page(request, "to_read.html", principal, view=reader_views.blind_worklist(session, principal))
+        back = reader_views.page_back(session, context.secret, principal)
+        view = reader_views.blind_worklist(session, principal)
+        return page(request, "to_read.html", principal, view=view, back=back)
     chosen = CaseFilter(site=site or None, patient=patient or None)
-    view = reader_views.worklist(session, chosen, cursor)
-    return page(request, "worklist.html", principal, view=view, site=site, patient=patient)
+    cases = reader_views.worklist(session, chosen, cursor)
+    return page(request, "worklist.html", principal, view=cases, site=site, patient=patient)
 
 
 @router.get("/cases/{case_id}")
@@ -92,6 +95,7 @@ def show_case(case_id: uuid.UUID, request: Request, context: Parts, principal: _
             hidden=hidden,
             late=answered_late(session, principal, case_id),
             progress=progress(session, principal),
+            back=reader_views.page_back(session, context.secret, principal),
         )
     shown = reader_views.case_view(session, principal, case_id)
     note_exposure(context.database, session, principal, case_id)
@@ -131,17 +135,28 @@ def answer(
     note: _Text = "",
     confidence: Annotated[str, Form(max_length=8)] = "",
 ) -> Response:
-    """Commit a label, then show the case as far as the policy allows; sending the form twice stores one label.
+    """Commit a label, or a correction of one, then continue; sending the form twice stores it once.
 
     Raises:
         Invalid: no class was chosen.
     """
-    read_id = read_of_handle(context.secret, principal, handle)
+    read_id, position = answer_of_handle(context.secret, principal, handle)
     if not label:
         raise Invalid("choose a class")
     body: OwnLabelIn = checked(OwnLabelIn, label=label, note=note or None, confidence=confidence or None)
+    if position is not None:
+        correct_once(session, context, principal, read_id, position, body)
+        return _done(request, "/worklist")
     case_id = answer_read(session, context, principal, read_id, body)
     return _done(request, f"/cases/{case_id}")
+
+
+@router.get("/reads/{handle}/correction")
+def correction(handle: str, request: Request, context: Parts, principal: _Annotator, session: Reader) -> Response:
+    """A case that this annotator has answered, once more and still blind, while the answer may be corrected."""
+    read_id = read_of_handle(context.secret, principal, handle)
+    view = reader_views.case_to_correct(session, context.secret, principal, read_id)
+    return go("/worklist") if view is None else page(request, "read.html", principal, view=view)
 
 
 @router.post("/reads/{handle}/decline")

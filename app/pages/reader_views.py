@@ -13,9 +13,10 @@ from app.cases.blindness import exposures_of, has_committed
 from app.cases.schemas import CaseOut, RequestOut, WorklistOut
 from app.cases.showing import show_case
 from app.pages.charts import Bars, posterior_bars
-from app.pages.handles import read_handle
+from app.pages.handles import correction_handle, read_handle
 from app.platform.principal import Principal
 from app.platform.values import ClassOut, PosteriorOut
+from app.reads.corrections import correctable
 from app.reads.leases import list_leases
 from app.reads.posterior import posterior
 from app.reads.progress import Progress, count_labelled_cases, labelled_cases, progress
@@ -143,9 +144,21 @@ def _enough(session: Session, after: PosteriorOut | None) -> str:
 
 @dataclass(frozen=True)
 class BlindCase:
-    """A case to be read: its image and the classes, nothing else.
+    """A case to be read, or an answer to be corrected: its image and the classes, nothing else.
 
-    ``handle`` names the read in the forms of its account's pages; None for a case that the annotator does not hold.
+    Attributes:
+        case_id: the case.
+        number: its short number.
+        classes: to choose from.
+        form_key: of the form that declines.
+        read: the lease; None for a case that the annotator does not hold.
+        handle: names the read in the forms of its account's pages; None without one.
+        answer: names what the form answers: the read, or the answer that it replaces.
+        given: class code of the answer that is replaced; empty for a first answer.
+        next_page: where an answer leads.
+        back: page that corrects the answer before; None where there is none.
+        lease_seconds: of the policy.
+        progress: of the annotator's day.
     """
 
     case_id: uuid.UUID
@@ -154,6 +167,10 @@ class BlindCase:
     form_key: str
     read: ReadOut | None
     handle: str | None
+    answer: str | None
+    given: str
+    next_page: str
+    back: str | None
     lease_seconds: int
     progress: Progress
 
@@ -165,13 +182,48 @@ def case_to_read(session: Session, secret: bytes, principal: Principal, case_id:
         return None
     leased = [read for read in list_leases(session, principal) if read.case_id == str(case_id)]
     read = leased[0] if leased else None
+    handle = None if read is None else read_handle(secret, principal.account_id, uuid.UUID(read.id))
     return BlindCase(
         case_id=case_id,
         number=case_number(case_id),
         classes=reading_classes(session),
         form_key=uuid.uuid4().hex,
         read=read,
-        handle=None if read is None else read_handle(secret, principal.account_id, uuid.UUID(read.id)),
+        handle=handle,
+        answer=handle,
+        given="",
+        next_page=f"/cases/{case_id}",
+        back=page_back(session, secret, principal),
         lease_seconds=current_policy(session).lease_seconds,
         progress=progress(session, principal),
     )
+
+
+def case_to_correct(session: Session, secret: bytes, principal: Principal, read_id: uuid.UUID) -> BlindCase | None:
+    """The blind view of a case whose answer the annotator may still correct; None where they may not."""
+    label = dict(correctable(session, principal)).get(read_id)
+    if label is None:
+        return None
+    leased = list_leases(session, principal)
+    return BlindCase(
+        case_id=label.case_id,
+        number=case_number(label.case_id),
+        classes=reading_classes(session),
+        form_key=uuid.uuid4().hex,
+        read=None,
+        handle=None,
+        answer=correction_handle(secret, principal.account_id, read_id, label.position),
+        given=label.class_code or "",
+        next_page=f"/cases/{leased[0].case_id}" if leased else "/worklist",
+        back=page_back(session, secret, principal, before=read_id),
+        lease_seconds=current_policy(session).lease_seconds,
+        progress=progress(session, principal),
+    )
+
+
+def page_back(session: Session, secret: bytes, principal: Principal, before: uuid.UUID | None = None) -> str | None:
+    """Page that corrects the newest answer, or the one before that of a read; None where there is none."""
+    reads = [read_id for read_id, _ in correctable(session, principal)]
+    if before is not None:
+        reads = reads[reads.index(before) + 1 :] if before in reads else []
+    return f"/reads/{read_handle(secret, principal.account_id, reads[0])}/correction" if reads else None

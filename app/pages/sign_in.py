@@ -9,6 +9,7 @@ from app.auth import service as auth
 from app.auth.policy import GuardedRoute, Policy, public
 from app.auth.sign_in import sign_in
 from app.auth.sites import COOKIE, SECURE_COOKIE, is_secure, refuse_cross_site, session_cookie, session_token
+from app.cases import provisional
 from app.context import Parts
 from app.pages.render import go, page
 from app.platform.database import Writer
@@ -166,8 +167,9 @@ def choose_password(
 
 @router.post("/logout")
 def logout(request: Request, principal: _People, session: Writer) -> Response:
-    """End the session."""
+    """End the session, and the time for corrections."""
     auth.sign_out(session, session_token(request) or "")
+    provisional.signed_out(session, principal.account_id)
     response = go("/login")
     for name in (COOKIE, SECURE_COOKIE):
         response.delete_cookie(name, secure=name == SECURE_COOKIE)  # a browser ignores the prefix without it

@@ -61,6 +61,7 @@ COVERED: Mapping[str, Coverage] = {
         frozenset({"external_id", "patient", "case_metadata", "image_sha256", "stored_sha256", "image_hash", "stain"}),
         {"need": "order of the worklist; set anew whenever another release is served"},
     ),
+    "case_twins": Coverage(),
     "daily_thresholds": Coverage(),
     "evaluations": Coverage(),
     "exposures": Coverage(),
@@ -80,6 +81,12 @@ COVERED: Mapping[str, Coverage] = {
     "network_outputs": Coverage(),
     "policies": Coverage(),
     "predictions": Coverage(),
+    "provisional_labels": Coverage(
+        free={
+            "final_at": "brought forward by the annotator's next answers",
+            "n_since": "counts the annotator's next answers",
+        }
+    ),
     "read_requests": Coverage(
         free={"lease_expires_at": "moves with every heartbeat"},
         # a lease begins and ends without an event

@@ -15,6 +15,7 @@
     │   ├── AlreadyLabelled     409  already-labelled
     │   ├── Superseded          409  superseded
     │   ├── LeaseLost           409  lease-lost
+    │   ├── LabelFinal          409  label-final
     │   ├── TooManyLeases       409  too-many-leases
     │   └── OtherImage          409  external-id-taken
     ├── PreconditionFailed      412  precondition-failed
@@ -153,6 +154,12 @@ class LeaseLost(Conflict):
     """The lease ended, and somebody else has the read or it is closed."""
 
     code, title = "lease-lost", "Lease lost"
+
+
+class LabelFinal(Conflict):
+    """The time for blind corrections of an answer is over, or there is no answer."""
+
+    code, title = "label-final", "Label final"
 
 
 class TooManyLeases(Conflict):

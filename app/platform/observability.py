@@ -17,7 +17,6 @@ ESTIMATES = Gauge(
     "Metrics of the champion on the evaluation partition, weighted for selection, as the worker last published them.",
     ["metric", "release"],
 )
-READS = Gauge("secondread_read_requests", "Requests for reads by state, counted in the last ten seconds.", ["state"])
 WAITING = Gauge("secondread_predictions_waiting", "Predictions that wait for the network, or run.")
 BATCHES = Histogram("secondread_batch_size", "Images per run of the network.", buckets=[1, 2, 4, 8, 16, 32, 64])
 JOBS = Gauge("secondread_jobs", "Jobs by state, counted in the last ten seconds.", ["state"])

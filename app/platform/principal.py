@@ -1,6 +1,7 @@
 """Who is calling, and what they may do: every role is a set of scopes, and a service key names them one by one."""
 
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 SCOPES = {
@@ -12,13 +13,24 @@ SCOPES = {
     "metrics:read": "read metrics, releases, policies and jobs",
     "manage": "change policies, recalibrate, promote, manage people and keys, read the audit",
 }
+#: The scope of annotators.
+READING = "reads:own"
 _VIEWER = frozenset({"predict", "cases:read", "metrics:read"})
 ROLE_SCOPES = {
     "viewer": _VIEWER,
-    "annotator": frozenset({"reads:own"}),
+    "annotator": frozenset({READING}),
     "admin": _VIEWER | {"cases:write", "manage"},
     "service": frozenset[str](),
 }
+
+
+def sees_more(scopes: Iterable[str]) -> bool:
+    """Whether scopes show anything of a case beyond its pixels: every scope does but that of one's own reads.
+
+    >>> sees_more(["reads:own"]), sees_more(["predict"])
+    (False, True)
+    """
+    return bool(set(scopes) - {READING})
 
 
 @dataclass(frozen=True)
@@ -42,4 +54,4 @@ class Principal:
     @property
     def blind(self) -> bool:
         """Whether predictions and others' labels are hidden from these callers until they have committed their own."""
-        return "reads:own" in self.scopes and "cases:read" not in self.scopes
+        return READING in self.scopes and "cases:read" not in self.scopes

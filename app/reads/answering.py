@@ -4,7 +4,6 @@ import uuid
 
 from sqlalchemy.orm import Session
 
-from app.cases.blindness import was_exposed
 from app.context import Context
 from app.platform.errors import AlreadyLabelled, LeaseLost
 from app.platform.principal import Principal
@@ -48,9 +47,8 @@ def _author(session: Session, principal: Principal, read_id: uuid.UUID) -> tuple
         if read.state != "expired" or (since is not None and since.state != "leased"):
             raise
         if since is None:
-            blind = not was_exposed(session, annotator.id, read.case_id)
             asked = session.get_one(ReadRequest, read.request_id)
-            return Author(annotator, blind, None, read, asked.round, late=True), read.case_id
+            return Author(annotator, True, None, read, asked.round, late=True), read.case_id
         lease = leases.own_lease(session, principal, since.id)
     author = Author(lease.annotator, True, lease.request, lease.read, lease.request.round)
     return author, lease.read.case_id

@@ -7,11 +7,12 @@ from datetime import timedelta
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from app.auth.annotators import annotator_of_account, own_annotator
+from app.auth.annotators import account_sees_more, annotator_of_account, own_annotator
+from app.cases import provisional
 from app.context import Context
 from app.platform import audit_chain
 from app.platform.database import Database
-from app.platform.errors import LeaseLost, NotFound, TooManyLeases
+from app.platform.errors import Forbidden, LeaseLost, NotFound, TooManyLeases
 from app.platform.principal import Principal
 from app.platform.values import ClassOut
 from app.reads import queries
@@ -45,8 +46,11 @@ def lease_next(session: Session, context: Context, principal: Principal) -> Read
     """Lease the next case for the caller; None when there is nothing to read.
 
     Raises:
+        Forbidden: the caller's account may see more of cases than their pixels.
         TooManyLeases: the caller has as many as they may.
     """
+    if account_sees_more(session, principal.account_id):
+        raise Forbidden("no read of this account would be blind: its role or one of its keys shows more than pixels")
     annotator = own_annotator(session, principal)
     queries.annotator_locked(session, annotator.id)
     queries.expire_overdue(session, now())
@@ -140,6 +144,7 @@ def decline(
     else:
         request.state = "open"
     refresh_waiting(session, session.get_one(Case, read.case_id, with_for_update=True))
+    provisional.leave_case(session, lease.annotator.id, read.case_id)
     audit_chain.record(
         session,
         context.secret,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from sqlalchemy.orm import Session
 
+from app.cases import provisional
 from app.cases import queries as cases
 from app.cases.queries import NamedLabel
 from app.platform.values import PosteriorOut
@@ -85,7 +86,7 @@ def posterior_out(posterior: CasePosterior, target_error: float) -> PosteriorOut
 
 
 def posterior(session: Session, case_id: uuid.UUID, exclude_annotator: str | None = None) -> PosteriorOut:
-    """Posterior of a case as the API shows it.
+    """Posterior of a case as the API shows it, after its final labels.
 
     Raises:
         NotFound: no such case, or it has no prediction.
@@ -93,5 +94,7 @@ def posterior(session: Session, case_id: uuid.UUID, exclude_annotator: str | Non
     cases.case_by_id(session, case_id)
     prediction = cases.latest_prediction(session, case_id)
     classes = class_codes(existing_release(session, prediction.release_id))
-    after = posterior_of(prediction, classes, cases.labels_of_case(session, case_id), exclude_annotator)
+    waiting = provisional.annotators_of_case(session, case_id)
+    labels = [row for row in cases.labels_of_case(session, case_id) if row.label.annotator_id not in waiting]
+    after = posterior_of(prediction, classes, labels, exclude_annotator)
     return posterior_out(after, current_policy(session).target_error)

@@ -6,14 +6,25 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import BigInteger, ColumnElement, and_, cast, exists, func, select, update
+from sqlalchemy import BigInteger, ColumnElement, and_, cast, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.platform.errors import NotFound
 from app.platform.principal import Principal
 from app.predictions.queries import shown_first
 from app.releases.queries import class_codes
-from app.tables import Annotator, Case, CasePrediction, Label, PolicyRow, Read, ReadRequest, ReleaseRow
+from app.tables import (
+    Annotator,
+    Case,
+    CasePrediction,
+    CaseTwin,
+    Exposure,
+    Label,
+    PolicyRow,
+    Read,
+    ReadRequest,
+    ReleaseRow,
+)
 
 # requests due first, among which each annotator has an order of their own
 _WINDOW = 256
@@ -58,14 +69,21 @@ def _own_order(secret: bytes, annotator_id: uuid.UUID) -> ColumnElement[int]:
 
 
 def _free_for(annotator_id: uuid.UUID) -> ColumnElement[bool]:
-    """Whether a request waits for somebody, and its case was never with this annotator."""
-    busy = exists().where(
-        Read.case_id == ReadRequest.case_id,
-        Read.annotator_id == annotator_id,
-        Read.state.in_(("leased", "committed", "declined")),
-    )
-    labelled = exists().where(Label.case_id == ReadRequest.case_id, Label.annotator_id == annotator_id)
-    return and_(ReadRequest.state == "open", ~busy, ~labelled)
+    """Whether a request waits for somebody, and neither its case nor a twin of it was ever with this annotator."""
+    twin = CaseTwin.case_id == ReadRequest.case_id  # in statements of their own, which the indexes serve
+    known = [
+        condition
+        for table, mine in (
+            (Read, and_(Read.annotator_id == annotator_id, Read.state.in_(("leased", "committed", "declined")))),
+            (Label, Label.annotator_id == annotator_id),
+            (Exposure, Exposure.annotator_id == annotator_id),
+        )
+        for condition in (
+            exists().where(table.case_id == ReadRequest.case_id, mine),
+            exists().where(twin, table.case_id == CaseTwin.twin_id, mine),
+        )
+    ]
+    return and_(ReadRequest.state == "open", ~or_(*known))
 
 
 def count_waiting(session: Session, principal: Principal) -> int:

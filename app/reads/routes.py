@@ -14,6 +14,7 @@ from app.platform.errors import (
     AlreadyLabelled,
     BlindReadPending,
     KeyMissing,
+    LabelFinal,
     LeaseLost,
     NotFound,
     Superseded,
@@ -23,7 +24,7 @@ from app.platform.errors import (
 from app.platform.idempotency import once, request_digest, required_key
 from app.platform.principal import Principal
 from app.platform.values import PosteriorOut
-from app.reads import answering, leases, service
+from app.reads import answering, corrections, leases, service
 from app.reads.posterior import posterior
 from app.reads.schemas import (
     DeclineIn,
@@ -109,6 +110,22 @@ def commit_read(
     digest = request_digest("POST read label", read_id, body.model_dump())
     return once(
         session, principal, key, digest, lambda: answering.commit_read(session, context, principal, read_id, body)
+    )
+
+
+@router.post(
+    "/v1/reads/{read_id}/correction",
+    status_code=201,
+    response_model=SubmittedOut,
+    responses=responses(KeyMissing, NotFound, LabelFinal, Superseded),
+)
+def correct_read(
+    read_id: uuid.UUID, body: OwnLabelIn, context: Parts, principal: _Annotating, key: _Key, session: Writer
+) -> Response:
+    """Correct a slip, still blind: until the case was shown, ten cases later, a sign-out or 15 minutes."""
+    digest = request_digest("POST read correction", read_id, body.model_dump())
+    return once(
+        session, principal, key, digest, lambda: corrections.correct(session, context, principal, read_id, body)
     )
 
 

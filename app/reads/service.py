@@ -7,20 +7,26 @@ from typing import TypedDict
 from sqlalchemy.orm import Session
 
 from app.auth.annotators import annotator_by_name, new_annotator
-from app.cases.blindness import Hidden, expose, has_committed, hidden_after_commit, was_exposed
+from app.cases import provisional
+from app.cases.blindness import (
+    Hidden,
+    expose,
+    has_committed,
+    hidden_after_commit,
+    hidden_before_final,
+    was_exposed,
+)
 from app.cases.queries import NamedLabel, active_of, label_history
 from app.context import Context
 from app.platform import audit_chain
 from app.platform.errors import AlreadyLabelled, Forbidden, Invalid, NotFound, Superseded
 from app.platform.principal import Principal
 from app.reads import queries
-from app.reads.posterior import CasePosterior, posterior_of, posterior_out
+from app.reads.adjudication import adjudicate_if_undecided
+from app.reads.posterior import posterior_of, posterior_out
 from app.reads.queries import CaseAtHand
 from app.reads.schemas import LabelIn, LabelOut, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
 from app.tables import Annotator, Case, Label, Read, ReadRequest, now
-from app.triage.planning import new_request
-from app.triage.queries import rule_of
-from app.triage.rules import another_annotator
 
 
 def label_out(row: NamedLabel) -> LabelOut:
@@ -51,7 +57,8 @@ class Author:
 
     Attributes:
         annotator: who.
-        blind: without knowing the prediction, other labels or the reason for asking.
+        blind: said to be without knowing the prediction, other labels or the reason for asking; it counts as blind only
+            where nothing of the image was shown to the annotator.
         request: what the label answers; None for a label that nobody asked for.
         read: the lease that it ends.
         round: planned or adjudication.
@@ -112,14 +119,14 @@ def store_first(
         AlreadyLabelled: the chain ends in a label that stands.
         Invalid: an unknown class.
     """
-    _require_class(at_hand, body.label)
+    require_class(at_hand, body.label)
     history = label_history(session, at_hand.case.id)
-    head = _head(history, author.annotator)
+    head = head_of_chain(history, author.annotator)
     if head is not None and head.kind != "retraction":
         raise AlreadyLabelled("this annotator has labelled the case; send a revision instead")
     if head is not None:  # the chain stays in its round; it must not take a read that is wanted of somebody else
         author = replace(author, request=None, round=head.round, late=head.late)
-    exposed = head is not None and was_exposed(session, author.annotator.id, at_hand.case.id)
+    exposed = was_exposed(session, author.annotator.id, at_hand.case.id)
     label = Label(
         class_code=body.label,
         confidence=body.confidence,
@@ -130,12 +137,18 @@ def store_first(
         late=author.late,
         reading_seconds=_reading_seconds(author),
         created_by=principal.account_id,
-        **_place(at_hand.case, author.annotator, head),
+        **place_of(at_hand.case, author.annotator, head),
     )
     session.add(label)
     session.flush()
     _answer(session, author, label)
-    given = _Given(author.annotator, label, [*history, NamedLabel(label, author.annotator.name)])
+    given = _given(session, author.annotator, label, history)
+    if author.read is not None:
+        provisional.leave_case(session, author.annotator.id, label.case_id)
+        hidden = hidden_before_final(session, given.requests, at_hand.policy) is not None
+        if head is None and label.blind and (hidden or given.unsettled):
+            provisional.begin(session, label, author.read.id)
+            given = replace(given, unsettled=True)
     return _conclude(session, context, principal, at_hand, given, "label.add")
 
 
@@ -146,18 +159,23 @@ def _reading_seconds(author: Author) -> float | None:
     return (now() - (author.read.displayed_at or author.read.created_at)).total_seconds()
 
 
-def _require_class(at_hand: CaseAtHand, code: str) -> None:
+def require_class(at_hand: CaseAtHand, code: str) -> None:
+    """Refuse a class that the case's release does not know.
+
+    Raises:
+        Invalid: it does not.
+    """
     if code not in at_hand.classes:
         raise Invalid(f"unknown class; the classes are {', '.join(at_hand.classes)}")
 
 
-def _head(history: list[NamedLabel], annotator: Annotator) -> Label | None:
+def head_of_chain(history: list[NamedLabel], annotator: Annotator) -> Label | None:
     """The newest label of an annotator's chain."""
     chain = [row.label for row in history if row.label.annotator_id == annotator.id]
     return max(chain, key=lambda label: label.position, default=None)
 
 
-class _Place(TypedDict):
+class Place(TypedDict):
     """Columns of a label that say where it stands."""
 
     case_id: uuid.UUID
@@ -167,21 +185,29 @@ class _Place(TypedDict):
     position: int
 
 
-def _place(case: Case, annotator: Annotator, before: Label | None) -> _Place:
-    """Columns of a label that say where it stands: at the end of its annotator's chain on the case."""
+def place_of(case: Case, annotator: Annotator, before: Label | None, kind: str = "revision") -> Place:
+    """Columns of a label that say where it stands: at the end of its annotator's chain on the case.
+
+    Args:
+        case: what is labelled.
+        annotator: who labels.
+        before: the end of the chain so far; None where there is none.
+        kind: of a label that supersedes another one.
+    """
     return {
         "case_id": case.id,
         "annotator_id": annotator.id,
-        "kind": "label" if before is None else "revision",
+        "kind": "label" if before is None else kind,
         "supersedes_id": None if before is None else before.id,
         "position": 0 if before is None else before.position + 1,
     }
 
 
 def _answer(session: Session, author: Author, label: Label) -> None:
-    """Close the request and the read that a label answers."""
+    """Close the request and the read that a label answers; a request answered by a label that is not blind is open."""
     if author.request is not None:
-        author.request.state, author.request.lease_expires_at = "answered", None
+        author.request.state, author.request.lease_expires_at = "answered" if label.blind else "open", None
+    if author.request is not None and label.blind:
         author.request.closed_at, author.request.label_id = label.created_at, label.id
     if author.read is not None:
         author.read.state, author.read.ended_at = "committed", label.created_at
@@ -196,11 +222,22 @@ class _Given:
         annotator: who gave it.
         label: its row.
         history: every label row of the case, this one last.
+        requests: of the case.
+        unsettled: whether somebody may still correct their label of the case.
     """
 
     annotator: Annotator
     label: Label
     history: list[NamedLabel]
+    requests: list[ReadRequest]
+    unsettled: bool
+
+
+def _given(session: Session, annotator: Annotator, label: Label, before: list[NamedLabel]) -> _Given:
+    """A label that was just stored, with what its consequences depend on."""
+    history = [*before, NamedLabel(label, annotator.name)]
+    requests = queries.requests_of_case(session, label.case_id)
+    return _Given(annotator, label, history, requests, provisional.any_of_case(session, label.case_id))
 
 
 def _conclude(
@@ -208,41 +245,15 @@ def _conclude(
 ) -> tuple[int, SubmittedOut]:
     """What follows from a label: an adjudication where one is called for, the reveal, the audit event, the answer."""
     posterior = posterior_of(at_hand.prediction, at_hand.classes, active_of(given.history))
-    requests = queries.requests_of_case(session, at_hand.case.id)
-    adjudicate_if_undecided(session, at_hand, posterior, requests)
-    hidden = reveal(session, principal, at_hand, given, requests)
+    adjudicate_if_undecided(session, at_hand, posterior, given.requests, unsettled=given.unsettled)
+    hidden = reveal(session, principal, at_hand, given)
     shown = None if hidden is not None else posterior_out(posterior, at_hand.policy.target_error)
-    record(session, context, principal, given, action)
+    record(session, context, principal, given.label, action)
     label = label_out(NamedLabel(given.label, given.annotator.name))
     return 201, SubmittedOut(label=label, posterior=shown, hidden_because=hidden)
 
 
-def adjudicate_if_undecided(
-    session: Session, at_hand: CaseAtHand, posterior: CasePosterior, requests: list[ReadRequest]
-) -> None:
-    """Ask for another annotator where all reads are in and leave the leading class open.
-
-    Args:
-        session: writing session.
-        at_hand: the case.
-        posterior: after all its labels.
-        requests: of the case so far; a new one is appended, since its policy decides what is revealed from now on.
-    """
-    case, policy = at_hand.case, at_hand.policy
-    waiting = any(request.state in {"open", "leased"} for request in requests)
-    rule = rule_of(policy, None)  # its threshold decides about planned reads only
-    if requests and not waiting and another_annotator(posterior.distribution, posterior.n_labels, rule):
-        ordinal = requests[-1].ordinal + 1
-        adjudication = new_request(case, policy, posterior.release_id, "adjudication", ordinal)
-        session.add(adjudication)
-        requests.append(adjudication)
-        waiting = True
-    case.waiting = waiting
-
-
-def reveal(
-    session: Session, principal: Principal, at_hand: CaseAtHand, given: _Given, requests: list[ReadRequest]
-) -> Hidden | None:
+def reveal(session: Session, principal: Principal, at_hand: CaseAtHand, given: _Given) -> Hidden | None:
     """Decide whether the answer shows the case in full, and record the exposure of the annotator who sees it.
 
     Returns:
@@ -253,19 +264,18 @@ def reveal(
     own = given.annotator.account_id == principal.account_id  # a key may store labels of others too
     if not own and not has_committed(session, principal, at_hand.case.id):
         return "before-commit"
-    hidden = hidden_after_commit(session, requests, at_hand.policy)
+    hidden = hidden_after_commit(session, given.requests, at_hand.policy, unsettled=given.unsettled)
     if hidden is None:
         newest = max(row.label.id for row in given.history)
         expose(session, given.annotator.id, at_hand.case.id, at_hand.prediction.release_id, newest)
     return hidden
 
 
-def record(session: Session, context: Context, principal: Principal, given: _Given, action: str) -> None:
+def record(session: Session, context: Context, principal: Principal, label: Label, action: str) -> None:
     """Append a label to the audit chain."""
-    label = given.label
     details = {
         "case": str(label.case_id),
-        "annotator": str(given.annotator.id),
+        "annotator": str(label.annotator_id),
         "label": label.class_code,
         "blind": label.blind,
         "round": label.round,
@@ -298,7 +308,7 @@ def _chain_of(
     label, annotator = row
     at_hand = queries.case_at_hand(session, label.case_id)
     history = label_history(session, label.case_id)
-    head = _head(history, annotator)
+    head = head_of_chain(history, annotator)
     if head is None or head.id != label.id:
         raise Superseded("this label was revised or retracted before; change the newest one")
     return label, annotator, at_hand, history
@@ -323,7 +333,7 @@ def revise(
         Invalid: an unknown class.
     """
     before, annotator, at_hand, history = _chain_of(session, principal, label_id)
-    _require_class(at_hand, body.label)
+    require_class(at_hand, body.label)
     exposed = was_exposed(session, annotator.id, at_hand.case.id)
     blind = body.blind if annotator.account_id is None and body.blind is not None else before.blind
     label = Label(
@@ -336,11 +346,11 @@ def revise(
         late=before.late,
         reason=body.reason,
         created_by=principal.account_id,
-        **_place(at_hand.case, annotator, before),
+        **place_of(at_hand.case, annotator, before),
     )
     session.add(label)
     session.flush()
-    given = _Given(annotator, label, [*history, NamedLabel(label, annotator.name)])
+    given = _given(session, annotator, label, history)
     return _conclude(session, context, principal, at_hand, given, "label.revise")
 
 
@@ -356,7 +366,7 @@ def retract(
     before, annotator, at_hand, history = _chain_of(session, principal, label_id)
     if before.kind == "retraction":
         raise Superseded("this label was retracted before")
-    place = _place(at_hand.case, annotator, before) | {"kind": "retraction"}
+    place = place_of(at_hand.case, annotator, before, "retraction")
     label = Label(
         class_code=None,
         blind=before.blind,
@@ -369,5 +379,5 @@ def retract(
     )
     session.add(label)
     session.flush()
-    given = _Given(annotator, label, [*history, NamedLabel(label, annotator.name)])
+    given = _given(session, annotator, label, history)
     return _conclude(session, context, principal, at_hand, given, "label.retract")

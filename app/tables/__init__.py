@@ -3,9 +3,9 @@
 from app.tables.access import Account, ApiKey, BrowserSession
 from app.tables.append_only import APPEND_ONLY, create_triggers, drop_triggers
 from app.tables.base import Table, new_id, now
-from app.tables.cases import Case, CasePrediction, NetworkOutput
+from app.tables.cases import Case, CasePrediction, CaseTwin, NetworkOutput
 from app.tables.jobs import Evaluation, ImportRow, Job, JobBatch, JobCancellation
-from app.tables.labels import Annotator, Label
+from app.tables.labels import Annotator, Label, ProvisionalLabel
 from app.tables.reads import DailyThreshold, Exposure, Look, PolicyRow, Read, ReadRequest
 from app.tables.records import AuditEvent, AuditHead, CaseChange, IdempotencyRecord, Installation
 from app.tables.releases import Alias, PublishedEstimates, ReleaseRow
@@ -22,6 +22,7 @@ __all__ = [
     "Case",
     "CaseChange",
     "CasePrediction",
+    "CaseTwin",
     "DailyThreshold",
     "Evaluation",
     "Exposure",
@@ -35,6 +36,7 @@ __all__ = [
     "Look",
     "NetworkOutput",
     "PolicyRow",
+    "ProvisionalLabel",
     "PublishedEstimates",
     "Read",
     "ReadRequest",

@@ -41,7 +41,7 @@ class Case(Identified, Table):
     case_metadata: Mapped[dict[str, str]] = mapped_column(JSON)
     # of the uploaded bytes, and of the stored PNG, which is its name in the store
     image_sha256: Mapped[str] = mapped_column(String(64), index=True)
-    stored_sha256: Mapped[str] = mapped_column(String(64))
+    stored_sha256: Mapped[str] = mapped_column(String(64), index=True)
     width: Mapped[int] = mapped_column(Integer)
     height: Mapped[int] = mapped_column(Integer)
     # an earlier case with the same image under another external id
@@ -64,6 +64,15 @@ class Case(Identified, Table):
     stain: Mapped[list[float] | None] = mapped_column(JSON(none_as_null=True))
     erased_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     created_by: Mapped[uuid.UUID] = mapped_column(ForeignKey("accounts.id"))
+
+
+class CaseTwin(Table):
+    """Two cases of which nobody reads both: same pixels, or near-duplicates of one patient. A row per direction."""
+
+    __tablename__ = "case_twins"
+
+    case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"), primary_key=True)
+    twin_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"), primary_key=True)
 
 
 class CasePrediction(Identified, Table):

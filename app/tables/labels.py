@@ -1,11 +1,12 @@
-"""Labels: append-only, chained by what they supersede."""
+"""Labels: append-only, chained by what they supersede; and which of them their annotator may still correct."""
 
 import uuid
+from datetime import datetime
 
 from sqlalchemy import Boolean, CheckConstraint, Float, ForeignKey, Index, Integer, String, Text, false, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.tables.base import Identified, Table
+from app.tables.base import Identified, Table, UtcDateTime
 
 
 class Annotator(Identified, Table):
@@ -18,11 +19,11 @@ class Annotator(Identified, Table):
 
 
 class Label(Identified, Table):
-    """One annotator's diagnosis of one case, or its revision or retraction."""
+    """One annotator's diagnosis of one case, its blind correction, its revision or its retraction."""
 
     __tablename__ = "labels"
     __table_args__ = (
-        CheckConstraint("kind IN ('label', 'revision', 'retraction')", name="kind"),
+        CheckConstraint("kind IN ('label', 'correction', 'revision', 'retraction')", name="kind"),
         CheckConstraint("round IN ('planned', 'adjudication')", name="round"),
         CheckConstraint("(kind = 'label') = (supersedes_id IS NULL)", name="chain"),
         CheckConstraint("(kind = 'retraction') = (class_code IS NULL)", name="class_code"),
@@ -62,3 +63,19 @@ class Label(Identified, Table):
     # seconds from the display of the case, else from the lease, to the label
     reading_seconds: Mapped[float | None] = mapped_column(Float(53))
     created_by: Mapped[uuid.UUID] = mapped_column(ForeignKey("accounts.id"))
+
+
+class ProvisionalLabel(Table):
+    """A label that its annotator may still correct: nothing follows from it until its row is gone."""
+
+    __tablename__ = "provisional_labels"
+
+    # the first of its chain
+    label_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("labels.id"), primary_key=True)
+    case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"), index=True)
+    annotator_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("annotators.id"), index=True)
+    read_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("reads.id"), unique=True)
+    # from then on it is not corrected; brought forward by whatever ends the time for corrections
+    final_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
+    # cases that its annotator has answered or declined since
+    n_since: Mapped[int] = mapped_column(Integer, default=0)

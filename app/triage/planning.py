@@ -16,16 +16,14 @@ from app.predictions.queries import shown_first
 from app.predictions.stored import stored_prediction
 from app.tables import Case, CasePrediction, Label, Look, PolicyRow, ReadRequest, now
 from app.triage.queries import current_policy, rule_of, set_threshold
-from app.triage.rules import NEAR_DUPLICATE_BITS, Arm, Rule, Triage, plan, triage
+from app.triage.rules import Arm, Rule, Triage, plan, triage
+from app.triage.twins import are_near, are_twins, may_be_twin_of
 from ml.distributions.families import PredictiveDistribution
-from ml.images.image_statistics import hash_distance
 
 #: Why a read is asked for.
 RequestArm = Literal["first", "adjudication"] | Arm
 
 _SHUFFLE_RANGE = 2**31 - 1
-# featureless images share the hash 0 and say nothing about likeness
-_NO_HASH = 0
 # cases planned in one transaction
 _BATCH = 500
 
@@ -38,30 +36,26 @@ def coin(secret: bytes, external_id: str) -> float:
 
 @dataclass(frozen=True)
 class Twins:
-    """What is known of earlier near-duplicates of a case among the same patient's cases.
+    """What is known of other cases with the image of a case.
 
     Attributes:
-        exist: there is one.
+        exist: there is an earlier near-duplicate among the same patient's cases.
         selected: there is one that the rule selected for a second read.
+        ids: cases with the same pixels, or near-duplicates of the same patient.
     """
 
-    exist: bool = False
-    selected: bool = False
+    exist: bool
+    selected: bool
+    ids: list[uuid.UUID]
 
 
 def twins_of(session: Session, case: Case) -> Twins:
-    """Earlier near-duplicates of a case of the same patient."""
-    if case.patient is None or case.image_hash is None or case.image_hash == _NO_HASH:
-        return Twins()
-    earlier = select(Case.image_hash, Case.pi).where(
-        Case.patient == case.patient, Case.id < case.id, Case.image_hash.is_not(None)
-    )
-    near = [
-        pi
-        for image_hash, pi in session.execute(earlier).all()
-        if image_hash is not None and hash_distance(case.image_hash, image_hash) <= NEAR_DUPLICATE_BITS
-    ]
-    return Twins(bool(near), any(pi >= 1 for pi in near))
+    """Other cases with the image of a case."""
+    columns = (Case.id, Case.stored_sha256, Case.patient, Case.image_hash, Case.pi)
+    statement = select(*columns).where(Case.id != case.id, may_be_twin_of(case)).order_by(Case.id)
+    twins = [row for row in session.execute(statement) if are_twins(case, row)]
+    near = [row.pi for row in twins if row.id < case.id and are_near(case, row)]
+    return Twins(bool(near), any(pi >= 1 for pi in near), [row.id for row in twins])
 
 
 def judge(case: Case, prediction: CasePrediction, distribution: PredictiveDistribution, rule: Rule) -> Triage:
@@ -98,10 +92,12 @@ class Planned:
     Attributes:
         decision: what the rule says.
         rows: the look and the requests, to be stored after the case.
+        twins: other cases with its image.
     """
 
     decision: Triage
     rows: list[Look | ReadRequest]
+    twins: list[uuid.UUID]
 
 
 def plan_case(session: Session, case: Case, prediction: CasePrediction, in_force: InForce) -> Planned:
@@ -133,7 +129,7 @@ def plan_case(session: Session, case: Case, prediction: CasePrediction, in_force
     )
     arms: list[RequestArm] = ["first"] if planned.arm is None else ["first", planned.arm]
     requests = [new_request(case, policy, prediction.release_id, arm, place) for place, arm in enumerate(arms, start=1)]
-    return Planned(decision, [look, *requests])
+    return Planned(decision, [look, *requests], twins.ids)
 
 
 def new_request(

@@ -20,6 +20,7 @@ from app.platform.migrate import upgrade
 from app.releases.adding import add_release
 from app.settings import Settings
 from tests.support.postgres import PostgresServer
+from tests.support.process import METRICS_TOKEN
 from tests.support.service import Service, add_people, cell_png, collect
 from tests.support.snapshots import assert_snapshots_tell_all, write_snapshots
 
@@ -118,6 +119,7 @@ def _settings(folder: Path, url: str) -> Settings:
         database_url=url,
         allowed_hosts=["testserver"],
         min_free_bytes=0,
+        metrics_token=SecretStr(METRICS_TOKEN),
         # the same coins and partitions in every run
         secret_key=SecretStr("the same coins and partitions in every run"),
     )

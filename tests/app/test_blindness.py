@@ -49,7 +49,7 @@ def test_no_route_shows_the_prediction_before_the_commit(service: Service, by_br
             _holds_nothing(secrets, f"{method} {path}", answer.text + str(dict(answer.headers)))
             walked += 1
     assert walked > 40
-    exposed = service.client.get("/metrics").text
+    exposed = service.metrics()
     assert case["id"] not in exposed
     assert service.post("anna", f"/v1/reads/{mine['id']}/labels", json={"label": codes[1]}).status_code == 201
     shown = service.get("anna", f"/v1/cases/{case['id']}").json()

@@ -70,7 +70,7 @@ def test_metrics_are_empty_but_whole_without_labels(service: Service) -> None:
 
 
 def estimate_lines(service: Service) -> list[str]:
-    return [line for line in service.get(None, "/metrics").text.splitlines() if line.startswith("secondread_estimate{")]
+    return [line for line in service.metrics().splitlines() if line.startswith("secondread_estimate{")]
 
 
 def test_gauges_are_published_by_the_worker_and_no_query_changes_them(
@@ -134,6 +134,7 @@ def reading(service: Service, who: str, codes: list[str], limit: int = 1000) -> 
     for done in range(limit):
         lease = service.post(who, "/v1/reads")
         if lease.status_code == 204:
+            service.make_labels_final()
             return done
         body = {"label": str(rng.choice(codes))}
         assert service.post(who, f"/v1/reads/{lease.json()['id']}/labels", json=body).status_code == 201

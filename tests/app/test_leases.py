@@ -185,13 +185,14 @@ def test_an_audit_case_is_shown_only_when_all_its_planned_reads_are_in(service: 
     set_policy(service, threshold=0.99, audit_rate=1.0 - 1e-9)
     case = service.add_case()
     assert [r.arm for r in requests_of(service, case["id"])] == ["first", "audit"]
-    for who, hidden in (("anna", "until-case-closed"), ("ben", None)):
+    for who, shown in (("anna", False), ("ben", True)):
         read = lease(service, who)
         assert read is not None
         body = commit(service, who, read, classes_of(service)[0]).json()
-        assert (body["hidden_because"], body["posterior"] is None) == (hidden, hidden is not None)
+        assert (body["hidden_because"], body["posterior"]) == ("until-case-closed", None)
+        service.make_labels_final()
         status = service.get(who, f"/v1/cases/{case['id']}").status_code
-        assert status == (403 if hidden else 200)
+        assert status == (200 if shown else 403)
     assert service.get("anna", f"/v1/cases/{case['id']}").status_code == 200
 
 
@@ -239,6 +240,7 @@ def test_a_correction_before_any_reveal_stays_blind(service: Service) -> None:
         "anna", f"/v1/labels/{first['id']}/revisions", json={"label": codes[1], "reason": "wrong key"}
     ).json()["label"]
     assert (changed["post_reveal"], changed["blind"]) == (False, True)
+    service.make_labels_final()
     counts = service.get("viewer", f"/v1/cases/{case['id']}/posterior").json()["label_counts"]
     assert {code for code, count in counts.items() if count} == {codes[1]}
 
@@ -275,6 +277,7 @@ def test_labelling_again_after_a_retraction_takes_no_read_that_is_wanted_of_some
     other = lease(service, "ben")
     assert other is not None
     assert commit(service, "ben", other, codes[0]).status_code == 201
+    service.make_labels_final()
     assert service.get("viewer", "/v1/metrics", params={"partition": "all"}).json()["n_labels"] == 2
 
 

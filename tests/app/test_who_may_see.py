@@ -101,10 +101,12 @@ def laboratory(database_url: str) -> Iterator[Laboratory]:
         ReleaseRow(id=new_id(), created_at=now(), name=f"r{i}", card_sha256=f"{i:064x}", card={}) for i in range(2)
     ]
     shared: dict[str, Any] = {
-        "case_metadata": {}, "image_sha256": "0" * 64, "stored_sha256": "0" * 64, "width": 8, "height": 8, "u": 0.5,
+        "case_metadata": {}, "image_sha256": "0" * 64, "width": 8, "height": 8, "u": 0.5,
         "partition": "evaluation", "pi": 0.1, "created_by": accounts[LEAD].id,
     }  # fmt: skip
-    cases = [Case(id=new_id(), created_at=now(), external_id=f"c{i}", **shared) for i in range(2)]
+    cases = [
+        Case(id=new_id(), created_at=now(), external_id=f"c{i}", stored_sha256=f"{i:064x}", **shared) for i in range(2)
+    ]
     predictions = [
         CasePrediction(
             id=new_id(), created_at=now(), case_id=case.id, release_id=release.id, class_probs=[1.0, 0.0],
@@ -183,9 +185,10 @@ def test_the_newest_policy_of_the_requests_decides_and_without_requests_the_one_
     with laboratory.database.read() as session:
         requests = session.execute(select(ReadRequest)).scalars().all()
         for in_force in (None, current_policy(session)):
-            assert hidden_after_commit(session, requests, in_force) is None
-            assert hidden_after_commit(session, requests[:1], in_force) == "never"
-            assert hidden_after_commit(session, [], in_force) is None
+            assert hidden_after_commit(session, requests, in_force, unsettled=False) is None
+            assert hidden_after_commit(session, requests[:1], in_force, unsettled=False) == "never"
+            assert hidden_after_commit(session, [], in_force, unsettled=False) is None
+            assert hidden_after_commit(session, [], in_force, unsettled=True) == "until-case-closed"
 
 
 def test_a_refusal_says_what_to_wait_for(laboratory: Laboratory) -> None:

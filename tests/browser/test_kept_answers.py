@@ -1,7 +1,9 @@
 """Answers that wait in a browser: whose they are, what keeps them, what settles them; and arrow keys."""
 
+import uuid
 from typing import Any
 
+import httpx2
 import pytest
 from playwright.sync_api import Browser, Page, Route
 from sqlalchemy import select
@@ -15,6 +17,7 @@ from tests.support.process import Installation
 
 @pytest.fixture(scope="module")
 def several(installation: Installation) -> Installation:
+    set_reveal(installation, "after_case_closed")
     for number in range(12):
         upload(installation, f"kept {number}", 300 + number, patient=f"k{number}")
     return installation
@@ -30,6 +33,17 @@ def labels(made: Installation) -> list[tuple[str, str | None, str]]:
         found = [(row[0], row[1], str(row[2])) for row in rows]
     database.engine.dispose()
     return found
+
+
+def set_reveal(made: Installation, reveal: str) -> None:
+    """Change when annotators see a case in full."""
+    policy = {"rule": "disagreement", "threshold": 0.2, "adjudicate_below": None, "reveal": reveal, "reason": "test"}
+    answer = httpx2.post(
+        f"{made.address}/v1/policies",
+        json=policy,
+        headers={"Authorization": f"Bearer {made.keys['lead']}", "Idempotency-Key": uuid.uuid4().hex},
+    )
+    assert answer.status_code == 201, answer.text
 
 
 def open_case(person: Person) -> str:
@@ -226,3 +240,46 @@ def test_arrow_keys_never_change_a_class(browser: Browser, several: Installation
     page.keyboard.press("Space")
     assert page.locator("[name=label]:checked").get_attribute("value") == in_focus
     assert cleo.faults == []
+
+
+def test_a_slip_is_corrected_by_one_key(browser: Browser, several: Installation) -> None:
+    """Review of the pages, 4: noticed a second after Enter, or on the next case, or without a connection."""
+    cleo = Person(browser, several, "cleo")
+    page, back = cleo.page, cleo.page.locator("[data-action=back]")
+    given = 0
+    while given < 2:  # cases from before the policy are shown at once
+        case, before = open_case(cleo), labels(several)
+        commit(page, "blast")
+        page.wait_for_selector(".js [data-action=next]")
+        given += back.count()
+    page.keyboard.press("Enter")  # the next case
+    page.wait_for_selector(".js form[data-answer]")
+    following = page.url
+    page.keyboard.press("Backspace")
+    page.wait_for_selector(".js h1:has-text('still blind')")
+    assert case in (page.get_attribute(".viewer img", "src") or "")
+    assert page.locator("[name=label]:checked").get_attribute("value") == "blast"
+    page.keyboard.press("ArrowDown")
+    assert page.locator("[name=label]:checked").get_attribute("value") == "blast"
+    assert cleo.violations() == []
+    cleo.context.set_offline(True)
+    commit(page, "monocyte")
+    page.wait_for_selector("text=Your answer is kept here")
+    assert kept(page) == ["monocyte"]
+    back.click()
+    page.wait_for_selector("text=Your answer is on its way")
+    cleo.context.set_offline(False)
+    page.wait_for_url(following)
+    page.wait_for_selector(".js form[data-answer]")
+    assert kept(page) == []
+    assert set(labels(several)) - set(before) == {("cleo", "blast", case), ("cleo", "monocyte", case)}
+    page.keyboard.press("Backspace")  # and once more, to the label that counts now
+    page.wait_for_selector(".js h1:has-text('still blind')")
+    assert page.locator("[name=label]:checked").get_attribute("value") == "monocyte"
+    page.keyboard.press("Enter")
+    page.wait_for_url(following)
+    assert len(labels(several)) == len(before) + 2
+    page.click("text=Sign out")
+    page.wait_for_url("**/login")
+    sign_in(cleo, several, "cleo")
+    assert back.count() == 0

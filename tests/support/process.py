@@ -20,6 +20,8 @@ from tests.support.waiting import patient, wait_until
 
 #: The installed console script, where that is what is tested.
 COMMAND = str(Path(sys.executable).parent / "secondread")
+#: What a monitoring system sends.
+METRICS_TOKEN = "the token of a monitoring system, for tests"
 #: Installations with a process that may still live; what a test leaves here is ended after it.
 RUNNING: list["Installation"] = []
 
@@ -43,6 +45,7 @@ class Installation:
         self.home, self.port = home, free_port()
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith("SECONDREAD_")}
         self.environment |= {"SECONDREAD_HOME": str(home), "SECONDREAD_PORT": str(self.port)}
+        self.environment["SECONDREAD_METRICS_TOKEN"] = METRICS_TOKEN
         if database_url is not None:
             self.environment["SECONDREAD_DATABASE_URL"] = database_url
         self.server: ForkedCommand | None = None

@@ -11,18 +11,20 @@ import httpx2 as httpx
 import numpy as np
 from fastapi.testclient import TestClient
 from PIL import Image
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from app.auth import service as auth
 from app.cases.preparing import prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context
 from app.platform.principal import Principal
+from app.reads.corrections import settle
 from app.reads.schemas import LabelIn
 from app.reads.service import submit_label
-from app.tables import Account
+from app.tables import Account, ProvisionalLabel, now
 from ml.datasets.cells import simulate_cell
 from tests.support.images import encode
+from tests.support.process import METRICS_TOKEN
 
 PEOPLE = {
     "admin": "admin",
@@ -92,6 +94,12 @@ class Service:
     def get(self, who: str | None, path: str, **options: Any) -> httpx.Response:
         return self.call(who, "GET", path, **options)
 
+    def metrics(self) -> str:
+        """What a monitoring system reads."""
+        answer = self.client.get("/metrics", headers={"Authorization": f"Bearer {METRICS_TOKEN}"})
+        assert answer.status_code == 200, answer.text
+        return str(answer.text)
+
     def post(self, who: str | None, path: str, key: str | None = None, **options: Any) -> httpx.Response:
         headers = {"Idempotency-Key": key or uuid.uuid4().hex, **options.pop("headers", {})}
         return self.call(who, "POST", path, headers=headers, **options)
@@ -120,6 +128,12 @@ class Service:
         """An annotator's label of a case, through their read."""
         path = f"/v1/reads/{self.lease_on(who, case_id)}/labels"
         return self.post(who, path, key, json={"label": code, **fields})
+
+    def make_labels_final(self) -> int:
+        """Let the time for corrections pass, and let the worker see it; gives the number of labels."""
+        with self.context.database.write() as session:
+            session.execute(update(ProvisionalLabel).values(final_at=now()))
+        return settle(self.context)
 
     def outside_label(self, case_id: str, annotator: str, code: str, *, blind: bool = True) -> dict[str, Any]:
         response = self.label("outside", case_id, code, annotator=annotator, blind=blind)

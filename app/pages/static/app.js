@@ -361,6 +361,13 @@ function keepAnswers() {
       for (const button of all("[data-answer] button, [data-send] button")) button.disabled = true;
     });
   }
+  for (const link of all("[data-action=back]")) {
+    link.addEventListener("click", (event) => {
+      if (!drafts.size) return;
+      event.preventDefault();
+      say("Your answer is on its way. Go back when it has arrived.", true);
+    });
+  }
   window.addEventListener("online", send);
   window.addEventListener("focus", send);
   if (!account && Object.keys(outbox.of(null)).length) {

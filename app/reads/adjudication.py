@@ -1,0 +1,35 @@
+"""Asking for another annotator where all labels of a case are in and leave it undecided."""
+
+from sqlalchemy.orm import Session
+
+from app.reads.posterior import CasePosterior
+from app.reads.queries import CaseAtHand
+from app.tables import ReadRequest
+from app.triage.planning import new_request
+from app.triage.queries import rule_of
+from app.triage.rules import another_annotator
+
+
+def adjudicate_if_undecided(
+    session: Session, at_hand: CaseAtHand, posterior: CasePosterior, requests: list[ReadRequest], *, unsettled: bool
+) -> None:
+    """Ask for another annotator where all reads are in, finally, and leave the leading class open.
+
+    Args:
+        session: writing session.
+        at_hand: the case.
+        posterior: after all its labels.
+        requests: of the case so far; a new one is appended, since its policy decides what is revealed from now on.
+        unsettled: whether somebody may still correct their label.
+    """
+    case, policy = at_hand.case, at_hand.policy
+    waiting = any(request.state in {"open", "leased"} for request in requests)
+    rule = rule_of(policy, None)  # its threshold decides about planned reads only
+    closed = requests and not waiting and not unsettled
+    if closed and another_annotator(posterior.distribution, posterior.n_labels, rule):
+        ordinal = requests[-1].ordinal + 1
+        adjudication = new_request(case, policy, posterior.release_id, "adjudication", ordinal)
+        session.add(adjudication)
+        requests.append(adjudication)
+        waiting = True
+    case.waiting = waiting

@@ -1,0 +1,186 @@
+"""Slips corrected blind, and what follows from labels once they are final."""
+
+import uuid
+
+from sqlalchemy import Select, delete, select
+from sqlalchemy.orm import Session
+
+from app.auth.annotators import annotator_of_account
+from app.cases.blindness import hidden_before_final, was_exposed
+from app.cases.provisional import is_over
+from app.cases.queries import NamedLabel, active_of, label_history
+from app.context import Context
+from app.platform import audit_chain
+from app.platform.errors import LabelFinal, Superseded
+from app.platform.principal import Principal
+from app.platform.written_rows import note_deleted
+from app.reads import queries
+from app.reads.adjudication import adjudicate_if_undecided
+from app.reads.posterior import posterior_of
+from app.reads.schemas import OwnLabelIn, SubmittedOut
+from app.reads.service import (
+    head_of_chain,
+    label_out,
+    place_of,
+    record,
+    require_class,
+)
+from app.tables import Annotator, Case, Label, ProvisionalLabel
+
+_BATCH = 100
+
+
+def correct(
+    session: Session,
+    context: Context,
+    principal: Principal,
+    read_id: uuid.UUID,
+    body: OwnLabelIn,
+    position: int | None = None,
+) -> tuple[int, SubmittedOut]:
+    """Put another answer in the place of one's own, still blind; both are kept.
+
+    Args:
+        session: writing session.
+        context: parts of the service.
+        principal: who.
+        read_id: the read that was answered.
+        body: the new answer.
+        position: of the label that it replaces, in its chain; None for the newest.
+
+    Returns:
+        201 and the label. Nothing in it depends on what others have done.
+
+    Raises:
+        NotFound: the caller has no such read.
+        LabelFinal: the time for corrections is over, or there is no answer.
+        Superseded: another correction was faster.
+        Invalid: an unknown class.
+    """
+    read, annotator = queries.own_read(session, principal.account_id, read_id)
+    at_hand = queries.case_at_hand(session, read.case_id)
+    require_class(at_hand, body.label)
+    history = label_history(session, read.case_id)
+    before = head_of_chain(history, annotator)
+    if before is None or not _may_correct(session, annotator, read_id, before):
+        raise LabelFinal("this answer is final; change it on the page of its case, with a reason")
+    if position not in {None, before.position}:
+        raise Superseded("this answer was corrected before; correct the newest one")
+    label = Label(
+        class_code=body.label,
+        confidence=body.confidence,
+        note=body.note,
+        blind=before.blind,
+        round=before.round,
+        late=before.late,
+        created_by=principal.account_id,
+        **place_of(at_hand.case, annotator, before, "correction"),
+    )
+    session.add(label)
+    session.flush()
+    record(session, context, principal, label, "label.correct")
+    hidden = hidden_before_final(session, queries.requests_of_case(session, read.case_id))
+    return 201, SubmittedOut(label=label_out(NamedLabel(label, annotator.name)), posterior=None, hidden_because=hidden)
+
+
+def correct_once(
+    session: Session, context: Context, principal: Principal, read_id: uuid.UUID, position: int, body: OwnLabelIn
+) -> None:
+    """Correct an answer by a form that a browser may send more than once; the class as it is changes nothing.
+
+    Only the class must be the same, since a browser keeps nothing else through a reload.
+
+    Raises:
+        NotFound: the caller has no such read.
+        LabelFinal: the time for corrections is over.
+        Superseded: another correction was faster.
+        Invalid: an unknown class.
+    """
+    read, annotator = queries.own_read(session, principal.account_id, read_id)
+    queries.case_at_hand(session, read.case_id)  # locked
+    rows = [row.label for row in label_history(session, read.case_id) if row.label.annotator_id == annotator.id]
+    chain = {label.position: label for label in rows}
+    unchanged = max(chain, default=None) == position and chain[position].class_code == body.label
+    after = chain.get(position + 1)
+    stored = after is not None and (after.kind, after.class_code) == ("correction", body.label)
+    if not unchanged and not stored:
+        correct(session, context, principal, read_id, body, position)
+
+
+def _may_correct(session: Session, annotator: Annotator, read_id: uuid.UUID, head: Label) -> bool:
+    wanted = select(ProvisionalLabel.label_id).where(ProvisionalLabel.read_id == read_id, ~is_over())
+    in_time = head.kind != "retraction" and session.execute(wanted).first() is not None
+    return in_time and not was_exposed(session, annotator.id, head.case_id)
+
+
+def correctable(session: Session, principal: Principal) -> list[tuple[uuid.UUID, Label]]:
+    """Reads whose answers the caller may correct, newest answer first, with the newest label of each."""
+    annotator = annotator_of_account(session, principal.account_id)
+    if annotator is None:
+        return []
+    wanted = (
+        select(ProvisionalLabel.read_id, ProvisionalLabel.case_id)
+        .where(ProvisionalLabel.annotator_id == annotator.id, ~is_over())
+        .order_by(ProvisionalLabel.label_id.desc())
+    )
+    reads = session.execute(wanted).all()
+    of_cases = (Label.annotator_id == annotator.id, Label.case_id.in_([case_id for _, case_id in reads]))
+    newest: dict[uuid.UUID, Label] = {}
+    for label in session.execute(select(Label).where(*of_cases).order_by(Label.position)).scalars() if reads else ():
+        newest[label.case_id] = label
+    return [(read_id, newest[case_id]) for read_id, case_id in reads if newest[case_id].kind != "retraction"]
+
+
+def settle(context: Context) -> int:
+    """Draw the conclusions from labels whose time for corrections is over.
+
+    Returns:
+        Number of labels.
+    """
+    done = 0
+    while count := _settle_some(context):
+        done += count
+    return done
+
+
+def _settle_some(context: Context) -> int:
+    """A transaction's worth of them; cases that a request is labelling come next time."""
+    over = is_over()
+    with context.database.write() as session:
+        # cases before rows of labels, like requests that answer
+        with_some = select(ProvisionalLabel.case_id).where(over).order_by(ProvisionalLabel.final_at).limit(_BATCH)
+        free = select(Case.id).where(Case.id.in_(with_some)).order_by(Case.id).with_for_update(skip_locked=True)
+        case_ids = list(session.execute(free).scalars())
+        final = delete(ProvisionalLabel).where(ProvisionalLabel.case_id.in_(case_ids), over)
+        gone = session.execute(final.returning(ProvisionalLabel.label_id)).mappings().all() if case_ids else []
+        note_deleted(session, ProvisionalLabel, gone)
+        labels = [row["label_id"] for row in gone]
+        if not labels:
+            return 0
+        open_cases = set(session.execute(_cases_of_provisional(case_ids)).scalars())
+        for case_id in case_ids:
+            if case_id not in open_cases:
+                _close(session, case_id)
+        audit_chain.record(
+            session,
+            context.secret,
+            actor="worker",
+            action="label.final",
+            object_id="labels",
+            details={"labels": sorted(str(label_id) for label_id in labels)},
+            cases=case_ids,
+        )
+        return len(labels)
+
+
+def _cases_of_provisional(case_ids: list[uuid.UUID]) -> Select[uuid.UUID]:
+    return select(ProvisionalLabel.case_id).where(ProvisionalLabel.case_id.in_(case_ids))
+
+
+def _close(session: Session, case_id: uuid.UUID) -> None:
+    """Ask for an adjudication where all labels of a case are final and leave it undecided."""
+    at_hand = queries.case_at_hand(session, case_id)
+    if at_hand.case.erased_at is None:
+        posterior = posterior_of(at_hand.prediction, at_hand.classes, active_of(label_history(session, case_id)))
+        requests = queries.requests_of_case(session, case_id)
+        adjudicate_if_undecided(session, at_hand, posterior, requests, unsettled=False)

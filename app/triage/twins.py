@@ -1,0 +1,54 @@
+"""Twins: cases with one image, by the digest of their pixels, or by the perceptual hash among a patient's cases."""
+
+import uuid
+from typing import Protocol
+
+from sqlalchemy import ColumnElement, and_, or_
+
+from app.tables import Case
+from app.triage.rules import NEAR_DUPLICATE_BITS
+from ml.images.image_statistics import hash_distance
+
+# featureless images share the hash 0 and say nothing about likeness
+_NO_HASH = 0
+
+
+class Pictured(Protocol):
+    """What of a case its likeness to another one follows from: a case, or a row with these columns."""
+
+    @property
+    def id(self) -> uuid.UUID:
+        """Of the case."""
+
+    @property
+    def stored_sha256(self) -> str:
+        """Of the pixels."""
+
+    @property
+    def patient(self) -> str | None:
+        """Whose image it is."""
+
+    @property
+    def image_hash(self) -> int | None:
+        """Perceptual hash of the pixels."""
+
+
+def may_be_twin_of(case: Case) -> ColumnElement[bool]:
+    """Condition of the cases among which twins of a case are, the case itself included; a database cannot say more."""
+    same = Case.stored_sha256 == case.stored_sha256
+    patient = and_(Case.patient == case.patient, Case.image_hash.is_not(None))
+    return and_(Case.erased_at.is_(None), same if case.patient is None else or_(same, patient))
+
+
+def are_near(case: Pictured, other: Pictured) -> bool:
+    """Whether two cases of one patient have nearly the same image."""
+    if case.patient is None or case.patient != other.patient:
+        return False
+    if case.image_hash in {None, _NO_HASH} or other.image_hash is None or case.image_hash is None:
+        return False
+    return hash_distance(case.image_hash, other.image_hash) <= NEAR_DUPLICATE_BITS
+
+
+def are_twins(case: Pictured, other: Pictured) -> bool:
+    """Whether two cases show the same image, or are one case."""
+    return case.id == other.id or case.stored_sha256 == other.stored_sha256 or are_near(case, other)

@@ -1,0 +1,211 @@
+"""Blindness belongs to the annotator and the image: whoever saw anything of it gives no label that counts as blind."""
+
+import secrets
+from io import BytesIO
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pytest
+from PIL import Image
+from sqlalchemy import select, update
+
+from app.auth.service import add_key, digest_of
+from app.cases.blindness import expose
+from app.evaluations.queries import blind_labels
+from app.tables import Account, Annotator, ApiKey, CasePrediction, Exposure, ReadRequest
+from tests.app.test_leases import all_once, all_twice, classes_of, commit, lease, requests_of, set_policy
+from tests.support.images import encode
+from tests.support.service import Service, cell_png, pixels_of
+
+
+def judging(service: Service) -> list[str]:
+    """Annotators of the labels that may judge or fit."""
+    with service.context.database.read() as session:
+        return [row[1] for row in session.execute(blind_labels(("planned", "adjudication")))]
+
+
+def show(service: Service, who: str, case_id: str) -> None:
+    """Record that the prediction of a case was shown to somebody."""
+    with service.context.database.write() as session:
+        annotator = session.execute(select(Annotator.id).where(Annotator.name == who)).scalar_one()
+        release = select(CasePrediction.release_id).where(CasePrediction.case_id == UUID(case_id))
+        expose(session, annotator, UUID(case_id), session.execute(release).scalar_one(), None)
+
+
+def as_bitmap(data: bytes) -> bytes:
+    """The same pixels in another file."""
+    buffer = BytesIO()
+    Image.open(BytesIO(data)).save(buffer, "tiff")
+    return buffer.getvalue()
+
+
+def almost(data: bytes) -> bytes:
+    """Nearly the same pixels."""
+    pixels = np.array(pixels_of(data))
+    pixels[0, 0] ^= 1
+    return encode(pixels)
+
+
+def old_key(service: Service, name: str, scopes: list[str]) -> None:
+    """A key as an earlier version made it, whatever its scopes."""
+    value = secrets.token_hex(32)
+    with service.context.database.write() as session:
+        account = session.execute(select(Account).where(Account.name == name)).scalar_one()
+        key = ApiKey(account_id=account.id, secret_sha256=digest_of(value), scopes=scopes)
+        session.add(key)
+        session.flush()
+        service.keys[name] = f"sr_{key.id.hex}_{value}"
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "scopes"),
+    [
+        ("robot", [], ["reads:own", "cases:read"]),
+        ("robot", [], ["reads:own", "predict"]),
+        ("robot", ["labels:write"], ["reads:own"]),
+        ("robot", ["reads:own"], ["metrics:read"]),
+        ("viewer", [], ["reads:own"]),
+        ("admin", [], ["reads:own"]),
+        ("anna", [], ["cases:read"]),
+    ],
+)
+def test_no_account_gets_a_key_with_which_it_reads_and_sees(
+    service: Service, name: str, before: list[str], scopes: list[str]
+) -> None:
+    from app.auth.service import add_account, revoke_key
+
+    with service.context.database.write() as session:
+        secret = service.context.secret
+        if name == "robot":
+            add_account(session, secret, name, "service")
+        if before:
+            revoke_key(session, secret, add_key(session, secret, name, before)[0].id)
+        with pytest.raises(ValueError, match="blind"):
+            add_key(session, secret, name, scopes)
+
+
+def test_an_account_that_sees_everything_leases_nothing_and_what_it_holds_is_not_blind(service: Service) -> None:
+    all_once(service)
+    case = service.add_case()
+    old_key(service, "outside", ["reads:own"])
+    with service.context.database.write() as session:  # an account that has never seen anything
+        account = session.execute(select(Account).where(Account.name == "outside")).scalar_one()
+        for key in session.execute(select(ApiKey).where(ApiKey.account_id == account.id)).scalars():
+            if key.scopes != ["reads:own"]:
+                session.delete(key)
+    read = lease(service, "outside")
+    assert read is not None
+    blind_key = service.keys["outside"]
+    old_key(service, "outside", ["cases:read", "reads:own"])
+    assert service.get("outside", f"/v1/cases/{case['id']}").json()["prediction"] == case["prediction"]
+    with service.context.database.read() as session:
+        assert len(session.execute(select(Exposure)).scalars().all()) == 1  # by account, not by scope
+    service.keys["outside"] = blind_key
+    label = commit(service, "outside", read, classes_of(service)[0]).json()["label"]
+    assert (label["blind"], label["post_reveal"]) == (False, True)
+    assert judging(service) == []
+    service.add_case("another", cell_png(7))
+    refused = service.post("outside", "/v1/reads")
+    assert (refused.status_code, refused.json()["type"]) == (403, "urn:secondread:problem:forbidden")
+    assert "blind" in refused.json()["detail"]
+    assert [request.state for request in requests_of(service, case["id"])] == ["open"]  # somebody else reads it
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("how", ["same pixels", "nearly, one patient", "nearly, two patients"])
+def test_who_saw_a_twin_is_not_offered_the_read(service: Service, how: str) -> None:
+    set_policy(service, threshold=0.99, audit_rate=1e-9, reveal="after_commit")
+    data = cell_png(3)
+    patient = {"patient": "p"} if how == "nearly, one patient" else {}
+    first = service.add_case("first", data, patient=patient.get("patient", "p"))
+    assert service.answer("anna", first["id"], classes_of(service)[0]).json()["posterior"] is not None
+    twin = as_bitmap(data) if how == "same pixels" else almost(data)
+    other = service.add_case("second", twin, **(patient or {"patient": "q"}))
+    offered = lease(service, "anna")
+    if how == "nearly, two patients":
+        assert offered is not None
+        return
+    assert offered is None
+    assert service.get("anna", f"/v1/cases/{other['id']}").status_code == 403
+    assert service.answer("ben", other["id"], classes_of(service)[0]).json()["label"]["blind"] is True
+    assert sorted(judging(service)) == ["anna", "ben"]
+
+
+def test_who_declined_or_holds_a_twin_is_not_offered_the_read_either(service: Service) -> None:
+    all_once(service)
+    service.add_case("first", cell_png(3))
+    service.add_case("second", cell_png(3))
+    read = lease(service, "anna")
+    assert read is not None
+    assert lease(service, "anna") is None
+    body = {"reason": "know_this_case"}
+    assert service.post("anna", f"/v1/reads/{read['id']}/decline", json=body).status_code == 200
+    assert lease(service, "anna") is None
+    assert "0 waiting" in service.get("anna", "/worklist", headers={"Accept": "text/html"}).text
+
+
+@pytest.mark.both_databases
+def test_what_is_seen_of_a_twin_while_a_read_is_open_makes_its_label_not_blind(service: Service) -> None:
+    all_once(service)
+    held = service.add_case("first", cell_png(3), patient="p")
+    read = lease(service, "anna")
+    assert read is not None
+    twin = service.add_case("second", almost(cell_png(3)), patient="p")
+    show(service, "anna", twin["id"])
+    with service.context.database.write() as session:  # ben reads the other one
+        of_twin = update(ReadRequest).where(ReadRequest.case_id == UUID(twin["id"]))
+        session.execute(of_twin.values(state="closed"))
+    answer = commit(service, "anna", read, classes_of(service)[0])
+    assert answer.status_code == 201  # nothing that was answered is lost
+    label = answer.json()["label"]
+    assert (label["blind"], label["post_reveal"], label["round"]) == (False, True, "planned")
+    assert judging(service) == []
+    assert [(r.state, r.label_id) for r in requests_of(service, held["id"])] == [("open", None)]
+    assert service.answer("ben", held["id"], classes_of(service)[0]).json()["label"]["blind"] is True
+    assert judging(service) == ["ben"]
+
+
+def test_a_revision_after_a_twin_was_shown_is_not_blind(service: Service) -> None:
+    set_policy(service, threshold=0.99, audit_rate=1e-9, reveal="never")
+    first = service.add_case("first", cell_png(3))
+    codes = classes_of(service)
+    label = service.answer("anna", first["id"], codes[0]).json()["label"]
+    twin = service.add_case("second", cell_png(3))
+    show(service, "anna", twin["id"])
+    body = {"label": codes[1], "reason": "slip"}
+    changed = service.post("anna", f"/v1/labels/{label['id']}/revisions", json=body).json()["label"]
+    assert (changed["blind"], changed["post_reveal"]) == (False, True)
+    service.make_labels_final()
+    with service.context.database.read() as session:
+        assert [row[2] for row in session.execute(blind_labels())] == [codes[0]]
+
+
+def test_a_retraction_does_not_wash_away_what_was_seen(service: Service) -> None:
+    set_policy(service, threshold=0.99, audit_rate=1e-9, reveal="after_commit")
+    case, codes = service.add_case(), classes_of(service)
+    label = service.answer("anna", case["id"], codes[0]).json()["label"]
+    gone = service.post("anna", f"/v1/labels/{label['id']}/retraction", json={"reason": "no"}).json()["label"]
+    body = {"label": codes[1], "reason": "again"}
+    again = service.post("anna", f"/v1/labels/{gone['id']}/revisions", json=body).json()["label"]
+    assert (again["blind"], again["post_reveal"]) == (False, True)
+    assert judging(service) == []
+
+
+def outside_blindness(service: Service, path: str, **body: Any) -> bool:
+    answer = service.post("outside", path, json=body)
+    assert answer.status_code == 201, answer.text
+    blind: bool = answer.json()["label"]["blind"]
+    return blind
+
+
+def test_an_outside_reader_who_was_not_blind_once_is_not_blind_again(service: Service) -> None:
+    all_twice(service)
+    first, twin, codes = service.add_case("first"), service.add_case("second"), classes_of(service)
+    label = service.outside_label(first["id"], "r1", codes[0], blind=False)["label"]
+    revise = f"/v1/labels/{label['id']}/revisions"
+    assert outside_blindness(service, revise, label=codes[1], reason="slip", blind=True) is False
+    path = f"/v1/cases/{twin['id']}/labels"
+    assert outside_blindness(service, path, label=codes[1], annotator="r1", blind=True) is False
+    assert outside_blindness(service, path, label=codes[1], annotator="r2", blind=True) is True
+    assert [request.state for request in requests_of(service, twin["id"])] == ["answered", "open"]
