@@ -177,7 +177,8 @@ def assert_every_row_is_proven(service: Service) -> None:
     """Nothing that the service does may write a covered row without its event."""
     if not service.written_past:
         with service.context.database.read() as session:
-            assert list(unproven_rows(session, service.context.secret)) == []
+            unproven = list(unproven_rows(session, service.context.secret))
+        assert unproven == [], "a test that writes rows past the service says so by `service.written_past = True`"
 
 
 @contextmanager
