@@ -180,6 +180,7 @@ OPEN_DOCUMENTS = {
     "app.jobs.schemas.JobOut": "parameters and result of any kind of job",
     "app.operations.audit_events.AuditEventOut.details": "each action has its own",
     "app.platform.audit_chain.record": "each action has its own details",
+    "app.platform.covered_rows.Row": "columns of any table",
     "app.platform.database.insert_if_absent": "columns of any table",
     "ml.files.read_json": "JSON of any kind: whoever reads it says of which",
     "ml.metrics.evaluation.Evaluation": "also the mapping that it was in version 0.1.0",
