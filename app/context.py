@@ -38,14 +38,15 @@ class Context:
 
 def build_context(settings: Settings) -> Context:
     """Parts of the service, from settings."""
+    secret = settings.secret()
     return Context(
         settings=settings,
-        database=Database(settings.sqlalchemy_url),
+        database=Database(settings.sqlalchemy_url, secret),
         jobs=JobQueue(settings.sqlalchemy_url),
         images=ImageStore(settings.images_folder, settings.min_free_bytes),
         inference=LocalInference(settings.releases_folder, settings.inference_threads, settings.inference_queue),
         pictures=Pictures(settings.decode_memory),
-        secret=settings.secret(),
+        secret=secret,
     )
 
 

@@ -13,6 +13,7 @@ from app.imports.work import import_cases
 from app.jobs import engine
 from app.jobs.executor import Schedule, forget_upkeep
 from app.jobs.running import JobFunction
+from app.operations.anchor import anchor_here
 from app.operations.upkeep import sweep_files, tidy
 from app.recalibration.predict_old_cases import predict_again
 from app.recalibration.service import recalibrate
@@ -61,6 +62,7 @@ def _recalibration_is_due(session: Session, days: int) -> bool:
 SCHEDULES: dict[str, Schedule] = {
     "snapshots": Schedule("* * * * *", refresh_snapshots),
     "recalibration": Schedule("* * * * *", ask_for_recalibration),
+    "anchoring": Schedule("* * * * *", anchor_here),
     "tidying": Schedule("* * * * *", tidy),
     "sweeping": Schedule("17 3 * * *", sweep_files),
     "forgetting": Schedule("17 * * * *", forget_upkeep),

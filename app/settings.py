@@ -41,6 +41,9 @@ class Settings(BaseSettings):
         None, description="at least 32 bytes for the audit chain and the partition of patients; unset: HOME/secret.key"
     )
     secret_key_file: Path | None = Field(None, description="file with the secret key, in place of SECRET_KEY")
+    audit_anchor: Path | None = Field(
+        None, description="file outside the database, to which the worker adds heads of the audit chain"
+    )
     metrics_token: SecretStr | None = Field(
         None, description="at least 32 bytes that GET /metrics asks for as a bearer token; unset: it is refused"
     )

@@ -166,7 +166,7 @@ def open_laboratory(tmp_path: Path, tiny_release: Path, request: pytest.FixtureR
 @pytest.mark.parametrize(
     ("database", "patients"),
     [
-        ("sqlite", 72),
+        ("sqlite", 56),
         pytest.param("sqlite", 200, marks=pytest.mark.heavy),
         pytest.param("postgresql", 200, marks=pytest.mark.heavy),
     ],

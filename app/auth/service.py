@@ -18,8 +18,8 @@ from app.tables import Account, ApiKey, BrowserSession, now
 
 SESSION_IDLE = timedelta(minutes=30)
 SESSION_LIFETIME = timedelta(hours=12)
-# how often a session in use is written back
-_SEEN_EVERY = timedelta(minutes=1)
+#: How often a session in use is written back, and so by how much sooner it may end.
+SEEN_EVERY = timedelta(minutes=1)
 #: Who acts when a command does.
 COMMAND_LINE = "command line"
 
@@ -78,8 +78,9 @@ def principal_of_cookie(session: Session, token: str) -> tuple[Principal, uuid.U
         raise Unauthenticated("the session has ended; sign in again")
     if account.disabled_at is not None:
         raise Unauthenticated("sign in first")
-    principal = Principal(account.id, account.name, account.role, ROLE_SCOPES[account.role], signed_in.id)
-    return principal, signed_in.id, time - signed_in.seen_at > _SEEN_EVERY
+    ends, scopes = signed_in.created_at + SESSION_LIFETIME, ROLE_SCOPES[account.role]
+    principal = Principal(account.id, account.name, account.role, scopes, signed_in.id, ends)
+    return principal, signed_in.id, time - signed_in.seen_at > SEEN_EVERY
 
 
 def touch_session(session: Session, session_id: uuid.UUID) -> None:

@@ -184,17 +184,19 @@ def _bring_up_to_date(context: "Context") -> int:
 @db.command("verify")
 def db_verify(
     against: Annotated[
-        str | None, typer.Option(help="Head of an earlier check, kept outside the database: NUMBER:DIGEST.")
+        str | None,
+        typer.Option(help="Head of an earlier check (NUMBER:DIGEST), or a file of heads, kept outside the database."),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Check the audit chain, the rows it explains, every image and release; exit status 1 if anything is wrong."""  # noqa: DOC501
     from app.operations.verify import verify_all
 
-    with parts() as context, context.database.read() as session:
+    with parts() as context, context.database.read_moment() as session:
         report = verify_all(session, context, against)
     lines = [f"{report.n_events:,} audit events, {report.n_images:,} images, {report.n_releases:,} releases"]
-    lines += [*report.faults, report.verdict, f"head: {report.head}"]
+    lines += [*report.faults, *report.restores, report.verdict, f"head: {report.head}"]
+    lines += [f"public key: {report.public_key}"]
     lines += [f"not compared: {what}" for what in report.not_compared]
     emit(report.to_dict(), as_json, "\n".join(lines))
     if report.faults:
@@ -206,11 +208,14 @@ def db_backup(
     out: Annotated[Path, typer.Argument(help="Folder to make; keep it secret, it contains the key.")],
 ) -> None:
     """Copy database, images, releases and evaluations while the service runs."""
+    from app.operations.anchor import anchor_here
     from app.operations.backup import backup
 
     with parts() as context:
+        anchor_here(context)
         written = backup(context, out)
     say(f"{written['n_files']:,} files, {written['n_bytes'] / 1e6:,.1f} MB in {out}")
+    say(f"head: {written['head']}")
     for digest in written["damaged"]:
         say(f"image {digest} is damaged, here and in the backup; upload the same image again")
 
@@ -219,7 +224,9 @@ def db_backup(
 def db_restore(source: Annotated[Path, typer.Argument(help="Folder that `db backup` made.")]) -> None:
     """Bring a backup back into a new, empty HOME (and an empty PostgreSQL database); then `db verify`."""
     from app.jobs.engine import cancel_all
+    from app.operations.anchor import note_restore
     from app.operations.backup import restore
+    from app.platform import audit_chain
     from app.settings import Settings
 
     keep_private()
@@ -227,7 +234,10 @@ def db_restore(source: Annotated[Path, typer.Argument(help="Folder that `db back
     key = settings.existing_secret()
     n_files = restore(source, settings.home, settings.images_folder, settings.owner_sqlalchemy_url, key)
     with parts(check_schema=False) as context:  # a backup may have an older schema
+        with context.database.read() as session:
+            head = audit_chain.newest(session)
         _bring_up_to_date(context)
+        note_restore(context, head)
         n_jobs = cancel_all(context)
     if n_jobs:
         say(f"{n_jobs:,} jobs that were under way when the backup was made are cancelled; try them again from Jobs")

@@ -10,6 +10,7 @@ from typing import TypedDict
 from sqlalchemy import Engine, make_url
 
 from app.context import Context
+from app.platform import audit_chain, signing
 from app.platform.database import make_engine
 from ml.files import file_sha256, read_json, sync_file, sync_folder, write_json
 
@@ -18,11 +19,15 @@ _FOLDERS = ("images", "releases", "evaluations")
 
 
 class BackupReport(TypedDict):
-    """Number of files and of bytes of a backup, and the images that were damaged before it was made."""
+    """Number of files and of bytes of a backup, the images that were damaged before it was made, and its audit's head.
+
+    The copy of the database contains the head, and may have a few events more.
+    """
 
     n_files: int
     n_bytes: int
     damaged: list[str]
+    head: str
 
 
 def backup(context: Context, out: Path) -> BackupReport:
@@ -42,11 +47,13 @@ def backup(context: Context, out: Path) -> BackupReport:
     """
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out}: the folder is not empty; choose another one")
+    with context.database.read() as session:
+        head = audit_chain.newest(session)
     out.parent.mkdir(parents=True, exist_ok=True)
     unfinished = out.with_name(f".{out.name}.{secrets.token_hex(4)}.unfinished")
     unfinished.mkdir(mode=0o700)  # it contains the secret key
     try:
-        files = _write(context, unfinished)
+        files = _write(context, unfinished, head)
         unfinished.rename(out)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -54,14 +61,14 @@ def backup(context: Context, out: Path) -> BackupReport:
     sync_folder(out.parent)
     damaged = [Path(name).name for name, digest in files.items() if _is_image(name) and Path(name).name != digest]
     n_bytes = sum((out / name).stat().st_size for name in files)
-    return {"n_files": len(files), "n_bytes": n_bytes, "damaged": damaged}
+    return {"n_files": len(files), "n_bytes": n_bytes, "damaged": damaged, "head": head}
 
 
 def _is_image(name: str) -> bool:
     return name.startswith("images/")
 
 
-def _write(context: Context, out: Path) -> dict[str, str]:
+def _write(context: Context, out: Path, head: str) -> dict[str, str]:
     """Write everything into an empty folder, the manifest last; gives the digest of each file."""
     _dump(context, out)
     for name, source in zip(_FOLDERS, _sources(context), strict=True):
@@ -74,7 +81,12 @@ def _write(context: Context, out: Path) -> dict[str, str]:
     files = {str(path.relative_to(out)): file_sha256(path) for path in sorted(out.rglob("*")) if path.is_file()}
     for name in files:
         sync_file(out / name)
-    write_json(out / "manifest.json", {"files": files})
+    signed = {
+        "head": head,
+        "signature": signing.sign(context.secret, head),
+        "public_key": signing.public_key(context.secret),
+    }
+    write_json(out / "manifest.json", {"files": files, "audit": signed})
     return files
 
 

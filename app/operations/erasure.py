@@ -1,6 +1,8 @@
 """Erasing a patient: images, features and identifiers go, an audited tombstone stays, labels stay, unlinked."""
 
 import secrets
+import uuid
+from collections.abc import Sequence
 
 from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
@@ -9,6 +11,7 @@ from app.context import Context
 from app.platform import audit_chain
 from app.platform.errors import NotFound
 from app.platform.idempotency import forget_cases
+from app.platform.written_rows import note_deleted, note_rows
 from app.tables import Case, CaseTwin, ImportRow, NetworkOutput, ReadRequest, now
 
 _GONE = "0" * 64
@@ -33,7 +36,8 @@ def erase_patient(session: Session, context: Context, actor: str, patient: str, 
     Raises:
         NotFound: no case of this patient.
     """
-    cases = list(session.execute(select(Case).where(Case.patient == patient).order_by(Case.id)).scalars())
+    of_patient = select(Case).where(Case.patient == patient).order_by(Case.id).with_for_update()
+    cases = list(session.execute(of_patient).scalars())
     if not cases:
         raise NotFound("there is no case of this patient")
     ids, word = [case.id for case in cases], f"erased-{secrets.token_hex(8)}"
@@ -43,11 +47,7 @@ def erase_patient(session: Session, context: Context, actor: str, patient: str, 
         case.external_id, case.patient, case.case_metadata = f"erased-{case.id}", word, {}
         case.image_sha256 = case.stored_sha256 = _GONE
         case.image_hash, case.stain, case.waiting, case.erased_at = None, None, False, now()
-    session.execute(delete(NetworkOutput).where(NetworkOutput.case_id.in_(ids)))
-    session.execute(delete(CaseTwin).where(or_(CaseTwin.case_id.in_(ids), CaseTwin.twin_id.in_(ids))))
-    session.execute(update(ImportRow).where(ImportRow.case_id.in_(ids)).values(external_id=word, detail=""))
-    wanted = (ReadRequest.case_id.in_(ids), ReadRequest.state.in_(("open", "leased")))
-    session.execute(update(ReadRequest).where(*wanted).values(state="closed", closed_at=now(), lease_expires_at=None))
+    _erase_rows_of_cases(session, ids, word)
     session.flush()
     used = set(session.execute(select(Case.stored_sha256).where(Case.stored_sha256.in_(images))).scalars())
     for case in cases:
@@ -61,3 +61,16 @@ def erase_patient(session: Session, context: Context, actor: str, patient: str, 
             cases=[case.id],
         )
     return len(cases), sorted(images - used)
+
+
+def _erase_rows_of_cases(session: Session, ids: Sequence[uuid.UUID], word: str) -> None:
+    """Erase what other tables say about the patient of these cases, and close what is still asked for."""
+    gone = delete(NetworkOutput).where(NetworkOutput.case_id.in_(ids)).returning(NetworkOutput.id)
+    note_deleted(session, NetworkOutput, session.execute(gone).mappings().all())
+    twins = delete(CaseTwin).where(or_(CaseTwin.case_id.in_(ids), CaseTwin.twin_id.in_(ids)))
+    note_deleted(session, CaseTwin, session.execute(twins.returning(*CaseTwin.__table__.columns)).mappings().all())
+    said = update(ImportRow).where(ImportRow.case_id.in_(ids)).values(external_id=word, detail="")
+    note_rows(session, ImportRow, session.execute(said.returning(*ImportRow.__table__.columns)).mappings().all())
+    wanted = (ReadRequest.case_id.in_(ids), ReadRequest.state.in_(("open", "leased")))
+    closed = update(ReadRequest).where(*wanted).values(state="closed", closed_at=now(), lease_expires_at=None)
+    note_rows(session, ReadRequest, session.execute(closed.returning(*ReadRequest.__table__.columns)).mappings().all())

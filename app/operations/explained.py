@@ -1,7 +1,7 @@
-"""Rows compared with the audit events that wrote them: a row that no event explains is named.
+"""Rows compared with what audit events say of them: who gave which label, roles, scopes, releases and aliases.
 
-Events say who gave which label to which case, the digest of a case's image, roles, scopes, releases and aliases. What
-they do not say is listed in ``NOT_COMPARED``, and can be changed by whoever writes the database past the service.
+Events carry digests of the rows that they wrote (``app.operations.proven``); those of older versions do not, and a
+baseline covers what was there when the digests began. What those events said is compared here.
 """
 
 import uuid
@@ -24,15 +24,6 @@ from app.tables import (
     ReleaseRow,
 )
 
-#: What no event says yet.
-NOT_COMPARED = (
-    "labels: confidence, note, post_reveal, reading_seconds and times",
-    "predictions: probabilities (their number per release is compared)",
-    "cases: metadata, site and times; coins of cases that a version before 0.1.0 stored",
-    "reads, exposures, which labels are final, daily thresholds, imports, sessions, password hashes and one-time "
-    "passwords",
-    "policies: what a version leaves as it was",
-)
 _ROWS = 1000
 _KINDS = {
     "label.add": "label",

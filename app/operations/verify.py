@@ -1,25 +1,37 @@
 """Integrity of everything that is kept: audit chain, rows, images, releases, evaluations."""
 
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.context import Context
 from app.evaluations.freezing import folder_of, snapshot_sha256
 from app.evaluations.snapshots import damaged_snapshots
+from app.operations.anchor import missing_heads, restores, split_head
 from app.operations.derived import wrong_columns
-from app.operations.explained import NOT_COMPARED, unexplained_rows
-from app.platform import audit_chain
+from app.operations.explained import unexplained_rows
+from app.operations.proven import guarded, unproven_rows
+from app.platform import audit_chain, signing
+from app.platform.covered_rows import COVERED, NOT_COVERED
 from app.releases.queries import all_releases
-from app.tables import Case, Evaluation
+from app.tables import Case, Evaluation, ReleaseRow
 from ml.release.artifact import ReleaseError, read_release
 
+_OF_THE_CHAIN = {"audit_events", "audit_head", "case_changes"}
 #: Answers of a check without faults: the chain cannot say itself that nobody cut it or wrote it anew.
 CONSISTENT = "consistent, not proven complete"
 COMPLETE = "consistent, and it contains the given head"
+#: Columns and tables that may change without an event, each with the reason.
+NOT_COMPARED = (
+    *(f"{table}.{column}: {why}" for table, coverage in COVERED.items() for column, why in coverage.free.items()),
+    "reads: leases that are under way, that ran out or were given back",
+    *(f"{table}: {why}" for table, why in NOT_COVERED.items() if table not in _OF_THE_CHAIN),
+)
 
 
 @dataclass(frozen=True)
@@ -34,6 +46,8 @@ class Integrity:
         faults: a sentence for each.
         verdict: one line.
         head: number and digest of the newest event, to be kept outside and given to a later check.
+        public_key: with which anybody can check the chain's signatures.
+        restores: a sentence for each backup that was brought back.
         not_compared: what no event says, so that a change would not be found.
     """
 
@@ -44,6 +58,8 @@ class Integrity:
     faults: list[str]
     verdict: str
     head: str
+    public_key: str
+    restores: list[str]
     not_compared: tuple[str, ...] = NOT_COMPARED
 
     def to_dict(self) -> dict[str, Any]:
@@ -57,42 +73,83 @@ def verify_all(session: Session, context: Context, against: str | None = None) -
     Args:
         session: for reading.
         context: parts of the service.
-        against: head of an earlier check, which was kept outside the database.
+        against: head of an earlier check, or a file of heads, which was kept outside the database; the file that the
+            settings name is asked in any case.
 
     Raises:
-        ValueError: that is not a head.
+        ValueError: that is neither a head nor a file.
     """
     n_events, faults = audit_chain.verify(session, context.secret)
-    if against is not None:
-        faults += _missing_head(session, against)
-    rows, cases = unexplained_rows(session)
-    faults += rows
+    outside, lost = _missing_heads(session, context, against)
+    faults += outside
+    faults += guarded("audit events", lambda: unproven_rows(session, context.secret))
+    cases: dict[uuid.UUID, bool] = {}
+    faults += guarded("audit events and their rows", lambda: _unexplained(session, cases))
     session.expunge_all()
-    faults += wrong_columns(session, context, cases)
-    n_images = 0
-    for digest in session.execute(select(Case.stored_sha256).where(Case.erased_at.is_(None)).distinct()).scalars():
-        n_images += 1
-        if not context.images.intact(digest):
-            faults.append(f"image {digest} is missing or was changed")
-    releases = all_releases(session)
-    faults += _damaged_releases(session, context)
-    evaluations = session.execute(select(Evaluation)).scalars().all()
-    faults += _damaged_evaluations(context, evaluations)
-    whole = CONSISTENT if against is None else COMPLETE
+    faults += guarded("cases", lambda: wrong_columns(session, context, cases))
+    stored = select(Case.stored_sha256).where(Case.erased_at.is_(None)).distinct()
+    digests = session.execute(stored).scalars().all()
+    faults += guarded("images", lambda: _damaged_images(context, digests))
+    n_releases = session.execute(select(func.count()).select_from(ReleaseRow)).scalar_one()
+    faults += guarded("releases", lambda: _damaged_releases(session, context))
+    n_evaluations = session.execute(select(func.count()).select_from(Evaluation)).scalar_one()
+    faults += guarded("evaluations", lambda: _damaged_evaluations(session, context))
     faults += [
         f"snapshot {path}: damaged; the worker writes it anew" for path in damaged_snapshots(context.settings.home)
     ]
-    head = "{}:{}".format(*audit_chain.head_of(session))
-    verdict = f"not consistent: {len(faults)} faults" if faults else whole
-    return Integrity(n_events, n_images, len(releases), len(evaluations), faults, verdict, head)
+    back = restores(session)
+    anchored = against is not None or context.settings.audit_anchor is not None
+    whole = COMPLETE if anchored and not lost else CONSISTENT
+    return Integrity(
+        n_events,
+        len(digests),
+        n_releases,
+        n_evaluations,
+        faults,
+        verdict=f"not consistent: {len(faults)} faults" if faults else whole,
+        head=audit_chain.newest(session),
+        public_key=signing.public_key(context.secret),
+        restores=lost
+        + [f"audit event {event}: a backup was brought back, which ended at {last}" for event, last in back],
+    )
 
 
-def _missing_head(session: Session, against: str) -> Iterator[str]:
-    sequence, _, digest = against.partition(":")
-    if not sequence.isdecimal() or len(digest) != len(audit_chain.GENESIS):
-        raise ValueError(f"{against!r} is not a head: it is the number of an event, a colon and its digest")
-    if not audit_chain.holds(session, int(sequence), digest):
-        yield f"the audit chain does not contain the head {sequence}: it was cut or written anew"
+def _unexplained(session: Session, cases: dict[uuid.UUID, bool]) -> list[str]:
+    """Compare events with rows; adds the cases that an event explains, for what is checked next."""
+    faults, explained = unexplained_rows(session)
+    cases.update(explained)
+    return faults
+
+
+def _missing_heads(session: Session, context: Context, against: str | None) -> tuple[list[str], list[str]]:
+    """Faults by what was kept outside, and a sentence about a given head that went when a backup was brought back.
+
+    Raises:
+        ValueError: what was given is neither a head nor a file.
+    """
+    paths = [] if context.settings.audit_anchor is None else [context.settings.audit_anchor]
+    faults: list[str] = []
+    lost: list[str] = []
+    if against is not None and Path(against).is_file():
+        paths.append(Path(against))
+    elif against is not None:
+        sequence, digest = split_head(against)
+        if not audit_chain.holds(session, sequence, digest):
+            by = [event for event, last in restores(session) if last < sequence]
+            sentence = f"the audit chain does not contain the head {sequence}: "
+            if by:
+                lost.append(f"{sentence}audit event {by[0]} says that an older backup was brought back")
+            else:
+                faults.append(f"{sentence}it was cut or written anew")
+    for path in paths:
+        faults += missing_heads(path, session, context.secret)
+    return faults, lost
+
+
+def _damaged_images(context: Context, digests: Sequence[str]) -> Iterator[str]:
+    for digest in digests:
+        if not context.images.intact(digest):
+            yield f"image {digest} is missing or was changed"
 
 
 def _damaged_releases(session: Session, context: Context) -> Iterator[str]:
@@ -105,8 +162,8 @@ def _damaged_releases(session: Session, context: Context) -> Iterator[str]:
             yield f"release {row.id}: {exc}"
 
 
-def _damaged_evaluations(context: Context, evaluations: Sequence[Evaluation]) -> Iterator[str]:
-    for evaluation in evaluations:
+def _damaged_evaluations(session: Session, context: Context) -> Iterator[str]:
+    for evaluation in session.execute(select(Evaluation)).scalars():
         try:
             intact = snapshot_sha256(folder_of(context.settings.home, evaluation.id)) == evaluation.snapshot_sha256
         except OSError:

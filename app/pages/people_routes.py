@@ -15,6 +15,7 @@ from app.context import Parts
 from app.evaluations.report import WORDS
 from app.operations.audit_events import page_of_events
 from app.pages.render import go, page
+from app.platform import audit_chain, signing
 from app.platform.database import Reader, Writer
 from app.platform.errors import Forbidden, Invalid
 from app.platform.principal import ROLE_SCOPES, SCOPES, Principal
@@ -125,6 +126,7 @@ def revoke(key_id: uuid.UUID, context: Parts, principal: _Manager, session: Writ
 @router.get("/audit")
 def audit(
     request: Request,
+    context: Parts,
     principal: _Manager,
     session: Reader,
     cursor: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None,
@@ -138,7 +140,8 @@ def audit(
     )
     details = {event.sequence: json.dumps(event.details, ensure_ascii=False) for event in events.items}
     values = {"events": events, "details": details, "actor": actor, "action": action, "object_id": object_id}
-    return page(request, "audit.html", principal, 200, **values)
+    proof = {"head": audit_chain.newest(session), "public_key": signing.public_key(context.secret)}
+    return page(request, "audit.html", principal, 200, **values, **proof)
 
 
 @router.get("/help")

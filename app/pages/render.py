@@ -7,12 +7,14 @@ from fastapi import Request, Response
 from fastapi.responses import RedirectResponse
 from fastapi.templating import Jinja2Templates
 
+from app.auth.service import SEEN_EVERY, SESSION_IDLE
 from app.evaluations.report import TEMPLATES
 from app.pages.assets import asset
 from app.pages.handles import account_handle
 from app.platform.errors import Problem, Unauthenticated
 from app.platform.formats import FILTERS
 from app.platform.principal import Principal
+from app.tables import now
 
 SEE_OTHER = 303
 
@@ -27,7 +29,16 @@ def page(request: Request, name: str, principal: Principal | None, status: int =
     values |= {"principal": principal, "path": request.url.path}
     if principal is not None:
         values["account"] = account_handle(request.app.state.context.secret, principal.account_id)
+        values |= _session_times(principal)
     return _templates.TemplateResponse(request, name, values, status)
+
+
+def _session_times(principal: Principal) -> dict[str, int]:
+    """Seconds for which the session lasts at least: without a request, and at the longest."""
+    if principal.session_ends is None:
+        return {}
+    idle, rest = SESSION_IDLE - SEEN_EVERY, principal.session_ends - now() - SEEN_EVERY
+    return {"session_idle": int(idle.total_seconds()), "session_rest": int(rest.total_seconds())}
 
 
 def go(path: str) -> Response:

@@ -165,6 +165,12 @@ def choose_password(
     return page(request, "account.html", principal, problem=None, done=True)
 
 
+@router.get("/session")
+def keep_session(principal: _People) -> Response:
+    """Keep the session of somebody who is there but asks for nothing."""
+    return Response(status_code=204)
+
+
 @router.post("/logout")
 def logout(request: Request, principal: _People, session: Writer) -> Response:
     """End the session, and the time for corrections."""

@@ -1,27 +1,35 @@
-"""Append-only, hash-chained audit events, written in the transaction of what they report.
+"""Append-only, hash-chained, signed audit events, written in the transaction of what they report.
 
-Each digest is HMAC-SHA256(key, previous digest ‖ canonical JSON of the event): a changed, removed or
-reordered event breaks the chain, and the head in a table of its own shows a cut tail.
+Each digest is SHA-256(previous digest ‖ canonical JSON of the event), in which the root over the digests of the rows
+that the event wrote stands for them; each digest is signed (Ed25519). So a changed, removed or reordered event breaks
+the chain, nobody without the key can write it anew, and a row that is not as an event wrote it is found. Events from
+before there were digests of rows have HMAC-SHA256(key, …) instead and no signature.
 """
 
 import hashlib
 import hmac
-import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from asgi_correlation_id import correlation_id
-from sqlalchemy import func, insert, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Select, func, insert, inspect, select
+from sqlalchemy.orm import Session, undefer
 
+from app.platform import signing
+from app.platform.row_digests import Json, Leaves, canonical, cases_digest, merkle_root
+from app.platform.written_rows import take_leaves
 from app.tables import AuditEvent, AuditHead, CaseChange, now
 
 GENESIS = "0" * 64
+#: In the digests of an event: its number, and the digest of the cases that it changed.
+CASE_CHANGES = "case_changes"
+_CHUNK = 500
 
 
-def _digest(key: bytes, previous: str, event: AuditEvent) -> str:
-    document = {
+def document_of(event: AuditEvent) -> dict[str, Json]:
+    """What the digest of an event covers, without its rows."""
+    return {
         "sequence": event.sequence,
         "created_at": event.created_at.isoformat(),
         "actor": event.actor,
@@ -31,8 +39,30 @@ def _digest(key: bytes, previous: str, event: AuditEvent) -> str:
         "reason": event.reason,
         "request_id": event.request_id,
     }
-    canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hmac.new(key, previous.encode() + canonical.encode(), hashlib.sha256).hexdigest()
+
+
+def digest_of(previous: str, event: AuditEvent) -> str:
+    """Digest of an event after the previous one's."""
+    document = document_of(event) | {"rows": merkle_root(event.row_digests or {})}
+    return hashlib.sha256(previous.encode() + canonical(document)).hexdigest()
+
+
+def keyed_digest(key: bytes, previous: str, event: AuditEvent) -> str:
+    """Digest of an event from before events carried the digests of rows."""
+    return hmac.new(key, previous.encode() + canonical(document_of(event)), hashlib.sha256).hexdigest()
+
+
+def _is_authentic(key: bytes, previous: str, event: AuditEvent) -> bool:
+    """Whether an event was written with this key after the previous one, and is as it was written."""
+    if event.row_digests is None:
+        return hmac.compare_digest(event.digest, keyed_digest(key, previous, event))
+    known = signing.public_key(key)
+    return event.digest == digest_of(previous, event) and signing.is_signed(known, head_text(event), event.signature)
+
+
+def head_text(event: AuditEvent) -> str:
+    """The head that an event was: what is signed, printed and kept outside."""
+    return f"{event.sequence}:{event.digest}"
 
 
 def record(
@@ -45,8 +75,11 @@ def record(
     details: dict[str, Any] | None = None,
     reason: str | None = None,
     cases: Sequence[uuid.UUID] = (),
+    leaves: Leaves | None = None,
 ) -> AuditEvent:
     """Append an event to the chain; call it last, because the chain stays locked until the commit.
+
+    It carries the digests of all covered rows that the session has written since its last event.
 
     Args:
         session: of what the event reports.
@@ -58,8 +91,13 @@ def record(
         reason: why, where somebody was asked.
         cases: of which it changed what is evaluated: every such change must be named here, or evaluations by
             snapshot do not see it.
+        leaves: digests of further rows, which the event vouches for.
     """
     head = session.execute(select(AuditHead).where(AuditHead.id == 1).with_for_update()).scalar_one()
+    session.flush()
+    rows = take_leaves(session, key) | (leaves or {})
+    if cases:
+        rows[CASE_CHANGES] = {str(head.sequence + 1): cases_digest(cases)}
     event = AuditEvent(
         sequence=head.sequence + 1,
         created_at=now(),
@@ -69,8 +107,10 @@ def record(
         details=details or {},
         reason=reason,
         request_id=correlation_id.get(),
+        row_digests=rows,
     )
-    event.digest = _digest(key, head.digest, event)
+    event.digest = digest_of(head.digest, event)
+    event.signature = signing.sign(key, head_text(event))
     session.add(event)
     head.sequence, head.digest = event.sequence, event.digest
     session.flush()
@@ -79,10 +119,26 @@ def record(
     return event
 
 
+def record_rest(session: Session, key: bytes) -> None:
+    """Append an event for covered rows that no event carries yet, if there are any."""
+    session.flush()
+    rows = take_leaves(session, key)
+    if rows:
+        counts = {table: len(keys) for table, keys in sorted(rows.items())}
+        record(session, key, actor="service", action="rows.write", object_id=min(rows), details=counts, leaves=rows)
+
+
 def head_of(session: Session) -> tuple[int, str]:
     """Number and digest of the newest event; 0 and ``GENESIS`` before the first."""
     head = session.execute(select(AuditHead)).scalar_one()
     return head.sequence, head.digest
+
+
+def newest(session: Session) -> str:
+    """The head by the events themselves, whatever the table of the head says."""
+    columns = select(AuditEvent.sequence, AuditEvent.digest)
+    row = session.execute(columns.order_by(AuditEvent.sequence.desc()).limit(1)).one_or_none()
+    return f"0:{GENESIS}" if row is None else f"{row[0]}:{row[1]}"
 
 
 def holds(session: Session, sequence: int, digest: str) -> bool:
@@ -107,13 +163,33 @@ def changed_cases(session: Session, after: int) -> list[uuid.UUID]:
 
 
 def confirmed(session: Session, key: bytes, limit: int) -> tuple[int, int]:
-    """How many of the oldest events there are, at most ``limit``, and how many of them were written with this key."""
+    """How many of the oldest events there are, at most ``limit``, and how many of them were written with this key.
+
+    The database may be of an older schema.
+    """
     previous, n_events, n_confirmed = GENESIS, 0, 0
-    for event in session.execute(select(AuditEvent).order_by(AuditEvent.sequence).limit(limit)).scalars():
+    columns = {column["name"] for column in inspect(session.connection()).get_columns(AuditEvent.__tablename__)}
+    events = _whole_events() if "signature" in columns else select(AuditEvent).order_by(AuditEvent.sequence)
+    for event in session.execute(events.limit(limit)).scalars():
         n_events += 1
-        n_confirmed += hmac.compare_digest(event.digest, _digest(key, previous, event))
+        if "signature" in columns and event.signature is not None:
+            n_confirmed += signing.is_signed(signing.public_key(key), head_text(event), event.signature)
+        else:
+            n_confirmed += hmac.compare_digest(event.digest, keyed_digest(key, previous, event))
         previous = event.digest
     return n_events, n_confirmed
+
+
+def _whole_events() -> Select[AuditEvent]:
+    columns = undefer(AuditEvent.row_digests), undefer(AuditEvent.signature)
+    return select(AuditEvent).options(*columns).order_by(AuditEvent.sequence)
+
+
+def events(session: Session) -> Iterator[AuditEvent]:
+    """Every event with the digests of its rows, in order."""
+    for event in session.execute(_whole_events().execution_options(yield_per=_CHUNK)).scalars():
+        yield event
+        session.expunge(event)
 
 
 def verify(session: Session, key: bytes) -> tuple[int, list[str]]:
@@ -122,15 +198,19 @@ def verify(session: Session, key: bytes) -> tuple[int, list[str]]:
     Returns:
         Number of events, and a sentence for each fault found.
     """
-    previous, expected, faults = GENESIS, 1, []
-    for event in session.execute(select(AuditEvent).order_by(AuditEvent.sequence)).scalars().yield_per(1000):
+    previous, expected, faults, begun = GENESIS, 1, [], False
+    for event in events(session):
         if event.sequence != expected:
             faults.append(f"audit event {expected} is missing")
             expected = event.sequence
-        if not hmac.compare_digest(event.digest, _digest(key, previous, event)):
+        if not _is_authentic(key, previous, event):
             faults.append(f"audit event {event.sequence} was changed, or one before it was removed")
+        if begun and event.row_digests is None:
+            faults.append(f"audit event {event.sequence} has no digests of rows, although earlier ones have")
+        begun = begun or event.row_digests is not None
         previous, expected = event.digest, expected + 1
-    head = session.execute(select(AuditHead)).scalar_one()
-    if (head.sequence, head.digest) != (expected - 1, previous):
-        faults.append(f"the audit chain ends at {expected - 1}, its head says {head.sequence}")
+    heads = [(head.id, head.sequence, head.digest) for head in session.execute(select(AuditHead)).scalars()]
+    if heads != [(1, expected - 1, previous)]:
+        said = ", ".join(str(sequence) for _, sequence, _ in heads) or "nothing"
+        faults.append(f"the audit chain ends at {expected - 1}, its head says {said}")
     return expected - 1, faults

@@ -32,6 +32,10 @@ from sqlalchemy import Table as SqlTable
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
+from app.platform import audit_chain
+from app.platform.covered_rows import COVERED
+from app.platform.written_rows import RecordedSession, note_rows
+
 # versions in which a write-ahead log can lose a reset and corrupt the database, and those with the fix
 _WAL_BUG = ((3, 7, 0), (3, 51, 3))
 _WAL_FIXED_BRANCHES = {(3, 50): 7, (3, 44): 6}
@@ -126,7 +130,10 @@ def insert_if_absent(session: Session, table: type[Any], values: dict[str, Any])
         same = or_(*(and_(*(rows.columns[name] == values[name] for name in key)) for key in keys))
         absent = select(*given).where(~exists().where(same))
         insertion = sqlite.insert(table).from_select(list(values), absent).on_conflict_do_nothing()
-    return session.execute(insertion.returning(*rows.primary_key.columns)).first() is not None
+    row = session.execute(insertion.returning(*rows.columns)).mappings().first()
+    if row is not None and table.__tablename__ in COVERED:
+        note_rows(session, table, [row])
+    return row is not None
 
 
 def _unique_keys(table: SqlTable) -> list[list[str]]:
@@ -140,23 +147,39 @@ class Database:
 
     Args:
         url: SQLAlchemy URL of SQLite or PostgreSQL.
+        key: of the audit chain; without one, as in migrations, rows are written that no event carries.
     """
 
-    def __init__(self, url: str) -> None:
-        self.engine = make_engine(url)
+    def __init__(self, url: str, key: bytes | None = None) -> None:
+        self.engine, self._key = make_engine(url), key
         self._writing = self.engine.execution_options(sqlite_begin="BEGIN IMMEDIATE")
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """Session whose changes are committed at the end, or rolled back on any error."""
-        with Session(self._writing, expire_on_commit=False) as session:
+        """Session whose changes are committed at the end, or rolled back on any error.
+
+        Covered rows that it wrote after its last audit event, or without one, get an event of their own.
+        """
+        with RecordedSession(self._writing, expire_on_commit=False) as session:
             yield session
+            if self._key is not None:
+                audit_chain.record_rest(session, self._key)
             session.commit()
 
     @contextmanager
     def read(self) -> Iterator[Session]:
         """Session for reading; nothing it changes is kept."""
         with Session(self.engine, autoflush=False) as session:
+            yield session
+
+    @contextmanager
+    def read_moment(self) -> Iterator[Session]:
+        """Session for reading that sees the database of one moment, however long it takes."""
+        with self.read() as session:
+            if self.engine.dialect.name == "postgresql":
+                session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
+                for timeout in ("statement_timeout", "idle_in_transaction_session_timeout"):
+                    session.execute(text(f"SET LOCAL {timeout} = 0"))
             yield session
 
     def ping(self) -> None:

@@ -11,7 +11,7 @@ import hmac
 from sqlalchemy import inspect, select
 from sqlalchemy.orm import Session
 
-from app.platform import audit_chain
+from app.platform import audit_chain, baseline
 from app.platform.database import Database, insert_if_absent
 from app.tables import Installation, now
 
@@ -59,6 +59,8 @@ def require_key(database: Database, key: bytes) -> bool:
 def claim(database: Database, key: bytes) -> None:
     """Refuse a key that is not the one of this database; one without a check value gets it now.
 
+    Rows from before events carried the digests of rows get a baseline, so that they are covered from now on.
+
     Args:
         database: with the current schema.
         key: the key in use.
@@ -66,11 +68,17 @@ def claim(database: Database, key: bytes) -> None:
     Raises:
         WrongKeyError: it is another installation's key.
     """
-    if require_key(database, key):
+    if not require_key(database, key):
+        with database.write() as session:
+            insert_if_absent(session, Installation, {"id": 1, "key_check": key_check(key), "created_at": now()})
+            baseline.write_if_missing(session, key)
+        require_key(database, key)  # a process with another key may have been faster
         return
-    with database.write() as session:
-        insert_if_absent(session, Installation, {"id": 1, "key_check": key_check(key), "created_at": now()})
-    require_key(database, key)  # a process with another key may have been faster
+    with database.read() as session:
+        covered = baseline.is_there(session)
+    if not covered:
+        with database.write() as session:
+            baseline.write_if_missing(session, key)
 
 
 def _check_value(session: Session) -> str | None:

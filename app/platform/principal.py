@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 
 SCOPES = {
     "predict": "predict images without storing them",
@@ -43,6 +44,7 @@ class Principal:
         role: viewer, annotator, admin or service.
         scopes: what it may do.
         session_id: browser session; None for an API key.
+        session_ends: when it ends at the latest.
     """
 
     account_id: uuid.UUID
@@ -50,6 +52,7 @@ class Principal:
     role: str
     scopes: frozenset[str]
     session_id: uuid.UUID | None = None
+    session_ends: datetime | None = None
 
     @property
     def blind(self) -> bool:

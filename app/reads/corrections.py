@@ -13,6 +13,7 @@ from app.context import Context
 from app.platform import audit_chain
 from app.platform.errors import LabelFinal, Superseded
 from app.platform.principal import Principal
+from app.platform.written_rows import note_deleted
 from app.reads import queries
 from app.reads.adjudication import adjudicate_if_undecided
 from app.reads.posterior import posterior_of
@@ -151,7 +152,9 @@ def _settle_some(context: Context) -> int:
         free = select(Case.id).where(Case.id.in_(with_some)).order_by(Case.id).with_for_update(skip_locked=True)
         case_ids = list(session.execute(free).scalars())
         final = delete(ProvisionalLabel).where(ProvisionalLabel.case_id.in_(case_ids), over)
-        labels = list(session.execute(final.returning(ProvisionalLabel.label_id)).scalars()) if case_ids else []
+        gone = session.execute(final.returning(ProvisionalLabel.label_id)).mappings().all() if case_ids else []
+        note_deleted(session, ProvisionalLabel, gone)
+        labels = [row["label_id"] for row in gone]
         if not labels:
             return 0
         open_cases = set(session.execute(_cases_of_provisional(case_ids)).scalars())

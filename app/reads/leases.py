@@ -143,7 +143,7 @@ def decline(
         request.state, request.closed_at = "closed", time
     else:
         request.state = "open"
-    refresh_waiting(session, session.get_one(Case, read.case_id))
+    refresh_waiting(session, session.get_one(Case, read.case_id, with_for_update=True))
     provisional.leave_case(session, lease.annotator.id, read.case_id)
     audit_chain.record(
         session,

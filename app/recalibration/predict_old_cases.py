@@ -15,6 +15,7 @@ from app.context import Context
 from app.evaluations.snapshots import refresh
 from app.jobs.running import RunningJob
 from app.platform import audit_chain
+from app.platform.written_rows import note_rows
 from app.predictions.stored import output_values, prediction_values
 from app.recalibration.outputs import vectors
 from app.releases.queries import class_codes, existing_release, served_release_id
@@ -92,6 +93,7 @@ def _show_images(job: RunningJob, release: Release) -> int:
                 values = [row for row in outputs if row["case_id"] in wanted_now]
                 if values:
                     session.execute(insert(NetworkOutput), values)
+                    note_rows(session, NetworkOutput, values)
         after, done, unreadable = rows[-1][0], done + len(rows), unreadable + len(rows) - len(images)
         job.report(0.7 * done / total, f"the network has seen {done:,} of {total:,} images")
 
@@ -140,6 +142,7 @@ def _predict(session: Session, release_id: uuid.UUID, release: Release, rows: li
     prediction = prediction_of(release, vectors([row[1] for row in new]), vectors([row[2] for row in new]))
     values = prediction_values([row[0] for row in new], release_id, prediction)
     session.execute(insert(CasePrediction), values)
+    note_rows(session, CasePrediction, values)
     waiting = set(session.execute(select(Case.id).where(Case.id.between(first, last), Case.waiting)).scalars())
     needs = np.asarray(prediction.distribution.disagreement_probs)
     places = [{"id": row[0], "need": float(need)} for row, need in zip(new, needs, strict=True) if row[0] in waiting]

@@ -13,6 +13,7 @@ from app.platform.database import insert_if_absent
 from app.platform.errors import Conflict, Invalid, PreconditionFailed
 from app.platform.principal import Principal
 from app.platform.values import ClassOut
+from app.platform.written_rows import note_rows
 from app.releases.gate import gate_fault, gate_of
 from app.releases.queries import aliases, all_releases, existing_release, served_release_id
 from app.releases.schemas import AliasesOut, AliasOut, RecalibrationIn, ReleaseDetailOut, ReleaseOut, ReleasesOut
@@ -130,9 +131,12 @@ def _swap(session: Session, name: str, release_id: uuid.UUID, revision: int) -> 
         update(Alias)
         .where(Alias.name == name, Alias.revision == revision)
         .values(release_id=release_id, revision=revision + 1)
+        .returning(*Alias.__table__.columns)
         .execution_options(synchronize_session=False)
     )
-    return bool(moved.rowcount == 1)  # type: ignore[attr-defined]
+    rows = moved.mappings().all()
+    note_rows(session, Alias, rows)
+    return bool(rows)
 
 
 def ask_recalibration(

@@ -24,6 +24,11 @@ class AuditEvent(Table):
     reason: Mapped[str | None] = mapped_column(Text)
     request_id: Mapped[str | None] = mapped_column(String(100))
     digest: Mapped[str] = mapped_column(String(64))
+    # digests of the rows that were written (app.platform.row_digests.Leaves), of which ``digest`` covers the root;
+    # None in events from before there were any. Of a batch they are many: read only where they are asked for
+    row_digests: Mapped[dict[str, dict[str, str | None]] | None] = mapped_column(JSON(none_as_null=True), deferred=True)
+    # Ed25519 of «sequence:digest»; None in events without rows
+    signature: Mapped[str | None] = mapped_column(String(128), deferred=True)
 
 
 class AuditHead(Table):

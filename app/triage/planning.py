@@ -212,6 +212,7 @@ def cases_without_plan(session: Session, limit: int) -> list[tuple[Case, CasePre
         )
         .order_by(Case.id, *shown_first())
         .limit(limit)
+        .with_for_update(of=Case)
     )
     shown: dict[uuid.UUID, tuple[Case, CasePrediction]] = {}
     for case, prediction in rows:

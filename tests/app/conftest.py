@@ -13,6 +13,7 @@ from pydantic import SecretStr
 
 from app.context import build_context
 from app.main import attach, create_app
+from app.operations.proven import unproven_rows
 from app.platform.database import Database
 from app.platform.installation import claim
 from app.platform.migrate import upgrade
@@ -164,12 +165,21 @@ def service(request: pytest.FixtureRequest, settings: Settings, database_kind: s
     """A fresh service for one test.
 
     Whatever a test does, an evaluation from the last of the snapshots that were made on the way equals one from all
-    rows.
+    rows, and every row is one that an audit event wrote.
     """
     with _running(settings, _template(request, database_kind)) as running:
         running.before_change = lambda: write_snapshots(running.context)
         yield running
         assert_snapshots_tell_all(running.context)
+        assert_every_row_is_proven(running)
+
+
+def assert_every_row_is_proven(service: Service) -> None:
+    """Nothing that the service does may write a covered row without its event."""
+    if not service.written_past:
+        with service.context.database.read() as session:
+            unproven = list(unproven_rows(session, service.context.secret))
+        assert unproven == [], "a test that writes rows past the service says so by `service.written_past = True`"
 
 
 @contextmanager

@@ -153,6 +153,7 @@ def test_what_is_seen_of_a_twin_while_a_read_is_open_makes_its_label_not_blind(s
     assert read is not None
     twin = service.add_case("second", almost(cell_png(3)), patient="p")
     show(service, "anna", twin["id"])
+    service.written_past = True
     with service.context.database.write() as session:  # ben reads the other one
         of_twin = update(ReadRequest).where(ReadRequest.case_id == UUID(twin["id"]))
         session.execute(of_twin.values(state="closed"))

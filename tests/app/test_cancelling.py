@@ -114,7 +114,7 @@ def test_a_job_is_cancelled_while_a_batch_is_being_written_and_writes_that_batch
         audit_chain.record(session, service.context.secret, actor="x", action="x", object_id="x")
         canceller.start()
         if on_sqlite:
-            time.sleep(3)
+            time.sleep(1)
         else:
             canceller.join()
         return {}

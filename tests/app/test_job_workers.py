@@ -55,7 +55,7 @@ def test_a_command_does_jobs_of_other_kinds_while_it_waits_and_enqueues_no_upkee
 
     def wait(_: RunningJob) -> dict[str, Any]:
         assert ended.wait(30 * PATIENCE)
-        time.sleep(3)
+        time.sleep(2)
         return {}
 
     def work(_: RunningJob) -> dict[str, Any]:

@@ -287,6 +287,7 @@ def test_a_schedule_asks_for_a_recalibration_when_the_last_one_is_old(service: S
     for _ in range(3):
         ask_for_recalibration(service.context)
     assert asked() == 1
+    service.written_past = True
     with service.context.database.write() as session:
         session.execute(update(Job).values(created_at=now() - timedelta(days=6)))
     ask_for_recalibration(service.context)

@@ -21,6 +21,7 @@ from app.settings import Settings
 from app.tables import AuditEvent, Case
 from app.tables import Installation as InstallationRow
 from app.triage.planning import coin
+from tests.support.legacy_chain import make_legacy
 from tests.support.postgres import PostgresServer
 from tests.support.process import Installation
 from tests.support.service import Service, cell_png, collect
@@ -92,6 +93,7 @@ def test_a_database_from_before_there_were_check_values_takes_only_the_key_of_it
     collect(service, [cell_png(number) for number in range(3)], patients=True)
     database, key = service.context.database, service.context.secret
     before = coins_and_partitions(service.context)
+    make_legacy(service.context)
     downgrade(database.engine, "0004")
     wrong = _with_key(service.context, OTHER)
     with pytest.raises(WrongKeyError, match=REFUSED):
@@ -114,6 +116,8 @@ def test_a_database_from_before_there_were_check_values_takes_only_the_key_of_it
 
 def test_most_of_the_oldest_events_decide_whose_key_it_is(service: Service) -> None:
     """One damaged event neither locks the right key out nor lets another one in."""
+    make_legacy(service.context)
+    service.written_past = True
     with service.context.database.write() as session:
         session.execute(text("DROP TRIGGER audit_events_no_update"))
         session.execute(text("UPDATE audit_events SET actor = 'somebody' WHERE sequence = 1"))
@@ -145,7 +149,7 @@ def test_what_a_key_decides_never_moves() -> None:
     key = b"the same coins and partitions in every run"
     assert [coin(key, name) for name in ("case-1", "case-2", "a b")] == COINS
     assert [partition_of(key, patient, "case-1") for patient in (None, "p1", "p2", "p3", "p4")] == PARTITIONS
-    assert audit_chain._digest(key, audit_chain.GENESIS, EVENT) == LINK
+    assert audit_chain.keyed_digest(key, audit_chain.GENESIS, EVENT) == LINK
     assert key_check(key) == CHECK
 
 

@@ -78,7 +78,9 @@ def test_memory_and_time_of_the_process_are_limited() -> None:
         read_limited(data, PREPROCESSING, png=False, memory=100 * MIB, seconds=20)
     noise = np.random.default_rng(0).integers(0, 256, (4900, 4900, 3), dtype=np.uint8)
     with pytest.raises(ImageRejectedError, match=r"memory or time|took longer"):
-        read_limited(encode(noise), PREPROCESSING, png=True, memory=cost_of(data).memory * 2, seconds=1)
+        read_limited(
+            encode(noise, compress_level=1), PREPROCESSING, png=True, memory=cost_of(data).memory * 2, seconds=1
+        )
 
 
 @pytest.mark.parametrize(
@@ -164,8 +166,9 @@ def memory_of(pid: int) -> int:
     return total
 
 
-def test_64_clients_with_pictures_of_25_megapixels_are_served_or_asked_to_come_back(
-    tmp_path: Path, tiny_release: Path
+@pytest.mark.parametrize("clients", [16, pytest.param(64, marks=pytest.mark.heavy)])
+def test_clients_with_pictures_of_25_megapixels_are_served_or_asked_to_come_back(
+    tmp_path: Path, tiny_release: Path, clients: int
 ) -> None:
     data, small = deep_png(5000), encode(photo(3, 1000))
     assert len(data) < MIB
@@ -193,12 +196,12 @@ def test_64_clients_with_pictures_of_25_megapixels_are_served_or_asked_to_come_b
 
         watcher = threading.Thread(target=watch)
         watcher.start()
-        with ThreadPoolExecutor(80) as pool:
-            answers = Counter(pool.map(send, [data] * 64 + [small] * 16))
+        with ThreadPoolExecutor(clients + 16) as pool:
+            answers = Counter(pool.map(send, [data] * clients + [small] * 16))
         over.set()
         watcher.join()
         assert set(answers) == {200, 429}, answers
-        assert answers[429] >= 40, answers
+        assert answers[429] >= clients * 5 / 8, answers
         assert peak - before < 1024**3 + CHEAP_MEMORY + 300 * MIB, f"{(peak - before) / MIB:,.0f} MiB"
         assert peak - before > 300 * MIB  # a large one was decoded indeed
         assert send(small) == 200

@@ -27,6 +27,7 @@ from app.tables import Case, NetworkOutput, now
 from ml.agreement import measure_agreement
 from ml.tables.evaluate import evaluate_tables
 from tests.support.jobs import work_off
+from tests.support.legacy_chain import make_legacy
 from tests.support.postgres import PostgresServer
 from tests.support.service import Service, cell_png
 
@@ -102,6 +103,8 @@ _RUNNING_IN_0004 = (
 def test_the_command_brings_a_backup_of_an_older_schema_back_and_cancels_its_jobs(
     service: Service, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    service.written_past = True
+    make_legacy(service.context)
     downgrade(service.context.database.engine, "0004")
     with service.context.database.write() as session:
         session.execute(text(_RUNNING_IN_0004), {"now": now()})

@@ -112,6 +112,7 @@ def request_row(label: dict[str, Any], second: int, policy: int) -> dict[str, An
 def test_many_cases_by_snapshot_and_tail_equal_the_full_recomputation(service: Service, n: int) -> None:
     context = service.context
     fill(context, n)
+    service.written_past = True
     home = context.settings.home
     full = metrics(service)
     assert full["n_cases"] == n

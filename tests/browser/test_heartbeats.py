@@ -35,3 +35,50 @@ def test_only_a_sign_of_a_person_extends_a_lease(browser: Browser, installation:
     assert len(beats) == 2
     assert "Your time with this case ran out" in page.inner_text("[data-status]")
     assert cleo.faults == []
+
+
+def test_a_session_warns_before_it_ends_and_a_sign_of_a_person_extends_it(
+    browser: Browser, installation: Installation
+) -> None:
+    upload(installation, "idle", 401, patient="i")
+    cleo = Person(browser, installation, "cleo")
+    page = cleo.page
+    page.clock.install()
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".js [data-read]")
+    page.keyboard.press("b")
+    with page.expect_response("**/v1/reads/*"):
+        page.clock.run_for(2_000)
+    state = "[document.activeElement.value, document.querySelector('[name=label]:checked').value]"
+    before = page.evaluate(state)
+    page.clock.fast_forward(27 * 60_000)
+    assert page.inner_text("[data-session]") == ""
+    page.clock.fast_forward(75_000)
+    assert "You will be signed out in about a minute" in page.inner_text("[data-session]")
+    assert page.get_attribute("[data-session]", "aria-live") == "polite"
+    assert page.evaluate(state) == before
+    with page.expect_response("**/session") as kept:
+        page.keyboard.press("Shift")
+        page.clock.run_for(2_000)
+    assert kept.value.status == 204
+    until(page, lambda: page.inner_text("[data-session]") == "", "the warning is taken back")
+    page.clock.fast_forward(31 * 60_000)
+    assert "You have been signed out" in page.inner_text("[data-session]")
+    assert page.evaluate(state) == before
+    assert cleo.faults == []
+
+
+def test_a_session_that_grows_old_says_so_however_busy_its_person_is(
+    browser: Browser, installation: Installation
+) -> None:
+    cleo = Person(browser, installation, "cleo")
+    page = cleo.page
+    page.clock.install()
+    cleo.go("/help")
+    page.wait_for_selector(".js")
+    page.clock.fast_forward((12 * 60 - 3) * 60_000)
+    page.keyboard.press("Shift")
+    with page.expect_response("**/session"):
+        page.clock.run_for(2_000)
+    page.clock.run_for(90_000)
+    assert "Your session of twelve hours ends in about a minute" in page.inner_text("[data-session]")

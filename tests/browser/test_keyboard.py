@@ -14,7 +14,7 @@ from tests.browser.conftest import Person, until, upload
 from tests.support.process import Installation
 from tests.support.waiting import wait_until
 
-CASES = 12
+CASES = 8
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 
 from tests.support.process import free_port
+from tests.support.quicker import fast_folder
 from tests.support.waiting import patient
 
 
@@ -23,12 +24,6 @@ def find_binaries() -> Path | None:
     return Path(on_path).parent if on_path else None
 
 
-def _fast_folder() -> str:
-    """Memory where there is plenty: a hundred databases of 8 MB each are made and thrown away."""
-    shared = Path("/dev/shm")
-    return str(shared) if shared.is_dir() and shutil.disk_usage(shared).free > 4 * 1024**3 else "/tmp"
-
-
 class PostgresServer:
     """A server of its own folder and port.
 
@@ -38,7 +33,7 @@ class PostgresServer:
 
     def __init__(self, binaries: Path) -> None:
         self.binaries, self.port = binaries, free_port()
-        self.folder = Path(tempfile.mkdtemp(prefix="sr-pg-", dir=_fast_folder()))
+        self.folder = Path(tempfile.mkdtemp(prefix="sr-pg-", dir=fast_folder()))
         self.user: dict[str, Any] = {}
         if os.geteuid() == 0:
             account = pwd.getpwnam("postgres")

@@ -87,6 +87,7 @@ class Installation:
         """What the commands would do, in this process: database, release, accounts; gives a key for each."""
         from app.auth import service as auth
         from app.context import build_context
+        from app.platform.installation import claim
         from app.platform.migrate import upgrade
         from app.releases.adding import add_release
         from app.settings import Settings
@@ -97,6 +98,7 @@ class Installation:
         context = build_context(Settings(home=self.home, database_url=url))
         upgrade(context.database.engine)
         show_at_once(context.database)
+        claim(context.database, context.secret)
         keys = {}
         with context.database.write() as session:
             add_release(session, context.secret, release, context.settings.releases_folder)

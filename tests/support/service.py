@@ -77,6 +77,8 @@ class Service:
         self.client, self.context, self.keys = client, context, dict(keys)
         #: called before some of the requests that change something
         self.before_change: Callable[[], None] = lambda: None
+        #: set by a test that writes rows past the service
+        self.written_past = False
         self._changes = 0
         self._frozen = False
 

@@ -30,13 +30,17 @@ function say(text, alert = false) {
   status.classList.toggle("alert", alert);
 }
 
-function askToSignIn() {
-  say("Sign in again, your answer is kept. ", true);
+function signInLink() {
   const link = document.createElement("a");
   link.href = "/login";
   link.target = "_blank";
   link.textContent = "Sign in";
-  find("[data-status]")?.append(link);
+  return link;
+}
+
+function askToSignIn() {
+  say("Sign in again, your answer is kept. ", true);
+  find("[data-status]")?.append(signInLink());
 }
 
 // ---- keys -------------------------------------------------------------------------------------------------------
@@ -393,19 +397,57 @@ function keepTime(page) {
   if (page.dataset.readId) keepLease(page.dataset.readId, 1000 * Number(page.dataset.lease), begun);
 }
 
-// Only a sign of a person extends the lease and, since every request counts as use, the session.
+// When somebody was here last: only that extends leases and sessions.
+let sign = Date.now();
+for (const kind of ["keydown", "pointerdown", "pointermove", "wheel"]) {
+  document.addEventListener(kind, () => (sign = Date.now()), { passive: true });
+}
+
+// A session lives by requests, of other tabs too. A person who reads on without any keeps it by a sign.
+const tabs = new BroadcastChannel("secondread");
+let used = Date.now();
+
+function use() {
+  used = Date.now();
+  tabs.postMessage(account);
+}
+
+function keepSession(page) {
+  const [idle, longest] = [1000 * Number(page.dataset.idle), Date.now() + 1000 * Number(page.dataset.rest)];
+  const shown = find("[data-session]");
+  let [asked, told] = [0, ""];
+  const tell = (text, ...more) => {
+    if (told !== text) shown.replaceChildren(text, ...more);
+    told = text;
+  };
+  const ask = async () => {
+    asked = Date.now();
+    const answer = await fetch("/session").catch(() => null);
+    if (answer?.ok) use();
+  };
+  tabs.addEventListener("message", (event) => event.data === account && (used = Date.now()));
+  use();
+  setInterval(() => {
+    const [now, end] = [Date.now(), Math.min(used + idle, longest)];
+    if (sign > Math.max(used, asked) && (now - used > idle / 3 || told)) ask();
+    if (end - now > WARNED_MS) tell("");
+    else if (end - now < -WARNED_MS) tell("You have been signed out. What you have chosen stays on this page. ", signInLink());
+    else if (longest === end) tell("Your session of twelve hours ends in about a minute. Sign in again soon.");
+    else tell("You will be signed out in about a minute, unless you go on.");
+  }, 1000);
+}
+
+// Every request counts as use of the session.
 function keepLease(read, lease, begun) {
-  let [sign, asked, ends, warned] = [begun, 0, begun + lease, false];
+  let [asked, ends, warned] = [0, begun + lease, false];
   const handle = find("form[data-answer]")?.dataset.answer;
   // once the answer is given, what becomes of it is what matters
   const tell = (text, alert) => waiting().some(([given]) => given === handle) || say(text, alert);
-  for (const kind of ["keydown", "pointerdown", "pointermove", "wheel"]) {
-    document.addEventListener(kind, () => (sign = Date.now()), { passive: true });
-  }
   const beat = async () => {
     asked = Date.now();
     const answer = await fetch(`/v1/reads/${read}`, { method: "PATCH" }).catch(() => null);
     if (answer?.ok) {
+      use();
       const until = Date.parse((await answer.json()).expires_at) - Date.parse(answer.headers.get("Date"));
       if (warned && until > WARNED_MS) tell("");
       [ends, warned] = [asked + until, false];
@@ -486,6 +528,7 @@ showKeys();
 for (const figure of all("[data-viewer]")) lookCloser(figure);
 keepAnswers();
 for (const page of all("[data-read]")) keepTime(page);
+for (const page of all("body[data-idle]")) keepSession(page);
 remindOfBreaks();
 for (const input of all("[data-search]")) searchChoices(input);
 for (const table of all("[data-events]")) followJobs(table);

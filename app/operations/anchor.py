@@ -1,0 +1,183 @@
+"""Heads of the audit chain in a file outside the database, to which lines are only ever added.
+
+Whoever has the signing key can write the whole chain anew, and whoever writes the database can cut its end: a head that
+lies where they cannot write shows both. A restored backup is a shorter chain too; `db restore` says so in the file.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Literal
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.context import Context
+from app.platform import audit_chain, signing
+from app.tables import AuditEvent, now
+
+#: Action of the event that says that a backup was brought back.
+RESTORE = "db.restore"
+
+
+class AnchorError(ValueError):
+    """The file says that the chain is not the one that it was."""
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """One line of the file.
+
+    Attributes:
+        kind: ``head``, or ``restore`` for the head right after a backup was brought back.
+        head: number of an event, a colon and its digest.
+        signature: of the head, in hexadecimal.
+        written_at: UTC.
+        restored_from: of a restore, the last event that the backup had.
+    """
+
+    kind: Literal["head", "restore"]
+    head: str
+    signature: str
+    written_at: str
+    restored_from: int | None = None
+
+    @property
+    def sequence(self) -> int:
+        """Number of the event."""
+        return int(self.head.partition(":")[0])
+
+
+def split_head(head: str) -> tuple[int, str]:
+    """Number and digest of a head.
+
+    Raises:
+        ValueError: it is none.
+    """
+    sequence, _, digest = head.partition(":")
+    if not sequence.isdecimal() or len(digest) != len(audit_chain.GENESIS):
+        raise ValueError(f"{head!r} is not a head (the number of an event, a colon and its digest), and no file either")
+    return int(sequence), digest
+
+
+def append(path: Path, session: Session, secret: bytes, restored_from: int | None = None) -> bool:
+    """Add the present head to the file, unless it is its last one.
+
+    Args:
+        path: of the file; made where it is missing.
+        session: for reading.
+        secret: key of the installation.
+        restored_from: right after a backup was brought back, the last event that it had.
+
+    Returns:
+        Whether a line was added.
+
+    Raises:
+        AnchorError: the chain has lost the last head of the file, and no backup was brought back.
+    """
+    head = audit_chain.newest(session)
+    with _locked(path) as stream:
+        lines = stream.read().splitlines()
+        last = _parsed(lines[-1]) if lines else None
+        if last is not None and restored_from is None:
+            if last.head == head:
+                return False
+            if not audit_chain.holds(session, *split_head(last.head)):
+                raise AnchorError(
+                    f"{path}: the audit chain has lost the head {last.sequence}; run `secondread db verify`"
+                )
+        kind: Literal["head", "restore"] = "head" if restored_from is None else "restore"
+        line = Anchor(kind, head, signing.sign(secret, head), now().isoformat(), restored_from)
+        stream.write(json.dumps(asdict(line)) + "\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+    return True
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[TextIOWrapper]:
+    """The file, from its beginning, for one process at a time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+", encoding="utf-8") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        stream.seek(0)
+        yield stream
+
+
+def _parsed(line: str) -> Anchor:
+    """A line of the file.
+
+    Raises:
+        AnchorError: it is none.
+    """
+    try:
+        anchor = Anchor(**json.loads(line))
+        split_head(anchor.head)
+    except (TypeError, ValueError) as exc:
+        raise AnchorError(f"a line of the anchor file cannot be read: {line[:60]!r}") from exc
+    return anchor
+
+
+def missing_heads(path: Path, session: Session, secret: bytes) -> Iterator[str]:
+    """A sentence for each head of the file that the chain has lost, and for each that this installation has not signed.
+
+    A head may be gone after a backup was brought back: then a later line says so, which only `db restore` writes.
+    """
+    if not path.is_file():
+        yield f"{path}: the anchor file is missing"
+        return
+    restored: int | None = None
+    for line in reversed(path.read_text(encoding="utf-8").splitlines()):
+        try:
+            anchor = _parsed(line)
+        except AnchorError as exc:
+            yield str(exc)
+            continue
+        there = audit_chain.holds(session, *split_head(anchor.head))
+        if not signing.is_signed(signing.public_key(secret), anchor.head, anchor.signature):
+            yield f"{path}: the head {anchor.sequence} is not signed by this installation"
+        elif not there and (restored is None or anchor.sequence <= restored):
+            yield (
+                f"{path}: the audit chain does not contain the head {anchor.sequence} of {anchor.written_at}: "
+                "it was cut or written anew"
+            )
+        elif anchor.restored_from is not None:
+            restored = anchor.restored_from if restored is None else min(anchor.restored_from, restored)
+
+
+def anchor_here(context: Context) -> None:
+    """Add the present head to the file that the settings name, if they name one."""
+    path = context.settings.audit_anchor
+    if path is not None:
+        with context.database.read() as session:
+            append(path, session, context.secret)
+
+
+def note_restore(context: Context, head: str) -> None:
+    """Record that a backup was brought back, in the chain and in the file outside.
+
+    Args:
+        context: parts of the service.
+        head: the last one that the backup had.
+    """
+    with context.database.write() as session:
+        details = {"head": head}
+        audit_chain.record(
+            session, context.secret, actor="command line", action=RESTORE, object_id="database", details=details
+        )
+    path = context.settings.audit_anchor
+    if path is not None:
+        with context.database.read() as session:
+            append(path, session, context.secret, split_head(head)[0])
+
+
+def restores(session: Session) -> list[tuple[int, int]]:
+    """Number of each event that brought a backup back, and of the last event that the backup had."""
+    statement = select(AuditEvent).where(AuditEvent.action == RESTORE).order_by(AuditEvent.sequence)
+    heads = [(event.sequence, str(event.details.get("head"))) for event in session.execute(statement).scalars()]
+    return [(sequence, int(head.partition(":")[0])) for sequence, head in heads if head.partition(":")[0].isdecimal()]

@@ -1,0 +1,103 @@
+"""The baseline: digests of all rows that were there before events carried any, written once, with the key.
+
+Its first event also has the digest of the events before it, which somebody without the key could not check otherwise.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from itertools import groupby, islice
+
+from sqlalchemy import exists, select
+from sqlalchemy.orm import Session
+
+from app.platform import audit_chain
+from app.platform.covered_rows import COVERED
+from app.platform.row_digests import Leaves, canonical, cases_digest, covered_tables, row_digest, row_key
+from app.tables import AuditEvent, AuditHead, CaseChange
+
+ACTION = "rows.baseline"
+# digests in one event
+_ROWS = 10_000
+
+
+def is_there(session: Session) -> bool:
+    """Whether the database has its baseline."""
+    return bool(session.execute(select(exists().where(AuditEvent.action == ACTION))).scalar())
+
+
+def write_if_missing(session: Session, key: bytes) -> None:
+    """Write the baseline unless there is one.
+
+    Args:
+        session: writing session.
+        key: of the installation.
+    """
+    session.execute(select(AuditHead).where(AuditHead.id == 1).with_for_update()).scalar_one()
+    if is_there(session):
+        return
+    n_events, digest = _events_before(session)
+    details: dict[str, int | str] = {"n_events": n_events, "events_sha256": digest}
+    digests = _digests(session, key)
+    while True:
+        leaves: Leaves = {}
+        for table, row, row_sha256 in islice(digests, _ROWS):
+            leaves.setdefault(table, {})[row] = row_sha256
+        if not leaves and not details:
+            return
+        audit_chain.record(
+            session, key, actor="service", action=ACTION, object_id="rows", details=details, leaves=leaves
+        )
+        details = {}
+
+
+def _events_before(session: Session) -> tuple[int, str]:
+    replay = Replay()
+    for event in audit_chain.events(session):
+        replay.take(event)
+    return replay.n_before, replay.digest()
+
+
+class Replay:
+    """Walks over the chain and checks what the baseline says about the events before it.
+
+    Attributes:
+        n_before: events without digests of rows so far.
+        has_baseline: whether the baseline was there.
+    """
+
+    def __init__(self) -> None:
+        self.n_before, self._before = 0, hashlib.sha256()
+        self.has_baseline = self._closed = False
+
+    def digest(self) -> str:
+        """SHA-256 of the events without digests of rows."""
+        return self._before.hexdigest()
+
+    def take(self, event: AuditEvent) -> list[str]:
+        """Take the next event; what is wrong with it."""
+        if event.row_digests is None:
+            self.n_before += 1
+            self._before.update(canonical([audit_chain.document_of(event), event.digest]))
+            return []
+        if event.action != ACTION:
+            self._closed = True
+            return []
+        faults = []
+        if self._closed:
+            faults.append(f"audit event {event.sequence} is a baseline, although earlier events carry digests already")
+        if not self.has_baseline and event.details != {"n_events": self.n_before, "events_sha256": self.digest()}:
+            faults.append(f"the events before the baseline {event.sequence} are not those that were there")
+        self.has_baseline = True
+        return faults
+
+
+def _digests(session: Session, key: bytes) -> Iterator[tuple[str, str, str]]:
+    """Table, key and digest of each covered row."""
+    for table in covered_tables():
+        rows = session.connection().execute(select(table).execution_options(yield_per=1000)).mappings()
+        for row in rows:
+            if COVERED[table.name].covers(row):
+                yield table.name, row_key(table, row), row_digest(key, table, row)
+    changes = select(CaseChange.sequence, CaseChange.case_id).order_by(CaseChange.sequence)
+    for sequence, pairs in groupby(session.execute(changes), key=lambda pair: pair[0]):
+        yield audit_chain.CASE_CHANGES, str(sequence), cases_digest(pair[1] for pair in pairs)

@@ -1,0 +1,106 @@
+"""Digests of rows: canonical JSON of the covered columns, and one root (Merkle) for all rows of an event.
+
+Whoever has the events and the rows can compute them without a key; of private columns, which name a person or open a
+door, only an HMAC enters.
+"""
+
+import hashlib
+import hmac
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import TypeAlias
+from uuid import UUID
+
+from sqlalchemy import Float
+from sqlalchemy import Table as SqlTable
+
+from app.platform.covered_rows import COVERED, Row
+from app.tables import Table
+
+#: JSON values.
+Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
+#: Table → key of the row → digest, None where the row was deleted.
+Leaves = dict[str, dict[str, str | None]]
+_PRIVATE = b"private columns of covered rows"
+
+
+def canonical(value: Json) -> bytes:
+    """JSON that is the same for the same value: sorted names, no spaces, ASCII."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def row_key(table: SqlTable, row: Row) -> str:
+    """Primary key of a row as text."""
+    return "/".join(str(row[column.name]) for column in table.primary_key.columns)
+
+
+def shown_row(secret: bytes, table: SqlTable, row: Row) -> dict[str, Json]:
+    """Covered columns of a row as JSON values, private ones as their HMAC; those that are null or false are left out.
+
+    Args:
+        secret: key of the installation.
+        table: of the row.
+        row: values by column.
+    """
+    coverage, key = COVERED[table.name], row_key(table, row)
+    shown: dict[str, Json] = {}
+    for column in table.columns:
+        value = row[column.name]
+        if column.name in coverage.free or value is None or value is False:
+            continue
+        alike = coverage.alike.get(column.name)
+        plain = _plain(value if alike is None else alike(value))
+        if isinstance(column.type, Float):
+            plain = float(value)
+        if column.name in coverage.private:
+            named = canonical([table.name, key, column.name, plain])
+            plain = hmac.new(_private_key(secret), named, hashlib.sha256).hexdigest()
+        shown[column.name] = plain
+    return shown
+
+
+def _private_key(secret: bytes) -> bytes:
+    return hmac.new(secret, _PRIVATE, hashlib.sha256).digest()
+
+
+def _plain(value: object) -> Json:
+    """A column's value as JSON; the same before it was stored and after it was read."""
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat(timespec="microseconds")
+    if isinstance(value, bytes):
+        return hashlib.sha256(value).hexdigest()
+    plain: Json = json.loads(json.dumps(value))
+    return plain
+
+
+def row_digest(secret: bytes, table: SqlTable, row: Row) -> str:
+    """SHA-256 of a row: its table and its covered columns."""
+    return hashlib.sha256(canonical([table.name, shown_row(secret, table, row)])).hexdigest()
+
+
+def cases_digest(case_ids: Iterable[UUID]) -> str:
+    """SHA-256 of the cases whose evaluation an event changed."""
+    return hashlib.sha256(canonical([*sorted(map(str, case_ids))])).hexdigest()
+
+
+def merkle_root(leaves: Mapping[str, Mapping[str, str | None]]) -> str:
+    """Root of the tree over the digests of an event, in the order of tables and keys; the last odd node moves up."""
+    level = [
+        hashlib.sha256(b"\0" + canonical([table, key, digest])).digest()
+        for table, rows in sorted(leaves.items())
+        for key, digest in sorted(rows.items())
+    ]
+    while len(level) > 1:
+        pairs = [
+            hashlib.sha256(b"\1" + level[place] + level[place + 1]).digest() for place in range(0, len(level) - 1, 2)
+        ]
+        level = pairs + level[len(level) & ~1 :]
+    return level[0].hex() if level else hashlib.sha256(b"").hexdigest()
+
+
+def covered_tables() -> list[SqlTable]:
+    """Tables whose rows are covered, each after those that it refers to."""
+    return [table for table in Table.metadata.sorted_tables if table.name in COVERED]

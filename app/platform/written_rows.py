@@ -1,0 +1,145 @@
+"""Which covered rows a transaction has written, so that its audit events can carry their digests.
+
+What goes through the ORM is noticed by itself; statements that change covered rows past it return them and say so.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+from sqlalchemy import Table as SqlTable
+from sqlalchemy import event, inspect, select, tuple_
+from sqlalchemy.orm import Session, UOWTransaction
+
+from app.platform.covered_rows import COVERED, Row
+from app.platform.row_digests import Leaves, row_digest, row_key
+from app.tables import Table
+
+_WRITTEN = "covered rows that were written"
+# changed only by whoever has locked the row and read it afterwards, so that what the session knows is what is stored
+_LOCKED = {"cases", "reads", "read_requests"}
+
+
+class _Gone:
+    """In place of a row that was deleted."""
+
+
+class _Changed:
+    """In place of a row that was changed without having been locked: another transaction may have been before."""
+
+
+_GONE, _CHANGED = _Gone(), _Changed()
+_Written: TypeAlias = "dict[tuple[str, str], tuple[tuple[object, ...], Row | Table | _Gone | _Changed]]"
+
+
+class RecordedSession(Session):
+    """A session that remembers which covered rows it has written."""
+
+
+def _written(session: Session) -> _Written:
+    written: _Written = session.info.setdefault(_WRITTEN, {})
+    return written
+
+
+def _note(session: Session, table: SqlTable, row: Row, content: Row | Table | _Gone | _Changed) -> None:
+    primary = tuple(row[column.name] for column in table.primary_key.columns)
+    _written(session)[table.name, row_key(table, row)] = (primary, content)
+
+
+def note_rows(session: Session, table: type[Table], rows: Iterable[Row]) -> None:
+    """Remember rows that a statement inserted or changed past the ORM.
+
+    Args:
+        session: in which it did.
+        table: of the rows.
+        rows: all columns of each, as they are now.
+    """
+    for row in rows:
+        _note(session, _table_of(table), row, row)
+
+
+def note_deleted(session: Session, table: type[Table], rows: Iterable[Row]) -> None:
+    """Remember rows that a statement deleted past the ORM, by the columns of their primary key."""
+    for row in rows:
+        _note(session, _table_of(table), row, _GONE)
+
+
+def _table_of(table: type[Table]) -> SqlTable:
+    rows = table.__table__
+    if not isinstance(rows, SqlTable):
+        raise TypeError(f"{table.__name__} is not one table")
+    return rows
+
+
+@event.listens_for(RecordedSession, "after_flush")
+def _note_flushed(session: Session, _flush: UOWTransaction) -> None:
+    for row in session.new:
+        table = _covered(row)
+        if table is not None and COVERED[table.name].covers(vars(row)):
+            _note(session, table, vars(row), row)
+    for row in session.dirty:
+        table = _covered(row)
+        if table is not None and _changed(row, table) and COVERED[table.name].covers(vars(row)):
+            present = _written(session).get((table.name, row_key(table, vars(row))))
+            own = table.name in _LOCKED or (present is not None and isinstance(present[1], Table))
+            _note(session, table, vars(row), row if own else _CHANGED)
+    for row in session.deleted:
+        table = _covered(row)
+        if table is not None:
+            _note(session, table, vars(row), _GONE)
+
+
+def _covered(row: object) -> SqlTable | None:
+    table = getattr(row, "__table__", None)
+    return table if isinstance(table, SqlTable) and table.name in COVERED else None
+
+
+def _changed(row: Table, table: SqlTable) -> bool:
+    """Whether a covered column is about to become another one."""
+    coverage, attributes = COVERED[table.name], inspect(row).attrs
+    for column in table.columns:
+        history = attributes[column.name].history
+        if column.name in coverage.free or not history.has_changes():
+            continue
+        alike = coverage.alike.get(column.name)
+        if alike is None or [*map(alike, history.added)] != [*map(alike, history.deleted)]:
+            return True
+    return False
+
+
+@event.listens_for(RecordedSession, "after_soft_rollback")
+def _forget(session: Session, _transaction: object) -> None:
+    session.info.pop(_WRITTEN, None)
+
+
+def take_leaves(session: Session, secret: bytes) -> Leaves:
+    """Digests of the covered rows that were written since the last call; what is pending must have been flushed.
+
+    Args:
+        session: writing session.
+        secret: key of the installation.
+    """
+    written: _Written = session.info.pop(_WRITTEN, {})
+    leaves: Leaves = {}
+    unknown: dict[str, list[tuple[object, ...]]] = {}
+    for (name, key), (primary, content) in written.items():
+        if isinstance(content, _Changed):
+            unknown.setdefault(name, []).append(primary)
+        elif isinstance(content, _Gone):
+            leaves.setdefault(name, {})[key] = None
+        else:
+            row = _columns_of(content) if isinstance(content, Table) else content
+            leaves.setdefault(name, {})[key] = row_digest(secret, Table.metadata.tables[name], row)
+    for name, keys in unknown.items():
+        table = Table.metadata.tables[name]
+        for row in _stored(session, table, keys):
+            leaves.setdefault(name, {})[row_key(table, row)] = row_digest(secret, table, row)
+    return leaves
+
+
+def _columns_of(row: Table) -> Row:
+    return {column.name: getattr(row, column.name) for column in row.__table__.columns}
+
+
+def _stored(session: Session, table: SqlTable, keys: Sequence[tuple[object, ...]]) -> Sequence[Row]:
+    statement = select(table).where(tuple_(*table.primary_key.columns).in_(keys))
+    return session.execute(statement).mappings().all()

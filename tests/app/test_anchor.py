@@ -1,0 +1,163 @@
+"""What lies outside the database finds what the chain cannot show: a cut end, and a chain written anew with the key."""
+
+import json
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from app.operations.anchor import AnchorError, anchor_here, append
+from app.operations.backup import backup, restore
+from app.operations.verify import COMPLETE, CONSISTENT, Integrity, verify_all
+from app.platform import audit_chain, signing
+from app.tables import APPEND_ONLY, drop_triggers
+from app.tables.append_only import drop_replace_trigger
+from tests.support.command import run_here
+from tests.support.service import Service, cell_png
+
+
+@pytest.fixture
+def anchored(service: Service, tmp_path: Path) -> Service:
+    """A service whose triggers somebody has dropped, with a file of heads."""
+    service.before_change = lambda: None
+    service.context.settings.audit_anchor = tmp_path / "elsewhere" / "heads"
+    for number in range(2):
+        service.add_case(f"case-{number}", cell_png(number))
+        anchor_here(service.context)
+    service.written_past = True
+    with service.context.database.write() as session:
+        for table in APPEND_ONLY:
+            for statement in (*drop_triggers("sqlite", table), drop_replace_trigger(table)):
+                session.execute(text(statement))
+    return service
+
+
+def verified(service: Service) -> Integrity:
+    with service.context.database.read() as session:
+        return verify_all(session, service.context)
+
+
+def heads(service: Service) -> list[dict[str, str]]:
+    path = service.context.settings.audit_anchor
+    assert path is not None
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def cut(service: Service, n_events: int) -> None:
+    """Remove the newest events with the rows that they wrote, as somebody without the key can."""
+    with service.context.database.write() as session:
+        session.execute(text("PRAGMA defer_foreign_keys = ON"))
+        last = audit_chain.head_of(session)[0] - n_events
+        session.execute(text("DELETE FROM case_changes WHERE sequence > :last"), {"last": last})
+        for event in audit_chain.events(session):
+            for table, rows in (event.row_digests or {}).items():
+                if event.sequence > last and table != "case_changes":
+                    for key in rows:
+                        session.execute(text(f"DELETE FROM {table} WHERE id = :id"), {"id": key.replace("-", "")})
+        session.execute(text("DELETE FROM audit_events WHERE sequence > :last"), {"last": last})
+        digest = session.execute(
+            text("SELECT digest FROM audit_events WHERE sequence = :last"), {"last": last}
+        ).scalar()
+        session.execute(text("UPDATE audit_head SET sequence = :last, digest = :digest"), locals() | {"session": None})
+
+
+def test_heads_are_added_once_each_and_lie_in_the_chain(anchored: Service) -> None:
+    before = heads(anchored)
+    anchor_here(anchored.context)
+    assert heads(anchored) == before
+    assert len(before) == 2
+    report = verified(anchored)
+    assert (report.faults, report.verdict, report.head) == ([], COMPLETE, before[-1]["head"])
+    assert signing.is_signed(report.public_key, before[0]["head"], before[0]["signature"])
+
+
+def test_a_cut_end_is_found_by_the_file_alone_and_nothing_is_added_to_it(anchored: Service) -> None:
+    cut(anchored, 1)
+    before = heads(anchored)
+    anchored.add_case("goes on", cell_png(5))
+    with anchored.context.database.read() as session, pytest.raises(AnchorError, match="has lost the head"):
+        append(Path(str(anchored.context.settings.audit_anchor)), session, anchored.context.secret)
+    assert heads(anchored) == before
+    (fault,) = verified(anchored).faults
+    assert "does not contain the head" in fault
+    anchored.context.settings.audit_anchor = None
+    assert (verified(anchored).faults, verified(anchored).verdict) == ([], CONSISTENT)
+
+
+def test_a_chain_written_anew_with_the_key_is_found_by_the_file_alone(anchored: Service) -> None:
+    with anchored.context.database.write() as session:
+        previous = audit_chain.GENESIS
+        for event in list(audit_chain.events(session)):
+            event.actor = "somebody else" if event.action == "case.add" else event.actor
+            event.digest = audit_chain.digest_of(previous, event)
+            signature = signing.sign(anchored.context.secret, audit_chain.head_text(event))
+            values = {"actor": event.actor, "digest": event.digest, "signature": signature, "number": event.sequence}
+            statement = "UPDATE audit_events SET actor = :actor, digest = :digest, signature = :signature"
+            session.execute(text(f"{statement} WHERE sequence = :number"), values)
+            previous = event.digest
+        session.execute(text("UPDATE audit_head SET digest = :digest"), {"digest": previous})
+    report = verified(anchored)
+    assert len(report.faults) == 2
+    assert all("it was cut or written anew" in fault for fault in report.faults)
+    anchored.context.settings.audit_anchor = None
+    assert verified(anchored).faults == []
+
+
+def test_a_file_that_is_gone_or_was_written_into_is_named(anchored: Service) -> None:
+    path = anchored.context.settings.audit_anchor
+    assert path is not None
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0].replace('"signature": "', '"signature": "00'), "no line", lines[1]]) + "\n")
+    faults = verified(anchored).faults
+    assert ["cannot be read" in fault or "is not signed by this installation" in fault for fault in faults] == [
+        True
+    ] * 2
+    path.unlink()
+    assert ["is missing" in fault for fault in verified(anchored).faults] == [True]
+
+
+def settings_of(service: Service, monkeypatch: pytest.MonkeyPatch, home: Path, anchor: Path) -> None:
+    """Let the commands use the service's key, another HOME and this file of heads."""
+    monkeypatch.setenv("SECONDREAD_HOME", str(home))
+    monkeypatch.setenv("SECONDREAD_AUDIT_ANCHOR", str(anchor))
+    monkeypatch.setenv("SECONDREAD_SECRET_KEY", service.context.secret.decode())
+
+
+def test_a_backup_that_comes_back_says_so_and_a_shorter_database_that_does_not_was_cut(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    anchor = service.context.settings.audit_anchor = tmp_path / "heads"
+    service.add_case("before", cell_png(1))
+    written = backup(service.context, tmp_path / "backup")
+    assert written["head"] == verified(service).head
+    assert json.loads((tmp_path / "backup" / "manifest.json").read_text())["audit"]["head"] == written["head"]
+    for number in range(2, 6):
+        service.add_case(f"after {number}", cell_png(number))
+        anchor_here(service.context)
+    lost = heads(service)[-1]["head"]
+
+    by_hand = tmp_path / "by hand"  # the files of the backup, without the command
+    restore(tmp_path / "backup", by_hand, by_hand / "images", f"sqlite:///{by_hand / 'secondread.db'}")
+    settings_of(service, monkeypatch, by_hand, anchor)
+    done = run_here("db", "verify", "--against", lost)
+    assert (done.returncode, done.stdout.count("it was cut or written anew")) == (1, 5)
+
+    settings_of(service, monkeypatch, tmp_path / "restored", anchor)
+    assert run_here("db", "restore", tmp_path / "backup").returncode == 0
+    done = run_here("db", "verify", "--json")
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["faults"], report["verdict"]) == (0, [], COMPLETE)
+    assert [sentence for sentence in report["restores"] if "a backup was brought back, which ended at" in sentence]
+    done = run_here("db", "verify", "--against", lost)
+    assert (done.returncode, "says that an older backup was brought back" in done.stdout) == (0, True)
+    assert (f"\n{CONSISTENT}\n" in done.stdout, COMPLETE in done.stdout) == (True, False)
+    assert run_here("db", "verify", "--against", anchor).returncode == 0
+
+    anchor.write_text("".join(anchor.read_text().splitlines(keepends=True)[:-1]))  # as if nothing had come back
+    assert run_here("db", "verify").returncode == 1
+
+
+def test_the_audit_page_shows_the_head_and_the_public_key(service: Service) -> None:
+    head, public_key = verified(service).head, signing.public_key(service.context.secret)
+    page = service.get("admin", "/audit").text
+    assert (head in page, public_key in page) == (True, True)
