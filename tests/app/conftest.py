@@ -70,11 +70,11 @@ def _fill(folder: Path, url: str, release: Path) -> dict[str, str]:
     settings = _settings(folder, url)
     settings.home.mkdir()
     context = build_context(settings)
+    show_at_once(context.database)  # before the rows are covered
     claim(context.database, context.secret)
     with context.database.write() as session:
         add_release(session, context.secret, release, settings.releases_folder)
     keys = add_people(context)
-    show_at_once(context.database)
     context.database.engine.dispose()
     return keys
 
