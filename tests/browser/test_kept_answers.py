@@ -186,7 +186,6 @@ def test_what_rests_in_the_browser_is_the_handle_and_the_class(browser: Browser,
     assert case.replace("-", "") not in resting
     assert kept(page) == ["monocyte"]
     cleo.context.set_offline(False)
-    page.wait_for_url(f"**/cases/{case}")
     page.wait_for_selector("[data-action=next]")
     database = Database(several.sqlalchemy_url)
     with database.read() as session:  # what the page still knew was sent with it
