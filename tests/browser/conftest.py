@@ -121,6 +121,17 @@ class Person:
         ]
 
 
+def handle_of(made: Installation, account_id: uuid.UUID | None, case_id: uuid.UUID) -> str:
+    """What the person of an account knows a case by."""
+    from app.cases.handles import case_handle
+    from app.platform.principal import Principal
+    from app.settings import Settings
+
+    assert account_id is not None
+    person = Principal(account_id, "", "annotator", frozenset({"reads:own"}))
+    return str(case_handle(Settings(home=made.home).secret(), person, case_id))
+
+
 def pack(files: dict[str, bytes]) -> bytes:
     """A zip."""
     import zipfile

@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from app.platform.database import Database
 from app.tables import Annotator, Label, Read
-from tests.browser.conftest import Person, until, upload
+from tests.browser.conftest import Person, handle_of, until, upload
 from tests.browser.test_keyboard import kept
 from tests.support.process import Installation
 
@@ -24,13 +24,15 @@ def several(installation: Installation) -> Installation:
 
 
 def labels(made: Installation) -> list[tuple[str, str | None, str]]:
-    """Annotator, class and case of every label."""
+    """Annotator, class and case of every label, the case as the annotator knows it."""
     database = Database(made.sqlalchemy_url)
     with database.read() as session:
         rows = session.execute(
-            select(Annotator.name, Label.class_code, Label.case_id).join(Label, Label.annotator_id == Annotator.id)
+            select(Annotator.name, Label.class_code, Label.case_id, Annotator.account_id).join(
+                Label, Label.annotator_id == Annotator.id
+            )
         )
-        found = [(row[0], row[1], str(row[2])) for row in rows]
+        found = [(row[0], row[1], handle_of(made, row[3], row[2])) for row in rows]
     database.engine.dispose()
     return found
 

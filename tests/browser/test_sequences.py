@@ -19,7 +19,7 @@ from app.auth.sites import COOKIE
 from app.context import Context, build_context
 from app.settings import Settings
 from app.tables import Account, Annotator, Label, Read, ReadRequest
-from tests.browser.conftest import until, upload
+from tests.browser.conftest import handle_of, until, upload
 from tests.support.process import Installation
 from tests.support.waiting import patient
 
@@ -185,11 +185,12 @@ class Machine:
         return ["the page is on its way"]
 
 
-def stored(parts: Context) -> list[tuple[str, str, str | None]]:
-    """Annotator, case and class of every label."""
+def stored(made: Installation, parts: Context) -> list[tuple[str, str, str | None]]:
+    """Annotator, case as the annotator knows it, and class of every label."""
+    columns = (Annotator.name, Annotator.account_id, Label.case_id, Label.class_code)
     with parts.database.read() as session:
-        rows = select(Annotator.name, Label.case_id, Label.class_code).join(Label, Label.annotator_id == Annotator.id)
-        return [(row[0], str(row[1]), row[2]) for row in session.execute(rows)]
+        rows = session.execute(select(*columns).join(Label, Label.annotator_id == Annotator.id)).all()
+    return [(row[0], handle_of(made, row[1], row[2]), row[3]) for row in rows]
 
 
 @pytest.mark.parametrize("n", [8, pytest.param(200, marks=pytest.mark.heavy)])
@@ -197,7 +198,7 @@ def test_nothing_is_lost_misnamed_or_doubled(
     browser: Browser, installation: Installation, parts: Context, n: int
 ) -> None:
     given: Given = defaultdict(set)
-    earlier = set(stored(parts))
+    earlier = set(stored(installation, parts))
     for number in range(n):
         for case in range(3):
             upload(
@@ -209,7 +210,7 @@ def test_nothing_is_lost_misnamed_or_doubled(
             machine.step()
         machine.everybody_comes_back()
         machine.browser.close()
-        rows = [row for row in stored(parts) if row not in earlier]
+        rows = [row for row in stored(installation, parts) if row not in earlier]
         wrong = [row for row in rows if row[2] not in given.get(row[:2], set())]
         assert wrong == [], (number, machine.done)  # under another name, or a class that nobody gave
         whose = [row[:2] for row in rows]
