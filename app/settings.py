@@ -25,7 +25,9 @@ class Settings(BaseSettings):
     home: Path = Field(Path(".secondread"), description="folder for database, images, releases and the secret key")
     database_url: str | None = Field(None, description="postgresql+psycopg://… ; unset: SQLite in HOME")
     database_direct_url: str | None = Field(
-        None, description="the same database past a transaction pooler, for workers, `db upgrade` and `db restore`; unset: DATABASE_URL"
+        None,
+        description="the same database past a transaction pooler, for workers, `db upgrade` and `db restore`; unset: "
+        "DATABASE_URL",
     )
     database_owner_url: str | None = Field(
         None, description="the same database by a role that owns its tables, for `db upgrade`; unset: DATABASE_URL"

@@ -179,6 +179,7 @@ OPEN_DOCUMENTS = {
     "app.jobs.running.RunningJob.parameters": "of any kind of job: its function validates them",
     "app.jobs.schemas.JobOut": "parameters and result of any kind of job",
     "app.operations.audit_events.AuditEventOut.details": "each action has its own",
+    "app.operations.verify_proof.Proof": "lines of a file that anybody may have written; it stands without the service",
     "app.platform.audit_chain.record": "each action has its own details",
     "app.platform.covered_rows.Row": "columns of any table",
     "app.platform.database.insert_if_absent": "columns of any table",

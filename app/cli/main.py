@@ -137,13 +137,16 @@ def dataset_export(
     ] = "all",
     kind: Annotated[Literal["csv", "parquet"], typer.Option("--format", help="Of the tables.")] = "csv",
     images: Annotated[bool, typer.Option("--images/--no-images", help="Write the images too.")] = True,
+    proof: Annotated[
+        bool, typer.Option("--proof", help="Also write the audit and every row as a proof, and what checks it.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Write collected labels, predictions, images and the audit as tables and files."""
     from app.operations.export import export_dataset
 
-    with parts() as context, context.database.read() as session:
-        counts = export_dataset(session, context, out, partition, kind=kind, images=images)
+    with parts() as context, context.database.read_moment() as session:
+        counts = export_dataset(session, context, out, partition, kind=kind, images=images, proof=proof)
     emit(counts, as_json, f"{counts['n_cases']:,} cases and {counts['n_labels']:,} labels in {out}")
 
 

@@ -190,7 +190,7 @@ def db_verify(
     """Check the audit chain, the rows it explains, every image and release; exit status 1 if anything is wrong."""  # noqa: DOC501
     from app.operations.verify import verify_all
 
-    with parts() as context, context.database.read() as session:
+    with parts() as context, context.database.read_moment() as session:
         report = verify_all(session, context, against)
     lines = [f"{report.n_events:,} audit events, {report.n_images:,} images, {report.n_releases:,} releases"]
     lines += [*report.faults, *report.restores, report.verdict, f"head: {report.head}"]

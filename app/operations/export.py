@@ -11,6 +11,7 @@ from app.context import Context
 from app.evaluations.cohort import Partition, Question
 from app.evaluations.queries import stored_images
 from app.evaluations.service import collected_tables
+from app.operations.proof import write_proof
 from app.releases.queries import reading_classes
 from app.tables import AuditEvent
 from ml.tables.files import write_table
@@ -20,7 +21,14 @@ Kind = Literal["csv", "parquet"]
 
 
 def export_dataset(
-    session: Session, context: Context, out: Path, partition: Partition, *, kind: Kind = "csv", images: bool = True
+    session: Session,
+    context: Context,
+    out: Path,
+    partition: Partition,
+    *,
+    kind: Kind = "csv",
+    images: bool = True,
+    proof: bool = False,
 ) -> dict[str, int]:
     """Write labels, predictions, classes and the audit as tables, and the images.
 
@@ -31,13 +39,16 @@ def export_dataset(
         partition: all, calibration or evaluation.
         kind: of the tables: csv or parquet.
         images: whether to write the images too.
+        proof: whether to write the audit and every row as a proof too.
 
     Returns:
         Number of cases and of labels.
 
     Raises:
-        ValueError: the folder is not empty.
+        ValueError: the folder is not empty, or a proof of one partition is asked for.
     """
+    if proof and partition != "all":
+        raise ValueError("a proof has every row: leave --partition out, or --proof")
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out}: the folder is not empty; choose another --out")
     question = Question(partition=partition, weighting="none")
@@ -55,6 +66,8 @@ def export_dataset(
     columns = {key: [getattr(info, key) for info in classes] for key in ("code", "name", "shortcut", "group")}
     write_table(columns, out / "classes.csv")
     write_table(_audit_table(session), out / f"audit.{kind}")
+    if proof:
+        write_proof(session, context, out)
     return {"n_cases": len(data.case_ids), "n_labels": len(files)}
 
 

@@ -207,6 +207,16 @@ class Database:
         with Session(self.engine, autoflush=False) as session:
             yield session
 
+    @contextmanager
+    def read_moment(self) -> Iterator[Session]:
+        """Session for reading that sees the database of one moment, however long it takes."""
+        with self.read() as session:
+            if self.engine.dialect.name == "postgresql":
+                session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
+                for timeout in ("statement_timeout", "idle_in_transaction_session_timeout"):
+                    session.execute(text(f"SET LOCAL {timeout} = 0"))
+            yield session
+
     def ping(self) -> None:
         """Ask the database for an answer."""
         with self.engine.connect() as connection:

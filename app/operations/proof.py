@@ -1,0 +1,59 @@
+"""The audit and every covered row as one file, which ``verify_proof.py`` checks with the public key alone."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.context import Context
+from app.operations import verify_proof
+from app.platform import audit_chain, signing
+from app.platform.covered_rows import COVERED
+from app.platform.row_digests import Json, covered_tables, row_key, shown_row
+from app.tables import CaseChange
+
+_ROWS = 1000
+
+
+def write_proof(session: Session, context: Context, out: Path) -> int:
+    """Write ``proof.jsonl``, and next to it the program that checks it.
+
+    Args:
+        session: for reading, of one moment.
+        context: parts of the service.
+        out: folder, which exists.
+
+    Returns:
+        Number of lines.
+    """
+    n_lines = 0
+    with (out / "proof.jsonl").open("w", encoding="utf-8") as stream:
+        for line in _lines(session, context):
+            stream.write(json.dumps(line) + "\n")
+            n_lines += 1
+    shutil.copyfile(verify_proof.__file__, out / "verify_proof.py")
+    return n_lines
+
+
+def _lines(session: Session, context: Context) -> Iterator[dict[str, Json]]:
+    public_key = signing.public_key(context.secret)
+    yield {"kind": "proof", "version": 1, "public_key": public_key, "head": audit_chain.newest(session)}
+    for event in audit_chain.events(session):
+        leaves = event.row_digests
+        rows: Json = None if leaves is None else {table: {**digests} for table, digests in leaves.items()}
+        end: dict[str, Json] = {"rows": rows, "digest": event.digest, "signature": event.signature}
+        yield {"kind": "event"} | audit_chain.document_of(event) | end
+    for table in covered_tables():
+        stored = session.connection().execute(select(table).execution_options(yield_per=_ROWS)).mappings()
+        for row in stored:
+            if COVERED[table.name].covers(row):
+                columns: Json = {**shown_row(context.secret, table, row)}
+                yield {"kind": "row", "table": table.name, "key": row_key(table, row), "columns": columns}
+    changes = select(CaseChange.sequence, CaseChange.case_id).order_by(CaseChange.sequence)
+    for sequence, pairs in groupby(session.execute(changes), key=lambda pair: pair[0]):
+        cases: Json = [*sorted(str(pair[1]) for pair in pairs)]
+        yield {"kind": "cases", "sequence": sequence, "cases": cases}
