@@ -154,18 +154,16 @@ def _migrate(context: "Context") -> None:
     from app.platform.migrate import upgrade
 
     settings, serving = context.settings, context.database.engine
-    if settings.database_owner_url is None:
-        require_key(context.database, context.secret)
-        upgrade(serving)
-    else:
-        owner = Database(settings.owner_sqlalchemy_url)
-        try:
+    owner = Database(settings.owner_sqlalchemy_url)
+    try:
+        if settings.database_owner_url is not None:
             roles.require_owner(owner.engine)
-            require_key(owner, context.secret)
-            upgrade(owner.engine)
+        require_key(owner, context.secret)
+        upgrade(owner.engine)
+        if settings.database_owner_url is not None:
             roles.grant(owner.engine, str(serving.url.username))
-        finally:
-            owner.engine.dispose()
+    finally:
+        owner.engine.dispose()
     if roles.owns_tables(serving):
         say(
             f"the role {serving.url.username} of DATABASE_URL owns the tables, so that it could take the triggers off "

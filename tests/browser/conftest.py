@@ -83,6 +83,19 @@ def upload(made: Installation, name: str, number: int, **fields: str) -> str:
     return str(answer.json()["id"])
 
 
+def set_reveal(made: Installation, reveal: str) -> None:
+    """Change when annotators see a case in full."""
+    import httpx2
+
+    policy = {"rule": "disagreement", "threshold": 0.2, "adjudicate_below": None, "reveal": reveal, "reason": "test"}
+    answer = httpx2.post(
+        f"{made.address}/v1/policies",
+        json=policy,
+        headers={"Authorization": f"Bearer {made.keys['lead']}", "Idempotency-Key": uuid.uuid4().hex},
+    )
+    assert answer.status_code == 201, answer.text
+
+
 class Person:
     """A browser that remembers what went wrong, signed in unless the name is empty."""
 
@@ -121,15 +134,14 @@ class Person:
         ]
 
 
-def handle_of(made: Installation, account_id: uuid.UUID | None, case_id: uuid.UUID) -> str:
+def handle_of(secret: bytes, account_id: uuid.UUID | None, case_id: uuid.UUID) -> str:
     """What the person of an account knows a case by."""
     from app.cases.handles import case_handle
     from app.platform.principal import Principal
-    from app.settings import Settings
 
     assert account_id is not None
     person = Principal(account_id, "", "annotator", frozenset({"reads:own"}))
-    return str(case_handle(Settings(home=made.home).secret(), person, case_id))
+    return str(case_handle(secret, person, case_id))
 
 
 def pack(files: dict[str, bytes]) -> bytes:
