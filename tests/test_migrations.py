@@ -85,6 +85,20 @@ def test_twins_answers_and_names_are_put_right_where_they_are(empty: Database) -
     empty.engine.dispose()
 
 
+def test_open_requests_of_a_case_come_to_share_its_place(empty: Database) -> None:
+    from app.triage.planning import place_of
+
+    upgrade(empty.engine, "0004")
+    with empty.write() as session:
+        for statement in (*_TWINS[:1], _TWINS[5], *(_REQUEST.format(_ID.format(n), n - 20, n) for n in (21, 22))):
+            session.execute(text(statement), {"now": datetime(2026, 1, 1, tzinfo=UTC)})
+    upgrade(empty.engine)
+    with empty.read() as session:
+        places = session.execute(text("SELECT shuffle FROM read_requests")).scalars().all()
+    assert places == [place_of(UUID(_ID.format(11).strip("'")))] * 2
+    empty.engine.dispose()
+
+
 def _outputs(database: Database, table: str) -> list[tuple[bytes, bytes]]:
     with database.read() as session:
         rows = session.execute(text(f"SELECT logits, features FROM {table}")).all()
@@ -101,6 +115,11 @@ _CASE = (
 _ANSWER = (
     "INSERT INTO idempotency_records (account_id, key, request_sha256, status, body, created_at) "
     "VALUES (" + _ID.format(1) + ", '{}', 's', 201, '{}', :now)"
+)
+_REQUEST = (
+    "INSERT INTO read_requests (id, created_at, case_id, ordinal, round, arm, u, pi, policy_version, due_at, due_on, "
+    "shuffle, state) VALUES ({}, :now, " + _ID.format(11) + ", {}, 'planned', 'first', 0.5, 1.0, 1, :now, "
+    "'2026-01-01', {}, 'open')"
 )
 # near-duplicates of a patient, the same pixels of two patients, near-duplicates of the other patient
 _LINKED = {("11", "12"), ("12", "13"), ("13", "14"), ("14", "15")}

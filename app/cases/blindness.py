@@ -66,9 +66,8 @@ def hidden_after_commit(
 ) -> Hidden | None:
     """Why a case stays hidden from an annotator who has committed a label; None where it does not.
 
-    A case with a label that its annotator may still correct is shown to nobody. An audit case is shown only when all
-    its planned reads are in: showing the model after every read would teach annotators the model, and the audit is
-    there to measure without it.
+    A case with a label that its annotator may still correct is shown to nobody. Why a read was asked for plays no part:
+    a difference between the arms would tell the arm.
 
     Args:
         session: to look the policy up.
@@ -100,8 +99,7 @@ def hidden_before_final(
     reveal = _policy(session, newest, in_force).reveal
     if reveal == "never":
         return "never"
-    waits = reveal == "after_case_closed" or any(request.arm == "audit" for request in requests)
-    return "until-case-closed" if waits else None
+    return "until-case-closed" if reveal == "after_case_closed" else None
 
 
 def _policy(session: Session, version: int | None, in_force: PolicyRow | None) -> PolicyRow:

@@ -22,6 +22,9 @@ from app.reads.service import submit_label
 from app.releases.adding import add_release
 from app.releases.queries import champion
 from app.tables import Account, Case
+from app.triage.queries import current_policy
+from app.triage.schemas import PolicyIn
+from app.triage.service import add_policy
 from ml.datasets.annotators import AnnotatorPool
 from ml.datasets.cells import SimulatedCell, simulate_cell
 from ml.datasets.cells_morphology import CLASSES
@@ -110,12 +113,23 @@ def ensure_cases(context: Context, say: Say) -> None:
         return  # another release is served here: its cases come from its lab
     scopes = frozenset({"cases:write", "labels:write"})
     principal = Principal(robot.id, robot.name, robot.role, scopes)
+    _show_at_once(context)
     say(f"demo: uploading {CASES} cells and the labels of three annotators")
     cells = [simulate_cell(17 * index, seed=_SEED, size=PICTURE_PX) for index in range(CASES)]
     _, labels = AnnotatorPool(3).read(np.stack([c.true_probs for c in cells]), 3, np.random.default_rng(_SEED))
     for index, cell in enumerate(cells):
         given = [CLASSES[k].code for k in labels[index]] if index < LABELLED else []
         _upload(context, principal, cell, given)
+
+
+def _show_at_once(context: Context) -> None:
+    """Let annotators of the demo see at once what their label did; a service shows a case once it is closed."""
+    with context.database.write() as session:
+        lead = session.execute(select(Account).where(Account.name == "admin")).scalar_one()
+        principal = Principal(lead.id, lead.name, lead.role, frozenset({"manage"}))
+        threshold = current_policy(session).threshold
+        body = PolicyIn(threshold=threshold, reveal="after_commit", reason="the demo shows what a label does")
+        add_policy(session, context.secret, principal, body)
 
 
 def _upload(context: Context, principal: Principal, cell: SimulatedCell, labels: list[str]) -> None:

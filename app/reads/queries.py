@@ -6,7 +6,7 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import BigInteger, ColumnElement, and_, cast, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.platform.errors import NotFound
@@ -26,8 +26,8 @@ from app.tables import (
     ReleaseRow,
 )
 
-# requests due first, among which each annotator has an order of their own
-_WINDOW = 256
+# cases that come next, among which each annotator has an order of their own
+_NEXT_FEW = 4
 _SWEEP = 200
 _PRIME = 2**31 - 1
 
@@ -59,13 +59,12 @@ def expire_overdue(session: Session, time: datetime) -> int:
     return len(ids)
 
 
-def _own_order(secret: bytes, annotator_id: uuid.UUID) -> ColumnElement[int]:
-    """Place of a request among those of a day, by this annotator's own permutation."""
+def _own_order(secret: bytes, annotator_id: uuid.UUID, place: int) -> int:
+    """Place of a case by this annotator's own permutation of the places."""
     digest = hmac.new(secret, b"order:" + annotator_id.bytes, hashlib.sha256).digest()
     factor = int.from_bytes(digest[:4], "big") % (_PRIME - 1) + 1
     offset = int.from_bytes(digest[4:8], "big") % _PRIME
-    # 64 bit: PostgreSQL multiplies two 32-bit integers in 32 bits
-    return (cast(ReadRequest.shuffle, BigInteger) * factor + offset) % _PRIME
+    return (place * factor + offset) % _PRIME
 
 
 def _free_for(annotator_id: uuid.UUID) -> ColumnElement[bool]:
@@ -97,27 +96,39 @@ def count_waiting(session: Session, principal: Principal) -> int:
 def next_request(session: Session, secret: bytes, annotator_id: uuid.UUID, *, lock: bool = True) -> ReadRequest | None:
     """The open request that this annotator reads next, locked; requests that others are taking are passed over.
 
+    Everybody goes through the cases of a day in the same random order, and has an order of their own only among the
+    next few. In an order of one's own for the whole day, the later a case's turn comes the more often others have taken
+    its only request, so that late cases would tell that they are read twice, and have been read.
+
     Args:
         session: of the request.
         secret: from which each annotator's own order follows.
         annotator_id: who.
         lock: False for a look ahead, which takes nothing.
     """
-    window = (
-        select(ReadRequest.id)
-        .where(_free_for(annotator_id))
-        .order_by(ReadRequest.due_on, ReadRequest.shuffle)
-        .limit(_WINDOW)
-    )
-    statement = (
+    queue = (
         select(ReadRequest)
-        .where(ReadRequest.id.in_(window), ReadRequest.state == "open")
-        .order_by(ReadRequest.due_on, _own_order(secret, annotator_id))
-        .limit(1)
+        .where(_free_for(annotator_id))
+        .order_by(ReadRequest.due_on, ReadRequest.shuffle, ReadRequest.ordinal)
     )
-    if lock:
-        statement = statement.with_for_update(skip_locked=True)
-    return session.execute(statement).scalar_one_or_none()
+    lowest: dict[uuid.UUID, ReadRequest] = {}
+    for request in session.execute(queue.limit(2 * _NEXT_FEW)).scalars():
+        lowest.setdefault(request.case_id, request)
+    few = list(lowest.values())[:_NEXT_FEW]
+    few.sort(key=lambda request: (request.due_on, _own_order(secret, annotator_id, request.shuffle)))
+    if not lock:
+        return few[0] if few else None
+    for request in few:
+        untaken = select(ReadRequest).where(ReadRequest.id == request.id, ReadRequest.state == "open")
+        locked = session.execute(_passing_over(untaken)).scalar_one_or_none()
+        if locked is not None:
+            return locked
+    return session.execute(_passing_over(queue.limit(1))).scalar_one_or_none() if few else None
+
+
+def _passing_over(statement: Select[ReadRequest]) -> Select[ReadRequest]:
+    """A statement that locks what it selects, as it is now, and leaves out what others have locked."""
+    return statement.with_for_update(skip_locked=True, of=ReadRequest).execution_options(populate_existing=True)
 
 
 def open_request_of_case(

@@ -325,7 +325,8 @@ def revise(
 ) -> tuple[int, SubmittedOut]:
     """Correct a label, or label again after a retraction, by a new row.
 
-    After the reveal it is tagged and kept out of calibration and evaluation.
+    After the reveal it is tagged and kept out of calibration and evaluation. So is, without the tag, what a person
+    changes once their label is final where closed cases are shown: one that is not shown then has a read to come.
 
     Raises:
         NotFound: the caller has no such label.
@@ -335,7 +336,10 @@ def revise(
     before, annotator, at_hand, history = _chain_of(session, principal, label_id)
     require_class(at_hand, body.label)
     exposed = was_exposed(session, annotator.id, at_hand.case.id)
-    blind = body.blind if annotator.account_id is None and body.blind is not None else before.blind
+    if annotator.account_id is None:
+        blind = before.blind if body.blind is None else body.blind
+    else:
+        blind = before.blind and not _may_tell_arm(session, at_hand, annotator)
     label = Label(
         class_code=body.label,
         confidence=body.confidence,
@@ -352,6 +356,13 @@ def revise(
     session.flush()
     given = _given(session, annotator, label, history)
     return _conclude(session, context, principal, at_hand, given, "label.revise")
+
+
+def _may_tell_arm(session: Session, at_hand: CaseAtHand, annotator: Annotator) -> bool:
+    """Whether an annotator of a case can conclude from what is not shown to them that it is to be read again."""
+    requests = queries.requests_of_case(session, at_hand.case.id)
+    waits = hidden_before_final(session, requests, at_hand.policy) == "until-case-closed"
+    return waits and annotator.id not in provisional.annotators_of_case(session, at_hand.case.id)
 
 
 def retract(

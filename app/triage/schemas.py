@@ -18,7 +18,7 @@ class PolicyIn(In):
     target_error: Annotated[float, Field(gt=0, lt=2)] = 0.02
     adjudicate_below: Annotated[float, Field(gt=0, lt=1)] | None = 0.90
     max_labels: Annotated[int, Field(ge=2, le=100)] = 5
-    reveal: Literal["after_commit", "after_case_closed", "never"] = "after_commit"
+    reveal: Literal["after_commit", "after_case_closed", "never"] = "after_case_closed"
     lease_seconds: Annotated[int, Field(ge=30, le=86_400)] = 600
     due_days: Annotated[int, Field(ge=1, le=365)] = 7
     reason: Line

@@ -306,7 +306,7 @@ def _change_tables() -> None:
                 "target_error": 0.02,
                 "adjudicate_below": 0.90,
                 "max_labels": 5,
-                "reveal": "after_commit",
+                "reveal": "after_case_closed",  # 0.1.0: after_commit, which its databases keep
                 "lease_seconds": 600,
                 "due_days": 7,
                 "reason": "the first policy, made with the database",

@@ -21,7 +21,7 @@ from app.releases.adding import add_release
 from app.settings import Settings
 from tests.support.postgres import PostgresServer
 from tests.support.process import METRICS_TOKEN
-from tests.support.service import Service, add_people, cell_png, collect
+from tests.support.service import Service, add_people, cell_png, collect, show_at_once
 from tests.support.snapshots import assert_snapshots_tell_all, write_snapshots
 
 
@@ -70,6 +70,7 @@ def _fill(folder: Path, url: str, release: Path) -> dict[str, str]:
     settings = _settings(folder, url)
     settings.home.mkdir()
     context = build_context(settings)
+    show_at_once(context.database)  # before the rows are covered
     claim(context.database, context.secret)
     with context.database.write() as session:
         add_release(session, context.secret, release, settings.releases_folder)

@@ -103,3 +103,11 @@ def test_more_predictions_than_the_queue_holds_are_refused_with_retry_after(serv
         waiting.release()
     assert (response.status_code, response.headers["retry-after"]) == (429, "2")
     assert service.post("viewer", "/v1/predictions", files={"image": ("x", cell_png())}).status_code == 200
+
+
+def test_a_body_of_more_than_a_megabyte_is_refused_declared_or_not(shared_service: Service) -> None:
+    body = b'{"reason":"' + b"a" * (5 * 1024**2) + b'"}'
+    chunks = iter([body[start : start + 1024**2] for start in range(0, len(body), 1024**2)])
+    for content in (body, chunks):
+        answer = shared_service.post("admin", "/v1/policies", content=content, headers={"Content-Type": "text/json"})
+        assert answer.status_code == 413

@@ -20,7 +20,14 @@ def requests_of(service: Service, case_id: str) -> list[ReadRequest]:
 
 
 def set_policy(service: Service, **fields: Any) -> dict[str, Any]:
-    body = {"rule": "disagreement", "threshold": 0.2, "adjudicate_below": None, "reason": "test"} | fields
+    body = {
+        "rule": "disagreement",
+        "threshold": 0.2,
+        "adjudicate_below": None,
+        "reveal": "after_commit",
+        "reason": "test",
+    }
+    body |= fields
     response = service.post("admin", "/v1/policies", json=body)
     assert response.status_code == 201, response.text
     document: dict[str, Any] = response.json()
@@ -181,8 +188,8 @@ def test_the_coin_is_tossed_once_and_a_second_read_never_unplanned(service: Serv
     assert len({len(requests_of(service, case)) for case in cases}) == 2
 
 
-def test_an_audit_case_is_shown_only_when_all_its_planned_reads_are_in(service: Service) -> None:
-    set_policy(service, threshold=0.99, audit_rate=1.0 - 1e-9)
+def test_a_case_is_shown_only_when_all_its_planned_reads_are_in(service: Service) -> None:
+    set_policy(service, threshold=0.99, audit_rate=1.0 - 1e-9, reveal="after_case_closed")
     case = service.add_case()
     assert [r.arm for r in requests_of(service, case["id"])] == ["first", "audit"]
     for who, shown in (("anna", False), ("ben", True)):
@@ -353,7 +360,7 @@ def test_policies_are_versions_and_audited(service: Service) -> None:
     assert [p["version"] for p in service.get("viewer", "/v1/policies").json()["items"]] == [1]
     made = set_policy(service, threshold=0.3, reason="fewer second reads")
     assert (made["version"], made["current"]) == (2, True)
-    same = {"rule": "disagreement", "threshold": 0.3, "adjudicate_below": None, "reason": "again"}
+    same = {"rule": "disagreement", "threshold": 0.3, "adjudicate_below": None, "reveal": "after_commit", "reason": "x"}
     assert service.post("admin", "/v1/policies", json=same).status_code == 409
     for wrong in (
         {"rule": "capacity"},

@@ -151,7 +151,7 @@ def test_only_an_annotator_is_blind_and_only_until_their_own_label_of_this_case(
         ("after_case_closed", {"state": "closed"}, None),
         ("after_case_closed", {"round": "adjudication", "arm": "adjudication"}, None),
         ("after_case_closed", {"due_at": "past"}, None),
-        ("after_commit", {"arm": "audit"}, "until-case-closed"),
+        ("after_commit", {"arm": "audit"}, None),
         ("after_commit", {"arm": "triage"}, None),
         ("after_commit", {"arm": "audit", "state": "answered"}, None),
         ("never", {"state": "answered"}, "never"),

@@ -91,11 +91,13 @@ class Installation:
         from app.platform.migrate import upgrade
         from app.releases.adding import add_release
         from app.settings import Settings
+        from tests.support.service import show_at_once
 
         url = self.environment.get("SECONDREAD_DATABASE_URL")
         self.home.mkdir(parents=True, exist_ok=True)
         context = build_context(Settings(home=self.home, database_url=url))
         upgrade(context.database.engine)
+        show_at_once(context.database)
         claim(context.database, context.secret)
         keys = {}
         with context.database.write() as session:

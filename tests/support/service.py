@@ -11,17 +11,18 @@ import httpx2 as httpx
 import numpy as np
 from fastapi.testclient import TestClient
 from PIL import Image
-from sqlalchemy import select, update
+from sqlalchemy import select, text, update
 
 from app.auth import service as auth
 from app.cases.preparing import prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context
+from app.platform.database import Database
 from app.platform.principal import Principal
 from app.reads.corrections import settle
 from app.reads.schemas import LabelIn
 from app.reads.service import submit_label
-from app.tables import Account, ProvisionalLabel, now
+from app.tables import Account, PolicyRow, ProvisionalLabel, create_triggers, drop_triggers, now
 from ml.datasets.cells import simulate_cell
 from tests.support.images import encode
 from tests.support.process import METRICS_TOKEN
@@ -39,6 +40,17 @@ PEOPLE = {
 def cell_png(index: int = 0, size: int = 32) -> bytes:
     """A simulated cell; 32 px are enough where nobody looks at it."""
     return encode(simulate_cell(index, seed=77, size=size).pixels)
+
+
+def show_at_once(database: Database) -> None:
+    """Let the policy that came with the tables show a case after each commit, as that of a database of 0.1.0 does."""
+    dialect = database.engine.dialect.name
+    with database.write() as session:
+        for statement in drop_triggers(dialect, "policies"):
+            session.execute(text(statement))
+        session.execute(update(PolicyRow).values(reveal="after_commit"))
+        for statement in create_triggers(dialect, "policies"):
+            session.execute(text(statement))
 
 
 def add_people(context: Context) -> dict[str, str]:

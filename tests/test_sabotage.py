@@ -1,0 +1,32 @@
+"""A check that cannot fail is none: each control is undone by a patch, and its test turns red."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.sabotage.patches import ROOT, Sabotage, apply, copy_sources, run, sabotages
+
+EVERY = sabotages()
+
+
+def test_every_patch_applies_and_names_tests_that_exist() -> None:
+    assert len(EVERY) > 15
+    for sabotage in EVERY:
+        apply(sabotage, ROOT, check_only=True)
+        for test in sabotage.red:
+            path, _, name = test.split("[")[0].partition("::")
+            assert f"def {name}(" in (ROOT / path).read_text(), f"{sabotage.path.name}: {test}"
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project."""
+    return copy_sources(tmp_path_factory.mktemp("sabotage"))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("sabotage", EVERY, ids=[sabotage.name for sabotage in EVERY])
+def test_a_control_that_is_undone_turns_its_test_red(sources: Path, sabotage: Sabotage) -> None:
+    outcome = run(sabotage, sources)
+    assert outcome.passed == [], f"{sabotage.control}: nobody noticed"
+    assert len(outcome.others) <= 8, outcome.others
