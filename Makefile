@@ -11,7 +11,7 @@ PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick test-all test-under-load coverage mutation lint bench screenshots clean
+.PHONY: help run test quick test-all test-under-load sabotage coverage mutation lint bench sbom screenshots clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -64,6 +64,16 @@ test-under-load: $(VENV)/.installed-dev
 	@pids=; for i in 1 2 3 4 5 6 7 8; do $(VENV)/bin/python -c 'while True: pass' & pids="$$pids $$!"; done; \
 	  trap "kill $$pids" EXIT INT TERM; \
 	  SECONDREAD_TEST_PATIENCE=10 $(PYTEST) -m "not heavy and not gpu"
+
+# make sabotage   undo each control of the service by a patch, and see its test fail
+sabotage: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m tests.sabotage
+
+# make sbom   what is installed with which licence, as CycloneDX: secondread.cdx.json
+sbom: $(VENV)/.installed
+	$(PYTHON) -m venv build/sbom
+	build/sbom/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt cyclonedx-bom
+	build/sbom/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --of JSON -o secondread.cdx.json $(VENV)/bin/python
 
 # those that need PostgreSQL or Chromium, and a release folder
 SERVED := benchmarks/service.py benchmarks/snapshot.py benchmarks/pages.py

@@ -25,7 +25,9 @@ class Settings(BaseSettings):
     home: Path = Field(Path(".secondread"), description="folder for database, images, releases and the secret key")
     database_url: str | None = Field(None, description="postgresql+psycopg://… ; unset: SQLite in HOME")
     database_direct_url: str | None = Field(
-        None, description="the same database past a transaction pooler, for workers; unset: DATABASE_URL"
+        None,
+        description="the same database past a transaction pooler, for workers, `db upgrade` and `db restore`; unset: "
+        "DATABASE_URL",
     )
     database_owner_url: str | None = Field(
         None, description="the same database by a role that owns its tables, for `db upgrade`; unset: DATABASE_URL"
@@ -119,7 +121,7 @@ class Settings(BaseSettings):
     @property
     def owner_sqlalchemy_url(self) -> str:
         """The same database by the role that owns its tables."""
-        return self._with_driver(self.database_owner_url or self.database_url)
+        return self._with_driver(self.database_owner_url or self.database_direct_url or self.database_url)
 
     def _with_driver(self, url: str | None) -> str:
         if url is None:

@@ -11,6 +11,7 @@ from app.evaluations.publishing import published_estimates
 from app.jobs.locks import living_workers
 from app.jobs.queries import counts_by_state
 from app.platform import observability
+from app.platform.database import settings_without_force
 from app.platform.errors import Problem, responses
 from app.platform.values import Out
 from app.releases.queries import champion
@@ -50,6 +51,9 @@ def readyz(context: Parts) -> Response:
     database = release = worker = "ok"
     try:
         with context.database.read() as session:
+            without_force = settings_without_force(session)
+            if without_force:
+                database = f"its time-outs are not in force: {', '.join(without_force)}"
             if not living_workers(session):
                 worker = "no worker lives; jobs wait"
             context.inference.served(champion(session))

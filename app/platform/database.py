@@ -90,11 +90,48 @@ def sqlite_engine(
     return engine
 
 
-#: Of every PostgreSQL connection.
-POSTGRES_OPTIONS = (
-    "-c statement_timeout=5000 -c lock_timeout=2000 -c idle_in_transaction_session_timeout=10000 "
-    "-c synchronous_commit=on -c timezone=UTC"
-)
+#: Of every PostgreSQL transaction, time-outs in milliseconds: what a connection is given does not get past a pooler.
+POSTGRES_SETTINGS = {
+    "statement_timeout": "5000",
+    "lock_timeout": "2000",
+    "idle_in_transaction_session_timeout": "10000",
+    "synchronous_commit": "on",
+    "timezone": "UTC",
+}
+#: Connections of one process: three processes, with what their job engines have, fit into a default server.
+POOL_SIZE, MAX_OVERFLOW = 5, 10
+
+
+def _begin_postgres(connection: Connection) -> None:
+    """Give a transaction its settings; with the transaction they end, whoever has the server's connection next."""
+    settings = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in POSTGRES_SETTINGS.items())
+    connection.exec_driver_sql(f"SELECT {settings}")
+
+
+def postgres_engine(url: str, *, overflow: int = MAX_OVERFLOW, poolclass: type[Pool] | None = None) -> Engine:
+    """Engine for PostgreSQL, or for a pooler in transaction mode before it.
+
+    Args:
+        url: SQLAlchemy URL.
+        overflow: connections above ``POOL_SIZE`` at busy times.
+        poolclass: how connections are kept; SQLAlchemy's default where left out.
+    """
+    sizes = {"pool_size": POOL_SIZE, "max_overflow": overflow} if poolclass is None else {}
+    # a prepared statement stays with the server's connection, which a pooler gives to somebody else
+    engine = create_engine(
+        url, poolclass=poolclass, pool_pre_ping=True, connect_args={"prepare_threshold": None}, **sizes
+    )
+    event.listen(engine, "begin", _begin_postgres)
+    return engine
+
+
+def settings_without_force(session: Session) -> list[str]:
+    """Names of settings that a transaction ought to have and does not: none on SQLite."""
+    if session.get_bind().dialect.name != "postgresql":
+        return []
+    rows = session.execute(text("SELECT name, setting FROM pg_settings WHERE name LIKE '%timeout'")).all()
+    found = {name: setting for name, setting in rows}
+    return [name for name, value in POSTGRES_SETTINGS.items() if name.endswith("timeout") and found[name] != value]
 
 
 def make_engine(url: str) -> Engine:
@@ -107,9 +144,7 @@ def make_engine(url: str) -> Engine:
 
         event.listen(engine, "begin", begin)
         return engine
-    return create_engine(
-        url, pool_pre_ping=True, pool_size=10, max_overflow=30, connect_args={"options": POSTGRES_OPTIONS}
-    )
+    return postgres_engine(url)
 
 
 def insert_if_absent(session: Session, table: type[Any], values: dict[str, Any]) -> bool:

@@ -12,10 +12,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnClause, Engine, NullPool, TableClause, column, create_engine, table, update
+from sqlalchemy import ColumnClause, Engine, NullPool, TableClause, column, table, update
 from sqlalchemy.orm import Session
 
-from app.platform.database import POSTGRES_OPTIONS, sqlite_engine, sqlite_module
+from app.platform.database import postgres_engine, sqlite_engine, sqlite_module
 
 if TYPE_CHECKING:
     from dbos import DBOSClient, EnqueueOptions
@@ -55,6 +55,8 @@ _COLUMNS = (
     "deduplication_id",
 )
 _OPEN = ("ENQUEUED", "DELAYED", "PENDING")
+#: Connections of the job engine above the usual ones.
+_OVERFLOW = 5
 
 
 def system_engine(url: str, *, pooled: bool = True) -> Engine:
@@ -67,7 +69,7 @@ def system_engine(url: str, *, pooled: bool = True) -> Engine:
     pool = None if pooled else NullPool
     if url.startswith("sqlite"):
         return sqlite_engine(url, isolation_level="IMMEDIATE", busy_seconds=30, poolclass=pool)
-    return create_engine(url, poolclass=pool, connect_args={"options": POSTGRES_OPTIONS})
+    return postgres_engine(url, overflow=_OVERFLOW, poolclass=pool)
 
 
 def workflow_table(dialect: str) -> TableClause:

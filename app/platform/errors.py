@@ -41,6 +41,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
@@ -361,6 +362,11 @@ def _on_database(request: Request, exc: DBAPIError) -> Response:
     raise exc
 
 
+def _on_pool(request: Request, _: PoolTimeout) -> Response:
+    """Every connection of this process is in use."""
+    return _answer(request, Unavailable("too much is asked of the database at once; try again"))
+
+
 def _on_defect(request: Request, _: Exception) -> Response:
     """A defect of the service: the caller learns nothing of it; the server's log does."""
     return _answer(request, Problem("the service failed; nothing of this request was stored"))
@@ -384,4 +390,5 @@ def install(app: FastAPI, problem_page: PageRenderer | None = None) -> None:
     answer(RequestValidationError, _on_validation)
     answer(HTTPException, _on_http)
     answer(DBAPIError, _on_database)
+    answer(PoolTimeout, _on_pool)
     answer(Exception, _on_defect)

@@ -83,6 +83,19 @@ def upload(made: Installation, name: str, number: int, **fields: str) -> str:
     return str(answer.json()["id"])
 
 
+def set_reveal(made: Installation, reveal: str) -> None:
+    """Change when annotators see a case in full."""
+    import httpx2
+
+    policy = {"rule": "disagreement", "threshold": 0.2, "adjudicate_below": None, "reveal": reveal, "reason": "test"}
+    answer = httpx2.post(
+        f"{made.address}/v1/policies",
+        json=policy,
+        headers={"Authorization": f"Bearer {made.keys['lead']}", "Idempotency-Key": uuid.uuid4().hex},
+    )
+    assert answer.status_code == 201, answer.text
+
+
 class Person:
     """A browser that remembers what went wrong, signed in unless the name is empty."""
 

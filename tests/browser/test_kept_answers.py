@@ -1,16 +1,14 @@
 """Answers that wait in a browser: whose they are, what keeps them, what settles them; and arrow keys."""
 
-import uuid
 from typing import Any
 
-import httpx2
 import pytest
 from playwright.sync_api import Browser, Page, Route
 from sqlalchemy import select
 
 from app.platform.database import Database
 from app.tables import Annotator, Label, Read
-from tests.browser.conftest import Person, until, upload
+from tests.browser.conftest import Person, set_reveal, until, upload
 from tests.browser.test_keyboard import kept
 from tests.support.process import Installation
 
@@ -33,17 +31,6 @@ def labels(made: Installation) -> list[tuple[str, str | None, str]]:
         found = [(row[0], row[1], str(row[2])) for row in rows]
     database.engine.dispose()
     return found
-
-
-def set_reveal(made: Installation, reveal: str) -> None:
-    """Change when annotators see a case in full."""
-    policy = {"rule": "disagreement", "threshold": 0.2, "adjudicate_below": None, "reveal": reveal, "reason": "test"}
-    answer = httpx2.post(
-        f"{made.address}/v1/policies",
-        json=policy,
-        headers={"Authorization": f"Bearer {made.keys['lead']}", "Idempotency-Key": uuid.uuid4().hex},
-    )
-    assert answer.status_code == 201, answer.text
 
 
 def open_case(person: Person) -> str:

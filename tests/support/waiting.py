@@ -1,7 +1,6 @@
 """Waiting for an event: as long as it takes, up to a deadline that one factor stretches on a busy machine."""
 
 import os
-import re
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -40,7 +39,6 @@ def stretch_database_deadlines() -> None:
     """Give PostgreSQL the same patience with the service in this process: a starved thread is no stuck transaction."""
     from app.platform import database
 
-    def stretched(match: "re.Match[str]") -> str:
-        return f"{match[1]}={round(patient(int(match[2])))}"
-
-    database.POSTGRES_OPTIONS = re.sub(r"(\w+_timeout)=(\d+)", stretched, database.POSTGRES_OPTIONS)
+    for name, value in database.POSTGRES_SETTINGS.items():
+        if name.endswith("_timeout"):
+            database.POSTGRES_SETTINGS[name] = str(round(patient(int(value))))
