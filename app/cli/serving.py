@@ -151,7 +151,7 @@ def _upgrade(context: "Context") -> None:
 
 @contextmanager
 def _owners_database(context: "Context") -> "Iterator[Database]":
-    """The database by the role that owns its tables, past a pooler: the service's own may have no rights to them yet."""
+    """The database by the role that owns its tables: the service's own may have no rights to them yet."""
     from app.platform.database import Database
 
     owner = Database(context.settings.owner_sqlalchemy_url)
