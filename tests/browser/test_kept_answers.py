@@ -98,7 +98,11 @@ def test_an_open_page_keeps_its_answer_while_somebody_else_is_signed_in(
     case = open_case(anna)
     page, before = anna.page, labels(several)
     heartbeats: list[Route] = []
-    page.route("**/v1/reads/*", heartbeats.append)  # each waits, since it comes a second after the page
+
+    def hold(route: Route) -> None:
+        heartbeats.append(route)
+
+    page.route("**/v1/reads/*", hold)  # a page sends one a second after it was opened
     page.reload()
     until(page, lambda: bool(heartbeats), "no heartbeat")
     anna.context.clear_cookies()
