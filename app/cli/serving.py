@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from app.context import Context
+    from app.platform.database import Database
 
 commands = typer.Typer()
 db = typer.Typer(no_args_is_help=True, help="Database: bring it up to date, copy it, verify it.")
@@ -146,24 +149,35 @@ def _upgrade(context: "Context") -> None:
         say(f"removed {removed}: jobs are in the service's own database now")
 
 
+@contextmanager
+def _owners_database(context: "Context") -> "Iterator[Database]":
+    """The database by the role that owns its tables: the service's own may have no rights to them yet."""
+    from app.platform.database import Database
+
+    owner = Database(context.settings.owner_sqlalchemy_url)
+    try:
+        yield owner
+    finally:
+        owner.engine.dispose()
+
+
 def _migrate(context: "Context") -> None:
     """Run migrations as the role that owns the tables, once the key is known to be right."""
+    from app.operations.restating import restated
     from app.platform import roles
-    from app.platform.database import Database
     from app.platform.installation import require_key
     from app.platform.migrate import upgrade
 
-    settings, serving = context.settings, context.database.engine
-    owner = Database(settings.owner_sqlalchemy_url)
-    try:
-        if settings.database_owner_url is not None:
+    serving = context.database.engine
+    separate = context.settings.database_owner_url is not None
+    with _owners_database(context) as owner:
+        if separate:
             roles.require_owner(owner.engine)
         require_key(owner, context.secret)
-        upgrade(owner.engine)
-        if settings.database_owner_url is not None:
-            roles.grant(owner.engine, str(serving.url.username))
-    finally:
-        owner.engine.dispose()
+        with restated(owner, context.database, context.secret):
+            upgrade(owner.engine)
+            if separate:
+                roles.grant(owner.engine, str(serving.url.username))
     if roles.owns_tables(serving):
         say(
             f"the role {serving.url.username} of DATABASE_URL owns the tables, so that it could take the triggers off "
@@ -232,7 +246,7 @@ def db_restore(source: Annotated[Path, typer.Argument(help="Folder that `db back
     key = settings.existing_secret()
     n_files = restore(source, settings.home, settings.images_folder, settings.owner_sqlalchemy_url, key)
     with parts(check_schema=False) as context:  # a backup may have an older schema
-        with context.database.read() as session:
+        with _owners_database(context) as owner, owner.read() as session:
             head = audit_chain.newest(session)
         _bring_up_to_date(context)
         note_restore(context, head)

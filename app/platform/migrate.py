@@ -49,10 +49,19 @@ def require_head(engine: Engine) -> None:
     Raises:
         ValueError: the schema is not the current one.
     """
-    head, current = ScriptDirectory.from_config(alembic_config()).get_current_head(), _require_known(engine)
+    current, head = revisions(engine)
     if current != head:
         state = "has no tables yet" if current is None else f"is at revision {current}, not {head}"
         raise ValueError(f"the database {state}; run `secondread db upgrade` first")
+
+
+def revisions(engine: Engine) -> tuple[str | None, str | None]:
+    """Revision of a database, None for an empty one, and that of this program.
+
+    Raises:
+        ValueError: this program does not know that of the database.
+    """
+    return _require_known(engine), ScriptDirectory.from_config(alembic_config()).get_current_head()
 
 
 def _require_known(engine: Engine) -> str | None:

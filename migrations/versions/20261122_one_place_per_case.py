@@ -21,7 +21,8 @@ def upgrade() -> None:
         sa.column("state", sa.String()),
         sa.column("shuffle", sa.Integer()),
     )
-    waiting = requests.c.state.in_(("open", "leased"))
+    # not IN, whose parameters cannot be expanded for many rows at a time
+    waiting = sa.or_(requests.c.state == "open", requests.c.state == "leased")
     cases = connection.execute(sa.select(requests.c.case_id).where(waiting).distinct()).scalars()
     places = [
         {"which": case_id, "place": int.from_bytes(hashlib.sha256(case_id.bytes).digest()[:4]) % _PLACES}

@@ -15,10 +15,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from app.auth import service as auth
+from app.cases.blindness import expose
 from app.operations.verify import verify_all
 from app.platform.covered_rows import COVERED, NOT_COVERED
 from app.platform.database import Database, make_engine
-from app.tables import APPEND_ONLY, Account, Table, drop_triggers
+from app.tables import APPEND_ONLY, Account, Annotator, CasePrediction, Table, drop_triggers
 from app.tables.access import ROLES
 from app.tables.append_only import drop_replace_trigger
 from app.tables.base import UtcDateTime
@@ -60,6 +61,9 @@ def populate(service: Service) -> None:
         token = auth.begin_session(session, service.context.secret, account)
     with service.context.database.write() as session:
         auth.sign_out(session, token)
+        reader = session.execute(select(Annotator.id).order_by(Annotator.id).limit(1)).scalar_one()
+        case_id, release_id = session.execute(select(CasePrediction.case_id, CasePrediction.release_id).limit(1)).one()
+        expose(session, reader, case_id, release_id, None)
     service.add_case("of a day with a threshold")
 
 

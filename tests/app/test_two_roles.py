@@ -16,13 +16,14 @@ from sqlalchemy.exc import DBAPIError
 from app.cli import serving
 from app.context import Context, build_context
 from app.main import create_app
-from app.operations.backup import backup, restore
+from app.operations.backup import backup
 from app.operations.verify import verify_all
 from app.platform.database import Database
 from app.platform.roles import owns_tables
 from app.releases.adding import add_release
 from app.settings import Settings
 from app.tables import APPEND_ONLY
+from tests.support.command import run_here
 from tests.support.jobs import work_off
 from tests.support.postgres import PostgresServer
 from tests.support.service import Service, add_people
@@ -143,7 +144,14 @@ def test_a_backup_comes_back_to_the_owner(
     context.database.engine.dispose()
     elsewhere = _roles(postgres)
     settings = elsewhere.settings(tmp_path / "elsewhere")
-    restore(tmp_path / "backup", settings.home, settings.images_folder, settings.owner_sqlalchemy_url, context.secret)
+    monkeypatch.setenv("SECONDREAD_HOME", str(settings.home))
+    monkeypatch.setenv("SECONDREAD_DATABASE_URL", str(settings.database_url))
+    monkeypatch.setenv("SECONDREAD_DATABASE_OWNER_URL", str(settings.database_owner_url))
+    monkeypatch.setenv("SECONDREAD_SECRET_KEY", context.secret.decode())
+    done = run_here("db", "restore", tmp_path / "backup")
+    assert done.returncode == 0, done.stderr
     again = _context(settings)
+    with again.database.read() as session:
+        assert verify_all(session, again).restores != []
     _refused(again.database)
     again.database.engine.dispose()

@@ -75,8 +75,9 @@ def _read(path: Path) -> Sabotage:
 
 
 def copy_sources(target: Path) -> Path:
-    """Copy what git tracks, with the changes that are not committed yet."""
-    names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    """Copy what git tracks or would, with the changes that are not committed yet."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in names.splitlines():
         if (ROOT / name).is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
