@@ -1,4 +1,4 @@
-"""Answers to annotators name cases by handles."""
+"""Answers to annotators: cases named by handles, and nothing of why a read was asked for while a case is hidden."""
 
 import uuid
 
@@ -26,4 +26,7 @@ def labels_for(secret: bytes, principal: Principal, labels: LabelsOut) -> Labels
 def submitted_for(secret: bytes, principal: Principal, answer: tuple[int, SubmittedOut]) -> tuple[int, SubmittedOut]:
     """Status and stored label as the caller who gave it gets them."""
     status, submitted = answer
-    return status, submitted.model_copy(update={"label": label_for(secret, principal, submitted.label)})
+    label = label_for(secret, principal, submitted.label)
+    if principal.blind and submitted.hidden_because is not None:
+        label = label.model_copy(update={"round": None})
+    return status, submitted.model_copy(update={"label": label})

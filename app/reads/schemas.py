@@ -76,7 +76,8 @@ class LabelOut(Out):
     confidence: float | None
     note: str | None
     blind: bool
-    round: str
+    # null to the label's own annotator while the case is hidden: an adjudication says that others disagree
+    round: str | None
     late: bool
     kind: str
     supersedes: str | None

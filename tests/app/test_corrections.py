@@ -61,7 +61,7 @@ def test_a_slip_is_corrected_blind_and_only_the_last_answer_counts(service: Serv
     body = answer.json()
     label = body["label"]
     assert (label["kind"], label["blind"], label["post_reveal"]) == ("correction", True, False)
-    assert (label["supersedes"], label["label"], label["round"]) == (first["label"]["id"], codes[1], "planned")
+    assert (label["supersedes"], label["label"], label["round"]) == (first["label"]["id"], codes[1], None)
     assert (body["posterior"], body["hidden_because"]) == (None, "until-case-closed")
     assert correct(service, "anna", read, codes[1], key="k").json() == body
     assert service.get("anna", path).status_code == 403

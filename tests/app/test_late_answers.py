@@ -123,5 +123,5 @@ def test_the_page_takes_a_late_answer_once_and_says_so(service: Service) -> None
     assert labels(service) == [("anna", codes[0])]
     assert "kept as late" in service.client.get(f"/cases/{case['id']}", **page).text
     with service.context.database.read() as session:
-        states = session.execute(select(Read.state).order_by(Read.id)).scalars().all()
+        states = session.execute(select(Read.state).order_by(Read.created_at)).scalars().all()
     assert states == ["committed", "leased"]

@@ -281,7 +281,7 @@ def test_labelling_again_after_a_retraction_takes_no_read_that_is_wanted_of_some
     assert service.label("anna", case["id"], codes[1]).status_code == 403
     path = f"/v1/labels/{gone['id']}/revisions"
     again = service.post("anna", path, json={"label": codes[1], "reason": "looked again"}).json()["label"]
-    assert (again["kind"], again["round"], again["blind"]) == ("revision", "planned", True)
+    assert (again["kind"], again["round"], again["blind"]) == ("revision", None, True)
     assert sorted(r.state for r in requests_of(service, case["id"])) == ["answered", "open"]
     other = lease(service, "ben")
     assert other is not None

@@ -1,0 +1,294 @@
+"""An annotator who writes down everything but the pixels learns nothing of the plan: a classifier does as chance does.
+
+The same harness, with a known leak put back, tells almost everything.
+"""
+
+import hashlib
+import random
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from scipy.optimize import minimize
+from sqlalchemy import func, select
+
+from app.auth import service as auth
+from app.auth.policy import _MonitoringToken
+from app.tables import CasePrediction, Label, ReadRequest
+from tests.app.test_blind_by_image import old_key
+from tests.app.test_leases import classes_of, set_policy
+from tests.support.service import Service, cell_png
+
+PEOPLE = ("anna", "ben", "cleo")
+#: Positions of a row of observations.
+SIGNS = (
+    "place in the sequence", "id as a time", "id behind the newest", "requests counted when it was stored",
+    "status before", "disagreement before", "seen of a twin", "lease seconds", "answer's length", "waiting",
+    "image headers", "hidden after", "status after", "commit seconds", "bytes of the commit's answer",
+)  # fmt: skip
+
+
+def auc(scores: Any, truth: Any) -> tuple[float, float]:
+    """AUC with half for ties, and its 99 % upper bound (Hanley and McNeil 1982)."""
+    positive, negative = scores[truth], scores[~truth]
+    value = float(np.mean(np.sign(positive[:, None] - negative[None, :]) + 1) / 2)
+    q1, q2 = value / (2 - value), 2 * value**2 / (1 + value)
+    spread = value * (1 - value) + (positive.size - 1) * (q1 - value**2) + (negative.size - 1) * (q2 - value**2)
+    return value, value + 2.576 * float(np.sqrt(spread / (positive.size * negative.size)))
+
+
+def guess(signs: Any, truth: Any, folds: int = 5) -> Any:
+    """Scores of each row by a logistic regression on the rows of the other folds; signs enter as such and as ranks."""
+    ranks = np.argsort(np.argsort(signs, axis=0), axis=0) / len(signs)
+    x = np.hstack([signs, ranks])
+    x = (x - x.mean(0)) / np.where(x.std(0) > 0, x.std(0), 1)
+    x = np.hstack([x, np.ones((len(x), 1))])
+    fold = np.random.default_rng(0).permutation(len(x)) % folds
+    scores = np.zeros(len(x))
+    for k in range(folds):
+        rows, sign = x[fold != k], np.where(truth[fold != k], 1.0, -1.0)
+
+        def loss(w: Any, rows: Any = rows, sign: Any = sign) -> tuple[float, Any]:
+            margin = sign * (rows @ w)
+            pull = -sign / (1 + np.exp(np.clip(margin, -500, 500)))
+            return float(np.logaddexp(0, -margin).sum() + w @ w / 2), rows.T @ pull + w
+
+        best = minimize(loss, np.zeros(x.shape[1]), jac=True, method="L-BFGS-B").x
+        scores[fold == k] = x[fold == k] @ best
+    return scores
+
+
+@dataclass
+class Adversary:
+    """What one annotator notes down."""
+
+    name: str
+    ids: list[float] = field(default_factory=list)
+    seen: dict[str, float] = field(default_factory=dict)
+    read: dict[str, str] = field(default_factory=dict)
+
+
+class Harness:
+    """A laboratory whose annotators are adversaries: cases arrive, are read in random turns, and looked back at."""
+
+    def __init__(self, service: Service, seed: int, people: tuple[str, ...]) -> None:
+        self.service, self.rng = service, random.Random(seed)
+        self.people = {name: Adversary(name) for name in people}
+        self.polls: list[tuple[float, float]] = []
+        self.rows: list[list[float]] = []
+        self.truths: dict[str, list[bool]] = defaultdict(list)
+        self.codes = classes_of(service)
+
+    def arrive(self, first: int, n: int) -> None:
+        """Cases are stored one at a time, a tenth of them twice, while everybody watches what is public."""
+        for number in range(first, first + n):
+            copies = 2 if number % self.twin_every == 0 else 1
+            for copy in range(copies):
+                self.service.add_case(f"{number} {copy}", cell_png(number))
+                shown = re.search(r'requests\{state="open"\} (\S+)', self.service.get(None, "/metrics").text)
+                self.polls.append((time.time(), float(shown[1]) if shown else 0.0))
+
+    def counted(self, moment: float) -> float:
+        """By how much the public count rose when a case of this time was stored."""
+        after = next((i for i, (at, _) in enumerate(self.polls) if at >= moment), None)
+        if not after or moment < self.polls[0][0]:
+            return 0.0
+        return self.polls[after][1] - self.polls[after - 1][1]
+
+    def read_everything(self) -> None:
+        turns = 0
+        left = list(self.people.values())
+        while left:
+            adversary = self.rng.choice(left)
+            if not self.turn(adversary):
+                left.remove(adversary)
+            turns += 1
+            if turns % 25 == 0:
+                self.look_back()
+        self.look_back()
+
+    def look_back(self) -> None:
+        """Labels become final, and everybody looks at what is shown of the cases they have read."""
+        self.service.make_labels_final()
+        for adversary in self.people.values():
+            for case, image in list(adversary.read.items()):
+                shown = self.service.get(adversary.name, f"/v1/cases/{case}")
+                if shown.status_code == 200:
+                    adversary.seen[image] = shown.json()["prediction"]["disagreement_prob"]
+                    del adversary.read[case]
+
+    def turn(self, who: Adversary) -> bool:
+        """One read, with everything around it; False where there is none."""
+        get, started = self.service.get, time.perf_counter()
+        answer = self.service.post(who.name, "/v1/reads")
+        seconds = time.perf_counter() - started
+        if answer.status_code != 201:
+            return False
+        read = answer.json()
+        case, moment = read["case_id"], (UUID(read["case_id"]).int >> 80) / 1000
+        moment = moment if abs(moment - time.time()) < 1e6 else 0.0
+        before, image = get(who.name, f"/v1/cases/{case}"), get(who.name, read["image"])
+        digest = hashlib.sha256(image.content).hexdigest()
+        disagreement = before.json()["prediction"]["disagreement_prob"] if before.status_code == 200 else 0.0
+        headers = {
+            name: value for name, value in image.headers.items() if name not in {"content-length", "x-request-id"}
+        }
+        waiting = re.search(r"(\d+) waiting", get(who.name, "/worklist").text)
+        signs = [
+            float(len(who.ids)), moment, max(who.ids, default=moment) - moment, self.counted(moment),
+            before.status_code, disagreement, who.seen.get(digest, 0.0), seconds, len(answer.content),
+            float(waiting[1]) if waiting else 0.0, float(len(str(sorted(headers.items())))),
+        ]  # fmt: skip
+        self.note_truth(read["id"])
+        who.ids.append(moment)
+        started = time.perf_counter()
+        body = {"label": self.rng.choice(self.codes[:3])}
+        given = self.service.post(who.name, f"/v1/reads/{read['id']}/labels", json=body)
+        seconds = time.perf_counter() - started
+        assert given.status_code == 201, given.text
+        hidden = given.json()["hidden_because"]
+        status = get(who.name, f"/v1/cases/{case}").status_code
+        self.rows.append([*signs, float(hidden is not None), status, seconds, len(given.content) - len(body["label"])])
+        who.read[case] = digest
+        return True
+
+    def note_truth(self, read_id: str) -> None:
+        """What nobody may know, at the time of the read."""
+        from app.tables import Read
+
+        with self.service.context.database.read() as session:
+            request = session.get_one(ReadRequest, session.get_one(Read, UUID(read_id)).request_id)
+            arms = set(session.execute(select(ReadRequest.arm).where(ReadRequest.case_id == request.case_id)).scalars())
+            labels = select(func.count()).select_from(Label).where(Label.case_id == request.case_id)
+            score = select(CasePrediction.disagreement_prob).where(CasePrediction.case_id == request.case_id)
+            self.truths["read twice"].append(bool(arms & {"triage", "audit"}))
+            self.truths["audit"].append("audit" in arms)
+            self.truths["triage (π = 1)"].append("triage" in arms)
+            self.truths["adjudication"].append(request.arm == "adjudication")
+            self.truths["labels there"].append(session.execute(labels).scalar_one() > 0)
+            self.truths["prediction"].append(session.execute(score).scalar_one() > self.median)
+
+    median, twin_every = 0.0, 10
+
+    def told(self) -> dict[str, tuple[float, float, int]]:
+        """AUC, upper bound and number of positive rows of each truth."""
+        signs = np.array(self.rows)
+        found = {}
+        for name, values in self.truths.items():
+            truth = np.array(values)
+            if min(truth.sum(), (~truth).sum()) >= 10:
+                found[name] = (*auc(guess(signs, truth), truth), int(truth.sum()))
+        return found
+
+
+def run(service: Service, n: int, people: tuple[str, ...] = PEOPLE, twin_every: int = 10, **policy: Any) -> Harness:
+    """A laboratory of n cases in two batches: adjudications of the first are read among the second."""
+    service.before_change = lambda: None  # no snapshots on the way
+    with service.context.database.write() as session:
+        auth.add_account(session, service.context.secret, "cleo", "annotator")
+        service.keys["cleo"] = auth.add_key(session, service.context.secret, "cleo", [])[1]
+    harness = Harness(service, 1, people)
+    harness.twin_every = twin_every
+    scores = [
+        service.post("viewer", "/v1/predictions", files={"image": ("x.png", cell_png(i))}).json()["disagreement_prob"]
+        for i in range(40)
+    ]
+    harness.median = float(np.median(scores))
+    wanted = {"threshold": float(np.quantile(scores, 0.8)), "audit_rate": 0.25, "adjudicate_below": 0.9}
+    set_policy(service, **wanted | {"reveal": "after_case_closed"} | policy)
+    harness.arrive(0, n // 2)
+    harness.read_everything()
+    harness.arrive(n // 2, n - n // 2)
+    harness.read_everything()
+    return harness
+
+
+@pytest.mark.parametrize(
+    ("n", "bound"),
+    # with few cases chance alone reaches far: the quick variant asks only that nothing is told plainly
+    [pytest.param(24, None, id="quick"), pytest.param(2000, 0.56, id="full", marks=pytest.mark.heavy)],
+)
+def test_nothing_but_the_pixels_tells_the_plan(service: Service, n: int, bound: float | None) -> None:
+    told = run(service, n).told()
+    print({name: [round(value, 3) for value in row] for name, row in told.items()})
+    assert set(told) >= {"read twice", "prediction"}
+    plain = {name: row for name, row in told.items() if (row[0] >= 0.9 if bound is None else row[1] >= bound)}
+    assert plain == {}
+
+
+def identity(_secret: bytes, _principal: Any, case_id: UUID) -> UUID:
+    return case_id
+
+
+def leak_identifiers(monkeypatch: pytest.MonkeyPatch, _service: Service) -> None:
+    monkeypatch.setattr("app.reads.naming.case_handle", identity)
+
+
+def leak_counts(monkeypatch: pytest.MonkeyPatch, service: Service) -> None:
+    leak_identifiers(monkeypatch, service)
+    registry = CollectorRegistry()
+    gauge = Gauge("secondread_read_requests", "as 0.1.0 had it", ["state"], registry=registry)
+
+    async def everybody(self: Any, request: Any) -> None:
+        with service.context.database.read() as session:
+            count = select(func.count()).select_from(ReadRequest).where(ReadRequest.state == "open")
+            gauge.labels("open").set(session.execute(count).scalar_one())
+
+    monkeypatch.setattr(_MonitoringToken, "__call__", everybody)
+    monkeypatch.setattr("app.platform.observability.generate_latest", lambda: generate_latest(registry))
+
+
+def leak_scopes(monkeypatch: pytest.MonkeyPatch, service: Service) -> None:
+    old_key(service, "outside", ["cases:read", "reads:own"])
+    monkeypatch.setattr("app.reads.leases.account_sees_more", lambda *_: False)
+
+
+def leak_twins(monkeypatch: pytest.MonkeyPatch, _service: Service) -> None:
+    monkeypatch.setattr("app.triage.planning.are_twins", lambda *_: False)
+
+
+def leak_arm(monkeypatch: pytest.MonkeyPatch, _service: Service) -> None:
+    def as_in_0_1_0(_session: Any, requests: Any, *_: Any, **__: Any) -> str | None:
+        return "until-case-closed" if any(request.arm == "audit" for request in requests) else None
+
+    for name in ("hidden_before_final", "hidden_after_commit"):
+        monkeypatch.setattr(f"app.reads.service.{name}", as_in_0_1_0)
+
+
+@pytest.mark.parametrize(
+    ("leak", "target", "rows", "n"),
+    [
+        pytest.param(leak_arm, "audit", "all", 24, id="arm, quick"),
+        pytest.param(leak_arm, "audit", "all", 200, id="arm", marks=pytest.mark.heavy),
+        pytest.param(leak_counts, "read twice", "planned", 200, id="counts", marks=pytest.mark.heavy),
+        pytest.param(leak_identifiers, "adjudication", "all", 200, id="identifiers", marks=pytest.mark.heavy),
+        pytest.param(leak_scopes, "prediction", "sighted", 200, id="scopes", marks=pytest.mark.heavy),
+        pytest.param(leak_twins, "prediction", "twins", 200, id="twins", marks=pytest.mark.heavy),
+    ],
+)
+def test_the_harness_tells_each_known_leak(
+    service: Service, monkeypatch: pytest.MonkeyPatch, leak: Callable[..., None], target: str, rows: str, n: int
+) -> None:
+    leak(monkeypatch, service)
+    people = {leak_scopes: ("outside", "ben"), leak_twins: ("anna", "ben")}.get(leak, PEOPLE)
+    harness = run(
+        service, n, people, 2 if leak is leak_twins else 10, **({"reveal": "after_commit"} if leak is leak_arm else {})
+    )
+    signs, truth = np.array(harness.rows), np.array(harness.truths[target])
+    adjudicated = np.array(harness.truths["adjudication"])
+    kept = {
+        "all": np.ones(len(signs), bool),
+        "sighted": signs[:, 5] > 0,
+        "planned": ~adjudicated & (signs[:, 3] > 0),
+        "twins": signs[:, 6] > 0,
+    }[rows]
+    value, _ = auc(guess(signs[kept], truth[kept]), truth[kept])
+    print(leak.__name__, round(value, 3), int(kept.sum()), int(truth[kept].sum()))
+    assert value > 0.9
