@@ -1,7 +1,11 @@
 """The job of an import: each row becomes a case or a sentence that says why not; what was done is not done again."""
 
+import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TypedDict
 
@@ -10,16 +14,20 @@ from sqlalchemy.orm import Session
 
 from app.cases.preparing import NewCase, prepare_case, store_case
 from app.context import Context
-from app.imports.archive import Archive, Row, open_archive
+from app.imports.archive import Archive, ArchiveError, Row, open_archive
 from app.jobs import engine
-from app.jobs.queries import JobView
+from app.jobs.queries import OPEN, JobView, jobs_where
 from app.jobs.running import RunningJob
 from app.platform.errors import Problem
 from app.platform.principal import Principal
-from app.tables import Account, ImportRow, Job
+from app.tables import Account, ImportRow, Job, now
 
 #: Rows stored in one transaction.
 BATCH = 32
+#: How long the archive of a failed or cancelled import is kept: trying it again goes on where it stopped.
+KEPT_FOR_RETRIES = timedelta(days=7)
+# no request takes so long between storing an archive and committing its job
+_ORPHANED_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,7 @@ def import_cases(job: RunningJob) -> ImportResult:
     if account is None:
         raise ValueError("the account that asked for the import is gone")
     principal = Principal(account.id, account.name, account.role, frozenset({"cases:write"}))
-    with open_archive(archive_of(job.context.settings.home, job.job_id)) as archive:
+    with _archive_of(job) as archive:
         waiting = [row for row in archive.rows if row.number not in done]
         for start in range(0, len(waiting), BATCH):
             prepared = [_prepare(job, archive, row) for row in waiting[start : start + BATCH]]
@@ -83,6 +91,54 @@ def import_cases(job: RunningJob) -> ImportResult:
                 job.report_in(session, count / len(archive.rows), f"{count:,} of {len(archive.rows):,} rows")
     with job.context.database.read() as session:
         return {"n_rows": len(archive.rows), **counts_of(session, job.job_id)}
+
+
+@contextmanager
+def _archive_of(job: RunningJob) -> Iterator[Archive]:
+    """The archive of an import.
+
+    Raises:
+        ArchiveError: it cannot be imported at all, or was deleted.
+    """
+    try:
+        with open_archive(archive_of(job.context.settings.home, job.job_id)) as archive:
+            yield archive
+    except FileNotFoundError as exc:
+        kept = f"{KEPT_FOR_RETRIES.days} days after the import had ended"
+        raise ArchiveError(f"the archive was deleted {kept}; send it again, what is known is not stored twice") from exc
+
+
+def delete_archives(context: Context) -> int:
+    """Delete archives that nobody needs any more: images of patients are kept in one place only.
+
+    Returns:
+        How many.
+    """
+    paths = {path.stem: path for path in (context.settings.home / "imports").glob("*.zip")}
+    if not paths:
+        return 0
+    with context.database.read() as session:
+        jobs = {str(job.id): job for job in jobs_where(session, Job.id.in_(map(uuid.UUID, paths)))}
+    unneeded = [path for job_id, path in paths.items() if not _is_needed(jobs.get(job_id), path)]
+    for path in unneeded:
+        path.unlink(missing_ok=True)
+    return len(unneeded)
+
+
+def _is_needed(job: JobView | None, path: Path) -> bool:
+    if job is None:
+        return _age(path) < _ORPHANED_SECONDS
+    if job.state == "succeeded":
+        return False
+    return job.state in OPEN or job.ended_at is None or now() - job.ended_at < KEPT_FOR_RETRIES
+
+
+def _age(path: Path) -> float:
+    """Seconds since a file was written; 0 for one that is gone."""
+    try:
+        return time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def counts_of(session: Session, job_id: uuid.UUID) -> RowCounts:

@@ -9,6 +9,7 @@ import structlog
 from sqlalchemy import select
 
 from app.context import Context
+from app.imports.work import delete_archives
 from app.platform.idempotency import SWEEP_ROWS, sweep
 from app.reads.corrections import settle
 from app.tables import Case
@@ -20,8 +21,9 @@ _log = structlog.get_logger("secondread")
 
 
 def tidy(context: Context) -> None:
-    """Draw the conclusions from final labels, set the day's threshold of a rule by capacity, forget old answers."""
+    """Draw the conclusions from final labels, set the day's threshold, forget old answers and archives."""
     settle(context)
+    delete_archives(context)
     with context.database.write() as session:
         policy_for_planning(session)
     deleted = SWEEP_ROWS

@@ -4,10 +4,11 @@ import hashlib
 import io
 import json
 import zipfile
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from sqlalchemy import func, select
@@ -15,9 +16,11 @@ from sqlalchemy import func, select
 from app.imports import work
 from app.imports.command import import_local
 from app.imports.receiving import receiving
+from app.imports.work import KEPT_FOR_RETRIES, archive_of
 from app.job_kinds import FUNCTIONS
+from app.operations.upkeep import tidy
 from app.platform.errors import Invalid, StorageFull, TooLarge
-from app.tables import Case, ImportRow
+from app.tables import Case, ImportRow, now
 from tests.support.jobs import work_off
 from tests.support.service import Service, cell_png
 
@@ -250,3 +253,47 @@ def test_two_archives_at_once_do_not_share_a_file(tmp_path: Path) -> None:
         assert (first.n_rows, second.n_rows) == (1, 2)
         assert first.sha256 == hashlib.sha256(small).hexdigest()
         assert (first.path.read_bytes(), second.path.read_bytes()) == (small, other)
+
+
+@pytest.mark.both_databases
+def test_an_archive_is_deleted_once_nobody_needs_it(service: Service) -> None:
+    """After success at once; after a failure a week later, since trying it again goes on where it stopped."""
+    done, failed = (send(service, packed({f"{name}.png": cell_png(number)})) for number, name in enumerate("ab"))
+    ids = [answer.json()["id"] for answer in (done, failed)]
+    waiting = {job_id: archive_of(service.context.settings.home, UUID(job_id)) for job_id in ids}
+    broken = waiting[failed.json()["id"]]
+    content = broken.read_bytes()
+    broken.write_bytes(b"no zip")
+    tidy(service.context)
+    assert all(path.exists() for path in waiting.values())  # they wait for their jobs
+    work_off(service.context)
+    tidy(service.context)
+    assert [path.exists() for path in waiting.values()] == [False, True]
+    broken.write_bytes(content)
+    assert service.post("admin", f"/v1/jobs/{failed.json()['id']}/retry").status_code == 202
+    work_off(service.context)
+    assert service.get("admin", f"/v1/jobs/{failed.json()['id']}").json()["state"] == "succeeded"
+    tidy(service.context)
+    assert not broken.exists()
+
+
+def test_an_archive_of_a_failed_import_is_kept_for_a_week(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id = UUID(send(service, packed({"a.png": cell_png()})).json()["id"])
+    path = archive_of(service.context.settings.home, job_id)
+    path.write_bytes(b"no zip")
+    work_off(service.context)
+    orphan = path.with_name(f"{uuid4()}.zip")
+    orphan.write_bytes(b"of a request that was rolled back")
+    tidy(service.context)
+    assert path.exists()
+    assert orphan.exists()
+    later = now() + KEPT_FOR_RETRIES + timedelta(minutes=1)
+    monkeypatch.setattr(work, "now", lambda: later)
+    monkeypatch.setattr(work, "_age", lambda _: 100_000.0)
+    tidy(service.context)
+    assert not path.exists()
+    assert not orphan.exists()
+    again = service.post("admin", f"/v1/jobs/{job_id}/retry")
+    assert again.status_code == 202
+    work_off(service.context)
+    assert "send it again" in service.get("admin", f"/v1/jobs/{job_id}").json()["error"]
