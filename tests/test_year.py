@@ -55,6 +55,7 @@ class Laboratory:
             "rule": "capacity",
             "capacity_per_day": capacity,
             "adjudicate_below": 0.5,
+            "reveal": "after_commit",
             "reason": "20 % second reads",
         }
         assert self.service.post("lead", "/v1/policies", json=body).status_code == 201
@@ -93,7 +94,7 @@ class Laboratory:
                 body = {"reason": "cannot_tell"}
                 assert self.service.post(who, f"/v1/reads/{read['id']}/decline", json=body).status_code == 200
                 continue
-            body = {"label": self.label_of(who, read["case_id"])}
+            body = {"label": self.label_of(who, self.service.case_of(who, read["case_id"]))}
             answer = self.service.post(who, f"/v1/reads/{read['id']}/labels", json=body)
             assert answer.status_code == 201, answer.text
             self.posted += 1

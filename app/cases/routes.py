@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Query, Response
 from app.auth.policy import GuardedRoute, Policy
 from app.cases import queries, service
 from app.cases.blindness import ensure_revealed, note_exposure
+from app.cases.handles import CaseInPath, case_handle
 from app.cases.schemas import CaseIn, CaseOut, CasesOut, PredictionsOut, WorklistOut
 from app.cases.showing import show_case
 from app.cases.uploads import case_form, image_bytes, upload_schema
@@ -102,17 +103,23 @@ def worklist(session: Reader, cursor: _Cursor = None, limit: _Limit = 50) -> Wor
 
 
 @router.get("/v1/cases/{case_id}", responses=responses(NotFound, BlindReadPending))
-def get_case(case_id: uuid.UUID, context: Parts, principal: _Reading, session: Reader) -> CaseOut:
+def get_case(case_id: CaseInPath, context: Parts, principal: _Reading, session: Reader) -> CaseOut:
     """A case with its prediction; annotators see it after committing their own label."""
     queries.case_by_id(session, case_id)
     ensure_revealed(session, principal, case_id)
-    result = show_case(session, case_id)
+    shown = show_case(session, case_id)
     note_exposure(context.database, session, principal, case_id)
-    return result
+    twin = None if shown.same_image_as is None else uuid.UUID(shown.same_image_as)
+    names = {"id": case_id, "same_image_as": twin}
+    known_as = {
+        name: None if named is None else str(case_handle(context.secret, principal, named))
+        for name, named in names.items()
+    }
+    return shown.model_copy(update=known_as)
 
 
 @router.get("/v1/cases/{case_id}/predictions", responses=responses(NotFound, BlindReadPending))
-def list_predictions(case_id: uuid.UUID, context: Parts, principal: _Reading, session: Reader) -> PredictionsOut:
+def list_predictions(case_id: CaseInPath, context: Parts, principal: _Reading, session: Reader) -> PredictionsOut:
     """Every prediction of a case, newest first; each keeps the release that made it."""
     queries.case_by_id(session, case_id)
     ensure_revealed(session, principal, case_id)
@@ -130,7 +137,7 @@ def list_predictions(case_id: uuid.UUID, context: Parts, principal: _Reading, se
     },
     dependencies=[Depends(Policy("cases:read", "reads:own"))],
 )
-def get_image(case_id: uuid.UUID, context: Parts, session: Reader) -> Response:
+def get_image(case_id: CaseInPath, context: Parts, session: Reader) -> Response:
     """The stored pixels as PNG, without metadata."""
     case = queries.case_by_id(session, case_id)
     headers = {"Cache-Control": "private, max-age=86400, immutable", "Content-Disposition": "inline"}

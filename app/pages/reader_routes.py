@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from app.auth.policy import GuardedRoute, Policy
 from app.cases.blindness import hidden_because, note_exposure
+from app.cases.handles import CaseInPath, case_handle
 from app.cases.queries import CaseFilter
 from app.context import Parts
 from app.pages import reader_views
@@ -69,7 +70,7 @@ def worklist(
     """Cases by need; to annotators, in an order of their own that reveals nothing."""
     if principal.blind:
         back = reader_views.page_back(session, context.secret, principal)
-        view = reader_views.blind_worklist(session, principal)
+        view = reader_views.blind_worklist(session, context.secret, principal)
         return page(request, "to_read.html", principal, view=view, back=back)
     chosen = CaseFilter(site=site or None, patient=patient or None)
     cases = reader_views.worklist(session, chosen, cursor)
@@ -77,7 +78,7 @@ def worklist(
 
 
 @router.get("/cases/{case_id}")
-def show_case(case_id: uuid.UUID, request: Request, context: Parts, principal: _People, session: Reader) -> Response:
+def show_case(case_id: CaseInPath, request: Request, context: Parts, principal: _People, session: Reader) -> Response:
     """A case: to read, or in full once that is allowed."""
     blind = reader_views.case_to_read(session, context.secret, principal, case_id)
     if blind is not None:
@@ -86,18 +87,19 @@ def show_case(case_id: uuid.UUID, request: Request, context: Parts, principal: _
         return page(request, "read.html", principal, view=blind)
     hidden = hidden_because(session, principal, case_id)
     if hidden is not None:
+        handle = case_handle(context.secret, principal, case_id)
         return page(
             request,
             "committed.html",
             principal,
-            number=reader_views.case_number(case_id),
-            case_id=case_id,
+            number=reader_views.case_number(handle),
+            case_id=handle,
             hidden=hidden,
             late=answered_late(session, principal, case_id),
             progress=progress(session, principal),
             back=reader_views.page_back(session, context.secret, principal),
         )
-    shown = reader_views.case_view(session, principal, case_id)
+    shown = reader_views.case_view(session, context.secret, principal, case_id)
     note_exposure(context.database, session, principal, case_id)
     return page(request, "case.html", principal, view=shown)
 
@@ -107,16 +109,18 @@ def read_next(context: Parts, principal: _Annotator, session: Writer) -> Respons
     """Continue with the open read, or lease the next one."""
     held = list_leases(session, principal)
     read = held[0] if held else lease_next(session, context, principal)
-    return go("/worklist" if read is None else f"/cases/{read.case_id}")
+    if read is None:
+        return go("/worklist")
+    return go(f"/cases/{case_handle(context.secret, principal, uuid.UUID(read.case_id))}")
 
 
 @router.get("/reads/upcoming")
 def upcoming(context: Parts, principal: _Annotator, session: Reader) -> Response:
     """The image that probably comes next, for the browser to fetch ahead: nothing but pixels."""
-    case_id = reader_views.upcoming_case(session, context.secret, principal)
-    if case_id is None:
+    handle = reader_views.upcoming_case(session, context.secret, principal)
+    if handle is None:
         return Response(status_code=204)
-    return go(f"/v1/cases/{case_id}/image")
+    return go(f"/v1/cases/{handle}/image")
 
 
 def _done(request: Request, path: str) -> Response:
@@ -148,7 +152,7 @@ def answer(
         correct_once(session, context, principal, read_id, position, body)
         return _done(request, "/worklist")
     case_id = answer_read(session, context, principal, read_id, body)
-    return _done(request, f"/cases/{case_id}")
+    return _done(request, f"/cases/{case_handle(context.secret, principal, case_id)}")
 
 
 @router.get("/reads/{handle}/correction")

@@ -10,6 +10,7 @@ from app.auth.annotators import annotator_of_account
 from app.cases import queries
 from app.cases import service as cases
 from app.cases.blindness import exposures_of, has_committed
+from app.cases.handles import case_handle
 from app.cases.schemas import CaseOut, RequestOut, WorklistOut
 from app.cases.showing import show_case
 from app.pages.charts import Bars, posterior_bars
@@ -32,7 +33,7 @@ WORKLIST_LENGTH = 120
 
 @dataclass(frozen=True)
 class BlindItem:
-    """A case as an annotator sees it in the list: nothing but its number."""
+    """A case as an annotator sees it in the list: nothing but its handle and its number."""
 
     case_id: uuid.UUID
     number: str
@@ -53,20 +54,21 @@ class BlindWorklist:
     progress: Progress
 
 
-def blind_worklist(session: Session, principal: Principal) -> BlindWorklist:
+def blind_worklist(session: Session, secret: bytes, principal: Principal) -> BlindWorklist:
     """Cases that this annotator leases, then those they have read, newest first; of the others only how many wait."""
     leased = [uuid.UUID(read.case_id) for read in list_leases(session, principal)]
-    items = [BlindItem(case_id, case_number(case_id), False) for case_id in leased]
     read = labelled_cases(session, principal, WORKLIST_LENGTH)
-    items += [BlindItem(case_id, case_number(case_id), True) for case_id in read]
+    listed = [(case_id, False) for case_id in leased] + [(case_id, True) for case_id in read]
+    handles = [(case_handle(secret, principal, case_id), done) for case_id, done in listed]
+    items = [BlindItem(handle, case_number(handle), done) for handle, done in handles]
     return BlindWorklist(items, count_labelled_cases(session, principal), progress(session, principal))
 
 
 def upcoming_case(session: Session, secret: bytes, principal: Principal) -> uuid.UUID | None:
-    """The case that this annotator would be given next, without giving it."""
+    """Handle of the case that this annotator would be given next, without giving it."""
     annotator = annotator_of_account(session, principal.account_id)
     request = None if annotator is None else next_request(session, secret, annotator.id, lock=False)
-    return None if request is None else request.case_id
+    return None if request is None else case_handle(secret, principal, request.case_id)
 
 
 def worklist(session: Session, chosen: queries.CaseFilter, cursor: str | None) -> WorklistOut:
@@ -94,13 +96,14 @@ class CaseView:
     progress: Progress
 
 
-def case_view(session: Session, principal: Principal, case_id: uuid.UUID) -> CaseView:
+def case_view(session: Session, secret: bytes, principal: Principal, case_id: uuid.UUID) -> CaseView:
     """Everything about a case; only for those who may see it.
 
     Raises:
         NotFound: no such case.
     """
     shown, classes = show_case(session, case_id), reading_classes(session)
+    handle = case_handle(secret, principal, case_id)
     known = {info.code: info.name for info in classes}
     after = bars = None
     if shown.prediction is not None:
@@ -111,8 +114,8 @@ def case_view(session: Session, principal: Principal, case_id: uuid.UUID) -> Cas
     requests = queries.requests_of(session, [case_id]).get(case_id, [])
     mine = [label for label in labels if label.annotator == principal.name] if principal.blind else []
     return CaseView(
-        case=shown,
-        number=case_number(case_id),
+        case=shown.model_copy(update={"id": str(handle)}),
+        number=case_number(handle),
         names=known,
         posterior=after,
         bars=bars,
@@ -147,7 +150,7 @@ class BlindCase:
     """A case to be read, or an answer to be corrected: its image and the classes, nothing else.
 
     Attributes:
-        case_id: the case.
+        case_id: handle of the case.
         number: its short number.
         classes: to choose from.
         form_key: of the form that declines.
@@ -181,18 +184,18 @@ def case_to_read(session: Session, secret: bytes, principal: Principal, case_id:
     if not principal.blind or has_committed(session, principal, case_id):
         return None
     leased = [read for read in list_leases(session, principal) if read.case_id == str(case_id)]
-    read = leased[0] if leased else None
+    read, known_as = leased[0] if leased else None, case_handle(secret, principal, case_id)
     handle = None if read is None else read_handle(secret, principal.account_id, uuid.UUID(read.id))
     return BlindCase(
-        case_id=case_id,
-        number=case_number(case_id),
+        case_id=known_as,
+        number=case_number(known_as),
         classes=reading_classes(session),
         form_key=uuid.uuid4().hex,
         read=read,
         handle=handle,
         answer=handle,
         given="",
-        next_page=f"/cases/{case_id}",
+        next_page=f"/cases/{known_as}",
         back=page_back(session, secret, principal),
         lease_seconds=current_policy(session).lease_seconds,
         progress=progress(session, principal),
@@ -204,17 +207,18 @@ def case_to_correct(session: Session, secret: bytes, principal: Principal, read_
     label = dict(correctable(session, principal)).get(read_id)
     if label is None:
         return None
-    leased = list_leases(session, principal)
+    leased = [case_handle(secret, principal, uuid.UUID(read.case_id)) for read in list_leases(session, principal)]
+    known_as = case_handle(secret, principal, label.case_id)
     return BlindCase(
-        case_id=label.case_id,
-        number=case_number(label.case_id),
+        case_id=known_as,
+        number=case_number(known_as),
         classes=reading_classes(session),
         form_key=uuid.uuid4().hex,
         read=None,
         handle=None,
         answer=correction_handle(secret, principal.account_id, read_id, label.position),
         given=label.class_code or "",
-        next_page=f"/cases/{leased[0].case_id}" if leased else "/worklist",
+        next_page=f"/cases/{leased[0]}" if leased else "/worklist",
         back=page_back(session, secret, principal, before=read_id),
         lease_seconds=current_policy(session).lease_seconds,
         progress=progress(session, principal),

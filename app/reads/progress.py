@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from app.platform.principal import Principal
 from app.reads.queries import count_waiting
-from app.tables import Annotator, Case, Label, Read, now
+from app.tables import Annotator, Label, Read, now
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ def progress(session: Session, principal: Principal) -> Progress:
 
 
 def labelled_cases(session: Session, principal: Principal, limit: int) -> list[uuid.UUID]:
-    """Cases that an annotator has labelled, newest case first."""
-    labelled = select(Case.id).where(Case.id.in_(_labelled_by(principal))).order_by(Case.id.desc()).limit(limit)
+    """Cases that an annotator has labelled, the one that they labelled last first."""
+    labelled = _labelled_by(principal).order_by(Label.created_at.desc(), Label.id.desc()).limit(limit)
     return list(session.execute(labelled).scalars())
 
 
@@ -49,6 +49,5 @@ def _labelled_by(principal: Principal) -> Select[uuid.UUID]:
     return (
         select(Label.case_id)
         .join(Annotator, Annotator.id == Label.annotator_id)
-        .where(Annotator.account_id == principal.account_id)
-        .distinct()
+        .where(Annotator.account_id == principal.account_id, Label.supersedes_id.is_(None))
     )

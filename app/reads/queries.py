@@ -252,10 +252,10 @@ def read_since(session: Session, read: Read) -> Read | None:
         Read.id != read.id,
         Read.state.in_(("leased", "committed", "declined")),
     )
-    return session.execute(statement.order_by(Read.id.desc()).limit(1)).scalar_one_or_none()
+    return session.execute(statement.order_by(Read.created_at.desc(), Read.id).limit(1)).scalar_one_or_none()
 
 
 def leases_of(session: Session, annotator_id: uuid.UUID) -> list[Read]:
     """Leases of an annotator, oldest first."""
-    statement = select(Read).where(Read.annotator_id == annotator_id, Read.state == "leased").order_by(Read.id)
-    return list(session.execute(statement).scalars())
+    statement = select(Read).where(Read.annotator_id == annotator_id, Read.state == "leased")
+    return list(session.execute(statement.order_by(Read.created_at, Read.id)).scalars())

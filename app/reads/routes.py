@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Query, Response
 from app.auth.policy import GuardedRoute, Policy
 from app.cases import queries
 from app.cases.blindness import ensure_revealed, note_exposure
+from app.cases.handles import CaseInPath
 from app.context import Parts
 from app.platform.database import Reader, Writer
 from app.platform.errors import (
@@ -25,6 +26,7 @@ from app.platform.idempotency import once, request_digest, required_key
 from app.platform.principal import Principal
 from app.platform.values import PosteriorOut
 from app.reads import answering, corrections, leases, service
+from app.reads.naming import labels_for, read_for, submitted_for
 from app.reads.posterior import posterior
 from app.reads.schemas import (
     DeclineIn,
@@ -57,27 +59,28 @@ def lease(context: Parts, principal: _Annotating, key: _Key, session: Writer) ->
 
     def take() -> tuple[int, ReadOut | None]:
         read = leases.lease_next(session, context, principal)
-        return (204, None) if read is None else (201, read)
+        return (204, None) if read is None else (201, read_for(context.secret, principal, read))
 
     return once(session, principal, key, request_digest("POST /v1/reads"), take)
 
 
 @router.get("/v1/reads", responses=responses())
-def list_reads(principal: _Annotating, session: Reader) -> ReadsOut:
+def list_reads(context: Parts, principal: _Annotating, session: Reader) -> ReadsOut:
     """The caller's leases, oldest first."""
-    return ReadsOut(items=leases.list_leases(session, principal))
+    held = leases.list_leases(session, principal)
+    return ReadsOut(items=[read_for(context.secret, principal, read) for read in held])
 
 
 @router.get("/v1/reads/{read_id}", responses=responses(NotFound))
-def get_read(read_id: uuid.UUID, principal: _Annotating, session: Reader) -> ReadOut:
+def get_read(read_id: uuid.UUID, context: Parts, principal: _Annotating, session: Reader) -> ReadOut:
     """One of the caller's own reads."""
-    return leases.show(session, principal, read_id)
+    return read_for(context.secret, principal, leases.show(session, principal, read_id))
 
 
 @router.patch("/v1/reads/{read_id}", responses=responses(NotFound, LeaseLost))
-def heartbeat(read_id: uuid.UUID, principal: _Annotating, session: Writer) -> ReadOut:
+def heartbeat(read_id: uuid.UUID, context: Parts, principal: _Annotating, session: Writer) -> ReadOut:
     """Extend a lease, up to six times its length in all."""
-    return leases.heartbeat(session, principal, read_id)
+    return read_for(context.secret, principal, leases.heartbeat(session, principal, read_id))
 
 
 @router.delete("/v1/reads/{read_id}", status_code=204, responses=responses(NotFound, LeaseLost))
@@ -94,7 +97,12 @@ def decline(
 ) -> Response:
     """Decline a read, with a reason; ``cannot_tell`` closes it for everybody."""
     digest = request_digest("POST decline", read_id, body.model_dump())
-    return once(session, principal, key, digest, lambda: leases.decline(session, context, principal, read_id, body))
+
+    def end() -> tuple[int, ReadOut]:
+        status, read = leases.decline(session, context, principal, read_id, body)
+        return status, read_for(context.secret, principal, read)
+
+    return once(session, principal, key, digest, end)
 
 
 @router.post(
@@ -109,7 +117,13 @@ def commit_read(
     """End a read by a label; the answer reveals the posterior where the policy allows."""
     digest = request_digest("POST read label", read_id, body.model_dump())
     return once(
-        session, principal, key, digest, lambda: answering.commit_read(session, context, principal, read_id, body)
+        session,
+        principal,
+        key,
+        digest,
+        lambda: submitted_for(
+            context.secret, principal, answering.commit_read(session, context, principal, read_id, body)
+        ),
     )
 
 
@@ -125,7 +139,13 @@ def correct_read(
     """Correct a slip, still blind: until the case was shown, ten cases later, a sign-out or 15 minutes."""
     digest = request_digest("POST read correction", read_id, body.model_dump())
     return once(
-        session, principal, key, digest, lambda: corrections.correct(session, context, principal, read_id, body)
+        session,
+        principal,
+        key,
+        digest,
+        lambda: submitted_for(
+            context.secret, principal, corrections.correct(session, context, principal, read_id, body)
+        ),
     )
 
 
@@ -156,7 +176,13 @@ def revise(
 ) -> Response:
     """Correct one's own label, or label again after a retraction; every row stays."""
     digest = request_digest("POST revisions", label_id, body.model_dump())
-    return once(session, principal, key, digest, lambda: service.revise(session, context, principal, label_id, body))
+    return once(
+        session,
+        principal,
+        key,
+        digest,
+        lambda: submitted_for(context.secret, principal, service.revise(session, context, principal, label_id, body)),
+    )
 
 
 @router.post(
@@ -170,12 +196,18 @@ def retract(
 ) -> Response:
     """Take one's own label back; both rows stay."""
     digest = request_digest("POST retraction", label_id, body.model_dump())
-    return once(session, principal, key, digest, lambda: service.retract(session, context, principal, label_id, body))
+    return once(
+        session,
+        principal,
+        key,
+        digest,
+        lambda: submitted_for(context.secret, principal, service.retract(session, context, principal, label_id, body)),
+    )
 
 
 @router.get("/v1/cases/{case_id}/labels", responses=responses(NotFound, BlindReadPending))
 def list_labels(
-    case_id: uuid.UUID,
+    case_id: CaseInPath,
     context: Parts,
     principal: _Reading,
     session: Reader,
@@ -187,12 +219,12 @@ def list_labels(
     labels = queries.label_history(session, case_id) if history else queries.labels_of_case(session, case_id)
     result = LabelsOut(items=[service.label_out(row) for row in labels])
     note_exposure(context.database, session, principal, case_id)
-    return result
+    return labels_for(context.secret, principal, result)
 
 
 @router.get("/v1/cases/{case_id}/posterior", responses=responses(NotFound, BlindReadPending))
 def get_posterior(
-    case_id: uuid.UUID,
+    case_id: CaseInPath,
     context: Parts,
     principal: _Reading,
     session: Reader,

@@ -13,6 +13,7 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
+    Uuid,
     text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
@@ -135,6 +136,8 @@ class Read(Identified, Table):
         Index("ix_reads_annotator_id_state", "annotator_id", "state"),
     )
 
+    # random: annotators see it, and the time of a lease is none of its business
+    id: Mapped[uuid.UUID] = mapped_column(Uuid, primary_key=True, default=uuid.uuid4)
     request_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("read_requests.id"), index=True)
     case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"), index=True)
     annotator_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("annotators.id"))

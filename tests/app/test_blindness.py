@@ -25,7 +25,7 @@ def test_no_route_shows_the_prediction_before_the_commit(service: Service, by_br
     ).json()
     mine = lease(service, "anna")
     assert mine is not None
-    assert mine["case_id"] == case["id"]
+    assert mine["case_id"] == service.known_as("anna", case["id"])
     prediction = case["prediction"]
     secrets = {prediction["release"], "monocyte-says", "ben-was-here", "second_read", "triage", "audit"}
     secrets |= {json.dumps(p) for p in prediction["class_probs"].values()}
@@ -81,7 +81,7 @@ def test_the_order_of_reading_is_each_annotators_own_and_not_that_of_need(servic
     for who in ("anna", "ben"):
         orders[who] = []
         while (read := lease(service, who)) is not None:
-            orders[who].append(read["case_id"])
+            orders[who].append(service.case_of(who, read["case_id"]))
             declined = service.post(who, f"/v1/reads/{read['id']}/decline", json={"reason": "other"})
             assert declined.status_code == 200
     assert sorted(orders["anna"]) == sorted(orders["ben"]) == sorted(cases)

@@ -81,7 +81,7 @@ def test_triage_by_capacity_and_the_record_of_what_was_shown_go_by_the_champion(
     make(service, "challenger", added(service, dropout_release), 0)
     assert threshold() == before
     read = service.post("anna", "/v1/reads").json()
-    case = next(case for case in cases if case["id"] == read["case_id"])
+    case = next(case for case in cases if case["id"] == service.case_of("anna", read["case_id"]))
     assert service.answer("anna", case["id"], case["prediction"]["classes"][0]).status_code == 201
     assert service.get("anna", f"/v1/cases/{case['id']}").status_code == 200
     with service.context.database.read() as session:

@@ -26,7 +26,7 @@ def lost(service: Service) -> tuple[dict[str, Any], dict[str, Any]]:
     other = lease(service, "ben")
     assert read is not None
     assert other is not None
-    assert other["case_id"] == read["case_id"] == case["id"]
+    assert service.case_of("ben", other["case_id"]) == service.case_of("anna", read["case_id"]) == case["id"]
     return read, other
 
 
@@ -49,7 +49,7 @@ def test_an_answer_to_a_lost_read_is_late_and_judges_nothing(service: Service, a
     if not answered:
         assert commit(service, "ben", other, codes[1]).json()["label"]["late"] is False
     assert judging(service) == [("ben", codes[1])]
-    posterior = service.get("viewer", f"/v1/cases/{read['case_id']}/posterior").json()
+    posterior = service.get("viewer", f"/v1/cases/{service.case_of('anna', read['case_id'])}/posterior").json()
     assert (posterior["n_labels"], posterior["label_counts"][codes[0]]) == (2, 1)
     assert service.get("viewer", "/v1/metrics", params={"partition": "all"}).json()["n_labels"] == 1
     assert lease(service, "anna") is None
@@ -77,7 +77,7 @@ def test_somebody_who_saw_more_than_the_image_meanwhile_is_late_and_not_blind(se
     release = UUID(service.get("viewer", "/v1/releases").json()["items"][0]["id"])
     with service.context.database.write() as session:
         anna = session.execute(select(Annotator.id).where(Annotator.name == "anna")).scalar_one()
-        expose(session, anna, UUID(read["case_id"]), release, None)
+        expose(session, anna, UUID(service.case_of("anna", read["case_id"])), release, None)
     label = commit(service, "anna", read, classes_of(service)[0]).json()["label"]
     assert (label["late"], label["blind"]) == (True, False)
 

@@ -66,8 +66,9 @@ def test_a_change_of_mind_once_the_arm_can_be_told_is_not_blind(service: Service
     change = {"label": codes[1], "reason": "another look"}
     changed = service.post("anna", f"/v1/labels/{label['id']}/revisions", json=change).json()["label"]
     assert changed["blind"] is blind
+    case_id = UUID(service.case_of("anna", label["case_id"]))
     with service.context.database.read() as session:
-        counted = [row[2] for row in session.execute(blind_labels()) if row[0] == UUID(label["case_id"])]
+        counted = [row[2] for row in session.execute(blind_labels()) if row[0] == case_id]
     assert counted == [codes[1] if blind else codes[0]]
 
 

@@ -134,6 +134,16 @@ class Person:
         ]
 
 
+def handle_of(secret: bytes, account_id: uuid.UUID | None, case_id: uuid.UUID) -> str:
+    """What the person of an account knows a case by."""
+    from app.cases.handles import case_handle
+    from app.platform.principal import Principal
+
+    assert account_id is not None
+    person = Principal(account_id, "", "annotator", frozenset({"reads:own"}))
+    return str(case_handle(secret, person, case_id))
+
+
 def pack(files: dict[str, bytes]) -> bytes:
     """A zip."""
     import zipfile

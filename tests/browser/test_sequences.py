@@ -19,7 +19,7 @@ from app.auth.sites import COOKIE
 from app.context import Context, build_context
 from app.settings import Settings
 from app.tables import Account, Annotator, Label, Read, ReadRequest
-from tests.browser.conftest import set_reveal, until, upload
+from tests.browser.conftest import handle_of, set_reveal, until, upload
 from tests.support.process import Installation
 from tests.support.waiting import patient
 
@@ -257,13 +257,12 @@ class Machine:
 
 
 def stored(parts: Context, people: list[str]) -> list[tuple[str, str, str | None, str]]:
-    """Annotator, case, class and kind of every label of some people, oldest first."""
-    wanted = select(Annotator.name, Label.case_id, Label.class_code, Label.kind).join(
-        Label, Label.annotator_id == Annotator.id
-    )
+    """Annotator, case as they know it, class and kind of every label of some people, oldest first."""
+    columns = (Annotator.name, Annotator.account_id, Label.case_id, Label.class_code, Label.kind)
+    wanted = select(*columns).join(Label, Label.annotator_id == Annotator.id)
     with parts.database.read() as session:
-        rows = session.execute(wanted.where(Annotator.name.in_(people)).order_by(Label.id))
-        return [(row[0], str(row[1]), row[2], row[3]) for row in rows]
+        rows = session.execute(wanted.where(Annotator.name.in_(people)).order_by(Label.id)).all()
+    return [(row[0], handle_of(parts.secret, row[1], row[2]), row[3], row[4]) for row in rows]
 
 
 @pytest.mark.parametrize("n", [6, pytest.param(200, marks=pytest.mark.heavy)])

@@ -29,14 +29,6 @@ def workplace(request: pytest.FixtureRequest, tmp_path: Path, tiny_release: Path
         yield made
 
 
-@pytest.fixture
-def own_postgres(postgres: PostgresServer) -> Iterator[PostgresServer]:
-    """A PostgreSQL that a test may stop."""
-    server = PostgresServer(postgres.binaries)
-    yield server
-    server.stop()
-
-
 def test_a_worker_killed_at_each_point_of_its_work_leaves_every_row_once(workplace: Workplace) -> None:
     """Killed before a batch is committed, after it, and between the work and the record of its end."""
     n = 3 * BATCH

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tempfile
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,15 @@ class PostgresServer:
     def halt(self) -> None:
         """Stop as a crash does; ``start`` brings it back."""
         self._run("pg_ctl", "-D", str(self.data), "-m", "immediate", "stop")
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the server and to all its processes."""
+        server = int((self.data / "postmaster.pid").read_text().split()[0])
+        os.kill(server, number)  # first, so that no further process begins
+        children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
+        for child in children:
+            with suppress(ProcessLookupError):
+                os.kill(int(child), number)
 
     def stop(self) -> None:
         if (self.data / "postmaster.pid").exists():

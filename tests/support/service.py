@@ -14,6 +14,7 @@ from PIL import Image
 from sqlalchemy import select, text, update
 
 from app.auth import service as auth
+from app.cases.handles import case_handle, case_of_handle
 from app.cases.preparing import prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context
@@ -129,11 +130,26 @@ class Service:
     def label(self, who: str, case_id: str, code: str, key: str | None = None, **fields: Any) -> httpx.Response:
         return self.post(who, f"/v1/cases/{case_id}/labels", key, json={"label": code, **fields})
 
+    def known_as(self, who: str, case_id: str) -> str:
+        """What an annotator knows a case by."""
+        with self.context.database.read() as session:
+            row = session.execute(select(Account).where(Account.name == who)).scalar_one()
+        principal = Principal(row.id, row.name, row.role, frozenset({"reads:own"}))
+        return str(case_handle(self.context.secret, principal, uuid.UUID(case_id)))
+
+    def case_of(self, who: str, handle: str) -> str:
+        """The case that an annotator knows by a handle."""
+        with self.context.database.read() as session:
+            row = session.execute(select(Account).where(Account.name == who)).scalar_one()
+            principal = Principal(row.id, row.name, row.role, frozenset({"reads:own"}))
+            return str(case_of_handle(session, self.context.secret, principal, uuid.UUID(handle)))
+
     def lease_on(self, who: str, case_id: str) -> str:
         """The read of an annotator on a case: the one they hold, else the next that they get, which must be of it."""
-        held = [read for read in self.get(who, "/v1/reads").json()["items"] if read["case_id"] == case_id]
+        handle = self.known_as(who, case_id)
+        held = [read for read in self.get(who, "/v1/reads").json()["items"] if read["case_id"] == handle]
         read = held[0] if held else self.post(who, "/v1/reads").json()
-        assert read["case_id"] == case_id
+        assert read["case_id"] == handle
         return str(read["id"])
 
     def answer(self, who: str, case_id: str, code: str, key: str | None = None, **fields: Any) -> httpx.Response:

@@ -1,0 +1,52 @@
+"""Handles of cases: what annotators get in place of identifiers, which sort by the time at which a case was stored.
+
+A handle is the identifier enciphered under a key of the account's own: nothing is kept, a handle of somebody else's
+means nothing, and two annotators cannot compare theirs.
+"""
+
+import hashlib
+import hmac
+import uuid
+from typing import Annotated
+
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from fastapi import Depends, Request
+from sqlalchemy.orm import Session
+
+from app.auth.policy import caller_of
+from app.context import Parts
+from app.platform.database import Reader
+from app.platform.principal import Principal
+from app.tables import Case
+
+
+def _cipher(secret: bytes, account_id: uuid.UUID) -> Cipher[modes.ECB]:
+    """A permutation of all identifiers; one block has no pattern that the mode could show."""
+    key = hmac.new(secret, b"case handle:" + account_id.bytes, hashlib.sha256).digest()
+    return Cipher(algorithms.AES(key), modes.ECB())  # noqa: S305
+
+
+def case_handle(secret: bytes, principal: Principal, case_id: uuid.UUID) -> uuid.UUID:
+    """What a caller knows a case by: its identifier, to annotators a handle."""
+    if not principal.blind:
+        return case_id
+    encryptor = _cipher(secret, principal.account_id).encryptor()
+    return uuid.UUID(bytes=encryptor.update(case_id.bytes) + encryptor.finalize())
+
+
+def case_of_handle(session: Session, secret: bytes, principal: Principal, handle: uuid.UUID) -> uuid.UUID:
+    """The case that a caller names; what is no handle of theirs stands for itself."""
+    if not principal.blind:
+        return handle
+    decryptor = _cipher(secret, principal.account_id).decryptor()
+    case_id = uuid.UUID(bytes=decryptor.update(handle.bytes) + decryptor.finalize())
+    return handle if session.get(Case, case_id) is None else case_id
+
+
+def _case_of_path(case_id: uuid.UUID, request: Request, context: Parts, session: Reader) -> uuid.UUID:
+    principal = caller_of(request)
+    return case_id if principal is None else case_of_handle(session, context.secret, principal, case_id)
+
+
+#: The case in the path of a route that reads, named as its caller knows it.
+CaseInPath = Annotated[uuid.UUID, Depends(_case_of_path)]
