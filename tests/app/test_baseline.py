@@ -36,8 +36,8 @@ CHANGES = {
     "UPDATE audit_events SET actor = 'x' WHERE sequence = 4": "the events before the baseline",
     "DELETE FROM case_changes WHERE sequence < 20": "case_changes",
     "UPDATE audit_events SET row_digests = NULL WHERE action = 'case.add'": "has no digests of rows",
-    "UPDATE audit_events SET row_digests = '{}' WHERE action = 'case.add'": "was changed",
-    "UPDATE audit_events SET signature = '00' WHERE action = 'case.add'": "was changed",
+    "UPDATE audit_events SET row_digests = '{}' WHERE action = 'rows.baseline'": "was changed, or one before it",
+    "UPDATE audit_events SET signature = '00' WHERE action = 'rows.baseline'": "was changed, or one before it",
     "UPDATE labels SET confidence = 'much'": "rows of labels cannot be checked (",
     "DELETE FROM audit_head": "its head says nothing",
 }

@@ -27,9 +27,14 @@ def test_rows_that_a_migration_changes_get_an_event_and_a_row_that_was_wrong_bef
         session.execute(text("UPDATE cases SET site = 'elsewhere' WHERE id = :id"), {"id": first.case_id})
         (fault,) = [line for line in unproven_rows(session, context.secret) if line.startswith("cases ")]
     restate_as_is(service)
+    with context.database.write() as session:  # a row that the migration changes as well
+        session.execute(text("UPDATE read_requests SET due_on = '2020-01-01' WHERE id = :id"), {"id": first.id})
+    with context.database.read() as session:
+        faults = list(unproven_rows(session, context.secret))
+    assert (len(faults), fault in faults) == (2, True)
     serving._upgrade(context)
     with context.database.read() as session:
-        assert list(unproven_rows(session, context.secret)) == [fault]
+        assert list(unproven_rows(session, context.secret)) == faults
         (event,) = [event for event in audit_chain.events(session) if event.action == "rows.migrate"]
     assert event.details["from"] == BEFORE
     assert set(event.row_digests or {}) == {"read_requests"}

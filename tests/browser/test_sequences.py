@@ -133,7 +133,7 @@ class Machine:
         if not self.is_offline:
             with suppress(BrowserError):
                 if page.evaluate(_SIGN_OUT):
-                    page.wait_for_url("**/login")  # Chromium may hang when a page closes on its way elsewhere
+                    page.wait_for_url("**/login")
         self.session_ends(tab)
 
     def next_case(self, tab: int) -> None:
@@ -185,6 +185,8 @@ class Machine:
         self.visit(tab, path if path.startswith("/") else "/worklist")
 
     def tab_closes(self, tab: int) -> None:
+        with suppress(BrowserError):
+            self.tabs[tab].goto("about:blank")  # Chromium may hang when a page closes on its way elsewhere
         self.tabs[tab].close()
         self.tabs[tab], self.owner[tab] = self._tab(), ""
 
