@@ -118,7 +118,7 @@ class Harness:
         """Labels become final, and everybody looks at what is shown of the cases they have read."""
         self.service.make_labels_final()
         for adversary in self.people.values():
-            for case, image in list(adversary.read.items()):
+            for case, image in list(adversary.read.items())[:40]:  # the oldest that were not shown yet
                 shown = self.service.get(adversary.name, f"/v1/cases/{case}")
                 if shown.status_code == 200:
                     adversary.seen[image] = shown.json()["prediction"]["disagreement_prob"]
