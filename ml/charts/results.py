@@ -106,7 +106,7 @@ def concentration_chart(rows: Sequence[ConcentrationPoint], optima: Sequence[Opt
 def triage_chart(rows: Sequence[TriagePoint]) -> ChartType:
     """Share of disagreements caught against share of cases sent for a second read, with 95 % bands."""
     names = list(dict.fromkeys(row["score"] for row in rows))
-    percent = alt.Axis(format="%")
+    percent = alt.Axis(format="%", labelOverlap="parity", labelSeparation=8)
     x = alt.X("capacity:Q", title="cases sent for a second read", axis=percent)
     colour = _colour("score", names).legend(orient="bottom")
     base = alt.Chart(alt.Data(values=rows)).encode(x=x, color=colour)

@@ -173,7 +173,7 @@ def test_an_archive_damaged_on_disk_ends_its_own_import_only(service: Service) -
     states = {job_id: service.get("admin", f"/v1/imports/{job_id}").json()["job"] for job_id in (damaged, gone, whole)}
     assert [job["state"] for job in states.values()] == ["failed", "failed", "succeeded"]
     assert "not a zip archive" in states[damaged]["error"]
-    assert "No such file" in states[gone]["error"]
+    assert "send it again" in states[gone]["error"]
 
 
 def test_only_those_who_store_cases_may_import(service: Service) -> None:
