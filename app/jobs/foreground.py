@@ -1,9 +1,12 @@
 """A job for the command that asks for it, with a progress bar: done in this process, or by a worker that is faster."""
 
 import os
+import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import Progress
@@ -46,11 +49,12 @@ def do_here(
         job = ask(session)
     here = _WorkerHere(context, kinds)
     try:
-        with Progress(console=Console(stderr=True), transient=True) as progress:
+        with _ctrl_c() as pressed, Progress(console=Console(stderr=True), transient=True) as progress:
             task = progress.add_task(title, total=1.0)
             while job.state in OPEN:
                 here.tend()
-                time.sleep(_LOOK_SECONDS)
+                if pressed.wait(_LOOK_SECONDS):
+                    raise KeyboardInterrupt
                 with context.database.read() as session:
                     job = job_by_id(session, job.id)
                 progress.update(task, completed=job.progress, description=f"{title}: {job.message or job.state}")
@@ -65,6 +69,26 @@ def do_here(
     if job.result is None:
         raise ValueError(f"the job {job.state}: {job.error}")
     return job, job.result
+
+
+@contextmanager
+def _ctrl_c() -> Iterator[threading.Event]:
+    """An event that Ctrl-C sets, instead of cutting off a statement of the database; a second Ctrl-C cuts off."""
+    pressed = threading.Event()
+    if threading.current_thread() is not threading.main_thread():  # no other one is interrupted
+        yield pressed
+        return
+    before = signal.getsignal(signal.SIGINT) or signal.default_int_handler
+
+    def note(_number: int, _frame: object) -> None:
+        signal.signal(signal.SIGINT, before)
+        pressed.set()
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class _WorkerHere:

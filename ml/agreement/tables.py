@@ -207,6 +207,8 @@ def measure_agreement(labels: TableSource, *, cluster: str | None = None, seed: 
     if not labelled.annotators:
         raise TableError(f"{place}: agreement needs one row per label with the annotator; this table has counts only")
     matrix, names = label_matrix(labelled)
+    # where one class only occurs another one is thought of, so that alpha is undefined and not an error
+    counts = np.pad(labelled.counts, ((0, 0), (0, max(0, 2 - len(labelled.classes)))))
     groups = None if cluster is None else case_column(labelled, cluster, place)
     confusion = dawid_skene(matrix, len(labelled.classes)).confusion
     test = rater_marginal_test(matrix, len(labelled.classes), permutations=PERMUTATIONS, seed=seed)
@@ -214,7 +216,7 @@ def measure_agreement(labels: TableSource, *, cluster: str | None = None, seed: 
         n_cases=len(labelled.case_ids),
         n_labels=int(labelled.counts.sum()),
         n_annotators=len(names),
-        krippendorff_alpha=krippendorff_alpha(labelled.counts, cluster=groups),
+        krippendorff_alpha=krippendorff_alpha(counts, cluster=groups),
         pairs=_pairs(matrix, names, len(labelled.classes), groups),
         annotators=[
             AnnotatorAgreement(
@@ -226,7 +228,7 @@ def measure_agreement(labels: TableSource, *, cluster: str | None = None, seed: 
             for column, name in enumerate(names)
         ],
         classes=_classes(labelled, groups),
-        sites=[] if "site" not in labelled.columns else _sites(labelled, case_column(labelled, "site", place), groups),
+        sites=[] if "site" not in labelled.columns else _sites(counts, case_column(labelled, "site", place), groups),
         rater_marginals=test,
         warnings=_warnings(test.p_value, test.n),
     )
@@ -271,11 +273,11 @@ def _classes(labels: Labels, groups: npt.NDArray[Any] | None) -> list[ClassAgree
     return rows
 
 
-def _sites(labels: Labels, sites: npt.NDArray[Any], groups: npt.NDArray[Any] | None) -> list[SiteAgreement]:
+def _sites(counts: IntArray, sites: npt.NDArray[Any], groups: npt.NDArray[Any] | None) -> list[SiteAgreement]:
     rows = []
     for site in sorted(set(sites.tolist())):
         inside = sites == site
-        alpha = krippendorff_alpha(labels.counts[inside], cluster=None if groups is None else groups[inside])
+        alpha = krippendorff_alpha(counts[inside], cluster=None if groups is None else groups[inside])
         rows.append(SiteAgreement(site, int(inside.sum()), alpha))
     return rows
 

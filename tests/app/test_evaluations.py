@@ -11,7 +11,8 @@ from app.evaluations.publishing import publish_estimates
 from app.operations.export import export_dataset
 from ml.datasets.folder import load_folder
 from ml.tables.evaluate import evaluate_tables
-from tests.support.service import Service, cell_png, collect
+from tests.support.jobs import work_off
+from tests.support.service import Service, cell_png, collect, store
 
 
 def same(found: Any, expected: Any, where: str = "") -> None:
@@ -92,6 +93,17 @@ def test_gauges_are_published_by_the_worker_and_no_query_changes_them(
     for other in ({"partition": "all"}, {"weighting": "none"}, {"site": "north"}, {"group_by": "site"}):
         assert service.get("viewer", "/v1/metrics", params=other).status_code == 200
         assert estimate_lines(service) == published, other
+
+
+def test_a_service_whose_labels_are_all_of_one_class_shows_its_numbers_and_freezes_them(service: Service) -> None:
+    for number in range(4):
+        store(service, f"case-{number}", cell_png(number), {"r": 0, "s": 0}, patient=f"p{number}")
+    agreement = service.get("viewer", "/v1/agreement", params={"partition": "all"})
+    assert (agreement.status_code, agreement.json()["krippendorff_alpha"]["value"]) == (200, None)
+    assert service.get("viewer", "/report?partition=all").status_code == 200
+    asked = service.post("admin", "/v1/evaluations", json={"partition": "all"}).json()
+    work_off(service.context)
+    assert service.get("viewer", f"/v1/evaluations/{asked['id']}").json()["error"] is None
 
 
 def test_partitions_share_the_cases_out(populated: Service) -> None:

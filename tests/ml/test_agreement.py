@@ -173,6 +173,17 @@ def test_agreement_of_a_table_by_every_view(tmp_path: Path) -> None:
     assert document["classes"][2]["krippendorff_alpha"]["value"] == pytest.approx(expected, abs=1e-12)
 
 
+def test_labels_of_one_class_only_leave_alpha_undefined_and_are_no_error() -> None:
+    """The first day of a laboratory: nobody has used another class yet."""
+    table = {"case_id": ["a", "a", "b", "b"], "annotator": ["r", "s"] * 2, "label": ["x"] * 4, "site": ["north"] * 4}
+    report = measure_agreement(table)
+    alphas = [report.krippendorff_alpha, report.classes[0].krippendorff_alpha, report.sites[0].krippendorff_alpha]
+    assert np.isnan([alpha.value for alpha in alphas]).all()
+    assert report.to_dict()["krippendorff_alpha"]["value"] is None
+    assert [person.agreement_with_others.value for person in report.annotators] == [1, 1]
+    assert report.annotators[0].confusion.shape == (1, 1)
+
+
 def test_the_agreement_command(tmp_path: Path) -> None:
     (tmp_path / "labels.csv").write_text("case_id,annotator,label\na,r,x\na,q,x\nb,r,y\nb,q,x\nc,r,y\nc,q,y\n")
     command = ["agreement", "--labels", tmp_path / "labels.csv"]
