@@ -265,7 +265,7 @@ def leak_arm(monkeypatch: pytest.MonkeyPatch, _service: Service) -> None:
 @pytest.mark.parametrize(
     ("leak", "target", "rows", "n"),
     [
-        pytest.param(leak_arm, "audit", "all", 24, id="arm, quick"),
+        pytest.param(leak_arm, "audit", "all", 24, id="arm of few", marks=pytest.mark.heavy),
         pytest.param(leak_arm, "audit", "all", 200, id="arm", marks=pytest.mark.heavy),
         pytest.param(leak_counts, "read twice", "planned", 200, id="counts", marks=pytest.mark.heavy),
         pytest.param(leak_identifiers, "adjudication", "all", 200, id="identifiers", marks=pytest.mark.heavy),
