@@ -15,7 +15,7 @@ from uuid import UUID
 from sqlalchemy import Float
 from sqlalchemy import Table as SqlTable
 
-from app.platform.covered_rows import COVERED, Row
+from app.platform.covered_rows import COVERED, Coverage, Row
 from app.tables import Table
 
 #: JSON values.
@@ -35,19 +35,21 @@ def row_key(table: SqlTable, row: Row) -> str:
     return "/".join(str(row[column.name]) for column in table.primary_key.columns)
 
 
-def shown_row(secret: bytes, table: SqlTable, row: Row) -> dict[str, Json]:
+def shown_row(secret: bytes, table: SqlTable, row: Row, coverage: Coverage | None = None) -> dict[str, Json]:
     """Covered columns of a row as JSON values, private ones as their HMAC; those that are null or false are left out.
 
     Args:
         secret: key of the installation.
         table: of the row.
         row: values by column.
+        coverage: how its rows are covered; as ``COVERED`` says where left out.
     """
-    coverage, key = COVERED[table.name], row_key(table, row)
+    coverage, key = coverage or COVERED[table.name], row_key(table, row)
+    hmac_key = (None if coverage.key is None else row[coverage.key]) or _private_key(secret)
     shown: dict[str, Json] = {}
     for column in table.columns:
         value = row[column.name]
-        if column.name in coverage.free or value is None or value is False:
+        if column.name in coverage.free or column.name == coverage.key or value is None or value is False:
             continue
         alike = coverage.alike.get(column.name)
         plain = _plain(value if alike is None else alike(value))
@@ -55,7 +57,7 @@ def shown_row(secret: bytes, table: SqlTable, row: Row) -> dict[str, Json]:
             plain = float(value)
         if column.name in coverage.private:
             named = canonical([table.name, key, column.name, plain])
-            plain = hmac.new(_private_key(secret), named, hashlib.sha256).hexdigest()
+            plain = hmac.new(hmac_key, named, hashlib.sha256).hexdigest()
         shown[column.name] = plain
     return shown
 
@@ -76,9 +78,9 @@ def _plain(value: object) -> Json:
     return plain
 
 
-def row_digest(secret: bytes, table: SqlTable, row: Row) -> str:
+def row_digest(secret: bytes, table: SqlTable, row: Row, coverage: Coverage | None = None) -> str:
     """SHA-256 of a row: its table and its covered columns."""
-    return hashlib.sha256(canonical([table.name, shown_row(secret, table, row)])).hexdigest()
+    return hashlib.sha256(canonical([table.name, shown_row(secret, table, row, coverage)])).hexdigest()
 
 
 def cases_digest(case_ids: Iterable[UUID]) -> str:
