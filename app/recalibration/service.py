@@ -268,7 +268,9 @@ def _write(job: RunningJob, material: Material, fitted: FitReport, findings: Fin
         write_release(folder, files, fitted.calibration, card, readme_text(card))
 
         def add(session: Session) -> JobResult:
-            row, _ = add_release(session, job.context.secret, folder, settings.releases_folder, actor="recalibration")
+            row, _ = add_release(
+                session, job.context.keys.audit, folder, settings.releases_folder, actor="recalibration"
+            )
             return RecalibrationReport(**dict(findings), release=str(row.id)).to_dict()
 
         return job.batch(_CANDIDATE, add)

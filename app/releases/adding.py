@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session
 
 from app.platform import audit_chain
 from app.platform.errors import Conflict
+from app.platform.keys import AuditKeys
 from app.releases.gate import gate_of, verdict_of
 from app.releases.queries import all_releases, champion, class_codes
 from app.tables import Alias, ReleaseRow, new_id
@@ -15,7 +16,7 @@ from ml.release.predictor import Predictor
 
 
 def add_release(
-    session: Session, secret: bytes, source: Path, releases_folder: Path, *, actor: str = "command line"
+    session: Session, keys: AuditKeys, source: Path, releases_folder: Path, *, actor: str = "command line"
 ) -> tuple[ReleaseRow, bool]:
     """Verify a release folder, try its network, keep a copy and make its row; adding it again changes nothing.
 
@@ -50,5 +51,5 @@ def add_release(
     if champion(session) is None:
         session.add(Alias(name="champion", release_id=row.id, revision=1))
         details["alias"] = "champion"
-    audit_chain.record(session, secret, actor=actor, action="release.add", object_id=row.id, details=details)
+    audit_chain.record(session, keys, actor=actor, action="release.add", object_id=row.id, details=details)
     return row, True

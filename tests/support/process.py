@@ -98,14 +98,14 @@ class Installation:
         context = build_context(Settings(home=self.home, database_url=url))
         upgrade(context.database.engine)
         show_at_once(context.database)
-        claim(context.database, context.secret)
+        claim(context.database, context.keys.audit)
         keys = {}
         with context.database.write() as session:
-            add_release(session, context.secret, release, context.settings.releases_folder)
+            add_release(session, context.keys.audit, release, context.settings.releases_folder)
             for name, role in people.items():
-                auth.add_account(session, context.secret, name, role)
+                auth.add_account(session, context.keys.audit, name, role)
                 scopes = ["labels:write", "cases:write", "predict"] if role == "service" else []
-                keys[name] = auth.add_key(session, context.secret, name, scopes)[1]
+                keys[name] = auth.add_key(session, context.keys.audit, name, scopes)[1]
         context.database.engine.dispose()
         return keys
 
@@ -123,7 +123,7 @@ class Installation:
         settings = Settings(home=self.home, database_url=self.environment.get("SECONDREAD_DATABASE_URL"))
         context = build_context(settings)
         with context.database.write() as session:
-            password = auth.issue_one_time_password(session, context.secret, name)
+            password = auth.issue_one_time_password(session, context.keys.audit, name)
         context.database.engine.dispose()
         return password
 

@@ -28,6 +28,8 @@ from ml.datasets.cells import simulate_cell
 from tests.support.images import encode
 from tests.support.process import METRICS_TOKEN
 
+#: Of every service under test, so that coins and partitions are the same in every run.
+KEY = "the same coins and partitions in every run"
 PEOPLE = {
     "admin": "admin",
     "viewer": "viewer",
@@ -59,9 +61,9 @@ def add_people(context: Context) -> dict[str, str]:
     keys = {}
     with context.database.write() as session:
         for name, role in PEOPLE.items():
-            auth.add_account(session, context.secret, name, role)
+            auth.add_account(session, context.keys.audit, name, role)
             scopes = ["labels:write"] if role == "service" else []
-            keys[name] = auth.add_key(session, context.secret, name, scopes)[1]
+            keys[name] = auth.add_key(session, context.keys.audit, name, scopes)[1]
     return keys
 
 
@@ -135,14 +137,14 @@ class Service:
         with self.context.database.read() as session:
             row = session.execute(select(Account).where(Account.name == who)).scalar_one()
         principal = Principal(row.id, row.name, row.role, frozenset({"reads:own"}))
-        return str(case_handle(self.context.secret, principal, uuid.UUID(case_id)))
+        return str(case_handle(self.context.keys.readers, principal, uuid.UUID(case_id)))
 
     def case_of(self, who: str, handle: str) -> str:
         """The case that an annotator knows by a handle."""
         with self.context.database.read() as session:
             row = session.execute(select(Account).where(Account.name == who)).scalar_one()
             principal = Principal(row.id, row.name, row.role, frozenset({"reads:own"}))
-            return str(case_of_handle(session, self.context.secret, principal, uuid.UUID(handle)))
+            return str(case_of_handle(session, self.context.keys.readers, principal, uuid.UUID(handle)))
 
     def lease_on(self, who: str, case_id: str) -> str:
         """The read of an annotator on a case: the one they hold, else the next that they get, which must be of it."""
