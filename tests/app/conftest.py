@@ -17,11 +17,10 @@ from app.operations.proven import unproven_rows
 from app.platform.database import Database
 from app.platform.installation import claim
 from app.platform.migrate import upgrade
-from app.releases.adding import add_release
 from app.settings import Settings
 from tests.support.postgres import PostgresServer
 from tests.support.process import METRICS_TOKEN
-from tests.support.service import Service, add_people, cell_png, collect, show_at_once
+from tests.support.service import Service, add_people, cell_png, collect, put_release, show_at_once
 from tests.support.snapshots import assert_snapshots_tell_all, write_snapshots
 
 
@@ -73,7 +72,7 @@ def _fill(folder: Path, url: str, release: Path) -> dict[str, str]:
     show_at_once(context.database)  # before the rows are covered
     claim(context.database, context.secret)
     with context.database.write() as session:
-        add_release(session, context.secret, release, settings.releases_folder)
+        put_release(session, context.secret, release, settings.releases_folder)
     keys = add_people(context)
     context.database.engine.dispose()
     return keys
