@@ -168,7 +168,7 @@ def open_laboratory(tmp_path: Path, tiny_release: Path, request: pytest.FixtureR
 @pytest.mark.parametrize(
     ("database", "patients"),
     [
-        ("sqlite", 40),
+        pytest.param("sqlite", 40, marks=pytest.mark.slow),
         pytest.param("sqlite", 200, marks=pytest.mark.heavy),
         pytest.param("postgresql", 200, marks=pytest.mark.heavy),
     ],

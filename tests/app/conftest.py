@@ -1,6 +1,7 @@
 """A running service on a fresh database: SQLite, and PostgreSQL where a test is marked ``both_databases``."""
 
 import shutil
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -163,13 +164,17 @@ def settings(database_url: str, tmp_path: Path) -> Settings:
 def service(request: pytest.FixtureRequest, settings: Settings, database_kind: str) -> Iterator[Service]:
     """A fresh service for one test.
 
-    Whatever a test does, an evaluation from the last of the snapshots that were made on the way equals one from all
-    rows, and every row is one that an audit event wrote.
+    Whatever a test does, every row is one that an audit event wrote, and an evaluation from the last of the snapshots
+    that were made on the way equals one from all rows: a fifth of the time of these tests, so that this is seen in a
+    quarter of them, the same in each run, and in all by ``--all-databases``.
     """
+    snapshots = request.config.getoption("all_databases") or zlib.crc32(request.node.nodeid.encode()) % 4 == 0
     with _running(settings, _template(request, database_kind)) as running:
-        running.before_change = lambda: write_snapshots(running.context)
+        if snapshots:
+            running.before_change = lambda: write_snapshots(running.context)
         yield running
-        assert_snapshots_tell_all(running.context)
+        if snapshots:
+            assert_snapshots_tell_all(running.context)
         assert_every_row_is_proven(running)
 
 

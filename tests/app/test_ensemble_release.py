@@ -68,6 +68,7 @@ def test_the_posterior_is_that_of_the_exact_mixture(service: Service, dropout_re
         assert found["further_labels_expected"] is not None
 
 
+@pytest.mark.slow
 def test_without_a_head_the_posterior_stays_the_prior(service: Service, headless_release: Path) -> None:
     use(service, headless_release)
     case = service.add_case()
