@@ -31,13 +31,13 @@ from app.evaluations.reading import read_columns
 from app.evaluations.snapshots import write_snapshot
 from app.main import create_app
 from app.platform.migrate import upgrade
-from app.releases.adding import add_release
 from app.releases.queries import class_codes
 from app.settings import Settings
 from app.tables import PolicyRow
 from ml.arrays import FloatArray, IntArray
 from ml.distributions.families import DirichletCpe
 from tests.support.postgres import PostgresServer, find_binaries
+from tests.support.service import put_release
 
 CELLS_A_PATIENT, READ_TWICE, AUDITED = 4, 0.2, 0.1
 MADE = "2026-06-01 12:00:00+00"
@@ -172,7 +172,7 @@ def measure(settings: Settings, release: Path, n: int) -> dict[str, float]:
     context: Context = app.state.context
     upgrade(context.database.engine)
     with context.database.write() as session:
-        row, _ = add_release(session, context.keys.audit, release, settings.releases_folder)
+        row = put_release(session, context.keys.audit, release, settings.releases_folder)
         release_id, classes = row.id, class_codes(row)
         auth.add_account(session, context.keys.audit, "lead", "admin")
         auth.add_account(session, context.keys.audit, "lis", "service")

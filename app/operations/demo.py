@@ -49,8 +49,7 @@ def ensure_release(context: Context, say: Say) -> None:
     source = context.settings.home / "demo" / "release"
     if not (source / "card.json").is_file():
         _train(context.settings.home / "demo" / "run", source, say)
-    with context.database.write() as session:
-        add_release(session, context.keys.audit, source, context.settings.releases_folder)
+    add_release(context.database, context.keys.audit, source, context.settings.releases_folder)
 
 
 def _train(run: Path, out: Path, say: Say) -> None:

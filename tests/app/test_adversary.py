@@ -215,7 +215,10 @@ def run(service: Service, n: int, people: tuple[str, ...] = PEOPLE, twin_every: 
 @pytest.mark.parametrize(
     ("n", "bound"),
     # with few cases chance alone reaches far: the quick variant asks only that nothing is told plainly
-    [pytest.param(24, None, id="quick"), pytest.param(2000, 0.56, id="full", marks=pytest.mark.heavy)],
+    [
+        pytest.param(24, None, id="quick", marks=pytest.mark.slow),
+        pytest.param(2000, 0.56, id="full", marks=pytest.mark.heavy),
+    ],
 )
 def test_nothing_but_the_pixels_tells_the_plan(service: Service, n: int, bound: float | None) -> None:
     told = run(service, n).told()

@@ -37,6 +37,7 @@ passwords._verify = held
 """
 
 
+@pytest.mark.slow
 def test_sixty_sign_ins_at_once_keep_nobody_waiting(tmp_path: Path, tiny_release: Path) -> None:
     with Installation(tmp_path / "home") as made:
         keys = made.prepare(tiny_release, viewer="viewer")

@@ -89,9 +89,8 @@ class Installation:
         from app.context import build_context
         from app.platform.installation import claim
         from app.platform.migrate import upgrade
-        from app.releases.adding import add_release
         from app.settings import Settings
-        from tests.support.service import show_at_once
+        from tests.support.service import put_release, show_at_once
 
         url = self.environment.get("SECONDREAD_DATABASE_URL")
         self.home.mkdir(parents=True, exist_ok=True)
@@ -101,7 +100,7 @@ class Installation:
         claim(context.database, context.keys.audit)
         keys = {}
         with context.database.write() as session:
-            add_release(session, context.keys.audit, release, context.settings.releases_folder)
+            put_release(session, context.keys.audit, release, context.settings.releases_folder)
             for name, role in people.items():
                 auth.add_account(session, context.keys.audit, name, role)
                 scopes = ["labels:write", "cases:write", "predict"] if role == "service" else []

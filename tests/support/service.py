@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
@@ -12,6 +13,7 @@ import numpy as np
 from fastapi.testclient import TestClient
 from PIL import Image
 from sqlalchemy import select, text, update
+from sqlalchemy.orm import Session
 
 from app.auth import service as auth
 from app.cases.handles import case_handle, case_of_handle
@@ -19,12 +21,15 @@ from app.cases.preparing import prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context
 from app.platform.database import Database
+from app.platform.keys import AuditKeys
 from app.platform.principal import Principal
 from app.reads.corrections import settle
 from app.reads.schemas import LabelIn
 from app.reads.service import submit_label
-from app.tables import Account, PolicyRow, ProvisionalLabel, create_triggers, drop_triggers, now
+from app.releases.adding import UNFINISHED, register_release
+from app.tables import Account, PolicyRow, ProvisionalLabel, ReleaseRow, create_triggers, drop_triggers, now
 from ml.datasets.cells import simulate_cell
+from ml.release.artifact import copy_release, read_release
 from tests.support.images import encode
 from tests.support.process import METRICS_TOKEN
 
@@ -197,6 +202,13 @@ def store(service: Service, external_id: str, data: bytes, labels: dict[str, int
         for reader, k in labels.items():
             body = LabelIn(label=case.prediction.classes[k], annotator=reader, blind=True)
             submit_label(session, context, outside, uuid.UUID(case.id), body)
+
+
+def put_release(session: Session, keys: AuditKeys, source: Path, releases_folder: Path) -> ReleaseRow:
+    """Make a release known that a test has made: its network is not run in a process of its own first."""
+    releases_folder.mkdir(parents=True, exist_ok=True)
+    copy = copy_release(read_release(source), releases_folder / UNFINISHED.replace("*", uuid.uuid4().hex))
+    return register_release(session, keys, copy, releases_folder, actor="test")[0]
 
 
 #: Who stores cases and who labels.
