@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from itsdangerous import BadSignature
@@ -38,6 +39,12 @@ def verified(context: Context) -> list[str]:
         return verify_all(session, context).faults
 
 
+def serve_with(service: Service, context: Context) -> None:
+    state: Any = service.client.app.state  # type: ignore[attr-defined]
+    service.context = state.context = context
+    state.database = context.database
+
+
 @pytest.fixture
 def rotated(service: Service) -> Iterator[Context]:
     """The service's parts with a second key, which its database knows; the service itself still has the first one."""
@@ -63,8 +70,7 @@ def test_a_new_key_signs_and_nothing_that_follows_from_the_first_moves(service: 
     for ring_in_use, why in ((FIRST, "lacks the new one"), (KeyRing(ring.secrets[1:]), "not the key of this database")):
         with pytest.raises(WrongKeyError, match=why):
             claim(new.database, derive(ring_in_use).audit)
-    service.context = service.client.app.state.context = new  # type: ignore[attr-defined]
-    service.client.app.state.database = new.database  # type: ignore[attr-defined]
+    serve_with(service, new)
     service.add_case("later", cell_png(9), patient="p9")
     after = coins_and_partitions(new)
     assert {name: after[name] for name in before} == before
@@ -79,7 +85,8 @@ def test_a_new_key_signs_and_nothing_that_follows_from_the_first_moves(service: 
         assert (status, said.splitlines()[-1]) == (0, "consistent"), said
     stranger = derive(KeyRing.parse(b"another" * 5)).audit.public_key
     assert "not that of this chain" in check(proof, stranger)[1]
-    old.database.engine.dispose()
+    serve_with(service, old)
+    new.database.engine.dispose()
 
 
 def test_an_event_signed_with_a_replaced_key_is_named(service: Service, rotated: Context) -> None:
