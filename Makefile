@@ -1,5 +1,5 @@
 # make run    set up everything and serve the demo on http://127.0.0.1:8000
-# make test   set up everything and run every test that this machine can run
+# make test   set up everything and run the tests: all but those that take seconds each
 PYTHON ?= python3
 VENV := .venv
 # cpu or gpu: which ONNX Runtime
@@ -11,7 +11,7 @@ PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick test-all test-under-load sabotage coverage mutation lint bench sbom screenshots clean
+.PHONY: help run test quick test-slow test-all test-under-load sabotage coverage mutation lint bench sbom screenshots clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -43,14 +43,18 @@ test: $(VENV)/.installed-dev
 	@$(MAKE) --no-print-directory -j2 lint quick
 
 quick: $(VENV)/.installed-dev
-	$(PYTEST) -m "not heavy and not gpu"
+	$(PYTEST) -m "not slow and not heavy and not gpu"
 
-# make test-all   the long simulations and runs as well, every test of the service on both databases, and the mutants
+# make test-slow   the tests that `make test` leaves out for the time they take: whole days in a browser, killed workers, fuzzing
+test-slow: $(VENV)/.installed-dev
+	$(PYTEST) -m "slow and not heavy and not gpu"
+
+# make test-all   all of them, the long simulations and runs as well, every test of the service on both databases, and the mutants
 test-all: lint
 	$(PYTEST) --all-databases -m "not gpu"
 	$(MAKE) mutation
 
-# make coverage   branches that `make test` goes through, and the lines that it does not
+# make coverage   branches that `make test` and `make test-slow` go through, and the lines that it does not
 coverage: $(VENV)/.installed-dev
 	$(PYTEST) -m "not heavy and not gpu" --cov --cov-report=term
 

@@ -75,6 +75,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             metafunc.parametrize(fixture, ["sqlite", "postgresql"], indirect=True)
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is slow on one database is quick on the other."""
+    for item in items:
+        if item.get_closest_marker("slow_on_postgresql") and "postgresql" in item.nodeid:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def datasets() -> Path:
     """The folder with real data sets."""

@@ -26,6 +26,10 @@ def fuzz(made: Installation, token: str | None, phases: str, examples: int) -> s
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
 
 
+def slow(*values: object) -> object:
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 def heavy(*values: object) -> object:
     return pytest.param(*values, marks=pytest.mark.heavy)
 
@@ -33,9 +37,10 @@ def heavy(*values: object) -> object:
 @pytest.mark.parametrize(
     ("database", "who", "phases", "examples"),
     [
-        ("sqlite", "admin", ALL, QUICK),
+        ("sqlite", "admin", "fuzzing", 1),
+        slow("sqlite", "admin", ALL, QUICK),
         # of the cases made from the schema alone an annotator is refused nearly all
-        ("postgresql", "anna", "fuzzing,stateful", QUICK),
+        slow("postgresql", "anna", "fuzzing,stateful", QUICK),
         *[heavy(database, who, ALL, LONG) for database in ("sqlite", "postgresql") for who in (*ROLES, None)],
     ],
 )

@@ -72,6 +72,7 @@ def test_the_dashboard_asks_for_metrics_that_exist() -> None:
                 assert f"# TYPE {family}" in exposed, name
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_file_run_outside_a_container(
     postgres: PostgresServer, tmp_path: Path, tiny_release: Path
 ) -> None:

@@ -121,6 +121,7 @@ def own_images(folder: Path) -> None:
     (folder / "labels.csv").write_text("\n".join(rows) + "\n")
 
 
+@pytest.mark.slow
 def test_the_demo_is_whole_and_filling_it_again_changes_nothing(demo: Installation) -> None:
     before = json.loads(demo.run("release", "list", "--json").stdout)
     accounts = json.loads(demo.run("user", "list", "--json").stdout)
@@ -150,6 +151,7 @@ def test_every_block_is_run_or_says_why_not() -> None:
             assert block.reason is None or len(block.reason) > 20, f"{block.where}: say why it is not run"
 
 
+@pytest.mark.slow
 def test_the_commands_of_readme_and_tutorial_run_in_order(served: Installation) -> None:
     folder = served.home.parent
     own_images(folder / "mycells")

@@ -89,6 +89,7 @@ def wait_for_more(made: Installation, key: str, job_id: str, progress: float) ->
     return cast("dict[str, Any]", wait_until(job, 60, lambda: made.log))
 
 
+@pytest.mark.slow_on_postgresql
 def test_an_import_survives_two_deaths_of_its_worker_and_does_each_row_once(
     running: tuple[Installation, str],
 ) -> None:
@@ -120,6 +121,7 @@ def test_an_import_survives_two_deaths_of_its_worker_and_does_each_row_once(
     assert sorted(seen_ids) == sorted(f"case {number}" for number in range(n))
 
 
+@pytest.mark.slow_on_postgresql
 def test_ctrl_c_leaves_a_commands_job_to_the_next_worker_and_says_so(running: tuple[Installation, str]) -> None:
     installation, key = running
     source = installation.home.parent / "cells.zip"
@@ -141,6 +143,7 @@ def test_ctrl_c_leaves_a_commands_job_to_the_next_worker_and_says_so(running: tu
     assert wait_for(installation, key, job_id, "succeeded")["result"]["created"] == 6 * BATCH
 
 
+@pytest.mark.slow
 def test_serve_on_sqlite_keeps_a_worker_alive_and_takes_it_down(tmp_path: Path, tiny_release: Path) -> None:
     made = Installation(tmp_path / "home")
     key = made.prepare(tiny_release, lead="admin")["lead"]
@@ -165,6 +168,7 @@ def ready(made: Installation) -> dict[str, Any]:
         return body
 
 
+@pytest.mark.slow_on_postgresql
 def test_without_a_worker_the_service_is_ready_and_says_that_jobs_wait(running: tuple[Installation, str]) -> None:
     installation, _ = running
     assert "jobs wait" in ready(installation)["worker"]

@@ -196,7 +196,7 @@ def _record(session: Session, context: Context, actor: str, reason: str, erased:
     counts = {"n_cases": len(ids), "n_remarks": erased.n_remarks, "n_import_rows": len(erased.import_rows)}
     audit_chain.record(
         session,
-        context.secret,
+        context.keys.audit,
         actor=actor,
         action="patient.erase",
         object_id=erasure_id,
@@ -206,7 +206,7 @@ def _record(session: Session, context: Context, actor: str, reason: str, erased:
     for case_id in erased.cases:
         audit_chain.record(
             session,
-            context.secret,
+            context.keys.audit,
             actor=actor,
             action="case.erase",
             object_id=case_id,

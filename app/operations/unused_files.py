@@ -9,6 +9,7 @@ import structlog
 from sqlalchemy import select
 
 from app.context import Context
+from app.releases.adding import UNFINISHED
 from app.tables import Case
 
 # no request and no batch of a job takes so long
@@ -51,6 +52,6 @@ def sweep_files(context: Context, older_than: float = _OLD_SECONDS) -> int:
 def _unfinished(context: Context) -> Iterator[Path]:
     home = context.settings.home
     yield from (home / "imports").glob(".*.part")
-    yield from context.settings.releases_folder.glob(".candidate-*")
+    yield from context.settings.releases_folder.glob(UNFINISHED)
     yield from (home / "snapshots").glob("*/.*.tmp")
     yield from home.glob(".secret.*.tmp")

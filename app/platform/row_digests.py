@@ -5,7 +5,6 @@ door, only an HMAC enters.
 """
 
 import hashlib
-import hmac
 import json
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -16,13 +15,13 @@ from sqlalchemy import Float
 from sqlalchemy import Table as SqlTable
 
 from app.platform.covered_rows import COVERED, Coverage, Row
+from app.platform.keys import DerivedKey
 from app.tables import Table
 
 #: JSON values.
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 #: Table → key of the row → digest, None where the row was deleted.
 Leaves = dict[str, dict[str, str | None]]
-_PRIVATE = b"private columns of covered rows"
 
 
 def canonical(value: Json) -> bytes:
@@ -35,17 +34,18 @@ def row_key(table: SqlTable, row: Row) -> str:
     return "/".join(str(row[column.name]) for column in table.primary_key.columns)
 
 
-def shown_row(secret: bytes, table: SqlTable, row: Row, coverage: Coverage | None = None) -> dict[str, Json]:
+def shown_row(private: DerivedKey, table: SqlTable, row: Row, coverage: Coverage | None = None) -> dict[str, Json]:
     """Covered columns of a row as JSON values, private ones as their HMAC; those that are null or false are left out.
 
     Args:
-        secret: key of the installation.
+        private: key of private columns of rows without a key of their own.
         table: of the row.
         row: values by column.
         coverage: how its rows are covered; as ``COVERED`` says where left out.
     """
     coverage, key = coverage or COVERED[table.name], row_key(table, row)
-    hmac_key = (None if coverage.key is None else row[coverage.key]) or _private_key(secret)
+    of_row = None if coverage.key is None else row[coverage.key]
+    own = private if of_row is None else DerivedKey(of_row, b"")
     shown: dict[str, Json] = {}
     for column in table.columns:
         value = row[column.name]
@@ -57,13 +57,9 @@ def shown_row(secret: bytes, table: SqlTable, row: Row, coverage: Coverage | Non
             plain = float(value)
         if column.name in coverage.private:
             named = canonical([table.name, key, column.name, plain])
-            plain = hmac.new(hmac_key, named, hashlib.sha256).hexdigest()
+            plain = own.digest(named).hex()
         shown[column.name] = plain
     return shown
-
-
-def _private_key(secret: bytes) -> bytes:
-    return hmac.new(secret, _PRIVATE, hashlib.sha256).digest()
 
 
 def _plain(value: object) -> Json:
@@ -78,9 +74,9 @@ def _plain(value: object) -> Json:
     return plain
 
 
-def row_digest(secret: bytes, table: SqlTable, row: Row, coverage: Coverage | None = None) -> str:
+def row_digest(private: DerivedKey, table: SqlTable, row: Row, coverage: Coverage | None = None) -> str:
     """SHA-256 of a row: its table and its covered columns."""
-    return hashlib.sha256(canonical([table.name, shown_row(secret, table, row, coverage)])).hexdigest()
+    return hashlib.sha256(canonical([table.name, shown_row(private, table, row, coverage)])).hexdigest()
 
 
 def cases_digest(case_ids: Iterable[UUID]) -> str:

@@ -9,8 +9,8 @@ from alembic import op
 
 from app.tables.append_only import create_triggers, drop_triggers
 
-revision = "0019"
-down_revision = "0018"
+revision = "0020"
+down_revision = "0019"
 branch_labels = None
 depends_on = None
 

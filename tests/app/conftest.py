@@ -1,6 +1,7 @@
 """A running service on a fresh database: SQLite, and PostgreSQL where a test is marked ``both_databases``."""
 
 import shutil
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,11 +18,10 @@ from app.operations.proven import unproven_rows
 from app.platform.database import Database
 from app.platform.installation import claim
 from app.platform.migrate import upgrade
-from app.releases.adding import add_release
 from app.settings import Settings
 from tests.support.postgres import PostgresServer
 from tests.support.process import METRICS_TOKEN
-from tests.support.service import Service, add_people, cell_png, collect, show_at_once
+from tests.support.service import KEY, Service, add_people, cell_png, collect, put_release, show_at_once
 from tests.support.snapshots import assert_snapshots_tell_all, write_snapshots
 
 
@@ -71,9 +71,9 @@ def _fill(folder: Path, url: str, release: Path) -> dict[str, str]:
     settings.home.mkdir()
     context = build_context(settings)
     show_at_once(context.database)  # before the rows are covered
-    claim(context.database, context.secret)
+    claim(context.database, context.keys.audit)
     with context.database.write() as session:
-        add_release(session, context.secret, release, settings.releases_folder)
+        put_release(session, context.keys.audit, release, settings.releases_folder)
     keys = add_people(context)
     context.database.engine.dispose()
     return keys
@@ -122,7 +122,7 @@ def _settings(folder: Path, url: str) -> Settings:
         min_free_bytes=0,
         metrics_token=SecretStr(METRICS_TOKEN),
         # the same coins and partitions in every run
-        secret_key=SecretStr("the same coins and partitions in every run"),
+        secret_key=SecretStr(KEY),
     )
 
 
@@ -164,13 +164,17 @@ def settings(database_url: str, tmp_path: Path) -> Settings:
 def service(request: pytest.FixtureRequest, settings: Settings, database_kind: str) -> Iterator[Service]:
     """A fresh service for one test.
 
-    Whatever a test does, an evaluation from the last of the snapshots that were made on the way equals one from all
-    rows, and every row is one that an audit event wrote.
+    Whatever a test does, every row is one that an audit event wrote, and an evaluation from the last of the snapshots
+    that were made on the way equals one from all rows: a fifth of the time of these tests, so that this is seen in a
+    quarter of them, the same in each run, and in all by ``--all-databases``.
     """
+    snapshots = request.config.getoption("all_databases") or zlib.crc32(request.node.nodeid.encode()) % 4 == 0
     with _running(settings, _template(request, database_kind)) as running:
-        running.before_change = lambda: write_snapshots(running.context)
+        if snapshots:
+            running.before_change = lambda: write_snapshots(running.context)
         yield running
-        assert_snapshots_tell_all(running.context)
+        if snapshots:
+            assert_snapshots_tell_all(running.context)
         assert_every_row_is_proven(running)
 
 
@@ -178,7 +182,7 @@ def assert_every_row_is_proven(service: Service) -> None:
     """Nothing that the service does may write a covered row without its event."""
     if not service.written_past:
         with service.context.database.read() as session:
-            unproven = list(unproven_rows(session, service.context.secret))
+            unproven = list(unproven_rows(session, service.context.keys.audit.rows))
         assert unproven == [], "a test that writes rows past the service says so by `service.written_past = True`"
 
 

@@ -71,6 +71,7 @@ def status(made: Installation, source: str) -> int:
         asked.close()
 
 
+@pytest.mark.slow
 def test_half_sent_headers_of_one_address_keep_nobody_else_out(made: Installation) -> None:
     start(made, 600)
     silent = [connect(made, "127.0.0.3", _HALF) for _ in range(PER_ADDRESS)]
@@ -84,6 +85,7 @@ def test_half_sent_headers_of_one_address_keep_nobody_else_out(made: Installatio
     wait_until(lambda: status(made, "127.0.0.3") == 200)
 
 
+@pytest.mark.slow
 def test_headers_have_a_deadline_and_a_size_and_so_has_what_nobody_reads(made: Installation) -> None:
     start(made, 1.5)
     for sent in (b"", _HALF, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"):  # the last is idle afterwards

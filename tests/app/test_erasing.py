@@ -86,7 +86,7 @@ def live_with(service: Service) -> dict[str, Any]:
     assert len(erased) == 2
     texts = {"name": PATIENT, "external id": EXTERNAL, "note": NOTE, "reason": REASON, "EXIF": EXIF, "row": ROW}
     texts |= {"note of a declined read": DECLINED, "file": FILE, "metadata": METADATA}
-    numbers = {"number": number_of(f"patient:{PATIENT}"), "coin": coin(context.secret, EXTERNAL)}
+    numbers = {"number": number_of(f"patient:{PATIENT}"), "coin": coin(context.keys.coin, EXTERNAL)}
     several: dict[str, Any] = {}
     for number, row in enumerate(erased):
         stored = context.images.get(row.stored_sha256)
@@ -102,7 +102,7 @@ def command(service: Service, monkeypatch: pytest.MonkeyPatch) -> Any:
     settings = service.context.settings
     monkeypatch.setenv("SECONDREAD_HOME", str(settings.home))
     monkeypatch.setenv("SECONDREAD_DATABASE_URL", str(settings.database_url))
-    monkeypatch.setenv("SECONDREAD_SECRET_KEY", service.context.secret.decode())
+    monkeypatch.setenv("SECONDREAD_SECRET_KEY", settings.key_ring().to_bytes().decode())
 
     def run(*arguments: str, stdin: str = "") -> Result:
         return CliRunner().invoke(secondread, list(arguments), input=stdin)

@@ -114,6 +114,7 @@ def test_partitions_share_the_cases_out(populated: Service) -> None:
     assert sizes["evaluation"] + sizes["calibration"] == sizes["all"] == 24
 
 
+@pytest.mark.slow
 def test_fifty_real_cells_read_by_three(service: Service, datasets: Path, tmp_path: Path) -> None:
     """The originals of real cells, whatever the release makes of them: closed form and metrics hold."""
     with zipfile.ZipFile(datasets / "pbc_wbcatt" / "originals_test_304.zip") as archive:
@@ -153,6 +154,7 @@ def reading(service: Service, who: str, codes: list[str], limit: int = 1000) -> 
     return limit
 
 
+@pytest.mark.slow_on_postgresql
 @pytest.mark.both_databases
 def test_weighted_metrics_equal_evaluate_with_the_exported_weights(service: Service, tmp_path: Path) -> None:
     from app.evaluations.cohort import Question

@@ -72,6 +72,7 @@ def test_pictures_of_up_to_a_megapixel_of_8_bits_are_cheap() -> None:
     assert CHEAP_PIXELS == 1_000_000
 
 
+@pytest.mark.slow
 def test_memory_and_time_of_the_process_are_limited() -> None:
     data = deep_png(4000)
     with pytest.raises(ImageRejectedError):
@@ -166,7 +167,9 @@ def memory_of(pid: int) -> int:
     return total
 
 
-@pytest.mark.parametrize("clients", [16, pytest.param(64, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize(
+    "clients", [pytest.param(16, marks=pytest.mark.slow), pytest.param(64, marks=pytest.mark.heavy)]
+)
 def test_clients_with_pictures_of_25_megapixels_are_served_or_asked_to_come_back(
     tmp_path: Path, tiny_release: Path, clients: int
 ) -> None:

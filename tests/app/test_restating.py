@@ -11,8 +11,8 @@ from app.platform import audit_chain
 from app.platform.migrate import downgrade
 from tests.support.service import Service, cell_png
 
-#: Its migration gives requests that wait another place in the queue, those of two of a case the same one.
-BEFORE = "0017"
+#: The next migration gives every row about a patient a key of its own, and moves notes.
+BEFORE = "0019"
 
 
 @pytest.mark.both_databases
@@ -24,12 +24,12 @@ def test_rows_that_a_migration_changes_get_an_event_and_a_row_that_was_wrong_bef
     service.before_change = lambda: None  # what is changed past the service, no snapshot sees
     for number in range(3):
         case = service.add_case(f"case-{number}", cell_png(number), patient=f"p{number}")
-        label = {"annotator": "r1", "blind": True, "note": f"note {number}"}
-        assert service.label("outside", case["id"], case["prediction"]["classes"][0], **label).status_code == 201
+        first_class, note = case["prediction"]["classes"][0], f"note {number}"
+        answer = service.label("outside", case["id"], first_class, annotator="r1", blind=True, note=note)
+        assert answer.status_code == 201
     downgrade(context.database.engine, BEFORE)
     with context.database.write() as session:
         first = session.execute(text("SELECT id, case_id FROM read_requests ORDER BY id LIMIT 1")).one()
-        session.execute(text("UPDATE read_requests SET shuffle = shuffle + 1"))
         notes = session.execute(text("SELECT id FROM labels WHERE note IS NOT NULL")).scalars().all()
     vouch(service, [UUID(str(note)) for note in notes])  # events of that version
     with context.database.write() as session:  # rows that the migrations change as well
@@ -37,7 +37,7 @@ def test_rows_that_a_migration_changes_get_an_event_and_a_row_that_was_wrong_bef
         session.execute(text("UPDATE read_requests SET due_on = '2020-01-01' WHERE id = :id"), {"id": first.id})
     serving._upgrade(context)
     with context.database.read() as session:
-        faults = [line.partition(":")[0] for line in unproven_rows(session, context.secret)]
+        faults = [line.partition(":")[0] for line in unproven_rows(session, context.keys.audit.rows)]
         (event,) = [event for event in audit_chain.events(session) if event.action == "rows.migrate"]
         notes = session.execute(text("SELECT note FROM remarks ORDER BY note")).scalars().all()
     assert set(faults) == {f"cases {UUID(str(first.case_id))}", f"read_requests {UUID(str(first.id))}"}
@@ -51,6 +51,6 @@ def vouch(service: Service, remarks: list[UUID]) -> None:
     from app.platform import baseline
 
     with service.context.database.write() as session:
-        rows: list[tuple[str, str, str | None]] = [*baseline.stored_digests(session, service.context.secret)]
+        rows: list[tuple[str, str, str | None]] = [*baseline.stored_digests(session, service.context.keys.audit.rows)]
         rows += [("remarks", str(remark), None) for remark in remarks]
-        baseline.record_digests(session, service.context.secret, "test", {"n": len(rows)}, rows)
+        baseline.record_digests(session, service.context.keys.audit, "test", {"n": len(rows)}, rows)

@@ -37,6 +37,7 @@ passwords._verify = held
 """
 
 
+@pytest.mark.slow
 def test_sixty_sign_ins_at_once_keep_nobody_waiting(tmp_path: Path, tiny_release: Path) -> None:
     with Installation(tmp_path / "home") as made:
         keys = made.prepare(tiny_release, viewer="viewer")
@@ -165,7 +166,7 @@ def test_choosing_a_password_locks_nothing_while_it_is_hashed(
 
     def meanwhile(password: str) -> str:
         with service.context.database.write() as session:
-            auth.add_account(session, service.context.secret, f"person {len(written)}", "viewer")
+            auth.add_account(session, service.context.keys.audit, f"person {len(written)}", "viewer")
         written.append(password)
         return real(password)
 

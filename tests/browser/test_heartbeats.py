@@ -1,11 +1,13 @@
 """A page that nobody uses lets its lease go, and says so before and after."""
 
+import pytest
 from playwright.sync_api import Browser, Request
 
 from tests.browser.conftest import Person, until, upload
 from tests.support.process import Installation
 
 
+@pytest.mark.slow
 def test_only_a_sign_of_a_person_extends_a_lease(browser: Browser, installation: Installation) -> None:
     upload(installation, "watched", 400, patient="w")
     cleo = Person(browser, installation, "cleo")
@@ -37,6 +39,7 @@ def test_only_a_sign_of_a_person_extends_a_lease(browser: Browser, installation:
     assert cleo.faults == []
 
 
+@pytest.mark.slow
 def test_a_session_warns_before_it_ends_and_a_sign_of_a_person_extends_it(
     browser: Browser, installation: Installation
 ) -> None:

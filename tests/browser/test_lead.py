@@ -5,6 +5,7 @@ import uuid
 from pathlib import Path
 
 import httpx2
+import pytest
 from playwright.sync_api import Browser, Page
 
 from tests.browser.conftest import Person, pack
@@ -49,6 +50,7 @@ def move(page: Page, alias: str, reason: str) -> None:
     page.wait_for_url("**/releases")
 
 
+@pytest.mark.slow
 def test_a_leads_morning(browser: Browser, installation: Installation, tmp_path: Path) -> None:
     lead = Person(browser, installation, "lead")
     page = lead.go("/account")
@@ -106,6 +108,7 @@ def test_a_leads_morning(browser: Browser, installation: Installation, tmp_path:
     assert lead.faults == []
 
 
+@pytest.mark.slow
 def test_recalibrate_compare_promote_and_roll_back(browser: Browser, installation: Installation) -> None:
     lead = Person(browser, installation, "lead")
     page = lead.go("/releases")

@@ -83,6 +83,7 @@ def test_a_lead_sees_need_and_nothing_stored_is_executed(
     assert lead.faults == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_page_keeps_anybody_out(browser: Browser, installation: Installation, scheme: str) -> None:
     """axe-core finds nothing on any page, the console stays silent, and the policy of contents is kept."""

@@ -7,6 +7,8 @@ import urllib.request
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.support.postgres import PostgresServer
 from tests.support.process import Installation
 from tests.support.waiting import patient, wait_until
@@ -14,6 +16,7 @@ from tests.support.waiting import patient, wait_until
 CLIENTS = 60
 
 
+@pytest.mark.slow
 def test_a_frozen_database_leaves_the_service_alive_and_full_service_comes_back(
     own_postgres: PostgresServer, tmp_path: Path, tiny_release: Path
 ) -> None:

@@ -29,6 +29,7 @@ def workplace(request: pytest.FixtureRequest, tmp_path: Path, tiny_release: Path
         yield made
 
 
+@pytest.mark.slow_on_postgresql
 def test_a_worker_killed_at_each_point_of_its_work_leaves_every_row_once(workplace: Workplace) -> None:
     """Killed before a batch is committed, after it, and between the work and the record of its end."""
     n = 3 * BATCH
@@ -44,6 +45,7 @@ def test_a_worker_killed_at_each_point_of_its_work_leaves_every_row_once(workpla
     workplace.assert_each_row_once((job_id, n))
 
 
+@pytest.mark.slow_on_postgresql
 def test_a_worker_told_to_stop_does_so_between_batches_and_another_goes_on(workplace: Workplace) -> None:
     n = 6 * BATCH
     job_id = workplace.ask_import(n)
@@ -59,6 +61,7 @@ def test_a_worker_told_to_stop_does_so_between_batches_and_another_goes_on(workp
     workplace.assert_each_row_once((job_id, n))
 
 
+@pytest.mark.slow
 def test_a_worker_told_to_stop_in_the_middle_of_a_long_part_ends_in_time(tmp_path: Path, tiny_release: Path) -> None:
     with Workplace(tmp_path, None, tiny_release) as workplace:
         job_id = workplace.ask_import(BATCH)
@@ -71,6 +74,7 @@ def test_a_worker_told_to_stop_in_the_middle_of_a_long_part_ends_in_time(tmp_pat
         workplace.assert_each_row_once((job_id, BATCH))
 
 
+@pytest.mark.slow
 def test_two_workers_share_and_go_on_when_postgresql_comes_back(
     own_postgres: PostgresServer, tmp_path: Path, tiny_release: Path
 ) -> None:
@@ -121,6 +125,7 @@ def freeze(postgres: PostgresServer, workplace: Workplace, seconds: float) -> No
     assert (frozen.poll(), other.poll()) == (None, None)
 
 
+@pytest.mark.slow
 def test_a_frozen_worker_whose_connections_were_cut_writes_nothing_any_more(
     postgres: PostgresServer, tmp_path: Path, tiny_release: Path
 ) -> None:

@@ -12,6 +12,8 @@ import pytest
 from secondread import __version__
 from tests.support.installed import LeanEnvironment, build_distributions, tracked_files
 
+pytestmark = pytest.mark.slow
+
 PACKAGES = ("secondread/", "app/", "ml/", "migrations/")
 
 

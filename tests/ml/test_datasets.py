@@ -69,6 +69,7 @@ def test_cells_are_split_by_patient_with_the_planned_labels() -> None:
         load_cells(100)
 
 
+@pytest.mark.slow
 def test_pbc_keeps_the_originals_out_of_training(datasets: Path) -> None:
     dataset = load_pbc()
     assert dataset.pixels.shape == (17_092, 48, 48, 3)

@@ -30,7 +30,7 @@ def cells() -> list[Image.Image]:
     return [Image.fromarray(simulate_cell(index, seed=5, size=48).pixels) for index in range(7)]
 
 
-@pytest.mark.parametrize("name", ["compact", "cnn3", "vgg16"])
+@pytest.mark.parametrize("name", ["compact", "cnn3", pytest.param("vgg16", marks=pytest.mark.slow)])
 def test_the_numpy_head_is_the_networks_head(name: str) -> None:
     torch.manual_seed(0)
     channels, side = (1, 28) if name == "cnn3" else (3, 32)
@@ -67,6 +67,7 @@ def test_masks_follow_the_seed_and_drop_the_asked_share() -> None:
     np.testing.assert_array_equal(back(pooled)[0], head(pooled)[0])
 
 
+@pytest.mark.slow
 def test_a_dropout_release_gives_a_mixture_that_does_not_depend_on_the_batch(
     dropout_release: Path, cells: list[Image.Image]
 ) -> None:
@@ -81,6 +82,7 @@ def test_a_dropout_release_gives_a_mixture_that_does_not_depend_on_the_batch(
     assert "samples of the network's head" in (dropout_release / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_calibrating_without_dropout_again_removes_the_head(trained_run: Path, tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "run")
     shutil.copytree(trained_run, run.path)
@@ -134,6 +136,7 @@ def test_grey_cells_are_seen_in_each_of_the_eight_ways() -> None:
         np.testing.assert_array_equal(np.sort(view.ravel()), np.arange(16))
 
 
+@pytest.mark.slow
 def test_predict_and_score_with_augmented_views(small_release: Path, tmp_path: Path) -> None:
     folder = tmp_path / "images"
     folder.mkdir()
@@ -159,6 +162,7 @@ def test_a_dropout_release_takes_no_augmented_views(dropout_release: Path, cells
         predictor.predict_augmented(cells[:1], samples=4)
 
 
+@pytest.mark.slow
 def test_the_commands_make_and_use_an_ensemble(trained_run: Path, tmp_path: Path) -> None:
     run, release = tmp_path / "run", tmp_path / "release"
     shutil.copytree(trained_run, run)

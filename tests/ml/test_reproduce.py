@@ -68,7 +68,9 @@ def test_coverage_quick(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("datasets")
-@pytest.mark.parametrize("name", ["mix-mnist", pytest.param("mix-cifar10", marks=pytest.mark.heavy)])
+@pytest.mark.parametrize(
+    "name", [pytest.param("mix-mnist", marks=pytest.mark.slow), pytest.param("mix-cifar10", marks=pytest.mark.heavy)]
+)
 def test_tables_quick_hold_every_row_of_the_paper_and_go_on(name: str, tmp_path: Path) -> None:
     document = quick(name, tmp_path)
     page = whole(name, tmp_path, document)
@@ -94,7 +96,11 @@ def test_tables_quick_hold_every_row_of_the_paper_and_go_on(name: str, tmp_path:
 
 @pytest.mark.usefixtures("datasets")
 @pytest.mark.parametrize(
-    "name", ["lidc", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("cifar10h", "pbc-nucleus"))]
+    "name",
+    [
+        pytest.param("lidc", marks=pytest.mark.slow),
+        *(pytest.param(name, marks=pytest.mark.heavy) for name in ("cifar10h", "pbc-nucleus")),
+    ],
 )
 def test_real_labels_quick(name: str, tmp_path: Path) -> None:
     document = quick(name, tmp_path)

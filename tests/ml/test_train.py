@@ -52,7 +52,10 @@ class KilledError(Exception):
     """Stands for a kill in the middle of an epoch."""
 
 
-@pytest.mark.parametrize(("kill_at", "averaging"), [pytest.param((0, 2), 0.0, marks=pytest.mark.heavy), ((2, 1), 0.9)])
+@pytest.mark.parametrize(
+    ("kill_at", "averaging"),
+    [pytest.param((0, 2), 0.0, marks=pytest.mark.heavy), pytest.param((2, 1), 0.9, marks=pytest.mark.slow)],
+)
 @pytest.mark.usefixtures("one_thread")
 def test_a_killed_run_goes_on_to_the_same_weights(
     cells: ImageDataset, tmp_path: Path, kill_at: tuple[int, int], averaging: float
@@ -94,6 +97,7 @@ def test_averaged_weights_follow_their_recurrence() -> None:
             torch.testing.assert_close(tensor, expected[name], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_what_is_judged_and_kept_is_the_average(cells: ImageDataset, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
@@ -194,6 +198,7 @@ def test_grey_images_are_only_turned() -> None:
     assert torch.equal(turned.flatten(1).sort().values, images.flatten(1).sort().values)
 
 
+@pytest.mark.slow
 def test_identical_inputs_give_identical_bytes(trained_run: Path, small_release: Path, tmp_path: Path) -> None:
     export_run(RunFolder(trained_run), tmp_path / "again", fused=True, name="small cells")
     for path in small_release.iterdir():
@@ -233,7 +238,9 @@ def test_the_fused_graph_says_what_the_calibration_says(small_release: Path) -> 
     np.testing.assert_allclose(differ, expected.disagreement_probs, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", [pytest.param("vector", marks=pytest.mark.heavy), "matrix"])
+@pytest.mark.parametrize(
+    "method", [pytest.param("vector", marks=pytest.mark.heavy), pytest.param("matrix", marks=pytest.mark.slow)]
+)
 def test_the_fused_graph_holds_any_scaling(trained_run: Path, tmp_path: Path, method: Any) -> None:
     run = RunFolder(tmp_path / "run")
     shutil.copytree(trained_run, run.path)
@@ -247,6 +254,7 @@ def test_the_fused_graph_holds_any_scaling(trained_run: Path, tmp_path: Path, me
     np.testing.assert_allclose(session.run(["class_probs"], {"image": inputs})[0], expected.class_probs, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_one_label_a_case_gives_a_release_that_says_so(cells: ImageDataset, trained_run: Path, tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "run")
     shutil.copytree(trained_run, run.path)

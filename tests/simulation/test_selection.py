@@ -33,6 +33,7 @@ def show(rows: dict[str, dict[str, float]]) -> None:
         print(name, {key: round(float(value), 4) for key, value in row.items()})
 
 
+@pytest.mark.slow
 def test_weighting_undoes_triage_and_without_it_the_mean_is_off() -> None:
     outcomes = [live(seed, 4000) for seed in range(1000, 1200)]
     rows = table(outcomes)
