@@ -7,7 +7,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -15,9 +14,7 @@ import httpx2
 import pytest
 from sqlalchemy import select
 
-from app.context import Context, build_context
 from app.operations.verify import verify_all
-from app.settings import Settings
 from app.tables import Case, Label
 from tests.faults.rounds import Rounds
 from tests.support.postgres import PostgresServer
@@ -93,13 +90,6 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Installatio
         yield made
 
 
-@contextmanager
-def parts(made: Installation) -> Iterator[Context]:
-    context = build_context(Settings(home=made.home, database_url=made.environment.get("SECONDREAD_DATABASE_URL")))
-    yield context
-    context.database.engine.dispose()
-
-
 def upload(number: int, who: int) -> Request:
     image = cell_png(number % 8)
     return "/v1/cases", {"files": {"image": ("cell.png", image)}, "data": {"external_id": f"of {who}: {number}"}}
@@ -163,7 +153,7 @@ def test_what_was_acknowledged_outlives_every_kill(
             writer.join(patient(120))
     acknowledged = [row for writer in everybody for row in writer.acknowledged]
     statuses = sum((writer.statuses for writer in everybody), Counter())
-    with parts(made) as context, context.database.read() as session:
+    with made.parts() as context, context.database.read() as session:
         stored = [str(row) for row in session.execute(select(Label.id)).scalars()]
         stored += [str(row) for row in session.execute(select(Case.id)).scalars()]
         faults = verify_all(session, context).faults
