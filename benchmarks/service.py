@@ -30,12 +30,11 @@ from app.evaluations.service import metrics
 from app.jobs import engine
 from app.platform.migrate import upgrade
 from app.platform.principal import Principal
-from app.releases.adding import add_release
 from app.settings import Settings
 from app.tables import Case
 from tests.support.jobs import work_off
 from tests.support.postgres import PostgresServer, find_binaries
-from tests.support.service import cell_png
+from tests.support.service import cell_png, put_release
 
 SMALL, LARGE, MILLION = 1_000, 100_000, 1_000_000
 _CASES = """
@@ -67,8 +66,8 @@ class Bench:
         self.context, self.filled = context, 0
         upgrade(context.database.engine)
         with context.database.write() as session:
-            self.release, _ = add_release(session, context.secret, release, context.settings.releases_folder)
-            account = auth.add_account(session, context.secret, "bench", "service")
+            self.release = put_release(session, context.keys.audit, release, context.settings.releases_folder)
+            account = auth.add_account(session, context.keys.audit, "bench", "service")
         self.principal = Principal(account.id, "bench", "service", frozenset({"cases:write"}))
         self.template = prepare_case(context, CaseIn(external_id="template", patient="q"), cell_png())
 

@@ -102,7 +102,8 @@ def test_torch_stays_in_its_rooms() -> None:
     assert [
         _name(path)
         for path in SOURCES
-        if not _name(path).startswith(TORCH)
+        # a release's graph is read in a process of its own, which loads nothing of the service
+        if not _name(path).startswith((*TORCH, "app.releases.graph"))
         for module in imports(path)
         if module.split(".")[0] in HEAVY
     ] == []

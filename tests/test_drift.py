@@ -22,12 +22,12 @@ from app.platform.migrate import upgrade
 from app.platform.principal import Principal
 from app.reads.schemas import LabelIn
 from app.reads.service import submit_label
-from app.releases.adding import add_release
 from app.settings import Settings
 from app.tables import Account, now
 from ml.datasets.cells import simulate_cell
 from ml.images.preprocess import encode_png
 from tests.support.jobs import work_off
+from tests.support.service import put_release
 
 # with half of the second number in the evaluation partition, the gain in L_φ (.008) is five standard errors
 BEFORE, AFTER = 600, 2800
@@ -64,8 +64,8 @@ def test_recalibration_restores_the_calibration_of_disagreement(tmp_path: Path) 
     upgrade(context.database.engine)
     demo._train(tmp_path / "run", tmp_path / "release", print)
     with context.database.write() as session:
-        release, _ = add_release(session, context.secret, tmp_path / "release", settings.releases_folder)
-        auth.add_account(session, context.secret, "robot", "service")
+        release = put_release(session, context.keys.audit, tmp_path / "release", settings.releases_folder)
+        auth.add_account(session, context.keys.audit, "robot", "service")
         account = session.execute(select(Account)).scalar_one()
     principal = Principal(account.id, "robot", "service", frozenset({"cases:write", "labels:write"}))
     rng = np.random.default_rng(0)

@@ -20,7 +20,6 @@ from app.operations.verify import verify_all
 from app.platform.database import Database
 from app.platform.installation import claim
 from app.platform.migrate import upgrade
-from app.releases.adding import add_release
 from app.settings import Settings
 from app.tables import Case, DailyThreshold, Label, ReadRequest, now
 from ml.datasets.cells import SimulatedCell, simulate_cell
@@ -28,7 +27,7 @@ from tests.app.test_evaluations import same
 from tests.support.images import encode
 from tests.support.jobs import work_off
 from tests.support.postgres import PostgresServer
-from tests.support.service import Service
+from tests.support.service import Service, put_release
 from tests.support.snapshots import assert_snapshots_tell_all, write_snapshots
 
 DAYS, CELLS_A_PATIENT, CAPACITY = 8, 2, 0.20
@@ -148,17 +147,17 @@ def open_laboratory(tmp_path: Path, tiny_release: Path, request: pytest.FixtureR
         made.engine.dispose()
         app = create_app(settings)
         context = app.state.context
-        claim(context.database, context.secret)
+        claim(context.database, context.keys.audit)
         with context.database.write() as session:
-            add_release(session, context.secret, tiny_release, settings.releases_folder)
+            put_release(session, context.keys.audit, tiny_release, settings.releases_folder)
         client = TestClient(app, raise_server_exceptions=False)
         client.__enter__()
         opened.append(client)
         service = Service(client, context, {})
         with context.database.write() as session:
             for name, role in {"lead": "admin", "admin": "admin", **dict.fromkeys(PEOPLE, "annotator")}.items():
-                auth.add_account(session, context.secret, name, role)
-                service.keys[name] = auth.add_key(session, context.secret, name, [])[1]
+                auth.add_account(session, context.keys.audit, name, role)
+                service.keys[name] = auth.add_key(session, context.keys.audit, name, [])[1]
         return Laboratory(service, 7)
 
     yield build

@@ -64,13 +64,14 @@ def import_command(
 
 @release.command("add")
 def release_add(path: Annotated[Path, typer.Argument(help="Release folder.")], as_json: Json = False) -> None:
-    """Verify a release, copy it and register it; the first one is served at once."""
+    """Verify a release, try its network in a limited process, and register it; the first one is served at once."""
     from app.releases.adding import add_release
     from app.releases.service import describe
 
-    with parts() as context, context.database.write() as session:
-        row, new = add_release(session, context.secret, path, context.settings.releases_folder)
-        shown = describe(session, row)
+    with parts() as context:
+        row, new = add_release(context.database, context.keys.audit, path, context.settings.releases_folder)
+        with context.database.read() as session:
+            shown = describe(session, row)
     emit(shown.model_dump(mode="json"), as_json, f"{shown.id}  {shown.name}{'' if new else '  (known already)'}")
 
 

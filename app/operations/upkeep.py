@@ -12,6 +12,7 @@ from app.context import Context
 from app.imports.work import delete_archives
 from app.platform.idempotency import SWEEP_ROWS, sweep
 from app.reads.corrections import settle
+from app.releases.adding import UNFINISHED
 from app.tables import Case
 from app.triage.planning import policy_for_planning
 
@@ -63,6 +64,6 @@ def sweep_files(context: Context) -> int:
 def _unfinished(context: Context) -> Iterator[Path]:
     home = context.settings.home
     yield from (home / "imports").glob(".*.part")
-    yield from context.settings.releases_folder.glob(".candidate-*")
+    yield from context.settings.releases_folder.glob(UNFINISHED)
     yield from (home / "snapshots").glob("*/.*.tmp")
     yield from home.glob(".secret.*.tmp")

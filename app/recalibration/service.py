@@ -25,7 +25,7 @@ from app.platform.values import MetricOut
 from app.recalibration.change_plan import ChangePlan
 from app.recalibration.outputs import StoredOutputs, fitting_labels, histograms, stored_outputs
 from app.recalibration.report import Findings, FitOut, Moved, RecalibrationReport
-from app.releases.adding import add_release
+from app.releases.adding import UNFINISHED, register_release
 from app.releases.gate import Gate, WithoutAnnotator
 from app.releases.queries import served_release_id
 from app.releases.schemas import RecalibrationIn
@@ -261,14 +261,17 @@ def _write(job: RunningJob, material: Material, fitted: FitReport, findings: Fin
     names = ["network.onnx", *[name for name in (HEAD_FILE, DISTANCE_FILE) if name in parent.card["files"]]]
     card = _card(parent, material.parent_id, fitted, findings)
     settings = job.context.settings
-    folder = settings.releases_folder / f".candidate-{job.job_id}"
+    folder = settings.releases_folder / UNFINISHED.replace("*", str(job.job_id))
     shutil.rmtree(folder, ignore_errors=True)
     try:
         files = {name: (parent.path / name).read_bytes() for name in names}
-        write_release(folder, files, fitted.calibration, card, readme_text(card))
+        candidate = write_release(folder, files, fitted.calibration, card, readme_text(card))
 
         def add(session: Session) -> JobResult:
-            row, _ = add_release(session, job.context.secret, folder, settings.releases_folder, actor="recalibration")
+            # its network is the champion's, which has been run
+            row, _ = register_release(
+                session, job.context.keys.audit, candidate, settings.releases_folder, actor="recalibration"
+            )
             return RecalibrationReport(**dict(findings), release=str(row.id)).to_dict()
 
         return job.batch(_CANDIDATE, add)

@@ -1,54 +1,135 @@
 """Making a release folder known to the service."""
 
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.platform import audit_chain
-from app.platform.errors import Conflict
+from app.platform.database import Database
+from app.platform.errors import Conflict, StorageFull
+from app.platform.keys import AuditKeys
 from app.releases.gate import gate_of, verdict_of
 from app.releases.queries import all_releases, champion, class_codes
+from app.releases.trial import try_release
 from app.tables import Alias, ReleaseRow, new_id
-from ml.release.artifact import copy_release, read_release
-from ml.release.predictor import Predictor
+from ml.release.artifact import Release, ReleaseError, copy_release, read_release
+
+#: Folders of releases that have no row yet.
+UNFINISHED = ".candidate-*"
 
 
 def add_release(
-    session: Session, secret: bytes, source: Path, releases_folder: Path, *, actor: str = "command line"
+    database: Database, keys: AuditKeys, source: Path, releases_folder: Path, *, actor: str = "command line"
 ) -> tuple[ReleaseRow, bool]:
-    """Verify a release folder, try its network, keep a copy and make its row; adding it again changes nothing.
+    """Copy a release folder, verify the copy, run its network in a limited process, and only then make its row.
 
-    The first release becomes champion at once.
+    Nobody waits meanwhile: nothing of it happens in a transaction but the row. The first release becomes champion at
+    once; adding it again changes nothing.
+
+    Args:
+        database: of the service.
+        keys: of the audit.
+        source: release folder, of which nothing is believed.
+        releases_folder: of the service.
+        actor: who, for the audit.
 
     Returns:
         The release, and whether it is new.
 
     Raises:
         Conflict: its classes differ from those of the reading task.
+        StorageFull: the copy could not be written.
         ValueError: the folder is not a usable release, or its card's gate is malformed.
     """
     release = read_release(source)
-    verdict = verdict_of(gate_of(release.card))
-    known = session.execute(
-        select(ReleaseRow).where(ReleaseRow.card_sha256 == release.card_sha256)
-    ).scalar_one_or_none()
+    with database.read() as session:
+        known = _known(session, release)
+        _require_classes(session, release)
     if known is not None:
         return known, False
-    for other in all_releases(session)[:1]:
-        if class_codes(other) != list(release.classes):
-            raise Conflict("the release has other classes than this reading task; use another SECONDREAD_HOME for it")
-    Predictor(release, threads=1)
+    verdict_of(gate_of(release.card))
+    with _copied(release, releases_folder) as copy:
+        try_release(copy.path)
+        with database.write() as session:
+            return register_release(session, keys, copy, releases_folder, actor=actor)
+
+
+@contextmanager
+def _copied(release: Release, releases_folder: Path) -> Iterator[Release]:
+    """A verified copy next to where releases lie, removed at the end unless it was moved there.
+
+    Raises:
+        ReleaseError: it differs from what was read, or whoever uses it says so.
+        StorageFull: it could not be written.
+    """
+    folder = releases_folder / UNFINISHED.replace("*", uuid.uuid4().hex)
+    try:
+        try:
+            releases_folder.mkdir(parents=True, exist_ok=True)
+            copy = copy_release(release, folder)
+        except (OSError, shutil.Error) as exc:
+            raise StorageFull("the release could not be copied; is the disk full?") from exc
+        yield copy
+    except ReleaseError as exc:  # whoever reads it knows the folder that they named
+        raise ReleaseError(str(exc).replace(str(folder), str(release.path))) from exc
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def register_release(
+    session: Session, keys: AuditKeys, release: Release, releases_folder: Path, *, actor: str
+) -> tuple[ReleaseRow, bool]:
+    """Make the row of a release whose network has been run, and move its folder to where the service reads it.
+
+    Args:
+        session: writing session.
+        keys: of the audit.
+        release: verified, in a folder of its own on the same disk.
+        releases_folder: of the service.
+        actor: who, for the audit.
+
+    Returns:
+        The release, and whether it is new; the folder of a known one stays where it is.
+
+    Raises:
+        Conflict: its classes differ from those of the reading task.
+        ValueError: its card's gate is malformed.
+    """
+    known = _known(session, release)
+    if known is not None:
+        return known, False
+    _require_classes(session, release)
+    verdict = verdict_of(gate_of(release.card))
     row = ReleaseRow(
         id=new_id(), name=release.card["name"], card_sha256=release.card_sha256, card=release.card, gate=verdict
     )
-    releases_folder.mkdir(parents=True, exist_ok=True)
-    copy_release(release, releases_folder / str(row.id))
     session.add(row)
     session.flush()
     details = {"name": row.name, "card_sha256": row.card_sha256}
     if champion(session) is None:
         session.add(Alias(name="champion", release_id=row.id, revision=1))
         details["alias"] = "champion"
-    audit_chain.record(session, secret, actor=actor, action="release.add", object_id=row.id, details=details)
+    audit_chain.record(session, keys, actor=actor, action="release.add", object_id=row.id, details=details)
+    release.path.replace(releases_folder / str(row.id))
     return row, True
+
+
+def _known(session: Session, release: Release) -> ReleaseRow | None:
+    statement = select(ReleaseRow).where(ReleaseRow.card_sha256 == release.card_sha256)
+    return session.execute(statement).scalar_one_or_none()
+
+
+def _require_classes(session: Session, release: Release) -> None:
+    """Refuse a release of other classes.
+
+    Raises:
+        Conflict: they differ from those of the releases so far.
+    """
+    for other in all_releases(session)[:1]:
+        if class_codes(other) != list(release.classes):
+            raise Conflict("the release has other classes than this reading task; use another SECONDREAD_HOME for it")

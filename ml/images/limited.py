@@ -5,23 +5,14 @@ be run. Whatever a decoder does in it, the service goes on, and its memory is gi
 """
 
 import json
-import os
-import resource
-import subprocess
 import sys
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 
 from ml.images.picture import Picture, read_picture
 from ml.images.preprocess import ImageRejectedError, Preprocessing
-
-_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "LANG")
-_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
-_NICE = 5
-# address space that allocators reserve in blocks, however small a picture is
-_SLACK = 128 * 1024**2
+from ml.limited_process import LimitError, limit_this_process, run_limited
 
 
 @dataclass(frozen=True)
@@ -50,18 +41,14 @@ def read_limited(data: bytes, preprocessing: Preprocessing, *, png: bool, memory
         ImageRejectedError: it cannot be read safely, or not within the limits.
     """
     asked = {"preprocessing": preprocessing.to_dict(), "png": png, "memory": memory, "seconds": seconds}
-    environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ} | _ONE_THREAD
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    command = [sys.executable, "-m", "ml.images.limited", json.dumps(asked)]
     try:
-        done = subprocess.run(  # noqa: S603
-            command, input=data, capture_output=True, timeout=2 * seconds, env=environment, check=False
-        )
-    except subprocess.TimeoutExpired as exc:
-        raise ImageRejectedError("broken", f"decoding took longer than {2 * seconds} s") from exc
-    line, newline, rest = done.stdout.partition(b"\n")
-    if done.returncode != 0 or not newline:
-        raise ImageRejectedError("broken", "decoding failed, or took more memory or time than its size allows")
+        answer = run_limited("ml.images.limited", json.dumps(asked), data=data, seconds=2 * seconds)
+    except LimitError as exc:
+        what = "took longer than it may" if exc.slow else "failed, or took more memory or time than its size allows"
+        raise ImageRejectedError("broken", f"decoding {what}") from exc
+    line, newline, rest = answer.partition(b"\n")
+    if not newline:
+        raise ImageRejectedError("broken", "decoding failed")
     return _picture(_Header(**json.loads(line)), rest)
 
 
@@ -81,9 +68,8 @@ def _picture(header: _Header, rest: bytes) -> Picture:
 def main() -> None:
     """Read the picture on stdin; the arguments say how."""
     asked = json.loads(sys.argv[1])
-    os.nice(_NICE)
     data = sys.stdin.buffer.read()
-    _limit(asked["memory"], asked["seconds"])
+    limit_this_process(asked["memory"], asked["seconds"])
     try:
         picture = read_picture(data, Preprocessing.from_dict(asked["preprocessing"]), png=asked["png"])
     except ImageRejectedError as exc:
@@ -91,19 +77,6 @@ def main() -> None:
         return
     header = _Header("", "", picture.width, picture.height, picture.image_hash, picture.pixels.shape)
     _answer(header, np.ascontiguousarray(picture.pixels).tobytes(), picture.png)
-
-
-def _limit(memory: int, seconds: int) -> None:
-    """Bound this process: memory beyond what it has now, computing time, and no file."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = pages * resource.getpagesize() + memory + _SLACK
-    for kind, value in (
-        (resource.RLIMIT_AS, most),
-        (resource.RLIMIT_CPU, seconds),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_FSIZE, 0),
-    ):
-        resource.setrlimit(kind, (value, value))
 
 
 def _answer(header: _Header, *parts: bytes) -> None:

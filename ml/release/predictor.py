@@ -36,19 +36,20 @@ class Prediction:
     out_of_distribution: npt.NDArray[np.bool_]
 
 
-def open_session(network: bytes | str, threads: int = 0) -> onnxruntime.InferenceSession:
+def open_session(network: bytes | str, threads: int = 0, *, gpu: bool = True) -> onnxruntime.InferenceSession:
     """Open an ONNX network on the best device of the installed runtime.
 
     Args:
         network: the file's bytes, or its path.
         threads: within one run, 0 for all cores.
+        gpu: whether a GPU may be used.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3
-    wanted = ("CUDAExecutionProvider", "CPUExecutionProvider")
+    wanted = (*(("CUDAExecutionProvider",) if gpu else ()), "CPUExecutionProvider")
     providers = [name for name in wanted if name in onnxruntime.get_available_providers()]
     return onnxruntime.InferenceSession(network, options, providers=providers)
 
@@ -59,12 +60,13 @@ class Predictor:
     Args:
         release: verified release.
         threads: within one run of the network, 0 for all cores.
+        gpu: whether a GPU may be used.
     """
 
-    def __init__(self, release: Release, threads: int = 0) -> None:
+    def __init__(self, release: Release, threads: int = 0, *, gpu: bool = True) -> None:
         self.release = release
         try:
-            self.session = open_session(str(release.network), threads)
+            self.session = open_session(str(release.network), threads, gpu=gpu)
             names = [node.name for node in self.session.get_outputs()]
             if names != ["logits", "features"] or [node.name for node in self.session.get_inputs()] != ["image"]:
                 raise ReleaseError(f"{release.network}: must map image to logits and features, has {names}")

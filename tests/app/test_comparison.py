@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app.releases.adding import add_release
 from app.tables import Case, Exposure, now
 from app.triage.queries import _threshold_before, current_policy
 from tests.support.jobs import work_off
-from tests.support.service import Service, cell_png, collect
+from tests.support.service import Service, cell_png, collect, put_release
 
 N_CASES = 24
 EVERYTHING = {"partition": "all", "weighting": "none"}
@@ -20,7 +19,7 @@ EVERYTHING = {"partition": "all", "weighting": "none"}
 def added(service: Service, path: Path) -> str:
     context = service.context
     with context.database.write() as session:
-        return str(add_release(session, context.secret, path, context.settings.releases_folder)[0].id)
+        return str(put_release(session, context.keys.audit, path, context.settings.releases_folder).id)
 
 
 def make(service: Service, alias: str, release: str, revision: int) -> None:

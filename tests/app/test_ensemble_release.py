@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from app.predictions.stored import members_bytes, stored_prediction
-from app.releases.adding import add_release
 from app.releases.service import move_alias
 from app.tables import CasePrediction
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PredictiveDistribution
@@ -16,7 +15,7 @@ from ml.metrics.posterior_gain import posterior_gain
 from ml.training.calibrate import calibrate_run
 from ml.training.export import export_run
 from ml.training.run_folder import RunFolder
-from tests.support.service import Service, cell_png
+from tests.support.service import Service, cell_png, put_release
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +30,7 @@ def headless_release(trained_run: Path, tmp_path_factory: pytest.TempPathFactory
 def use(service: Service, path: Path) -> None:
     context = service.context
     with context.database.write() as session:
-        row, _ = add_release(session, context.secret, path, context.settings.releases_folder)
+        row = put_release(session, context.keys.audit, path, context.settings.releases_folder)
         move_alias(session, context, "test", "champion", row.id, "test", None, despite_gate=True)
 
 

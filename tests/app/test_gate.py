@@ -12,7 +12,7 @@ from app.releases.gate import gate_of, verdict_of
 from app.releases.queries import all_releases
 from app.tables import ReleaseRow
 from ml.metrics.jackknife import Estimate
-from tests.support.service import Service
+from tests.support.service import Service, put_release
 
 CHANGE = Estimate(-0.01, 0.002, -0.014, -0.006, 100, 3, 90.0).to_dict()
 GOOD: dict[str, Any] = {"passed": True, "reasons": [], "L": CHANGE, "L_D": CHANGE, "without_annotator": []}
@@ -55,8 +55,8 @@ def test_a_release_with_a_malformed_gate_is_not_added(service: Service, small_re
     card = json.loads((folder / "card.json").read_text())
     (folder / "card.json").write_text(json.dumps(card | {"recalibration": {"gaet": GOOD}}))
     context = service.context
-    with context.database.write() as session, pytest.raises(ValueError, match="recalibration has no gate"):
-        add_release(session, context.secret, folder, context.settings.releases_folder)
+    with pytest.raises(ValueError, match="recalibration has no gate"):
+        add_release(context.database, context.keys.audit, folder, context.settings.releases_folder)
     assert len(service.get("viewer", "/v1/releases").json()["items"]) == 1
 
 
@@ -93,7 +93,7 @@ def test_a_release_that_no_gate_has_judged_becomes_champion_by_an_explicit_choic
     (folder / "card.json").write_text(json.dumps(card | {"name": "trained anew"}))
     context = service.context
     with context.database.write() as session:
-        row, _ = add_release(session, context.secret, folder, context.settings.releases_folder)
+        row = put_release(session, context.keys.audit, folder, context.settings.releases_folder)
     body = {"release": str(row.id), "reason": "trained on more cells"}
     headers = {"If-Match": '"1"'}
     assert service.get("viewer", f"/v1/releases/{row.id}").json()["gate_passed"] is None

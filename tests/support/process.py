@@ -93,23 +93,22 @@ class Installation:
         from app.context import build_context
         from app.platform.installation import claim
         from app.platform.migrate import upgrade
-        from app.releases.adding import add_release
         from app.settings import Settings
-        from tests.support.service import show_at_once
+        from tests.support.service import put_release, show_at_once
 
         url = self.environment.get("SECONDREAD_DATABASE_URL")
         self.home.mkdir(parents=True, exist_ok=True)
         context = build_context(Settings(home=self.home, database_url=url))
         upgrade(context.database.engine)
         show_at_once(context.database)
-        claim(context.database, context.secret)
+        claim(context.database, context.keys.audit)
         keys = {}
         with context.database.write() as session:
-            add_release(session, context.secret, release, context.settings.releases_folder)
+            put_release(session, context.keys.audit, release, context.settings.releases_folder)
             for name, role in people.items():
-                auth.add_account(session, context.secret, name, role)
+                auth.add_account(session, context.keys.audit, name, role)
                 scopes = ["labels:write", "cases:write", "predict"] if role == "service" else []
-                keys[name] = auth.add_key(session, context.secret, name, scopes)[1]
+                keys[name] = auth.add_key(session, context.keys.audit, name, scopes)[1]
         context.database.engine.dispose()
         return keys
 
@@ -123,7 +122,7 @@ class Installation:
         from app.auth import service as auth
 
         with self.parts() as context, context.database.write() as session:
-            return auth.issue_one_time_password(session, context.secret, name)
+            return auth.issue_one_time_password(session, context.keys.audit, name)
 
     @contextlib.contextmanager
     def parts(self) -> Iterator["Context"]:

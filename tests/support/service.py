@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
@@ -12,6 +13,7 @@ import numpy as np
 from fastapi.testclient import TestClient
 from PIL import Image
 from sqlalchemy import select, text, update
+from sqlalchemy.orm import Session
 
 from app.auth import service as auth
 from app.cases.handles import case_handle, case_of_handle
@@ -19,15 +21,20 @@ from app.cases.preparing import prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context
 from app.platform.database import Database
+from app.platform.keys import AuditKeys
 from app.platform.principal import Principal
 from app.reads.corrections import settle
 from app.reads.schemas import LabelIn
 from app.reads.service import submit_label
-from app.tables import Account, PolicyRow, ProvisionalLabel, create_triggers, drop_triggers, now
+from app.releases.adding import UNFINISHED, register_release
+from app.tables import Account, PolicyRow, ProvisionalLabel, ReleaseRow, create_triggers, drop_triggers, now
 from ml.datasets.cells import simulate_cell
+from ml.release.artifact import copy_release, read_release
 from tests.support.images import encode
 from tests.support.process import METRICS_TOKEN
 
+#: Of every service under test, so that coins and partitions are the same in every run.
+KEY = "the same coins and partitions in every run"
 PEOPLE = {
     "admin": "admin",
     "viewer": "viewer",
@@ -59,9 +66,9 @@ def add_people(context: Context) -> dict[str, str]:
     keys = {}
     with context.database.write() as session:
         for name, role in PEOPLE.items():
-            auth.add_account(session, context.secret, name, role)
+            auth.add_account(session, context.keys.audit, name, role)
             scopes = ["labels:write"] if role == "service" else []
-            keys[name] = auth.add_key(session, context.secret, name, scopes)[1]
+            keys[name] = auth.add_key(session, context.keys.audit, name, scopes)[1]
     return keys
 
 
@@ -135,14 +142,14 @@ class Service:
         with self.context.database.read() as session:
             row = session.execute(select(Account).where(Account.name == who)).scalar_one()
         principal = Principal(row.id, row.name, row.role, frozenset({"reads:own"}))
-        return str(case_handle(self.context.secret, principal, uuid.UUID(case_id)))
+        return str(case_handle(self.context.keys.readers, principal, uuid.UUID(case_id)))
 
     def case_of(self, who: str, handle: str) -> str:
         """The case that an annotator knows by a handle."""
         with self.context.database.read() as session:
             row = session.execute(select(Account).where(Account.name == who)).scalar_one()
             principal = Principal(row.id, row.name, row.role, frozenset({"reads:own"}))
-            return str(case_of_handle(session, self.context.secret, principal, uuid.UUID(handle)))
+            return str(case_of_handle(session, self.context.keys.readers, principal, uuid.UUID(handle)))
 
     def lease_on(self, who: str, case_id: str) -> str:
         """The read of an annotator on a case: the one they hold, else the next that they get, which must be of it."""
@@ -195,6 +202,13 @@ def store(service: Service, external_id: str, data: bytes, labels: dict[str, int
         for reader, k in labels.items():
             body = LabelIn(label=case.prediction.classes[k], annotator=reader, blind=True)
             submit_label(session, context, outside, uuid.UUID(case.id), body)
+
+
+def put_release(session: Session, keys: AuditKeys, source: Path, releases_folder: Path) -> ReleaseRow:
+    """Make a release known that a test has made: its network is not run in a process of its own first."""
+    releases_folder.mkdir(parents=True, exist_ok=True)
+    copy = copy_release(read_release(source), releases_folder / UNFINISHED.replace("*", uuid.uuid4().hex))
+    return register_release(session, keys, copy, releases_folder, actor="test")[0]
 
 
 #: Who stores cases and who labels.

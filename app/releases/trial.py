@@ -1,0 +1,79 @@
+"""The first run of a release that comes from outside, in a process of its own with limits on memory and time."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from ml.limited_process import LimitError, limit_this_process, run_limited
+from ml.release.artifact import ReleaseError, read_release
+from ml.release.predictor import Predictor
+
+#: Bytes and seconds of computing for loading a network and predicting two images with it, on one core.
+TRIAL_MEMORY, TRIAL_SECONDS = 4 * 1024**3, 60
+_LONGEST_FAULT = 300
+_OUT_OF_MEMORY = "Failed to allocate memory"  # in the words of ONNX Runtime
+
+
+def _too_much(path: Path | str, memory: int) -> str:
+    return f"{path}: the first run of the network took more than {memory / 1024**3:.1f} GiB of memory"
+
+
+def try_release(path: Path, *, memory: int = TRIAL_MEMORY, seconds: int = TRIAL_SECONDS) -> None:
+    """Check the graphs of a release and run its network once.
+
+    Args:
+        path: release folder.
+        memory: bytes that it may take.
+        seconds: of computing that it may take; twice as long on the clock.
+
+    Raises:
+        ReleaseError: the release cannot be used, or not within the limits.
+    """
+    asked = json.dumps({"path": str(path.absolute()), "memory": memory, "seconds": seconds})
+    try:
+        answer = run_limited("app.releases.trial", asked, seconds=2 * seconds)
+    except LimitError as exc:
+        slow = f"{path}: the first run of the network took more than {seconds} s"
+        raise ReleaseError(slow if exc.slow else f"{_too_much(path, memory)}, or crashed") from exc
+    fault = json.loads(answer.splitlines()[-1])["fault"]
+    if fault:
+        raise ReleaseError(fault)
+
+
+def main() -> None:
+    """Try the release that the argument names, and print what is wrong with it."""
+    asked = json.loads(sys.argv[1])
+    limit_this_process(asked["memory"], asked["seconds"])
+    fault = ""
+    try:
+        _run_once(Path(asked["path"]))
+    except ReleaseError as exc:
+        text = " ".join(str(exc).split())
+        fault = _too_much(asked["path"], asked["memory"]) if _OUT_OF_MEMORY in text else text[:_LONGEST_FAULT]
+    print(json.dumps({"fault": fault}))
+
+
+def _run_once(path: Path) -> None:
+    """Load the network and predict an empty image and two of noise.
+
+    Raises:
+        ReleaseError: a graph is not plain, or the network cannot be run.
+    """
+    from app.releases.graph import require_plain_graph  # needs onnx, which nothing but this process loads
+
+    release = read_release(path)
+    for file in sorted(path.glob("*.onnx")):
+        require_plain_graph(file)
+    predictor = Predictor(release, threads=1, gpu=False)
+    side, channels = release.preprocessing.size, release.preprocessing.channels
+    noise = np.random.default_rng(0).normal(size=(2, channels, side, side)).astype(np.float32)
+    try:
+        predictor.run(noise)
+    except Exception as exc:  # the runtime raises its own unrelated classes
+        raise ReleaseError(f"{release.network}: ONNX Runtime cannot run it: {exc}") from exc
+
+
+if __name__ == "__main__":
+    main()
