@@ -8,6 +8,7 @@ from fastapi import Depends, Request
 from app.platform.database import Database
 from app.platform.durable import JobQueue
 from app.platform.image_store import ImageStore
+from app.platform.keys import KeyRing, Keys, derive
 from app.predictions.inference import LocalInference
 from app.predictions.pictures import Pictures
 from app.settings import Settings
@@ -24,7 +25,7 @@ class Context:
         images: image store.
         inference: the predictor port.
         pictures: decodes uploaded pictures.
-        secret: key of the audit chain and of the partition of patients.
+        keys: of the installation, by purpose.
     """
 
     settings: Settings
@@ -33,20 +34,25 @@ class Context:
     images: ImageStore
     inference: LocalInference
     pictures: Pictures
-    secret: bytes
+    keys: Keys
 
 
-def build_context(settings: Settings) -> Context:
-    """Parts of the service, from settings."""
-    secret = settings.secret()
+def build_context(settings: Settings, ring: KeyRing | None = None) -> Context:
+    """Parts of the service.
+
+    Args:
+        settings: what the environment decides.
+        ring: the keys; those of the settings where left out.
+    """
+    keys = derive(ring or settings.key_ring())
     return Context(
         settings=settings,
-        database=Database(settings.sqlalchemy_url, secret),
+        database=Database(settings.sqlalchemy_url, keys.audit),
         jobs=JobQueue(settings.sqlalchemy_url),
         images=ImageStore(settings.images_folder, settings.min_free_bytes),
         inference=LocalInference(settings.releases_folder, settings.inference_threads, settings.inference_queue),
         pictures=Pictures(settings.decode_memory),
-        secret=secret,
+        keys=keys,
     )
 
 

@@ -64,7 +64,7 @@ _ROUTERS = (
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Refuse another key than the database's, then load the active release; without one, /readyz says so."""
     context: Context = app.state.context
-    claim(context.database, context.secret)
+    claim(context.database, context.keys.audit)
     try:
         with context.database.read() as session:
             context.inference.served(champion(session))

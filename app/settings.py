@@ -13,8 +13,7 @@ from typing import Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-_KNOWN_SECRETS = {"secret", "changeme", "password", "default"}
-MIN_SECRET_BYTES = 32
+from app.platform.keys import KeyRing
 
 
 class Settings(BaseSettings):
@@ -40,9 +39,11 @@ class Settings(BaseSettings):
         ["127.0.0.1", "localhost", "[::1]"], description='JSON list of host names that requests may name, or ["*"]'
     )
     secret_key: SecretStr | None = Field(
-        None, description="at least 32 bytes for the audit chain and the partition of patients; unset: HOME/secret.key"
+        None, description="at least 32 bytes, or the key ring of `db rotate-key`; unset: HOME/secret.key"
     )
-    secret_key_file: Path | None = Field(None, description="file with the secret key, in place of SECRET_KEY")
+    secret_key_file: Path | None = Field(
+        None, description="file with the secret key or the key ring, in place of SECRET_KEY"
+    )
     audit_anchor: Path | None = Field(
         None, description="file outside the database, to which the worker adds heads of the audit chain"
     )
@@ -78,7 +79,7 @@ class Settings(BaseSettings):
     @classmethod
     def _strong(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None:
-            _require_strong(value.get_secret_value().encode())
+            KeyRing.parse(value.get_secret_value().encode())
         return value
 
     @field_validator("trusted_proxies")
@@ -138,52 +139,56 @@ class Settings(BaseSettings):
         """Folder with a verified copy of each release."""
         return self.home / "releases"
 
-    def existing_secret(self) -> bytes | None:
-        """Secret key that is set or lies in HOME; None where there is none yet.
+    @property
+    def key_file(self) -> Path:
+        """File of the key ring, where no setting contains it."""
+        return self.home / "secret.key" if self.secret_key_file is None else self.secret_key_file
+
+    def existing_ring(self) -> KeyRing | None:
+        """Key ring that is set or lies in HOME; None where there is none yet.
 
         Raises:
-            ValueError: a file without a usable key.
+            ValueError: a file without a usable key, or a file in HOME that others can read.
         """
         if self.secret_key is not None:
-            return self.secret_key.get_secret_value().encode()
-        path = self.home / "secret.key" if self.secret_key_file is None else self.secret_key_file
-        if self.secret_key_file is None and not path.is_file():
+            return KeyRing.parse(self.secret_key.get_secret_value().encode())
+        path, own = self.key_file, self.secret_key_file is None
+        if own and not path.is_file():
             return None
-        key = path.read_bytes() if self.secret_key_file is None else path.read_bytes().strip()
+        mode = path.stat().st_mode & 0o777
+        if own and mode & 0o077:
+            raise ValueError(
+                f"{path}: other users of this machine can get at it (mode {mode:o}); run `chmod 600 {path}`"
+            )
         try:
-            _require_strong(key)
+            return KeyRing.parse(path.read_bytes() if own else path.read_bytes().strip())
         except ValueError as exc:
             raise ValueError(f"{path}: a key {exc}") from exc
-        return key
 
-    def secret(self) -> bytes:
-        """Secret key, made once in HOME where none is set."""
-        key = self.existing_secret()
-        if key is not None:
-            return key
+    def key_ring(self) -> KeyRing:
+        """Key ring, made once in HOME where none is set."""
+        ring = self.existing_ring()
+        if ring is not None:
+            return ring
         self.home.mkdir(parents=True, exist_ok=True)
-        unfinished = self.home / f".secret.{secrets.token_hex(8)}.tmp"
-        with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
-            stream.write(secrets.token_hex(MIN_SECRET_BYTES).encode())
-            stream.flush()
-            os.fsync(stream.fileno())
+        unfinished = write_beside(self.key_file, KeyRing.new().to_bytes())
         try:
-            os.link(unfinished, self.home / "secret.key")  # whole, or not at all
+            os.link(unfinished, self.key_file)  # whole, or not at all
         except FileExistsError:
             pass  # another process made it just now
         finally:
             unfinished.unlink()
-        return (self.home / "secret.key").read_bytes()
+        return KeyRing.parse(self.key_file.read_bytes())
 
 
-def _require_strong(key: bytes) -> None:
-    """Refuse a key that is short or known.
-
-    Raises:
-        ValueError: it is.
-    """
-    if len(key) < MIN_SECRET_BYTES or key.lower().strip(b"0123456789").decode(errors="replace") in _KNOWN_SECRETS:
-        raise ValueError(f"must be at least {MIN_SECRET_BYTES} bytes and not a known default")
+def write_beside(path: Path, content: bytes) -> Path:
+    """Write a secret to a new file of its own, next to where it is to be; gives its path."""
+    unfinished = path.with_name(f".secret.{secrets.token_hex(8)}.tmp")
+    with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    return unfinished
 
 
 def settings_help() -> str:

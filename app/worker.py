@@ -59,7 +59,7 @@ def _start(context: Context, stop: threading.Event) -> Executor | None:
         executor = None
         try:
             require_head(context.database.engine)
-            claim(context.database, context.secret)
+            claim(context.database, context.keys.audit)
             executor = Executor(context, FUNCTIONS, SCHEDULES)
             if executor.acquire():
                 executor.start()

@@ -66,8 +66,8 @@ class Bench:
         self.context, self.filled = context, 0
         upgrade(context.database.engine)
         with context.database.write() as session:
-            self.release = put_release(session, context.secret, release, context.settings.releases_folder)
-            account = auth.add_account(session, context.secret, "bench", "service")
+            self.release = put_release(session, context.keys.audit, release, context.settings.releases_folder)
+            account = auth.add_account(session, context.keys.audit, "bench", "service")
         self.principal = Principal(account.id, "bench", "service", frozenset({"cases:write"}))
         self.template = prepare_case(context, CaseIn(external_id="template", patient="q"), cell_png())
 

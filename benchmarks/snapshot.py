@@ -88,7 +88,7 @@ def fill(context: Context, release_id: uuid.UUID, classes: list[str], n: int) ->
     """Cases of n / 4 patients at seven sites, each read once or twice by two of four annotators."""
     cells = Simulated.of(n, len(classes))
     with context.database.write() as session:
-        account = auth.add_account(session, context.secret, "filler", "service").id
+        account = auth.add_account(session, context.keys.audit, "filler", "service").id
         policy = session.execute(select(PolicyRow.version)).scalar_one()
     readers = [other_id() for _ in range(4)]
     read = [(i, k, other_id()) for i in range(n) for k in range(cells.reads[i])]
@@ -172,11 +172,11 @@ def measure(settings: Settings, release: Path, n: int) -> dict[str, float]:
     context: Context = app.state.context
     upgrade(context.database.engine)
     with context.database.write() as session:
-        row = put_release(session, context.secret, release, settings.releases_folder)
+        row = put_release(session, context.keys.audit, release, settings.releases_folder)
         release_id, classes = row.id, class_codes(row)
-        auth.add_account(session, context.secret, "lead", "admin")
-        auth.add_account(session, context.secret, "lis", "service")
-        keys = {name: auth.add_key(session, context.secret, name, scopes)[1]
+        auth.add_account(session, context.keys.audit, "lead", "admin")
+        auth.add_account(session, context.keys.audit, "lis", "service")
+        keys = {name: auth.add_key(session, context.keys.audit, name, scopes)[1]
                 for name, scopes in (("lead", []), ("lis", ["labels:write"]))}  # fmt: skip
     found: dict[str, float] = {"cases": float(n), "classes": float(len(classes))}
     found["fill the tables (s)"] = seconds(lambda: fill(context, release_id, classes, n))[0]

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import func, insert, select
 
 from app.platform.database import Database
+from app.platform.keys import DerivedKey
 from app.tables import Account, Case, Read, ReadRequest, new_id, now
 from app.triage.planning import coin
 from tests.support.postgres import PostgresServer
@@ -25,14 +26,14 @@ def fill(url: str, n: int) -> None:
     database = Database(url)
     with database.write() as session:
         account = session.execute(select(Account.id).limit(1)).scalar_one()
-        made, ids = now(), [new_id() for _ in range(n)]
+        made, ids, key = now(), [new_id() for _ in range(n)], DerivedKey(b"", b"coin:")
         shared: dict[str, Any] = {
             "created_at": made, "case_metadata": {}, "image_sha256": "0" * 64, "stored_sha256": "0" * 64, "width": 8,
             "height": 8, "partition": "evaluation", "created_by": account, "pi": 0.1, "need": 0.5, "waiting": True,
         }  # fmt: skip
         session.execute(
             insert(Case),
-            [shared | {"id": i, "external_id": str(i), "u": coin(b"", str(i))} for i in ids],
+            [shared | {"id": i, "external_id": str(i), "u": coin(key, str(i))} for i in ids],
         )
         request = {
             "created_at": made, "ordinal": 1, "round": "planned", "arm": "first", "u": 0.5, "pi": 1.0, "due_at": made,

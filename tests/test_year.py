@@ -147,17 +147,17 @@ def open_laboratory(tmp_path: Path, tiny_release: Path, request: pytest.FixtureR
         made.engine.dispose()
         app = create_app(settings)
         context = app.state.context
-        claim(context.database, context.secret)
+        claim(context.database, context.keys.audit)
         with context.database.write() as session:
-            put_release(session, context.secret, tiny_release, settings.releases_folder)
+            put_release(session, context.keys.audit, tiny_release, settings.releases_folder)
         client = TestClient(app, raise_server_exceptions=False)
         client.__enter__()
         opened.append(client)
         service = Service(client, context, {})
         with context.database.write() as session:
             for name, role in {"lead": "admin", "admin": "admin", **dict.fromkeys(PEOPLE, "annotator")}.items():
-                auth.add_account(session, context.secret, name, role)
-                service.keys[name] = auth.add_key(session, context.secret, name, [])[1]
+                auth.add_account(session, context.keys.audit, name, role)
+                service.keys[name] = auth.add_key(session, context.keys.audit, name, [])[1]
         return Laboratory(service, 7)
 
     yield build

@@ -5,6 +5,8 @@ the server keeps nothing. Who may sign in is decided here: an account must have 
 """
 
 import hashlib
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from app.auth.service import begin_session
 from app.platform.errors import Forbidden, Unauthenticated, Unavailable
+from app.platform.keys import AuditKeys, CookieKey
 from app.settings import Settings
 from app.tables import Account
 
@@ -74,21 +77,23 @@ class Provider:
         return client
 
 
-def _signer(secret: bytes) -> Any:
+def _signer(keys: Sequence[CookieKey]) -> Any:
+    """Signs with the newest key; accepts an older one for as long as a cookie that it signed may live."""
     from itsdangerous import URLSafeTimedSerializer
 
+    accepted = [key.value for key in keys if key.replaced_at is None or time.time() < key.replaced_at + COOKIE_SECONDS]
     return URLSafeTimedSerializer(
-        secret, salt="oidc", signer_kwargs={"key_derivation": "hmac", "digest_method": hashlib.sha256}
+        accepted, salt="oidc", signer_kwargs={"key_derivation": "hmac", "digest_method": hashlib.sha256}
     )
 
 
-async def begin(request: Request, provider: Provider, secret: bytes, callback: str) -> tuple[str, str]:
+async def begin(request: Request, provider: Provider, keys: Sequence[CookieKey], callback: str) -> tuple[str, str]:
     """Start a sign-in.
 
     Args:
         request: of the browser.
         provider: whom to ask.
-        secret: of the service, signs the cookie.
+        keys: the newest one signs the cookie.
         callback: URL that the provider sends the browser back to.
 
     Returns:
@@ -101,16 +106,16 @@ async def begin(request: Request, provider: Provider, secret: bytes, callback: s
     client = await provider.client()
     request.scope["session"] = {}  # Authlib keeps state, nonce and verifier here
     redirect = await client.authorize_redirect(request, callback)
-    return str(redirect.headers["location"]), str(_signer(secret).dumps(request.session))
+    return str(redirect.headers["location"]), str(_signer(keys).dumps(request.session))
 
 
-async def finish(request: Request, provider: Provider, secret: bytes, cookie: str) -> str:
+async def finish(request: Request, provider: Provider, keys: Sequence[CookieKey], cookie: str) -> str:
     """Exchange the code of a callback for the subject that signed in.
 
     Args:
         request: the callback, with ``state`` and ``code``.
         provider: whom to ask.
-        secret: of the service, signed the cookie.
+        keys: one of them signed the cookie.
         cookie: value that ``begin`` made.
 
     Returns:
@@ -126,7 +131,7 @@ async def finish(request: Request, provider: Provider, secret: bytes, cookie: st
     from joserfc.errors import JoseError
 
     try:
-        request.scope["session"] = _signer(secret).loads(cookie, max_age=COOKIE_SECONDS)
+        request.scope["session"] = _signer(keys).loads(cookie, max_age=COOKIE_SECONDS)
     except BadData as exc:
         raise Unauthenticated(_NOT_BEGUN_HERE) from exc
     client = await provider.client()
@@ -152,7 +157,7 @@ def _claims(provider: Provider) -> dict[str, dict[str, bool | str]]:
     }
 
 
-def session_of(session: Session, secret: bytes, subject: str) -> str:
+def session_of(session: Session, keys: AuditKeys, subject: str) -> str:
     """Begin a browser session of the account made for a subject; returns its token.
 
     Raises:
@@ -161,4 +166,4 @@ def session_of(session: Session, secret: bytes, subject: str) -> str:
     account = session.execute(select(Account).where(Account.oidc_subject == subject)).scalar_one_or_none()
     if account is None or account.disabled_at is not None:
         raise Forbidden("you are known to the provider but have no account here; ask an administrator for one")
-    return begin_session(session, secret, account)
+    return begin_session(session, keys, account)

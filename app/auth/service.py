@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from app.auth.passwords import hash_password, verify_password
 from app.platform import audit_chain
 from app.platform.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated
+from app.platform.keys import AuditKeys
 from app.platform.principal import READING, ROLE_SCOPES, SCOPES, Principal, sees_more
 from app.tables import Account, ApiKey, BrowserSession, now
 
@@ -101,7 +102,7 @@ def _account(session: Session, name: str) -> Account | None:
     return session.execute(select(Account).where(Account.name == normal_name(name))).scalar_one_or_none()
 
 
-def add_account(session: Session, secret: bytes, name: str, role: str, *, actor: str = COMMAND_LINE) -> Account:
+def add_account(session: Session, keys: AuditKeys, name: str, role: str, *, actor: str = COMMAND_LINE) -> Account:
     """Make an account.
 
     Raises:
@@ -118,11 +119,11 @@ def add_account(session: Session, secret: bytes, name: str, role: str, *, actor:
     account = Account(name=name, role=role)
     session.add(account)
     session.flush()
-    audit_chain.record(session, secret, actor=actor, action="account.add", object_id=account.id, details={"role": role})
+    audit_chain.record(session, keys, actor=actor, action="account.add", object_id=account.id, details={"role": role})
     return account
 
 
-def link_subject(session: Session, secret: bytes, name: str, subject: str, *, actor: str = COMMAND_LINE) -> None:
+def link_subject(session: Session, keys: AuditKeys, name: str, subject: str, *, actor: str = COMMAND_LINE) -> None:
     """Let the person of an OpenID subject («issuer subject») sign in to an account.
 
     Raises:
@@ -136,10 +137,10 @@ def link_subject(session: Session, secret: bytes, name: str, subject: str, *, ac
     if other is not None and other.id != account.id:
         raise Conflict("this subject belongs to another account")
     account.oidc_subject = subject
-    audit_chain.record(session, secret, actor=actor, action="account.link", object_id=account.id)
+    audit_chain.record(session, keys, actor=actor, action="account.link", object_id=account.id)
 
 
-def issue_one_time_password(session: Session, secret: bytes, name: str, *, actor: str = COMMAND_LINE) -> str:
+def issue_one_time_password(session: Session, keys: AuditKeys, name: str, *, actor: str = COMMAND_LINE) -> str:
     """New one-time password of an account; an earlier unused one stops working.
 
     Raises:
@@ -150,19 +151,19 @@ def issue_one_time_password(session: Session, secret: bytes, name: str, *, actor
         raise NotFound(f"there is no account {name!r}")
     password = "-".join(secrets.token_hex(2) for _ in range(5))
     account.one_time_sha256 = digest_of(password)
-    audit_chain.record(session, secret, actor=actor, action="account.one_time_password", object_id=account.id)
+    audit_chain.record(session, keys, actor=actor, action="account.one_time_password", object_id=account.id)
     return password
 
 
-def begin_session(session: Session, secret: bytes, account: Account) -> str:
+def begin_session(session: Session, keys: AuditKeys, account: Account) -> str:
     """New browser session of an account; returns its token."""
     token = secrets.token_urlsafe(32)
     session.add(BrowserSession(account_id=account.id, token_sha256=digest_of(token), seen_at=now()))
-    audit_chain.record(session, secret, actor=account.name, action="session.start", object_id=account.id)
+    audit_chain.record(session, keys, actor=account.name, action="session.start", object_id=account.id)
     return token
 
 
-def choose_password(session: Session, secret: bytes, principal: Principal, present: str, wanted: str) -> None:
+def choose_password(session: Session, keys: AuditKeys, principal: Principal, present: str, wanted: str) -> None:
     """Set one's own local password; every other session of the account ends.
 
     Raises:
@@ -189,7 +190,7 @@ def choose_password(session: Session, secret: bytes, principal: Principal, prese
     )
     for other in session.execute(others).scalars():
         other.ended_at = now()
-    audit_chain.record(session, secret, actor=account.name, action="account.password", object_id=account.id)
+    audit_chain.record(session, keys, actor=account.name, action="account.password", object_id=account.id)
 
 
 def _stored_hash(session: Session, principal: Principal) -> str | None:
@@ -215,7 +216,7 @@ def confirm_password(session: Session, principal: Principal, password: str | Non
         raise Forbidden("repeat your password: it is missing or wrong")
 
 
-def set_disabled(session: Session, secret: bytes, name: str, *, disabled: bool, actor: str = COMMAND_LINE) -> None:
+def set_disabled(session: Session, keys: AuditKeys, name: str, *, disabled: bool, actor: str = COMMAND_LINE) -> None:
     """Disable an account, which ends its sessions at once, or enable it.
 
     Raises:
@@ -226,7 +227,7 @@ def set_disabled(session: Session, secret: bytes, name: str, *, disabled: bool, 
         raise NotFound(f"there is no account {name!r}")
     account.disabled_at = now() if disabled else None
     action = "account.disable" if disabled else "account.enable"
-    audit_chain.record(session, secret, actor=actor, action=action, object_id=account.id)
+    audit_chain.record(session, keys, actor=actor, action=action, object_id=account.id)
 
 
 def sign_out(session: Session, token: str) -> None:
@@ -239,7 +240,7 @@ def sign_out(session: Session, token: str) -> None:
 
 def add_key(
     session: Session,
-    secret: bytes,
+    keys: AuditKeys,
     name: str,
     scopes: list[str],
     expires_at: datetime | None = None,
@@ -264,7 +265,7 @@ def add_key(
     session.add(key)
     session.flush()
     details = {"account": account.name, "scopes": key.scopes}
-    audit_chain.record(session, secret, actor=actor, action="key.add", object_id=key.id, details=details)
+    audit_chain.record(session, keys, actor=actor, action="key.add", object_id=key.id, details=details)
     return key, f"sr_{key.id.hex}_{value}"
 
 
@@ -283,7 +284,7 @@ def _require_blind_or_seeing(session: Session, account: Account, scopes: list[st
         )
 
 
-def revoke_key(session: Session, secret: bytes, key_id: uuid.UUID, *, actor: str = COMMAND_LINE) -> None:
+def revoke_key(session: Session, keys: AuditKeys, key_id: uuid.UUID, *, actor: str = COMMAND_LINE) -> None:
     """Revoke a key.
 
     Raises:
@@ -294,4 +295,4 @@ def revoke_key(session: Session, secret: bytes, key_id: uuid.UUID, *, actor: str
         raise NotFound("there is no such key")
     if key.revoked_at is None:
         key.revoked_at = now()
-        audit_chain.record(session, secret, actor=actor, action="key.revoke", object_id=key.id)
+        audit_chain.record(session, keys, actor=actor, action="key.revoke", object_id=key.id)

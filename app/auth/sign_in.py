@@ -13,6 +13,7 @@ from app.auth.service import begin_session, digest_of, normal_name
 from app.auth.throttle import SignInThrottle
 from app.platform import audit_chain
 from app.platform.database import Database
+from app.platform.keys import AuditKeys
 from app.tables import Account
 
 # one sentence for every reason, which gives nobody away
@@ -37,7 +38,7 @@ class _Known:
 
 
 async def sign_in(
-    database: Database, secret: bytes, throttle: SignInThrottle, address: str, name: str, password: str
+    database: Database, keys: AuditKeys, throttle: SignInThrottle, address: str, name: str, password: str
 ) -> SignIn:
     """Begin a browser session by a local password, or by a one-time password, which is used up.
 
@@ -45,7 +46,7 @@ async def sign_in(
 
     Args:
         database: of the service.
-        secret: of the audit chain.
+        keys: of the audit chain.
         throttle: wrong passwords so far.
         address: of the caller.
         name: as it was typed.
@@ -61,12 +62,12 @@ async def sign_in(
     right = await verified(None if known is None else known.password_hash, password)
     token = None
     if known is not None and (right or _is_one_time(known.one_time_sha256, password)):
-        token = await run_in_threadpool(_begin, database, secret, known, password)
+        token = await run_in_threadpool(_begin, database, keys, known, password)
     if token is not None:
         throttle.succeeded(address, name)
         return SignIn(token)
     if throttle.failed(address, name) and known is not None:
-        await run_in_threadpool(_note_throttling, database, secret, known)
+        await run_in_threadpool(_note_throttling, database, keys, known)
     return SignIn(None, _REFUSED)
 
 
@@ -83,7 +84,7 @@ def _read(database: Database, name: str) -> _Known | None:
         return _Known(account.id, account.password_hash, account.one_time_sha256)
 
 
-def _begin(database: Database, secret: bytes, known: _Known, password: str) -> str | None:
+def _begin(database: Database, keys: AuditKeys, known: _Known, password: str) -> str | None:
     """Begin the session, unless the password has been changed or used up since it was read."""
     with database.write() as session:
         account = _locked(session, known)
@@ -93,15 +94,15 @@ def _begin(database: Database, secret: bytes, known: _Known, password: str) -> s
             account.one_time_sha256 = None
         elif account.password_hash is None or account.password_hash != known.password_hash:
             return None
-        return begin_session(session, secret, account)
+        return begin_session(session, keys, account)
 
 
 def _locked(session: Session, known: _Known) -> Account:
     return session.get_one(Account, known.account_id, with_for_update=True)
 
 
-def _note_throttling(database: Database, secret: bytes, known: _Known) -> None:
+def _note_throttling(database: Database, keys: AuditKeys, known: _Known) -> None:
     """Record that somebody guesses at an account: once per row of wrong passwords."""
     with database.write() as session:
         name = session.get_one(Account, known.account_id).name
-        audit_chain.record(session, secret, actor=name, action="account.throttle", object_id=known.account_id)
+        audit_chain.record(session, keys, actor=name, action="account.throttle", object_id=known.account_id)

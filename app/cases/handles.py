@@ -4,8 +4,6 @@ A handle is the identifier enciphered under a key of the account's own: nothing 
 means nothing, and two annotators cannot compare theirs.
 """
 
-import hashlib
-import hmac
 import uuid
 from typing import Annotated
 
@@ -16,36 +14,36 @@ from sqlalchemy.orm import Session
 from app.auth.policy import caller_of
 from app.context import Parts
 from app.platform.database import Reader
+from app.platform.keys import ReaderKeys
 from app.platform.principal import Principal
 from app.tables import Case
 
 
-def _cipher(secret: bytes, account_id: uuid.UUID) -> Cipher[modes.ECB]:
+def _cipher(keys: ReaderKeys, account_id: uuid.UUID) -> Cipher[modes.ECB]:
     """A permutation of all identifiers; one block has no pattern that the mode could show."""
-    key = hmac.new(secret, b"case handle:" + account_id.bytes, hashlib.sha256).digest()
-    return Cipher(algorithms.AES(key), modes.ECB())  # noqa: S305
+    return Cipher(algorithms.AES(keys.cases.digest(account_id.bytes)), modes.ECB())  # noqa: S305
 
 
-def case_handle(secret: bytes, principal: Principal, case_id: uuid.UUID) -> uuid.UUID:
+def case_handle(keys: ReaderKeys, principal: Principal, case_id: uuid.UUID) -> uuid.UUID:
     """What a caller knows a case by: its identifier, to annotators a handle."""
     if not principal.blind:
         return case_id
-    encryptor = _cipher(secret, principal.account_id).encryptor()
+    encryptor = _cipher(keys, principal.account_id).encryptor()
     return uuid.UUID(bytes=encryptor.update(case_id.bytes) + encryptor.finalize())
 
 
-def case_of_handle(session: Session, secret: bytes, principal: Principal, handle: uuid.UUID) -> uuid.UUID:
+def case_of_handle(session: Session, keys: ReaderKeys, principal: Principal, handle: uuid.UUID) -> uuid.UUID:
     """The case that a caller names; what is no handle of theirs stands for itself."""
     if not principal.blind:
         return handle
-    decryptor = _cipher(secret, principal.account_id).decryptor()
+    decryptor = _cipher(keys, principal.account_id).decryptor()
     case_id = uuid.UUID(bytes=decryptor.update(handle.bytes) + decryptor.finalize())
     return handle if session.get(Case, case_id) is None else case_id
 
 
 def _case_of_path(case_id: uuid.UUID, request: Request, context: Parts, session: Reader) -> uuid.UUID:
     principal = caller_of(request)
-    return case_id if principal is None else case_of_handle(session, context.secret, principal, case_id)
+    return case_id if principal is None else case_of_handle(session, context.keys.readers, principal, case_id)
 
 
 #: The case in the path of a route that reads, named as its caller knows it.

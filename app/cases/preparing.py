@@ -1,7 +1,6 @@
 """From uploaded bytes to a stored case: what is computed before the transaction begins, and the rows."""
 
 import hashlib
-import hmac
 from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
@@ -12,6 +11,7 @@ from app.cases.showing import Judging, case_out, show_case, stored_prediction_ou
 from app.context import Context
 from app.platform import audit_chain
 from app.platform.errors import OtherImage
+from app.platform.keys import DerivedKey, Keys
 from app.platform.principal import Principal
 from app.predictions.inference import Served
 from app.predictions.stored import output_values, prediction_values
@@ -23,11 +23,10 @@ from ml.images.picture import Picture
 from ml.release.predictor import Prediction
 
 
-def partition_of(secret: bytes, patient: str | None, external_id: str) -> str:
+def partition_of(key: DerivedKey, patient: str | None, external_id: str) -> str:
     """Half of the patients calibrate, half evaluate, by a keyed hash that never changes."""
     unit = f"patient:{patient}" if patient is not None else f"case:{external_id}"
-    digest = hmac.new(secret, b"partition:" + unit.encode(), hashlib.sha256).digest()
-    return "calibration" if digest[0] < 128 else "evaluation"
+    return "calibration" if key.digest(unit.encode())[0] < 128 else "evaluation"
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
     _same_image(known, new.sha256)
     if known is not None:
         return 200, show_case(session, known.id)
-    case = _case_row(context.secret, principal, new, twin)
+    case = _case_row(context.keys, principal, new, twin)
     release, prediction = new.served.predictor.release, new.prediction
     row = CasePrediction(**prediction_values([case.id], new.served.release_id, prediction)[0])
     output = output_values([case.id], release.network_sha256, prediction.logits, prediction.features)[0]
@@ -100,7 +99,7 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
     details = {"image_sha256": case.image_sha256, "release": str(row.release_id)}
     audit_chain.record(
         session,
-        context.secret,
+        context.keys.audit,
         actor=principal.name,
         action="case.add",
         object_id=case.id,
@@ -111,7 +110,7 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
     return 201, case_out(case, stored_prediction_out(case, row, judging, planned.decision), 0)
 
 
-def _case_row(secret: bytes, principal: Principal, new: NewCase, twin: Case | None) -> Case:
+def _case_row(keys: Keys, principal: Principal, new: NewCase, twin: Case | None) -> Case:
     """The row of a new case, without its plan."""
     fields, picture = new.fields, new.picture
     return Case(
@@ -126,8 +125,8 @@ def _case_row(secret: bytes, principal: Principal, new: NewCase, twin: Case | No
         width=picture.width,
         height=picture.height,
         same_image_as=None if twin is None else twin.id,
-        partition=partition_of(secret, fields.patient, fields.external_id),
-        u=coin(secret, fields.external_id),
+        partition=partition_of(keys.partition, fields.patient, fields.external_id),
+        u=coin(keys.coin, fields.external_id),
         pi=0.0,
         image_hash=picture.image_hash,
         stain=list(optical_density(picture.pixels)),

@@ -112,7 +112,7 @@ def get_case(case_id: CaseInPath, context: Parts, principal: _Reading, session: 
     twin = None if shown.same_image_as is None else uuid.UUID(shown.same_image_as)
     names = {"id": case_id, "same_image_as": twin}
     known_as = {
-        name: None if named is None else str(case_handle(context.secret, principal, named))
+        name: None if named is None else str(case_handle(context.keys.readers, principal, named))
         for name, named in names.items()
     }
     return shown.model_copy(update=known_as)

@@ -69,7 +69,7 @@ def release_add(path: Annotated[Path, typer.Argument(help="Release folder.")], a
     from app.releases.service import describe
 
     with parts() as context:
-        row, new = add_release(context.database, context.secret, path, context.settings.releases_folder)
+        row, new = add_release(context.database, context.keys.audit, path, context.settings.releases_folder)
         with context.database.read() as session:
             shown = describe(session, row)
     emit(shown.model_dump(mode="json"), as_json, f"{shown.id}  {shown.name}{'' if new else '  (known already)'}")

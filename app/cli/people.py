@@ -23,8 +23,8 @@ def user_add(
     from app.auth.service import add_account, issue_one_time_password
 
     with parts() as context, context.database.write() as session:
-        add_account(session, context.secret, name, role)
-        password = None if role == "service" else issue_one_time_password(session, context.secret, name)
+        add_account(session, context.keys.audit, name, role)
+        password = None if role == "service" else issue_one_time_password(session, context.keys.audit, name)
     emit(None, False, f"{name}: {role}" if password is None else f"{name}: one-time password {password}")
 
 
@@ -34,7 +34,7 @@ def user_password(name: Annotated[str, typer.Argument(help="Account.")]) -> None
     from app.auth.service import issue_one_time_password
 
     with parts() as context, context.database.write() as session:
-        password = issue_one_time_password(session, context.secret, name)
+        password = issue_one_time_password(session, context.keys.audit, name)
     emit(None, False, f"{name}: one-time password {password}")
 
 
@@ -49,7 +49,7 @@ def user_link(
     with parts() as context, context.database.write() as session:
         if context.settings.oidc_issuer is None:
             raise typer.BadParameter("set SECONDREAD_OIDC_ISSUER first")
-        link_subject(session, context.secret, name, f"{context.settings.oidc_issuer} {subject}")
+        link_subject(session, context.keys.audit, name, f"{context.settings.oidc_issuer} {subject}")
     say(f"{name} may sign in by {context.settings.oidc_issuer}")
 
 
@@ -62,7 +62,7 @@ def user_disable(
     from app.auth.service import set_disabled
 
     with parts() as context, context.database.write() as session:
-        set_disabled(session, context.secret, name, disabled=not undo)
+        set_disabled(session, context.keys.audit, name, disabled=not undo)
     say(f"{name} is {'enabled again' if undo else 'disabled'}")
 
 
@@ -107,7 +107,7 @@ def key_add(
 
     expires = None if days is None else datetime.now(UTC) + timedelta(days=days)
     with parts() as context, context.database.write() as session:
-        row, token = add_key(session, context.secret, name, scope or [], expires)
+        row, token = add_key(session, context.keys.audit, name, scope or [], expires)
     emit({"id": str(row.id), "account": name, "scopes": row.scopes, "token": token}, as_json, token)
 
 
@@ -147,5 +147,5 @@ def key_revoke(key_id: Annotated[uuid.UUID, typer.Argument(help="Key, as listed.
     from app.auth.service import revoke_key
 
     with parts() as context, context.database.write() as session:
-        revoke_key(session, context.secret, key_id)
+        revoke_key(session, context.keys.audit, key_id)
     say(f"key {key_id} is revoked")

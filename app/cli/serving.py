@@ -55,7 +55,7 @@ def serve(
     observability.configure_logging()
     application = create_app(settings)
     create_if_new(application.state.database.engine)
-    claim(application.state.database, application.state.context.secret)
+    claim(application.state.database, application.state.context.keys.audit)
     address, number = host or settings.host, settings.port if port is None else port
     say(f"secondread: http://{address}:{number}")
     with_worker = settings.worker and settings.sqlalchemy_url.startswith("sqlite")
@@ -125,7 +125,7 @@ def demo(
         say(f"\nsign in at {address}, each password works once:")
         for name in filling.PEOPLE:
             with context.database.write() as session:
-                say(f"  {name:<14}{issue_one_time_password(session, context.secret, name)}")
+                say(f"  {name:<14}{issue_one_time_password(session, context.keys.audit, name)}")
         say(f"API key of admin: {context.settings.home / 'demo' / 'api_key'}\n")
 
 
@@ -143,7 +143,7 @@ def _upgrade(context: "Context") -> None:
     from app.platform.installation import claim
 
     _migrate(context)
-    claim(context.database, context.secret)
+    claim(context.database, context.keys.audit)
     removed = remove_former_file(context.settings.home)
     if removed is not None:
         say(f"removed {removed}: jobs are in the service's own database now")
@@ -165,7 +165,7 @@ def _migrate(context: "Context") -> None:
     """Run migrations as the role that owns the tables, once the key is known to be right."""
     from app.operations.restating import restated
     from app.platform import roles
-    from app.platform.installation import require_key
+    from app.platform.installation import require_keys
     from app.platform.migrate import upgrade
 
     serving = context.database.engine
@@ -173,8 +173,8 @@ def _migrate(context: "Context") -> None:
     with _owners_database(context) as owner:
         if separate:
             roles.require_owner(owner.engine)
-        require_key(owner, context.secret)
-        with restated(owner, context.database, context.secret):
+        require_keys(owner, context.keys.audit)
+        with restated(owner, context.database, context.keys.audit):
             upgrade(owner.engine)
             if separate:
                 roles.grant(owner.engine, str(serving.url.username))
@@ -232,23 +232,50 @@ def db_backup(
         say(f"image {digest} is damaged, here and in the backup; upload the same image again")
 
 
+@db.command("rotate-key")
+def db_rotate_key(
+    reason: Annotated[str, typer.Option(help="Why; kept in the audit.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the new key ring to this file and change nothing yet; for keys that are set elsewhere."
+        ),
+    ] = None,
+) -> None:
+    """Add a key to the key ring, with which the audit is signed from now on; coins and partitions do not move."""
+    from app.operations.rotation import rotate, write_ring
+
+    with parts(check_schema=False, direct=True) as context:
+        if out is not None:
+            write_ring(context, out)
+            say(f"{out}: the key ring with a new key; put it in place of the present one, then run this command again")
+            return
+        rotation = rotate(context, reason)
+    say(f"the audit is signed with key {rotation.n_keys} now; its public key: {rotation.public_key}")
+    say("give the public key to whoever checks proofs, and make a backup: older ones lack the new key")
+    say("start every other process (serve, worker) again with the same key ring: until then they refuse to write (503)")
+
+
 @db.command("restore")
 def db_restore(source: Annotated[Path, typer.Argument(help="Folder that `db backup` made.")]) -> None:
     """Bring a backup back into a new, empty HOME (and an empty PostgreSQL database); then `db verify`."""
     from app.jobs.engine import cancel_all
     from app.operations.anchor import note_restore
     from app.operations.backup import restore
+    from app.operations.rotation import bring_in
     from app.platform import audit_chain
     from app.settings import Settings
 
     keep_private()
     settings = Settings()
-    key = settings.existing_secret()
-    n_files = restore(source, settings.home, settings.images_folder, settings.owner_sqlalchemy_url, key)
-    with parts(check_schema=False) as context:  # a backup may have an older schema
+    ring = settings.existing_ring()
+    n_files, of_backup = restore(source, settings.home, settings.images_folder, settings.owner_sqlalchemy_url, ring)
+    with parts(check_schema=False, ring=of_backup) as context:  # a backup may have an older schema
         with _owners_database(context) as owner, owner.read() as session:
             head = audit_chain.newest(session)
         _bring_up_to_date(context)
+        bring_in(context, ring or of_backup, "the backup was made before the key was rotated")
+    with parts() as context:
         note_restore(context, head)
         n_jobs = cancel_all(context)
     if n_jobs:

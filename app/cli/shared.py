@@ -10,6 +10,7 @@ from ml.cli.shared import say
 
 if TYPE_CHECKING:
     from app.context import Context
+    from app.platform.keys import KeyRing
 
 
 def keep_private() -> None:
@@ -25,12 +26,13 @@ def warn_of_open_home(home: Path) -> None:
 
 
 @contextmanager
-def parts(*, check_schema: bool = True, direct: bool = False) -> Iterator["Context"]:
+def parts(*, check_schema: bool = True, direct: bool = False, ring: "KeyRing | None" = None) -> Iterator["Context"]:
     """Parts of the service that the environment describes.
 
     Args:
         check_schema: make the tables of a new HOME, refuse an older schema; off for the commands that upgrade.
         direct: for a worker, which needs the database itself and not a transaction pooler before it.
+        ring: the keys; those of the settings where left out.
 
     Raises:
         ValueError: the database has an older schema, or belongs to another key.
@@ -45,11 +47,11 @@ def parts(*, check_schema: bool = True, direct: bool = False) -> Iterator["Conte
     if direct and settings.database_direct_url is not None:
         settings.database_url = settings.database_direct_url
     settings.home.mkdir(parents=True, exist_ok=True)
-    context = build_context(settings)
+    context = build_context(settings, ring)
     try:
         if check_schema:
             create_if_new(context.database.engine)
-            claim(context.database, context.secret)
+            claim(context.database, context.keys.audit)
         yield context
     finally:
         context.database.engine.dispose()

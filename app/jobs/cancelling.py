@@ -52,7 +52,7 @@ def honour(session: Session, context: Context, workflow_id: str) -> bool:
     cancelled = bool(cancel_workflows(session, [workflow_id]))
     session.execute(delete(JobCancellation).where(JobCancellation.workflow_id == workflow_id))
     if cancelled:
-        audit_chain.record(session, context.secret, actor=request[0], action="job.cancel", object_id=request[1])
+        audit_chain.record(session, context.keys.audit, actor=request[0], action="job.cancel", object_id=request[1])
     return cancelled
 
 

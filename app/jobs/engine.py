@@ -39,7 +39,7 @@ def submit(
     context.jobs.enqueue(session, kind, str(job_id), str(job_id))
     actor = "command line" if principal is None else principal.name
     details = {"kind": kind, "parameters": parameters}
-    audit_chain.record(session, context.secret, actor=actor, action="job.submit", object_id=job_id, details=details)
+    audit_chain.record(session, context.keys.audit, actor=actor, action="job.submit", object_id=job_id, details=details)
     return job_by_id(session, job_id)
 
 
@@ -77,7 +77,7 @@ def retry(session: Session, context: Context, principal: Principal, job_id: uuid
     workflow_id = f"{job.id}-{uuid.uuid4().hex[:8]}"
     session.execute(update(Job).where(Job.id == job.id).values(workflow_id=workflow_id))
     context.jobs.enqueue(session, job.kind, workflow_id, str(job.id))
-    audit_chain.record(session, context.secret, actor=principal.name, action="job.retry", object_id=job.id)
+    audit_chain.record(session, context.keys.audit, actor=principal.name, action="job.retry", object_id=job.id)
     return job_by_id(session, job_id)
 
 

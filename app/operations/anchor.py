@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 
 from app.context import Context
 from app.platform import audit_chain, signing
+from app.platform.keys import AuditKeys
 from app.tables import AuditEvent, now
 
 #: Action of the event that says that a backup was brought back.
@@ -65,13 +66,13 @@ def split_head(head: str) -> tuple[int, str]:
     return int(sequence), digest
 
 
-def append(path: Path, session: Session, secret: bytes, restored_from: int | None = None) -> bool:
+def append(path: Path, session: Session, keys: AuditKeys, restored_from: int | None = None) -> bool:
     """Add the present head to the file, unless it is its last one.
 
     Args:
         path: of the file; made where it is missing.
         session: for reading.
-        secret: key of the installation.
+        keys: of the audit.
         restored_from: right after a backup was brought back, the last event that it had.
 
     Returns:
@@ -92,7 +93,7 @@ def append(path: Path, session: Session, secret: bytes, restored_from: int | Non
                     f"{path}: the audit chain has lost the head {last.sequence}; run `secondread db verify`"
                 )
         kind: Literal["head", "restore"] = "head" if restored_from is None else "restore"
-        line = Anchor(kind, head, signing.sign(secret, head), now().isoformat(), restored_from)
+        line = Anchor(kind, head, keys.sign(head), now().isoformat(), restored_from)
         stream.write(json.dumps(asdict(line)) + "\n")
         stream.flush()
         os.fsync(stream.fileno())
@@ -123,7 +124,7 @@ def _parsed(line: str) -> Anchor:
     return anchor
 
 
-def missing_heads(path: Path, session: Session, secret: bytes) -> Iterator[str]:
+def missing_heads(path: Path, session: Session, keys: AuditKeys) -> Iterator[str]:
     """A sentence for each head of the file that the chain has lost, and for each that this installation has not signed.
 
     A head may be gone after a backup was brought back: then a later line says so, which only `db restore` writes.
@@ -132,22 +133,39 @@ def missing_heads(path: Path, session: Session, secret: bytes) -> Iterator[str]:
         yield f"{path}: the anchor file is missing"
         return
     restored: int | None = None
-    for line in reversed(path.read_text(encoding="utf-8").splitlines()):
-        try:
-            anchor = _parsed(line)
-        except AnchorError as exc:
-            yield str(exc)
-            continue
+    faults: list[str] = []
+    for anchor in reversed(_signed_lines(path, keys, faults)):
         there = audit_chain.holds(session, *split_head(anchor.head))
-        if not signing.is_signed(signing.public_key(secret), anchor.head, anchor.signature):
-            yield f"{path}: the head {anchor.sequence} is not signed by this installation"
-        elif not there and (restored is None or anchor.sequence <= restored):
+        if not there and (restored is None or anchor.sequence <= restored):
             yield (
                 f"{path}: the audit chain does not contain the head {anchor.sequence} of {anchor.written_at}: "
                 "it was cut or written anew"
             )
         elif anchor.restored_from is not None:
             restored = anchor.restored_from if restored is None else min(anchor.restored_from, restored)
+    yield from faults
+
+
+def _signed_lines(path: Path, keys: AuditKeys, faults: list[str]) -> list[Anchor]:
+    """Lines that this installation has signed, none with a key that a newer one had replaced; adds faults of others."""
+    lines, newest = [], 0
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            anchor = _parsed(line)
+        except AnchorError as exc:
+            faults.append(str(exc))
+            continue
+        signers = [
+            n for n, key in enumerate(keys.signers) if signing.is_signed(key.public, anchor.head, anchor.signature)
+        ]
+        if not signers:
+            faults.append(f"{path}: the head {anchor.sequence} is not signed by this installation")
+        elif signers[0] < newest:
+            faults.append(f"{path}: the head {anchor.sequence} is signed with a key that had been replaced")
+        else:
+            newest = signers[0]
+            lines.append(anchor)
+    return lines
 
 
 def anchor_here(context: Context) -> None:
@@ -155,7 +173,7 @@ def anchor_here(context: Context) -> None:
     path = context.settings.audit_anchor
     if path is not None:
         with context.database.read() as session:
-            append(path, session, context.secret)
+            append(path, session, context.keys.audit)
 
 
 def note_restore(context: Context, head: str) -> None:
@@ -168,12 +186,12 @@ def note_restore(context: Context, head: str) -> None:
     with context.database.write() as session:
         details = {"head": head}
         audit_chain.record(
-            session, context.secret, actor="command line", action=RESTORE, object_id="database", details=details
+            session, context.keys.audit, actor="command line", action=RESTORE, object_id="database", details=details
         )
     path = context.settings.audit_anchor
     if path is not None:
         with context.database.read() as session:
-            append(path, session, context.secret, split_head(head)[0])
+            append(path, session, context.keys.audit, split_head(head)[0])
 
 
 def restores(session: Session) -> list[tuple[int, int]]:

@@ -10,8 +10,9 @@ from typing import TypedDict
 from sqlalchemy import Engine, make_url
 
 from app.context import Context
-from app.platform import audit_chain, signing
+from app.platform import audit_chain
 from app.platform.database import make_engine
+from app.platform.keys import KeyRing
 from ml.files import file_sha256, read_json, sync_file, sync_folder, write_json
 
 _SQLITE, _POSTGRES, _SECRET = "database.db", "database.dump", "secret.key"
@@ -77,14 +78,14 @@ def _write(context: Context, out: Path, head: str) -> dict[str, str]:
             shutil.copytree(source, out / name, ignore=ignore)
     secret = out / _SECRET
     secret.touch(mode=0o600)
-    secret.write_bytes(context.secret)
+    secret.write_bytes(context.settings.key_ring().to_bytes())
     files = {str(path.relative_to(out)): file_sha256(path) for path in sorted(out.rglob("*")) if path.is_file()}
     for name in files:
         sync_file(out / name)
     signed = {
         "head": head,
-        "signature": signing.sign(context.secret, head),
-        "public_key": signing.public_key(context.secret),
+        "signature": context.keys.audit.sign(head),
+        "public_key": context.keys.audit.public_key,
     }
     write_json(out / "manifest.json", {"files": files, "audit": signed})
     return files
@@ -144,7 +145,7 @@ def check_backup(source: Path) -> dict[str, str]:
     return files
 
 
-def restore(source: Path, home: Path, images: Path, url: str, key: bytes | None = None) -> int:
+def restore(source: Path, home: Path, images: Path, url: str, ring: KeyRing | None = None) -> tuple[int, KeyRing]:
     """Bring a backup back into an empty installation.
 
     Args:
@@ -152,17 +153,18 @@ def restore(source: Path, home: Path, images: Path, url: str, key: bytes | None 
         home: HOME, which must not contain a database, images or releases yet.
         images: folder of the image store.
         url: of the database; an empty one on PostgreSQL.
-        key: the key that is set or in HOME already; None where there is none.
+        ring: keys that are set or in HOME already; None where there are none.
 
     Returns:
-        Number of files.
+        Number of files, and the keys of the backup, with which the ring must begin.
 
     Raises:
         ValueError: the backup is damaged, of another kind of database or of another key, or the installation is not
             empty.
     """
     files = check_backup(source)
-    if key is not None and key != (source / _SECRET).read_bytes():
+    own = KeyRing.parse((source / _SECRET).read_bytes())
+    if ring is not None and ring.oldest(len(own.secrets)) != own:
         raise ValueError(
             f"{source}: a backup of another key than the one in use; leave the key out, and that of the backup comes "
             "with it"
@@ -187,7 +189,8 @@ def restore(source: Path, home: Path, images: Path, url: str, key: bytes | None 
     for name, target in zip(_FOLDERS, targets, strict=True):
         if (source / name).is_dir():
             shutil.copytree(source / name, target, dirs_exist_ok=True)
-    secret = home / _SECRET
-    secret.touch(mode=0o600)
-    shutil.copyfile(source / _SECRET, secret)
-    return len(files)
+    if ring is None:
+        secret = home / _SECRET
+        secret.touch(mode=0o600)
+        shutil.copyfile(source / _SECRET, secret)
+    return len(files), own

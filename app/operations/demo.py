@@ -49,7 +49,7 @@ def ensure_release(context: Context, say: Say) -> None:
     source = context.settings.home / "demo" / "release"
     if not (source / "card.json").is_file():
         _train(context.settings.home / "demo" / "run", source, say)
-    add_release(context.database, context.secret, source, context.settings.releases_folder)
+    add_release(context.database, context.keys.audit, source, context.settings.releases_folder)
 
 
 def _train(run: Path, out: Path, say: Say) -> None:
@@ -91,10 +91,10 @@ def ensure_accounts(session: Session, context: Context) -> None:
     present = set(session.execute(select(Account.name)).scalars())
     for name, role in {**PEOPLE, _ROBOT: "service"}.items():
         if name not in present:
-            auth.add_account(session, context.secret, name, role)
+            auth.add_account(session, context.keys.audit, name, role)
     path = context.settings.home / "demo" / "api_key"
     if not path.is_file():
-        _, token = auth.add_key(session, context.secret, "admin", [])
+        _, token = auth.add_key(session, context.keys.audit, "admin", [])
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(mode=0o600)
         path.write_text(token + "\n")
@@ -128,7 +128,7 @@ def _show_at_once(context: Context) -> None:
         principal = Principal(lead.id, lead.name, lead.role, frozenset({"manage"}))
         threshold = current_policy(session).threshold
         body = PolicyIn(threshold=threshold, reveal="after_commit", reason="the demo shows what a label does")
-        add_policy(session, context.secret, principal, body)
+        add_policy(session, context.keys.audit, principal, body)
 
 
 def _upload(context: Context, principal: Principal, cell: SimulatedCell, labels: list[str]) -> None:

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from app.cases.preparing import partition_of
 from app.context import Context
+from app.platform.keys import Keys
 from app.tables import Case, Look, PolicyRow, ReadRequest
 from app.triage.planning import coin
 from ml.images.image_statistics import difference_hash, hash_distance
@@ -38,17 +39,17 @@ def wrong_columns(session: Session, context: Context, cases: Mapping[uuid.UUID, 
             requests[request.case_id].append(request)
         for case in rows:
             if case.erased_at is None:
-                yield from _from_key(context.secret, case, keyed=cases.get(case.id, True))
+                yield from _from_key(context.keys, case, keyed=cases.get(case.id, True))
                 yield from _from_picture(context, case)
             yield from _from_plan(case, looks[case.id], requests[case.id], rates)
         after = ids[-1]
         session.expunge_all()
 
 
-def _from_key(secret: bytes, case: Case, *, keyed: bool) -> Iterator[str]:
-    if case.partition != partition_of(secret, case.patient, case.external_id):
+def _from_key(keys: Keys, case: Case, *, keyed: bool) -> Iterator[str]:
+    if case.partition != partition_of(keys.partition, case.patient, case.external_id):
         yield f"case {case.id}: partition is not that of its patient"
-    if keyed and case.u != coin(secret, case.external_id):
+    if keyed and case.u != coin(keys.coin, case.external_id):
         yield f"case {case.id}: its coin u is not that of its external id"
 
 

@@ -53,7 +53,7 @@ def erase_patient(session: Session, context: Context, actor: str, patient: str, 
     for case in cases:
         audit_chain.record(
             session,
-            context.secret,
+            context.keys.audit,
             actor=actor,
             action="case.erase",
             object_id=case.id,

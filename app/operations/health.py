@@ -10,7 +10,7 @@ from app.context import Parts
 from app.evaluations.publishing import published_estimates
 from app.jobs.locks import living_workers
 from app.jobs.queries import counts_by_state
-from app.platform import observability
+from app.platform import audit_chain, observability
 from app.platform.database import settings_without_force
 from app.platform.errors import Problem, responses
 from app.platform.values import Out
@@ -51,6 +51,8 @@ def readyz(context: Parts) -> Response:
     database = release = worker = "ok"
     try:
         with context.database.read() as session:
+            if audit_chain.n_keys(session) != len(context.keys.audit.signers):
+                database = "its key was rotated; start this process again with the current key ring"
             without_force = settings_without_force(session)
             if without_force:
                 database = f"its time-outs are not in force: {', '.join(without_force)}"

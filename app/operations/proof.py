@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from app.context import Context
 from app.operations import verify_proof
-from app.platform import audit_chain, signing
+from app.platform import audit_chain
 from app.platform.covered_rows import COVERED
 from app.platform.row_digests import Json, covered_tables, row_key, shown_row
 from app.tables import CaseChange
@@ -40,8 +40,14 @@ def write_proof(session: Session, context: Context, out: Path) -> int:
 
 
 def _lines(session: Session, context: Context) -> Iterator[dict[str, Json]]:
-    public_key = signing.public_key(context.secret)
-    yield {"kind": "proof", "version": 1, "public_key": public_key, "head": audit_chain.newest(session)}
+    public_key = context.keys.audit.public_key
+    yield {
+        "kind": "proof",
+        "version": 2,
+        "public_key": public_key,
+        "first_key": context.keys.audit.signers[0].public,
+        "head": audit_chain.newest(session),
+    }
     for event in audit_chain.events(session):
         leaves = event.row_digests
         rows: Json = None if leaves is None else {table: {**digests} for table, digests in leaves.items()}
@@ -51,7 +57,7 @@ def _lines(session: Session, context: Context) -> Iterator[dict[str, Json]]:
         stored = session.connection().execute(select(table).execution_options(yield_per=_ROWS)).mappings()
         for row in stored:
             if COVERED[table.name].covers(row):
-                columns: Json = {**shown_row(context.secret, table, row)}
+                columns: Json = {**shown_row(context.keys.audit.rows, table, row)}
                 yield {"kind": "row", "table": table.name, "key": row_key(table, row), "columns": columns}
     changes = select(CaseChange.sequence, CaseChange.case_id).order_by(CaseChange.sequence)
     for sequence, pairs in groupby(session.execute(changes), key=lambda pair: pair[0]):

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from app.platform import audit_chain, baseline
 from app.platform.covered_rows import COVERED
+from app.platform.keys import DerivedKey
 from app.platform.row_digests import cases_digest, covered_tables, row_digest, row_key
 from app.tables import CaseChange
 
@@ -44,18 +45,18 @@ def expected_rows(session: Session) -> Expected:
     return expected
 
 
-def unproven_rows(session: Session, secret: bytes) -> Iterator[str]:
+def unproven_rows(session: Session, private: DerivedKey) -> Iterator[str]:
     """A sentence for each row that is not as the newest event about it says, is missing, or has no event.
 
     Args:
         session: for reading.
-        secret: key of the installation, for private columns.
+        private: key of private columns.
     """
     expected = expected_rows(session)
     yield from expected.faults
     for table in covered_tables():
         rows = expected.rows.pop(table.name, {})
-        yield from guarded(f"rows of {table.name}", partial(_of_table, session, secret, table, rows))
+        yield from guarded(f"rows of {table.name}", partial(_of_table, session, private, table, rows))
     changes = expected.rows.pop(audit_chain.CASE_CHANGES, {})
     yield from guarded("rows of case_changes", partial(_case_changes, session, changes))
     for table_name in expected.rows:
@@ -73,14 +74,14 @@ def guarded(what: str, check: Callable[[], Iterable[str]]) -> list[str]:
 
 
 def _of_table(
-    session: Session, secret: bytes, table: SqlTable, rows: dict[str, tuple[int, str | None]]
+    session: Session, private: DerivedKey, table: SqlTable, rows: dict[str, tuple[int, str | None]]
 ) -> Iterator[str]:
     stored = session.connection().execute(select(table).execution_options(yield_per=_ROWS)).mappings()
     for row in stored:
         key = row_key(table, row)
         said = rows.pop(key, None)
         if said is not None:
-            if said[1] != row_digest(secret, table, row):
+            if said[1] != row_digest(private, table, row):
                 yield _differs(f"{table.name} {key}", said)
         elif COVERED[table.name].covers(row):
             yield f"{table.name} {key}: no audit event wrote it"

@@ -16,7 +16,7 @@ from app.operations.anchor import missing_heads, restores, split_head
 from app.operations.derived import wrong_columns
 from app.operations.explained import unexplained_rows
 from app.operations.proven import guarded, unproven_rows
-from app.platform import audit_chain, signing
+from app.platform import audit_chain
 from app.platform.covered_rows import COVERED, NOT_COVERED
 from app.releases.queries import all_releases
 from app.tables import Case, Evaluation, ReleaseRow
@@ -79,10 +79,10 @@ def verify_all(session: Session, context: Context, against: str | None = None) -
     Raises:
         ValueError: that is neither a head nor a file.
     """
-    n_events, faults = audit_chain.verify(session, context.secret)
+    n_events, faults = audit_chain.verify(session, context.keys.audit)
     outside, lost = _missing_heads(session, context, against)
     faults += outside
-    faults += guarded("audit events", lambda: unproven_rows(session, context.secret))
+    faults += guarded("audit events", lambda: unproven_rows(session, context.keys.audit.rows))
     cases: dict[uuid.UUID, bool] = {}
     faults += guarded("audit events and their rows", lambda: _unexplained(session, cases))
     session.expunge_all()
@@ -108,7 +108,7 @@ def verify_all(session: Session, context: Context, against: str | None = None) -
         faults,
         verdict=f"not consistent: {len(faults)} faults" if faults else whole,
         head=audit_chain.newest(session),
-        public_key=signing.public_key(context.secret),
+        public_key=context.keys.audit.public_key,
         restores=lost
         + [f"audit event {event}: a backup was brought back, which ended at {last}" for event, last in back],
     )
@@ -142,7 +142,7 @@ def _missing_heads(session: Session, context: Context, against: str | None) -> t
             else:
                 faults.append(f"{sentence}it was cut or written anew")
     for path in paths:
-        faults += missing_heads(path, session, context.secret)
+        faults += missing_heads(path, session, context.keys.audit)
     return faults, lost
 
 

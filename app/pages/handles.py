@@ -4,50 +4,50 @@ The cookie says who is signed in when a form arrives; the handle says for whom t
 two people share a browser.
 """
 
-import hashlib
 import hmac
 import re
 import uuid
 
 from app.platform.errors import NotFound, OtherAccount
+from app.platform.keys import ReaderKeys
 from app.platform.principal import Principal
 
 _HANDLE = re.compile(r"([0-9a-f]{32}\.[0-9a-f]{32})(?:\.([0-9]{1,6}))?")
 
 
-def _digest(secret: bytes, *parts: bytes) -> str:
-    return hmac.new(secret, b"page handle:" + b":".join(parts), hashlib.sha256).hexdigest()[:32]
+def _digest(keys: ReaderKeys, *parts: bytes) -> str:
+    return keys.pages.digest(b":".join(parts)).hex()[:32]
 
 
-def account_handle(secret: bytes, account_id: uuid.UUID) -> str:
+def account_handle(keys: ReaderKeys, account_id: uuid.UUID) -> str:
     """Name of an account inside its browser, which says nothing to anybody else."""
-    return _digest(secret, b"account", account_id.bytes)
+    return _digest(keys, b"account", account_id.bytes)
 
 
-def read_handle(secret: bytes, account_id: uuid.UUID, read_id: uuid.UUID) -> str:
+def read_handle(keys: ReaderKeys, account_id: uuid.UUID, read_id: uuid.UUID) -> str:
     """Name of a read in the pages of the account that has it."""
-    return f"{read_id.hex}.{_digest(secret, b'read', account_id.bytes, read_id.bytes)}"
+    return f"{read_id.hex}.{_digest(keys, b'read', account_id.bytes, read_id.bytes)}"
 
 
-def correction_handle(secret: bytes, account_id: uuid.UUID, read_id: uuid.UUID, position: int) -> str:
+def correction_handle(keys: ReaderKeys, account_id: uuid.UUID, read_id: uuid.UUID, position: int) -> str:
     """Name of a read's answer that a page would replace, by its place in the chain: sent twice, it replaces one."""
-    return f"{read_handle(secret, account_id, read_id)}.{position}"
+    return f"{read_handle(keys, account_id, read_id)}.{position}"
 
 
-def read_of_handle(secret: bytes, principal: Principal, handle: str) -> uuid.UUID:
+def read_of_handle(keys: ReaderKeys, principal: Principal, handle: str) -> uuid.UUID:
     """The read that a form of this caller's pages is about.
 
     Raises:
         NotFound: this is no handle of a read.
         OtherAccount: the page was made for somebody else.
     """
-    read_id, position = answer_of_handle(secret, principal, handle)
+    read_id, position = answer_of_handle(keys, principal, handle)
     if position is not None:
         raise NotFound("there is no such read")
     return read_id
 
 
-def answer_of_handle(secret: bytes, principal: Principal, handle: str) -> tuple[uuid.UUID, int | None]:
+def answer_of_handle(keys: ReaderKeys, principal: Principal, handle: str) -> tuple[uuid.UUID, int | None]:
     """The read that a form of this caller's pages answers, and the place of the answer that it replaces, if any.
 
     Raises:
@@ -58,6 +58,6 @@ def answer_of_handle(secret: bytes, principal: Principal, handle: str) -> tuple[
     if parts is None:
         raise NotFound("there is no such read")
     read_id = uuid.UUID(hex=parts[1].split(".")[0])
-    if not hmac.compare_digest(parts[1], read_handle(secret, principal.account_id, read_id)):
+    if not hmac.compare_digest(parts[1], read_handle(keys, principal.account_id, read_id)):
         raise OtherAccount("this page was opened by another person: they must sign in again to answer it")
     return read_id, None if parts[2] is None else int(parts[2])

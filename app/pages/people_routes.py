@@ -15,7 +15,7 @@ from app.context import Parts
 from app.evaluations.report import WORDS
 from app.operations.audit_events import page_of_events
 from app.pages.render import go, page
-from app.platform import audit_chain, signing
+from app.platform import audit_chain
 from app.platform.database import Reader, Writer
 from app.platform.errors import Forbidden, Invalid
 from app.platform.principal import ROLE_SCOPES, SCOPES, Principal
@@ -51,12 +51,12 @@ def add_person(
         Invalid: an unusable name or role.
     """
     try:
-        account = auth.add_account(session, context.secret, name.strip(), role, actor=principal.name)
+        account = auth.add_account(session, context.keys.audit, name.strip(), role, actor=principal.name)
     except ValueError as exc:
         raise Invalid(str(exc)) from exc
     if role == "service":
         return _people(request, principal, session, notice=f"{account.name} was added; give it a key.")
-    password = auth.issue_one_time_password(session, context.secret, account.name, actor=principal.name)
+    password = auth.issue_one_time_password(session, context.keys.audit, account.name, actor=principal.name)
     return _people(request, principal, session, notice=f"One-time password of {account.name}", secret=password)
 
 
@@ -66,7 +66,7 @@ def one_time_password(
 ) -> Response:
     """Make a new one-time password, shown this once."""
     account = existing_account(session, account_id)
-    password = auth.issue_one_time_password(session, context.secret, account.name, actor=principal.name)
+    password = auth.issue_one_time_password(session, context.keys.audit, account.name, actor=principal.name)
     return _people(request, principal, session, notice=f"One-time password of {account.name}", secret=password)
 
 
@@ -86,7 +86,7 @@ def set_state(
     if account_id == principal.account_id:
         raise Forbidden("you cannot lock yourself out; ask another admin")
     name = existing_account(session, account_id).name
-    auth.set_disabled(session, context.secret, name, disabled=disabled, actor=principal.name)
+    auth.set_disabled(session, context.keys.audit, name, disabled=disabled, actor=principal.name)
     return go("/people")
 
 
@@ -110,7 +110,7 @@ def add_key(
     expires = now() + timedelta(days=int(days)) if days else None
     name = existing_account(session, account_id).name
     try:
-        token = auth.add_key(session, context.secret, name, scopes or [], expires, actor=principal.name)[1]
+        token = auth.add_key(session, context.keys.audit, name, scopes or [], expires, actor=principal.name)[1]
     except ValueError as exc:
         raise Invalid(str(exc)) from exc
     return _people(request, principal, session, notice=f"API key of {name}", secret=token)
@@ -119,7 +119,7 @@ def add_key(
 @router.post("/keys/{key_id}/revoke")
 def revoke(key_id: uuid.UUID, context: Parts, principal: _Manager, session: Writer) -> Response:
     """Revoke a key."""
-    auth.revoke_key(session, context.secret, key_id, actor=principal.name)
+    auth.revoke_key(session, context.keys.audit, key_id, actor=principal.name)
     return go("/people")
 
 
@@ -140,7 +140,7 @@ def audit(
     )
     details = {event.sequence: json.dumps(event.details, ensure_ascii=False) for event in events.items}
     values = {"events": events, "details": details, "actor": actor, "action": action, "object_id": object_id}
-    proof = {"head": audit_chain.newest(session), "public_key": signing.public_key(context.secret)}
+    proof = {"head": audit_chain.newest(session), "public_key": context.keys.audit.public_key}
     return page(request, "audit.html", principal, 200, **values, **proof)
 
 

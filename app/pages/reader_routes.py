@@ -69,8 +69,8 @@ def worklist(
 ) -> Response:
     """Cases by need; to annotators, in an order of their own that reveals nothing."""
     if principal.blind:
-        back = reader_views.page_back(session, context.secret, principal)
-        view = reader_views.blind_worklist(session, context.secret, principal)
+        back = reader_views.page_back(session, context.keys.readers, principal)
+        view = reader_views.blind_worklist(session, context.keys.readers, principal)
         return page(request, "to_read.html", principal, view=view, back=back)
     chosen = CaseFilter(site=site or None, patient=patient or None)
     cases = reader_views.worklist(session, chosen, cursor)
@@ -80,14 +80,14 @@ def worklist(
 @router.get("/cases/{case_id}")
 def show_case(case_id: CaseInPath, request: Request, context: Parts, principal: _People, session: Reader) -> Response:
     """A case: to read, or in full once that is allowed."""
-    blind = reader_views.case_to_read(session, context.secret, principal, case_id)
+    blind = reader_views.case_to_read(session, context.keys.readers, principal, case_id)
     if blind is not None:
         if blind.read is not None:
             note_display(context.database, session, uuid.UUID(blind.read.id))
         return page(request, "read.html", principal, view=blind)
     hidden = hidden_because(session, principal, case_id)
     if hidden is not None:
-        handle = case_handle(context.secret, principal, case_id)
+        handle = case_handle(context.keys.readers, principal, case_id)
         return page(
             request,
             "committed.html",
@@ -97,9 +97,9 @@ def show_case(case_id: CaseInPath, request: Request, context: Parts, principal: 
             hidden=hidden,
             late=answered_late(session, principal, case_id),
             progress=progress(session, principal),
-            back=reader_views.page_back(session, context.secret, principal),
+            back=reader_views.page_back(session, context.keys.readers, principal),
         )
-    shown = reader_views.case_view(session, context.secret, principal, case_id)
+    shown = reader_views.case_view(session, context.keys.readers, principal, case_id)
     note_exposure(context.database, session, principal, case_id)
     return page(request, "case.html", principal, view=shown)
 
@@ -111,13 +111,13 @@ def read_next(context: Parts, principal: _Annotator, session: Writer) -> Respons
     read = held[0] if held else lease_next(session, context, principal)
     if read is None:
         return go("/worklist")
-    return go(f"/cases/{case_handle(context.secret, principal, uuid.UUID(read.case_id))}")
+    return go(f"/cases/{case_handle(context.keys.readers, principal, uuid.UUID(read.case_id))}")
 
 
 @router.get("/reads/upcoming")
 def upcoming(context: Parts, principal: _Annotator, session: Reader) -> Response:
     """The image that probably comes next, for the browser to fetch ahead: nothing but pixels."""
-    handle = reader_views.upcoming_case(session, context.secret, principal)
+    handle = reader_views.upcoming_case(session, context.keys.readers, principal)
     if handle is None:
         return Response(status_code=204)
     return go(f"/v1/cases/{handle}/image")
@@ -144,7 +144,7 @@ def answer(
     Raises:
         Invalid: no class was chosen.
     """
-    read_id, position = answer_of_handle(context.secret, principal, handle)
+    read_id, position = answer_of_handle(context.keys.readers, principal, handle)
     if not label:
         raise Invalid("choose a class")
     body: OwnLabelIn = checked(OwnLabelIn, label=label, note=note or None, confidence=confidence or None)
@@ -152,14 +152,14 @@ def answer(
         correct_once(session, context, principal, read_id, position, body)
         return _done(request, "/worklist")
     case_id = answer_read(session, context, principal, read_id, body)
-    return _done(request, f"/cases/{case_handle(context.secret, principal, case_id)}")
+    return _done(request, f"/cases/{case_handle(context.keys.readers, principal, case_id)}")
 
 
 @router.get("/reads/{handle}/correction")
 def correction(handle: str, request: Request, context: Parts, principal: _Annotator, session: Reader) -> Response:
     """A case that this annotator has answered, once more and still blind, while the answer may be corrected."""
-    read_id = read_of_handle(context.secret, principal, handle)
-    view = reader_views.case_to_correct(session, context.secret, principal, read_id)
+    read_id = read_of_handle(context.keys.readers, principal, handle)
+    view = reader_views.case_to_correct(session, context.keys.readers, principal, read_id)
     return go("/worklist") if view is None else page(request, "read.html", principal, view=view)
 
 
@@ -175,7 +175,7 @@ def decline_read(
     form_key: _FormKey = "",
 ) -> Response:
     """Decline a read, with a reason, and continue."""
-    read_id = read_of_handle(context.secret, principal, handle)
+    read_id = read_of_handle(context.keys.readers, principal, handle)
     body: DeclineIn = checked(DeclineIn, reason=reason, note=note or None)
     what = ("page decline", read_id)
     _once(session, principal, form_key, what, body, lambda: decline(session, context, principal, read_id, body))
@@ -185,7 +185,7 @@ def decline_read(
 @router.post("/reads/{handle}/release")
 def release_read(handle: str, context: Parts, principal: _Annotator, session: Writer) -> Response:
     """Give a read back: it may come again."""
-    release(session, principal, read_of_handle(context.secret, principal, handle))
+    release(session, principal, read_of_handle(context.keys.readers, principal, handle))
     return go("/worklist")
 
 

@@ -15,6 +15,7 @@ from app.cases.schemas import CaseOut, RequestOut, WorklistOut
 from app.cases.showing import show_case
 from app.pages.charts import Bars, posterior_bars
 from app.pages.handles import correction_handle, read_handle
+from app.platform.keys import ReaderKeys
 from app.platform.principal import Principal
 from app.platform.values import ClassOut, PosteriorOut
 from app.reads.corrections import correctable
@@ -54,21 +55,21 @@ class BlindWorklist:
     progress: Progress
 
 
-def blind_worklist(session: Session, secret: bytes, principal: Principal) -> BlindWorklist:
+def blind_worklist(session: Session, keys: ReaderKeys, principal: Principal) -> BlindWorklist:
     """Cases that this annotator leases, then those they have read, newest first; of the others only how many wait."""
     leased = [uuid.UUID(read.case_id) for read in list_leases(session, principal)]
     read = labelled_cases(session, principal, WORKLIST_LENGTH)
     listed = [(case_id, False) for case_id in leased] + [(case_id, True) for case_id in read]
-    handles = [(case_handle(secret, principal, case_id), done) for case_id, done in listed]
+    handles = [(case_handle(keys, principal, case_id), done) for case_id, done in listed]
     items = [BlindItem(handle, case_number(handle), done) for handle, done in handles]
     return BlindWorklist(items, count_labelled_cases(session, principal), progress(session, principal))
 
 
-def upcoming_case(session: Session, secret: bytes, principal: Principal) -> uuid.UUID | None:
+def upcoming_case(session: Session, keys: ReaderKeys, principal: Principal) -> uuid.UUID | None:
     """Handle of the case that this annotator would be given next, without giving it."""
     annotator = annotator_of_account(session, principal.account_id)
-    request = None if annotator is None else next_request(session, secret, annotator.id, lock=False)
-    return None if request is None else case_handle(secret, principal, request.case_id)
+    request = None if annotator is None else next_request(session, keys.order, annotator.id, lock=False)
+    return None if request is None else case_handle(keys, principal, request.case_id)
 
 
 def worklist(session: Session, chosen: queries.CaseFilter, cursor: str | None) -> WorklistOut:
@@ -96,14 +97,14 @@ class CaseView:
     progress: Progress
 
 
-def case_view(session: Session, secret: bytes, principal: Principal, case_id: uuid.UUID) -> CaseView:
+def case_view(session: Session, keys: ReaderKeys, principal: Principal, case_id: uuid.UUID) -> CaseView:
     """Everything about a case; only for those who may see it.
 
     Raises:
         NotFound: no such case.
     """
     shown, classes = show_case(session, case_id), reading_classes(session)
-    handle = case_handle(secret, principal, case_id)
+    handle = case_handle(keys, principal, case_id)
     known = {info.code: info.name for info in classes}
     after = bars = None
     if shown.prediction is not None:
@@ -178,14 +179,14 @@ class BlindCase:
     progress: Progress
 
 
-def case_to_read(session: Session, secret: bytes, principal: Principal, case_id: uuid.UUID) -> BlindCase | None:
+def case_to_read(session: Session, keys: ReaderKeys, principal: Principal, case_id: uuid.UUID) -> BlindCase | None:
     """The blind view of a case, None once this annotator has committed a label."""
     queries.case_by_id(session, case_id)
     if not principal.blind or has_committed(session, principal, case_id):
         return None
     leased = [read for read in list_leases(session, principal) if read.case_id == str(case_id)]
-    read, known_as = leased[0] if leased else None, case_handle(secret, principal, case_id)
-    handle = None if read is None else read_handle(secret, principal.account_id, uuid.UUID(read.id))
+    read, known_as = leased[0] if leased else None, case_handle(keys, principal, case_id)
+    handle = None if read is None else read_handle(keys, principal.account_id, uuid.UUID(read.id))
     return BlindCase(
         case_id=known_as,
         number=case_number(known_as),
@@ -196,19 +197,19 @@ def case_to_read(session: Session, secret: bytes, principal: Principal, case_id:
         answer=handle,
         given="",
         next_page=f"/cases/{known_as}",
-        back=page_back(session, secret, principal),
+        back=page_back(session, keys, principal),
         lease_seconds=current_policy(session).lease_seconds,
         progress=progress(session, principal),
     )
 
 
-def case_to_correct(session: Session, secret: bytes, principal: Principal, read_id: uuid.UUID) -> BlindCase | None:
+def case_to_correct(session: Session, keys: ReaderKeys, principal: Principal, read_id: uuid.UUID) -> BlindCase | None:
     """The blind view of a case whose answer the annotator may still correct; None where they may not."""
     label = dict(correctable(session, principal)).get(read_id)
     if label is None:
         return None
-    leased = [case_handle(secret, principal, uuid.UUID(read.case_id)) for read in list_leases(session, principal)]
-    known_as = case_handle(secret, principal, label.case_id)
+    leased = [case_handle(keys, principal, uuid.UUID(read.case_id)) for read in list_leases(session, principal)]
+    known_as = case_handle(keys, principal, label.case_id)
     return BlindCase(
         case_id=known_as,
         number=case_number(known_as),
@@ -216,18 +217,18 @@ def case_to_correct(session: Session, secret: bytes, principal: Principal, read_
         form_key=uuid.uuid4().hex,
         read=None,
         handle=None,
-        answer=correction_handle(secret, principal.account_id, read_id, label.position),
+        answer=correction_handle(keys, principal.account_id, read_id, label.position),
         given=label.class_code or "",
         next_page=f"/cases/{leased[0]}" if leased else "/worklist",
-        back=page_back(session, secret, principal, before=read_id),
+        back=page_back(session, keys, principal, before=read_id),
         lease_seconds=current_policy(session).lease_seconds,
         progress=progress(session, principal),
     )
 
 
-def page_back(session: Session, secret: bytes, principal: Principal, before: uuid.UUID | None = None) -> str | None:
+def page_back(session: Session, keys: ReaderKeys, principal: Principal, before: uuid.UUID | None = None) -> str | None:
     """Page that corrects the newest answer, or the one before that of a read; None where there is none."""
     reads = [read_id for read_id, _ in correctable(session, principal)]
     if before is not None:
         reads = reads[reads.index(before) + 1 :] if before in reads else []
-    return f"/reads/{read_handle(secret, principal.account_id, reads[0])}/correction" if reads else None
+    return f"/reads/{read_handle(keys, principal.account_id, reads[0])}/correction" if reads else None

@@ -28,7 +28,7 @@ def page(request: Request, name: str, principal: Principal | None, status: int =
     """A page from its template."""
     values |= {"principal": principal, "path": request.url.path}
     if principal is not None:
-        values["account"] = account_handle(request.app.state.context.secret, principal.account_id)
+        values["account"] = account_handle(request.app.state.context.keys.readers, principal.account_id)
         values |= _session_times(principal)
     return _templates.TemplateResponse(request, name, values, status)
 

@@ -116,5 +116,5 @@ def change_policy(
     context: Parts, principal: _Manager, session: Writer, form: Annotated[PolicyForm, Form()]
 ) -> Response:
     """Store a new version of the policy."""
-    add_policy(session, context.secret, principal, form.policy())
+    add_policy(session, context.keys.audit, principal, form.policy())
     return go("/policy")

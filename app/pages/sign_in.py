@@ -50,7 +50,7 @@ async def login(
         raise Invalid("the name is not acceptable")
     address = "" if request.client is None else request.client.host
     throttle = request.app.state.sign_in_throttle
-    attempt = await sign_in(context.database, context.secret, throttle, address, name, password)
+    attempt = await sign_in(context.database, context.keys.audit, throttle, address, name, password)
     if attempt.token is None:
         sign_on = context.settings.oidc_issuer is not None
         return page(request, "login.html", None, 401, problem=Unauthenticated(attempt.refused), sign_on=sign_on)
@@ -92,7 +92,7 @@ def _callback(context: Parts) -> str:
 @router.get("/login/oidc", dependencies=[Depends(public)])
 async def begin_sign_on(request: Request, context: Parts, provider: _SignOn) -> Response:
     """Send the browser to the OpenID provider."""
-    url, kept = await oidc.begin(request, provider, context.secret, _callback(context))
+    url, kept = await oidc.begin(request, provider, context.keys.cookies, _callback(context))
     response = go(url)
     response.set_cookie(
         _oidc_cookie(request),
@@ -114,7 +114,9 @@ async def _subject(
 ) -> str | Unauthenticated:
     """Who signed in at the provider, or why nobody did."""
     try:
-        return await oidc.finish(request, provider, context.secret, request.cookies.get(_oidc_cookie(request), ""))
+        return await oidc.finish(
+            request, provider, context.keys.cookies, request.cookies.get(_oidc_cookie(request), "")
+        )
     except Unauthenticated as exc:
         return exc
 
@@ -134,7 +136,7 @@ def finish_sign_on(
     try:
         if isinstance(subject, Unauthenticated):
             raise subject
-        response = signed_in(request, oidc.session_of(session, context.secret, subject))
+        response = signed_in(request, oidc.session_of(session, context.keys.audit, subject))
     except (Unauthenticated, Forbidden) as exc:
         response = page(request, "login.html", None, exc.status, problem=exc, sign_on=True)
     response.delete_cookie(_oidc_cookie(request), secure=is_secure(request))
@@ -158,7 +160,7 @@ def choose_password(
 ) -> Response:
     """Choose a password."""
     try:
-        auth.choose_password(session, context.secret, principal, present, wanted)
+        auth.choose_password(session, context.keys.audit, principal, present, wanted)
     except Problem as exc:
         session.rollback()
         return page(request, "account.html", principal, exc.status, problem=exc, done=False)

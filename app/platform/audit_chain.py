@@ -17,6 +17,8 @@ from sqlalchemy import Select, func, insert, inspect, select
 from sqlalchemy.orm import Session, undefer
 
 from app.platform import signing
+from app.platform.errors import Unavailable
+from app.platform.keys import AuditKeys, DerivedKey, Signer
 from app.platform.row_digests import Json, Leaves, canonical, cases_digest, merkle_root
 from app.platform.written_rows import take_leaves
 from app.tables import AuditEvent, AuditHead, CaseChange, now
@@ -24,6 +26,8 @@ from app.tables import AuditEvent, AuditHead, CaseChange, now
 GENESIS = "0" * 64
 #: In the digests of an event: its number, and the digest of the cases that it changed.
 CASE_CHANGES = "case_changes"
+#: Action of an event after which the next key of the ring signs.
+ROTATION = "key.rotate"
 _CHUNK = 500
 
 
@@ -47,17 +51,16 @@ def digest_of(previous: str, event: AuditEvent) -> str:
     return hashlib.sha256(previous.encode() + canonical(document)).hexdigest()
 
 
-def keyed_digest(key: bytes, previous: str, event: AuditEvent) -> str:
+def keyed_digest(links: DerivedKey, previous: str, event: AuditEvent) -> str:
     """Digest of an event from before events carried the digests of rows."""
-    return hmac.new(key, previous.encode() + canonical(document_of(event)), hashlib.sha256).hexdigest()
+    return links.digest(previous.encode() + canonical(document_of(event))).hex()
 
 
-def _is_authentic(key: bytes, previous: str, event: AuditEvent) -> bool:
-    """Whether an event was written with this key after the previous one, and is as it was written."""
+def _is_authentic(keys: AuditKeys, public: str, previous: str, event: AuditEvent) -> bool:
+    """Whether an event was written with this public key in force after the previous one, and is as it was written."""
     if event.row_digests is None:
-        return hmac.compare_digest(event.digest, keyed_digest(key, previous, event))
-    known = signing.public_key(key)
-    return event.digest == digest_of(previous, event) and signing.is_signed(known, head_text(event), event.signature)
+        return hmac.compare_digest(event.digest, keyed_digest(keys.links, previous, event))
+    return event.digest == digest_of(previous, event) and signing.is_signed(public, head_text(event), event.signature)
 
 
 def head_text(event: AuditEvent) -> str:
@@ -67,7 +70,7 @@ def head_text(event: AuditEvent) -> str:
 
 def record(
     session: Session,
-    key: bytes,
+    keys: AuditKeys,
     *,
     actor: str,
     action: str,
@@ -83,7 +86,7 @@ def record(
 
     Args:
         session: of what the event reports.
-        key: of the chain.
+        keys: of the audit.
         actor: who.
         action: what was done.
         object_id: to what.
@@ -92,10 +95,15 @@ def record(
         cases: of which it changed what is evaluated: every such change must be named here, or evaluations by
             snapshot do not see it.
         leaves: digests of further rows, which the event vouches for.
+
+    Raises:
+        Unavailable: another process has rotated the key; nothing is written.
     """
     head = session.execute(select(AuditHead).where(AuditHead.id == 1).with_for_update()).scalar_one()
+    if head.n_keys != len(keys.signers):
+        raise Unavailable("the key was rotated since this process started; start it again with the current key ring")
     session.flush()
-    rows = take_leaves(session, key) | (leaves or {})
+    rows = take_leaves(session, keys.rows) | (leaves or {})
     if cases:
         rows[CASE_CHANGES] = {str(head.sequence + 1): cases_digest(cases)}
     event = AuditEvent(
@@ -110,7 +118,7 @@ def record(
         row_digests=rows,
     )
     event.digest = digest_of(head.digest, event)
-    event.signature = signing.sign(key, head_text(event))
+    event.signature = keys.sign(head_text(event))
     session.add(event)
     head.sequence, head.digest = event.sequence, event.digest
     session.flush()
@@ -119,19 +127,24 @@ def record(
     return event
 
 
-def record_rest(session: Session, key: bytes) -> None:
+def record_rest(session: Session, keys: AuditKeys) -> None:
     """Append an event for covered rows that no event carries yet, if there are any."""
     session.flush()
-    rows = take_leaves(session, key)
+    rows = take_leaves(session, keys.rows)
     if rows:
         counts = {table: len(keys) for table, keys in sorted(rows.items())}
-        record(session, key, actor="service", action="rows.write", object_id=min(rows), details=counts, leaves=rows)
+        record(session, keys, actor="service", action="rows.write", object_id=min(rows), details=counts, leaves=rows)
 
 
 def head_of(session: Session) -> tuple[int, str]:
     """Number and digest of the newest event; 0 and ``GENESIS`` before the first."""
     head = session.execute(select(AuditHead)).scalar_one()
     return head.sequence, head.digest
+
+
+def n_keys(session: Session) -> int:
+    """How many keys the installation has: one, and one more after each rotation."""
+    return session.execute(select(AuditHead.n_keys)).scalar_one()
 
 
 def newest(session: Session) -> str:
@@ -162,8 +175,8 @@ def changed_cases(session: Session, after: int) -> list[uuid.UUID]:
     return list(session.execute(statement).scalars())
 
 
-def confirmed(session: Session, key: bytes, limit: int) -> tuple[int, int]:
-    """How many of the oldest events there are, at most ``limit``, and how many of them were written with this key.
+def confirmed(session: Session, keys: AuditKeys, limit: int) -> tuple[int, int]:
+    """How many of the oldest events there are, at most ``limit``, and how many of them were written with the first key.
 
     The database may be of an older schema.
     """
@@ -173,9 +186,9 @@ def confirmed(session: Session, key: bytes, limit: int) -> tuple[int, int]:
     for event in session.execute(events.limit(limit)).scalars():
         n_events += 1
         if "signature" in columns and event.signature is not None:
-            n_confirmed += signing.is_signed(signing.public_key(key), head_text(event), event.signature)
+            n_confirmed += signing.is_signed(keys.signers[0].public, head_text(event), event.signature)
         else:
-            n_confirmed += hmac.compare_digest(event.digest, keyed_digest(key, previous, event))
+            n_confirmed += hmac.compare_digest(event.digest, keyed_digest(keys.links, previous, event))
         previous = event.digest
     return n_events, n_confirmed
 
@@ -192,25 +205,58 @@ def events(session: Session) -> Iterator[AuditEvent]:
         session.expunge(event)
 
 
-def verify(session: Session, key: bytes) -> tuple[int, list[str]]:
-    """Check the whole chain.
+def rotation_text(before: str, head: str, public: str) -> str:
+    """What a new key signs at its rotation: which key and which head it follows.
+
+    Args:
+        before: public key until then.
+        head: the newest event, number and digest, before the one of the rotation.
+        public: the new public key.
+    """
+    return f"key {public} follows key {before} after {head}"
+
+
+def _follows(event: AuditEvent, previous: str, before: str, keys: Sequence[Signer]) -> bool:
+    """Whether an event of a rotation names the next key of the ring, and bears its signature."""
+    text = rotation_text(before, f"{event.sequence - 1}:{previous}", event.details["public_key"])
+    known = bool(keys) and keys[0].public == event.details["public_key"]
+    return known and signing.is_signed(keys[0].public, text, event.details["signature"])
+
+
+def verify(session: Session, keys: AuditKeys) -> tuple[int, list[str]]:
+    """Check the whole chain; each event must be signed by the key that was in force when it was written.
 
     Returns:
         Number of events, and a sentence for each fault found.
     """
-    previous, expected, faults, begun = GENESIS, 1, [], False
+    previous, expected, faults, begun, n_signers = GENESIS, 1, [], False, 1
     for event in events(session):
         if event.sequence != expected:
             faults.append(f"audit event {expected} is missing")
             expected = event.sequence
-        if not _is_authentic(key, previous, event):
+        public = keys.signers[n_signers - 1].public
+        if not _is_authentic(keys, public, previous, event):
             faults.append(f"audit event {event.sequence} was changed, or one before it was removed")
+        elif event.action == ROTATION and _follows(event, previous, public, keys.signers[n_signers:]):
+            n_signers += 1
+        elif event.action == ROTATION:
+            faults.append(f"audit event {event.sequence} rotates to a key that is not the next one of the ring")
         if begun and event.row_digests is None:
             faults.append(f"audit event {event.sequence} has no digests of rows, although earlier ones have")
         begun = begun or event.row_digests is not None
         previous, expected = event.digest, expected + 1
-    heads = [(head.id, head.sequence, head.digest) for head in session.execute(select(AuditHead)).scalars()]
-    if heads != [(1, expected - 1, previous)]:
-        said = ", ".join(str(sequence) for _, sequence, _ in heads) or "nothing"
-        faults.append(f"the audit chain ends at {expected - 1}, its head says {said}")
-    return expected - 1, faults
+    return expected - 1, faults + _wrong_head(session, keys, (expected - 1, previous, n_signers))
+
+
+def _wrong_head(session: Session, keys: AuditKeys, end: tuple[int, str, int]) -> list[str]:
+    """Compare number, digest and number of keys at the end of the chain with its head and with the ring."""
+    heads = [
+        (head.id, head.sequence, head.digest, head.n_keys) for head in session.execute(select(AuditHead)).scalars()
+    ]
+    faults = []
+    if heads != [(1, *end)]:
+        said = ", ".join(str(sequence) for _, sequence, _, _ in heads) or "nothing"
+        faults.append(f"the audit chain ends at {end[0]}, its head says {said}")
+    if end[2] != len(keys.signers):
+        faults.append(f"the audit chain knows {end[2]} keys, the key ring has {len(keys.signers)}")
+    return faults

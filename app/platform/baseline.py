@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from app.platform import audit_chain
 from app.platform.covered_rows import COVERED
+from app.platform.keys import AuditKeys, DerivedKey
 from app.platform.row_digests import Leaves, canonical, cases_digest, covered_tables, row_digest, row_key
 from app.tables import AuditEvent, AuditHead, CaseChange
 
@@ -25,24 +26,24 @@ def is_there(session: Session) -> bool:
     return bool(session.execute(select(exists().where(AuditEvent.action == ACTION))).scalar())
 
 
-def write_if_missing(session: Session, key: bytes) -> None:
+def write_if_missing(session: Session, keys: AuditKeys) -> None:
     """Write the baseline unless there is one.
 
     Args:
         session: writing session.
-        key: of the installation.
+        keys: of the audit.
     """
     session.execute(select(AuditHead).where(AuditHead.id == 1).with_for_update()).scalar_one()
     if is_there(session):
         return
     n_events, digest = _events_before(session)
     details: dict[str, int | str] = {"n_events": n_events, "events_sha256": digest}
-    record_digests(session, key, ACTION, details, stored_digests(session, key))
+    record_digests(session, keys, ACTION, details, stored_digests(session, keys.rows))
 
 
 def record_digests(
     session: Session,
-    key: bytes,
+    keys: AuditKeys,
     action: str,
     details: dict[str, int | str],
     digests: Iterable[tuple[str, str, str | None]],
@@ -51,7 +52,7 @@ def record_digests(
 
     Args:
         session: writing session.
-        key: of the installation.
+        keys: of the audit.
         action: of the events.
         details: of the first event.
         digests: table, key and digest of each row, None where it is gone.
@@ -64,7 +65,7 @@ def record_digests(
         if not leaves and not details:
             return
         audit_chain.record(
-            session, key, actor="service", action=action, object_id="rows", details=details, leaves=leaves
+            session, keys, actor="service", action=action, object_id="rows", details=details, leaves=leaves
         )
         details = {}
 
@@ -110,12 +111,12 @@ class Replay:
         return faults
 
 
-def stored_digests(session: Session, key: bytes) -> Iterator[tuple[str, str, str]]:
+def stored_digests(session: Session, private: DerivedKey) -> Iterator[tuple[str, str, str]]:
     """Table, key and digest of each covered row; the schema may lack tables, and columns, which then count as null.
 
     Args:
         session: for reading.
-        key: of the installation.
+        private: key of private columns.
     """
     schema = inspect(session.connection())
     for table in covered_tables():
@@ -127,7 +128,7 @@ def stored_digests(session: Session, key: bytes) -> Iterator[tuple[str, str, str
             continue
         for row in session.connection().execute(select(*columns).execution_options(yield_per=1000)).mappings():
             if COVERED[table.name].covers(row):
-                yield table.name, row_key(table, row), row_digest(key, table, row)
+                yield table.name, row_key(table, row), row_digest(private, table, row)
     changes = select(CaseChange.sequence, CaseChange.case_id).order_by(CaseChange.sequence)
     for sequence, pairs in groupby(session.execute(changes), key=lambda pair: pair[0]):
         yield audit_chain.CASE_CHANGES, str(sequence), cases_digest(pair[1] for pair in pairs)

@@ -34,6 +34,7 @@ from sqlalchemy.orm import Session
 
 from app.platform import audit_chain
 from app.platform.covered_rows import COVERED
+from app.platform.keys import AuditKeys
 from app.platform.written_rows import RecordedSession, note_rows
 
 # versions in which a write-ahead log can lose a reset and corrupt the database, and those with the fix
@@ -182,11 +183,11 @@ class Database:
 
     Args:
         url: SQLAlchemy URL of SQLite or PostgreSQL.
-        key: of the audit chain; without one, as in migrations, rows are written that no event carries.
+        keys: of the audit; without them, as in migrations, rows are written that no event carries.
     """
 
-    def __init__(self, url: str, key: bytes | None = None) -> None:
-        self.engine, self._key = make_engine(url), key
+    def __init__(self, url: str, keys: AuditKeys | None = None) -> None:
+        self.engine, self._keys = make_engine(url), keys
         self._writing = self.engine.execution_options(sqlite_begin="BEGIN IMMEDIATE")
 
     @contextmanager
@@ -197,8 +198,8 @@ class Database:
         """
         with RecordedSession(self._writing, expire_on_commit=False) as session:
             yield session
-            if self._key is not None:
-                audit_chain.record_rest(session, self._key)
+            if self._keys is not None:
+                audit_chain.record_rest(session, self._keys)
             session.commit()
 
     @contextmanager

@@ -5,7 +5,6 @@ door, only an HMAC enters.
 """
 
 import hashlib
-import hmac
 import json
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -16,13 +15,13 @@ from sqlalchemy import Float
 from sqlalchemy import Table as SqlTable
 
 from app.platform.covered_rows import COVERED, Row
+from app.platform.keys import DerivedKey
 from app.tables import Table
 
 #: JSON values.
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 #: Table → key of the row → digest, None where the row was deleted.
 Leaves = dict[str, dict[str, str | None]]
-_PRIVATE = b"private columns of covered rows"
 
 
 def canonical(value: Json) -> bytes:
@@ -35,11 +34,11 @@ def row_key(table: SqlTable, row: Row) -> str:
     return "/".join(str(row[column.name]) for column in table.primary_key.columns)
 
 
-def shown_row(secret: bytes, table: SqlTable, row: Row) -> dict[str, Json]:
+def shown_row(private: DerivedKey, table: SqlTable, row: Row) -> dict[str, Json]:
     """Covered columns of a row as JSON values, private ones as their HMAC; those that are null or false are left out.
 
     Args:
-        secret: key of the installation.
+        private: key of private columns.
         table: of the row.
         row: values by column.
     """
@@ -55,13 +54,9 @@ def shown_row(secret: bytes, table: SqlTable, row: Row) -> dict[str, Json]:
             plain = float(value)
         if column.name in coverage.private:
             named = canonical([table.name, key, column.name, plain])
-            plain = hmac.new(_private_key(secret), named, hashlib.sha256).hexdigest()
+            plain = private.digest(named).hex()
         shown[column.name] = plain
     return shown
-
-
-def _private_key(secret: bytes) -> bytes:
-    return hmac.new(secret, _PRIVATE, hashlib.sha256).digest()
 
 
 def _plain(value: object) -> Json:
@@ -76,9 +71,9 @@ def _plain(value: object) -> Json:
     return plain
 
 
-def row_digest(secret: bytes, table: SqlTable, row: Row) -> str:
+def row_digest(private: DerivedKey, table: SqlTable, row: Row) -> str:
     """SHA-256 of a row: its table and its covered columns."""
-    return hashlib.sha256(canonical([table.name, shown_row(secret, table, row)])).hexdigest()
+    return hashlib.sha256(canonical([table.name, shown_row(private, table, row)])).hexdigest()
 
 
 def cases_digest(case_ids: Iterable[UUID]) -> str:

@@ -11,6 +11,7 @@ from sqlalchemy import event, inspect, select, tuple_
 from sqlalchemy.orm import Session, UOWTransaction
 
 from app.platform.covered_rows import COVERED, Row
+from app.platform.keys import DerivedKey
 from app.platform.row_digests import Leaves, row_digest, row_key
 from app.tables import Table
 
@@ -111,12 +112,12 @@ def _forget(session: Session, _transaction: object) -> None:
     session.info.pop(_WRITTEN, None)
 
 
-def take_leaves(session: Session, secret: bytes) -> Leaves:
+def take_leaves(session: Session, private: DerivedKey) -> Leaves:
     """Digests of the covered rows that were written since the last call; what is pending must have been flushed.
 
     Args:
         session: writing session.
-        secret: key of the installation.
+        private: key of private columns.
     """
     written: _Written = session.info.pop(_WRITTEN, {})
     leaves: Leaves = {}
@@ -128,11 +129,11 @@ def take_leaves(session: Session, secret: bytes) -> Leaves:
             leaves.setdefault(name, {})[key] = None
         else:
             row = _columns_of(content) if isinstance(content, Table) else content
-            leaves.setdefault(name, {})[key] = row_digest(secret, Table.metadata.tables[name], row)
+            leaves.setdefault(name, {})[key] = row_digest(private, Table.metadata.tables[name], row)
     for name, keys in unknown.items():
         table = Table.metadata.tables[name]
         for row in _stored(session, table, keys):
-            leaves.setdefault(name, {})[row_key(table, row)] = row_digest(secret, table, row)
+            leaves.setdefault(name, {})[row_key(table, row)] = row_digest(private, table, row)
     return leaves
 
 

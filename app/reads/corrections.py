@@ -163,7 +163,7 @@ def _settle_some(context: Context) -> int:
                 _close(session, case_id)
         audit_chain.record(
             session,
-            context.secret,
+            context.keys.audit,
             actor="worker",
             action="label.final",
             object_id="labels",

@@ -56,7 +56,7 @@ def lease_next(session: Session, context: Context, principal: Principal) -> Read
     queries.expire_overdue(session, now())
     if len(queries.leases_of(session, annotator.id)) >= MAX_LEASES:
         raise TooManyLeases(f"{MAX_LEASES} cases are leased to you; answer, decline or give one back first")
-    request = queries.next_request(session, context.secret, annotator.id)
+    request = queries.next_request(session, context.keys.readers.order, annotator.id)
     return None if request is None else read_out(take(session, request, annotator.id), reading_classes(session))
 
 
@@ -147,7 +147,7 @@ def decline(
     provisional.leave_case(session, lease.annotator.id, read.case_id)
     audit_chain.record(
         session,
-        context.secret,
+        context.keys.audit,
         actor=principal.name,
         action="read.decline",
         object_id=read.id,

@@ -3,30 +3,31 @@
 import uuid
 
 from app.cases.handles import case_handle
+from app.platform.keys import ReaderKeys
 from app.platform.principal import Principal
 from app.reads.schemas import LabelOut, LabelsOut, ReadOut, SubmittedOut
 
 
-def read_for(secret: bytes, principal: Principal, read: ReadOut) -> ReadOut:
+def read_for(keys: ReaderKeys, principal: Principal, read: ReadOut) -> ReadOut:
     """A read as its caller gets it."""
-    handle = case_handle(secret, principal, uuid.UUID(read.case_id))
+    handle = case_handle(keys, principal, uuid.UUID(read.case_id))
     return read.model_copy(update={"case_id": str(handle), "image": f"/v1/cases/{handle}/image"})
 
 
-def label_for(secret: bytes, principal: Principal, label: LabelOut) -> LabelOut:
+def label_for(keys: ReaderKeys, principal: Principal, label: LabelOut) -> LabelOut:
     """A label as a caller gets it."""
-    return label.model_copy(update={"case_id": str(case_handle(secret, principal, uuid.UUID(label.case_id)))})
+    return label.model_copy(update={"case_id": str(case_handle(keys, principal, uuid.UUID(label.case_id)))})
 
 
-def labels_for(secret: bytes, principal: Principal, labels: LabelsOut) -> LabelsOut:
+def labels_for(keys: ReaderKeys, principal: Principal, labels: LabelsOut) -> LabelsOut:
     """Labels as a caller gets them."""
-    return LabelsOut(items=[label_for(secret, principal, label) for label in labels.items])
+    return LabelsOut(items=[label_for(keys, principal, label) for label in labels.items])
 
 
-def submitted_for(secret: bytes, principal: Principal, answer: tuple[int, SubmittedOut]) -> tuple[int, SubmittedOut]:
+def submitted_for(keys: ReaderKeys, principal: Principal, answer: tuple[int, SubmittedOut]) -> tuple[int, SubmittedOut]:
     """Status and stored label as the caller who gave it gets them."""
     status, submitted = answer
-    label = label_for(secret, principal, submitted.label)
+    label = label_for(keys, principal, submitted.label)
     if principal.blind and submitted.hidden_because is not None:
         label = label.model_copy(update={"round": None})
     return status, submitted.model_copy(update={"label": label})

@@ -1,7 +1,5 @@
 """Database access of requests, leases and label chains."""
 
-import hashlib
-import hmac
 import uuid
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,6 +8,7 @@ from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select, u
 from sqlalchemy.orm import Session
 
 from app.platform.errors import NotFound
+from app.platform.keys import DerivedKey
 from app.platform.principal import Principal
 from app.predictions.queries import shown_first
 from app.releases.queries import class_codes
@@ -59,9 +58,9 @@ def expire_overdue(session: Session, time: datetime) -> int:
     return len(ids)
 
 
-def _own_order(secret: bytes, annotator_id: uuid.UUID, place: int) -> int:
+def _own_order(key: DerivedKey, annotator_id: uuid.UUID, place: int) -> int:
     """Place of a case by this annotator's own permutation of the places."""
-    digest = hmac.new(secret, b"order:" + annotator_id.bytes, hashlib.sha256).digest()
+    digest = key.digest(annotator_id.bytes)
     factor = int.from_bytes(digest[:4], "big") % (_PRIME - 1) + 1
     offset = int.from_bytes(digest[4:8], "big") % _PRIME
     return (place * factor + offset) % _PRIME
@@ -93,7 +92,9 @@ def count_waiting(session: Session, principal: Principal) -> int:
     return session.execute(select(func.count(waiting.c.case_id.distinct()))).scalar_one()
 
 
-def next_request(session: Session, secret: bytes, annotator_id: uuid.UUID, *, lock: bool = True) -> ReadRequest | None:
+def next_request(
+    session: Session, key: DerivedKey, annotator_id: uuid.UUID, *, lock: bool = True
+) -> ReadRequest | None:
     """The open request that this annotator reads next, locked; requests that others are taking are passed over.
 
     Everybody goes through the cases of a day in the same random order, and has an order of their own only among the
@@ -102,7 +103,7 @@ def next_request(session: Session, secret: bytes, annotator_id: uuid.UUID, *, lo
 
     Args:
         session: of the request.
-        secret: from which each annotator's own order follows.
+        key: from which each annotator's own order follows.
         annotator_id: who.
         lock: False for a look ahead, which takes nothing.
     """
@@ -115,7 +116,7 @@ def next_request(session: Session, secret: bytes, annotator_id: uuid.UUID, *, lo
     for request in session.execute(queue.limit(2 * _NEXT_FEW)).scalars():
         lowest.setdefault(request.case_id, request)
     few = list(lowest.values())[:_NEXT_FEW]
-    few.sort(key=lambda request: (request.due_on, _own_order(secret, annotator_id, request.shuffle)))
+    few.sort(key=lambda request: (request.due_on, _own_order(key, annotator_id, request.shuffle)))
     if not lock:
         return few[0] if few else None
     for request in few:

@@ -59,7 +59,7 @@ def lease(context: Parts, principal: _Annotating, key: _Key, session: Writer) ->
 
     def take() -> tuple[int, ReadOut | None]:
         read = leases.lease_next(session, context, principal)
-        return (204, None) if read is None else (201, read_for(context.secret, principal, read))
+        return (204, None) if read is None else (201, read_for(context.keys.readers, principal, read))
 
     return once(session, principal, key, request_digest("POST /v1/reads"), take)
 
@@ -68,19 +68,19 @@ def lease(context: Parts, principal: _Annotating, key: _Key, session: Writer) ->
 def list_reads(context: Parts, principal: _Annotating, session: Reader) -> ReadsOut:
     """The caller's leases, oldest first."""
     held = leases.list_leases(session, principal)
-    return ReadsOut(items=[read_for(context.secret, principal, read) for read in held])
+    return ReadsOut(items=[read_for(context.keys.readers, principal, read) for read in held])
 
 
 @router.get("/v1/reads/{read_id}", responses=responses(NotFound))
 def get_read(read_id: uuid.UUID, context: Parts, principal: _Annotating, session: Reader) -> ReadOut:
     """One of the caller's own reads."""
-    return read_for(context.secret, principal, leases.show(session, principal, read_id))
+    return read_for(context.keys.readers, principal, leases.show(session, principal, read_id))
 
 
 @router.patch("/v1/reads/{read_id}", responses=responses(NotFound, LeaseLost))
 def heartbeat(read_id: uuid.UUID, context: Parts, principal: _Annotating, session: Writer) -> ReadOut:
     """Extend a lease, up to six times its length in all."""
-    return read_for(context.secret, principal, leases.heartbeat(session, principal, read_id))
+    return read_for(context.keys.readers, principal, leases.heartbeat(session, principal, read_id))
 
 
 @router.delete("/v1/reads/{read_id}", status_code=204, responses=responses(NotFound, LeaseLost))
@@ -100,7 +100,7 @@ def decline(
 
     def end() -> tuple[int, ReadOut]:
         status, read = leases.decline(session, context, principal, read_id, body)
-        return status, read_for(context.secret, principal, read)
+        return status, read_for(context.keys.readers, principal, read)
 
     return once(session, principal, key, digest, end)
 
@@ -122,7 +122,7 @@ def commit_read(
         key,
         digest,
         lambda: submitted_for(
-            context.secret, principal, answering.commit_read(session, context, principal, read_id, body)
+            context.keys.readers, principal, answering.commit_read(session, context, principal, read_id, body)
         ),
     )
 
@@ -144,7 +144,7 @@ def correct_read(
         key,
         digest,
         lambda: submitted_for(
-            context.secret, principal, corrections.correct(session, context, principal, read_id, body)
+            context.keys.readers, principal, corrections.correct(session, context, principal, read_id, body)
         ),
     )
 
@@ -181,7 +181,9 @@ def revise(
         principal,
         key,
         digest,
-        lambda: submitted_for(context.secret, principal, service.revise(session, context, principal, label_id, body)),
+        lambda: submitted_for(
+            context.keys.readers, principal, service.revise(session, context, principal, label_id, body)
+        ),
     )
 
 
@@ -201,7 +203,9 @@ def retract(
         principal,
         key,
         digest,
-        lambda: submitted_for(context.secret, principal, service.retract(session, context, principal, label_id, body)),
+        lambda: submitted_for(
+            context.keys.readers, principal, service.retract(session, context, principal, label_id, body)
+        ),
     )
 
 
@@ -219,7 +223,7 @@ def list_labels(
     labels = queries.label_history(session, case_id) if history else queries.labels_of_case(session, case_id)
     result = LabelsOut(items=[service.label_out(row) for row in labels])
     note_exposure(context.database, session, principal, case_id)
-    return labels_for(context.secret, principal, result)
+    return labels_for(context.keys.readers, principal, result)
 
 
 @router.get("/v1/cases/{case_id}/posterior", responses=responses(NotFound, BlindReadPending))

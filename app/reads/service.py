@@ -283,7 +283,7 @@ def record(session: Session, context: Context, principal: Principal, label: Labe
     }
     audit_chain.record(
         session,
-        context.secret,
+        context.keys.audit,
         actor=principal.name,
         action=action,
         object_id=label.id,

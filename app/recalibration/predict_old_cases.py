@@ -108,7 +108,7 @@ def _image(context: Context, stored_sha256: str) -> Image.Image | None:
 def _record_predictions(session: Session, job: RunningJob, release_id: uuid.UUID, case_ids: list[uuid.UUID]) -> None:
     audit_chain.record(
         session,
-        job.context.secret,
+        job.context.keys.audit,
         actor="prediction",
         action="predictions.add",
         object_id=release_id,

@@ -270,7 +270,7 @@ def _write(job: RunningJob, material: Material, fitted: FitReport, findings: Fin
         def add(session: Session) -> JobResult:
             # its network is the champion's, which has been run
             row, _ = register_release(
-                session, job.context.secret, candidate, settings.releases_folder, actor="recalibration"
+                session, job.context.keys.audit, candidate, settings.releases_folder, actor="recalibration"
             )
             return RecalibrationReport(**dict(findings), release=str(row.id)).to_dict()
 

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from app.platform import audit_chain
 from app.platform.database import Database
 from app.platform.errors import Conflict, StorageFull
+from app.platform.keys import AuditKeys
 from app.releases.gate import gate_of, verdict_of
 from app.releases.queries import all_releases, champion, class_codes
 from app.releases.trial import try_release
@@ -23,7 +24,7 @@ UNFINISHED = ".candidate-*"
 
 
 def add_release(
-    database: Database, secret: bytes, source: Path, releases_folder: Path, *, actor: str = "command line"
+    database: Database, keys: AuditKeys, source: Path, releases_folder: Path, *, actor: str = "command line"
 ) -> tuple[ReleaseRow, bool]:
     """Copy a release folder, verify the copy, run its network in a limited process, and only then make its row.
 
@@ -32,7 +33,7 @@ def add_release(
 
     Args:
         database: of the service.
-        secret: key of the audit chain.
+        keys: of the audit.
         source: release folder, of which nothing is believed.
         releases_folder: of the service.
         actor: who, for the audit.
@@ -55,7 +56,7 @@ def add_release(
     with _copied(release, releases_folder) as copy:
         try_release(copy.path)
         with database.write() as session:
-            return register_release(session, secret, copy, releases_folder, actor=actor)
+            return register_release(session, keys, copy, releases_folder, actor=actor)
 
 
 @contextmanager
@@ -81,13 +82,13 @@ def _copied(release: Release, releases_folder: Path) -> Iterator[Release]:
 
 
 def register_release(
-    session: Session, secret: bytes, release: Release, releases_folder: Path, *, actor: str
+    session: Session, keys: AuditKeys, release: Release, releases_folder: Path, *, actor: str
 ) -> tuple[ReleaseRow, bool]:
     """Make the row of a release whose network has been run, and move its folder to where the service reads it.
 
     Args:
         session: writing session.
-        secret: key of the audit chain.
+        keys: of the audit.
         release: verified, in a folder of its own on the same disk.
         releases_folder: of the service.
         actor: who, for the audit.
@@ -113,7 +114,7 @@ def register_release(
     if champion(session) is None:
         session.add(Alias(name="champion", release_id=row.id, revision=1))
         details["alias"] = "champion"
-    audit_chain.record(session, secret, actor=actor, action="release.add", object_id=row.id, details=details)
+    audit_chain.record(session, keys, actor=actor, action="release.add", object_id=row.id, details=details)
     release.path.replace(releases_folder / str(row.id))
     return row, True
 

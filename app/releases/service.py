@@ -84,7 +84,7 @@ def move_alias(
     ask_predictions(session, context, release_id, None)
     audit_chain.record(
         session,
-        context.secret,
+        context.keys.audit,
         actor=actor,
         action="alias.move",
         object_id=release_id,

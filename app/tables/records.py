@@ -39,10 +39,12 @@ class AuditHead(Table):
     id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     sequence: Mapped[int] = mapped_column(Integer)
     digest: Mapped[str] = mapped_column(String(64))
+    # of the ring; a process that knows fewer, or more, writes nothing
+    n_keys: Mapped[int] = mapped_column(Integer, server_default="1")
 
 
 class Installation(Table):
-    """By which key the coins, the partitions and the audit chain of this database were made: one row, never changed."""
+    """By which keys the coins, the partitions and the audit chain were made: a row for each, in order."""
 
     __tablename__ = "installation"
 

@@ -1,7 +1,6 @@
 """How often a case is to be read: looks at its prediction, and the requests that follow."""
 
 import hashlib
-import hmac
 import uuid
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,6 +10,7 @@ from sqlalchemy import exists, select
 from sqlalchemy.orm import Session
 
 from app.platform.database import Database
+from app.platform.keys import DerivedKey
 from app.predictions.queries import shown_first
 from app.predictions.stored import stored_prediction
 from app.tables import Case, CasePrediction, Label, Look, PolicyRow, ReadRequest, now
@@ -27,10 +27,9 @@ _PLACES = 2**31 - 1
 _BATCH = 500
 
 
-def coin(secret: bytes, external_id: str) -> float:
+def coin(key: DerivedKey, external_id: str) -> float:
     """The coin u ~ U(0, 1) of a case by a keyed hash of its external id: tossed once, the same in any copy."""
-    digest = hmac.new(secret, b"coin:" + external_id.encode(), hashlib.sha256).digest()
-    return int.from_bytes(digest[:7], "big") / 2**56
+    return int.from_bytes(key.digest(external_id.encode())[:7], "big") / 2**56
 
 
 @dataclass(frozen=True)

@@ -32,4 +32,6 @@ def add_policy(
 ) -> Response:
     """Change the policy by a new version; cases planned before keep their coin."""
     digest = request_digest("POST /v1/policies", body.model_dump())
-    return once(session, principal, key, digest, lambda: service.add_policy(session, context.secret, principal, body))
+    return once(
+        session, principal, key, digest, lambda: service.add_policy(session, context.keys.audit, principal, body)
+    )

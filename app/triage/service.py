@@ -4,6 +4,7 @@ from sqlalchemy.orm import Session
 
 from app.platform import audit_chain
 from app.platform.errors import Conflict
+from app.platform.keys import AuditKeys
 from app.platform.principal import Principal
 from app.tables import PolicyRow
 from app.triage.queries import all_policies, current_policy
@@ -22,7 +23,7 @@ def list_policies(session: Session) -> PoliciesOut:
     return PoliciesOut(items=[policy_out(row, rows[0].version) for row in rows])
 
 
-def add_policy(session: Session, secret: bytes, principal: Principal, body: PolicyIn) -> tuple[int, PolicyOut]:
+def add_policy(session: Session, keys: AuditKeys, principal: Principal, body: PolicyIn) -> tuple[int, PolicyOut]:
     """Make a new version, which is in force from now on.
 
     Returns:
@@ -45,7 +46,7 @@ def add_policy(session: Session, secret: bytes, principal: Principal, body: Poli
     }
     audit_chain.record(
         session,
-        secret,
+        keys,
         actor=principal.name,
         action="policy.change",
         object_id=row.version,

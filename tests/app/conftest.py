@@ -21,7 +21,7 @@ from app.platform.migrate import upgrade
 from app.settings import Settings
 from tests.support.postgres import PostgresServer
 from tests.support.process import METRICS_TOKEN
-from tests.support.service import Service, add_people, cell_png, collect, put_release, show_at_once
+from tests.support.service import KEY, Service, add_people, cell_png, collect, put_release, show_at_once
 from tests.support.snapshots import assert_snapshots_tell_all, write_snapshots
 
 
@@ -71,9 +71,9 @@ def _fill(folder: Path, url: str, release: Path) -> dict[str, str]:
     settings.home.mkdir()
     context = build_context(settings)
     show_at_once(context.database)  # before the rows are covered
-    claim(context.database, context.secret)
+    claim(context.database, context.keys.audit)
     with context.database.write() as session:
-        put_release(session, context.secret, release, settings.releases_folder)
+        put_release(session, context.keys.audit, release, settings.releases_folder)
     keys = add_people(context)
     context.database.engine.dispose()
     return keys
@@ -122,7 +122,7 @@ def _settings(folder: Path, url: str) -> Settings:
         min_free_bytes=0,
         metrics_token=SecretStr(METRICS_TOKEN),
         # the same coins and partitions in every run
-        secret_key=SecretStr("the same coins and partitions in every run"),
+        secret_key=SecretStr(KEY),
     )
 
 
@@ -182,7 +182,7 @@ def assert_every_row_is_proven(service: Service) -> None:
     """Nothing that the service does may write a covered row without its event."""
     if not service.written_past:
         with service.context.database.read() as session:
-            unproven = list(unproven_rows(session, service.context.secret))
+            unproven = list(unproven_rows(session, service.context.keys.audit.rows))
         assert unproven == [], "a test that writes rows past the service says so by `service.written_past = True`"
 
 

@@ -30,8 +30,8 @@ def test_every_route_against_every_caller(service: Service, monkeypatch: pytest.
     monkeypatch.setattr("app.pages.job_routes._EVENT_SECONDS", 0.001)
     with service.context.database.write() as session:
         for name, scope in (("predicting", "predict"), ("writing", "cases:write")):
-            auth.add_account(session, service.context.secret, name, "service")
-            service.keys[name] = auth.add_key(session, service.context.secret, name, [scope])[1]
+            auth.add_account(session, service.context.keys.audit, name, "service")
+            service.keys[name] = auth.add_key(session, service.context.keys.audit, name, [scope])[1]
     found = {}
     for route in walk_routes(service.client.app):  # type: ignore[arg-type]
         path = re.sub(r"{\w+_id}", _ID, route.path)
@@ -94,8 +94,8 @@ def test_a_key_is_refused_in_the_name_of_the_scope_that_it_lacks(service: Servic
 
 def test_manage_alone_freezes_an_evaluation_as_the_reference_says(service: Service) -> None:
     with service.context.database.write() as session:
-        auth.add_account(session, service.context.secret, "managing", "service")
-        service.keys["managing"] = auth.add_key(session, service.context.secret, "managing", ["manage"])[1]
+        auth.add_account(session, service.context.keys.audit, "managing", "service")
+        service.keys["managing"] = auth.add_key(session, service.context.keys.audit, "managing", ["manage"])[1]
     assert service.post("managing", "/v1/evaluations", json={}).status_code == 202
     assert service.get("managing", "/v1/evaluations").status_code == 403
 
@@ -130,19 +130,19 @@ def test_a_revoked_and_an_expired_key_stop_working(service: Service) -> None:
     with service.context.database.write() as session:
         principal = auth.principal_of_key(session, token)
         assert principal.role == "viewer"
-        key, expired = auth.add_key(session, service.context.secret, "viewer", [], datetime(2020, 1, 1, tzinfo=UTC))
+        key, expired = auth.add_key(session, service.context.keys.audit, "viewer", [], datetime(2020, 1, 1, tzinfo=UTC))
         assert key.secret_sha256 not in expired
     assert service.client.get("/v1/cases", headers={"Authorization": f"Bearer {expired}"}).status_code == 401
     from uuid import UUID
 
     with service.context.database.write() as session:
-        auth.revoke_key(session, service.context.secret, UUID(hex=token.split("_")[1]))
+        auth.revoke_key(session, service.context.keys.audit, UUID(hex=token.split("_")[1]))
     assert service.get("viewer", "/v1/cases").status_code == 401
 
 
 def test_a_key_of_an_annotator_takes_no_scopes(service: Service) -> None:
     with service.context.database.write() as session, pytest.raises(ValueError, match="blind"):
-        auth.add_key(session, service.context.secret, "anna", ["cases:read"])
+        auth.add_key(session, service.context.keys.audit, "anna", ["cases:read"])
 
 
 def test_another_host_is_refused(shared_service: Service) -> None:

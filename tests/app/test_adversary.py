@@ -194,8 +194,8 @@ def run(service: Service, n: int, people: tuple[str, ...] = PEOPLE, twin_every: 
     """A laboratory of n cases in two batches: adjudications of the first are read among the second."""
     service.before_change = lambda: None  # no snapshots on the way
     with service.context.database.write() as session:
-        auth.add_account(session, service.context.secret, "cleo", "annotator")
-        service.keys["cleo"] = auth.add_key(session, service.context.secret, "cleo", [])[1]
+        auth.add_account(session, service.context.keys.audit, "cleo", "annotator")
+        service.keys["cleo"] = auth.add_key(session, service.context.keys.audit, "cleo", [])[1]
     harness = Harness(service, 1, people)
     harness.twin_every = twin_every
     scores = [

@@ -13,7 +13,7 @@ from app.platform import audit_chain, signing
 from app.tables import APPEND_ONLY, drop_triggers
 from app.tables.append_only import drop_replace_trigger
 from tests.support.command import run_here
-from tests.support.service import Service, cell_png
+from tests.support.service import KEY, Service, cell_png
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_cut_end_is_found_by_the_file_alone_and_nothing_is_added_to_it(anchore
     before = heads(anchored)
     anchored.add_case("goes on", cell_png(5))
     with anchored.context.database.read() as session, pytest.raises(AnchorError, match="has lost the head"):
-        append(Path(str(anchored.context.settings.audit_anchor)), session, anchored.context.secret)
+        append(Path(str(anchored.context.settings.audit_anchor)), session, anchored.context.keys.audit)
     assert heads(anchored) == before
     (fault,) = verified(anchored).faults
     assert "does not contain the head" in fault
@@ -90,7 +90,7 @@ def test_a_chain_written_anew_with_the_key_is_found_by_the_file_alone(anchored: 
         for event in list(audit_chain.events(session)):
             event.actor = "somebody else" if event.action == "case.add" else event.actor
             event.digest = audit_chain.digest_of(previous, event)
-            signature = signing.sign(anchored.context.secret, audit_chain.head_text(event))
+            signature = anchored.context.keys.audit.sign(audit_chain.head_text(event))
             values = {"actor": event.actor, "digest": event.digest, "signature": signature, "number": event.sequence}
             statement = "UPDATE audit_events SET actor = :actor, digest = :digest, signature = :signature"
             session.execute(text(f"{statement} WHERE sequence = :number"), values)
@@ -120,7 +120,7 @@ def settings_of(service: Service, monkeypatch: pytest.MonkeyPatch, home: Path, a
     """Let the commands use the service's key, another HOME and this file of heads."""
     monkeypatch.setenv("SECONDREAD_HOME", str(home))
     monkeypatch.setenv("SECONDREAD_AUDIT_ANCHOR", str(anchor))
-    monkeypatch.setenv("SECONDREAD_SECRET_KEY", service.context.secret.decode())
+    monkeypatch.setenv("SECONDREAD_SECRET_KEY", KEY)
 
 
 def test_a_backup_that_comes_back_says_so_and_a_shorter_database_that_does_not_was_cut(
@@ -158,6 +158,6 @@ def test_a_backup_that_comes_back_says_so_and_a_shorter_database_that_does_not_w
 
 
 def test_the_audit_page_shows_the_head_and_the_public_key(service: Service) -> None:
-    head, public_key = verified(service).head, signing.public_key(service.context.secret)
+    head, public_key = verified(service).head, service.context.keys.audit.public_key
     page = service.get("admin", "/audit").text
     assert (head in page, public_key in page) == (True, True)

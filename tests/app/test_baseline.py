@@ -15,7 +15,7 @@ from tests.support.service import Service, cell_png
 def test_the_rows_of_an_old_database_are_covered_from_the_upgrade_on(service: Service) -> None:
     populate(service)
     make_legacy(service.context)
-    database, secret = service.context.database, service.context.secret
+    database, secret = service.context.database, service.context.keys.audit
     with database.read() as session:
         report = verify_all(session, service.context)
         assert len([fault for fault in report.faults if fault.endswith("no audit event wrote it")]) > 50
@@ -46,7 +46,7 @@ CHANGES = {
 def test_a_change_behind_the_baseline_is_found(service: Service) -> None:
     populate(service)
     make_legacy(service.context)
-    claim(service.context.database, service.context.secret)
+    claim(service.context.database, service.context.keys.audit)
     service.add_case("later", cell_png(30))
     service.written_past = True
     with opened(service) as database:
@@ -59,7 +59,7 @@ def test_a_second_baseline_covers_nothing_up(service: Service) -> None:
     """Somebody with the key changes a row and writes its digest into another baseline."""
     service.add_case("a", cell_png(1))
     with service.context.database.write() as session:
-        audit_chain.record(session, service.context.secret, actor="x", action="rows.baseline", object_id="rows")
+        audit_chain.record(session, service.context.keys.audit, actor="x", action="rows.baseline", object_id="rows")
     with service.context.database.read() as session:
         (fault,) = verify_all(session, service.context).faults
     assert "is a baseline, although earlier events carry digests already" in fault

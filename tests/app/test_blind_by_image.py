@@ -76,7 +76,7 @@ def test_no_account_gets_a_key_with_which_it_reads_and_sees(
     from app.auth.service import add_account, revoke_key
 
     with service.context.database.write() as session:
-        secret = service.context.secret
+        secret = service.context.keys.audit
         if name == "robot":
             add_account(session, secret, name, "service")
         if before:

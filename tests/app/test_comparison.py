@@ -19,7 +19,7 @@ EVERYTHING = {"partition": "all", "weighting": "none"}
 def added(service: Service, path: Path) -> str:
     context = service.context
     with context.database.write() as session:
-        return str(put_release(session, context.secret, path, context.settings.releases_folder).id)
+        return str(put_release(session, context.keys.audit, path, context.settings.releases_folder).id)
 
 
 def make(service: Service, alias: str, release: str, revision: int) -> None:

@@ -30,7 +30,7 @@ def headless_release(trained_run: Path, tmp_path_factory: pytest.TempPathFactory
 def use(service: Service, path: Path) -> None:
     context = service.context
     with context.database.write() as session:
-        row = put_release(session, context.secret, path, context.settings.releases_folder)
+        row = put_release(session, context.keys.audit, path, context.settings.releases_folder)
         move_alias(session, context, "test", "champion", row.id, "test", None, despite_gate=True)
 
 

@@ -56,7 +56,7 @@ def test_a_release_with_a_malformed_gate_is_not_added(service: Service, small_re
     (folder / "card.json").write_text(json.dumps(card | {"recalibration": {"gaet": GOOD}}))
     context = service.context
     with pytest.raises(ValueError, match="recalibration has no gate"):
-        add_release(context.database, context.secret, folder, context.settings.releases_folder)
+        add_release(context.database, context.keys.audit, folder, context.settings.releases_folder)
     assert len(service.get("viewer", "/v1/releases").json()["items"]) == 1
 
 
@@ -93,7 +93,7 @@ def test_a_release_that_no_gate_has_judged_becomes_champion_by_an_explicit_choic
     (folder / "card.json").write_text(json.dumps(card | {"name": "trained anew"}))
     context = service.context
     with context.database.write() as session:
-        row = put_release(session, context.secret, folder, context.settings.releases_folder)
+        row = put_release(session, context.keys.audit, folder, context.settings.releases_folder)
     body = {"release": str(row.id), "reason": "trained on more cells"}
     headers = {"If-Match": '"1"'}
     assert service.get("viewer", f"/v1/releases/{row.id}").json()["gate_passed"] is None

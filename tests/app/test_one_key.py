@@ -15,7 +15,8 @@ from app.operations.backup import backup, restore
 from app.platform import audit_chain
 from app.platform.audit_chain import confirmed
 from app.platform.database import Database
-from app.platform.installation import WrongKeyError, claim, key_check, require_key
+from app.platform.installation import WrongKeyError, claim, require_keys
+from app.platform.keys import KeyRing, derive
 from app.platform.migrate import downgrade, upgrade
 from app.settings import Settings
 from app.tables import AuditEvent, Case
@@ -91,7 +92,7 @@ def test_a_second_installation_with_a_key_of_its_own_is_refused_before_it_writes
 @pytest.mark.both_databases
 def test_a_database_from_before_there_were_check_values_takes_only_the_key_of_its_chain(service: Service) -> None:
     collect(service, [cell_png(number) for number in range(3)], patients=True)
-    database, key = service.context.database, service.context.secret
+    database, keys = service.context.database, service.context.keys.audit
     before = coins_and_partitions(service.context)
     make_legacy(service.context)
     downgrade(database.engine, "0004")
@@ -102,15 +103,15 @@ def test_a_database_from_before_there_were_check_values_takes_only_the_key_of_it
     assert not inspect(database.engine).has_table("job_batches"), "it was refused before its first migration"
     upgrade(database.engine)
     with pytest.raises(WrongKeyError):
-        claim(database, OTHER)
+        claim(database, derive(KeyRing.parse(OTHER)).audit)
     with database.read() as session:
         assert session.execute(select(InstallationRow.key_check)).all() == []
     serving._upgrade(service.context)
     with database.read() as session:
-        assert session.execute(select(InstallationRow.key_check)).scalars().all() == [key_check(key)]
-    assert require_key(database, key)
+        assert session.execute(select(InstallationRow.key_check)).scalars().all() == [keys.signers[0].check]
+    assert require_keys(database, keys)
     with pytest.raises(WrongKeyError):
-        require_key(database, OTHER)
+        require_keys(database, derive(KeyRing.parse(OTHER)).audit)
     assert coins_and_partitions(service.context) == before
 
 
@@ -121,9 +122,9 @@ def test_most_of_the_oldest_events_decide_whose_key_it_is(service: Service) -> N
     with service.context.database.write() as session:
         session.execute(text("DROP TRIGGER audit_events_no_update"))
         session.execute(text("UPDATE audit_events SET actor = 'somebody' WHERE sequence = 1"))
-        n_events, n_confirmed = confirmed(session, service.context.secret, 1000)
+        n_events, n_confirmed = confirmed(session, service.context.keys.audit, 1000)
         assert n_confirmed == n_events - 1
-        assert confirmed(session, OTHER, 1000) == (n_events, 0)
+        assert confirmed(session, derive(KeyRing.parse(OTHER)).audit, 1000) == (n_events, 0)
 
 
 def coins_and_partitions(context: Context) -> dict[str, tuple[float, str]]:
@@ -140,42 +141,42 @@ def _with_key(context: Context, key: bytes) -> Context:
 def test_coins_and_partitions_follow_from_the_key_and_nothing_else(service: Service) -> None:
     collect(service, [cell_png(number) for number in range(4)], patients=True)
     for number, (external_id, (u, partition)) in enumerate(sorted(coins_and_partitions(service.context).items())):
-        assert u == coin(service.context.secret, external_id)
-        assert partition == partition_of(service.context.secret, f"p{number // 3}", external_id)
+        assert u == coin(service.context.keys.coin, external_id)
+        assert partition == partition_of(service.context.keys.partition, f"p{number // 3}", external_id)
 
 
 def test_what_a_key_decides_never_moves() -> None:
     """Values of 0.1.0: whatever is derived from the key in a new way would move them."""
-    key = b"the same coins and partitions in every run"
-    assert [coin(key, name) for name in ("case-1", "case-2", "a b")] == COINS
-    assert [partition_of(key, patient, "case-1") for patient in (None, "p1", "p2", "p3", "p4")] == PARTITIONS
-    assert audit_chain.keyed_digest(key, audit_chain.GENESIS, EVENT) == LINK
-    assert key_check(key) == CHECK
+    keys = derive(KeyRing.parse(b"the same coins and partitions in every run"))
+    assert [coin(keys.coin, name) for name in ("case-1", "case-2", "a b")] == COINS
+    assert [partition_of(keys.partition, patient, "case-1") for patient in (None, "p1", "p2", "p3", "p4")] == PARTITIONS
+    assert audit_chain.keyed_digest(keys.audit.links, audit_chain.GENESIS, EVENT) == LINK
+    assert keys.audit.signers[0].check == CHECK
 
 
 def test_the_key_may_come_as_a_file(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_bytes(OTHER + b"\n")
-    assert Settings(home=tmp_path, secret_key_file=path).secret() == OTHER
+    assert Settings(home=tmp_path, secret_key_file=path).key_ring() == KeyRing.parse(OTHER)
     assert not (tmp_path / "secret.key").exists()
     with pytest.raises(ValueError, match="not both"):
         Settings(home=tmp_path, secret_key_file=path, secret_key=SecretStr(OTHER.decode()))
     path.write_text("short")
     with pytest.raises(ValueError, match="at least 32 bytes"):
-        Settings(home=tmp_path, secret_key_file=path).secret()
+        Settings(home=tmp_path, secret_key_file=path).key_ring()
 
 
 def test_an_empty_key_file_in_home_is_refused_and_not_replaced(tmp_path: Path) -> None:
-    (tmp_path / "secret.key").write_bytes(b"")
+    (tmp_path / "secret.key").touch(mode=0o600)
     with pytest.raises(ValueError, match=r"secret\.key: a key must be at least 32 bytes"):
-        Settings(home=tmp_path).secret()
+        Settings(home=tmp_path).key_ring()
     assert (tmp_path / "secret.key").read_bytes() == b""
 
 
 def test_a_key_is_made_once_and_whole(tmp_path: Path) -> None:
-    key = Settings(home=tmp_path).secret()
-    assert len(key) == 64
-    assert Settings(home=tmp_path).secret() == key
+    key = Settings(home=tmp_path).key_ring()
+    assert len(key.secrets[0].value) == 64
+    assert Settings(home=tmp_path).key_ring() == key
     assert [path.name for path in tmp_path.iterdir()] == ["secret.key"]
 
 
@@ -188,4 +189,6 @@ def test_a_backup_of_another_key_is_refused_before_anything_is_restored(service:
     assert (done.returncode, "another key" in done.stderr, done.stderr.count("\n")) == (1, True, 1)
     assert not made.home.exists()
     home = tmp_path / "elsewhere"
-    assert restore(tmp_path / "backup", home, home / "images", f"sqlite:///{home / 'x.db'}", service.context.secret)
+    assert restore(
+        tmp_path / "backup", home, home / "images", f"sqlite:///{home / 'x.db'}", service.context.settings.key_ring()
+    )

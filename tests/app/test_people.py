@@ -25,7 +25,7 @@ def sign_in(service: Service, name: str, password: str) -> tuple[int, dict[str, 
 def first_password(service: Service, name: str, wanted: str = GOOD) -> dict[str, str]:
     """Sign in by a one-time password and choose one."""
     with service.context.database.write() as session:
-        once = auth.issue_one_time_password(session, service.context.secret, name)
+        once = auth.issue_one_time_password(session, service.context.keys.audit, name)
     status, cookie = sign_in(service, name, once)
     assert status == 303
     assert service.client.post("/account", data={"wanted": wanted}, headers=cookie).status_code == 200
@@ -50,7 +50,7 @@ def test_a_chosen_password_signs_in_until_it_is_changed(service: Service) -> Non
 @pytest.mark.parametrize("wanted", ["", "too short", "aaaaaaaaaaaaaaaaaaaa", "x" * 201])
 def test_easy_passwords_are_refused_in_words(service: Service, wanted: str) -> None:
     with service.context.database.write() as session:
-        once = auth.issue_one_time_password(session, service.context.secret, "anna")
+        once = auth.issue_one_time_password(session, service.context.keys.audit, "anna")
     cookie = sign_in(service, "anna", once)[1]
     answer = service.client.post("/account", data={"wanted": wanted}, headers=cookie)
     assert answer.status_code == 422
@@ -73,12 +73,12 @@ def test_an_unknown_name_and_a_wrong_password_are_told_alike(service: Service) -
 def test_disabling_an_account_ends_everything_at_once(service: Service) -> None:
     cookie = first_password(service, "anna")
     with service.context.database.write() as session:
-        auth.set_disabled(session, service.context.secret, "anna", disabled=True)
+        auth.set_disabled(session, service.context.keys.audit, "anna", disabled=True)
     assert service.get("anna", "/v1/reads").status_code == 401
     assert service.client.get("/worklist", headers=cookie, follow_redirects=False).status_code == 401
     assert sign_in(service, "anna", GOOD)[0] == 401
     with service.context.database.write() as session:
-        auth.set_disabled(session, service.context.secret, "anna", disabled=False)
+        auth.set_disabled(session, service.context.keys.audit, "anna", disabled=False)
     assert service.get("anna", "/v1/reads").status_code == 200
 
 
@@ -124,7 +124,7 @@ def test_hashes_are_argon2id_with_a_salt() -> None:
 
 @pytest.mark.parametrize("typed", [" bob", "bob ", "\tbob\n"])
 def test_a_name_is_the_same_however_it_was_typed(service: Service, typed: str) -> None:
-    secret = service.context.secret
+    secret = service.context.keys.audit
     with service.context.database.write() as session:
         account = auth.add_account(session, secret, typed, "annotator")
         password = auth.issue_one_time_password(session, secret, typed)
@@ -135,7 +135,7 @@ def test_a_name_is_the_same_however_it_was_typed(service: Service, typed: str) -
 
 
 def test_a_composed_and_a_decomposed_name_are_one(service: Service) -> None:
-    secret = service.context.secret
+    secret = service.context.keys.audit
     with service.context.database.write() as session:
         auth.add_account(session, secret, "Zo\u0065\u0308", "annotator")
         with pytest.raises(Conflict):
@@ -145,4 +145,4 @@ def test_a_composed_and_a_decomposed_name_are_one(service: Service) -> None:
 @pytest.mark.parametrize("name", ["", "  ", "a\nb", "x" * 101])
 def test_an_unusable_name_is_refused(service: Service, name: str) -> None:
     with service.context.database.write() as session, pytest.raises(ValueError, match="printable"):
-        auth.add_account(session, service.context.secret, name, "viewer")
+        auth.add_account(session, service.context.keys.audit, name, "viewer")

@@ -13,12 +13,12 @@ from app.operations import proven, verify_proof
 from app.operations.anchor import append
 from app.operations.export import export_dataset
 from app.operations.verify import verify_all
-from app.platform import signing
 from app.platform.installation import claim
+from app.platform.keys import KeyRing, derive
 from app.platform.row_digests import covered_tables, merkle_root
 from tests.app.test_tampering import populate
 from tests.support.legacy_chain import make_legacy
-from tests.support.service import Service, cell_png
+from tests.support.service import KEY, Service, cell_png
 
 Line = dict[str, Any]
 
@@ -69,18 +69,18 @@ def test_the_verifier_is_one_short_file() -> None:
 def test_a_proof_is_checked_with_the_public_key_alone(service: Service, tmp_path: Path) -> None:
     populate(service)
     make_legacy(service.context)
-    claim(service.context.database, service.context.secret)
+    claim(service.context.database, service.context.keys.audit)
     service.add_case("later", cell_png(30))
-    public_key, anchor = signing.public_key(service.context.secret), tmp_path / "heads"
+    public_key, anchor = service.context.keys.audit.public_key, tmp_path / "heads"
     with service.context.database.read() as session:
-        append(anchor, session, service.context.secret)
+        append(anchor, session, service.context.keys.audit)
     proof = exported(service, tmp_path / "out")
     status, said = check(proof, public_key, str(anchor))
     assert (status, said.splitlines()[-1]) == (0, "consistent"), said
-    private = (service.context.secret.decode(), '"p0"', "case-0", "seen", '"anna"')
+    private = (KEY, '"p0"', "case-0", "seen", '"anna"')
     rows = "".join(line for line in proof.read_text().splitlines() if '"kind": "row"' in line)
     assert [word for word in private if word in rows] == []
-    assert check(proof, signing.public_key(b"another"))[0] == 1
+    assert check(proof, derive(KeyRing.parse(b"another" * 5)).audit.public_key)[0] == 1
     assert "does not contain the head 9:" in check(proof, public_key, f"9:{'0' * 64}")[1]
     lines = [json.loads(line) for line in proof.read_text().splitlines()]
     for how, (change, expected) in CHANGES.items():

@@ -46,8 +46,8 @@ def test_every_row_is_proven_after_requests_that_met(service: Service) -> None:
 
     def keys(number: int) -> None:
         with service.context.database.write() as session:
-            key, _ = auth.add_key(session, service.context.secret, "viewer", [])
-            auth.revoke_key(session, service.context.secret, key.id)
+            key, _ = auth.add_key(session, service.context.keys.audit, "viewer", [])
+            auth.revoke_key(session, service.context.keys.audit, key.id)
 
     works = [
         reader(service, "anna"),
@@ -58,7 +58,7 @@ def test_every_row_is_proven_after_requests_that_met(service: Service) -> None:
     with ThreadPoolExecutor(len(works)) as pool:
         list(pool.map(lambda job: job[0](job[1]), [(work, number) for number in range(ROUNDS) for work in works]))
     with service.context.database.read_moment() as session:
-        assert list(unproven_rows(session, service.context.secret)) == []
+        assert list(unproven_rows(session, service.context.keys.audit.rows)) == []
 
 
 @pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
@@ -71,4 +71,4 @@ def test_two_transactions_that_change_different_columns_of_a_row_leave_what_is_s
             first.execute(named).scalar_one().one_time_sha256 = "1" * 64
         slow.oidc_subject = "issuer anna"
     with service.context.database.read_moment() as session:
-        assert list(unproven_rows(session, service.context.secret)) == []
+        assert list(unproven_rows(session, service.context.keys.audit.rows)) == []

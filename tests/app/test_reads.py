@@ -91,7 +91,7 @@ def _signed_in(service: Service, name: str) -> str:
     from app.auth.service import issue_one_time_password
 
     with service.context.database.write() as session:
-        password = issue_one_time_password(session, service.context.secret, name)
+        password = issue_one_time_password(session, service.context.keys.audit, name)
     answer = service.client.post("/login", data={"name": name, "password": password}, follow_redirects=False)
     assert answer.status_code == 303, answer.text
     service.client.cookies.clear()
@@ -102,7 +102,7 @@ def test_a_one_time_password_works_once(service: Service) -> None:
     from app.auth.service import issue_one_time_password
 
     with service.context.database.write() as session:
-        password = issue_one_time_password(session, service.context.secret, "anna")
+        password = issue_one_time_password(session, service.context.keys.audit, "anna")
     form = {"name": "anna", "password": password}
     assert service.client.post("/login", data=form, follow_redirects=False).status_code == 303
     service.client.cookies.clear()

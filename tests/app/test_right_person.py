@@ -2,13 +2,13 @@
 
 import re
 import uuid
-from typing import Any
 
 import pytest
 from sqlalchemy import select
 
 from app.pages.handles import account_handle, read_handle, read_of_handle
 from app.platform.errors import NotFound, OtherAccount
+from app.platform.keys import KeyRing, derive
 from app.platform.principal import Principal
 from app.tables import Annotator, Label
 from tests.app.test_leases import all_once, all_twice, classes_of, commit, expire_all, lease, requests_of
@@ -126,16 +126,17 @@ def test_the_page_of_a_case_without_a_read_has_no_form(service: Service) -> None
 
 
 def test_a_handle_is_of_one_account_and_one_read() -> None:
-    secret, read = b"s" * 32, uuid.uuid4()
+    key, another = (derive(KeyRing.parse(secret * 32)).readers for secret in (b"s", b"t"))
+    read = uuid.uuid4()
     anna, ben = (Principal(uuid.uuid4(), name, "annotator", frozenset()) for name in ("anna", "ben"))
-    handle = read_handle(secret, anna.account_id, read)
-    assert read_of_handle(secret, anna, handle) == read
-    assert account_handle(secret, anna.account_id) != account_handle(secret, ben.account_id)
+    handle = read_handle(key, anna.account_id, read)
+    assert read_of_handle(key, anna, handle) == read
+    assert account_handle(key, anna.account_id) != account_handle(key, ben.account_id)
     other_read = f"{uuid.uuid4().hex}.{handle.split('.')[1]}"
-    cases: list[tuple[Any, bytes, str]] = [(ben, secret, handle), (anna, b"t" * 32, handle), (anna, secret, other_read)]
-    for who, key, wrong in cases:
+    cases = [(ben, key, handle), (anna, another, handle), (anna, key, other_read)]
+    for who, used, wrong in cases:
         with pytest.raises(OtherAccount):
-            read_of_handle(key, who, wrong)
+            read_of_handle(used, who, wrong)
     for wrong in ("", "x", handle[:-1], handle + "\n", handle.upper(), str(read)):
         with pytest.raises(NotFound):
-            read_of_handle(secret, anna, wrong)
+            read_of_handle(key, anna, wrong)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from app.evaluations.columns import Columns, number_of
 from app.evaluations.drift import drift_of
+from app.platform.keys import KeyRing, derive
 from app.recalibration.change_plan import ChangePlan
 from app.triage.planning import coin
 from app.triage.rules import Plan, Rule, Summary, another_annotator, capacity_threshold, plan, summarise, triage
@@ -59,10 +60,11 @@ def test_whatever_the_looks_the_case_is_read_twice_if_u_is_below_the_largest_pi(
 
 
 def test_the_coin_is_fair_keyed_and_repeatable() -> None:
-    coins = np.array([coin(b"key", str(i)) for i in range(4000)])
+    key, other = derive(KeyRing.parse(b"k" * 32)).coin, derive(KeyRing.parse(b"o" * 32)).coin
+    coins = np.array([coin(key, str(i)) for i in range(4000)])
     assert abs(coins.mean() - 0.5) < 0.02
     assert ((coins >= 0) & (coins < 1)).all()
-    assert coin(b"key", "a") == coin(b"key", "a") != coin(b"other", "a")
+    assert coin(key, "a") == coin(key, "a") != coin(other, "a")
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(0.12, 0.95))

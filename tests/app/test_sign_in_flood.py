@@ -166,7 +166,7 @@ def test_choosing_a_password_locks_nothing_while_it_is_hashed(
 
     def meanwhile(password: str) -> str:
         with service.context.database.write() as session:
-            auth.add_account(session, service.context.secret, f"person {len(written)}", "viewer")
+            auth.add_account(session, service.context.keys.audit, f"person {len(written)}", "viewer")
         written.append(password)
         return real(password)
 

@@ -23,7 +23,7 @@ def provider(service: Service) -> Iterator[OpenIdProvider]:
     settings.oidc_issuer, settings.oidc_client_id = made.issuer, CLIENT
     settings.oidc_client_secret, settings.public_url = SecretStr(SECRET), "http://testserver"
     with service.context.database.write() as session:
-        auth.link_subject(session, service.context.secret, "anna", f"{made.issuer} person-1")
+        auth.link_subject(session, service.context.keys.audit, "anna", f"{made.issuer} person-1")
     yield made
     made.stop()
 

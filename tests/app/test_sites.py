@@ -16,7 +16,7 @@ PUBLIC = "https://reads.example.org"
 
 def one_time(service: Service, name: str = "anna") -> str:
     with service.context.database.write() as session:
-        return auth.issue_one_time_password(session, service.context.secret, name)
+        return auth.issue_one_time_password(session, service.context.keys.audit, name)
 
 
 def sign_in(service: Service, **headers: str) -> tuple[int, str]:

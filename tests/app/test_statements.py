@@ -31,7 +31,7 @@ def add_prediction_of_another_release(service: Service, number: int, case_id: st
         session.flush()
         audit_chain.record(
             session,
-            service.context.secret,
+            service.context.keys.audit,
             actor="test",
             action="release.predict",
             object_id=release.id,

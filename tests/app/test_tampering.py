@@ -58,7 +58,7 @@ def populate(service: Service) -> None:
     assert service.post("admin", "/v1/policies", json=changed).status_code == 201
     with service.context.database.write() as session:
         account = session.execute(select(Account).where(Account.name == "anna")).scalar_one()
-        token = auth.begin_session(session, service.context.secret, account)
+        token = auth.begin_session(session, service.context.keys.audit, account)
     with service.context.database.write() as session:
         auth.sign_out(session, token)
         reader = session.execute(select(Annotator.id).order_by(Annotator.id).limit(1)).scalar_one()

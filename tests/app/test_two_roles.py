@@ -83,7 +83,7 @@ def test_the_services_role_serves_and_cannot_take_a_trigger_off(
     context = _context(settings)
     assert not owns_tables(context.database.engine)
     with context.database.write() as session:
-        put_release(session, context.secret, tiny_release, settings.releases_folder)
+        put_release(session, context.keys.audit, tiny_release, settings.releases_folder)
     keys = add_people(context)
     app = create_app(settings)
     with TestClient(app) as client:
@@ -146,7 +146,7 @@ def test_a_backup_comes_back_to_the_owner(
     monkeypatch.setenv("SECONDREAD_HOME", str(settings.home))
     monkeypatch.setenv("SECONDREAD_DATABASE_URL", str(settings.database_url))
     monkeypatch.setenv("SECONDREAD_DATABASE_OWNER_URL", str(settings.database_owner_url))
-    monkeypatch.setenv("SECONDREAD_SECRET_KEY", context.secret.decode())
+    monkeypatch.setenv("SECONDREAD_SECRET_KEY", KEY.get_secret_value())
     done = run_here("db", "restore", tmp_path / "backup")
     assert done.returncode == 0, done.stderr
     again = _context(settings)

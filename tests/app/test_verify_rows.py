@@ -39,9 +39,9 @@ def work(service: Service) -> None:
     for number in range(6, 10):
         service.add_case(f"case-{number}", cell_png(number))
     with context.database.write() as session:
-        key, _ = auth.add_key(session, context.secret, "viewer", [])
-        auth.revoke_key(session, context.secret, key.id)
-        auth.set_disabled(session, context.secret, "ben", disabled=True)
+        key, _ = auth.add_key(session, context.keys.audit, "viewer", [])
+        auth.revoke_key(session, context.keys.audit, key.id)
+        auth.set_disabled(session, context.keys.audit, "ben", disabled=True)
         move_alias(session, context, "test", "challenger", champion(session).release_id, "to compare", None)
         _, images = erase_patient(session, context, "lead", "p2", "asked")
     for digest in images:
@@ -154,7 +154,7 @@ def test_a_chain_cut_and_written_anew_is_found_by_its_former_head_alone(open_ser
         for table in ("case_changes", "audit_events"):
             session.execute(text(f"DELETE FROM {table} WHERE sequence = {last}"))
         session.execute(text("UPDATE audit_head SET sequence = :s, digest = :d"), {"s": kept[0], "d": kept[1]})
-        events, faults = audit_chain.verify(session, open_service.context.secret)
+        events, faults = audit_chain.verify(session, open_service.context.keys.audit)
         assert (events, faults) == (last - 1, [])
     assert any("it was cut or written anew" in fault for fault in verify(open_service, before).faults)
     with pytest.raises(ValueError, match="is not a head"):

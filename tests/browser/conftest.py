@@ -11,6 +11,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from app.platform.keys import ReaderKeys
 from tests.conftest import missing
 from tests.support.chromium import FLAGS, find_chromium
 from tests.support.process import Installation
@@ -53,6 +54,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory, tiny_release: Path) -
     made = Installation(tmp_path_factory.mktemp("pages") / "home")
     made.home.mkdir()
     (made.home / "secret.key").write_bytes(b"the same partitions in every run")
+    (made.home / "secret.key").chmod(0o600)
     people = {"lead": "admin", "viewer": "viewer", "lis": "service"} | dict.fromkeys(
         ("anna", "ben", "cleo", "emil"), "annotator"
     )
@@ -134,14 +136,14 @@ class Person:
         ]
 
 
-def handle_of(secret: bytes, account_id: uuid.UUID | None, case_id: uuid.UUID) -> str:
+def handle_of(keys: ReaderKeys, account_id: uuid.UUID | None, case_id: uuid.UUID) -> str:
     """What the person of an account knows a case by."""
     from app.cases.handles import case_handle
     from app.platform.principal import Principal
 
     assert account_id is not None
     person = Principal(account_id, "", "annotator", frozenset({"reads:own"}))
-    return str(case_handle(secret, person, case_id))
+    return str(case_handle(keys, person, case_id))
 
 
 def pack(files: dict[str, bytes]) -> bytes:

@@ -7,6 +7,7 @@ from playwright.sync_api import Browser, Page, Route
 from sqlalchemy import select
 
 from app.platform.database import Database
+from app.platform.keys import derive
 from app.settings import Settings
 from app.tables import Annotator, Label, Read
 from tests.browser.conftest import Person, handle_of, set_reveal, until, upload
@@ -24,14 +25,14 @@ def several(installation: Installation) -> Installation:
 
 def labels(made: Installation) -> list[tuple[str, str | None, str]]:
     """Annotator, class and case of every label, the case as the annotator knows it."""
-    secret, database = Settings(home=made.home).secret(), Database(made.sqlalchemy_url)
+    keys, database = derive(Settings(home=made.home).key_ring()).readers, Database(made.sqlalchemy_url)
     with database.read() as session:
         rows = session.execute(
             select(Annotator.name, Label.class_code, Label.case_id, Annotator.account_id).join(
                 Label, Label.annotator_id == Annotator.id
             )
         )
-        found = [(row[0], row[1], handle_of(secret, row[3], row[2])) for row in rows]
+        found = [(row[0], row[1], handle_of(keys, row[3], row[2])) for row in rows]
     database.engine.dispose()
     return found
 

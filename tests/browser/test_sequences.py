@@ -73,7 +73,7 @@ class Machine:
         self.people = [f"anna {number}", f"ben {number}"]
         with parts.database.write() as session:
             for name in self.people:
-                add_account(session, parts.secret, name, "annotator")
+                add_account(session, parts.keys.audit, name, "annotator")
         self.given: Given = defaultdict(list)
         #: what had been given when a correction had surely arrived
         self.settled: Given = {}
@@ -117,7 +117,7 @@ class Machine:
     def holds_session(self, who: str) -> None:
         with self.parts.database.write() as session:
             account = session.execute(select(Account).where(Account.name == who)).scalar_one()
-            token = begin_session(session, self.parts.secret, account)
+            token = begin_session(session, self.parts.keys.audit, account)
         self.browser.add_cookies([{"name": COOKIE, "value": token, "url": self.address}])
         self.signed_in = who
 
@@ -262,7 +262,7 @@ def stored(parts: Context, people: list[str]) -> list[tuple[str, str, str | None
     wanted = select(*columns).join(Label, Label.annotator_id == Annotator.id)
     with parts.database.read() as session:
         rows = session.execute(wanted.where(Annotator.name.in_(people)).order_by(Label.id)).all()
-    return [(row[0], handle_of(parts.secret, row[1], row[2]), row[3], row[4]) for row in rows]
+    return [(row[0], handle_of(parts.keys.readers, row[1], row[2]), row[3], row[4]) for row in rows]
 
 
 @pytest.mark.parametrize("n", [1, pytest.param(4, marks=pytest.mark.slow), pytest.param(200, marks=pytest.mark.heavy)])

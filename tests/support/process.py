@@ -11,12 +11,16 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tests.support.forked import ForkedCommand
 from tests.support.waiting import patient, wait_until
+
+if TYPE_CHECKING:
+    from app.context import Context
 
 #: The installed console script, where that is what is tested.
 COMMAND = str(Path(sys.executable).parent / "secondread")
@@ -97,14 +101,14 @@ class Installation:
         context = build_context(Settings(home=self.home, database_url=url))
         upgrade(context.database.engine)
         show_at_once(context.database)
-        claim(context.database, context.secret)
+        claim(context.database, context.keys.audit)
         keys = {}
         with context.database.write() as session:
-            put_release(session, context.secret, release, context.settings.releases_folder)
+            put_release(session, context.keys.audit, release, context.settings.releases_folder)
             for name, role in people.items():
-                auth.add_account(session, context.secret, name, role)
+                auth.add_account(session, context.keys.audit, name, role)
                 scopes = ["labels:write", "cases:write", "predict"] if role == "service" else []
-                keys[name] = auth.add_key(session, context.secret, name, scopes)[1]
+                keys[name] = auth.add_key(session, context.keys.audit, name, scopes)[1]
         context.database.engine.dispose()
         return keys
 
@@ -116,15 +120,22 @@ class Installation:
     def one_time_password(self, name: str) -> str:
         """What ``secondread user password`` gives, in this process, which takes a hundredth of the time."""
         from app.auth import service as auth
+
+        with self.parts() as context, context.database.write() as session:
+            return auth.issue_one_time_password(session, context.keys.audit, name)
+
+    @contextlib.contextmanager
+    def parts(self) -> Iterator["Context"]:
+        """The parts of the service in this process, next to those that its server has."""
         from app.context import build_context
         from app.settings import Settings
 
         settings = Settings(home=self.home, database_url=self.environment.get("SECONDREAD_DATABASE_URL"))
         context = build_context(settings)
-        with context.database.write() as session:
-            password = auth.issue_one_time_password(session, context.secret, name)
-        context.database.engine.dispose()
-        return password
+        try:
+            yield context
+        finally:
+            context.database.engine.dispose()
 
     def key(self, name: str, *scopes: str) -> str:
         options = [part for scope in scopes for part in ("--scope", scope)]

@@ -21,6 +21,7 @@ from app.cases.preparing import prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context
 from app.platform.database import Database
+from app.platform.keys import AuditKeys
 from app.platform.principal import Principal
 from app.reads.corrections import settle
 from app.reads.schemas import LabelIn
@@ -32,6 +33,8 @@ from ml.release.artifact import copy_release, read_release
 from tests.support.images import encode
 from tests.support.process import METRICS_TOKEN
 
+#: Of every service under test, so that coins and partitions are the same in every run.
+KEY = "the same coins and partitions in every run"
 PEOPLE = {
     "admin": "admin",
     "viewer": "viewer",
@@ -63,9 +66,9 @@ def add_people(context: Context) -> dict[str, str]:
     keys = {}
     with context.database.write() as session:
         for name, role in PEOPLE.items():
-            auth.add_account(session, context.secret, name, role)
+            auth.add_account(session, context.keys.audit, name, role)
             scopes = ["labels:write"] if role == "service" else []
-            keys[name] = auth.add_key(session, context.secret, name, scopes)[1]
+            keys[name] = auth.add_key(session, context.keys.audit, name, scopes)[1]
     return keys
 
 
@@ -139,14 +142,14 @@ class Service:
         with self.context.database.read() as session:
             row = session.execute(select(Account).where(Account.name == who)).scalar_one()
         principal = Principal(row.id, row.name, row.role, frozenset({"reads:own"}))
-        return str(case_handle(self.context.secret, principal, uuid.UUID(case_id)))
+        return str(case_handle(self.context.keys.readers, principal, uuid.UUID(case_id)))
 
     def case_of(self, who: str, handle: str) -> str:
         """The case that an annotator knows by a handle."""
         with self.context.database.read() as session:
             row = session.execute(select(Account).where(Account.name == who)).scalar_one()
             principal = Principal(row.id, row.name, row.role, frozenset({"reads:own"}))
-            return str(case_of_handle(session, self.context.secret, principal, uuid.UUID(handle)))
+            return str(case_of_handle(session, self.context.keys.readers, principal, uuid.UUID(handle)))
 
     def lease_on(self, who: str, case_id: str) -> str:
         """The read of an annotator on a case: the one they hold, else the next that they get, which must be of it."""
@@ -201,11 +204,11 @@ def store(service: Service, external_id: str, data: bytes, labels: dict[str, int
             submit_label(session, context, outside, uuid.UUID(case.id), body)
 
 
-def put_release(session: Session, secret: bytes, source: Path, releases_folder: Path) -> ReleaseRow:
+def put_release(session: Session, keys: AuditKeys, source: Path, releases_folder: Path) -> ReleaseRow:
     """Make a release known that a test has made: its network is not run in a process of its own first."""
     releases_folder.mkdir(parents=True, exist_ok=True)
     copy = copy_release(read_release(source), releases_folder / UNFINISHED.replace("*", uuid.uuid4().hex))
-    return register_release(session, secret, copy, releases_folder, actor="test")[0]
+    return register_release(session, keys, copy, releases_folder, actor="test")[0]
 
 
 #: Who stores cases and who labels.

@@ -1,0 +1,129 @@
+"""Rotating the key: the ring gets one key more, the database learns it, and an event signed by old and new says so."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import select
+
+from app.context import Context
+from app.operations.anchor import append
+from app.platform import audit_chain
+from app.platform.installation import claim, require_first_key
+from app.platform.keys import KeyRing, derive
+from app.platform.migrate import create_if_new
+from app.settings import write_beside
+from app.tables import AuditHead, Installation
+from ml.files import sync_folder
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """What a rotation came to.
+
+    Attributes:
+        n_keys: of the ring.
+        public_key: of the newest one.
+    """
+
+    n_keys: int
+    public_key: str
+
+
+def rotate(context: Context, reason: str) -> Rotation:
+    """Add a key to the file of the ring, then to the database; one that was interrupted in between is finished.
+
+    Args:
+        context: parts of the service.
+        reason: why; kept in the audit.
+
+    Raises:
+        ValueError: the key is set in the environment, or its file cannot be written.
+    """
+    ring = context.settings.key_ring()
+    create_if_new(context.database.engine)
+    n_known = require_first_key(context.database, derive(ring).audit)
+    if len(ring.secrets) <= max(n_known, 1):
+        ring = ring.rotated()
+        _replace(context, ring)
+    rotation = bring_in(context, ring, reason)
+    path = context.settings.audit_anchor
+    if path is not None:
+        with context.database.read() as session:
+            append(path, session, derive(ring).audit)
+    return rotation
+
+
+def bring_in(context: Context, ring: KeyRing, reason: str) -> Rotation:
+    """Let the database learn each key of the ring that it does not know yet.
+
+    Args:
+        context: parts of the service.
+        ring: begins with the keys that the database knows.
+        reason: why; kept in the audit.
+    """
+    keys = derive(ring).audit
+    n_known = max(require_first_key(context.database, keys), 1)
+    claim(context.database, derive(ring.oldest(n_known)).audit)
+    with context.database.write() as session:
+        for n_keys in range(n_known, len(ring.secrets)):
+            head = session.execute(select(AuditHead).where(AuditHead.id == 1).with_for_update()).scalar_one()
+            before, new = derive(ring.oldest(n_keys)).audit, keys.signers[n_keys]
+            text = audit_chain.rotation_text(before.public_key, f"{head.sequence}:{head.digest}", new.public)
+            session.add(Installation(id=n_keys + 1, key_check=new.check))
+            audit_chain.record(
+                session,
+                before,
+                actor="command line",
+                action=audit_chain.ROTATION,
+                object_id=f"key {n_keys + 1}",
+                details={"public_key": new.public, "signature": new.sign(text)},
+                reason=reason,
+            )
+            head.n_keys = n_keys + 1
+    return Rotation(len(ring.secrets), keys.public_key)
+
+
+def write_ring(context: Context, out: Path) -> None:
+    """Write the ring with a new key to a file of its own; neither the ring in use nor the database changes.
+
+    Raises:
+        ValueError: there is such a file.
+    """
+    unfinished = write_beside(out, context.settings.key_ring().rotated().to_bytes())
+    try:
+        os.link(unfinished, out)
+    except FileExistsError as exc:
+        raise ValueError(f"{out}: there is such a file already; choose another one") from exc
+    finally:
+        unfinished.unlink()
+    sync_folder(out.parent)
+
+
+def _replace(context: Context, ring: KeyRing) -> None:
+    """Put a ring in the place of the one in use, for the same users.
+
+    Raises:
+        ValueError: it is set in the environment, or its file cannot be written.
+    """
+    settings = context.settings
+    if settings.secret_key is not None:
+        raise ValueError(
+            "SECONDREAD_SECRET_KEY is set: write the new ring with `--out FILE`, set it in its place (or name it by "
+            "SECONDREAD_SECRET_KEY_FILE), then run this command again"
+        )
+    path = settings.key_file
+    try:
+        status, unfinished = path.stat(), write_beside(path, ring.to_bytes())
+        try:
+            os.chown(unfinished, status.st_uid, status.st_gid)
+            unfinished.chmod(status.st_mode & 0o777)
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    except OSError as exc:
+        raise ValueError(
+            f"{path}: cannot be written ({exc.strerror}); write the new ring with `--out FILE`, put it in its place, "
+            "then run this command again"
+        ) from exc
+    sync_folder(path.parent)

@@ -1,0 +1,231 @@
+"""The key rotates: a new one signs, the old ones still verify, and what follows from the first one does not move."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from itsdangerous import BadSignature
+from pydantic import SecretStr
+from sqlalchemy import text
+
+from app.auth import oidc
+from app.cases.preparing import partition_of
+from app.context import Context, build_context
+from app.operations.anchor import append
+from app.operations.rotation import bring_in, rotate, write_ring
+from app.operations.verify import verify_all
+from app.platform import audit_chain
+from app.platform.errors import Unavailable
+from app.platform.installation import WrongKeyError, claim
+from app.platform.keys import KeyRing, Secret, derive
+from app.settings import Settings
+from app.triage.planning import coin
+from tests.app.test_one_key import coins_and_partitions
+from tests.app.test_proof import check, exported
+from tests.support.command import run_here
+from tests.support.service import KEY, Service, cell_png, collect
+
+FIRST = KeyRing.parse(KEY.encode())
+
+
+def with_ring(context: Context, ring: KeyRing) -> Context:
+    return build_context(context.settings.model_copy(update={"secret_key": SecretStr(ring.to_bytes().decode())}))
+
+
+def verified(context: Context) -> list[str]:
+    with context.database.read_moment() as session:
+        return verify_all(session, context).faults
+
+
+def serve_with(service: Service, context: Context) -> None:
+    state: Any = service.client.app.state  # type: ignore[attr-defined]
+    service.context = state.context = context
+    state.database = context.database
+
+
+@pytest.fixture
+def rotated(service: Service) -> Iterator[Context]:
+    """The service's parts with a second key, which its database knows; the service itself still has the first one."""
+    ring = FIRST.rotated()
+    bring_in(service.context, ring, "stolen")
+    new = with_ring(service.context, ring)
+    yield new
+    new.database.engine.dispose()
+
+
+@pytest.mark.both_databases
+def test_a_new_key_signs_and_nothing_that_follows_from_the_first_moves(service: Service, tmp_path: Path) -> None:
+    collect(service, [cell_png(number) for number in range(2)], patients=True)
+    before, old = coins_and_partitions(service.context), service.context
+    ring = FIRST.rotated()
+    bring_in(old, ring, "a key was lost")
+    new = with_ring(old, ring)
+    assert verified(new) == []
+    with pytest.raises(Unavailable, match="start it again"), old.database.write() as session:
+        audit_chain.record(session, old.keys.audit, actor="x", action="x", object_id="x")
+    answer = service.client.get("/readyz")
+    assert (answer.status_code, "rotated" in answer.json()["database"]) == (503, True)
+    for ring_in_use, why in ((FIRST, "lacks the new one"), (KeyRing(ring.secrets[1:]), "not the key of this database")):
+        with pytest.raises(WrongKeyError, match=why):
+            claim(new.database, derive(ring_in_use).audit)
+    serve_with(service, new)
+    service.add_case("later", cell_png(9), patient="p9")
+    after = coins_and_partitions(new)
+    assert {name: after[name] for name in before} == before
+    assert after["later"] == (coin(old.keys.coin, "later"), partition_of(old.keys.partition, "p9", "later"))
+    with new.database.read() as session:
+        last = [event for event in audit_chain.events(session)][-1]
+    assert last.action == "case.add"
+    assert verified(new) == []
+    proof = exported(service, tmp_path / "out")
+    for keys in (new.keys, old.keys):
+        status, said = check(proof, keys.audit.public_key)
+        assert (status, said.splitlines()[-1]) == (0, "consistent"), said
+    stranger = derive(KeyRing.parse(b"another" * 5)).audit.public_key
+    assert "not that of this chain" in check(proof, stranger)[1]
+    serve_with(service, old)
+    new.database.engine.dispose()
+
+
+def test_an_event_signed_with_a_replaced_key_is_named(service: Service, rotated: Context) -> None:
+    """What a thief of the old key can add after the rotation."""
+    new = rotated
+    with new.database.write() as session:
+        event = audit_chain.record(session, new.keys.audit, actor="x", action="x", object_id="x")
+        session.execute(text("DROP TRIGGER audit_events_no_update"))
+        event.signature = service.context.keys.audit.sign(audit_chain.head_text(event))
+    assert verified(new) == [f"audit event {event.sequence} was changed, or one before it was removed"]
+    service.written_past = True
+
+
+def test_a_head_signed_with_a_replaced_key_excuses_nothing(service: Service, rotated: Context, tmp_path: Path) -> None:
+    """A line of the file that says a backup was brought back, by a thief of the old key."""
+    new, old, path = rotated, service.context, tmp_path / "heads"
+    with new.database.read() as session:
+        append(path, session, new.keys.audit)
+        append(path, session, old.keys.audit, 1)
+    new.settings.audit_anchor = path
+    assert ["signed with a key that had been replaced" in fault for fault in verified(new)] == [True]
+
+
+def test_a_rotation_to_a_key_that_did_not_sign_is_named(service: Service, tmp_path: Path) -> None:
+    ring = FIRST.rotated()
+    with service.context.database.write() as session:
+        head = audit_chain.newest(session)
+        keys, other = derive(ring).audit, derive(KeyRing.parse(b"another" * 5)).audit
+        signature = other.sign(audit_chain.rotation_text(keys.signers[0].public, head, keys.public_key))
+        details = {"public_key": keys.public_key, "signature": signature}
+        action = audit_chain.ROTATION
+        audit_chain.record(
+            session, service.context.keys.audit, actor="x", action=action, object_id="2", details=details
+        )
+    with service.context.database.read() as session:
+        assert "rotates to a key" in "\n".join(audit_chain.verify(session, keys)[1])
+        assert "rotates to a key" in "\n".join(audit_chain.verify(session, service.context.keys.audit)[1])
+    assert "has not signed it" in check(exported(service, tmp_path / "out"), keys.public_key)[1]
+    service.written_past = True
+
+
+def test_the_command_writes_the_file_first_and_finishes_what_was_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECONDREAD_HOME", str(tmp_path / "home"))
+    assert run_here("user", "add", "lead", "--role", "admin").returncode == 0
+    settings = Settings(home=tmp_path / "home")
+    first = settings.key_ring()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("app.operations.rotation.bring_in", lambda *_: 1 / 0)
+        context = build_context(settings)
+        with pytest.raises(ZeroDivisionError):
+            rotate(context, "interrupted")
+        context.database.engine.dispose()
+    ring = settings.key_ring()
+    assert (ring.oldest(1), len(ring.secrets)) == (first, 2)
+    assert (tmp_path / "home" / "secret.key").stat().st_mode & 0o777 == 0o600
+    refused = run_here("db", "verify")
+    assert (refused.returncode, refused.stderr.count("\n"), "finishes" in refused.stderr) == (1, 1, True)
+    done = run_here("db", "rotate-key", "--reason", "again")
+    assert (done.returncode, settings.key_ring()) == (0, ring), done.stderr
+    assert derive(ring).audit.public_key in done.stdout + done.stderr
+    assert run_here("db", "verify").returncode == 0
+    assert run_here("db", "rotate-key", "--reason", "once more").returncode == 0
+    assert len(settings.key_ring().secrets) == 3
+    assert run_here("db", "verify").returncode == 0
+    assert [path.name for path in (tmp_path / "home").glob(".secret*")] == []
+
+
+def test_a_key_that_is_set_is_rotated_by_a_file(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ValueError, match="--out FILE"):
+        rotate(service.context, "x")
+    out = tmp_path / "ring"
+    write_ring(service.context, out)
+    with pytest.raises(ValueError, match="choose another one"):
+        write_ring(service.context, out)
+    settings = service.context.settings.model_copy(update={"secret_key": None, "secret_key_file": out})
+    context = build_context(settings)
+    assert rotate(context, "x").n_keys == 2
+    assert verified(context) == []
+    context.database.engine.dispose()
+
+
+def test_a_backup_from_before_a_rotation_is_brought_back_with_the_newer_ring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECONDREAD_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SECONDREAD_AUDIT_ANCHOR", str(tmp_path / "heads"))
+    for command in (("user", "add", "lead", "--role", "admin"), ("db", "backup", str(tmp_path / "backup"))):
+        assert run_here(*command).returncode == 0
+    assert run_here("db", "rotate-key", "--reason", "lost").returncode == 0
+    (tmp_path / "home" / "secret.key").rename(tmp_path / "ring")
+    monkeypatch.setenv("SECONDREAD_HOME", str(tmp_path / "again"))
+    monkeypatch.setenv("SECONDREAD_SECRET_KEY_FILE", str(tmp_path / "ring"))
+    done = run_here("db", "restore", tmp_path / "backup")
+    assert done.returncode == 0, done.stderr
+    done = run_here("db", "verify")
+    assert done.returncode == 0, done.stdout
+
+
+def test_cookies_of_a_replaced_key_are_accepted_until_they_would_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    value = FIRST.secrets[0]
+    for age, accepted in ((oidc.COOKIE_SECONDS - 60, True), (oidc.COOKIE_SECONDS + 60, False)):
+        ring = KeyRing((value, Secret(b"n" * 32, int(time.time()) - age)))
+        cookie = oidc._signer(derive(FIRST).cookies).dumps({"state": 1})
+        if accepted:
+            assert oidc._signer(derive(ring).cookies).loads(cookie, max_age=600) == {"state": 1}
+        else:
+            with pytest.raises(BadSignature):
+                oidc._signer(derive(ring).cookies).loads(cookie, max_age=600)
+        newer = oidc._signer(derive(ring).cookies).dumps({"state": 2})
+        with pytest.raises(BadSignature):
+            oidc._signer(derive(FIRST).cookies).loads(newer, max_age=600)
+
+
+def test_a_ring_is_read_as_it_was_written_and_anything_else_is_refused() -> None:
+    for first in (KEY.encode(), b"ends with a line\n" * 3, bytes(range(10, 60))):
+        ring = KeyRing.parse(first).rotated().rotated()
+        assert KeyRing.parse(KeyRing.parse(first).to_bytes()) == KeyRing.parse(first)
+        assert KeyRing.parse(ring.to_bytes()) == ring
+        assert KeyRing.parse(ring.to_bytes().replace(b"\n", b" ").strip()) == ring
+    for wrong in (b"secondread-keys", b"secondread-keys x", b"secondread-keys 0:zz", b"secondread-keys 0:00"):
+        with pytest.raises(ValueError, match=r"ring must|at least 32 bytes"):
+            KeyRing.parse(wrong)
+    assert "hexadecimal" not in repr(ring)
+    assert ring.secrets[0].value.hex() not in repr(ring)
+    assert repr(ring.secrets[0].value) not in repr(ring)
+
+
+def test_a_key_in_home_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    Settings(home=tmp_path).key_ring()
+    (tmp_path / "secret.key").chmod(0o640)
+    with pytest.raises(ValueError, match="chmod 600"):
+        Settings(home=tmp_path).key_ring()
+
+
+def test_no_key_gives_what_the_key_of_another_purpose_gives() -> None:
+    keys = derive(FIRST)
+    derived = [keys.coin, keys.partition, keys.readers.cases, keys.readers.pages, keys.readers.order, keys.audit.rows]
+    assert len({key.digest(b"x") for key in derived} | {key.value for key in keys.cookies}) == len(derived) + 1
