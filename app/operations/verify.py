@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from app.context import Context
 from app.evaluations.freezing import folder_of, snapshot_sha256
 from app.evaluations.snapshots import damaged_snapshots
-from app.operations.anchor import missing_heads, restores, split_head
+from app.operations.anchor import missing_heads, restores, rewrites, split_head
 from app.operations.derived import wrong_columns
 from app.operations.explained import unexplained_rows
 from app.operations.proven import guarded, unproven_rows
@@ -136,9 +136,12 @@ def _missing_heads(session: Session, context: Context, against: str | None) -> t
         sequence, digest = split_head(against)
         if not audit_chain.holds(session, sequence, digest):
             by = [event for event, last in restores(session) if last < sequence]
+            anew = [event for event, old in rewrites(session) if old == against]
             sentence = f"the audit chain does not contain the head {sequence}: "
             if by:
                 lost.append(f"{sentence}audit event {by[0]} says that an older backup was brought back")
+            elif anew:
+                lost.append(f"{sentence}audit event {anew[0]} says that the chain was written anew after it")
             else:
                 faults.append(f"{sentence}it was cut or written anew")
     for path in paths:

@@ -1,0 +1,24 @@
+"""Each event has a digest and a signature of its own, and its link another signature.
+
+They need the key: ``db upgrade`` fills them in, which leaves an event that names the old and the new head.
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0020"
+down_revision = "0019"
+branch_labels = None
+depends_on = None
+
+_COLUMNS = {"event_sha256": 64, "link_signature": 128}
+
+
+def upgrade() -> None:
+    for name, length in _COLUMNS.items():
+        op.add_column("audit_events", sa.Column(name, sa.String(length=length), nullable=True))
+
+
+def downgrade() -> None:
+    for name in _COLUMNS:
+        op.drop_column("audit_events", name)
