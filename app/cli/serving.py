@@ -140,9 +140,14 @@ def db_upgrade() -> None:
 def _upgrade(context: "Context") -> None:
     """Run the migrations that the database lacks, then remove what 0.1.0 left next to it."""
     from app.platform.durable import remove_former_file
+    from app.platform.freed_space import overwrite_moved, text_is_to_move
     from app.platform.installation import claim
 
+    moved = text_is_to_move(context.database.engine)
     _migrate(context)
+    problem = overwrite_moved(context.settings.owner_sqlalchemy_url) if moved else None
+    if problem is not None:
+        say(f"notes were moved to rows of their own, but their old places were not overwritten: {problem}")
     claim(context.database, context.keys.audit)
     removed = remove_former_file(context.settings.home)
     if removed is not None:
@@ -237,10 +242,22 @@ def db_backup(
     """Copy database, images, releases and evaluations while the service runs."""
     from app.operations.anchor import anchor_here
     from app.operations.backup import backup
+    from app.operations.forgetting import BACKUP
+    from app.platform import audit_chain
 
     with parts() as context:
         anchor_here(context)
         written = backup(context, out)
+        with context.database.write() as session:  # so that an erasure can name the backups that still have everything
+            details = {"head": written["head"]}
+            audit_chain.record(
+                session,
+                context.keys.audit,
+                actor="command line",
+                action=BACKUP,
+                object_id=out.resolve().name[:100],
+                details=details,
+            )
     say(f"{written['n_files']:,} files, {written['n_bytes'] / 1e6:,.1f} MB in {out}")
     say(f"head: {written['head']}")
     for digest in written["damaged"]:

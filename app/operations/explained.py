@@ -113,9 +113,8 @@ class _Ledger:
                 "round": label.round,
                 "late": label.late,
                 "kind": label.kind,
-                "reason": label.reason,
             }
-            said = {"late": False} | event.details | {"kind": _KINDS[event.action], "reason": event.reason}
+            said = {"late": False} | event.details | {"kind": _KINDS[event.action]}
             self._differ(f"label {label.id}", event, [name for name, value in shown.items() if said[name] != value])
 
     def _take_cases(self, events: Sequence[AuditEvent]) -> None:
@@ -134,7 +133,7 @@ class _Ledger:
                 continue
             self.cases[case_id] = case_id in keyed
             _, digest, erased_at = rows[case_id]
-            if erased_at is None and digest != event.details["image_sha256"]:
+            if erased_at is None and event.details.get("image_sha256", digest) != digest:
                 self._differ(f"case {case_id}", event, ["image_sha256"])
 
     def _take_policy(self, event: AuditEvent) -> None:

@@ -11,6 +11,7 @@ from app.context import Context
 from app.evaluations.cohort import Partition, Question
 from app.evaluations.queries import stored_images
 from app.evaluations.service import collected_tables
+from app.operations.audit_events import reasons_of
 from app.operations.proof import write_proof
 from app.releases.queries import reading_classes
 from app.tables import AuditEvent
@@ -75,10 +76,12 @@ def _audit_table(session: Session) -> dict[str, list[Any]]:
     """The audit as a table; details are JSON."""
     names = ("sequence", "created_at", "actor", "action", "object", "details", "reason", "request_id", "digest")
     table: dict[str, list[Any]] = {name: [] for name in names}
-    for event in session.execute(select(AuditEvent).order_by(AuditEvent.sequence)).scalars().yield_per(1000):
-        for name in names:
-            value = getattr(event, name)
-            if name == "details":
-                value = json.dumps(value, sort_keys=True)
-            table[name].append(value.isoformat() if name == "created_at" else "" if value is None else value)
+    events = session.execute(select(AuditEvent).order_by(AuditEvent.sequence).execution_options(yield_per=1000))
+    for chunk in events.scalars().partitions():
+        reasons = reasons_of(session, chunk)
+        for event in chunk:
+            shown = {name: getattr(event, name) for name in names} | {"reason": reasons.get(event.sequence)}
+            shown |= {"details": json.dumps(event.details, sort_keys=True), "created_at": event.created_at.isoformat()}
+            for name in names:
+                table[name].append("" if shown[name] is None else shown[name])
     return table

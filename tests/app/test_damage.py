@@ -13,7 +13,7 @@ from sqlalchemy import select, text
 
 from app.evaluations.snapshots import refresh
 from app.operations.backup import backup, check_backup
-from app.operations.upkeep import sweep_files
+from app.operations.unused_files import sweep_files
 from app.operations.verify import verify_all
 from app.platform.errors import StorageFull
 from app.platform.image_store import ImageStore

@@ -11,12 +11,16 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tests.support.forked import ForkedCommand
 from tests.support.waiting import patient, wait_until
+
+if TYPE_CHECKING:
+    from app.context import Context
 
 #: The installed console script, where that is what is tested.
 COMMAND = str(Path(sys.executable).parent / "secondread")
@@ -116,15 +120,22 @@ class Installation:
     def one_time_password(self, name: str) -> str:
         """What ``secondread user password`` gives, in this process, which takes a hundredth of the time."""
         from app.auth import service as auth
+
+        with self.parts() as context, context.database.write() as session:
+            return auth.issue_one_time_password(session, context.keys.audit, name)
+
+    @contextlib.contextmanager
+    def parts(self) -> Iterator["Context"]:
+        """The parts of the service in this process, next to those that its server has."""
         from app.context import build_context
         from app.settings import Settings
 
         settings = Settings(home=self.home, database_url=self.environment.get("SECONDREAD_DATABASE_URL"))
         context = build_context(settings)
-        with context.database.write() as session:
-            password = auth.issue_one_time_password(session, context.keys.audit, name)
-        context.database.engine.dispose()
-        return password
+        try:
+            yield context
+        finally:
+            context.database.engine.dispose()
 
     def key(self, name: str, *scopes: str) -> str:
         options = [part for scope in scopes for part in ("--scope", scope)]

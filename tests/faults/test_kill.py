@@ -1,0 +1,176 @@
+"""The server is killed while 16 clients write (F1, F9): nothing acknowledged is lost, nothing is stored twice."""
+
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+import httpx2
+import pytest
+from sqlalchemy import select
+
+from app.operations.verify import verify_all
+from app.tables import Case, Label
+from tests.faults.rounds import Rounds
+from tests.support.postgres import PostgresServer
+from tests.support.process import Installation
+from tests.support.service import cell_png
+from tests.support.waiting import patient, wait_until
+
+LABELLERS, UPLOADERS, CASES = 12, 4, 12
+Request = tuple[str, dict[str, Any]]
+
+
+class Writer(threading.Thread):
+    """Sends requests one after another, each with its key until it is answered, and notes what was acknowledged.
+
+    Args:
+        made: what to send to.
+        key: of the account.
+        request: path and body of the request of a number.
+        journal: file of the ids that were acknowledged, synchronised before the next request.
+        over: when to stop.
+    """
+
+    def __init__(
+        self, made: Installation, key: str, request: Callable[[int], Request], journal: Path, over: threading.Event
+    ) -> None:
+        super().__init__()
+        self._made, self._request, self._over = made, request, over
+        self._headers = {"Authorization": f"Bearer {key}"}
+        self._journal = journal
+        self.acknowledged: list[str] = []
+        self.statuses: Counter[int] = Counter()
+        self.replayed = 0
+
+    def run(self) -> None:
+        number = 0
+        with (
+            httpx2.Client(base_url=self._made.address, timeout=patient(60)) as client,
+            self._journal.open("a") as journal,
+        ):
+            while not self._over.is_set():
+                answer = self._until_answered(client, number)
+                self.statuses[answer.status_code] += 1
+                self.replayed += "Idempotent-Replayed" in answer.headers
+                if answer.status_code == 201:
+                    stored = answer.json()
+                    self._note(journal, str(stored.get("label", stored)["id"]))
+                number += 1
+
+    def _until_answered(self, client: httpx2.Client, number: int) -> httpx2.Response:
+        path, body = self._request(number)
+        headers = self._headers | {"Idempotency-Key": f"{self.name} {number}"}
+        while True:
+            try:
+                return client.post(path, headers=headers, **body)
+            except httpx2.TransportError:
+                time.sleep(0.05)  # nobody is there; the same request again
+
+    def _note(self, journal: TextIO, row: str) -> None:
+        journal.write(row + "\n")
+        journal.flush()
+        os.fsync(journal.fileno())
+        self.acknowledged.append(row)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def made(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Installation]:
+    url = None
+    if request.param == "postgresql":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        url = server.url(server.create())
+    with Installation(tmp_path / "home", url) as made:
+        made.environment["SECONDREAD_WORKER"] = "false"
+        yield made
+
+
+def upload(number: int, who: int) -> Request:
+    image = cell_png(number % 8)
+    return "/v1/cases", {"files": {"image": ("cell.png", image)}, "data": {"external_id": f"of {who}: {number}"}}
+
+
+def label(cases: list[str], codes: list[str], number: int, who: int) -> Request:
+    body = {"label": codes[number % 3], "annotator": f"reader {who} {number // len(cases)}", "blind": True}
+    return f"/v1/cases/{cases[number % len(cases)]}/labels", {"json": body}
+
+
+def writers(made: Installation, keys: dict[str, str], folder: Path, over: threading.Event) -> list[Writer]:
+    cases, codes = [], []
+    for number in range(CASES):
+        path, body = upload(number, -1)
+        headers = {"Authorization": f"Bearer {keys['admin']}", "Idempotency-Key": str(number)}
+        stored = httpx2.post(made.address + path, headers=headers, timeout=patient(60), **body).json()
+        cases.append(stored["id"])
+        codes = stored["prediction"]["classes"]
+    uploaders = [
+        Writer(made, keys["admin"], lambda number, who=who: upload(number, who), folder / f"u{who}.journal", over)
+        for who in range(UPLOADERS)
+    ]
+    labellers = [
+        Writer(
+            made,
+            keys["outside"],
+            lambda number, who=who: label(cases, codes, number, who),
+            folder / f"l{who}.journal",
+            over,
+        )
+        for who in range(LABELLERS)
+    ]
+    return uploaders + labellers
+
+
+@pytest.mark.parametrize("kills", [pytest.param(3, marks=pytest.mark.slow), pytest.param(100, marks=pytest.mark.heavy)])
+def test_what_was_acknowledged_outlives_every_kill(
+    made: Installation, tmp_path: Path, tiny_release: Path, kills: int, request: pytest.FixtureRequest
+) -> None:
+    keys = made.prepare(tiny_release, admin="admin", outside="service")
+    made.start()
+    rng, over, recoveries = random.Random(kills), threading.Event(), []
+    everybody = writers(made, keys, tmp_path, over)
+    for writer in everybody:
+        writer.start()
+    try:
+        for _ in range(kills):
+            enough = sum(len(writer.acknowledged) for writer in everybody) + rng.randrange(1, 40)
+            wait_until(
+                lambda enough=enough: sum(len(writer.acknowledged) for writer in everybody) >= enough,
+                120,
+                lambda: made.log,
+            )
+            made.stop(signal.SIGKILL)
+            killed = time.monotonic()
+            made.start()
+            recoveries.append(time.monotonic() - killed)
+    finally:
+        over.set()
+        for writer in everybody:
+            writer.join(patient(120))
+    acknowledged = [row for writer in everybody for row in writer.acknowledged]
+    statuses = sum((writer.statuses for writer in everybody), Counter())
+    with made.parts() as context, context.database.read() as session:
+        stored = [str(row) for row in session.execute(select(Label.id)).scalars()]
+        stored += [str(row) for row in session.execute(select(Case.id)).scalars()]
+        faults = verify_all(session, context).faults
+    Rounds(
+        fault="F1, F9",
+        what="server killed (SIGKILL) while 16 clients store labels and images",
+        database=request.node.callspec.params["made"],
+        rounds=kills,
+        acknowledged=len(acknowledged),
+        lost=len(set(acknowledged) - set(stored)),
+        duplicates=len(stored) - CASES - len(set(acknowledged)),
+        server_errors=sum(n for status, n in statuses.items() if status >= 500 and status not in {503, 507}),
+        recovery_seconds=max(recoveries),
+    ).note()
+    assert set(statuses) == {201}, statuses
+    assert len(set(acknowledged)) == len(acknowledged)
+    # every request was sent until it was answered: what is stored is what was acknowledged, no more and no less
+    assert len(stored) == CASES + len(acknowledged)
+    assert set(acknowledged) <= set(stored)
+    assert faults == []
