@@ -1,13 +1,14 @@
 """Each event has a digest and a signature of its own, and its link another signature.
 
-They need the key: ``db upgrade`` fills them in, which leaves an event that names the old and the new head.
+They need the key: ``db upgrade`` fills them in, which leaves an event that names the old and the new head. The way down
+forgets them, and with them what the links prove: the next upgrade names every event.
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0020"
-down_revision = "0019"
+revision = "0021"
+down_revision = "0020"
 branch_labels = None
 depends_on = None
 
