@@ -29,8 +29,8 @@ COMPLETE = "consistent, and it contains the given head"
 #: Columns and tables that may change without an event, each with the reason.
 NOT_COMPARED = (
     *(f"{table}.{column}: {why}" for table, coverage in COVERED.items() for column, why in coverage.free.items()),
-    "reads: leases that are under way, ran out or were given back: they come and go without an event; what a lease leads "
-    "to, a label or a declined read, is covered, and a forged one could only choose who reads a case next",
+    "reads: leases that are under way, ran out or were given back: they come and go without an event; what a lease "
+    "leads to, a label or a declined read, is covered, and a forged one could only choose who reads a case next",
     *(f"{table}: {why}" for table, why in NOT_COVERED.items() if table not in _OF_THE_CHAIN),
 )
 

@@ -97,9 +97,11 @@ def test_an_event_signed_with_a_replaced_key_is_named(service: Service, rotated:
     """What a thief of the old key can add after the rotation."""
     new = rotated
     with new.database.write() as session:
+        previous, signer = audit_chain.head_of(session)[1], service.context.keys.audit.signers[0]
         event = audit_chain.record(session, new.keys.audit, actor="x", action="x", object_id="x")
         session.execute(text("DROP TRIGGER audit_events_no_update"))
-        audit_chain.sign_event(event, service.context.keys.audit.signers[0])
+        audit_chain.sign_event(event, signer)
+        audit_chain.link(event, event.sequence, previous, signer)
     assert verified(new) == [f"audit event {event.sequence} was changed, or one before it was removed"]
     service.written_past = True
 
