@@ -15,7 +15,9 @@ from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.operations.erasure_list import Line
 from app.platform import audit_chain
+from app.platform.database import insert_if_absent
 from app.platform.errors import Conflict, NotFound
 from app.platform.idempotency import forget_cases
 from app.platform.written_rows import note_deleted, note_rows
@@ -79,28 +81,31 @@ def erase_patient(session: Session, context: Context, actor: str, patient: str, 
     return _erase(session, context, actor, reason, cases, rows)
 
 
-def erase_again(
-    session: Session, context: Context, erasure: uuid.UUID, case_ids: Sequence[uuid.UUID], import_rows: Collection[str]
-) -> Erased:
+def erase_again(session: Session, context: Context, line: Line) -> Erased | None:
     """Erase what was erased before a backup was brought back, as far as it is there.
 
     Args:
         session: writing session.
         context: parts of the service.
-        erasure: identifier that it had.
-        case_ids: its cases.
-        import_rows: its rows of imports, each job and row.
+        line: of the list of erasures.
+
+    Returns:
+        None where another process was faster.
     """
-    cases = _locked_cases(session, Case.id.in_(case_ids), Case.erased_at.is_(None))
+    listed = [str(case_id) for case_id in line.cases]
+    values = {"id": line.erasure, "cases": listed, "import_rows": line.import_rows, "created_at": now()}
+    if not insert_if_absent(session, Erasure, values):
+        return None
+    cases = _locked_cases(session, Case.id.in_(line.cases), Case.erased_at.is_(None))
     patients = {case.patient for case in cases if case.patient is not None}
     external_ids = [case.external_id for case in cases]
     rows = {_row_name(row): row for row in _import_rows(session, [case.id for case in cases], external_ids, *patients)}
-    jobs = {uuid.UUID(name.partition("/")[0]) for name in import_rows}
-    for row in session.execute(select(ImportRow).where(ImportRow.job_id.in_(jobs))).scalars():
-        if _row_name(row) in import_rows:
+    jobs = {uuid.UUID(name.partition("/")[0]) for name in line.import_rows}
+    for row in session.execute(select(ImportRow).where(ImportRow.job_id.in_(jobs)).with_for_update()).scalars():
+        if _row_name(row) in line.import_rows:
             rows[_row_name(row)] = row
     reason = "erased before a backup was brought back"
-    return _erase(session, context, "service", reason, cases, list(rows.values()), erasure)
+    return _erase(session, context, "service", reason, cases, list(rows.values()), line.erasure)
 
 
 def _locked_cases(session: Session, *conditions: object) -> list[Case]:
@@ -133,7 +138,7 @@ def _erase(
     reason: str,
     cases: Sequence[Case],
     rows: Sequence[ImportRow],
-    erasure: uuid.UUID | None = None,
+    listed: uuid.UUID | None = None,
 ) -> Erased:
     """Erase cases and rows of imports in this transaction, and record it."""
     ids = [case.id for case in cases]
@@ -151,7 +156,7 @@ def _erase(
     used = session.execute(still).all()
     erased.shared = [row[0] for row in used]
     erased.images = sorted(images - {row[1] for row in used})
-    _record(session, context, actor, reason, erased, erasure or new_id())
+    _record(session, context, actor, reason, erased, listed)
     return erased
 
 
@@ -189,11 +194,15 @@ def _erase_rows_of_cases(session: Session, ids: Sequence[uuid.UUID]) -> int:
     return len(remarks)
 
 
-def _record(session: Session, context: Context, actor: str, reason: str, erased: Erased, erasure_id: uuid.UUID) -> None:
+def _record(
+    session: Session, context: Context, actor: str, reason: str, erased: Erased, listed: uuid.UUID | None
+) -> None:
     """An event with the digests of all tombstones, and one per case."""
-    ids = [str(case_id) for case_id in erased.cases]
-    session.add(Erasure(id=erasure_id, cases=ids, import_rows=erased.import_rows))
-    counts = {"n_cases": len(ids), "n_remarks": erased.n_remarks, "n_import_rows": len(erased.import_rows)}
+    erasure_id = listed or new_id()
+    if listed is None:
+        ids = [str(case_id) for case_id in erased.cases]
+        session.add(Erasure(id=erasure_id, cases=ids, import_rows=erased.import_rows))
+    counts = {"n_cases": len(erased.cases), "n_remarks": erased.n_remarks, "n_import_rows": len(erased.import_rows)}
     audit_chain.record(
         session,
         context.keys.audit,

@@ -12,7 +12,8 @@ from app.evaluations.snapshots import discard_all
 from app.imports.archive import ArchiveError, open_archive
 from app.imports.work import archive_of, delete_archives
 from app.jobs.queries import OPEN, jobs_where
-from app.operations.erasure import erase_patient
+from app.operations.erasure import erase_again, erase_patient
+from app.operations.erasure_list import ErasureListError, add_missing, outstanding, read_list
 from app.operations.unused_files import sweep_files
 from app.platform.errors import Conflict
 from app.platform.freed_space import overwrite
@@ -159,13 +160,51 @@ def finish_erasures(context: Context) -> Finished:
         return Finished()
     archives, snapshots = delete_archives(context, kept=None), discard_all(context.settings.home)
     sweep_files(context, _INTERRUPTED_SECONDS)
-    problem = overwrite(context.settings.owner_sqlalchemy_url)
+    problem = _listing_problem(context) or overwrite(context.settings.owner_sqlalchemy_url)
     if problem is not None:
         _log.warning("the files of the database still contain erased rows", reason=problem)
         return Finished(archives, snapshots, problem)
     with context.database.write() as session:
         session.execute(update(Erasure).where(Erasure.id.in_(waiting)).values(finished_at=now()))
     return Finished(archives, snapshots)
+
+
+def _listing_problem(context: Context) -> str | None:
+    """Add what the list of erasures lacks; why that cannot be done now."""
+    try:
+        with context.database.read() as session:
+            add_missing(context.settings.erasure_list, session, context.keys.erasures)
+    except (OSError, ErasureListError) as exc:
+        return f"the list of erasures cannot be written ({exc})"
+    return None
+
+
+def erase_again_as_listed(context: Context) -> int:
+    """Erase what the list names and the database still has, since a backup was brought back in some way.
+
+    To be called before anything is served.
+
+    Returns:
+        Number of erasures.
+
+    Raises:
+        ErasureListError: the list is not of this installation.
+    """
+    path = context.settings.erasure_list
+    if not path.is_file():
+        return 0
+    lines = read_list(path, context.keys.erasures)
+    with context.database.read() as session:
+        waiting = outstanding(session, lines)
+    for line in waiting:
+        with context.database.write() as session:
+            erased = erase_again(session, context, line)
+        for digest in () if erased is None else erased.images:
+            context.images.remove(digest)
+    if waiting:
+        _log.warning("erased again, since a backup was brought back", erasures=len(waiting))
+        finish_erasures(context)
+    return len(waiting)
 
 
 def _backups(session: Session) -> list[str]:

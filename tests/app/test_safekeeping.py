@@ -115,7 +115,7 @@ def test_the_command_brings_a_backup_of_an_older_schema_back_and_cancels_its_job
     if service.context.database.engine.dialect.name == "postgresql":
         server: PostgresServer = request.getfixturevalue("postgres")
         monkeypatch.setenv("SECONDREAD_DATABASE_URL", server.url(server.create()))
-    answer = CliRunner().invoke(secondread, ["db", "restore", str(tmp_path / "backup")])
+    answer = CliRunner().invoke(secondread, ["db", "restore", "--without-list", str(tmp_path / "backup")])
     assert answer.exit_code == 0, answer.output
     assert "1 jobs that were under way" in answer.output
     context = build_context(Settings())
