@@ -38,7 +38,10 @@ def rewrite(session: Session, keys: AuditKeys, reason: str, change: Change | Non
     old, writer = audit_chain.newest(session), _Writer(keys, change)
     with _writable(session):
         while chunk := list(audit_chain.events(session, writer.sequence, _EVENTS)):
-            session.connection().execute(_UPDATE, [writer.write(event) for event in chunk])
+            for event in chunk:
+                writer.write(event)
+            values = [{f"new_{name}": getattr(event, name) for name in ("sequence", *_WRITTEN)} for event in chunk]
+            session.connection().execute(_UPDATE, values)
     head.sequence, head.digest = writer.sequence, writer.digest
     audit_chain.record(
         session,
@@ -53,7 +56,7 @@ def rewrite(session: Session, keys: AuditKeys, reason: str, change: Change | Non
 
 _UPDATE = (
     update(AuditEvent)
-    .where(AuditEvent.sequence == bindparam("number"))
+    .where(AuditEvent.sequence == bindparam("new_sequence"))
     .values({name: bindparam(f"new_{name}") for name in _WRITTEN})
 )
 
@@ -71,8 +74,8 @@ class _Writer:
         self.sequence, self.digest, self.faults = 0, audit_chain.GENESIS, list[str]()
         self._keys, self._change, self._before, self._n_signers = keys, change, audit_chain.GENESIS, 1
 
-    def write(self, event: AuditEvent) -> dict[str, object]:
-        """Take the next event; gives what is stored of it now."""
+    def write(self, event: AuditEvent) -> None:
+        """Digest, sign and link the next event anew."""
         before, self._before = self._before, event.digest
         signer = self._keys.signers[self._n_signers - 1]
         if event.sequence != self.sequence + 1:
@@ -90,7 +93,6 @@ class _Writer:
         audit_chain.sign_event(event, signer)
         audit_chain.link(event, event.sequence, self.digest, signer)
         self.sequence, self.digest = event.sequence, event.digest
-        return {"number": event.sequence} | {f"new_{name}": getattr(event, name) for name in _WRITTEN}
 
 
 @contextmanager

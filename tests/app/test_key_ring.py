@@ -187,6 +187,8 @@ def test_a_backup_from_before_a_rotation_is_brought_back_with_the_newer_ring(
         assert run_here(*command).returncode == 0
     assert run_here("db", "rotate-key", "--reason", "lost").returncode == 0
     (tmp_path / "home" / "secret.key").rename(tmp_path / "ring")
+    (tmp_path / "again").mkdir()
+    (tmp_path / "home" / "erasures.jsonl").rename(tmp_path / "again" / "erasures.jsonl")
     monkeypatch.setenv("SECONDREAD_HOME", str(tmp_path / "again"))
     monkeypatch.setenv("SECONDREAD_SECRET_KEY_FILE", str(tmp_path / "ring"))
     done = run_here("db", "restore", tmp_path / "backup")
