@@ -115,7 +115,10 @@ class _Ledger:
                 "kind": label.kind,
                 "reason": label.reason,
             }
-            said = {"late": False} | event.details | {"kind": _KINDS[event.action], "reason": event.reason}
+            kind = _KINDS[event.action]
+            if event.action == "label.add" and label.supersedes_id is not None:
+                kind = "revision"  # labelled again after a retraction, which continues the chain
+            said = {"late": False} | event.details | {"kind": kind, "reason": event.reason}
             self._differ(f"label {label.id}", event, [name for name, value in shown.items() if said[name] != value])
 
     def _take_cases(self, events: Sequence[AuditEvent]) -> None:
