@@ -14,7 +14,8 @@ from app.jobs import engine
 from app.jobs.executor import Schedule, forget_upkeep
 from app.jobs.running import JobFunction
 from app.operations.anchor import anchor_here
-from app.operations.upkeep import sweep_files, tidy
+from app.operations.unused_files import sweep_files
+from app.operations.upkeep import tidy
 from app.recalibration.predict_old_cases import predict_again
 from app.recalibration.service import recalibrate
 from app.releases.queries import aliases, class_codes, existing_release

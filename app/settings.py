@@ -47,6 +47,10 @@ class Settings(BaseSettings):
     audit_anchor: Path | None = Field(
         None, description="file outside the database, to which the worker adds heads of the audit chain"
     )
+    erasures: Path | None = Field(
+        None,
+        description="list of erasures, which `db restore` asks for: outside of backups; unset: HOME/erasures.jsonl",
+    )
     metrics_token: SecretStr | None = Field(
         None, description="at least 32 bytes that GET /metrics asks for as a bearer token; unset: it is refused"
     )
@@ -133,6 +137,11 @@ class Settings(BaseSettings):
     def images_folder(self) -> Path:
         """Folder of the image store."""
         return self.home / "images" if self.storage_url is None else Path(self.storage_url.removeprefix("file://"))
+
+    @property
+    def erasure_list(self) -> Path:
+        """List of erasures."""
+        return self.erasures or self.home / "erasures.jsonl"
 
     @property
     def releases_folder(self) -> Path:

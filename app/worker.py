@@ -17,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from app.context import Context
 from app.job_kinds import FUNCTIONS, SCHEDULES
 from app.jobs.executor import Executor
+from app.operations.forgetting import erase_again_as_listed
 from app.platform.installation import claim
 from app.platform.migrate import require_head
 
@@ -60,6 +61,7 @@ def _start(context: Context, stop: threading.Event) -> Executor | None:
         try:
             require_head(context.database.engine)
             claim(context.database, context.keys.audit)
+            erase_again_as_listed(context)
             executor = Executor(context, FUNCTIONS, SCHEDULES)
             if executor.acquire():
                 executor.start()

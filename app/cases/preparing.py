@@ -96,7 +96,7 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
     session.add_all([NetworkOutput(**output), row, *planned.rows])
     for first, other in [(case.id, twin) for twin in planned.twins] + [(twin, case.id) for twin in planned.twins]:
         session.add(CaseTwin(case_id=first, twin_id=other))
-    details = {"image_sha256": case.image_sha256, "release": str(row.release_id)}
+    details = {"release": str(row.release_id)}  # which image it is, its row's digest says
     audit_chain.record(
         session,
         context.keys.audit,

@@ -7,13 +7,20 @@ from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.datastructures import UploadFile
-from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
 
 from app.cases.schemas import CaseIn
+from app.platform.body_limits import MAX_UPLOAD
 from app.platform.errors import BadRequest, Invalid
 
 _MAX_FILES, _MAX_FIELDS, _MAX_PART = 1, 10, 64 * 1024
 _IMAGE_TYPES = ["image/png", "image/jpeg", "image/tiff", "application/octet-stream"]
+
+
+class _InMemory(MultiPartParser):
+    """Keeps what is received in memory, whose bounds are counted, rather than in the folder for temporary files."""
+
+    spool_max_size = MAX_UPLOAD
 
 
 @dataclass(frozen=True)
@@ -26,14 +33,22 @@ class Form:
 
 async def _multipart(request: Request) -> Form:
     try:
-        async with request.form(max_files=_MAX_FILES, max_fields=_MAX_FIELDS, max_part_size=_MAX_PART) as form:
-            image = form.get("image")
-            if not isinstance(image, UploadFile):
-                raise Invalid("send the image as a file in the multipart field `image`")
-            data = await image.read()
-            return Form(data, {name: value for name, value in form.items() if isinstance(value, str)})
-    except HTTPException as exc:
+        form = await _InMemory(
+            request.headers,
+            request.stream(),
+            max_files=_MAX_FILES,
+            max_fields=_MAX_FIELDS,
+            max_part_size=_MAX_PART,
+        ).parse()
+    except MultiPartException as exc:
         raise BadRequest("the multipart body cannot be read, or has too many or too large parts") from exc
+    image = form.get("image")
+    try:
+        if not isinstance(image, UploadFile):
+            raise Invalid("send the image as a file in the multipart field `image`")
+        return Form(await image.read(), {name: value for name, value in form.items() if isinstance(value, str)})
+    finally:
+        await form.close()
 
 
 def _is_multipart(request: Request) -> bool:

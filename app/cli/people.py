@@ -82,17 +82,20 @@ def user_list(as_json: Json = False) -> None:
 @patient.command("erase")
 def patient_erase(
     name: Annotated[str, typer.Argument(help="Pseudonym of the patient, as uploaded.")],
-    reason: Annotated[str, typer.Option(help="Why; kept in the audit.")],
+    reason: Annotated[str, typer.Option(help="Why; kept in the audit, so it must not name the patient.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask first.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Erase images, features and identifiers of a patient; labels stay, unlinked."""
-    from app.operations.erasure import erase_patient
+    """Erase a patient: images, features, identifiers, notes, archives. Labels stay, unlinked. Nothing undoes it."""
+    from dataclasses import asdict
 
+    from app.operations.forgetting import forget_patient
+
+    if not yes:
+        typer.confirm(f"Erase everything about the patient {name}? Nothing can bring it back.", abort=True, err=True)
     with parts() as context:
-        with context.database.write() as session:
-            count, images = erase_patient(session, context, "command line", name, reason)
-        for digest in images:
-            context.images.remove(digest)
-    say(f"{count} cases erased, {len(images)} images removed; erase them from backups too")
+        report = forget_patient(context, "command line", name, reason)
+    emit(asdict(report), as_json, "\n".join(report.lines()))
 
 
 @key.command("add")

@@ -43,6 +43,7 @@ def serve(
 
     from app.cli.keeping import kept_alive
     from app.main import create_app
+    from app.operations.forgetting import erase_again_as_listed
     from app.platform import observability
     from app.platform.installation import claim
     from app.platform.migrate import create_if_new
@@ -56,6 +57,7 @@ def serve(
     application = create_app(settings)
     create_if_new(application.state.database.engine)
     claim(application.state.database, application.state.context.keys.audit)
+    erase_again_as_listed(application.state.context)
     address, number = host or settings.host, settings.port if port is None else port
     say(f"secondread: http://{address}:{number}")
     with_worker = settings.worker and settings.sqlalchemy_url.startswith("sqlite")
@@ -140,9 +142,14 @@ def db_upgrade() -> None:
 def _upgrade(context: "Context") -> None:
     """Run the migrations that the database lacks, then remove what 0.1.0 left next to it."""
     from app.platform.durable import remove_former_file
+    from app.platform.freed_space import overwrite_moved, text_is_to_move
     from app.platform.installation import claim
 
+    moved = text_is_to_move(context.database.engine)
     _migrate(context)
+    problem = overwrite_moved(context.settings.owner_sqlalchemy_url) if moved else None
+    if problem is not None:
+        say(f"notes were moved to rows of their own, but their old places were not overwritten: {problem}")
     claim(context.database, context.keys.audit)
     removed = remove_former_file(context.settings.home)
     if removed is not None:
@@ -222,12 +229,28 @@ def db_backup(
     """Copy database, images, releases and evaluations while the service runs."""
     from app.operations.anchor import anchor_here
     from app.operations.backup import backup
+    from app.operations.erasure_list import add_missing
+    from app.operations.forgetting import BACKUP
+    from app.platform import audit_chain
 
     with parts() as context:
         anchor_here(context)
+        with context.database.read() as session:
+            n_listed = add_missing(context.settings.erasure_list, session, context.keys.erasures)
         written = backup(context, out)
+        with context.database.write() as session:  # so that an erasure can name the backups that still have everything
+            details = {"head": written["head"]}
+            audit_chain.record(
+                session,
+                context.keys.audit,
+                actor="command line",
+                action=BACKUP,
+                object_id=out.resolve().name[:100],
+                details=details,
+            )
     say(f"{written['n_files']:,} files, {written['n_bytes'] / 1e6:,.1f} MB in {out}")
     say(f"head: {written['head']}")
+    say(f"list of erasures: {context.settings.erasure_list} ({n_listed:,}); keep a copy elsewhere for `db restore`")
     for digest in written["damaged"]:
         say(f"image {digest} is damaged, here and in the backup; upload the same image again")
 
@@ -257,11 +280,19 @@ def db_rotate_key(
 
 
 @db.command("restore")
-def db_restore(source: Annotated[Path, typer.Argument(help="Folder that `db backup` made.")]) -> None:
+def db_restore(
+    source: Annotated[Path, typer.Argument(help="Folder that `db backup` made.")],
+    without_list: Annotated[
+        bool,
+        typer.Option(
+            "--without-list", help="There is no list of erasures: who was erased after the backup, is there again."
+        ),
+    ] = False,
+) -> None:
     """Bring a backup back into a new, empty HOME (and an empty PostgreSQL database); then `db verify`."""
     from app.jobs.engine import cancel_all
     from app.operations.anchor import note_restore
-    from app.operations.backup import restore
+    from app.operations.backup import check_backup, require_list, restore
     from app.operations.rotation import bring_in
     from app.platform import audit_chain
     from app.settings import Settings
@@ -269,13 +300,16 @@ def db_restore(source: Annotated[Path, typer.Argument(help="Folder that `db back
     keep_private()
     settings = Settings()
     ring = settings.existing_ring()
+    check_backup(source)
+    if not without_list:
+        require_list(source, settings.erasure_list, settings.audit_anchor)
     n_files, of_backup = restore(source, settings.home, settings.images_folder, settings.owner_sqlalchemy_url, ring)
     with parts(check_schema=False, ring=of_backup) as context:  # a backup may have an older schema
         with _owners_database(context) as owner, owner.read() as session:
             head = audit_chain.newest(session)
         _bring_up_to_date(context)
         bring_in(context, ring or of_backup, "the backup was made before the key was rotated")
-    with parts() as context:
+    with parts() as context:  # erases again what the list names
         note_restore(context, head)
         n_jobs = cancel_all(context)
     if n_jobs:

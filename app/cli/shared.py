@@ -52,6 +52,18 @@ def parts(*, check_schema: bool = True, direct: bool = False, ring: "KeyRing | N
         if check_schema:
             create_if_new(context.database.engine)
             claim(context.database, context.keys.audit)
+            _erase_again(context)
         yield context
     finally:
         context.database.engine.dispose()
+
+
+def _erase_again(context: "Context") -> None:
+    """Nothing is done with a backup that was brought back before those are erased again who were erased after it."""
+    if not context.settings.erasure_list.is_file():
+        return
+    from app.operations.forgetting import erase_again_as_listed
+
+    n_erased = erase_again_as_listed(context)
+    if n_erased:
+        say(f"{n_erased:,} patients who were erased after a backup are erased again, since it was brought back")

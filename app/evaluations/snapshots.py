@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 from pydantic import BaseModel
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.context import Context
@@ -24,10 +25,11 @@ from app.evaluations.merging import identifiers, merged
 from app.evaluations.reading import read_block, read_columns
 from app.platform import audit_chain
 from app.platform.database import Database
+from app.tables import Erasure
 from ml.files import file_sha256, sync_file, sync_folder, write_json
 
 _log = structlog.get_logger("secondread")
-_VERSION = 3
+_VERSION = 4
 _ABOUT, _BY_ID = "snapshot.json", "by_id.npy"
 # a snapshot is rewritten when more cases than this have changed: reading them costs more than the rest
 _FEW = 250
@@ -45,6 +47,7 @@ class _About(BaseModel):
     digest: str
     classes: list[str]
     sites: dict[int, str]
+    erasures: int = 0
     sha256: dict[str, str] = {}
 
 
@@ -57,12 +60,14 @@ class _Snapshot:
         by_id: (N,) positions of the cases in the order of their identifiers.
         sequence: of the event.
         digest: of the event.
+        erasures: how many patients had been erased when it was begun; numbers of later ones are still in it.
     """
 
     columns: Columns
     by_id: npt.NDArray[np.intp]
     sequence: int
     digest: str
+    erasures: int
 
     @classmethod
     def read(cls, folder: Path) -> "_Snapshot | None":
@@ -81,7 +86,7 @@ class _Snapshot:
             _require_digests(folder, tuple((name, about.sha256[name]) for name in files), stamps)
             arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in names}
             columns = Columns(about.classes, about.sites, **arrays)
-            return cls(columns, np.load(folder / _BY_ID, mmap_mode="r"), about.sequence, about.digest)
+            return cls(columns, np.load(folder / _BY_ID, mmap_mode="r"), about.sequence, about.digest, about.erasures)
         except (OSError, EOFError, KeyError) as exc:
             raise ValueError(f"{folder}: damaged, or gone") from exc
 
@@ -176,6 +181,7 @@ def write_snapshot(database: Database, home: Path, release_id: uuid.UUID, classe
     with database.read() as session:
         # the watermark first: what changes while the columns are read is read again next time
         sequence, digest = audit_chain.head_of(session)
+        erasures = _n_erasures(session)
         known = _usable(session, home, release_id, classes)
         columns = None if known is None else current_columns(session, home, release_id, classes)
     if columns is None:
@@ -192,10 +198,26 @@ def write_snapshot(database: Database, home: Path, release_id: uuid.UUID, classe
         sync_file(path)
     digests = {path.name: file_sha256(path) for path in unfinished.iterdir()}
     about = _About(
-        version=_VERSION, sequence=sequence, digest=digest, classes=classes, sites=columns.sites, sha256=digests
+        version=_VERSION,
+        sequence=sequence,
+        digest=digest,
+        classes=classes,
+        sites=columns.sites,
+        erasures=erasures,
+        sha256=digests,
     )
     write_json(unfinished / _ABOUT, about.model_dump())
     sync_folder(unfinished)
+    _put_in_place(unfinished, folder, sequence)
+    return len(columns)
+
+
+def _put_in_place(unfinished: Path, folder: Path, sequence: int) -> None:
+    """Name a snapshot by its event, and remove older ones.
+
+    Raises:
+        OSError: it cannot be renamed.
+    """
     try:
         unfinished.rename(folder / str(sequence))
     except OSError:
@@ -206,7 +228,18 @@ def write_snapshot(database: Database, home: Path, release_id: uuid.UUID, classe
     for older in folder.iterdir():
         if older.name.isdigit() and int(older.name) < sequence:
             shutil.rmtree(older, ignore_errors=True)
-    return len(columns)
+
+
+def _n_erasures(session: Session) -> int:
+    return session.execute(select(func.count()).select_from(Erasure)).scalar_one()
+
+
+def discard_all(home: Path) -> int:
+    """Remove every snapshot, since it has numbers of patients; the worker writes others. Gives how many there were."""
+    snapshots = [path for path in (home / "snapshots").glob("*/*") if path.is_dir()]
+    for path in snapshots:
+        shutil.rmtree(path, ignore_errors=True)
+    return len(snapshots)
 
 
 def _read_all(database: Database, release_id: uuid.UUID, classes: list[str]) -> Columns:
@@ -230,7 +263,11 @@ def refresh(context: Context, release_id: uuid.UUID, classes: list[str]) -> bool
     _discard_damaged(_folder(home, release_id))
     with context.database.read() as session:
         snapshot = _usable(session, home, release_id, classes)
-        if snapshot is not None and len(audit_chain.changed_cases(session, snapshot.sequence)) <= _FEW:
+        if (
+            snapshot is not None
+            and snapshot.erasures == _n_erasures(session)
+            and len(audit_chain.changed_cases(session, snapshot.sequence)) <= _FEW
+        ):
             return False
     n_cases = write_snapshot(context.database, home, release_id, classes)
     _log.info("snapshot written", release=str(release_id), cases=n_cases)

@@ -108,7 +108,8 @@ def _names(session: Session, ids: list[uuid.UUID]) -> _Names:
 
 def _names_without_identity(session: Session, cohort: Cohort, ids: list[uuid.UUID]) -> _Names:
     known = external_ids(session, ids)
-    patients = _clusters(ids, [str(number) for number in cohort.columns.cluster])
+    numbers = np.unique(cohort.columns.cluster, return_inverse=True)[1]  # of nobody outside of this table
+    patients = _clusters(ids, [str(number) for number in numbers])
     return _Names([str(case_id) for case_id in ids], patients, [known[case_id][2] or "" for case_id in ids])
 
 

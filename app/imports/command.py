@@ -81,7 +81,7 @@ def import_local(
         archive = receiver.finish()
 
         def ask(session: Session) -> JobView:
-            job = engine.submit(session, context, "import", {"source": source.name}, principal)
+            job = engine.submit(session, context, "import", {"sha256": archive.sha256}, principal)
             archive.path.replace(archive_of(context.settings.home, job.id))
             return job
 

@@ -28,6 +28,8 @@ BATCH = 32
 KEPT_FOR_RETRIES = timedelta(days=7)
 # no request takes so long between storing an archive and committing its job
 _ORPHANED_SECONDS = 86_400.0
+# nor, by far, between moving it and committing
+_COMMITTED_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -104,12 +106,16 @@ def _archive_of(job: RunningJob) -> Iterator[Archive]:
         with open_archive(archive_of(job.context.settings.home, job.job_id)) as archive:
             yield archive
     except FileNotFoundError as exc:
-        kept = f"{KEPT_FOR_RETRIES.days} days after the import had ended"
-        raise ArchiveError(f"the archive was deleted {kept}; send it again, what is known is not stored twice") from exc
+        when = f"{KEPT_FOR_RETRIES.days} days after the import had ended, or when a patient was erased"
+        raise ArchiveError(f"the archive was deleted {when}; send it again, what is known is not stored twice") from exc
 
 
-def delete_archives(context: Context) -> int:
+def delete_archives(context: Context, kept: timedelta | None = KEPT_FOR_RETRIES) -> int:
     """Delete archives that nobody needs any more: images of patients are kept in one place only.
+
+    Args:
+        context: parts of the service.
+        kept: how long those of failed and cancelled imports are kept; None: not at all.
 
     Returns:
         How many.
@@ -119,18 +125,18 @@ def delete_archives(context: Context) -> int:
         return 0
     with context.database.read() as session:
         jobs = {str(job.id): job for job in jobs_where(session, Job.id.in_(map(uuid.UUID, paths)))}
-    unneeded = [path for job_id, path in paths.items() if not _is_needed(jobs.get(job_id), path)]
+    unneeded = [path for job_id, path in paths.items() if not _is_needed(jobs.get(job_id), path, kept)]
     for path in unneeded:
         path.unlink(missing_ok=True)
     return len(unneeded)
 
 
-def _is_needed(job: JobView | None, path: Path) -> bool:
+def _is_needed(job: JobView | None, path: Path, kept: timedelta | None) -> bool:
     if job is None:
-        return _age(path) < _ORPHANED_SECONDS
-    if job.state == "succeeded":
-        return False
-    return job.state in OPEN or job.ended_at is None or now() - job.ended_at < KEPT_FOR_RETRIES
+        return _age(path) < (_ORPHANED_SECONDS if kept else _COMMITTED_SECONDS)
+    if job.state in OPEN:
+        return True
+    return job.state != "succeeded" and kept is not None and (job.ended_at is None or now() - job.ended_at < kept)
 
 
 def _age(path: Path) -> float:
@@ -161,7 +167,15 @@ def _prepare(job: RunningJob, archive: Archive, row: Row) -> _Prepared:
 
 def _store(session: Session, job: RunningJob, principal: Principal, item: _Prepared) -> ImportRow:
     shown = str(item.row.fields.get("external_id", ""))[:200].replace("\x00", "")
-    result = ImportRow(job_id=job.job_id, row=item.row.number, external_id=shown, status="failed", detail=item.problem)
+    patient = str(item.row.fields.get("patient", ""))[:200].replace("\x00", "") or None
+    result = ImportRow(
+        job_id=job.job_id,
+        row=item.row.number,
+        external_id=shown,
+        patient=patient,
+        status="failed",
+        detail=item.problem,
+    )
     if item.new is None:
         return result
     try:

@@ -14,13 +14,13 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Literal
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.context import Context
 from app.platform import audit_chain, signing
 from app.platform.keys import AuditKeys
-from app.tables import AuditEvent, now
+from app.tables import AuditEvent, Erasure, now
 
 #: Action of the event that says that a backup was brought back.
 RESTORE = "db.restore"
@@ -40,6 +40,7 @@ class Anchor:
         signature: of the head, in hexadecimal.
         written_at: UTC.
         restored_from: of a restore, the last event that the backup had.
+        erasures: patients erased so far, so that a list of erasures which is older shows.
     """
 
     kind: Literal["head", "restore"]
@@ -47,6 +48,7 @@ class Anchor:
     signature: str
     written_at: str
     restored_from: int | None = None
+    erasures: int = 0
 
     @property
     def sequence(self) -> int:
@@ -93,7 +95,8 @@ def append(path: Path, session: Session, keys: AuditKeys, restored_from: int | N
                     f"{path}: the audit chain has lost the head {last.sequence}; run `secondread db verify`"
                 )
         kind: Literal["head", "restore"] = "head" if restored_from is None else "restore"
-        line = Anchor(kind, head, keys.sign(head), now().isoformat(), restored_from)
+        erasures = session.execute(select(func.count()).select_from(Erasure)).scalar_one()
+        line = Anchor(kind, head, keys.sign(head), now().isoformat(), restored_from, erasures)
         stream.write(json.dumps(asdict(line)) + "\n")
         stream.flush()
         os.fsync(stream.fileno())
@@ -166,6 +169,13 @@ def _signed_lines(path: Path, keys: AuditKeys, faults: list[str]) -> list[Anchor
             newest = signers[0]
             lines.append(anchor)
     return lines
+
+
+def known_erasures(path: Path | None) -> int:
+    """How many patients had been erased when the last head was added to the file; 0 where there is none."""
+    if path is None or not path.is_file():
+        return 0
+    return max((_parsed(line).erasures for line in path.read_text(encoding="utf-8").splitlines()), default=0)
 
 
 def anchor_here(context: Context) -> None:

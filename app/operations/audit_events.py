@@ -1,5 +1,7 @@
 """Audit events as the API and the pages show them."""
 
+import uuid
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -7,7 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.platform.values import Out
-from app.tables import AuditEvent
+from app.tables import AuditEvent, Remark
 
 
 class AuditEventOut(Out):
@@ -58,5 +60,23 @@ def page_of_events(
             statement = statement.where(column == value)
     rows = list(session.execute(statement).scalars())
     names = AuditEventOut.model_fields
-    items = [AuditEventOut(**{name: getattr(row, name) for name in names}) for row in rows[:limit]]
+    shown = rows[:limit]
+    reasons = reasons_of(session, shown)
+    items = [
+        AuditEventOut(**{name: getattr(row, name) for name in names} | {"reason": reasons.get(row.sequence)})
+        for row in shown
+    ]
     return AuditEventsOut(items=items, next_cursor=str(items[-1].sequence) if len(rows) > limit else None)
+
+
+def reasons_of(session: Session, events: Sequence[AuditEvent]) -> dict[int, str]:
+    """Why each event was, by its number; those of labels stand next to the label, and go with an erased patient.
+
+    Args:
+        session: for reading.
+        events: at most some thousands.
+    """
+    labels = {uuid.UUID(event.object): event.sequence for event in events if event.action.startswith("label.")}
+    rows = session.execute(select(Remark.id, Remark.reason).where(Remark.id.in_(labels))).all() if labels else []
+    said = {event.sequence: event.reason for event in events} | {labels[row[0]]: row[1] for row in rows}
+    return {sequence: reason for sequence, reason in said.items() if reason is not None}

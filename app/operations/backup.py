@@ -7,12 +7,16 @@ import tempfile
 from pathlib import Path
 from typing import TypedDict
 
-from sqlalchemy import Engine, make_url
+from sqlalchemy import Engine, func, inspect, make_url, select
+from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.operations.anchor import known_erasures
+from app.operations.erasure_list import ErasureListError, read_list
 from app.platform import audit_chain
 from app.platform.database import make_engine
-from app.platform.keys import KeyRing
+from app.platform.keys import KeyRing, derive
+from app.tables import Erasure
 from ml.files import file_sha256, read_json, sync_file, sync_folder, write_json
 
 _SQLITE, _POSTGRES, _SECRET = "database.db", "database.dump", "secret.key"
@@ -49,12 +53,12 @@ def backup(context: Context, out: Path) -> BackupReport:
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out}: the folder is not empty; choose another one")
     with context.database.read() as session:
-        head = audit_chain.newest(session)
+        head, erasures = audit_chain.newest(session), _n_erasures(session)
     out.parent.mkdir(parents=True, exist_ok=True)
     unfinished = out.with_name(f".{out.name}.{secrets.token_hex(4)}.unfinished")
     unfinished.mkdir(mode=0o700)  # it contains the secret key
     try:
-        files = _write(context, unfinished, head)
+        files = _write(context, unfinished, head, erasures)
         unfinished.rename(out)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -65,11 +69,41 @@ def backup(context: Context, out: Path) -> BackupReport:
     return {"n_files": len(files), "n_bytes": n_bytes, "damaged": damaged, "head": head}
 
 
+def _n_erasures(session: Session) -> int:
+    """Patients who were erased; a database of an older schema does not count them."""
+    if not inspect(session.connection()).has_table(Erasure.__tablename__):
+        return 0
+    return session.execute(select(func.count()).select_from(Erasure)).scalar_one()
+
+
+def require_list(source: Path, path: Path, anchor: Path | None) -> int:
+    """Refuse to bring a backup back without the list of those who were erased after it.
+
+    Args:
+        source: backup folder.
+        path: of the list.
+        anchor: file of heads, which knows how many were erased; None where there is none.
+
+    Returns:
+        Number of erasures in the list.
+
+    Raises:
+        ErasureListError: it is missing, of another installation, or older than the backup or the anchor.
+    """
+    lines = read_list(path, derive(KeyRing.parse((source / _SECRET).read_bytes())).erasures)
+    wanted = max(read_json(source / "manifest.json").get("erasures", 0), known_erasures(anchor))
+    if len(lines) < wanted:
+        raise ErasureListError(
+            f"{path}: the list has {len(lines)} erasures, and there were {wanted}: take a newer copy"
+        )
+    return len(lines)
+
+
 def _is_image(name: str) -> bool:
     return name.startswith("images/")
 
 
-def _write(context: Context, out: Path, head: str) -> dict[str, str]:
+def _write(context: Context, out: Path, head: str, erasures: int) -> dict[str, str]:
     """Write everything into an empty folder, the manifest last; gives the digest of each file."""
     _dump(context, out)
     for name, source in zip(_FOLDERS, _sources(context), strict=True):
@@ -87,7 +121,7 @@ def _write(context: Context, out: Path, head: str) -> dict[str, str]:
         "signature": context.keys.audit.sign(head),
         "public_key": context.keys.audit.public_key,
     }
-    write_json(out / "manifest.json", {"files": files, "audit": signed})
+    write_json(out / "manifest.json", {"files": files, "audit": signed, "erasures": erasures})
     return files
 
 

@@ -1,27 +1,65 @@
-"""Erasing a patient: images, features and identifiers go, an audited tombstone stays, labels stay, unlinked."""
+"""Erasing a patient from the rows: what names them goes, with the keys of its digests; audited tombstones stay.
 
+Labels stay, unlinked: who gave which class to some image of some patient. What must follow outside of the transaction,
+files and what rows leave behind in the database's own, ``app.operations.forgetting`` does.
+"""
+
+import random
+import re
 import secrets
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 
 from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.operations.erasure_list import Line
 from app.platform import audit_chain
-from app.platform.errors import NotFound
+from app.platform.database import insert_if_absent
+from app.platform.errors import Conflict, NotFound
 from app.platform.idempotency import forget_cases
 from app.platform.written_rows import note_deleted, note_rows
-from app.tables import Case, CaseTwin, ImportRow, NetworkOutput, ReadRequest, now
+from app.tables import (
+    Case,
+    CaseTwin,
+    Erasure,
+    ImportRow,
+    NetworkOutput,
+    ReadRequest,
+    Remark,
+    new_digest_key,
+    new_id,
+    now,
+)
 
 _GONE = "0" * 64
 
 
-def erase_patient(session: Session, context: Context, actor: str, patient: str, reason: str) -> tuple[int, list[str]]:
-    """Erase every case of a patient from the database.
+@dataclass
+class Erased:
+    """What was erased.
 
-    What names the patient is replaced by a random word, the same for all its cases, so that they still count as
-    one patient. Free text that annotators wrote is part of their labels, which nobody may change: it stays.
+    Attributes:
+        cases: tombstones that stay in the place of cases.
+        images: that no other case uses, by their name in the store: to be removed after the commit.
+        shared: other cases that have the same image as one of these, so that it stays.
+        n_remarks: notes and reasons.
+        n_answers: remembered answers to requests.
+        import_rows: rows of imports, each job and row.
+    """
+
+    cases: list[uuid.UUID]
+    images: list[str] = field(default_factory=list)
+    shared: list[uuid.UUID] = field(default_factory=list)
+    n_remarks: int = 0
+    n_answers: int = 0
+    import_rows: list[str] = field(default_factory=list)
+
+
+def erase_patient(session: Session, context: Context, actor: str, patient: str, reason: str) -> Erased:
+    """Erase every case of a patient from the rows, and what imports said of them.
 
     Args:
         session: writing session.
@@ -30,47 +68,157 @@ def erase_patient(session: Session, context: Context, actor: str, patient: str, 
         patient: pseudonym as it was uploaded.
         reason: why; kept in the audit.
 
-    Returns:
-        Number of cases, and names of images that no other case uses: to be removed after the commit.
-
     Raises:
-        NotFound: no case of this patient.
+        NotFound: nothing is known of this patient.
+        Conflict: the reason, which stays, names them.
     """
-    of_patient = select(Case).where(Case.patient == patient).order_by(Case.id).with_for_update()
-    cases = list(session.execute(of_patient).scalars())
-    if not cases:
+    cases = _locked_cases(session, Case.patient == patient)
+    rows = _import_rows(session, [case.id for case in cases], [case.external_id for case in cases], patient)
+    if not cases and not rows:
         raise NotFound("there is no case of this patient")
-    ids, word = [case.id for case in cases], f"erased-{secrets.token_hex(8)}"
-    forget_cases(session, ids)
+    if _names(reason, [patient, *(case.external_id for case in cases)]):
+        raise Conflict("the reason is kept in the audit, and names the patient; give another one")
+    return _erase(session, context, actor, reason, cases, rows)
+
+
+def erase_again(session: Session, context: Context, line: Line) -> Erased | None:
+    """Erase what was erased before a backup was brought back, as far as it is there.
+
+    Args:
+        session: writing session.
+        context: parts of the service.
+        line: of the list of erasures.
+
+    Returns:
+        None where another process was faster.
+    """
+    listed = [str(case_id) for case_id in line.cases]
+    values = {"id": line.erasure, "cases": listed, "import_rows": line.import_rows, "created_at": now()}
+    if not insert_if_absent(session, Erasure, values):
+        return None
+    cases = _locked_cases(session, Case.id.in_(line.cases), Case.erased_at.is_(None))
+    patients = {case.patient for case in cases if case.patient is not None}
+    external_ids = [case.external_id for case in cases]
+    rows = {_row_name(row): row for row in _import_rows(session, [case.id for case in cases], external_ids, *patients)}
+    jobs = {uuid.UUID(name.partition("/")[0]) for name in line.import_rows}
+    for row in session.execute(select(ImportRow).where(ImportRow.job_id.in_(jobs)).with_for_update()).scalars():
+        if _row_name(row) in line.import_rows:
+            rows[_row_name(row)] = row
+    reason = "erased before a backup was brought back"
+    return _erase(session, context, "service", reason, cases, list(rows.values()), line.erasure)
+
+
+def _locked_cases(session: Session, *conditions: object) -> list[Case]:
+    statement = select(Case).where(*conditions).order_by(Case.id).with_for_update()  # type: ignore[arg-type]
+    return list(session.execute(statement).scalars())
+
+
+def _names(text: str, words: Collection[str]) -> bool:
+    """Whether a text contains one of the words."""
+    return any(re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE) for word in words)
+
+
+def _row_name(row: ImportRow) -> str:
+    return f"{row.job_id}/{row.row}"
+
+
+def _import_rows(
+    session: Session, case_ids: Sequence[uuid.UUID], external_ids: Sequence[str], *patients: str
+) -> list[ImportRow]:
+    """What imports said of cases and patients, of rows that became no case too."""
+    conditions = [ImportRow.patient.in_(patients)]
+    conditions += [ImportRow.case_id.in_(case_ids), ImportRow.external_id.in_(external_ids)]
+    return list(session.execute(select(ImportRow).where(or_(*conditions)).with_for_update()).scalars())
+
+
+def _erase(
+    session: Session,
+    context: Context,
+    actor: str,
+    reason: str,
+    cases: Sequence[Case],
+    rows: Sequence[ImportRow],
+    listed: uuid.UUID | None = None,
+) -> Erased:
+    """Erase cases and rows of imports in this transaction, and record it."""
+    ids = [case.id for case in cases]
+    erased = Erased(ids, import_rows=sorted(_row_name(row) for row in rows))
     images = {case.stored_sha256 for case in cases}
+    erased.n_answers = forget_cases(session, ids)
+    word = f"erased-{secrets.token_hex(8)}"
     for case in cases:
-        case.external_id, case.patient, case.case_metadata = f"erased-{case.id}", word, {}
-        case.image_sha256 = case.stored_sha256 = _GONE
-        case.image_hash, case.stain, case.waiting, case.erased_at = None, None, False, now()
-    _erase_rows_of_cases(session, ids, word)
+        _make_tombstone(session, case, word)
+    for row in rows:
+        row.external_id, row.patient, row.detail, row.digest_key = word, None, "", new_digest_key()
+    erased.n_remarks = _erase_rows_of_cases(session, ids)
     session.flush()
-    used = set(session.execute(select(Case.stored_sha256).where(Case.stored_sha256.in_(images))).scalars())
-    for case in cases:
+    still = select(Case.id, Case.stored_sha256).where(Case.stored_sha256.in_(images)).order_by(Case.id)
+    used = session.execute(still).all()
+    erased.shared = [row[0] for row in used]
+    erased.images = sorted(images - {row[1] for row in used})
+    _record(session, context, actor, reason, erased, listed)
+    return erased
+
+
+def _make_tombstone(session: Session, case: Case, word: str) -> None:
+    """Take out of a case's row what tells which image of whom it was.
+
+    The coin follows from the external id for whoever has the installation's key: another one takes its place, which
+    falls on the same side.
+    """
+    side = (0.0, case.pi) if case.u < case.pi else (case.pi, 1.0)
+    share = random.SystemRandom().random()
+    case.u = side[0] + share * (side[1] - side[0])
+    case.external_id, case.patient, case.case_metadata = f"erased-{case.id}", word, {}
+    case.image_sha256 = case.stored_sha256 = _GONE
+    case.image_hash, case.stain, case.waiting, case.erased_at = None, None, False, now()
+    case.digest_key = new_digest_key()
+    session.execute(update(ReadRequest).where(ReadRequest.case_id == case.id).values(u=case.u))
+
+
+def _erase_rows_of_cases(session: Session, ids: Sequence[uuid.UUID]) -> int:
+    """Delete what other tables say about the images of these cases, and close what is still asked for.
+
+    Returns:
+        Number of notes and reasons.
+    """
+    outputs = delete(NetworkOutput).where(NetworkOutput.case_id.in_(ids)).returning(NetworkOutput.id)
+    note_deleted(session, NetworkOutput, session.execute(outputs).mappings().all())
+    remarks = session.execute(delete(Remark).where(Remark.case_id.in_(ids)).returning(Remark.id)).mappings().all()
+    note_deleted(session, Remark, remarks)
+    twins = delete(CaseTwin).where(or_(CaseTwin.case_id.in_(ids), CaseTwin.twin_id.in_(ids)))
+    note_deleted(session, CaseTwin, session.execute(twins.returning(*CaseTwin.__table__.columns)).mappings().all())
+    wanted = (ReadRequest.case_id.in_(ids), ReadRequest.state.in_(("open", "leased")))
+    closed = update(ReadRequest).where(*wanted).values(state="closed", closed_at=now(), lease_expires_at=None)
+    note_rows(session, ReadRequest, session.execute(closed.returning(*ReadRequest.__table__.columns)).mappings().all())
+    return len(remarks)
+
+
+def _record(
+    session: Session, context: Context, actor: str, reason: str, erased: Erased, listed: uuid.UUID | None
+) -> None:
+    """An event with the digests of all tombstones, and one per case."""
+    erasure_id = listed or new_id()
+    if listed is None:
+        ids = [str(case_id) for case_id in erased.cases]
+        session.add(Erasure(id=erasure_id, cases=ids, import_rows=erased.import_rows))
+    counts = {"n_cases": len(erased.cases), "n_remarks": erased.n_remarks, "n_import_rows": len(erased.import_rows)}
+    audit_chain.record(
+        session,
+        context.keys.audit,
+        actor=actor,
+        action="patient.erase",
+        object_id=erasure_id,
+        details=counts,
+        reason=reason,
+    )
+    for case_id in erased.cases:
         audit_chain.record(
             session,
             context.keys.audit,
             actor=actor,
             action="case.erase",
-            object_id=case.id,
+            object_id=case_id,
             reason=reason,
-            cases=[case.id],
+            cases=[case_id],
         )
-    return len(cases), sorted(images - used)
-
-
-def _erase_rows_of_cases(session: Session, ids: Sequence[uuid.UUID], word: str) -> None:
-    """Erase what other tables say about the patient of these cases, and close what is still asked for."""
-    gone = delete(NetworkOutput).where(NetworkOutput.case_id.in_(ids)).returning(NetworkOutput.id)
-    note_deleted(session, NetworkOutput, session.execute(gone).mappings().all())
-    twins = delete(CaseTwin).where(or_(CaseTwin.case_id.in_(ids), CaseTwin.twin_id.in_(ids)))
-    note_deleted(session, CaseTwin, session.execute(twins.returning(*CaseTwin.__table__.columns)).mappings().all())
-    said = update(ImportRow).where(ImportRow.case_id.in_(ids)).values(external_id=word, detail="")
-    note_rows(session, ImportRow, session.execute(said.returning(*ImportRow.__table__.columns)).mappings().all())
-    wanted = (ReadRequest.case_id.in_(ids), ReadRequest.state.in_(("open", "leased")))
-    closed = update(ReadRequest).where(*wanted).values(state="closed", closed_at=now(), lease_expires_at=None)
-    note_rows(session, ReadRequest, session.execute(closed.returning(*ReadRequest.__table__.columns)).mappings().all())

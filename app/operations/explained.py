@@ -113,12 +113,11 @@ class _Ledger:
                 "round": label.round,
                 "late": label.late,
                 "kind": label.kind,
-                "reason": label.reason,
             }
             kind = _KINDS[event.action]
             if event.action == "label.add" and label.supersedes_id is not None:
                 kind = "revision"  # labelled again after a retraction, which continues the chain
-            said = {"late": False} | event.details | {"kind": kind, "reason": event.reason}
+            said = {"late": False} | event.details | {"kind": kind}
             self._differ(f"label {label.id}", event, [name for name, value in shown.items() if said[name] != value])
 
     def _take_cases(self, events: Sequence[AuditEvent]) -> None:
@@ -137,7 +136,7 @@ class _Ledger:
                 continue
             self.cases[case_id] = case_id in keyed
             _, digest, erased_at = rows[case_id]
-            if erased_at is None and digest != event.details["image_sha256"]:
+            if erased_at is None and event.details.get("image_sha256", digest) != digest:
                 self._differ(f"case {case_id}", event, ["image_sha256"])
 
     def _take_policy(self, event: AuditEvent) -> None:

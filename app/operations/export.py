@@ -1,6 +1,8 @@
 """What was collected, as a folder that `secondread train --data`, `evaluate` and people can read."""
 
 import json
+import shutil
+import uuid
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +13,7 @@ from app.context import Context
 from app.evaluations.cohort import Partition, Question
 from app.evaluations.queries import stored_images
 from app.evaluations.service import collected_tables
+from app.operations.audit_events import reasons_of
 from app.operations.proof import write_proof
 from app.releases.queries import reading_classes
 from app.tables import AuditEvent
@@ -30,7 +33,7 @@ def export_dataset(
     images: bool = True,
     proof: bool = False,
 ) -> dict[str, int]:
-    """Write labels, predictions, classes and the audit as tables, and the images.
+    """Write labels, predictions, classes and the audit as tables, and the images; all of it, or nothing.
 
     Args:
         session: for reading.
@@ -51,9 +54,22 @@ def export_dataset(
         raise ValueError("a proof has every row: leave --partition out, or --proof")
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out}: the folder is not empty; choose another --out")
-    question = Question(partition=partition, weighting="none")
-    data = collected_tables(session, question)
-    (out / "images").mkdir(parents=True, exist_ok=True)
+    aside = out.with_name(f".{out.name}.{uuid.uuid4().hex}.part")
+    try:
+        aside.mkdir(parents=True)
+        counts = _write(session, context, aside, partition, kind, images=images, proof=proof)
+        aside.replace(out)  # an empty folder may be there
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return counts
+
+
+def _write(
+    session: Session, context: Context, out: Path, partition: Partition, kind: Kind, *, images: bool, proof: bool
+) -> dict[str, int]:
+    """Write the files of an export into an empty folder; the numbers of cases and labels."""
+    data = collected_tables(session, Question(partition=partition, weighting="none"))
+    (out / "images").mkdir()
     stored = stored_images(session, data.case_ids)
     names = [f"images/{case_id}.png" for case_id in data.case_ids]
     for name, case_id in zip(names, data.case_ids, strict=True):
@@ -75,10 +91,12 @@ def _audit_table(session: Session) -> dict[str, list[Any]]:
     """The audit as a table; details are JSON."""
     names = ("sequence", "created_at", "actor", "action", "object", "details", "reason", "request_id", "digest")
     table: dict[str, list[Any]] = {name: [] for name in names}
-    for event in session.execute(select(AuditEvent).order_by(AuditEvent.sequence)).scalars().yield_per(1000):
-        for name in names:
-            value = getattr(event, name)
-            if name == "details":
-                value = json.dumps(value, sort_keys=True)
-            table[name].append(value.isoformat() if name == "created_at" else "" if value is None else value)
+    events = session.execute(select(AuditEvent).order_by(AuditEvent.sequence).execution_options(yield_per=1000))
+    for chunk in events.scalars().partitions():
+        reasons = reasons_of(session, chunk)
+        for event in chunk:
+            shown = {name: getattr(event, name) for name in names} | {"reason": reasons.get(event.sequence)}
+            shown |= {"details": json.dumps(event.details, sort_keys=True), "created_at": event.created_at.isoformat()}
+            for name in names:
+                table[name].append("" if shown[name] is None else shown[name])
     return table

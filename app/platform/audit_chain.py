@@ -20,7 +20,7 @@ from app.platform import signing
 from app.platform.errors import Unavailable
 from app.platform.keys import AuditKeys, DerivedKey, Signer
 from app.platform.row_digests import Json, Leaves, canonical, cases_digest, merkle_root
-from app.platform.written_rows import take_leaves
+from app.platform.written_rows import note_cases, take_leaves
 from app.tables import AuditEvent, AuditHead, CaseChange, now
 
 GENESIS = "0" * 64
@@ -123,6 +123,7 @@ def record(
     head.sequence, head.digest = event.sequence, event.digest
     session.flush()
     if cases:
+        note_cases(session, cases)
         session.execute(insert(CaseChange), [{"sequence": event.sequence, "case_id": case_id} for case_id in cases])
     return event
 

@@ -11,7 +11,7 @@ from sqlalchemy import exists, inspect, null, select
 from sqlalchemy.orm import Session
 
 from app.platform import audit_chain
-from app.platform.covered_rows import COVERED
+from app.platform.former_rows import as_it_was
 from app.platform.keys import AuditKeys, DerivedKey
 from app.platform.row_digests import Leaves, canonical, cases_digest, covered_tables, row_digest, row_key
 from app.tables import AuditEvent, AuditHead, CaseChange
@@ -119,7 +119,8 @@ def stored_digests(session: Session, private: DerivedKey) -> Iterator[tuple[str,
         private: key of private columns.
     """
     schema = inspect(session.connection())
-    for table in covered_tables():
+    for current in covered_tables():
+        table, coverage = as_it_was(schema, current)
         present = (
             {column["name"] for column in schema.get_columns(table.name)} if schema.has_table(table.name) else set()
         )
@@ -127,8 +128,8 @@ def stored_digests(session: Session, private: DerivedKey) -> Iterator[tuple[str,
         if not present:
             continue
         for row in session.connection().execute(select(*columns).execution_options(yield_per=1000)).mappings():
-            if COVERED[table.name].covers(row):
-                yield table.name, row_key(table, row), row_digest(private, table, row)
+            if coverage.covers(row):
+                yield table.name, row_key(table, row), row_digest(private, table, row, coverage)
     changes = select(CaseChange.sequence, CaseChange.case_id).order_by(CaseChange.sequence)
     for sequence, pairs in groupby(session.execute(changes), key=lambda pair: pair[0]):
         yield audit_chain.CASE_CHANGES, str(sequence), cases_digest(pair[1] for pair in pairs)

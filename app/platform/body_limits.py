@@ -1,4 +1,4 @@
-"""Limits that apply before any parsing: size of a body, declared or streamed, and time to receive it."""
+"""Limits that apply before any parsing: size of a body, declared or streamed, time to receive it, memory for all."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,15 +6,23 @@ from collections.abc import Awaitable, Callable
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.platform.errors import Problem, TooLarge, problem_response
+from app.platform.body_memory import BodyMemory
+from app.platform.errors import Overloaded, Problem, TooLarge, problem_response
 
 MAX_BODY = 1 * 1024**2
 MAX_UPLOAD = 12 * 1024**2
+#: A name and a password: all that is read of somebody who is not known yet.
+MAX_SIGN_IN = 64 * 1024
 RECEIVE_SECONDS = 30.0
+#: Bytes of all bodies that are read or used at the same time, and how long one may wait for room. A form's file is in
+#: memory twice for a moment: as it arrived, and as it is used.
+BODY_MEMORY, WAIT_SECONDS, _COPIES = 256 * 1024**2, 10.0, 2
 #: Paths that take images.
 UPLOAD_PATHS = frozenset({"/v1/cases", "/v1/predictions"})
 #: Paths that take archives, which are streamed to disk.
 ARCHIVE_PATHS = frozenset({"/v1/imports", "/imports"})
+#: Paths that read a body of somebody who is not known yet.
+SIGN_IN_PATHS = frozenset({"/login"})
 #: How large and how slow an archive may be.
 MAX_ARCHIVE, ARCHIVE_SECONDS = 2 * 1024**3, 1800.0
 
@@ -26,14 +34,15 @@ class SlowRequest(Problem):
 
 
 class BodyLimits:
-    """ASGI middleware that answers 413 and 408 itself, whatever the application makes of a cut body.
+    """ASGI middleware that answers 408, 413 and 429 itself, whatever the application makes of a cut body.
 
     Args:
         app: the application inside.
+        memory: bytes for the bodies of those who are known; archives go to the disk as they arrive.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    def __init__(self, app: ASGIApp, memory: int = BODY_MEMORY) -> None:
+        self.app, self.memory = app, BodyMemory(memory)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection.
@@ -45,17 +54,23 @@ class BodyLimits:
             await self.app(scope, receive, send)
             return
         limit = _limit_of(scope["path"])
-        declared = dict(scope["headers"]).get(b"content-length", b"0")
+        headers = dict(scope["headers"])
+        declared = headers.get(b"content-length", b"0")
         if not declared.isdigit() or int(declared) > limit:
             await problem_response(_too_large(limit))(scope, receive, send)
             return
         seconds = ARCHIVE_SECONDS if scope["path"] in ARCHIVE_PATHS else RECEIVE_SECONDS
-        guard = _Guard(receive, send, limit, seconds)
+        # without a length it may become as large as is allowed
+        size = limit if b"transfer-encoding" in headers else int(declared)
+        size = 0 if scope["path"] in ARCHIVE_PATHS | SIGN_IN_PATHS else _COPIES * size
+        guard = _Guard(receive, send, limit, seconds, self.memory, size)
         try:
             await self.app(scope, guard.receive, guard.send)
         except ClientDisconnect:
             if guard.problem is None:
                 raise
+        finally:
+            self.memory.give_back(guard.taken)
         if guard.problem is not None and not guard.started:
             await problem_response(guard.problem)(scope, receive, send)
 
@@ -63,28 +78,43 @@ class BodyLimits:
 def _limit_of(path: str) -> int:
     if path in ARCHIVE_PATHS:
         return MAX_ARCHIVE
+    if path in SIGN_IN_PATHS:
+        return MAX_SIGN_IN
     return MAX_UPLOAD if path in UPLOAD_PATHS else MAX_BODY
 
 
 def _too_large(limit: int) -> Problem:
-    return TooLarge(f"the body is larger than {limit // 1024**2} MiB")
+    mebibytes = limit // 1024**2
+    return TooLarge(f"the body is larger than {f'{mebibytes} MiB' if mebibytes else f'{limit // 1024} KiB'}")
 
 
 class _Guard:
-    """Counts one request's body; once it breaks a limit, what the application answers is dropped."""
+    """Counts one request's body; once it breaks a limit, what the application answers is dropped.
 
-    def __init__(self, receive: Receive, send: Send, limit: int, seconds: float) -> None:
+    Args:
+        receive: of the request.
+        send: of the request.
+        limit: bytes at most.
+        seconds: in which it must arrive, from when it is read.
+        memory: shared with other bodies.
+        size: bytes of it to take before the first is read.
+    """
+
+    def __init__(self, receive: Receive, send: Send, limit: int, seconds: float, memory: BodyMemory, size: int) -> None:
         self._receive: Callable[[], Awaitable[Message]] = receive
         self._send, self._limit = send, limit
         self._seen, self._complete = 0, False
         self._seconds = seconds
-        self._deadline = asyncio.get_running_loop().time() + seconds
+        self._deadline: float | None = None
+        self._memory, self._size, self.taken = memory, size, 0
         self.problem: Problem | None = None
         self.started = False
 
     async def receive(self) -> Message:
         if self._complete:
             return await self._receive()
+        if self._deadline is None:
+            await self._begin()
         try:
             async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()
@@ -97,6 +127,19 @@ class _Guard:
             self.problem = _too_large(self._limit)
             raise ClientDisconnect
         return message
+
+    async def _begin(self) -> None:
+        """Take memory before the first byte is read: whoever waits for it has cost nothing yet.
+
+        Raises:
+            ClientDisconnect: none became free in time.
+        """
+        try:
+            self.taken = await self._memory.take(self._size, WAIT_SECONDS)
+        except Overloaded as exc:
+            self.problem = exc
+            raise ClientDisconnect from exc
+        self._deadline = asyncio.get_running_loop().time() + self._seconds
 
     async def send(self, message: Message) -> None:
         if self.problem is not None and not self.started:

@@ -34,6 +34,8 @@ class Coverage:
     Attributes:
         private: columns that enter as an HMAC under a secret key, since they name a person or open a door: neither the
             events nor an export for auditors tells them, or lets anybody try them out.
+        key: column with the key of that HMAC, in rows about patients: when it goes with an erased patient, nobody can
+            try the digests out any more, not even with the installation's key. None: the installation's key.
         free: columns that may change without an event, each with the reason.
         alike: columns of which several values count as one, with the function that gives it.
         covers: whether a row must have an event; one that has an event is compared in any case.
@@ -43,10 +45,15 @@ class Coverage:
     free: Mapping[str, str] = field(default_factory=dict)
     alike: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     covers: Callable[[Row], bool] = _always
+    key: str | None = None
 
 
 def _private(*names: str) -> Coverage:
     return Coverage(frozenset(names))
+
+
+def _forgettable(*names: str) -> Coverage:
+    return Coverage(frozenset(names), key="digest_key")
 
 
 COVERED: Mapping[str, Coverage] = {
@@ -60,12 +67,14 @@ COVERED: Mapping[str, Coverage] = {
     "cases": Coverage(
         frozenset({"external_id", "patient", "case_metadata", "image_sha256", "stored_sha256", "image_hash", "stain"}),
         {"need": "order of the worklist; set anew whenever another release is served"},
+        key="digest_key",
     ),
     "case_twins": Coverage(),
     "daily_thresholds": Coverage(),
+    "erasures": Coverage(free={"finished_at": "when the files of the database had forgotten the patient too"}),
     "evaluations": Coverage(),
     "exposures": Coverage(),
-    "import_rows": _private("external_id", "detail"),
+    "import_rows": _forgettable("external_id", "patient", "detail"),
     "installation": _private("key_check"),
     "jobs": Coverage(
         frozenset({"parameters"}),
@@ -76,9 +85,9 @@ COVERED: Mapping[str, Coverage] = {
             "started_at": "what is shown of the job",
         },
     ),
-    "labels": _private("note", "reason"),
+    "labels": Coverage(),
     "looks": Coverage(),
-    "network_outputs": Coverage(),
+    "network_outputs": _forgettable("logits", "features"),
     "policies": Coverage(),
     "predictions": Coverage(),
     "provisional_labels": Coverage(
@@ -88,16 +97,19 @@ COVERED: Mapping[str, Coverage] = {
         }
     ),
     "read_requests": Coverage(
-        free={"lease_expires_at": "moves with every heartbeat"},
+        free={
+            "lease_expires_at": "moves with every heartbeat",
+            "u": "the coin of its case, which is covered: compared with it",
+        },
         # a lease begins and ends without an event
         alike={"state": _waiting},
     ),
     "reads": Coverage(
-        frozenset({"note"}),
-        {"displayed_at": "the label's reading_seconds, which follow from it, are covered"},
+        free={"displayed_at": "the label's reading_seconds, which follow from it, are covered"},
         covers=_settled,
     ),
     "releases": Coverage(),
+    "remarks": _forgettable("note", "reason"),
 }
 
 #: Tables without covered rows, each with the reason.

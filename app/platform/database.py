@@ -83,7 +83,7 @@ def sqlite_engine(
     def prepare(connection: Any, _: Any) -> None:
         connection.isolation_level = isolation_level
         cursor = connection.cursor()
-        for pragma in (busy, f"journal_mode={mode}", "synchronous=FULL", "foreign_keys=ON"):
+        for pragma in (busy, f"journal_mode={mode}", "synchronous=FULL", "foreign_keys=ON", "secure_delete=ON"):
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
 

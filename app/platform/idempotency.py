@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 from app.platform.database import insert_if_absent
 from app.platform.errors import KeyMissing, KeyReused, Unavailable
 from app.platform.principal import Principal
+from app.platform.written_rows import noted_cases
 from app.tables import IdempotencyRecord, now
 
 MAX_KEY_LENGTH = 200
@@ -74,7 +75,8 @@ def once(
         digest: of the request, by ``request_digest``.
         action: stores something and returns status and body; without a body nothing is remembered and the key stays
             free, so that the same request may be answered otherwise later.
-        case_id_of: which case the body shows, so that the answer goes when the patient is erased.
+        case_id_of: which case the body shows, so that the answer goes when the patient is erased; where left out, the
+            case that the action's audit event names.
 
     Returns:
         The answer, with ``Idempotent-Replayed: true`` where it is repeated.
@@ -104,9 +106,14 @@ def once(
         session.execute(delete(IdempotencyRecord).where(*mine))
         return Response(status_code=status)
     content = body.model_dump(mode="json")
-    case_id = None if case_id_of is None else case_id_of(body)
+    case_id = _case_of(session) if case_id_of is None else case_id_of(body)
     session.execute(update(IdempotencyRecord).where(*mine).values(status=status, body=content, case_id=case_id))
     return JSONResponse(content, status)
+
+
+def _case_of(session: Session) -> uuid.UUID | None:
+    cases = noted_cases(session)
+    return cases.pop() if len(cases) == 1 else None
 
 
 def sweep(session: Session, at: datetime | None = None) -> int:
@@ -125,6 +132,7 @@ def sweep(session: Session, at: datetime | None = None) -> int:
     return len(deleted.all())
 
 
-def forget_cases(session: Session, case_ids: Collection[uuid.UUID]) -> None:
-    """Delete answers that show one of the cases."""
-    session.execute(delete(IdempotencyRecord).where(IdempotencyRecord.case_id.in_(case_ids)))
+def forget_cases(session: Session, case_ids: Collection[uuid.UUID]) -> int:
+    """Delete answers that show one of the cases; gives their number."""
+    gone = delete(IdempotencyRecord).where(IdempotencyRecord.case_id.in_(case_ids))
+    return len(session.execute(gone.returning(IdempotencyRecord.key)).all())

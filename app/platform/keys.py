@@ -198,6 +198,7 @@ class Keys:
         partition: for the partition of patients; never moves.
         readers: for handles and orders.
         cookies: for cookies of sign-ins, the oldest first.
+        erasures: for the list of erasures; never moves, so that any backup's keys can check it.
     """
 
     audit: AuditKeys
@@ -205,6 +206,7 @@ class Keys:
     partition: DerivedKey
     readers: ReaderKeys
     cookies: tuple[CookieKey, ...]
+    erasures: DerivedKey
 
 
 def derive(ring: KeyRing) -> Keys:
@@ -221,4 +223,5 @@ def derive(ring: KeyRing) -> Keys:
             DerivedKey(first, b"case handle:"), DerivedKey(first, b"page handle:"), DerivedKey(first, b"order:")
         ),
         cookies=tuple(map(CookieKey, cookies, replaced)),
+        erasures=DerivedKey(first, b"erasure list:"),
     )

@@ -14,7 +14,7 @@ from uuid import UUID
 from sqlalchemy import Float
 from sqlalchemy import Table as SqlTable
 
-from app.platform.covered_rows import COVERED, Row
+from app.platform.covered_rows import COVERED, Coverage, Row
 from app.platform.keys import DerivedKey
 from app.tables import Table
 
@@ -34,19 +34,22 @@ def row_key(table: SqlTable, row: Row) -> str:
     return "/".join(str(row[column.name]) for column in table.primary_key.columns)
 
 
-def shown_row(private: DerivedKey, table: SqlTable, row: Row) -> dict[str, Json]:
+def shown_row(private: DerivedKey, table: SqlTable, row: Row, coverage: Coverage | None = None) -> dict[str, Json]:
     """Covered columns of a row as JSON values, private ones as their HMAC; those that are null or false are left out.
 
     Args:
-        private: key of private columns.
+        private: key of private columns of rows without a key of their own.
         table: of the row.
         row: values by column.
+        coverage: how its rows are covered; as ``COVERED`` says where left out.
     """
-    coverage, key = COVERED[table.name], row_key(table, row)
+    coverage, key = coverage or COVERED[table.name], row_key(table, row)
+    of_row = None if coverage.key is None else row[coverage.key]
+    own = private if of_row is None else DerivedKey(of_row, b"")
     shown: dict[str, Json] = {}
     for column in table.columns:
         value = row[column.name]
-        if column.name in coverage.free or value is None or value is False:
+        if column.name in coverage.free or column.name == coverage.key or value is None or value is False:
             continue
         alike = coverage.alike.get(column.name)
         plain = _plain(value if alike is None else alike(value))
@@ -54,7 +57,7 @@ def shown_row(private: DerivedKey, table: SqlTable, row: Row) -> dict[str, Json]
             plain = float(value)
         if column.name in coverage.private:
             named = canonical([table.name, key, column.name, plain])
-            plain = private.digest(named).hex()
+            plain = own.digest(named).hex()
         shown[column.name] = plain
     return shown
 
@@ -71,9 +74,9 @@ def _plain(value: object) -> Json:
     return plain
 
 
-def row_digest(private: DerivedKey, table: SqlTable, row: Row) -> str:
+def row_digest(private: DerivedKey, table: SqlTable, row: Row, coverage: Coverage | None = None) -> str:
     """SHA-256 of a row: its table and its covered columns."""
-    return hashlib.sha256(canonical([table.name, shown_row(private, table, row)])).hexdigest()
+    return hashlib.sha256(canonical([table.name, shown_row(private, table, row, coverage)])).hexdigest()
 
 
 def cases_digest(case_ids: Iterable[UUID]) -> str:

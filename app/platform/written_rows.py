@@ -5,6 +5,7 @@ What goes through the ORM is noticed by itself; statements that change covered r
 
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
+from uuid import UUID
 
 from sqlalchemy import Table as SqlTable
 from sqlalchemy import event, inspect, select, tuple_
@@ -16,6 +17,7 @@ from app.platform.row_digests import Leaves, row_digest, row_key
 from app.tables import Table
 
 _WRITTEN = "covered rows that were written"
+_CASES = "cases that events of this session name"
 # changed only by whoever has locked the row and read it afterwards, so that what the session knows is what is stored
 _LOCKED = {"cases", "reads", "read_requests"}
 
@@ -110,6 +112,17 @@ def _changed(row: Table, table: SqlTable) -> bool:
 @event.listens_for(RecordedSession, "after_soft_rollback")
 def _forget(session: Session, _transaction: object) -> None:
     session.info.pop(_WRITTEN, None)
+    session.info.pop(_CASES, None)
+
+
+def note_cases(session: Session, case_ids: Iterable[UUID]) -> None:
+    """Remember cases that an event of this session names."""
+    session.info.setdefault(_CASES, set()).update(case_ids)
+
+
+def noted_cases(session: Session) -> set[UUID]:
+    """Cases that the events of this session name."""
+    return set(session.info.get(_CASES, ()))
 
 
 def take_leaves(session: Session, private: DerivedKey) -> Leaves:

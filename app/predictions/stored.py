@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from app.tables import CasePrediction, new_id, now
+from app.tables import CasePrediction, new_digest_key, new_id, now
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe, PredictiveDistribution
 from ml.release.predictor import Prediction
 
@@ -52,6 +52,7 @@ class OutputValues(TypedDict):
     network_sha256: str
     logits: bytes
     features: bytes
+    digest_key: bytes
 
 
 def prediction_values(
@@ -92,6 +93,7 @@ def output_values(
             "network_sha256": network_sha256,
             "logits": np.asarray(logits[row], dtype="<f4").tobytes(),
             "features": np.asarray(features[row], dtype="<f4").tobytes(),
+            "digest_key": new_digest_key(),
         }
         for row, case_id in enumerate(case_ids)
     ]

@@ -25,7 +25,7 @@ from app.reads.service import (
     record,
     require_class,
 )
-from app.tables import Annotator, Case, Label, ProvisionalLabel
+from app.tables import Annotator, Case, Label, ProvisionalLabel, Remark
 
 _BATCH = 100
 
@@ -69,7 +69,7 @@ def correct(
     label = Label(
         class_code=body.label,
         confidence=body.confidence,
-        note=body.note,
+        remark=Remark.of(body.note),
         blind=before.blind,
         round=before.round,
         late=before.late,

@@ -18,7 +18,7 @@ from app.platform.values import ClassOut
 from app.reads import queries
 from app.reads.schemas import DeclineIn, ReadOut
 from app.releases.queries import reading_classes
-from app.tables import Annotator, Case, Read, ReadRequest, now
+from app.tables import Annotator, Case, Read, ReadRequest, Remark, now
 from app.triage.planning import refresh_waiting
 from app.triage.queries import current_policy
 
@@ -137,7 +137,9 @@ def decline(
     """Decline a read: a record, never a label. ``cannot_tell`` closes the request, else somebody else may read it."""
     lease, time = own_lease(session, principal, read_id), now()
     read, request = lease.read, lease.request
-    read.state, read.ended_at, read.decline_reason, read.note = "declined", time, body.reason, body.note
+    read.state, read.ended_at, read.decline_reason = "declined", time, body.reason
+    if body.note is not None:
+        session.add(Remark(id=read.id, case_id=read.case_id, note=body.note))
     request.lease_expires_at = None
     if body.reason == "cannot_tell":
         request.state, request.closed_at = "closed", time

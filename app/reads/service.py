@@ -26,7 +26,7 @@ from app.reads.adjudication import adjudicate_if_undecided
 from app.reads.posterior import posterior_of, posterior_out
 from app.reads.queries import CaseAtHand
 from app.reads.schemas import LabelIn, LabelOut, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
-from app.tables import Annotator, Case, Label, Read, ReadRequest, now
+from app.tables import Annotator, Case, Label, Read, ReadRequest, Remark, now
 
 
 def label_out(row: NamedLabel) -> LabelOut:
@@ -130,7 +130,7 @@ def store_first(
     label = Label(
         class_code=body.label,
         confidence=body.confidence,
-        note=body.note,
+        remark=Remark.of(body.note),
         blind=author.blind and not exposed,
         post_reveal=exposed,
         round=author.round,
@@ -288,7 +288,6 @@ def record(session: Session, context: Context, principal: Principal, label: Labe
         action=action,
         object_id=label.id,
         details=details,
-        reason=label.reason,
         cases=[label.case_id],
     )
 
@@ -343,12 +342,11 @@ def revise(
     label = Label(
         class_code=body.label,
         confidence=body.confidence,
-        note=body.note,
+        remark=Remark.of(body.note, body.reason),
         blind=blind and not exposed,
         post_reveal=exposed,
         round=before.round,
         late=before.late,
-        reason=body.reason,
         created_by=principal.account_id,
         **place_of(at_hand.case, annotator, before),
     )
@@ -384,7 +382,7 @@ def retract(
         post_reveal=was_exposed(session, annotator.id, at_hand.case.id),
         round=before.round,
         late=before.late,
-        reason=body.reason,
+        remark=Remark.of(None, body.reason),
         created_by=principal.account_id,
         **place,
     )

@@ -2,12 +2,12 @@
 
 from app.tables.access import Account, ApiKey, BrowserSession
 from app.tables.append_only import APPEND_ONLY, create_triggers, drop_triggers
-from app.tables.base import Table, new_id, now
+from app.tables.base import Forgettable, Table, new_digest_key, new_id, now
 from app.tables.cases import Case, CasePrediction, CaseTwin, NetworkOutput
 from app.tables.jobs import Evaluation, ImportRow, Job, JobBatch, JobCancellation
-from app.tables.labels import Annotator, Label, ProvisionalLabel
+from app.tables.labels import Annotator, Label, ProvisionalLabel, Remark
 from app.tables.reads import DailyThreshold, Exposure, Look, PolicyRow, Read, ReadRequest
-from app.tables.records import AuditEvent, AuditHead, CaseChange, IdempotencyRecord, Installation
+from app.tables.records import AuditEvent, AuditHead, CaseChange, Erasure, IdempotencyRecord, Installation
 from app.tables.releases import Alias, PublishedEstimates, ReleaseRow
 
 __all__ = [
@@ -24,8 +24,10 @@ __all__ = [
     "CasePrediction",
     "CaseTwin",
     "DailyThreshold",
+    "Erasure",
     "Evaluation",
     "Exposure",
+    "Forgettable",
     "IdempotencyRecord",
     "ImportRow",
     "Installation",
@@ -41,9 +43,11 @@ __all__ = [
     "Read",
     "ReadRequest",
     "ReleaseRow",
+    "Remark",
     "Table",
     "create_triggers",
     "drop_triggers",
+    "new_digest_key",
     "new_id",
     "now",
 ]

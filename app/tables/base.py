@@ -1,9 +1,10 @@
 """What all tables share: one metadata with named constraints, identifiers and UTC times."""
 
+import os
 import uuid
 from datetime import UTC, datetime
 
-from sqlalchemy import DateTime, Dialect, MetaData, Uuid
+from sqlalchemy import DateTime, Dialect, LargeBinary, MetaData, Uuid
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 from uuid_utils import compat
@@ -61,3 +62,15 @@ class Identified:
 
     id: Mapped[uuid.UUID] = mapped_column(Uuid, primary_key=True, default=new_id)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+
+
+def new_digest_key() -> bytes:
+    """A random key of 32 bytes."""
+    return os.urandom(32)
+
+
+class Forgettable:
+    """A row about a patient: what it says enters digests only as HMACs under a key that goes with the row."""
+
+    # None in rows of older schemas alone
+    digest_key: Mapped[bytes | None] = mapped_column(LargeBinary(32), default=new_digest_key)

@@ -20,10 +20,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.tables.base import Identified, Table, UtcDateTime
+from app.tables.base import Forgettable, Identified, Table, UtcDateTime
 
 
-class Case(Identified, Table):
+class Case(Identified, Forgettable, Table):
     """One image to be read."""
 
     __tablename__ = "cases"
@@ -95,7 +95,7 @@ class CasePrediction(Identified, Table):
     feature_distance: Mapped[float | None] = mapped_column(Float(53))
 
 
-class NetworkOutput(Identified, Table):
+class NetworkOutput(Identified, Forgettable, Table):
     """What one network made of one image, so that a later calibration needs no run of the network."""
 
     __tablename__ = "network_outputs"

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import JSON, CheckConstraint, Float, ForeignKey, Integer, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.tables.base import Identified, Table, UtcDateTime, now
+from app.tables.base import Forgettable, Identified, Table, UtcDateTime, now
 
 
 class Job(Identified, Table):
@@ -50,7 +50,7 @@ class JobBatch(Table):
     result: Mapped[dict[str, Any]] = mapped_column(JSON)
 
 
-class ImportRow(Table):
+class ImportRow(Forgettable, Table):
     """What became of one row of an import."""
 
     __tablename__ = "import_rows"
@@ -59,6 +59,8 @@ class ImportRow(Table):
     job_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
     row: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     external_id: Mapped[str] = mapped_column(String(200))
+    # as the manifest says, of rows that became no case too
+    patient: Mapped[str | None] = mapped_column(String(200))
     status: Mapped[str] = mapped_column(String(20))
     case_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("cases.id"))
     detail: Mapped[str] = mapped_column(Text)

@@ -3,10 +3,23 @@
 import uuid
 from datetime import datetime
 
-from sqlalchemy import Boolean, CheckConstraint, Float, ForeignKey, Index, Integer, String, Text, false, text
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy import (
+    Boolean,
+    CheckConstraint,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    Text,
+    Uuid,
+    and_,
+    false,
+    text,
+)
+from sqlalchemy.orm import Mapped, foreign, mapped_column, relationship
 
-from app.tables.base import Identified, Table, UtcDateTime
+from app.tables.base import Forgettable, Identified, Table, UtcDateTime
 
 
 class Annotator(Identified, Table):
@@ -50,7 +63,6 @@ class Label(Identified, Table):
     position: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
     class_code: Mapped[str | None] = mapped_column(String(100))
     confidence: Mapped[float | None] = mapped_column(Float(53))
-    note: Mapped[str | None] = mapped_column(Text)
     # made without knowing the prediction, other labels or the reason for asking
     blind: Mapped[bool] = mapped_column(Boolean)
     round: Mapped[str] = mapped_column(String(20))
@@ -58,11 +70,43 @@ class Label(Identified, Table):
     late: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
     # a change of mind after the prediction or other labels were shown
     post_reveal: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
-    # why it was revised or retracted
-    reason: Mapped[str | None] = mapped_column(Text)
     # seconds from the display of the case, else from the lease, to the label
     reading_seconds: Mapped[float | None] = mapped_column(Float(53))
     created_by: Mapped[uuid.UUID] = mapped_column(ForeignKey("accounts.id"))
+
+    remark: Mapped["Remark | None"] = relationship(
+        primaryjoin=lambda: and_(Label.id == foreign(Remark.id), Label.case_id == foreign(Remark.case_id)),
+        lazy="joined",
+        uselist=False,
+    )
+
+    @property
+    def note(self) -> str | None:
+        """What the annotator wrote; gone with an erased patient."""
+        return None if self.remark is None else self.remark.note
+
+    @property
+    def reason(self) -> str | None:
+        """Why it was revised or retracted; gone with an erased patient."""
+        return None if self.remark is None else self.remark.reason
+
+
+class Remark(Forgettable, Table):
+    """Free text about a case: next to a label, or to a read that was declined. Labels stay when it is erased."""
+
+    __tablename__ = "remarks"
+
+    # of the label or the read
+    id: Mapped[uuid.UUID] = mapped_column(Uuid, primary_key=True)
+    case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"), index=True)
+    note: Mapped[str | None] = mapped_column(Text)
+    # why a label was revised or retracted
+    reason: Mapped[str | None] = mapped_column(Text)
+
+    @classmethod
+    def of(cls, note: str | None, reason: str | None = None) -> "Remark | None":
+        """What was written about a label; None where nothing was."""
+        return None if note is None and reason is None else cls(note=note, reason=reason)
 
 
 class ProvisionalLabel(Table):

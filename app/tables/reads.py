@@ -147,7 +147,6 @@ class Read(Identified, Table):
     # when a page first showed the case; None: it was leased by another program, or is leased ahead
     displayed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     decline_reason: Mapped[str | None] = mapped_column(String(20))
-    note: Mapped[str | None] = mapped_column(Text)
 
 
 class Exposure(Identified, Table):

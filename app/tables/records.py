@@ -1,10 +1,10 @@
-"""Audit events, hash-chained, the key they were made with, and remembered answers to retried requests."""
+"""Audit events, hash-chained, the key they were made with, who was erased, and remembered answers to requests."""
 
 import uuid
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, ForeignKey, Integer, String, Text
+from sqlalchemy import JSON, ForeignKey, Integer, String, Text, Uuid
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.tables.base import Table, UtcDateTime, now
@@ -81,3 +81,17 @@ class IdempotencyRecord(Table):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now, index=True)
     # which case the body shows, so that the answer goes when the patient is erased
     case_id: Mapped[uuid.UUID | None] = mapped_column(index=True)
+
+
+class Erasure(Table):
+    """A patient who was erased: which cases and rows of imports became tombstones; never of whom they were."""
+
+    __tablename__ = "erasures"
+
+    id: Mapped[uuid.UUID] = mapped_column(Uuid, primary_key=True)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+    cases: Mapped[list[str]] = mapped_column(JSON)
+    # «job/row»
+    import_rows: Mapped[list[str]] = mapped_column(JSON)
+    # when the files of the database had forgotten the patient too
+    finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

@@ -31,7 +31,7 @@ def test_the_rows_of_an_old_database_are_covered_from_the_upgrade_on(service: Se
 
 
 CHANGES = {
-    "UPDATE labels SET note = 'another' WHERE note IS NOT NULL": "not as audit event",
+    "UPDATE remarks SET note = 'another' WHERE note IS NOT NULL": "not as audit event",
     "DELETE FROM exposures": "missing, although audit event",
     "UPDATE audit_events SET actor = 'x' WHERE sequence = 4": "the events before the baseline",
     "DELETE FROM case_changes WHERE sequence < 20": "case_changes",

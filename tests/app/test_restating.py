@@ -1,5 +1,7 @@
 """A migration that changes rows after events have vouched for them: `db upgrade` says so, and hides nothing."""
 
+from uuid import UUID
+
 import pytest
 from sqlalchemy import text
 
@@ -9,8 +11,8 @@ from app.platform import audit_chain
 from app.platform.migrate import downgrade
 from tests.support.service import Service, cell_png
 
-#: Its migration gives requests that wait another place in the queue, those of two of a case the same one.
-BEFORE = "0017"
+#: The next migration gives every row about a patient a key of its own, and moves notes.
+BEFORE = "0019"
 
 
 @pytest.mark.both_databases
@@ -18,37 +20,37 @@ def test_rows_that_a_migration_changes_get_an_event_and_a_row_that_was_wrong_bef
     service: Service,
 ) -> None:
     context = service.context
+    service.written_past = True
+    service.before_change = lambda: None  # what is changed past the service, no snapshot sees
     for number in range(3):
-        service.add_case(f"case-{number}", cell_png(number), patient=f"p{number}")
+        case = service.add_case(f"case-{number}", cell_png(number), patient=f"p{number}")
+        first_class, note = case["prediction"]["classes"][0], f"note {number}"
+        answer = service.label("outside", case["id"], first_class, annotator="r1", blind=True, note=note)
+        assert answer.status_code == 201
     downgrade(context.database.engine, BEFORE)
     with context.database.write() as session:
         first = session.execute(text("SELECT id, case_id FROM read_requests ORDER BY id LIMIT 1")).one()
-        session.execute(text("UPDATE read_requests SET shuffle = shuffle + 1"))  # as an older version would have it
+        notes = session.execute(text("SELECT id FROM labels WHERE note IS NOT NULL")).scalars().all()
+    vouch(service, [UUID(str(note)) for note in notes])  # events of that version
+    with context.database.write() as session:  # rows that the migrations change as well
         session.execute(text("UPDATE cases SET site = 'elsewhere' WHERE id = :id"), {"id": first.case_id})
-        (fault,) = [line for line in unproven_rows(session, context.keys.audit.rows) if line.startswith("cases ")]
-    restate_as_is(service)
-    with context.database.write() as session:  # a row that the migration changes as well
         session.execute(text("UPDATE read_requests SET due_on = '2020-01-01' WHERE id = :id"), {"id": first.id})
-    with context.database.read() as session:
-        faults = list(unproven_rows(session, context.keys.audit.rows))
-    assert (len(faults), fault in faults) == (2, True)
     serving._upgrade(context)
     with context.database.read() as session:
-        assert list(unproven_rows(session, context.keys.audit.rows)) == faults
+        faults = [line.partition(":")[0] for line in unproven_rows(session, context.keys.audit.rows)]
         (event,) = [event for event in audit_chain.events(session) if event.action == "rows.migrate"]
+        notes = session.execute(text("SELECT note FROM remarks ORDER BY note")).scalars().all()
+    assert set(faults) == {f"cases {UUID(str(first.case_id))}", f"read_requests {UUID(str(first.id))}"}
     assert event.details["from"] == BEFORE
-    assert set(event.row_digests or {}) == {"read_requests"}
-    service.written_past = True
+    assert {"cases", "labels", "network_outputs", "read_requests", "remarks"} == set(event.row_digests or {})
+    assert notes == ["note 0", "note 1", "note 2"]
 
 
-def restate_as_is(service: Service) -> None:
-    """Let an event vouch for the requests as they are."""
+def vouch(service: Service, remarks: list[UUID]) -> None:
+    """Let an event vouch for all rows as they are, and for notes that had no rows yet."""
     from app.platform import baseline
 
     with service.context.database.write() as session:
-        rows = [
-            row
-            for row in baseline.stored_digests(session, service.context.keys.audit.rows)
-            if row[0] == "read_requests"
-        ]
+        rows: list[tuple[str, str, str | None]] = [*baseline.stored_digests(session, service.context.keys.audit.rows)]
+        rows += [("remarks", str(remark), None) for remark in remarks]
         baseline.record_digests(session, service.context.keys.audit, "test", {"n": len(rows)}, rows)

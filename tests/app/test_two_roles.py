@@ -147,7 +147,7 @@ def test_a_backup_comes_back_to_the_owner(
     monkeypatch.setenv("SECONDREAD_DATABASE_URL", str(settings.database_url))
     monkeypatch.setenv("SECONDREAD_DATABASE_OWNER_URL", str(settings.database_owner_url))
     monkeypatch.setenv("SECONDREAD_SECRET_KEY", KEY.get_secret_value())
-    done = run_here("db", "restore", tmp_path / "backup")
+    done = run_here("db", "restore", "--without-list", tmp_path / "backup")
     assert done.returncode == 0, done.stderr
     again = _context(settings)
     with again.database.read() as session:

@@ -43,7 +43,7 @@ def work(service: Service) -> None:
         auth.revoke_key(session, context.keys.audit, key.id)
         auth.set_disabled(session, context.keys.audit, "ben", disabled=True)
         move_alias(session, context, "test", "challenger", champion(session).release_id, "to compare", None)
-        _, images = erase_patient(session, context, "lead", "p2", "asked")
+        images = erase_patient(session, context, "lead", "p2", "asked").images
     for digest in images:
         context.images.remove(digest)
 
@@ -73,7 +73,7 @@ TAMPERS = {
         "UPDATE cases SET stored_sha256 = (SELECT stored_sha256 FROM cases WHERE external_id = 'case-0')",
         "points to another picture",
     ),
-    "another digest": ("UPDATE cases SET image_sha256 = stored_sha256", "image_sha256 not as audit event"),
+    "another digest": ("UPDATE cases SET image_sha256 = stored_sha256", "not as audit event"),
     "role": ("UPDATE accounts SET role = 'admin' WHERE name = 'anna'", "account anna: is admin"),
     "enabled": ("UPDATE accounts SET disabled_at = NULL", "account ben: disabled or enabled without"),
     "key restored": ("UPDATE api_keys SET revoked_at = NULL", "revoked or restored without"),

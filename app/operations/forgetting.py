@@ -1,0 +1,213 @@
+"""Erasing a patient as a whole: rows, then images, snapshots, archives, and what rows left behind in the database."""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+import structlog
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from app.context import Context
+from app.evaluations.snapshots import discard_all
+from app.imports.archive import ArchiveError, open_archive
+from app.imports.work import archive_of, delete_archives
+from app.jobs.queries import OPEN, jobs_where
+from app.operations.erasure import erase_again, erase_patient
+from app.operations.erasure_list import ErasureListError, add_missing, outstanding, read_list
+from app.operations.unused_files import sweep_files
+from app.platform.errors import Conflict
+from app.platform.freed_space import overwrite
+from app.tables import AuditEvent, Case, Erasure, Job, now
+
+#: Action of the event that says that a backup was made.
+BACKUP = "db.backup"
+# no request and no batch of an import takes so long
+_INTERRUPTED_SECONDS = 3600.0
+_log = structlog.get_logger("secondread")
+
+
+@dataclass(frozen=True)
+class ErasureReport:
+    """What was erased, and what was not reached.
+
+    Attributes:
+        cases: tombstones that stay.
+        images: removed from the store.
+        remarks: notes and reasons.
+        answers: remembered answers to requests.
+        import_rows: rows of imports.
+        archives: of failed and cancelled imports, which are all removed.
+        snapshots: removed; the worker writes others.
+        shared: other cases that have the same image, so that it stays.
+        unfinished: why the files of the database still contain what was erased; None where they do not.
+        backups: made before, which still have everything, with the time of each.
+    """
+
+    cases: int
+    images: int
+    remarks: int
+    answers: int
+    import_rows: int
+    archives: int
+    snapshots: int
+    shared: list[str]
+    unfinished: str | None
+    backups: list[str]
+
+    def lines(self) -> list[str]:
+        """The report for people."""
+        lines = [
+            f"{self.cases} cases are tombstones now; their keys, {self.images} images, {self.remarks} notes, "
+            f"{self.import_rows} rows of imports and {self.answers} remembered answers are erased",
+            f"{self.archives} archives of failed or cancelled imports and {self.snapshots} snapshots are removed",
+        ]
+        if self.shared:
+            lines.append(f"not removed: an image that other cases have too: {', '.join(self.shared)}")
+        if self.unfinished is not None:
+            lines.append(f"not finished: {self.unfinished}; the worker tries again every minute")
+        lines.append("not reached: exports, log archives of the database, copies of the disk")
+        lines += [f"not reached: the backup {backup}" for backup in self.backups]
+        return lines
+
+
+def forget_patient(context: Context, actor: str, patient: str, reason: str) -> ErasureReport:
+    """Erase a patient from everything that this installation has.
+
+    Args:
+        context: parts of the service.
+        actor: who, for the audit.
+        patient: pseudonym as it was uploaded.
+        reason: why; kept in the audit.
+
+    Raises:
+        NotFound: nothing is known of this patient.
+        Conflict: an import that is under way contains them, or the reason names them.
+    """
+    _require_no_import(context, patient)
+    with context.database.write() as session:
+        erased = erase_patient(session, context, actor, patient, reason)
+    for digest in erased.images:
+        context.images.remove(digest)
+    finished = finish_erasures(context)
+    with context.database.read() as session:
+        backups = _backups(session)
+    return ErasureReport(
+        cases=len(erased.cases),
+        images=len(erased.images),
+        remarks=erased.n_remarks,
+        answers=erased.n_answers,
+        import_rows=len(erased.import_rows),
+        archives=finished.archives,
+        snapshots=finished.snapshots,
+        shared=[str(case_id) for case_id in erased.shared],
+        unfinished=finished.problem,
+        backups=backups,
+    )
+
+
+def _require_no_import(context: Context, patient: str) -> None:
+    """Refuse while an import would bring the patient back.
+
+    Raises:
+        Conflict: it is named.
+    """
+    with context.database.read() as session:
+        waiting = [job.id for job in jobs_where(session, Job.kind == "import") if job.state in OPEN]
+        known = set(session.execute(select(Case.external_id).where(Case.patient == patient)).scalars())
+    for job_id in waiting:
+        if _contains(context, job_id, patient, known):
+            raise Conflict(
+                f"the import {job_id} is under way and contains this patient, or cannot be read: cancel it or wait for "
+                "its end, then erase"
+            )
+
+
+def _contains(context: Context, job_id: UUID, patient: str, external_ids: set[str]) -> bool:
+    try:
+        with open_archive(archive_of(context.settings.home, job_id)) as archive:
+            fields = [row.fields for row in archive.rows]
+    except FileNotFoundError:
+        return False
+    except ArchiveError:
+        return True
+    return any(row.get("patient") == patient or row.get("external_id") in external_ids for row in fields)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What followed the transactions of erasures.
+
+    Attributes:
+        archives: how many were removed.
+        snapshots: how many were removed.
+        problem: why the tables could not be written anew; None where they were, or had been.
+    """
+
+    archives: int = 0
+    snapshots: int = 0
+    problem: str | None = None
+
+
+def finish_erasures(context: Context) -> Finished:
+    """Remove the files that may contain what was erased, and write the tables anew, unless that was done already.
+
+    Of an archive only its manifest says whom it contains, so those of failed and cancelled imports all go: whoever
+    needs one sends it again. What cannot be done now the worker does.
+    """
+    with context.database.read() as session:
+        waiting = list(session.execute(select(Erasure.id).where(Erasure.finished_at.is_(None))).scalars())
+    if not waiting:
+        return Finished()
+    archives, snapshots = delete_archives(context, kept=None), discard_all(context.settings.home)
+    sweep_files(context, _INTERRUPTED_SECONDS)
+    problem = _listing_problem(context) or overwrite(context.settings.owner_sqlalchemy_url)
+    if problem is not None:
+        _log.warning("the files of the database still contain erased rows", reason=problem)
+        return Finished(archives, snapshots, problem)
+    with context.database.write() as session:
+        session.execute(update(Erasure).where(Erasure.id.in_(waiting)).values(finished_at=now()))
+    return Finished(archives, snapshots)
+
+
+def _listing_problem(context: Context) -> str | None:
+    """Add what the list of erasures lacks; why that cannot be done now."""
+    try:
+        with context.database.read() as session:
+            add_missing(context.settings.erasure_list, session, context.keys.erasures)
+    except (OSError, ErasureListError) as exc:
+        return f"the list of erasures cannot be written ({exc})"
+    return None
+
+
+def erase_again_as_listed(context: Context) -> int:
+    """Erase what the list names and the database still has, since a backup was brought back in some way.
+
+    To be called before anything is served.
+
+    Returns:
+        Number of erasures.
+
+    Raises:
+        ErasureListError: the list is not of this installation.
+    """
+    path = context.settings.erasure_list
+    if not path.is_file():
+        return 0
+    lines = read_list(path, context.keys.erasures)
+    with context.database.read() as session:
+        waiting = outstanding(session, lines)
+    for line in waiting:
+        with context.database.write() as session:
+            erased = erase_again(session, context, line)
+        for digest in () if erased is None else erased.images:
+            context.images.remove(digest)
+    if waiting:
+        _log.warning("erased again, since a backup was brought back", erasures=len(waiting))
+        finish_erasures(context)
+    return len(waiting)
+
+
+def _backups(session: Session) -> list[str]:
+    """Names of backups that were made so far, the newest first, with the time of each."""
+    made = select(AuditEvent).where(AuditEvent.action == BACKUP).order_by(AuditEvent.sequence.desc()).limit(100)
+    return [f"{event.object} ({event.created_at:%Y-%m-%d %H:%M}Z)" for event in session.execute(made).scalars()]

@@ -1,0 +1,57 @@
+"""Files that nobody uses: images that no case names, and what interrupted writes left."""
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import structlog
+from sqlalchemy import select
+
+from app.context import Context
+from app.releases.adding import UNFINISHED
+from app.tables import Case
+
+# no request and no batch of a job takes so long
+_OLD_SECONDS = 86_400.0
+_log = structlog.get_logger("secondread")
+
+
+def sweep_files(context: Context, older_than: float = _OLD_SECONDS) -> int:
+    """Remove images that no case names, and what interrupted writes left, once they are old.
+
+    Args:
+        context: parts of the service.
+        older_than: age in seconds, a day where left out.
+
+    Returns:
+        Number of files, an unfinished folder counted as one.
+    """
+
+    def used(digests: list[str]) -> set[str]:
+        with context.database.read() as session:
+            return set(session.execute(select(Case.stored_sha256).where(Case.stored_sha256.in_(digests))).scalars())
+
+    removed = context.images.sweep(used, older_than)
+    for path in _unfinished(context):
+        try:
+            old = time.time() - path.stat().st_mtime > older_than
+        except FileNotFoundError:
+            continue
+        if old:
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+            removed += 1
+    if removed:
+        _log.info("files that nobody uses are removed", files=removed)
+    return removed
+
+
+def _unfinished(context: Context) -> Iterator[Path]:
+    home = context.settings.home
+    yield from (home / "imports").glob(".*.part")
+    yield from context.settings.releases_folder.glob(UNFINISHED)
+    yield from (home / "snapshots").glob("*/.*.tmp")
+    yield from home.glob(".secret.*.tmp")

@@ -1,0 +1,186 @@
+"""An erased patient is found nowhere: not in rows, not in what rows left in the database's files, in no other file."""
+
+import io
+import uuid
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from sqlalchemy import func, select, text
+from typer.testing import CliRunner, Result
+
+from app.cli.main import secondread
+from app.evaluations.columns import number_of
+from app.imports.work import archive_of
+from app.operations.backup import backup
+from app.operations.export import export_dataset
+from app.operations.forgetting import finish_erasures, forget_patient
+from app.operations.upkeep import tidy
+from app.operations.verify import verify_all
+from app.platform.errors import Conflict, NotFound
+from app.tables import Case, Erasure, ImportRow, NetworkOutput
+from app.triage.planning import coin
+from tests.support.images import encode, photo
+from tests.support.jobs import work_off
+from tests.support.remains import remains
+from tests.support.service import Service, cell_png, store
+from tests.support.snapshots import write_snapshots
+
+PATIENT, EXTERNAL, ROW, FILE = "Zuckerkandl7", "Slide-Quixotic-9", "Slide-Unread-8", "zuckerkandlova-scan.png"
+NOTE, REASON, DECLINED = "has a limp since Olomouc", "her aunt Ludmila said", "I treat her at Hradec"
+EXIF, METADATA = "Zuckerkandlova Bozena", "born in Kunratice"
+
+
+def picture(seed: int = 5) -> bytes:
+    """Noise, of which no compression hides the bytes, with a name in its EXIF."""
+    exif = Image.Exif()
+    exif[0x010E] = EXIF
+    return encode(photo(seed), "PNG", exif=exif)
+
+
+def packed(rows: list[str], files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("manifest.csv", "\n".join(["file,external_id,patient,site,metadata", *rows]))
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return buffer.getvalue()
+
+
+def send(service: Service, archive: bytes) -> str:
+    answer = service.post("admin", "/v1/imports", content=archive, headers={"Content-Type": "application/zip"})
+    return str(answer.json()["id"])
+
+
+def live_with(service: Service) -> dict[str, Any]:
+    """Do with a patient what a laboratory does; gives the canaries, by what they are."""
+    context = service.context
+    case = service.add_case(EXTERNAL, picture(), patient=PATIENT, site="north", metadata=f'{{"k": "{METADATA}"}}')
+    read = service.lease_on("anna", case["id"])
+    declined = service.post("anna", f"/v1/reads/{read}/decline", json={"reason": "other", "note": DECLINED})
+    assert declined.status_code == 200, declined.text
+    service.add_case("somebody-else", cell_png(3), patient="another", site="north")
+    first, second = case["prediction"]["classes"][:2]
+    label = service.label("outside", case["id"], first, annotator="r1", blind=True, note=NOTE).json()["label"]
+    revised = {"label": second, "note": NOTE, "reason": REASON, "blind": True}
+    assert service.post("outside", f"/v1/labels/{label['id']}/revisions", json=revised).status_code == 201
+    rows = [f"{FILE},{EXTERNAL}-2,{PATIENT},north,", f"missing-{FILE},{ROW},{PATIENT},north,", "b.png,b,another,,"]
+    send(service, packed(rows, {FILE: picture(6), "b.png": cell_png(4)}))
+    broken = send(service, packed(rows, {FILE: picture(7)}))
+    path = archive_of(context.settings.home, uuid.UUID(broken))
+    path.write_bytes(path.read_bytes().replace(b"external_id", b"exterxxl_id"))
+    service.post("admin", "/v1/evaluations", json={"partition": "all", "weighting": "none"})
+    work_off(context)
+    write_snapshots(context)
+    if context.database.engine.dialect.name == "postgresql":
+        with context.database.write() as session:
+            session.execute(text("ANALYZE"))  # the server does so by itself, and keeps values
+    with context.database.read() as session:
+        erased = list(session.execute(select(Case).where(Case.patient == PATIENT)).scalars())
+        outputs = session.execute(select(NetworkOutput).where(NetworkOutput.case_id.in_([row.id for row in erased])))
+        features = [row.features for row in outputs.scalars()]
+        keys = [getattr(row, "digest_key", None) for row in erased]
+        assert session.execute(select(ImportRow).where(ImportRow.external_id == ROW)).scalar_one().case_id is None
+    assert len(erased) == 2
+    texts = {"name": PATIENT, "external id": EXTERNAL, "note": NOTE, "reason": REASON, "EXIF": EXIF, "row": ROW}
+    texts |= {"note of a declined read": DECLINED, "file": FILE, "metadata": METADATA}
+    numbers = {"number": number_of(f"patient:{PATIENT}"), "coin": coin(context.keys.coin, EXTERNAL)}
+    several: dict[str, Any] = {}
+    for number, row in enumerate(erased):
+        stored = context.images.get(row.stored_sha256)
+        several |= {f"pixels {number}": stored[200:264], f"upload {number}": picture(5 + number)[-300:-236]}
+        several |= {f"image digest {number}": row.image_sha256, f"stored digest {number}": row.stored_sha256}
+        several |= {f"raw digest {number}": bytes.fromhex(row.stored_sha256), f"features {number}": features[number]}
+        several |= {} if keys[number] is None else {f"key {number}": keys[number]}
+    return texts | numbers | several
+
+
+@pytest.fixture
+def command(service: Service, monkeypatch: pytest.MonkeyPatch) -> Any:
+    settings = service.context.settings
+    monkeypatch.setenv("SECONDREAD_HOME", str(settings.home))
+    monkeypatch.setenv("SECONDREAD_DATABASE_URL", str(settings.database_url))
+    monkeypatch.setenv("SECONDREAD_SECRET_KEY", settings.key_ring().to_bytes().decode())
+
+    def run(*arguments: str, stdin: str = "") -> Result:
+        return CliRunner().invoke(secondread, list(arguments), input=stdin)
+
+    return run
+
+
+@pytest.mark.both_databases
+def test_nothing_of_an_erased_patient_is_found_anywhere(
+    service: Service, command: Any, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    context = service.context
+    engine = context.database.engine
+    server = request.getfixturevalue("postgres") if engine.dialect.name == "postgresql" else None
+    canaries = live_with(service)
+    before = {line.partition(" in ")[0] for line in remains(canaries, [tmp_path], engine, server)}
+    assert before == canaries.keys(), "a canary that cannot be found proves nothing"
+    answer = command("patient", "erase", PATIENT, "--reason", "asked on Monday", stdin="y\n")
+    assert answer.exit_code == 0, answer.output
+    assert remains(canaries, [tmp_path], engine, server) == set()
+    backup(context, tmp_path / "later")
+    with context.database.read_moment() as session:
+        export_dataset(session, context, tmp_path / "export", "all", kind="parquet", proof=True)
+        assert verify_all(session, context).faults == []
+    assert remains(canaries, [tmp_path], engine, server) == set()
+
+
+def test_an_import_under_way_and_a_reason_that_names_the_patient_are_refused(service: Service, command: Any) -> None:
+    store(service, EXTERNAL, picture(), {}, patient=PATIENT)
+    waiting = send(service, packed([f"{FILE},{EXTERNAL}-2,{PATIENT},,"], {FILE: picture(6)}))
+    for reason, said in (("asked", waiting), (f"{PATIENT.lower()} asked", "names the patient")):
+        answer = command("patient", "erase", PATIENT, "--reason", reason, "--yes")
+        assert isinstance(answer.exception, Conflict)
+        assert said in answer.exception.detail
+        work_off(service.context)
+    assert command("patient", "erase", PATIENT, "--reason", "asked", stdin="n\n").exit_code == 1
+    with service.context.database.read() as session:
+        assert session.execute(select(func.count()).where(Case.patient == PATIENT)).scalar_one() == 2
+        assert session.execute(select(func.count()).select_from(Erasure)).scalar_one() == 0
+
+
+def test_a_patient_of_whom_only_failed_rows_are_known_is_erased(service: Service) -> None:
+    send(service, packed([f"missing-{FILE},{ROW},{PATIENT},,"], {FILE: picture(6)}))
+    work_off(service.context)
+    report = forget_patient(service.context, "lead", PATIENT, "asked")
+    assert (report.cases, report.import_rows, report.unfinished) == (0, 1, None)
+    assert (
+        remains(
+            {"name": PATIENT, "row": ROW, "file": FILE},
+            [service.context.settings.home.parent],
+            service.context.database.engine,
+            None,
+        )
+        == set()
+    )
+    with pytest.raises(NotFound):
+        forget_patient(service.context, "lead", PATIENT, "asked")
+
+
+@pytest.mark.both_databases
+def test_while_somebody_reads_the_database_the_erasure_is_unfinished_and_the_worker_ends_it(service: Service) -> None:
+    context = service.context
+    store(service, EXTERNAL, picture(), {}, patient=PATIENT)
+    with context.database.read_moment() as reading:
+        reading.execute(select(Case.id)).all()
+        report = forget_patient(context, "lead", PATIENT, "asked")
+        assert report.unfinished is not None
+        assert finish_erasures(context).problem is not None
+    tidy(context)
+    with context.database.read() as session:
+        assert session.execute(select(Erasure.finished_at)).scalar_one() is not None
+
+
+def test_an_image_that_another_case_has_too_stays_and_its_case_is_named(service: Service) -> None:
+    store(service, EXTERNAL, picture(), {}, patient=PATIENT)
+    store(service, "elsewhere", picture(), {}, patient="another")
+    with service.context.database.read() as session:
+        other = session.execute(select(Case.id).where(Case.external_id == "elsewhere")).scalar_one()
+    report = forget_patient(service.context, "lead", PATIENT, "asked")
+    assert (report.images, report.shared) == (0, [str(other)])
+    assert service.get("viewer", f"/v1/cases/{other}/image").status_code == 200
