@@ -4,7 +4,7 @@ import hashlib
 import os
 import uuid
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from io import BufferedWriter
 from pathlib import Path
@@ -120,7 +120,8 @@ def receiving(
         with stream:
             yield Receiver(stream, path, min_free_bytes, limit, name)
     finally:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):  # a folder that takes no writes
+            path.unlink(missing_ok=True)
 
 
 @asynccontextmanager

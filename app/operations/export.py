@@ -1,6 +1,8 @@
 """What was collected, as a folder that `secondread train --data`, `evaluate` and people can read."""
 
 import json
+import shutil
+import uuid
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +33,7 @@ def export_dataset(
     images: bool = True,
     proof: bool = False,
 ) -> dict[str, int]:
-    """Write labels, predictions, classes and the audit as tables, and the images.
+    """Write labels, predictions, classes and the audit as tables, and the images; all of it, or nothing.
 
     Args:
         session: for reading.
@@ -52,9 +54,22 @@ def export_dataset(
         raise ValueError("a proof has every row: leave --partition out, or --proof")
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out}: the folder is not empty; choose another --out")
-    question = Question(partition=partition, weighting="none")
-    data = collected_tables(session, question)
-    (out / "images").mkdir(parents=True, exist_ok=True)
+    aside = out.with_name(f".{out.name}.{uuid.uuid4().hex}.part")
+    try:
+        aside.mkdir(parents=True)
+        counts = _write(session, context, aside, partition, kind, images=images, proof=proof)
+        aside.replace(out)  # an empty folder may be there
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return counts
+
+
+def _write(
+    session: Session, context: Context, out: Path, partition: Partition, kind: Kind, *, images: bool, proof: bool
+) -> dict[str, int]:
+    """Write the files of an export into an empty folder; the numbers of cases and labels."""
+    data = collected_tables(session, Question(partition=partition, weighting="none"))
+    (out / "images").mkdir()
     stored = stored_images(session, data.case_ids)
     names = [f"images/{case_id}.png" for case_id in data.case_ids]
     for name, case_id in zip(names, data.case_ids, strict=True):

@@ -32,6 +32,7 @@
     └── StorageFull             507  storage-full
 """
 
+import errno
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Any, TypeVar, cast
@@ -303,10 +304,6 @@ def _answer(request: Request, problem: Problem, errors: list[Fault] | None = Non
     return problem_response(problem, errors) if page is None else page
 
 
-def _on_problem(request: Request, problem: Problem) -> Response:
-    return _answer(request, problem)
-
-
 def _on_validation(request: Request, exc: RequestValidationError) -> Response:
     """Say where and what, never repeat the input."""
     errors = [_fault(error["loc"], error["msg"]) for error in exc.errors()]
@@ -367,6 +364,13 @@ def _on_pool(request: Request, _: PoolTimeout) -> Response:
     return _answer(request, Unavailable("too much is asked of the database at once; try again"))
 
 
+def _on_system(request: Request, exc: OSError) -> Response:
+    """A disk that takes no more is no defect; anything else is."""
+    if exc.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EROFS}:
+        raise exc
+    return _answer(request, StorageFull("the disk is full, or takes no writes"))
+
+
 def _on_defect(request: Request, _: Exception) -> Response:
     """A defect of the service: the caller learns nothing of it; the server's log does."""
     return _answer(request, Problem("the service failed; nothing of this request was stored"))
@@ -386,9 +390,10 @@ def install(app: FastAPI, problem_page: PageRenderer | None = None) -> None:
         app.add_exception_handler(kind, cast(Callable[[Request, Exception], Response], handler))
 
     app.state.problem_page = problem_page
-    answer(Problem, _on_problem)
+    answer(Problem, _answer)
     answer(RequestValidationError, _on_validation)
     answer(HTTPException, _on_http)
     answer(DBAPIError, _on_database)
     answer(PoolTimeout, _on_pool)
+    answer(OSError, _on_system)
     answer(Exception, _on_defect)

@@ -1,5 +1,6 @@
 """What an archive may cost: rows, entries, what it unpacks to, the disk; and damage that is said in words."""
 
+import errno
 import io
 import shutil
 import zipfile
@@ -170,6 +171,18 @@ def test_the_space_is_looked_at_while_an_archive_arrives(tmp_path: Path, monkeyp
         with pytest.raises(StorageFull):
             receiver.write(piece)
     assert list((tmp_path / "imports").iterdir()) == []
+
+
+def test_a_folder_that_takes_no_writes_is_said_so(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    for name in ("open", "unlink"):
+        monkeypatch.setattr(Path, name, refuse)
+    data = packed({"a.png": cell_png(1)})
+    answers = [send(service, data), service.call("admin", "POST", "/imports", files={"archive": ("a.zip", data)})]
+    monkeypatch.undo()
+    assert [answer.status_code for answer in answers] == [507, 507]
 
 
 FORM = "multipart/form-data; boundary=x"

@@ -1,9 +1,12 @@
 """What only the tests of faults have."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.conftest import missing
+from tests.faults.small_disk import SmallDisk
 from tests.support.postgres import PostgresServer
 
 
@@ -13,3 +16,14 @@ def own_postgres(postgres: PostgresServer) -> Iterator[PostgresServer]:
     server = PostgresServer(postgres.binaries)
     yield server
     server.stop()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    """A file system of 64 MB."""
+    try:
+        disk = SmallDisk(tmp_path / "small", 64)
+    except PermissionError:
+        missing("the right to mount a small file system")
+    with disk:
+        yield disk

@@ -28,13 +28,17 @@ def find_binaries() -> Path | None:
 class PostgresServer:
     """A server of its own folder and port.
 
+    Args:
+        binaries: folder with PostgreSQL's programs.
+        parent: folder to make its own in; the fastest at hand where left out.
+
     Raises:
         RuntimeError: PostgreSQL cannot be started here, with what it said.
     """
 
-    def __init__(self, binaries: Path) -> None:
+    def __init__(self, binaries: Path, parent: Path | None = None) -> None:
         self.binaries, self.port = binaries, free_port()
-        self.folder = Path(tempfile.mkdtemp(prefix="sr-pg-", dir=fast_folder()))
+        self.folder = Path(tempfile.mkdtemp(prefix="sr-pg-", dir=parent or fast_folder()))
         self.user: dict[str, Any] = {}
         if os.geteuid() == 0:
             account = pwd.getpwnam("postgres")
