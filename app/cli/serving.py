@@ -141,6 +141,7 @@ def db_upgrade() -> None:
 
 def _upgrade(context: "Context") -> None:
     """Run the migrations that the database lacks, then remove what 0.1.0 left next to it."""
+    from app.operations.frozen_names import renumber
     from app.platform.durable import remove_former_file
     from app.platform.freed_space import overwrite_moved, text_is_to_move
     from app.platform.installation import claim
@@ -151,6 +152,7 @@ def _upgrade(context: "Context") -> None:
     if problem is not None:
         say(f"notes were moved to rows of their own, but their old places were not overwritten: {problem}")
     claim(context.database, context.keys.audit)
+    renumber(context)
     removed = remove_former_file(context.settings.home)
     if removed is not None:
         say(f"removed {removed}: jobs are in the service's own database now")
