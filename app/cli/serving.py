@@ -187,11 +187,26 @@ def _migrate(context: "Context") -> None:
             upgrade(owner.engine)
             if separate:
                 roles.grant(owner.engine, str(serving.url.username))
+            _link_former_events(context, owner)
     if roles.owns_tables(serving):
         say(
             f"the role {serving.url.username} of DATABASE_URL owns the tables, so that it could take the triggers off "
             "append-only ones; with DATABASE_OWNER_URL another role owns them"
         )
+
+
+def _link_former_events(context: "Context", owner: "Database") -> None:
+    """Write the audit chain anew where an earlier version wrote it, once."""
+    from app.operations.anchor import append
+    from app.operations.rewriting import has_former_events, rewrite
+
+    with owner.write() as session:
+        if not has_former_events(session):
+            return
+        rewrite(session, context.keys.audit, "each event gets a digest and a signature of its own")
+    if context.settings.audit_anchor is not None:
+        with context.database.read() as session:
+            append(context.settings.audit_anchor, session, context.keys.audit, 0, "rewrite")
 
 
 def _bring_up_to_date(context: "Context") -> int:

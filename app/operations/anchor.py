@@ -35,15 +35,16 @@ class Anchor:
     """One line of the file.
 
     Attributes:
-        kind: ``head``, or ``restore`` for the head right after a backup was brought back.
+        kind: ``head``, or ``restore`` for the head right after a backup was brought back, ``rewrite`` for the one right
+            after `db upgrade` wrote the chain anew.
         head: number of an event, a colon and its digest.
         signature: of the head, in hexadecimal.
         written_at: UTC.
-        restored_from: of a restore, the last event that the backup had.
+        restored_from: of a restore, the last event that the backup had; of a rewrite, 0.
         erasures: patients erased so far, so that a list of erasures which is older shows.
     """
 
-    kind: Literal["head", "restore"]
+    kind: Literal["head", "restore", "rewrite"]
     head: str
     signature: str
     written_at: str
@@ -68,14 +69,21 @@ def split_head(head: str) -> tuple[int, str]:
     return int(sequence), digest
 
 
-def append(path: Path, session: Session, keys: AuditKeys, restored_from: int | None = None) -> bool:
+def append(
+    path: Path,
+    session: Session,
+    keys: AuditKeys,
+    restored_from: int | None = None,
+    kind: Literal["head", "restore", "rewrite"] = "head",
+) -> bool:
     """Add the present head to the file, unless it is its last one.
 
     Args:
         path: of the file; made where it is missing.
         session: for reading.
         keys: of the audit.
-        restored_from: right after a backup was brought back, the last event that it had.
+        restored_from: right after a backup was brought back, the last event that it had; 0 after a rewrite.
+        kind: of the line.
 
     Returns:
         Whether a line was added.
@@ -94,7 +102,6 @@ def append(path: Path, session: Session, keys: AuditKeys, restored_from: int | N
                 raise AnchorError(
                     f"{path}: the audit chain has lost the head {last.sequence}; run `secondread db verify`"
                 )
-        kind: Literal["head", "restore"] = "head" if restored_from is None else "restore"
         erasures = session.execute(select(func.count()).select_from(Erasure)).scalar_one()
         line = Anchor(kind, head, keys.sign(head), now().isoformat(), restored_from, erasures)
         stream.write(json.dumps(asdict(line)) + "\n")
@@ -130,7 +137,8 @@ def _parsed(line: str) -> Anchor:
 def missing_heads(path: Path, session: Session, keys: AuditKeys) -> Iterator[str]:
     """A sentence for each head of the file that the chain has lost, and for each that this installation has not signed.
 
-    A head may be gone after a backup was brought back: then a later line says so, which only `db restore` writes.
+    A head may be gone after a backup was brought back, or the chain written anew: then a later line says so, which only
+    `db restore` and `db upgrade` write.
     """
     if not path.is_file():
         yield f"{path}: the anchor file is missing"
@@ -201,7 +209,7 @@ def note_restore(context: Context, head: str) -> None:
     path = context.settings.audit_anchor
     if path is not None:
         with context.database.read() as session:
-            append(path, session, context.keys.audit, split_head(head)[0])
+            append(path, session, context.keys.audit, split_head(head)[0], "restore")
 
 
 def restores(session: Session) -> list[tuple[int, int]]:
@@ -209,3 +217,9 @@ def restores(session: Session) -> list[tuple[int, int]]:
     statement = select(AuditEvent).where(AuditEvent.action == RESTORE).order_by(AuditEvent.sequence)
     heads = [(event.sequence, str(event.details.get("head"))) for event in session.execute(statement).scalars()]
     return [(sequence, int(head.partition(":")[0])) for sequence, head in heads if head.partition(":")[0].isdecimal()]
+
+
+def rewrites(session: Session) -> list[tuple[int, str]]:
+    """Number of each event that says that the chain was written anew, and the head that the chain had before."""
+    statement = select(AuditEvent).where(AuditEvent.action == audit_chain.REWRITE).order_by(AuditEvent.sequence)
+    return [(event.sequence, str(event.details.get("old_head"))) for event in session.execute(statement).scalars()]

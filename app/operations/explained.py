@@ -114,7 +114,10 @@ class _Ledger:
                 "late": label.late,
                 "kind": label.kind,
             }
-            said = {"late": False} | event.details | {"kind": _KINDS[event.action]}
+            kind = _KINDS[event.action]
+            if event.action == "label.add" and label.supersedes_id is not None:
+                kind = "revision"  # labelled again after a retraction, which continues the chain
+            said = {"late": False} | event.details | {"kind": kind}
             self._differ(f"label {label.id}", event, [name for name, value in shown.items() if said[name] != value])
 
     def _take_cases(self, events: Sequence[AuditEvent]) -> None:

@@ -51,8 +51,14 @@ def _lines(session: Session, context: Context) -> Iterator[dict[str, Json]]:
     for event in audit_chain.events(session):
         leaves = event.row_digests
         rows: Json = None if leaves is None else {table: {**digests} for table, digests in leaves.items()}
-        end: dict[str, Json] = {"rows": rows, "digest": event.digest, "signature": event.signature}
-        yield {"kind": "event"} | audit_chain.document_of(event) | end
+        signed: dict[str, Json] = {
+            "sequence": event.sequence,
+            "rows": rows,
+            "signature": event.signature,
+            "digest": event.digest,
+            "link_signature": event.link_signature,
+        }
+        yield {"kind": "event"} | audit_chain.document_of(event) | signed
     for table in covered_tables():
         stored = session.connection().execute(select(table).execution_options(yield_per=_ROWS)).mappings()
         for row in stored:

@@ -39,7 +39,7 @@ def expected_rows(session: Session) -> Expected:
         for table, leaves in (event.row_digests or {}).items():
             rows = expected.rows.setdefault(table, {})
             for key, digest in leaves.items():
-                rows[key] = (event.sequence, digest)
+                rows[key or str(event.sequence)] = (event.sequence, digest)
     if not replay.has_baseline:
         expected.faults.append("no baseline: rows from before events carried digests are not covered")
     return expected

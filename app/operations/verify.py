@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from app.context import Context
 from app.evaluations.freezing import folder_of, snapshot_sha256
 from app.evaluations.snapshots import damaged_snapshots
-from app.operations.anchor import missing_heads, restores, split_head
+from app.operations.anchor import missing_heads, restores, rewrites, split_head
 from app.operations.derived import wrong_columns
 from app.operations.explained import unexplained_rows
 from app.operations.proven import guarded, unproven_rows
@@ -29,7 +29,8 @@ COMPLETE = "consistent, and it contains the given head"
 #: Columns and tables that may change without an event, each with the reason.
 NOT_COMPARED = (
     *(f"{table}.{column}: {why}" for table, coverage in COVERED.items() for column, why in coverage.free.items()),
-    "reads: leases that are under way, that ran out or were given back",
+    "reads: leases that are under way, ran out or were given back: they come and go without an event; what a lease "
+    "leads to, a label or a declined read, is covered, and a forged one could only choose who reads a case next",
     *(f"{table}: {why}" for table, why in NOT_COVERED.items() if table not in _OF_THE_CHAIN),
 )
 
@@ -136,9 +137,12 @@ def _missing_heads(session: Session, context: Context, against: str | None) -> t
         sequence, digest = split_head(against)
         if not audit_chain.holds(session, sequence, digest):
             by = [event for event, last in restores(session) if last < sequence]
+            anew = [event for event, old in rewrites(session) if old == against]
             sentence = f"the audit chain does not contain the head {sequence}: "
             if by:
                 lost.append(f"{sentence}audit event {by[0]} says that an older backup was brought back")
+            elif anew:
+                lost.append(f"{sentence}audit event {anew[0]} says that the chain was written anew after it")
             else:
                 faults.append(f"{sentence}it was cut or written anew")
     for path in paths:

@@ -19,7 +19,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 GENESIS = "0" * 64
-_COVERED = ("sequence", "created_at", "actor", "action", "object", "details", "reason", "request_id")
+_COVERED = ("created_at", "actor", "action", "object", "details", "reason", "request_id")
 
 
 def _canonical(value: Any) -> bytes:
@@ -49,8 +49,7 @@ class Proof:
         self.heads = {f"0:{GENESIS}"}
         self.expected: dict[tuple[str, str], tuple[int, str | None]] = {}
         self.n_events = self.n_rows = 0
-        self._previous, self._before = GENESIS, hashlib.sha256()
-        self._begun = self._baseline = self._closed = False
+        self._previous, self._baseline, self._closed = GENESIS, False, False
 
     def _is_signed(self, key: str, text: str, signature: str | None) -> bool:
         try:
@@ -61,24 +60,27 @@ class Proof:
 
     def _event(self, event: dict[str, Any]) -> None:
         self.n_events += 1
-        number, digest, leaves = event["sequence"], event["digest"], event["rows"]
-        document = {name: event[name] for name in _COVERED}
-        head = f"{number}:{digest}"
+        number, leaves, key = event["sequence"], event["rows"], self.keys[-1]
+        document = {name: event[name] for name in _COVERED} | {"rows": None if leaves is None else merkle_root(leaves)}
+        digest = _sha256(_canonical(document))
+        head = f"{number}:{_sha256((self._previous + digest).encode())}"
         if number != self.n_events:
             self.faults.append(f"audit event {self.n_events} is missing")
             self.n_events = number
-        if leaves is None:  # from before events carried digests: linked by a secret key, covered by the baseline
-            self._before.update(_canonical([document, digest]))
-            if self._begun:
-                self.faults.append(f"audit event {number} has no digests of rows, although earlier ones have")
-        else:
-            content = self._previous.encode() + _canonical(document | {"rows": merkle_root(leaves)})
-            if digest != _sha256(content) or not self._is_signed(self.keys[-1], head, event["signature"]):
-                self.faults.append(f"audit event {number} was changed, or one before it was removed")
-            if event["action"] == "key.rotate":
-                self._rotate(number, **event["details"])
-            self._take_leaves(document, leaves)
-        self._previous = digest
+        signed = self._is_signed(key, f"event {digest}", event["signature"])
+        if (
+            head != f"{number}:{event['digest']}"
+            or not signed
+            or not self._is_signed(key, head, event["link_signature"])
+        ):
+            self.faults.append(f"audit event {number} was changed, or one before it was removed")
+        if event["action"] == "key.rotate":
+            self._rotate(number, **event["details"])
+        if leaves is not None:
+            self._take_leaves(number, event["action"], leaves)
+        if event["action"] == "chain.rewrite":
+            self.faults += [f"before the chain was written anew: {fault}" for fault in event["details"]["faults"]]
+        self._previous = event["digest"]
         self.heads.add(head)
 
     def _rotate(self, number: int, public_key: str, signature: str) -> None:
@@ -87,17 +89,15 @@ class Proof:
             self.faults.append(f"audit event {number} rotates to a key that has not signed it")
         self.keys.append(public_key)
 
-    def _take_leaves(self, document: dict[str, Any], leaves: dict[str, dict[str, str | None]]) -> None:
-        number = document["sequence"]
-        if document["action"] == "rows.baseline":
-            before = {"n_events": number - 1, "events_sha256": self._before.hexdigest()}
-            if self._closed or (not self._baseline and document["details"] != before):
+    def _take_leaves(self, number: int, action: str, leaves: dict[str, dict[str, str | None]]) -> None:
+        if action == "rows.baseline":
+            if self._closed:
                 self.faults.append(f"audit event {number} is not the baseline of what was there before it")
             self._baseline = True
-        self._closed = self._closed or document["action"] != "rows.baseline"
-        self._begun = True
+        elif action != "chain.rewrite":
+            self._closed = True
         for table, rows in leaves.items():
-            self.expected.update({(table, key): (number, digest) for key, digest in rows.items()})
+            self.expected.update({(table, key or str(number)): (number, digest) for key, digest in rows.items()})
 
     def _row(self, table: str, key: str, digest: str) -> None:
         self.n_rows += 1

@@ -1,9 +1,10 @@
-"""Append-only, hash-chained, signed audit events, written in the transaction of what they report.
+"""Append-only, signed audit events, written in the transaction of what they report, and the chain that links them.
 
-Each digest is SHA-256(previous digest ‖ canonical JSON of the event), in which the root over the digests of the rows
-that the event wrote stands for them; each digest is signed (Ed25519). So a changed, removed or reordered event breaks
-the chain, nobody without the key can write it anew, and a row that is not as an event wrote it is found. Events from
-before there were digests of rows have HMAC-SHA256(key, …) instead and no signature.
+An event stands for itself: its digest is SHA-256 of its canonical JSON, in which the root over the digests of the rows
+that it wrote stands for them, and the digest is signed (Ed25519). It depends on no other event. The linker gives it its
+number and its link, SHA-256(previous link ‖ digest), and signs that, so that an event can be linked later than written.
+So a changed, removed or reordered event breaks the chain, nobody without the key can write it anew, and a row that is
+not as an event wrote it is found.
 """
 
 import hashlib
@@ -13,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from asgi_correlation_id import correlation_id
-from sqlalchemy import Select, func, insert, inspect, select
-from sqlalchemy.orm import Session, undefer
+from sqlalchemy import func, insert, inspect, null, select
+from sqlalchemy.orm import Session
 
 from app.platform import signing
 from app.platform.errors import Unavailable
@@ -24,17 +25,20 @@ from app.platform.written_rows import note_cases, take_leaves
 from app.tables import AuditEvent, AuditHead, CaseChange, now
 
 GENESIS = "0" * 64
-#: In the digests of an event: its number, and the digest of the cases that it changed.
+#: In the digests of an event: the digest of the cases that it changed.
 CASE_CHANGES = "case_changes"
+#: In place of its number, which an event does not know.
+OWN = ""
 #: Action of an event after which the next key of the ring signs.
 ROTATION = "key.rotate"
+#: Action of an event that says that the chain was written anew.
+REWRITE = "chain.rewrite"
 _CHUNK = 500
 
 
 def document_of(event: AuditEvent) -> dict[str, Json]:
     """What the digest of an event covers, without its rows."""
     return {
-        "sequence": event.sequence,
         "created_at": event.created_at.isoformat(),
         "actor": event.actor,
         "action": event.action,
@@ -45,26 +49,54 @@ def document_of(event: AuditEvent) -> dict[str, Json]:
     }
 
 
-def digest_of(previous: str, event: AuditEvent) -> str:
-    """Digest of an event after the previous one's."""
-    document = document_of(event) | {"rows": merkle_root(event.row_digests or {})}
-    return hashlib.sha256(previous.encode() + canonical(document)).hexdigest()
+def digest_of(event: AuditEvent) -> str:
+    """Digest of an event: of what it says and of the rows that it wrote, and of nothing else."""
+    root = None if event.row_digests is None else merkle_root(event.row_digests)
+    return hashlib.sha256(canonical(document_of(event) | {"rows": root})).hexdigest()
+
+
+def sign_event(event: AuditEvent, signer: Signer) -> None:
+    """Give an event its digest and its signature."""
+    event.event_sha256 = digest_of(event)
+    event.signature = signer.sign(event_text(event))
+
+
+def link(event: AuditEvent, sequence: int, previous: str, signer: Signer) -> None:
+    """Link an event to the chain: the one place that knows what comes before it.
+
+    Args:
+        event: with its digest.
+        sequence: number of the event.
+        previous: link of the event before.
+        signer: whose key is in force.
+    """
+    event.sequence = sequence
+    event.digest = hashlib.sha256(f"{previous}{event.event_sha256}".encode()).hexdigest()
+    event.link_signature = signer.sign(head_text(event))
 
 
 def keyed_digest(links: DerivedKey, previous: str, event: AuditEvent) -> str:
-    """Digest of an event from before events carried the digests of rows."""
-    return links.digest(previous.encode() + canonical(document_of(event))).hex()
+    """Link of an event of 0.1.0, which had no digest of its own."""
+    return links.digest(previous.encode() + canonical(document_of(event) | {"sequence": event.sequence})).hex()
 
 
-def _is_authentic(keys: AuditKeys, public: str, previous: str, event: AuditEvent) -> bool:
-    """Whether an event was written with this public key in force after the previous one, and is as it was written."""
-    if event.row_digests is None:
-        return hmac.compare_digest(event.digest, keyed_digest(keys.links, previous, event))
-    return event.digest == digest_of(previous, event) and signing.is_signed(public, head_text(event), event.signature)
+def is_authentic(public: str, previous: str, event: AuditEvent) -> bool:
+    """Whether an event is as it was written and linked after the previous one, while this public key was in force."""
+    return (
+        event.event_sha256 == digest_of(event)
+        and signing.is_signed(public, event_text(event), event.signature)
+        and event.digest == hashlib.sha256(f"{previous}{event.event_sha256}".encode()).hexdigest()
+        and signing.is_signed(public, head_text(event), event.link_signature)
+    )
+
+
+def event_text(event: AuditEvent) -> str:
+    """What is signed of an event."""
+    return f"event {event.event_sha256}"
 
 
 def head_text(event: AuditEvent) -> str:
-    """The head that an event was: what is signed, printed and kept outside."""
+    """The head that an event was: what is signed of its link, printed and kept outside."""
     return f"{event.sequence}:{event.digest}"
 
 
@@ -105,9 +137,8 @@ def record(
     session.flush()
     rows = take_leaves(session, keys.rows) | (leaves or {})
     if cases:
-        rows[CASE_CHANGES] = {str(head.sequence + 1): cases_digest(cases)}
+        rows[CASE_CHANGES] = {OWN: cases_digest(cases)}
     event = AuditEvent(
-        sequence=head.sequence + 1,
         created_at=now(),
         actor=actor,
         action=action,
@@ -117,8 +148,8 @@ def record(
         request_id=correlation_id.get(),
         row_digests=rows,
     )
-    event.digest = digest_of(head.digest, event)
-    event.signature = keys.sign(head_text(event))
+    sign_event(event, keys.signers[-1])
+    link(event, head.sequence + 1, head.digest, keys.signers[-1])
     session.add(event)
     head.sequence, head.digest = event.sequence, event.digest
     session.flush()
@@ -182,28 +213,39 @@ def confirmed(session: Session, keys: AuditKeys, limit: int) -> tuple[int, int]:
     The database may be of an older schema.
     """
     previous, n_events, n_confirmed = GENESIS, 0, 0
-    columns = {column["name"] for column in inspect(session.connection()).get_columns(AuditEvent.__tablename__)}
-    events = _whole_events() if "signature" in columns else select(AuditEvent).order_by(AuditEvent.sequence)
-    for event in session.execute(events.limit(limit)).scalars():
+    for event in events(session, limit=limit):
         n_events += 1
-        if "signature" in columns and event.signature is not None:
-            n_confirmed += signing.is_signed(keys.signers[0].public, head_text(event), event.signature)
-        else:
-            n_confirmed += hmac.compare_digest(event.digest, keyed_digest(keys.links, previous, event))
+        n_confirmed += is_authentic(keys.signers[0].public, previous, event) or was_authentic(keys, previous, event)
         previous = event.digest
     return n_events, n_confirmed
 
 
-def _whole_events() -> Select[AuditEvent]:
-    columns = undefer(AuditEvent.row_digests), undefer(AuditEvent.signature)
-    return select(AuditEvent).options(*columns).order_by(AuditEvent.sequence)
+def was_authentic(keys: AuditKeys, previous: str, event: AuditEvent) -> bool:
+    """Whether an event is as a version before digests of events wrote it after the previous one.
+
+    0.1.0 linked by a secret key; early versions of 0.2.0 had one digest and one signature for event and link.
+    """
+    if event.row_digests is None:
+        return hmac.compare_digest(event.digest, keyed_digest(keys.links, previous, event))
+    document = document_of(event) | {"sequence": event.sequence, "rows": merkle_root(event.row_digests)}
+    right = event.digest == hashlib.sha256(previous.encode() + canonical(document)).hexdigest()
+    return right and any(signing.is_signed(key.public, head_text(event), event.signature) for key in keys.signers)
 
 
-def events(session: Session) -> Iterator[AuditEvent]:
-    """Every event with the digests of its rows, in order."""
-    for event in session.execute(_whole_events().execution_options(yield_per=_CHUNK)).scalars():
-        yield event
-        session.expunge(event)
+def events(session: Session, after: int = 0, limit: int | None = None) -> Iterator[AuditEvent]:
+    """Every event with all its columns, in order; those that an older schema lacks are null.
+
+    Args:
+        session: for reading.
+        after: number of the event before the first one wanted.
+        limit: at most so many.
+    """
+    present = {column["name"] for column in inspect(session.connection()).get_columns(AuditEvent.__tablename__)}
+    columns = AuditEvent.__table__.columns
+    wanted = [column if column.name in present else null().label(column.name) for column in columns]
+    statement = select(*wanted).where(AuditEvent.sequence > after).order_by(AuditEvent.sequence).limit(limit)
+    for row in session.execute(statement.execution_options(yield_per=_CHUNK)).mappings():
+        yield AuditEvent(**row)
 
 
 def rotation_text(before: str, head: str, public: str) -> str:
@@ -230,21 +272,20 @@ def verify(session: Session, keys: AuditKeys) -> tuple[int, list[str]]:
     Returns:
         Number of events, and a sentence for each fault found.
     """
-    previous, expected, faults, begun, n_signers = GENESIS, 1, [], False, 1
+    previous, expected, faults, n_signers = GENESIS, 1, [], 1
     for event in events(session):
         if event.sequence != expected:
             faults.append(f"audit event {expected} is missing")
             expected = event.sequence
         public = keys.signers[n_signers - 1].public
-        if not _is_authentic(keys, public, previous, event):
+        if not is_authentic(public, previous, event):
             faults.append(f"audit event {event.sequence} was changed, or one before it was removed")
         elif event.action == ROTATION and _follows(event, previous, public, keys.signers[n_signers:]):
             n_signers += 1
         elif event.action == ROTATION:
             faults.append(f"audit event {event.sequence} rotates to a key that is not the next one of the ring")
-        if begun and event.row_digests is None:
-            faults.append(f"audit event {event.sequence} has no digests of rows, although earlier ones have")
-        begun = begun or event.row_digests is not None
+        elif event.action == REWRITE:
+            faults += [f"before the chain was written anew: {fault}" for fault in event.details["faults"]]
         previous, expected = event.digest, expected + 1
     return expected - 1, faults + _wrong_head(session, keys, (expected - 1, previous, n_signers))
 

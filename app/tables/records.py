@@ -11,7 +11,7 @@ from app.tables.base import Table, UtcDateTime, now
 
 
 class AuditEvent(Table):
-    """Who did what to which object; each event's digest covers the one before."""
+    """Who did what to which object; ``sequence`` and ``digest`` are its place in the chain."""
 
     __tablename__ = "audit_events"
 
@@ -27,8 +27,10 @@ class AuditEvent(Table):
     # digests of the rows that were written (app.platform.row_digests.Leaves), of which ``digest`` covers the root;
     # None in events from before there were any. Of a batch they are many: read only where they are asked for
     row_digests: Mapped[dict[str, dict[str, str | None]] | None] = mapped_column(JSON(none_as_null=True), deferred=True)
-    # Ed25519 of «sequence:digest»; None in events without rows
+    # of the event by itself, which ``digest``, its link, covers; Ed25519 of «event event_sha256», of «sequence:digest»
+    event_sha256: Mapped[str | None] = mapped_column(String(64), deferred=True)
     signature: Mapped[str | None] = mapped_column(String(128), deferred=True)
+    link_signature: Mapped[str | None] = mapped_column(String(128), deferred=True)
 
 
 class AuditHead(Table):

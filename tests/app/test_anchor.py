@@ -89,10 +89,12 @@ def test_a_chain_written_anew_with_the_key_is_found_by_the_file_alone(anchored: 
         previous = audit_chain.GENESIS
         for event in list(audit_chain.events(session)):
             event.actor = "somebody else" if event.action == "case.add" else event.actor
-            event.digest = audit_chain.digest_of(previous, event)
-            signature = anchored.context.keys.audit.sign(audit_chain.head_text(event))
-            values = {"actor": event.actor, "digest": event.digest, "signature": signature, "number": event.sequence}
-            statement = "UPDATE audit_events SET actor = :actor, digest = :digest, signature = :signature"
+            signer = anchored.context.keys.audit.signers[-1]
+            audit_chain.sign_event(event, signer)
+            audit_chain.link(event, event.sequence, previous, signer)
+            names = ("actor", "event_sha256", "signature", "digest", "link_signature")
+            values = {name: getattr(event, name) for name in names} | {"number": event.sequence}
+            statement = f"UPDATE audit_events SET {', '.join(f'{name} = :{name}' for name in names)}"
             session.execute(text(f"{statement} WHERE sequence = :number"), values)
             previous = event.digest
         session.execute(text("UPDATE audit_head SET digest = :digest"), {"digest": previous})

@@ -3,9 +3,9 @@
 import pytest
 from sqlalchemy import text
 
+from app.cli import serving
 from app.operations.verify import CONSISTENT, verify_all
 from app.platform import audit_chain
-from app.platform.installation import claim
 from tests.app.test_tampering import Open, opened, populate
 from tests.support.legacy_chain import make_legacy
 from tests.support.service import Service, cell_png
@@ -15,13 +15,13 @@ from tests.support.service import Service, cell_png
 def test_the_rows_of_an_old_database_are_covered_from_the_upgrade_on(service: Service) -> None:
     populate(service)
     make_legacy(service.context)
-    database, secret = service.context.database, service.context.keys.audit
+    database = service.context.database
     with database.read() as session:
         report = verify_all(session, service.context)
         assert len([fault for fault in report.faults if fault.endswith("no audit event wrote it")]) > 50
         assert "no baseline: rows from before events carried digests are not covered" in report.faults
     for _ in range(2):
-        claim(database, secret)
+        serving._upgrade(service.context)
     service.add_case("later", cell_png(30))
     with database.read() as session:
         report = verify_all(session, service.context)
@@ -33,9 +33,9 @@ def test_the_rows_of_an_old_database_are_covered_from_the_upgrade_on(service: Se
 CHANGES = {
     "UPDATE remarks SET note = 'another' WHERE note IS NOT NULL": "not as audit event",
     "DELETE FROM exposures": "missing, although audit event",
-    "UPDATE audit_events SET actor = 'x' WHERE sequence = 4": "the events before the baseline",
+    "UPDATE audit_events SET actor = 'x' WHERE sequence = 4": "audit event 4 was changed",
     "DELETE FROM case_changes WHERE sequence < 20": "case_changes",
-    "UPDATE audit_events SET row_digests = NULL WHERE action = 'case.add'": "has no digests of rows",
+    "UPDATE audit_events SET row_digests = NULL WHERE action = 'case.add'": "was changed, or one before it",
     "UPDATE audit_events SET row_digests = '{}' WHERE action = 'rows.baseline'": "was changed, or one before it",
     "UPDATE audit_events SET signature = '00' WHERE action = 'rows.baseline'": "was changed, or one before it",
     "UPDATE labels SET confidence = 'much'": "rows of labels cannot be checked (",
@@ -46,7 +46,7 @@ CHANGES = {
 def test_a_change_behind_the_baseline_is_found(service: Service) -> None:
     populate(service)
     make_legacy(service.context)
-    claim(service.context.database, service.context.keys.audit)
+    serving._upgrade(service.context)
     service.add_case("later", cell_png(30))
     service.written_past = True
     with opened(service) as database:

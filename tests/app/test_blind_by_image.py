@@ -49,7 +49,7 @@ def almost(data: bytes) -> bytes:
 
 def old_key(service: Service, name: str, scopes: list[str]) -> None:
     """A key as an earlier version made it, whatever its scopes."""
-    value = secrets.token_hex(32)
+    value, service.written_past = secrets.token_hex(32), True
     with service.context.database.write() as session:
         account = session.execute(select(Account).where(Account.name == name)).scalar_one()
         key = ApiKey(account_id=account.id, secret_sha256=digest_of(value), scopes=scopes)

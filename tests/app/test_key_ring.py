@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from itsdangerous import BadSignature
 from pydantic import SecretStr
-from sqlalchemy import text
+from sqlalchemy import select, text
 
 from app.auth import oidc
 from app.cases.preparing import partition_of
+from app.cli import serving
 from app.context import Context, build_context
 from app.operations.anchor import append
+from app.operations.proven import unproven_rows
 from app.operations.rotation import bring_in, rotate, write_ring
 from app.operations.verify import verify_all
 from app.platform import audit_chain
@@ -21,11 +23,13 @@ from app.platform.errors import Unavailable
 from app.platform.installation import WrongKeyError, claim
 from app.platform.keys import KeyRing, Secret, derive
 from app.settings import Settings
+from app.tables import Case
 from app.triage.planning import coin
 from tests.app.test_one_key import coins_and_partitions
 from tests.app.test_proof import check, exported
 from tests.support.command import run_here
 from tests.support.service import KEY, Service, cell_png, collect
+from tests.support.version_0_1_0 import write_database
 
 FIRST = KeyRing.parse(KEY.encode())
 
@@ -93,9 +97,11 @@ def test_an_event_signed_with_a_replaced_key_is_named(service: Service, rotated:
     """What a thief of the old key can add after the rotation."""
     new = rotated
     with new.database.write() as session:
+        previous, signer = audit_chain.head_of(session)[1], service.context.keys.audit.signers[0]
         event = audit_chain.record(session, new.keys.audit, actor="x", action="x", object_id="x")
         session.execute(text("DROP TRIGGER audit_events_no_update"))
-        event.signature = service.context.keys.audit.sign(audit_chain.head_text(event))
+        audit_chain.sign_event(event, signer)
+        audit_chain.link(event, event.sequence, previous, signer)
     assert verified(new) == [f"audit event {event.sequence} was changed, or one before it was removed"]
     service.written_past = True
 
@@ -181,6 +187,8 @@ def test_a_backup_from_before_a_rotation_is_brought_back_with_the_newer_ring(
         assert run_here(*command).returncode == 0
     assert run_here("db", "rotate-key", "--reason", "lost").returncode == 0
     (tmp_path / "home" / "secret.key").rename(tmp_path / "ring")
+    (tmp_path / "again").mkdir()
+    (tmp_path / "home" / "erasures.jsonl").rename(tmp_path / "again" / "erasures.jsonl")
     monkeypatch.setenv("SECONDREAD_HOME", str(tmp_path / "again"))
     monkeypatch.setenv("SECONDREAD_SECRET_KEY_FILE", str(tmp_path / "ring"))
     done = run_here("db", "restore", tmp_path / "backup")
@@ -229,3 +237,26 @@ def test_no_key_gives_what_the_key_of_another_purpose_gives() -> None:
     keys = derive(FIRST)
     derived = [keys.coin, keys.partition, keys.readers.cases, keys.readers.pages, keys.readers.order, keys.audit.rows]
     assert len({key.digest(b"x") for key in derived} | {key.value for key in keys.cookies}) == len(derived) + 1
+
+
+def test_a_database_that_0_1_0_filled_keeps_every_coin_and_partition(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    write_database(tmp_path / "home" / "secondread.db")
+    context = build_context(Settings(home=tmp_path / "home", secret_key=SecretStr(KEY)))
+    columns = "SELECT id, u, partition FROM cases ORDER BY id"
+    with context.database.read() as session:
+        before = session.execute(text(columns)).all()
+    assert len(before) == 6
+    serving._upgrade(context)
+    ring = FIRST.rotated()
+    bring_in(context, ring, "after the upgrade")
+    new = with_ring(context, ring)
+    with new.database.read() as session:
+        assert session.execute(text(columns)).all() == before
+        for case in session.execute(select(Case).where(Case.erased_at.is_(None))).scalars():
+            assert case.u == coin(new.keys.coin, case.external_id)
+            assert case.partition == partition_of(new.keys.partition, case.patient, case.external_id)
+        assert audit_chain.verify(session, new.keys.audit)[1] == []
+        assert list(unproven_rows(session, new.keys.audit.rows)) == []
+    for parts in (context, new):
+        parts.database.engine.dispose()

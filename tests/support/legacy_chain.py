@@ -35,5 +35,6 @@ def _rewrite(connection: Connection, links: DerivedKey) -> None:
         event.action = "service.begin" if event.action == baseline.ACTION else event.action
         previous = audit_chain.keyed_digest(links, previous, event)
         values = {"action": event.action, "digest": previous, "row_digests": null(), "signature": None}
+        values |= {"event_sha256": None, "link_signature": None}
         connection.execute(update(AuditEvent).where(AuditEvent.sequence == event.sequence).values(values))
     connection.execute(update(AuditHead).values(digest=previous))
