@@ -198,12 +198,14 @@ def _migrate(context: "Context") -> None:
 def _link_former_events(context: "Context", owner: "Database") -> None:
     """Write the audit chain anew where an earlier version wrote it, once."""
     from app.operations.anchor import append
+    from app.operations.former_events import forgetting
     from app.operations.rewriting import has_former_events, rewrite
 
     with owner.write() as session:
         if not has_former_events(session):
             return
-        rewrite(session, context.keys.audit, "each event gets a digest and a signature of its own")
+        forget = forgetting(session, context.keys.audit)
+        rewrite(session, context.keys.audit, "events get signatures of their own, and forget whom they named", forget)
     if context.settings.audit_anchor is not None:
         with context.database.read() as session:
             append(context.settings.audit_anchor, session, context.keys.audit, 0, "rewrite")

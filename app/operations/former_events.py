@@ -17,7 +17,7 @@ from app.tables import AuditEvent, new_digest_key
 _DETAILS = {"case.add": {"image_sha256"}}
 
 
-def forget_said(event: AuditEvent) -> None:
+def _forget_said(event: AuditEvent) -> None:
     """Take digests of images, reasons of labels and names of files out of an event."""
     gone = _DETAILS.get(event.action, set())
     details = {name: value for name, value in event.details.items() if name not in gone}
@@ -29,8 +29,8 @@ def forget_said(event: AuditEvent) -> None:
         event.reason = None
 
 
-def forgetting_digests(session: Session, keys: AuditKeys) -> Callable[[AuditEvent], None]:
-    """What becomes of events whose digests were made before rows about patients had keys of their own.
+def forgetting(session: Session, keys: AuditKeys) -> Callable[[AuditEvent], None]:
+    """What becomes of each event of a chain from before rows about patients had keys of their own.
 
     A digest that is not that of the row as it is now gets an HMAC under a key that nobody keeps in its place: it still
     differs from every row, and opens nothing.
@@ -43,7 +43,7 @@ def forgetting_digests(session: Session, keys: AuditKeys) -> Callable[[AuditEven
     nobody = DerivedKey(new_digest_key(), b"")
 
     def forget(event: AuditEvent) -> None:
-        forget_said(event)
+        _forget_said(event)
         if event.row_digests is not None:
             event.row_digests = _closed(event.row_digests, present, nobody)
 
