@@ -101,7 +101,7 @@ class Settings(BaseSettings):
         Raises:
             ValueError: there is no such folder.
         """
-        folder = os.environ.get("SECONDREAD_SECRETS")
+        folder = (env_settings() | init_settings()).get("secrets")
         if folder is None:
             return init_settings, env_settings
         if not Path(folder).is_dir():
