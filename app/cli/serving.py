@@ -74,7 +74,7 @@ def _worker_command() -> list[str]:
 def _run_server(application: "FastAPI", address: str, number: int, trusted_proxies: list[str]) -> None:
     import uvicorn
 
-    from app.platform.connections import bounded_connections
+    from app.platform.connections import REFUSED_BEYOND, bounded_connections
     from app.platform.memory_budget import give_back_freed_memory
 
     give_back_freed_memory()
@@ -84,7 +84,7 @@ def _run_server(application: "FastAPI", address: str, number: int, trusted_proxi
         port=number,
         log_level="warning",
         access_log=False,
-        limit_concurrency=512,
+        limit_concurrency=REFUSED_BEYOND,
         timeout_graceful_shutdown=20,
         server_header=False,
         forwarded_allow_ips=trusted_proxies,
