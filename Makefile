@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 # cpu or gpu: which ONNX Runtime
 RUNTIME ?= cpu
+UV ?= uv
 # a process per core and one more, since some tests wait for servers and browsers; one thread of linear algebra each: more
 # threads than cores only wait for each other; bytecode is kept, since some tests start the command line anew
 PROCESSES ?= $(shell n=$$(($$(getconf _NPROCESSORS_ONLN) + 1)); echo $$((n < 8 ? n : 8)))
@@ -11,7 +12,7 @@ PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick test-slow test-all test-under-load sabotage coverage mutation lint bench sbom screenshots clean
+.PHONY: help lock run test quick test-slow test-all test-under-load sabotage coverage mutation lint bench sbom screenshots clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -53,6 +54,14 @@ test-slow: $(VENV)/.installed-dev
 test-all: lint
 	$(PYTEST) --all-databases -m "not gpu"
 	$(MAKE) mutation
+
+# make lock   pin what the images install by digest, to the versions of constraints.txt; needs uv
+lock:
+	for runtime in cpu gpu; do \
+	  echo setuptools | $(UV) pip compile --quiet pyproject.toml - --extra $$runtime --extra serve --extra charts --extra oidc \
+	    -c constraints.txt --generate-hashes --python-version 3.12 --python-platform x86_64-manylinux_2_28 \
+	    --no-annotate --no-header --no-emit-index-url -o docker/requirements-$$runtime.lock || exit 1; \
+	done
 
 # make coverage   branches that `make test` and `make test-slow` go through, and the lines that it does not
 coverage: $(VENV)/.installed-dev

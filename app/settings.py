@@ -11,7 +11,12 @@ from pathlib import Path
 from typing import Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SecretsSettingsSource,
+    SettingsConfigDict,
+)
 
 from app.platform.keys import KeyRing
 
@@ -43,6 +48,9 @@ class Settings(BaseSettings):
     )
     secret_key_file: Path | None = Field(
         None, description="file with the secret key or the key ring, in place of SECRET_KEY"
+    )
+    secrets: Path | None = Field(
+        None, description="folder with a file per secret setting, for example secondread_database_url"
     )
     audit_anchor: Path | None = Field(
         None, description="file outside the database, to which the worker adds heads of the audit chain"
@@ -78,6 +86,27 @@ class Settings(BaseSettings):
         description="JSON list of proxies, addresses or networks, whose X-Forwarded-For and -Proto are believed",
     )
     min_free_bytes: int = Field(2 * 1024**3, ge=0, description="free space below which uploads get 507")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """What is said where a setting is made, then the environment, then files of the folder of secrets.
+
+        Raises:
+            ValueError: there is no such folder.
+        """
+        folder = (env_settings() | init_settings()).get("secrets")
+        if folder is None:
+            return init_settings, env_settings
+        if not Path(folder).is_dir():
+            raise ValueError(f"SECONDREAD_SECRETS: there is no folder {folder}")
+        return init_settings, env_settings, SecretsSettingsSource(settings_cls, folder)
 
     @field_validator("secret_key", "metrics_token")
     @classmethod

@@ -64,7 +64,8 @@ def principal_of_cookie(session: Session, token: str) -> tuple[Principal, uuid.U
     """Caller behind a session cookie, its session, and whether the session's last use should be written back.
 
     Raises:
-        Unauthenticated: unknown, ended, idle for too long or too old.
+        Unauthenticated: unknown, ended, idle for too long or too old, or used later than now: then the clock was set,
+            and how old it is, nobody knows.
     """
     statement = (
         select(BrowserSession, Account)
@@ -75,7 +76,7 @@ def principal_of_cookie(session: Session, token: str) -> tuple[Principal, uuid.U
     if row is None or row[0].ended_at is not None:
         raise Unauthenticated("sign in first")
     signed_in, account = row
-    if time - signed_in.seen_at > SESSION_IDLE or time - signed_in.created_at > SESSION_LIFETIME:
+    if not -SEEN_EVERY <= time - signed_in.seen_at <= SESSION_IDLE or time - signed_in.created_at > SESSION_LIFETIME:
         raise Unauthenticated("the session has ended; sign in again")
     if account.disabled_at is not None:
         raise Unauthenticated("sign in first")

@@ -74,7 +74,7 @@ def _worker_command() -> list[str]:
 def _run_server(application: "FastAPI", address: str, number: int, trusted_proxies: list[str]) -> None:
     import uvicorn
 
-    from app.platform.connections import bounded_connections
+    from app.platform.connections import REFUSED_BEYOND, bounded_connections
     from app.platform.memory_budget import give_back_freed_memory
 
     give_back_freed_memory()
@@ -84,7 +84,7 @@ def _run_server(application: "FastAPI", address: str, number: int, trusted_proxi
         port=number,
         log_level="warning",
         access_log=False,
-        limit_concurrency=512,
+        limit_concurrency=REFUSED_BEYOND,
         timeout_graceful_shutdown=20,
         server_header=False,
         forwarded_allow_ips=trusted_proxies,
@@ -141,6 +141,7 @@ def db_upgrade() -> None:
 
 def _upgrade(context: "Context") -> None:
     """Run the migrations that the database lacks, then remove what 0.1.0 left next to it."""
+    from app.operations.frozen_names import renumber
     from app.platform.durable import remove_former_file
     from app.platform.freed_space import overwrite_moved, text_is_to_move
     from app.platform.installation import claim
@@ -151,6 +152,7 @@ def _upgrade(context: "Context") -> None:
     if problem is not None:
         say(f"notes were moved to rows of their own, but their old places were not overwritten: {problem}")
     claim(context.database, context.keys.audit)
+    renumber(context)
     removed = remove_former_file(context.settings.home)
     if removed is not None:
         say(f"removed {removed}: jobs are in the service's own database now")
@@ -196,12 +198,14 @@ def _migrate(context: "Context") -> None:
 def _link_former_events(context: "Context", owner: "Database") -> None:
     """Write the audit chain anew where an earlier version wrote it, once."""
     from app.operations.anchor import append
+    from app.operations.former_events import forgetting
     from app.operations.rewriting import has_former_events, rewrite
 
     with owner.write() as session:
         if not has_former_events(session):
             return
-        rewrite(session, context.keys.audit, "each event gets a digest and a signature of its own")
+        forget = forgetting(session, context.keys.audit)
+        rewrite(session, context.keys.audit, "events get signatures of their own, and forget whom they named", forget)
     if context.settings.audit_anchor is not None:
         with context.database.read() as session:
             append(context.settings.audit_anchor, session, context.keys.audit, 0, "rewrite")

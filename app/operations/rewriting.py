@@ -17,7 +17,7 @@ from app.tables import AuditEvent, AuditHead, create_triggers, drop_triggers
 #: Changes an event before it is digested, signed and linked again.
 Change = Callable[[AuditEvent], None]
 _EVENTS = 500
-_WRITTEN = ("details", "reason", "event_sha256", "signature", "digest", "link_signature")
+_WRITTEN = ("details", "reason", "row_digests", "event_sha256", "signature", "digest", "link_signature")
 
 
 def has_former_events(session: Session) -> bool:

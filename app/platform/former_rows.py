@@ -6,8 +6,8 @@ from sqlalchemy import Table as SqlTable
 from app.platform.covered_rows import COVERED, Coverage
 from app.tables import Remark
 
-# before free text had a table of its own, and rows about patients a key of their own
-_BEFORE_REMARKS = {
+#: Before free text had a table of its own, and rows about patients a key of their own
+BEFORE_REMARKS = {
     "cases": Coverage(COVERED["cases"].private, COVERED["cases"].free),
     "import_rows": Coverage(frozenset({"external_id", "detail"})),
     "labels": Coverage(frozenset({"note", "reason"})),
@@ -27,9 +27,9 @@ def as_it_was(schema: Inspector, table: SqlTable) -> tuple[SqlTable, Coverage]:
         schema: of the database.
         table: as it is in this version.
     """
-    if schema.has_table(Remark.__tablename__) or table.name not in _BEFORE_REMARKS:
+    if schema.has_table(Remark.__tablename__) or table.name not in BEFORE_REMARKS:
         return table, COVERED[table.name]
     former = table.to_metadata(MetaData())
     for name in _COLUMNS.get(table.name, ()):
         former.append_column(Column(name, Text))
-    return former, _BEFORE_REMARKS[table.name]
+    return former, BEFORE_REMARKS[table.name]

@@ -8,7 +8,19 @@ from sqlalchemy import Connection, Engine, NullPool, create_engine, inspect, mak
 from sqlalchemy.exc import OperationalError
 
 from app.platform.database import sqlite_engine
-from app.tables import Case, CaseTwin, IdempotencyRecord, ImportRow, Label, NetworkOutput, Read, ReadRequest, Remark
+from app.tables import (
+    AuditEvent,
+    Case,
+    CaseTwin,
+    IdempotencyRecord,
+    ImportRow,
+    Job,
+    Label,
+    NetworkOutput,
+    Read,
+    ReadRequest,
+    Remark,
+)
 
 #: Tables whose rows are deleted or changed when a patient is erased.
 ERASED_FROM = tuple(
@@ -29,12 +41,14 @@ _LOCK_MS = 2000
 _SQLITE_SECONDS = 1.0
 
 
-def overwrite(url: str, tables: tuple[str, ...] = ERASED_FROM) -> str | None:
+def overwrite(url: str, tables: tuple[str, ...] = ERASED_FROM, *, statistics: bool = False) -> str | None:
     """Write the tables anew, so that the files contain nothing but the rows that there are; no transaction may be open.
 
     Args:
         url: SQLAlchemy URL, on PostgreSQL of the role that owns the tables.
         tables: which; SQLite writes all of them.
+        statistics: whether to write the planner's statistics anew too; whoever owns the tables and not the database
+            gets a warning of the server for that, and they stay.
 
     Returns:
         None, or why it could not be done now.
@@ -43,7 +57,7 @@ def overwrite(url: str, tables: tuple[str, ...] = ERASED_FROM) -> str | None:
         return _sqlite(url)
     engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
-        return _postgres(connection, tables)
+        return _postgres(connection, tables, ["pg_catalog.pg_statistic"] if statistics else [])
 
 
 def text_is_to_move(engine: Engine) -> bool:
@@ -53,7 +67,7 @@ def text_is_to_move(engine: Engine) -> bool:
 
 
 def overwrite_moved(url: str) -> str | None:
-    """Write the tables anew from which free text has moved.
+    """Write the tables anew from which free text has moved, or whose rows have forgotten something.
 
     Args:
         url: SQLAlchemy URL, on PostgreSQL of the role that owns the tables.
@@ -61,7 +75,8 @@ def overwrite_moved(url: str) -> str | None:
     Returns:
         None, or why it could not be done.
     """
-    return overwrite(url, (*ERASED_FROM, Label.__tablename__, Read.__tablename__))
+    moved = (table.__tablename__ for table in (AuditEvent, Job, Label, Read))
+    return overwrite(url, (*ERASED_FROM, *moved), statistics=True)
 
 
 def _sqlite(url: str) -> str | None:
@@ -77,7 +92,7 @@ def _sqlite(url: str) -> str | None:
     return None
 
 
-def _postgres(connection: Connection, tables: tuple[str, ...]) -> str | None:
+def _postgres(connection: Connection, tables: tuple[str, ...], catalogues: list[str]) -> str | None:
     if not connection.execute(text(_OWNED), {"tables": list(tables)}).scalar_one():
         return f"the role {connection.engine.url.username} does not own the tables; set DATABASE_OWNER_URL"
     number = connection.execute(text("SELECT CAST(CAST(pg_current_xact_id() AS xid) AS text)")).scalar_one()
@@ -88,6 +103,8 @@ def _postgres(connection: Connection, tables: tuple[str, ...]) -> str | None:
         connection.execute(text(f"SET lock_timeout = {_LOCK_MS}"))
         for table in tables:
             connection.execute(text(f"VACUUM (FULL, ANALYZE) {quote(table)}"))
+        for catalogue in catalogues:
+            connection.execute(text(f"VACUUM (FULL) {catalogue}"))
     except OperationalError as exc:
         return f"the database is in use ({str(exc.orig).splitlines()[0]})"
     return None

@@ -111,6 +111,7 @@ def command(service: Service, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.both_databases
+@pytest.mark.slow_on_postgresql
 def test_nothing_of_an_erased_patient_is_found_anywhere(
     service: Service, command: Any, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

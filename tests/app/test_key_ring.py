@@ -178,6 +178,7 @@ def test_a_key_that_is_set_is_rotated_by_a_file(
     context.database.engine.dispose()
 
 
+@pytest.mark.slow
 def test_a_backup_from_before_a_rotation_is_brought_back_with_the_newer_ring(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

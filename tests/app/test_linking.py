@@ -120,6 +120,7 @@ def test_what_was_wrong_before_stays_named(former: Context) -> None:
 @pytest.mark.both_databases
 def test_events_may_be_changed_while_the_chain_is_written_anew(service: Service) -> None:
     service.add_case("a", cell_png(1))
+    service.written_past = True  # predictions are counted by what is forgotten here
     context = service.context
 
     def forget(event: AuditEvent) -> None:

@@ -1,0 +1,65 @@
+"""A clock that is a day off (F10): sessions are not extended, and the order of what was stored stays."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from app.operations.verify import verify_all
+from app.tables import AuditEvent
+from tests.app.test_people import first_password
+from tests.faults.rounds import Rounds
+from tests.support.service import Service
+
+DAY = timedelta(days=1)
+
+
+@contextmanager
+def clock_off_by(shift: timedelta) -> Iterator[None]:
+    """The service's clock is wrong while the block runs."""
+
+    class Wrong(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Any:
+            return datetime.now(tz) + shift
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("app.tables.base.datetime", Wrong)
+        yield
+
+
+@pytest.mark.parametrize("shift", [DAY, -DAY])
+def test_a_session_is_not_extended_by_a_clock_that_is_set(service: Service, shift: timedelta) -> None:
+    cookie = first_password(service, "anna")
+
+    def status() -> int:
+        return int(service.client.get("/worklist", headers=cookie, follow_redirects=False).status_code)
+
+    assert status() == 200
+    with clock_off_by(timedelta(seconds=-30)):
+        assert status() == 200  # a clock that is corrected a little
+    with clock_off_by(shift):
+        assert status() in {303, 401}
+
+
+@pytest.mark.both_databases
+def test_labels_and_audit_keep_their_order(service: Service) -> None:
+    case = service.add_case()["id"]
+    with clock_off_by(DAY):
+        first = service.outside_label(case, "reader", "blast")
+    with clock_off_by(-DAY):
+        body = {"label": "lymphocyte", "blind": True, "reason": "a slip"}
+        path = f"/v1/labels/{first['label']['id']}/revisions"
+        revised = service.post("outside", path, json=body)
+    assert revised.status_code == 201, revised.text
+    with service.context.database.read() as session:
+        events = session.execute(select(AuditEvent).order_by(AuditEvent.sequence)).scalars().all()
+        assert verify_all(session, service.context).faults == []
+    assert [event.action for event in events][-3:] == ["case.add", "label.add", "label.revise"]
+    assert events[-1].created_at < datetime.now(UTC) < events[-2].created_at
+    Rounds(
+        "F10", "clock a day ahead, then a day behind", service.context.database.engine.dialect.name, 2, 2, 0, 0, 0
+    ).note()
