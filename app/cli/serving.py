@@ -74,7 +74,7 @@ def _worker_command() -> list[str]:
 def _run_server(application: "FastAPI", address: str, number: int, trusted_proxies: list[str]) -> None:
     import uvicorn
 
-    from app.platform.connections import bounded_connections
+    from app.platform.connections import REFUSED_BEYOND, bounded_connections
     from app.platform.memory_budget import give_back_freed_memory
 
     give_back_freed_memory()
@@ -84,7 +84,7 @@ def _run_server(application: "FastAPI", address: str, number: int, trusted_proxi
         port=number,
         log_level="warning",
         access_log=False,
-        limit_concurrency=512,
+        limit_concurrency=REFUSED_BEYOND,
         timeout_graceful_shutdown=20,
         server_header=False,
         forwarded_allow_ips=trusted_proxies,
@@ -248,14 +248,12 @@ def db_backup(
     """Copy database, images, releases and evaluations while the service runs."""
     from app.operations.anchor import anchor_here
     from app.operations.backup import backup
-    from app.operations.erasure_list import add_missing
-    from app.operations.forgetting import BACKUP
+    from app.operations.forgetting import BACKUP, listing_problem
     from app.platform import audit_chain
 
     with parts() as context:
         anchor_here(context)
-        with context.database.read() as session:
-            n_listed = add_missing(context.settings.erasure_list, session, context.keys.erasures)
+        problem = listing_problem(context)
         written = backup(context, out)
         with context.database.write() as session:  # so that an erasure can name the backups that still have everything
             details = {"head": written["head"]}
@@ -269,7 +267,8 @@ def db_backup(
             )
     say(f"{written['n_files']:,} files, {written['n_bytes'] / 1e6:,.1f} MB in {out}")
     say(f"head: {written['head']}")
-    say(f"list of erasures: {context.settings.erasure_list} ({n_listed:,}); keep a copy elsewhere for `db restore`")
+    kept = f"list of erasures: {context.settings.erasure_list}; keep a copy elsewhere for `db restore`"
+    say(kept if problem is None else f"warning: {problem}")
     for digest in written["damaged"]:
         say(f"image {digest} is damaged, here and in the backup; upload the same image again")
 

@@ -1,7 +1,7 @@
-"""What a connection may cost before it is known who is calling: time and bytes of headers, connections per address.
+"""What a connection may cost before it is known who is calling: time and bytes of headers, connections in all.
 
 The server itself has no deadline for headers, and its limit on all connections together is a lever: whoever opens that
-many keeps everybody out.
+many keeps everybody out. Here the one that has asked for nothing for the longest time makes room for a new one.
 """
 
 import asyncio
@@ -19,6 +19,8 @@ LINGER_SECONDS = 10.0
 MAX_HEADERS = 64 * 1024
 #: Open connections per address; a trusted proxy may have as many as it likes.
 PER_ADDRESS = 128
+#: Open connections of everybody, fewer than those with which the server refuses requests.
+IN_ALL, REFUSED_BEYOND = 480, 512
 
 
 class BoundedConnection(HttpToolsProtocol):
@@ -26,6 +28,8 @@ class BoundedConnection(HttpToolsProtocol):
 
     trusted: ClassVar[tuple[str, ...]] = ()
     open_connections: ClassVar[Counter[str]] = Counter()
+    #: those that ask for nothing now, the one that has done so for the longest time first
+    idle: ClassVar[dict["BoundedConnection", None]] = {}
     _timer: asyncio.TimerHandle | None = None
     _address = ""
     _before_headers, _reading_headers, _received = 0, True, True
@@ -36,12 +40,18 @@ class BoundedConnection(HttpToolsProtocol):
         self._address = "" if self.client is None else self.client[0]
         self.open_connections[self._address] += 1
         self._end_after(HEADER_SECONDS)
+        self.idle[self] = None
+        if self.open_connections.total() > IN_ALL:
+            oldest = next(iter(self.idle))
+            del self.idle[oldest]
+            oldest.transport.abort()
         if self.open_connections[self._address] > PER_ADDRESS and not self._is_trusted():
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Count the connection no more."""
         self._end_after(None)
+        self.idle.pop(self, None)
         self.open_connections[self._address] -= 1
         if not self.open_connections[self._address]:
             del self.open_connections[self._address]
@@ -66,6 +76,7 @@ class BoundedConnection(HttpToolsProtocol):
         """Serve the request; its body has deadlines of its own."""
         self._reading_headers = False
         self._end_after(None)
+        self.idle.pop(self, None)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -77,6 +88,8 @@ class BoundedConnection(HttpToolsProtocol):
         """Wait no longer than a moment for the rest of a body that nobody reads."""
         if not self._received:
             self._end_after(LINGER_SECONDS)
+        if not self.pipeline:
+            self.idle[self] = None
         super().on_response_complete()
 
     def _is_trusted(self) -> bool:
@@ -99,5 +112,5 @@ def bounded_connections(trusted_proxies: list[str]) -> type[BoundedConnection]:
     Args:
         trusted_proxies: addresses or networks that may have any number.
     """
-    attributes = {"trusted": tuple(trusted_proxies), "open_connections": Counter[str]()}
+    attributes = {"trusted": tuple(trusted_proxies), "open_connections": Counter[str](), "idle": {}}
     return type("ServerConnection", (BoundedConnection,), attributes)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.platform.connections import MAX_HEADERS, PER_ADDRESS
+from app.platform.connections import IN_ALL, MAX_HEADERS, PER_ADDRESS
 from tests.support.process import Installation
 from tests.support.waiting import patient, wait_until
 
@@ -43,6 +43,19 @@ def connect(made: Installation, source: str, data: bytes = b"") -> socket.socket
 def is_ended(opened: socket.socket) -> bool:
     try:
         return opened.recv(65536) == b""
+    except ConnectionError:
+        return True
+
+
+def has_ended(opened: socket.socket) -> bool:
+    """Whether the server has ended a connection by now."""
+    opened.setblocking(False)
+    try:
+        while received := opened.recv(65536):
+            assert b" 200 " in received or b"}" in received
+        return True
+    except BlockingIOError:
+        return False
     except ConnectionError:
         return True
 
@@ -86,6 +99,18 @@ def test_half_sent_headers_of_one_address_keep_nobody_else_out(made: Installatio
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_connections_of_six_hundred_addresses_keep_nobody_out(made: Installation) -> None:
+    """Silent, half-sent and idle ones, of more addresses than there may be connections in all."""
+    start(made, 600)
+    sources = [f"127.0.{1 + number // 200}.{1 + number % 200}" for number in range(600)]
+    for number, source in enumerate(sources):
+        connect(made, source, (b"", _HALF, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")[number % 3])
+    assert [status(made, f"127.0.9.{last}") for last in range(1, 11)] == [200] * 10
+    ended = [opened for opened in OPENED if opened.getblocking() and has_ended(opened)]
+    assert len(OPENED) - IN_ALL <= len(ended) <= len(OPENED) - IN_ALL + 20  # no more than there was no room for
+
+
 def test_headers_have_a_deadline_and_a_size_and_so_has_what_nobody_reads(made: Installation) -> None:
     start(made, 1.5)
     for sent in (b"", _HALF, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"):  # the last is idle afterwards

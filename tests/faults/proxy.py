@@ -67,9 +67,7 @@ class CuttingProxy:
                     break
                 if how == "after":
                     silent.set()
-                server.sendall(data)
-                if how == "after":
-                    return  # the answer's thread resets both
+                server.sendall(data)  # the answer's thread resets both where nothing is to come back
         except OSError:
             pass
         self._end(client, server)
