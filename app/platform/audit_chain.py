@@ -18,7 +18,7 @@ from sqlalchemy import func, insert, inspect, null, select
 from sqlalchemy.orm import Session
 
 from app.platform import signing
-from app.platform.errors import Unavailable
+from app.platform.errors import KeyRotated
 from app.platform.keys import AuditKeys, DerivedKey, Signer
 from app.platform.row_digests import Json, Leaves, canonical, cases_digest, merkle_root
 from app.platform.written_rows import note_cases, take_leaves
@@ -129,11 +129,11 @@ def record(
         leaves: digests of further rows, which the event vouches for.
 
     Raises:
-        Unavailable: another process has rotated the key; nothing is written.
+        KeyRotated: another process has rotated the key; nothing is written.
     """
     head = session.execute(select(AuditHead).where(AuditHead.id == 1).with_for_update()).scalar_one()
     if head.n_keys != len(keys.signers):
-        raise Unavailable("the key was rotated since this process started; start it again with the current key ring")
+        raise KeyRotated("the key was rotated since this process started; start it again with the current key ring")
     session.flush()
     rows = take_leaves(session, keys.rows) | (leaves or {})
     if cases:
