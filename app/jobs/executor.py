@@ -42,7 +42,7 @@ from app.platform.durable import (
     system_engine,
     workflow_table,
 )
-from app.platform.errors import KeyRotated, Problem
+from app.platform.errors import Problem
 from app.tables import Job, now
 
 #: How often a workflow whose process keeps dying is begun again before it is given up.
@@ -200,7 +200,7 @@ class Executor:
             except (JobCancelledError, JobOvertakenError) as exc:
                 _log.warning("job left", job=str(job.job_id), reason=type(exc).__name__)
                 raise
-            except KeyRotated:
+            except audit_chain.KeyRotated:
                 self.broken.set()
                 raise WorkerStoppingError from None
             except (Problem, ValueError, OSError) as exc:

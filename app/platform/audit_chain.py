@@ -18,7 +18,7 @@ from sqlalchemy import func, insert, inspect, null, select
 from sqlalchemy.orm import Session
 
 from app.platform import signing
-from app.platform.errors import KeyRotated
+from app.platform.errors import Unavailable
 from app.platform.keys import AuditKeys, DerivedKey, Signer
 from app.platform.row_digests import Json, Leaves, canonical, cases_digest, merkle_root
 from app.platform.written_rows import note_cases, take_leaves
@@ -34,6 +34,10 @@ ROTATION = "key.rotate"
 #: Action of an event that says that the chain was written anew.
 REWRITE = "chain.rewrite"
 _CHUNK = 500
+
+
+class KeyRotated(Unavailable):
+    """Another process has rotated the key; this one must be started again with the new ring."""
 
 
 def document_of(event: AuditEvent) -> dict[str, Json]:

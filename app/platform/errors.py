@@ -28,7 +28,6 @@
     ├── Overloaded              429  overloaded           Retry-After
     │   └── RateLimited         429  rate-limited         Retry-After
     ├── Unavailable             503  unavailable          Retry-After
-    │   ├── KeyRotated          503  unavailable          Retry-After
     │   └── NoRelease           503  no-release           Retry-After
     └── StorageFull             507  storage-full
 """
@@ -244,10 +243,6 @@ class Unavailable(Problem):
     """A part of the service cannot answer just now."""
 
     status, code, title, retry_after = 503, "unavailable", "Unavailable", 5
-
-
-class KeyRotated(Unavailable):
-    """Another process has rotated the key; this one must be started again with the new ring."""
 
 
 class NoRelease(Unavailable):
