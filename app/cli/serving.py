@@ -141,6 +141,7 @@ def db_upgrade() -> None:
 
 def _upgrade(context: "Context") -> None:
     """Run the migrations that the database lacks, then remove what 0.1.0 left next to it."""
+    from app.operations.forgetting import finish_erasures
     from app.operations.frozen_names import renumber
     from app.platform.durable import remove_former_file
     from app.platform.freed_space import overwrite_moved, text_is_to_move
@@ -153,6 +154,9 @@ def _upgrade(context: "Context") -> None:
         say(f"notes were moved to rows of their own, but their old places were not overwritten: {problem}")
     claim(context.database, context.keys.audit)
     renumber(context)
+    unfinished = finish_erasures(context).problem
+    if unfinished is not None:
+        say(f"the files of the database still contain what was erased: {unfinished}")
     removed = remove_former_file(context.settings.home)
     if removed is not None:
         say(f"removed {removed}: jobs are in the service's own database now")
@@ -248,14 +252,12 @@ def db_backup(
     """Copy database, images, releases and evaluations while the service runs."""
     from app.operations.anchor import anchor_here
     from app.operations.backup import backup
-    from app.operations.erasure_list import add_missing
-    from app.operations.forgetting import BACKUP
+    from app.operations.forgetting import BACKUP, listing_problem
     from app.platform import audit_chain
 
     with parts() as context:
         anchor_here(context)
-        with context.database.read() as session:
-            n_listed = add_missing(context.settings.erasure_list, session, context.keys.erasures)
+        problem = listing_problem(context)
         written = backup(context, out)
         with context.database.write() as session:  # so that an erasure can name the backups that still have everything
             details = {"head": written["head"]}
@@ -269,7 +271,8 @@ def db_backup(
             )
     say(f"{written['n_files']:,} files, {written['n_bytes'] / 1e6:,.1f} MB in {out}")
     say(f"head: {written['head']}")
-    say(f"list of erasures: {context.settings.erasure_list} ({n_listed:,}); keep a copy elsewhere for `db restore`")
+    kept = f"list of erasures: {context.settings.erasure_list}; keep a copy elsewhere for `db restore`"
+    say(kept if problem is None else f"warning: {problem}")
     for digest in written["damaged"]:
         say(f"image {digest} is damaged, here and in the backup; upload the same image again")
 
@@ -295,7 +298,8 @@ def db_rotate_key(
         rotation = rotate(context, reason)
     say(f"the audit is signed with key {rotation.n_keys} now; its public key: {rotation.public_key}")
     say("give the public key to whoever checks proofs, and make a backup: older ones lack the new key")
-    say("start every other process (serve, worker) again with the same key ring: until then they refuse to write (503)")
+    say("start every server again with the same key ring: until then it refuses to write (503); workers begin anew by")
+    say("themselves where they read the ring from a file, and else are refused until they are given the new one")
 
 
 @db.command("restore")

@@ -40,6 +40,27 @@ def test_only_a_sign_of_a_person_extends_a_lease(browser: Browser, installation:
 
 
 @pytest.mark.slow
+def test_a_page_whose_answer_is_under_way_asks_for_no_more_time(browser: Browser, installation: Installation) -> None:
+    upload(installation, "declined", 402, patient="d")
+    cleo = Person(browser, installation, "cleo")
+    page, beats, held = cleo.page, [], []
+    page.on("request", lambda request: beats.append(request.url) if request.method == "PATCH" else None)
+    page.route("**/reads/*/decline", lambda route: held.append(route))  # it goes on when the test says so
+    page.clock.install()
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".js [data-read]")
+    page.click("summary:has-text('Decline')")
+    page.check("input[value=image_quality]")
+    page.click("text=Decline this case")
+    until(page, lambda: len(held) == 1, "the decline is under way")
+    page.clock.run_for(3_000)
+    assert beats == []
+    held[0].continue_()
+    page.wait_for_url("**/worklist")
+    assert cleo.faults == []
+
+
+@pytest.mark.slow
 def test_a_session_warns_before_it_ends_and_a_sign_of_a_person_extends_it(
     browser: Browser, installation: Installation
 ) -> None:

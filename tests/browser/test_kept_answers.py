@@ -189,14 +189,14 @@ def test_what_rests_in_the_browser_is_the_handle_and_the_class(browser: Browser,
     page.wait_for_selector("[data-action=next]")
     database = Database(several.sqlalchemy_url)
     with database.read() as session:  # what the page still knew was sent with it
-        wanted = select(Label.note, Label.confidence, Read.state).join(Read, Read.case_id == Label.case_id)
-        row = session.execute(
+        wanted = select(Label, Read.state).join(Read, Read.case_id == Label.case_id)
+        label, state = session.execute(
             wanted.join(Annotator, Annotator.id == Label.annotator_id).where(
                 Annotator.name == "cleo", Label.class_code == "monocyte", Read.annotator_id == Label.annotator_id
             )
         ).one()
+        assert (label.note, label.confidence, state) == ("a note about Ms Miller", 0.9, "committed")
     database.engine.dispose()
-    assert tuple(row) == ("a note about Ms Miller", 0.9, "committed")
 
 
 def test_a_refused_answer_is_settled_and_says_why(browser: Browser, several: Installation) -> None:

@@ -345,8 +345,11 @@ async function sendForm(form) {
   release();
 }
 
+// While an answer or a decline is under way nothing else is sent.
+const SENDERS = "[data-answer] button, [data-send] button";
+
 function release() {
-  for (const button of all("[data-answer] button, [data-send] button")) button.disabled = false;
+  for (const button of all(SENDERS)) button.disabled = false;
 }
 
 function keepAnswers() {
@@ -362,7 +365,7 @@ function keepAnswers() {
       } else {
         sendForm(form);
       }
-      for (const button of all("[data-answer] button, [data-send] button")) button.disabled = true;
+      for (const button of all(SENDERS)) button.disabled = true;
     });
   }
   for (const link of all("[data-action=back]")) {
@@ -457,6 +460,7 @@ function keepLease(read, lease, begun) {
   };
   setInterval(() => {
     const left = ends - Date.now();
+    if (find(SENDERS)?.disabled) return;
     if (sign > asked && Date.now() - asked > lease / 3 && left > 0) {
       beat();
     } else if (left <= 0 && warned !== "ended") {
