@@ -298,7 +298,8 @@ def db_rotate_key(
         rotation = rotate(context, reason)
     say(f"the audit is signed with key {rotation.n_keys} now; its public key: {rotation.public_key}")
     say("give the public key to whoever checks proofs, and make a backup: older ones lack the new key")
-    say("start every other process (serve, worker) again with the same key ring: until then they refuse to write (503)")
+    say("start every server again with the same key ring: until then it refuses to write (503); workers begin anew by")
+    say("themselves where they read the ring from a file, and else are refused until they are given the new one")
 
 
 @db.command("restore")
