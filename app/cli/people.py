@@ -83,6 +83,9 @@ def user_list(as_json: Json = False) -> None:
 def patient_erase(
     name: Annotated[str, typer.Argument(help="Pseudonym of the patient, as uploaded.")],
     reason: Annotated[str, typer.Option(help="Why; kept in the audit, so it must not name the patient.")],
+    without_patient: Annotated[
+        bool, typer.Option("--case", help="NAME is the external id of a case that was uploaded without a patient.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask first.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -92,9 +95,9 @@ def patient_erase(
     from app.operations.forgetting import forget_patient
 
     if not yes:
-        typer.confirm(f"Erase everything about the patient {name}? Nothing can bring it back.", abort=True, err=True)
+        typer.confirm(f"Erase everything about {name}? Nothing can bring it back.", abort=True, err=True)
     with parts() as context:
-        report = forget_patient(context, "command line", name, reason)
+        report = forget_patient(context, "command line", name, reason, without_patient=without_patient)
     emit(asdict(report), as_json, "\n".join(report.lines()))
 
 

@@ -248,14 +248,12 @@ def db_backup(
     """Copy database, images, releases and evaluations while the service runs."""
     from app.operations.anchor import anchor_here
     from app.operations.backup import backup
-    from app.operations.erasure_list import add_missing
-    from app.operations.forgetting import BACKUP
+    from app.operations.forgetting import BACKUP, listing_problem
     from app.platform import audit_chain
 
     with parts() as context:
         anchor_here(context)
-        with context.database.read() as session:
-            n_listed = add_missing(context.settings.erasure_list, session, context.keys.erasures)
+        problem = listing_problem(context)
         written = backup(context, out)
         with context.database.write() as session:  # so that an erasure can name the backups that still have everything
             details = {"head": written["head"]}
@@ -269,7 +267,8 @@ def db_backup(
             )
     say(f"{written['n_files']:,} files, {written['n_bytes'] / 1e6:,.1f} MB in {out}")
     say(f"head: {written['head']}")
-    say(f"list of erasures: {context.settings.erasure_list} ({n_listed:,}); keep a copy elsewhere for `db restore`")
+    kept = f"list of erasures: {context.settings.erasure_list}; keep a copy elsewhere for `db restore`"
+    say(kept if problem is None else f"warning: {problem}")
     for digest in written["damaged"]:
         say(f"image {digest} is damaged, here and in the backup; upload the same image again")
 

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from sqlalchemy import delete, or_, select, update
+from sqlalchemy import ColumnElement, delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.context import Context
@@ -58,25 +58,46 @@ class Erased:
     import_rows: list[str] = field(default_factory=list)
 
 
-def erase_patient(session: Session, context: Context, actor: str, patient: str, reason: str) -> Erased:
+@dataclass(frozen=True)
+class Whom:
+    """A patient, or a case that was uploaded without one.
+
+    Attributes:
+        patient: pseudonym as it was uploaded.
+        external_id: of the case, where there is no patient.
+    """
+
+    patient: str | None
+    external_id: str | None = None
+
+    def conditions(self) -> tuple[ColumnElement[bool], ...]:
+        """Which cases these are."""
+        if self.patient is not None:
+            return (Case.patient == self.patient,)
+        return (Case.patient.is_(None), Case.external_id == self.external_id)
+
+
+def erase_patient(session: Session, context: Context, actor: str, whom: Whom, reason: str) -> Erased:
     """Erase every case of a patient from the rows, and what imports said of them.
 
     Args:
         session: writing session.
         context: parts of the service.
         actor: who, for the audit.
-        patient: pseudonym as it was uploaded.
+        whom: patient, or case without one.
         reason: why; kept in the audit.
 
     Raises:
         NotFound: nothing is known of this patient.
         Conflict: the reason, which stays, names them.
     """
-    cases = _locked_cases(session, Case.patient == patient)
-    rows = _import_rows(session, [case.id for case in cases], [case.external_id for case in cases], patient)
+    cases = _locked_cases(session, *whom.conditions())
+    names = [name for name in (whom.patient, whom.external_id) if name is not None]
+    external_ids = [case.external_id for case in cases]
+    rows = _import_rows(session, [case.id for case in cases], external_ids, *([whom.patient] if whom.patient else []))
     if not cases and not rows:
         raise NotFound("there is no case of this patient")
-    if _names(reason, [patient, *(case.external_id for case in cases)]):
+    if _names(reason, [*names, *external_ids]):
         raise Conflict("the reason is kept in the audit, and names the patient; give another one")
     return _erase(session, context, actor, reason, cases, rows)
 
@@ -108,8 +129,8 @@ def erase_again(session: Session, context: Context, line: Line) -> Erased | None
     return _erase(session, context, "service", reason, cases, list(rows.values()), line.erasure)
 
 
-def _locked_cases(session: Session, *conditions: object) -> list[Case]:
-    statement = select(Case).where(*conditions).order_by(Case.id).with_for_update()  # type: ignore[arg-type]
+def _locked_cases(session: Session, *conditions: ColumnElement[bool]) -> list[Case]:
+    statement = select(Case).where(*conditions).order_by(Case.id).with_for_update()
     return list(session.execute(statement).scalars())
 
 

@@ -78,7 +78,7 @@ def _parsed(path: Path, text: str, key: DerivedKey) -> list[Line]:
         ErasureListError: it was cut in its middle, or is not of this installation.
     """
     lines = []
-    for number, stored in enumerate(text.splitlines()):
+    for number, stored in enumerate(text[: _end(text)].splitlines()):
         try:
             line = Line.model_validate_json(stored)
         except ValidationError as exc:
@@ -89,6 +89,11 @@ def _parsed(path: Path, text: str, key: DerivedKey) -> list[Line]:
     if not lines:
         raise ErasureListError(f"{path}: the list of erasures is empty")
     return lines[1:]
+
+
+def _end(text: str) -> int:
+    """Length without a last line whose writing was cut off: the database still has what it said."""
+    return text.rfind("\n") + 1
 
 
 def add_missing(path: Path, session: Session, key: DerivedKey) -> int:
@@ -108,11 +113,13 @@ def add_missing(path: Path, session: Session, key: DerivedKey) -> int:
     """
     with _locked(path) as stream:
         text = stream.read()
-        known = _parsed(path, text, key) if text else []
+        whole = text[: _end(text)]
+        stream.truncate(len(whole.encode()))
+        known = _parsed(path, whole, key) if whole else []
         listed = {line.erasure for line in known}
         rows = session.execute(select(Erasure).order_by(Erasure.created_at, Erasure.id)).scalars()
         missing = [row for row in rows if row.id not in listed]
-        lines = [] if text else [Line(number=0)]
+        lines = [] if whole else [Line(number=0)]
         for number, row in enumerate(missing, len(known) + 1):
             cases = [uuid.UUID(case) for case in row.cases]
             rows_of_imports, at = row.import_rows, row.created_at

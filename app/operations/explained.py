@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from sqlalchemy import func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from app.reads.recorded import label_details
 from app.tables import (
     Account,
     Alias,
@@ -105,15 +106,7 @@ class _Ledger:
                 self.faults.append(f"label {event.object} of audit event {event.sequence} is missing")
                 continue
             self.labels.add(label.id)
-            shown = {
-                "case": str(label.case_id),
-                "annotator": str(label.annotator_id),
-                "label": label.class_code,
-                "blind": label.blind,
-                "round": label.round,
-                "late": label.late,
-                "kind": label.kind,
-            }
+            shown = {**label_details(label), "kind": label.kind}
             kind = _KINDS[event.action]
             if event.action == "label.add" and label.supersedes_id is not None:
                 kind = "revision"  # labelled again after a retraction, which continues the chain
@@ -190,23 +183,26 @@ def _erased(ledger: _Ledger) -> Iterator[str]:
 
 def _people(ledger: _Ledger) -> Iterator[str]:
     for account in ledger.session.execute(select(Account).order_by(Account.id)).scalars():
-        role = ledger.roles.get(account.id)
-        if role is None:
-            yield f"account {account.name}: no audit event"
-        elif role != account.role:
-            yield f"account {account.name}: is {account.role}, its audit event says {role}"
+        said = ledger.roles.get(account.id)
+        differs = f"is {account.role}, its audit event says {said}"
+        yield from _as_granted(f"account {account.name}", said, account.role, differs)
         if ledger.disabled.get(account.id, False) != (account.disabled_at is not None):
             yield f"account {account.name}: disabled or enabled without an audit event"
         if (account.oidc_subject is not None) != (account.id in ledger.linked):
             yield f"account {account.name}: linked to single sign-on, or unlinked, without an audit event"
     for key in ledger.session.execute(select(ApiKey).order_by(ApiKey.id)).scalars():
         scopes = ledger.scopes.get(key.id)
-        if scopes is None:
-            yield f"key {key.id}: no audit event"
-        elif scopes != key.scopes:
-            yield f"key {key.id}: scopes not as its audit event says"
+        yield from _as_granted(f"key {key.id}", scopes, key.scopes, "scopes not as its audit event says")
         if (key.revoked_at is not None) != (key.id in ledger.revoked):
             yield f"key {key.id}: revoked or restored without an audit event"
+
+
+def _as_granted(who: str, said: object, stored: object, differs: str) -> Iterator[str]:
+    """Compare what an event said when somebody was let in with what the row says."""
+    if said is None:
+        yield f"{who}: no audit event"
+    elif said != stored:
+        yield f"{who}: {differs}"
 
 
 def _releases(ledger: _Ledger) -> Iterator[str]:

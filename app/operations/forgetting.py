@@ -12,7 +12,7 @@ from app.evaluations.snapshots import discard_all
 from app.imports.archive import ArchiveError, open_archive
 from app.imports.work import archive_of, delete_archives
 from app.jobs.queries import OPEN, jobs_where
-from app.operations.erasure import erase_again, erase_patient
+from app.operations.erasure import Whom, erase_again, erase_patient
 from app.operations.erasure_list import ErasureListError, add_missing, outstanding, read_list
 from app.operations.unused_files import sweep_files
 from app.platform.errors import Conflict
@@ -70,22 +70,26 @@ class ErasureReport:
         return lines
 
 
-def forget_patient(context: Context, actor: str, patient: str, reason: str) -> ErasureReport:
+def forget_patient(
+    context: Context, actor: str, name: str, reason: str, *, without_patient: bool = False
+) -> ErasureReport:
     """Erase a patient from everything that this installation has.
 
     Args:
         context: parts of the service.
         actor: who, for the audit.
-        patient: pseudonym as it was uploaded.
+        name: pseudonym as it was uploaded.
         reason: why; kept in the audit.
+        without_patient: whether the name is the external id of a case that was uploaded without a patient.
 
     Raises:
         NotFound: nothing is known of this patient.
         Conflict: an import that is under way contains them, or the reason names them.
     """
-    _require_no_import(context, patient)
+    whom = Whom(None, name) if without_patient else Whom(name, None)
+    _require_no_import(context, whom)
     with context.database.write() as session:
-        erased = erase_patient(session, context, actor, patient, reason)
+        erased = erase_patient(session, context, actor, whom, reason)
     for digest in erased.images:
         context.images.remove(digest)
     finished = finish_erasures(context)
@@ -105,7 +109,7 @@ def forget_patient(context: Context, actor: str, patient: str, reason: str) -> E
     )
 
 
-def _require_no_import(context: Context, patient: str) -> None:
+def _require_no_import(context: Context, whom: Whom) -> None:
     """Refuse while an import would bring the patient back.
 
     Raises:
@@ -113,16 +117,16 @@ def _require_no_import(context: Context, patient: str) -> None:
     """
     with context.database.read() as session:
         waiting = [job.id for job in jobs_where(session, Job.kind == "import") if job.state in OPEN]
-        known = set(session.execute(select(Case.external_id).where(Case.patient == patient)).scalars())
+        known = set(session.execute(select(Case.external_id).where(*whom.conditions())).scalars())
     for job_id in waiting:
-        if _contains(context, job_id, patient, known):
+        if _contains(context, job_id, whom, known | ({whom.external_id} if whom.external_id else set())):
             raise Conflict(
                 f"the import {job_id} is under way and contains this patient, or cannot be read: cancel it or wait for "
                 "its end, then erase"
             )
 
 
-def _contains(context: Context, job_id: UUID, patient: str, external_ids: set[str]) -> bool:
+def _contains(context: Context, job_id: UUID, whom: Whom, external_ids: set[str]) -> bool:
     try:
         with open_archive(archive_of(context.settings.home, job_id)) as archive:
             fields = [row.fields for row in archive.rows]
@@ -130,7 +134,8 @@ def _contains(context: Context, job_id: UUID, patient: str, external_ids: set[st
         return False
     except ArchiveError:
         return True
-    return any(row.get("patient") == patient or row.get("external_id") in external_ids for row in fields)
+    named = (row.get("patient") == whom.patient for row in fields if whom.patient is not None)
+    return any(named) or any(row.get("external_id") in external_ids for row in fields)
 
 
 @dataclass(frozen=True)
@@ -160,7 +165,7 @@ def finish_erasures(context: Context) -> Finished:
         return Finished()
     archives, snapshots = delete_archives(context, kept=None), discard_all(context.settings.home)
     sweep_files(context, _INTERRUPTED_SECONDS)
-    problem = _listing_problem(context) or overwrite(context.settings.owner_sqlalchemy_url)
+    problem = listing_problem(context) or overwrite(context.settings.owner_sqlalchemy_url)
     if problem is not None:
         _log.warning("the files of the database still contain erased rows", reason=problem)
         return Finished(archives, snapshots, problem)
@@ -169,7 +174,7 @@ def finish_erasures(context: Context) -> Finished:
     return Finished(archives, snapshots)
 
 
-def _listing_problem(context: Context) -> str | None:
+def listing_problem(context: Context) -> str | None:
     """Add what the list of erasures lacks; why that cannot be done now."""
     try:
         with context.database.read() as session:

@@ -25,6 +25,7 @@ from app.reads import queries
 from app.reads.adjudication import adjudicate_if_undecided
 from app.reads.posterior import posterior_of, posterior_out
 from app.reads.queries import CaseAtHand
+from app.reads.recorded import label_details
 from app.reads.schemas import LabelIn, LabelOut, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
 from app.tables import Annotator, Case, Label, Read, ReadRequest, Remark, now
 
@@ -273,21 +274,13 @@ def reveal(session: Session, principal: Principal, at_hand: CaseAtHand, given: _
 
 def record(session: Session, context: Context, principal: Principal, label: Label, action: str) -> None:
     """Append a label to the audit chain."""
-    details = {
-        "case": str(label.case_id),
-        "annotator": str(label.annotator_id),
-        "label": label.class_code,
-        "blind": label.blind,
-        "round": label.round,
-        "late": label.late,
-    }
     audit_chain.record(
         session,
         context.keys.audit,
         actor=principal.name,
         action=action,
         object_id=label.id,
-        details=details,
+        details={**label_details(label)},
         cases=[label.case_id],
     )
 

@@ -185,3 +185,15 @@ def test_an_image_that_another_case_has_too_stays_and_its_case_is_named(service:
     report = forget_patient(service.context, "lead", PATIENT, "asked")
     assert (report.images, report.shared) == (0, [str(other)])
     assert service.get("viewer", f"/v1/cases/{other}/image").status_code == 200
+
+
+def test_a_case_without_a_patient_is_erased_by_its_external_id(service: Service, command: Any) -> None:
+    store(service, EXTERNAL, picture(), {})
+    store(service, f"{EXTERNAL}-2", picture(6), {}, patient=PATIENT)
+    for external_id in (f"{EXTERNAL}-2", "unknown"):
+        answer = command("patient", "erase", external_id, "--case", "--reason", "asked", "--yes")
+        assert isinstance(answer.exception, NotFound)  # whoever has a patient is erased as a whole
+    assert command("patient", "erase", EXTERNAL, "--case", "--reason", "asked", "--yes").exit_code == 0
+    with service.context.database.read() as session:
+        left = session.execute(select(Case.external_id).where(Case.erased_at.is_(None))).scalars().all()
+    assert left == [f"{EXTERNAL}-2"]

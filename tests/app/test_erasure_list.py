@@ -97,6 +97,12 @@ def test_what_the_list_names_is_erased_once_and_a_forged_list_is_refused(service
     path = context.settings.erasure_list
     assert (report.unfinished, len(path.read_text().splitlines())) == (None, 2)
     assert erase_again_as_listed(context) == 0  # the database knows it
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])  # power failed while the line was written
+    assert erase_again_as_listed(context) == 0
+    with context.database.read() as session:
+        assert add_missing(path, session, context.keys.erasures) == 1
+    assert path.read_bytes() == whole
     store(service, EXTERNAL, cell_png(2), {"r1": 0}, patient="somebody")
     with context.database.read() as session:
         case = session.execute(select(Case).where(Case.external_id == EXTERNAL)).scalar_one()

@@ -75,6 +75,7 @@ def test_a_database_of_0_1_0_forgets_what_its_events_said_and_loses_nothing_else
 
 
 @pytest.mark.both_databases
+@pytest.mark.slow_on_postgresql
 def test_digests_under_the_key_of_the_installation_leave_the_events(service: Service) -> None:
     context = service.context
     service.written_past = True
@@ -110,6 +111,7 @@ def test_reasons_and_names_of_files_leave_the_events(service: Service) -> None:
     assert events[2].details == {"kind": "import", "parameters": {}}
 
 
+@pytest.mark.slow
 def test_frozen_tables_get_numbers_of_nobody_and_the_same_figures(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

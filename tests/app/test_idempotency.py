@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, update
 
-from app.operations.erasure import erase_patient
+from app.operations.erasure import Whom, erase_patient
 from app.operations.upkeep import tidy
 from app.platform import idempotency
 from app.tables import IdempotencyRecord, now
@@ -58,7 +58,7 @@ def test_an_erasure_forgets_the_answers_that_show_its_cases_and_no_others(servic
     service.upload("stays", cell_png(1), "stays", patient="q")
     before = kept(service)
     with service.context.database.write() as session:
-        erase_patient(session, service.context, "test", "p", "asked for")
+        erase_patient(session, service.context, "test", Whom("p"), "asked for")
     assert kept(service) == before - 1
     with service.context.database.read() as session:
         bodies: list[Any] = list(session.execute(select(IdempotencyRecord.body)).scalars())

@@ -17,7 +17,7 @@ from app.jobs.engine import cancel_all
 from app.jobs.queries import newest_jobs
 from app.main import create_app
 from app.operations.backup import backup, check_backup, restore
-from app.operations.erasure import erase_patient
+from app.operations.erasure import Whom, erase_patient
 from app.operations.export import export_dataset
 from app.operations.verify import verify_all
 from app.platform.errors import NotFound
@@ -147,7 +147,7 @@ def test_erasing_a_patient_leaves_tombstones_and_the_labels(service: Service, tm
     cases = fill(service)
     before = service.get("viewer", "/v1/metrics", params={"partition": "all", "weighting": "none"}).json()
     with service.context.database.write() as session:
-        erased = erase_patient(session, service.context, "lead", "p1", "the patient asked")
+        erased = erase_patient(session, service.context, "lead", Whom("p1"), "the patient asked")
     assert (len(erased.cases), len(erased.images)) == (2, 2)
     for digest in erased.images:
         service.context.images.remove(digest)
@@ -166,7 +166,7 @@ def test_erasing_a_patient_leaves_tombstones_and_the_labels(service: Service, tm
         assert len(session.execute(select(NetworkOutput)).scalars().all()) == 4
         kept = {table: list(session.execute(text(f"SELECT * FROM {table}")).all()) for table in ("cases", "idempotency_records", "audit_events")}  # fmt: skip # noqa: E501
         with pytest.raises(NotFound):
-            erase_patient(session, service.context, "lead", "p1", "again")
+            erase_patient(session, service.context, "lead", Whom("p1"), "again")
     everything = json.dumps(kept, default=str)
     assert "Jane Doe 2" not in everything
     assert gone["prediction"]["image_sha256"] not in json.dumps(kept["cases"], default=str)

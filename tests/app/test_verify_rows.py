@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import select, text
 
 from app.auth import service as auth
-from app.operations.erasure import erase_patient
+from app.operations.erasure import Whom, erase_patient
 from app.operations.verify import COMPLETE, CONSISTENT, Integrity, verify_all
 from app.platform import audit_chain
 from app.releases.queries import champion
@@ -43,7 +43,7 @@ def work(service: Service) -> None:
         auth.revoke_key(session, context.keys.audit, key.id)
         auth.set_disabled(session, context.keys.audit, "ben", disabled=True)
         move_alias(session, context, "test", "challenger", champion(session).release_id, "to compare", None)
-        images = erase_patient(session, context, "lead", "p2", "asked").images
+        images = erase_patient(session, context, "lead", Whom("p2"), "asked").images
     for digest in images:
         context.images.remove(digest)
 
