@@ -44,7 +44,7 @@ def run(context: Context, stop: threading.Event) -> bool:
         except SQLAlchemyError as exc:
             _log.warning("the database does not answer", error=type(exc).__name__)
     if executor.broken.is_set() and not stop.is_set():
-        _log.warning("the worker has lost its lock and restarts")
+        _log.warning("the worker has lost its lock, or the key was rotated, and it restarts")
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
     return executor.stop(_STOP_SECONDS)
 

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import signal
+import urllib.error
 import urllib.request
 import uuid
 import zipfile
@@ -207,3 +208,21 @@ def _alive(pid: int) -> bool:
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return False
+
+
+@pytest.mark.slow
+def test_a_worker_goes_on_with_the_new_key_once_it_was_rotated(running: tuple[Installation, str]) -> None:
+    made, key = running
+    process = worker(made)
+    wait_until(lambda: made.log.count("worker started") == 1, 40, lambda: made.log)
+    made.run("db", "rotate-key", "--reason", "an administrator left")
+    wait_until(lambda: made.log.count("worker started") == 2, 40, lambda: made.log)
+    with pytest.raises(urllib.error.HTTPError, match="503"):  # the server waits for whoever runs it
+        call(made, key, "POST", "/v1/evaluations", {"partition": "all"})
+    made.stop()
+    made.start()
+    job = call(made, key, "POST", "/v1/evaluations", {"partition": "all"})
+    wait_for(made, key, job["id"], "succeeded", "failed")
+    process.terminate()
+    process.wait(patient(40))
+    assert made.run("db", "verify").returncode == 0

@@ -141,6 +141,7 @@ def db_upgrade() -> None:
 
 def _upgrade(context: "Context") -> None:
     """Run the migrations that the database lacks, then remove what 0.1.0 left next to it."""
+    from app.operations.forgetting import finish_erasures
     from app.operations.frozen_names import renumber
     from app.platform.durable import remove_former_file
     from app.platform.freed_space import overwrite_moved, text_is_to_move
@@ -153,6 +154,9 @@ def _upgrade(context: "Context") -> None:
         say(f"notes were moved to rows of their own, but their old places were not overwritten: {problem}")
     claim(context.database, context.keys.audit)
     renumber(context)
+    unfinished = finish_erasures(context).problem
+    if unfinished is not None:
+        say(f"the files of the database still contain what was erased: {unfinished}")
     removed = remove_former_file(context.settings.home)
     if removed is not None:
         say(f"removed {removed}: jobs are in the service's own database now")
@@ -294,7 +298,8 @@ def db_rotate_key(
         rotation = rotate(context, reason)
     say(f"the audit is signed with key {rotation.n_keys} now; its public key: {rotation.public_key}")
     say("give the public key to whoever checks proofs, and make a backup: older ones lack the new key")
-    say("start every other process (serve, worker) again with the same key ring: until then they refuse to write (503)")
+    say("start every server again with the same key ring: until then it refuses to write (503); workers begin anew by")
+    say("themselves where they read the ring from a file, and else are refused until they are given the new one")
 
 
 @db.command("restore")

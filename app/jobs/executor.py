@@ -33,6 +33,7 @@ from app.jobs.running import (
     RunningJob,
     WorkerStoppingError,
 )
+from app.platform import audit_chain
 from app.platform.durable import (
     APPLICATION,
     APPLICATION_VERSION,
@@ -187,6 +188,7 @@ class Executor:
             JobFailedError: it failed.
             JobCancelledError: somebody asked for it to stop.
             JobOvertakenError: another worker has it.
+            WorkerStoppingError: the key was rotated.
         """
         tries = 0
         while True:
@@ -198,6 +200,9 @@ class Executor:
             except (JobCancelledError, JobOvertakenError) as exc:
                 _log.warning("job left", job=str(job.job_id), reason=type(exc).__name__)
                 raise
+            except audit_chain.KeyRotated:
+                self.broken.set()
+                raise WorkerStoppingError from None
             except (Problem, ValueError, OSError) as exc:
                 raise JobFailedError(exc.detail if isinstance(exc, Problem) else str(exc)) from None
             except OperationalError as exc:
@@ -248,6 +253,9 @@ class Executor:
         names = [*self.kinds, *(f"{_UPKEEP}-{name}" for name in self.schedules)]
         unfinished = select(*columns).where(workflows.c.status == "PENDING", workflows.c.name.in_(names))
         with self.context.database.read() as session:
+            if audit_chain.n_keys(session) != len(self.context.keys.audit.signers):  # begun anew it reads the new ring
+                self.broken.set()
+                return
             pending, cancellations = session.execute(unfinished).all(), unanswered(session)
         for workflow_id in set(cancellations) - self._running:  # a job that runs here notices by itself
             honour_if_free(self.context, workflow_id)

@@ -84,7 +84,10 @@ def _parsed(path: Path, text: str, key: DerivedKey) -> list[Line]:
         except ValidationError as exc:
             raise ErasureListError(f"{path}: line {number + 1} of the list of erasures cannot be read") from exc
         if line.number != number or not hmac.compare_digest(line.signature, line.signed(key)):
-            raise ErasureListError(f"{path}: line {number + 1} of the list of erasures is not of this installation")
+            raise ErasureListError(
+                f"{path}: line {number + 1} of the list of erasures is not of this installation; if HOME "
+                "was made anew on purpose, take the list away"
+            )
         lines.append(line)
     if not lines:
         raise ErasureListError(f"{path}: the list of erasures is empty")

@@ -36,6 +36,10 @@ REWRITE = "chain.rewrite"
 _CHUNK = 500
 
 
+class KeyRotated(Unavailable):
+    """Another process has rotated the key; this one must be started again with the new ring."""
+
+
 def document_of(event: AuditEvent) -> dict[str, Json]:
     """What the digest of an event covers, without its rows."""
     return {
@@ -129,11 +133,11 @@ def record(
         leaves: digests of further rows, which the event vouches for.
 
     Raises:
-        Unavailable: another process has rotated the key; nothing is written.
+        KeyRotated: another process has rotated the key; nothing is written.
     """
     head = session.execute(select(AuditHead).where(AuditHead.id == 1).with_for_update()).scalar_one()
     if head.n_keys != len(keys.signers):
-        raise Unavailable("the key was rotated since this process started; start it again with the current key ring")
+        raise KeyRotated("the key was rotated since this process started; start it again with the current key ring")
     session.flush()
     rows = take_leaves(session, keys.rows) | (leaves or {})
     if cases:

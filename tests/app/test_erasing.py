@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from PIL import Image
 from sqlalchemy import func, select, text
+from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
 from app.cli.main import secondread
 from app.evaluations.columns import number_of
 from app.imports.work import archive_of
+from app.operations import verify_proof
 from app.operations.backup import backup
 from app.operations.export import export_dataset
 from app.operations.forgetting import finish_erasures, forget_patient
@@ -113,12 +115,16 @@ def command(service: Service, monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.both_databases
 @pytest.mark.slow_on_postgresql
 def test_nothing_of_an_erased_patient_is_found_anywhere(
-    service: Service, command: Any, tmp_path: Path, request: pytest.FixtureRequest
+    service: Service,
+    command: Any,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
     context = service.context
     engine = context.database.engine
     server = request.getfixturevalue("postgres") if engine.dialect.name == "postgresql" else None
-    canaries = live_with(service)
+    with capture_logs() as logs:
+        canaries = live_with(service)
     before = {line.partition(" in ")[0] for line in remains(canaries, [tmp_path], engine, server)}
     assert before == canaries.keys(), "a canary that cannot be found proves nothing"
     answer = command("patient", "erase", PATIENT, "--reason", "asked on Monday", stdin="y\n")
@@ -129,6 +135,10 @@ def test_nothing_of_an_erased_patient_is_found_anywhere(
         export_dataset(session, context, tmp_path / "export", "all", kind="parquet", proof=True)
         assert verify_all(session, context).faults == []
     assert remains(canaries, [tmp_path], engine, server) == set()
+    assert verify_proof.main([str(tmp_path / "export" / "proof.jsonl"), context.keys.audit.public_key]) == 0
+    logged = repr(logs)
+    assert "/v1/cases" in logged
+    assert [name for name, value in canaries.items() if isinstance(value, str) and value in logged] == []
 
 
 def test_an_import_under_way_and_a_reason_that_names_the_patient_are_refused(service: Service, command: Any) -> None:

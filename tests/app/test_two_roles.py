@@ -10,18 +10,19 @@ import pytest
 from fastapi.testclient import TestClient
 from psycopg import sql
 from pydantic import SecretStr
-from sqlalchemy import text
+from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
 from app.cli import serving
 from app.context import Context, build_context
 from app.main import create_app
 from app.operations.backup import backup
+from app.operations.forgetting import forget_patient
 from app.operations.verify import verify_all
 from app.platform.database import Database
 from app.platform.roles import owns_tables
 from app.settings import Settings
-from app.tables import APPEND_ONLY
+from app.tables import APPEND_ONLY, Erasure
 from tests.support.command import run_here
 from tests.support.jobs import work_off
 from tests.support.postgres import PostgresServer
@@ -88,15 +89,28 @@ def test_the_services_role_serves_and_cannot_take_a_trigger_off(
     app = create_app(settings)
     with TestClient(app) as client:
         service = Service(client, app.state.context, keys)
-        case = service.add_case()
+        case = service.add_case(patient="p")
         service.outside_label(case["id"], "reader", "blast")
         assert service.post("admin", "/v1/evaluations", json={}).status_code == 202
         assert work_off(context) == 1
         with context.database.read() as session:
             assert verify_all(session, context).faults == []
     _refused(context.database)
+    _erase(context)
     assert backup(context, tmp_path / "backup")["n_files"] > 5
     context.database.engine.dispose()
+
+
+def _erase(context: Context) -> None:
+    """Only their owner writes tables anew: `db upgrade` ends an erasure of the service."""
+    serving_only = build_context(context.settings.model_copy(update={"database_owner_url": None}))
+    report = forget_patient(serving_only, "lead", "p", "asked")
+    assert report.cases == 1
+    assert "does not own the tables; set DATABASE_OWNER_URL" in str(report.unfinished)
+    serving._upgrade(context)
+    with context.database.read() as session:
+        assert session.execute(select(Erasure.finished_at)).scalar_one() is not None
+    serving_only.database.engine.dispose()
 
 
 def _refused(database: Database) -> None:
