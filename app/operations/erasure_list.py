@@ -71,6 +71,11 @@ def read_list(path: Path, key: DerivedKey) -> list[Line]:
     return _parsed(path, path.read_text(encoding="utf-8"), key)
 
 
+def is_begun(path: Path) -> bool:
+    """Whether a list has a whole line: not so where a full disk cut off its very first one, which says nothing yet."""
+    return path.is_file() and _end(path.read_text(encoding="utf-8")) > 0
+
+
 def _parsed(path: Path, text: str, key: DerivedKey) -> list[Line]:
     """Erasures of a list.
 

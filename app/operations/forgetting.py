@@ -13,7 +13,7 @@ from app.imports.archive import ArchiveError, open_archive
 from app.imports.work import archive_of, delete_archives
 from app.jobs.queries import OPEN, jobs_where
 from app.operations.erasure import Whom, erase_again, erase_patient
-from app.operations.erasure_list import ErasureListError, add_missing, outstanding, read_list
+from app.operations.erasure_list import ErasureListError, add_missing, is_begun, outstanding, read_list
 from app.operations.unused_files import sweep_files
 from app.platform.errors import Conflict
 from app.platform.freed_space import overwrite
@@ -196,7 +196,7 @@ def erase_again_as_listed(context: Context) -> int:
         ErasureListError: the list is not of this installation.
     """
     path = context.settings.erasure_list
-    if not path.is_file():
+    if not is_begun(path):
         return 0
     lines = read_list(path, context.keys.erasures)
     with context.database.read() as session:

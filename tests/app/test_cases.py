@@ -212,6 +212,7 @@ def test_a_case_without_a_prediction_stays_visible_and_is_wanted_first(service: 
     from app.tables import Account, Case, NetworkOutput
 
     other = service.add_case("with", cell_png(1))
+    service.written_past = True
     with service.context.database.write() as session:
         account = session.execute(select(Account.id)).scalars().first()
         known = session.execute(select(Case)).scalar_one()

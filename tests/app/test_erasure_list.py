@@ -118,3 +118,15 @@ def test_what_the_list_names_is_erased_once_and_a_forged_list_is_refused(service
         add_missing(path, session, DerivedKey(b"of another installation, long enough", b""))
     with pytest.raises(ErasureListError, match="not of this installation"):
         erase_again_as_listed(context)
+
+
+@pytest.mark.parametrize("left", ["", '{"number": 0, "era'])
+def test_a_list_whose_first_line_was_cut_off_is_begun_again(service: Service, left: str) -> None:
+    """A full disk leaves it so, when the first process starts."""
+    context = service.context
+    context.settings.erasure_list.write_text(left)
+    assert erase_again_as_listed(context) == 0
+    with context.database.read() as session:
+        assert add_missing(context.settings.erasure_list, session, context.keys.erasures) == 0
+    assert erase_again_as_listed(context) == 0
+    assert len(context.settings.erasure_list.read_text().splitlines()) == 1

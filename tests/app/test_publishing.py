@@ -65,6 +65,7 @@ def test_estimates_are_computed_again_only_when_what_they_follow_from_changed(
 def test_estimates_of_a_former_champion_go(service: Service, evaluations: list[Any]) -> None:
     collect(service, [cell_png(number) for number in range(4)], patients=True)
     publish_estimates(service.context)
+    service.written_past = True
     with service.context.database.write() as session:
         serving = champion(session)
         assert serving is not None
