@@ -142,7 +142,7 @@ def link_subject(session: Session, keys: AuditKeys, name: str, subject: str, *, 
 
 
 def issue_one_time_password(session: Session, keys: AuditKeys, name: str, *, actor: str = COMMAND_LINE) -> str:
-    """New one-time password of an account; an earlier unused one stops working.
+    """New one-time password of an account: everything by which somebody could be signed in as it until now ends.
 
     Raises:
         NotFound: no such account.
@@ -151,7 +151,8 @@ def issue_one_time_password(session: Session, keys: AuditKeys, name: str, *, act
     if account is None:
         raise NotFound(f"there is no account {name!r}")
     password = "-".join(secrets.token_hex(2) for _ in range(5))
-    account.one_time_sha256 = digest_of(password)
+    account.one_time_sha256, account.password_hash = digest_of(password), None
+    _end_sessions(session, account)
     audit_chain.record(session, keys, actor=actor, action="account.one_time_password", object_id=account.id)
     return password
 
@@ -184,14 +185,16 @@ def choose_password(session: Session, keys: AuditKeys, principal: Principal, pre
     if account.password_hash != stored:
         raise Conflict("the password was changed at this moment; sign in again")
     account.password_hash = chosen
-    others = select(BrowserSession).where(
-        BrowserSession.account_id == account.id,
-        BrowserSession.ended_at.is_(None),
-        BrowserSession.id != principal.session_id,
-    )
-    for other in session.execute(others).scalars():
-        other.ended_at = now()
+    _end_sessions(session, account, principal.session_id)
     audit_chain.record(session, keys, actor=account.name, action="account.password", object_id=account.id)
+
+
+def _end_sessions(session: Session, account: Account, kept: uuid.UUID | None = None) -> None:
+    """End every session of an account, but one."""
+    going_on = BrowserSession.account_id == account.id, BrowserSession.ended_at.is_(None)
+    for signed_in in session.execute(select(BrowserSession).where(*going_on)).scalars():
+        if signed_in.id != kept:
+            signed_in.ended_at = now()
 
 
 def _stored_hash(session: Session, principal: Principal) -> str | None:
@@ -227,6 +230,8 @@ def set_disabled(session: Session, keys: AuditKeys, name: str, *, disabled: bool
     if account is None:
         raise NotFound(f"there is no account {name!r}")
     account.disabled_at = now() if disabled else None
+    if disabled:
+        _end_sessions(session, account)
     action = "account.disable" if disabled else "account.enable"
     audit_chain.record(session, keys, actor=actor, action=action, object_id=account.id)
 

@@ -30,6 +30,8 @@ from app.platform.values import Line, Moment, PredictionOut
 
 router = APIRouter(tags=["cases"], route_class=GuardedRoute)
 _Reading = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]
+#: How long a browser may keep an image: no longer than a lease, and until somebody signs out.
+_IMAGE_SECONDS = 1800
 _UPLOAD_ERRORS = (BadRequest, TooLarge, UnsupportedImage)
 
 
@@ -140,5 +142,5 @@ def list_predictions(case_id: CaseInPath, context: Parts, principal: _Reading, s
 def get_image(case_id: CaseInPath, context: Parts, session: Reader) -> Response:
     """The stored pixels as PNG, without metadata."""
     case = queries.case_by_id(session, case_id)
-    headers = {"Cache-Control": "private, max-age=86400, immutable", "Content-Disposition": "inline"}
+    headers = {"Cache-Control": f"private, max-age={_IMAGE_SECONDS}, immutable", "Content-Disposition": "inline"}
     return Response(context.images.get(case.stored_sha256), media_type="image/png", headers=headers)

@@ -19,12 +19,13 @@ from app.platform import audit_chain
 from app.platform.database import Reader, Writer
 from app.platform.errors import Forbidden, Invalid
 from app.platform.principal import ROLE_SCOPES, SCOPES, Principal
+from app.platform.values import PageText
 from app.tables import now
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _Manager = Annotated[Principal, Depends(Policy("manage"))]
 _Anybody = Annotated[Principal, Depends(Policy("metrics:read", "reads:own", "cases:write"))]
-_Name = Annotated[str, Form(max_length=100)]
+_Name = Annotated[PageText, Form(max_length=100)]
 
 
 def _people(
@@ -98,7 +99,7 @@ def add_key(
     principal: _Manager,
     session: Writer,
     scopes: Annotated[list[str] | None, Form(max_length=10)] = None,
-    days: Annotated[str, Form(max_length=5)] = "",
+    days: Annotated[PageText, Form(max_length=5)] = "",
 ) -> Response:
     """Make an API key, shown this once.
 
@@ -130,9 +131,9 @@ def audit(
     principal: _Manager,
     session: Reader,
     cursor: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None,
-    actor: Annotated[str, Query(max_length=100)] = "",
-    action: Annotated[str, Query(max_length=50)] = "",
-    object_id: Annotated[str, Query(max_length=100)] = "",
+    actor: Annotated[PageText, Query(max_length=100)] = "",
+    action: Annotated[PageText, Query(max_length=50)] = "",
+    object_id: Annotated[PageText, Query(max_length=100)] = "",
 ) -> Response:
     """Who did what, newest first."""
     events = page_of_events(

@@ -21,7 +21,7 @@ from app.platform.database import Reader, Writer
 from app.platform.errors import Invalid
 from app.platform.idempotency import once, request_digest
 from app.platform.principal import Principal
-from app.platform.values import In, Out
+from app.platform.values import In, Out, PageText
 from app.reads.answering import answer_read
 from app.reads.corrections import correct_once
 from app.reads.leases import decline, lease_next, list_leases, note_display, release
@@ -33,7 +33,7 @@ from app.reads.service import retract, revise
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _People = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]
 _Annotator = Annotated[Principal, Depends(Policy("reads:own"))]
-_Text = Annotated[str, Form(max_length=2000)]
+_Text = Annotated[PageText, Form(max_length=2000)]
 _Action = Callable[[], tuple[int, Out]]
 
 
@@ -41,7 +41,7 @@ class _CaseId(BaseModel):
     id: uuid.UUID
 
 
-_FormKey = Annotated[str, Form(max_length=64)]
+_FormKey = Annotated[PageText, Form(max_length=64)]
 
 
 def _once(
@@ -63,9 +63,9 @@ def worklist(
     context: Parts,
     principal: _People,
     session: Reader,
-    site: Annotated[str, Query(max_length=200)] = "",
-    patient: Annotated[str, Query(max_length=200)] = "",
-    cursor: Annotated[str | None, Query(max_length=100)] = None,
+    site: Annotated[PageText, Query(max_length=200)] = "",
+    patient: Annotated[PageText, Query(max_length=200)] = "",
+    cursor: Annotated[PageText | None, Query(max_length=100)] = None,
 ) -> Response:
     """Cases by need; to annotators, in an order of their own that reveals nothing."""
     if principal.blind:
@@ -135,9 +135,9 @@ def answer(
     context: Parts,
     principal: _Annotator,
     session: Writer,
-    label: Annotated[str, Form(max_length=200)] = "",
+    label: Annotated[PageText, Form(max_length=200)] = "",
     note: _Text = "",
-    confidence: Annotated[str, Form(max_length=8)] = "",
+    confidence: Annotated[PageText, Form(max_length=8)] = "",
 ) -> Response:
     """Commit a label, or a correction of one, then continue; sending the form twice stores it once.
 
@@ -170,7 +170,7 @@ def decline_read(
     context: Parts,
     principal: _Annotator,
     session: Writer,
-    reason: Annotated[str, Form(max_length=40)] = "",
+    reason: Annotated[PageText, Form(max_length=40)] = "",
     note: _Text = "",
     form_key: _FormKey = "",
 ) -> Response:
@@ -195,9 +195,9 @@ def revise_label(
     context: Parts,
     principal: _Annotator,
     session: Writer,
-    label: Annotated[str, Form(max_length=200)] = "",
+    label: Annotated[PageText, Form(max_length=200)] = "",
     reason: _Text = "",
-    case_id: Annotated[str, Form(max_length=40)] = "",
+    case_id: Annotated[PageText, Form(max_length=40)] = "",
     form_key: _FormKey = "",
 ) -> Response:
     """Correct one's own label: both stay."""

@@ -14,6 +14,7 @@ from app.pages.render import go, page
 from app.platform.database import Reader, Writer
 from app.platform.errors import Invalid
 from app.platform.principal import Principal
+from app.platform.values import PageText
 from app.recalibration.change_plan import ChangePlan
 from app.releases.schemas import RecalibrationIn
 from app.releases.service import ask_predictions, ask_recalibration, move_alias
@@ -47,8 +48,8 @@ def move(
     alias: Annotated[Literal["champion", "challenger"], Form()],
     revision: Annotated[int, Form(ge=0)],
     despite_gate: Annotated[bool, Form()] = False,
-    reason: Annotated[str, Form(max_length=2000)] = "",
-    password: Annotated[str, Form(max_length=300)] = "",
+    reason: Annotated[PageText, Form(max_length=2000)] = "",
+    password: Annotated[PageText, Form(max_length=300)] = "",
 ) -> Response:
     """Promote a release, or roll back to an earlier one.
 
@@ -71,7 +72,7 @@ def predict_old_cases(release_id: uuid.UUID, context: Parts, principal: _Manager
 
 @router.post("/releases/recalibrate")
 def recalibrate(
-    context: Parts, principal: _Manager, session: Writer, method: Annotated[str, Form(max_length=20)] = ""
+    context: Parts, principal: _Manager, session: Writer, method: Annotated[PageText, Form(max_length=20)] = ""
 ) -> Response:
     """Fit a candidate on the labels collected so far, in a job."""
     body = checked(RecalibrationIn, **({"method": method} if method else {}))

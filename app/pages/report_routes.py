@@ -17,6 +17,7 @@ from app.pages.report_views import ReportFilter
 from app.platform.database import Reader, Writer
 from app.platform.errors import NotFound
 from app.platform.principal import Principal
+from app.platform.values import PageText
 from app.triage.service import add_policy, list_policies
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
@@ -29,14 +30,14 @@ def _report_filter(
     partition: Annotated[Literal["evaluation", "calibration", "all"], Query()] = "evaluation",
     weighting: Annotated[Literal["ipw", "none"], Query()] = "ipw",
     group_by: Annotated[Literal["", "site", "month"], Query()] = "",
-    site: Annotated[str, Query(max_length=200)] = "",
+    site: Annotated[PageText, Query(max_length=200)] = "",
 ) -> ReportFilter:
     return ReportFilter(partition, weighting, group_by or "site", site or None)
 
 
 _Filter = Annotated[ReportFilter, Depends(_report_filter)]
 #: Of the page that shows a chart.
-_State = Annotated[str | None, Query(max_length=100)]
+_State = Annotated[PageText | None, Query(max_length=100)]
 
 
 @router.get("/report")
@@ -94,8 +95,8 @@ def freeze(
     context: Parts,
     principal: _Manager,
     session: Writer,
-    partition: Annotated[str, Form(max_length=20)] = "evaluation",
-    weighting: Annotated[str, Form(max_length=20)] = "ipw",
+    partition: Annotated[PageText, Form(max_length=20)] = "evaluation",
+    weighting: Annotated[PageText, Form(max_length=20)] = "ipw",
 ) -> Response:
     """Freeze the current labels and predictions, and evaluate them in a job."""
     body = checked(EvaluationIn, partition=partition, weighting=weighting)

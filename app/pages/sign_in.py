@@ -15,6 +15,7 @@ from app.pages.render import go, page
 from app.platform.database import Writer
 from app.platform.errors import Forbidden, Invalid, NotFound, Problem, Unauthenticated
 from app.platform.principal import Principal
+from app.platform.values import PageText
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _People = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]
@@ -36,8 +37,8 @@ def login_form(request: Request, context: Parts) -> Response:
 async def login(
     request: Request,
     context: Parts,
-    name: Annotated[str, Form(max_length=100)] = "",
-    password: Annotated[str, Form(max_length=300)] = "",
+    name: Annotated[PageText, Form(max_length=100)] = "",
+    password: Annotated[PageText, Form(max_length=300)] = "",
 ) -> Response:
     """Start a session by a password.
 
@@ -109,8 +110,8 @@ async def _subject(
     request: Request,
     context: Parts,
     provider: _SignOn,
-    _state: Annotated[str, Query(alias="state", max_length=200)] = "",
-    _code: Annotated[str, Query(alias="code", max_length=4000)] = "",
+    _state: Annotated[PageText, Query(alias="state", max_length=200)] = "",
+    _code: Annotated[PageText, Query(alias="code", max_length=4000)] = "",
 ) -> str | Unauthenticated:
     """Who signed in at the provider, or why nobody did."""
     try:
@@ -155,8 +156,8 @@ def choose_password(
     context: Parts,
     principal: _People,
     session: Writer,
-    present: Annotated[str, Form(max_length=300)] = "",
-    wanted: Annotated[str, Form(max_length=300)] = "",
+    present: Annotated[PageText, Form(max_length=300)] = "",
+    wanted: Annotated[PageText, Form(max_length=300)] = "",
 ) -> Response:
     """Choose a password."""
     try:
@@ -179,6 +180,7 @@ def logout(request: Request, principal: _People, session: Writer) -> Response:
     auth.sign_out(session, session_token(request) or "")
     provisional.signed_out(session, principal.account_id)
     response = go("/login")
+    response.headers["Clear-Site-Data"] = '"cache"'  # images of patients, on a computer that others use too
     for name in (COOKIE, SECURE_COOKIE):
         response.delete_cookie(name, secure=name == SECURE_COOKIE)  # a browser ignores the prefix without it
     return response

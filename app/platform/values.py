@@ -23,6 +23,8 @@ def _storable(text: str) -> str:
 _NO_NUL = Field(json_schema_extra={"pattern": r"^[^\u0000]*$"})
 #: Text of a line: external ids, names, codes.
 Line = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_storable), _NO_NUL]
+#: Text of a form or of a page's address, which may be empty; its length is said where it is asked for.
+PageText = Annotated[str, AfterValidator(_storable)]
 #: Longer text.
 Paragraph = Annotated[str, StringConstraints(max_length=2000), AfterValidator(_storable), _NO_NUL]
 

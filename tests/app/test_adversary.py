@@ -151,7 +151,7 @@ class Harness:
         self.note_truth(read["id"])
         who.ids.append(moment)
         started = time.perf_counter()
-        body = {"label": self.rng.choice(self.codes[:3])}
+        body = {"label": self.answer(digest)}
         given = self.service.post(who.name, f"/v1/reads/{read['id']}/labels", json=body)
         seconds = time.perf_counter() - started
         assert given.status_code == 201, given.text
@@ -160,6 +160,11 @@ class Harness:
         self.rows.append([*signs, float(hidden is not None), status, seconds, len(given.content) - len(body["label"])])
         who.read[case] = digest
         return True
+
+    def answer(self, digest: str) -> str:
+        """The class of a cell; by a slip, one of three by chance."""
+        slip = self.rng.random() < self.slips
+        return self.rng.choice(self.codes[:3]) if slip else self.codes[int(digest, 16) % 3]
 
     def note_truth(self, read_id: str) -> None:
         """What nobody may know, at the time of the read."""
@@ -177,7 +182,8 @@ class Harness:
             self.truths["labels there"].append(session.execute(labels).scalar_one() > 0)
             self.truths["prediction"].append(session.execute(score).scalar_one() > self.median)
 
-    median, twin_every = 0.0, 10
+    #: Disagreement that is the median, every how many cases is stored twice, and how often an annotator slips.
+    median, twin_every, slips = 0.0, 10, 1 / 6
 
     def told(self) -> dict[str, tuple[float, float, int]]:
         """AUC, upper bound and number of positive rows of each truth."""
@@ -190,14 +196,21 @@ class Harness:
         return found
 
 
-def run(service: Service, n: int, people: tuple[str, ...] = PEOPLE, twin_every: int = 10, **policy: Any) -> Harness:
+def run(
+    service: Service,
+    n: int,
+    people: tuple[str, ...] = PEOPLE,
+    twin_every: int = 10,
+    slips: float = Harness.slips,
+    **policy: Any,
+) -> Harness:
     """A laboratory of n cases in two batches: adjudications of the first are read among the second."""
     service.before_change = lambda: None  # no snapshots on the way
     with service.context.database.write() as session:
         auth.add_account(session, service.context.keys.audit, "cleo", "annotator")
         service.keys["cleo"] = auth.add_key(session, service.context.keys.audit, "cleo", [])[1]
     harness = Harness(service, 1, people)
-    harness.twin_every = twin_every
+    harness.twin_every, harness.slips = twin_every, slips
     scores = [
         service.post("viewer", "/v1/predictions", files={"image": ("x.png", cell_png(i))}).json()["disagreement_prob"]
         for i in range(40)
@@ -294,9 +307,9 @@ def test_the_harness_tells_each_known_leak(
 ) -> None:
     leak(monkeypatch, service)
     people = {leak_scopes: ("outside", "ben"), leak_twins: ("anna", "ben")}.get(leak, PEOPLE)
-    harness = run(
-        service, n, people, 2 if leak is leak_twins else 10, **({"reveal": "after_commit"} if leak is leak_arm else {})
-    )
+    policy = {"reveal": "after_commit"} if leak is leak_arm else {}
+    # answers by chance alone, so that there are many adjudications to tell
+    harness = run(service, n, people, 2 if leak is leak_twins else 10, slips=1.0, **policy)
     signs, truth = np.array(harness.rows), np.array(harness.truths[target])
     adjudicated = np.array(harness.truths["adjudication"])
     kept = {

@@ -1,6 +1,7 @@
 """An erased patient is found nowhere: not in rows, not in what rows left in the database's files, in no other file."""
 
 import io
+import shutil
 import uuid
 import zipfile
 from pathlib import Path
@@ -15,6 +16,7 @@ from typer.testing import CliRunner, Result
 from app.cli.main import secondread
 from app.evaluations.columns import number_of
 from app.imports.work import archive_of
+from app.job_kinds import refresh_snapshots
 from app.operations import verify_proof
 from app.operations.backup import backup
 from app.operations.export import export_dataset
@@ -207,3 +209,18 @@ def test_a_case_without_a_patient_is_erased_by_its_external_id(service: Service,
     with service.context.database.read() as session:
         left = session.execute(select(Case.external_id).where(Case.erased_at.is_(None))).scalars().all()
     assert left == [f"{EXTERNAL}-2"]
+
+
+def test_a_snapshot_that_was_under_way_is_written_again(service: Service, tmp_path: Path) -> None:
+    context = service.context
+    store(service, EXTERNAL, picture(), {}, patient=PATIENT)
+    write_snapshots(context)
+    snapshots, engine = context.settings.home / "snapshots", context.database.engine
+    shutil.copytree(snapshots, tmp_path / "aside")
+    assert forget_patient(context, "lead", PATIENT, "asked").snapshots == 1
+    shutil.copytree(tmp_path / "aside", snapshots, dirs_exist_ok=True)  # its writer had read the rows before
+    number = {"number": number_of(f"patient:{PATIENT}")}
+    assert len(remains(number, [snapshots], engine, None)) == 1
+    refresh_snapshots(context)
+    assert remains(number, [snapshots], engine, None) == set()
+    assert list(snapshots.glob("*/[0-9]*"))

@@ -80,6 +80,28 @@ def test_disabling_an_account_ends_everything_at_once(service: Service) -> None:
     with service.context.database.write() as session:
         auth.set_disabled(session, service.context.keys.audit, "anna", disabled=False)
     assert service.get("anna", "/v1/reads").status_code == 200
+    assert service.client.get("/worklist", headers=cookie, follow_redirects=False).status_code == 401
+    assert sign_in(service, "anna", GOOD)[0] == 303
+
+
+def test_a_new_one_time_password_ends_what_somebody_may_have_taken_over(service: Service) -> None:
+    cookie = first_password(service, "anna")
+    with service.context.database.write() as session:
+        once = auth.issue_one_time_password(session, service.context.keys.audit, "anna")
+    assert service.client.get("/worklist", headers=cookie, follow_redirects=False).status_code == 401
+    assert sign_in(service, "anna", GOOD)[0] == 401
+    status, cookie = sign_in(service, "anna", once)
+    assert status == 303
+    assert service.client.post("/account", data={"wanted": GOOD + " anew"}, headers=cookie).status_code == 200
+
+
+def test_signing_out_clears_images_of_patients_from_the_browser(service: Service) -> None:
+    cookie = first_password(service, "anna")
+    answer = service.client.post("/logout", headers=cookie, follow_redirects=False)
+    assert (answer.status_code, answer.headers["clear-site-data"]) == (303, '"cache"')
+    case = service.add_case()["id"]
+    kept = service.get("viewer", f"/v1/cases/{case}/image").headers["cache-control"]
+    assert kept == "private, max-age=1800, immutable"
 
 
 @pytest.mark.both_databases

@@ -42,6 +42,7 @@ def test_a_worker_killed_at_each_point_of_its_work_leaves_every_row_once(workpla
     workplace.worker()
     workplace.wait_for_success(job_id)
     assert workplace.job(job_id).attempts == 4
+    workplace.note("F8", "worker killed before and after a commit, and before its outcome is recorded", 3, n)
     workplace.assert_each_row_once((job_id, n))
 
 
@@ -93,6 +94,7 @@ def test_two_workers_share_and_go_on_when_postgresql_comes_back(
         wait_until(lambda: workplace.executors() - before, 30, lambda: workplace.made.log)
         for job_id in jobs:
             workplace.wait_for_success(job_id)
+        workplace.note("F6, F8", "PostgreSQL stopped under two workers", 1, 2 * n)
         workplace.assert_each_row_once(*((job_id, n) for job_id in jobs))
         assert [worker.poll() for worker in workers] == [None, None]
         wait_until(lambda: workplace.living() == 2, 30, lambda: workplace.made.log)
@@ -121,6 +123,7 @@ def freeze(postgres: PostgresServer, workplace: Workplace, seconds: float) -> No
     frozen.send_signal(signal.SIGCONT)
     wait_until(lambda: workplace.living() == 2, 60, lambda: workplace.made.log)  # it has started anew
     assert workplace.job(job_id).attempts == 2
+    workplace.note("F8", f"worker frozen for {seconds:.0f} s at least, its connections cut", 1, n)
     workplace.assert_each_row_once((job_id, n))
     assert (frozen.poll(), other.poll()) == (None, None)
 
@@ -186,7 +189,5 @@ def test_fifty_kills_at_random_points_leave_every_row_once(workplace: Workplace)
         workplace.wait_for_success(job_id, 300)
         last.send_signal(signal.SIGTERM)
         assert last.wait(patient(20)) == 0
+    workplace.note("F8", "worker killed at a random point", kills, n * len(jobs), longest)
     workplace.assert_each_row_once(*jobs)  # type: ignore[arg-type]
-    print(
-        f"{kills} kills, {len(jobs)} imports of {n} rows; taken up again {longest:.1f} s after the start at the latest"
-    )

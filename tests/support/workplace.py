@@ -18,6 +18,7 @@ from app.platform.durable import workflow_table
 from app.platform.principal import Principal
 from app.settings import Settings
 from app.tables import Account, Case, ImportRow
+from tests.faults.rounds import Rounds
 from tests.support.forked import ForkedCommand
 from tests.support.process import Installation
 from tests.support.service import cell_png
@@ -168,6 +169,31 @@ class Workplace:
         with self.context.database.read() as session:
             doing = select(workflows.c.executor_id).where(workflows.c.status == "PENDING", workflows.c.name == "import")
             return set(session.execute(doing).scalars())
+
+    def note(self, fault: str, what: str, rounds: int, rows: int, recovery_seconds: float | None = None) -> None:
+        """Note what rounds of a fault came to, by the cases that are there.
+
+        Args:
+            fault: its number.
+            what: was done.
+            rounds: how many times.
+            rows: of all imports.
+            recovery_seconds: until another worker went on, the longest.
+        """
+        with self.context.database.read() as session:
+            names = Counter(session.execute(select(Case.external_id)).scalars())
+        wanted = {f"case {number}" for number in range(rows)}
+        Rounds(
+            fault=fault,
+            what=what,
+            database=self.context.database.engine.dialect.name,
+            rounds=rounds,
+            acknowledged=rows,
+            lost=len(wanted - names.keys()),
+            duplicates=names.total() - len(names),
+            server_errors=0,
+            recovery_seconds=recovery_seconds,
+        ).note()
 
     def assert_each_row_once(self, *jobs: tuple[uuid.UUID, int]) -> None:
         """Every row of these imports, each with its number of cells, became one case."""

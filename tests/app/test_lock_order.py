@@ -1,0 +1,108 @@
+"""One order of locks: whoever declines, labels, stores or imports locks requests before cases, and the chain last."""
+
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from tests.support.service import Service, cell_png
+
+#: Tables whose rows several requests lock, in the order in which they may be locked.
+ORDER = ("annotators", "read_requests", "cases", "audit_head")
+_LOCKS = re.compile(r"\bFROM (\w+).*\bFOR UPDATE(?: OF (\w+))?( SKIP LOCKED)?|^UPDATE (\w+)", re.DOTALL)
+_WRITES = re.compile(r"^(?:INSERT INTO|UPDATE|DELETE FROM) \w+")
+#: What nobody else waits for while this transaction has the chain, the answer's row of its own included.
+_AFTER_THE_CHAIN = {"INSERT INTO audit_events", "UPDATE audit_head", "UPDATE idempotency_records"}
+
+
+class Locks:
+    """What one transaction locks.
+
+    Attributes:
+        waited: tables of which it locks rows, in the order of the first time; not those that it passes over when
+            somebody else has them, which nobody waits for.
+        last: what it writes once it has the chain, each of which could make it wait.
+    """
+
+    def __init__(self) -> None:
+        self.waited: list[str] = []
+        self.last: set[str] = set()
+        self._passed_over: set[str] = set()
+
+    def note(self, statement: str) -> None:
+        written = _WRITES.match(statement)
+        if "audit_head" in self.waited and written is not None:
+            self.last.add(written[0])
+        locked = _LOCKS.search(statement)
+        if locked is None:
+            return
+        name = locked[2] or locked[1] or locked[4]
+        if locked[3]:
+            self._passed_over.add(name)
+        elif name in ORDER and name not in self.waited and name not in self._passed_over:
+            self.waited.append(name)
+
+
+@contextmanager
+def locks_of(service: Service) -> Iterator[list[Locks]]:
+    """Locks of each transaction of the block."""
+    transactions: list[Locks] = []
+    engine = service.context.database.engine
+
+    def begin(_: Any) -> None:
+        transactions.append(Locks())
+
+    def execute(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if transactions:
+            transactions[-1].note(statement.replace('"', ""))
+
+    event.listen(engine, "begin", begin)
+    event.listen(engine, "before_cursor_execute", execute)
+    try:
+        yield transactions
+    finally:
+        event.remove(engine, "begin", begin)
+        event.remove(engine, "before_cursor_execute", execute)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
+def test_everything_that_locks_does_so_in_one_order(service: Service) -> None:
+    cases = [service.add_case(f"case-{number}", cell_png(number))["id"] for number in range(4)]
+    seen: dict[str, Locks] = {}
+
+    def note(what: str, method: str, path: str, **body: Any) -> dict[str, Any]:
+        with locks_of(service) as transactions:
+            headers = {"Idempotency-Key": uuid.uuid4().hex}
+            who = "outside" if what.startswith("outside") else "anna" if what != "store" else "admin"
+            answer = service.call(who, method, path, headers=headers, **body)
+        assert answer.status_code < 300, (what, answer.text)
+        seen[what] = max(transactions, key=lambda locks: len(locks.waited))
+        stored: dict[str, Any] = answer.json() if answer.content else {}
+        return stored
+
+    read = note("lease", "POST", "/v1/reads")
+    note("decline", "POST", f"/v1/reads/{read['id']}/decline", json={"reason": "know_this_case"})
+    read = note("lease again", "POST", "/v1/reads")
+    note("label", "POST", f"/v1/reads/{read['id']}/labels", json={"label": "blast"})
+    label = note(
+        "outside label",
+        "POST",
+        f"/v1/cases/{cases[0]}/labels",
+        json={"label": "blast", "annotator": "r", "blind": True},
+    )["label"]["id"]
+    note("outside revision", "POST", f"/v1/labels/{label}/revisions", json={"label": "lymphocyte", "reason": "a slip"})
+    note("store", "POST", "/v1/cases", files={"image": ("x", cell_png(9))}, data={"external_id": "new"})
+    for what, locks in seen.items():
+        assert locks.waited == sorted(locks.waited, key=ORDER.index), (what, locks.waited)
+        # a row that names a case waits for whoever has the case, unless this transaction has it, or has just made it
+        has_the_case = "cases" in locks.waited or what == "store"
+        allowed = _AFTER_THE_CHAIN | ({"INSERT INTO case_changes"} if has_the_case else set())
+        assert locks.last <= allowed, (what, locks.last)
+    assert seen["decline"].waited == seen["label"].waited == ["read_requests", "cases", "audit_head"]
+    assert seen["outside label"].waited == ["cases", "audit_head"]
+    assert seen["store"].waited == ["audit_head"]
