@@ -11,10 +11,10 @@ from app.cases.blindness import expose
 from app.operations.verify import verify_all
 from app.reads.corrections import settle
 from app.tables import Annotator, ProvisionalLabel, now
-from tests.app.test_late_answers import judging, lost
 from tests.app.test_leases import classes_of, commit, lease, requests_of, set_policy
 from tests.app.test_people import GOOD, first_password, sign_in
-from tests.app.test_right_person import answer_form, labels, submit
+from tests.security.test_late_answers import judging, lost
+from tests.security.test_right_person import answer_form, labels, submit
 from tests.support.service import Service, cell_png
 
 

@@ -24,7 +24,7 @@ from app.tables.access import ROLES
 from app.tables.append_only import drop_replace_trigger
 from app.tables.base import UtcDateTime
 from app.tables.reads import ARMS, READ_STATES, REQUEST_STATES, REVEALS, RULES
-from tests.app.test_verify_rows import work
+from tests.security.test_verify_rows import work
 from tests.support.service import Service
 
 #: Tables whose every column is covered although they are not in the list: the chain itself.

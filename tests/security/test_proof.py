@@ -16,7 +16,7 @@ from app.operations.export import export_dataset
 from app.operations.verify import verify_all
 from app.platform.keys import KeyRing, derive
 from app.platform.row_digests import covered_tables, merkle_root
-from tests.app.test_tampering import populate
+from tests.security.test_tampering import populate
 from tests.support.legacy_chain import make_legacy
 from tests.support.service import KEY, Service, cell_png
 

@@ -14,7 +14,7 @@ import pytest
 
 from app.platform import body_limits
 from app.platform.body_limits import BODY_MEMORY, MAX_SIGN_IN, MAX_UPLOAD, BodyLimits
-from tests.app.test_pictures import memory_of
+from tests.security.test_pictures import memory_of
 from tests.support.process import Installation
 from tests.support.service import Service, cell_png
 from tests.support.waiting import patient, wait_until

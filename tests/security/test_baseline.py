@@ -6,7 +6,7 @@ from sqlalchemy import text
 from app.cli import serving
 from app.operations.verify import CONSISTENT, verify_all
 from app.platform import audit_chain
-from tests.app.test_tampering import Open, opened, populate
+from tests.security.test_tampering import Open, opened, populate
 from tests.support.legacy_chain import make_legacy
 from tests.support.service import Service, cell_png
 

@@ -24,8 +24,8 @@ from sqlalchemy import func, select
 from app.auth import service as auth
 from app.auth.policy import _MonitoringToken
 from app.tables import CasePrediction, Label, ReadRequest
-from tests.app.test_blind_by_image import old_key
 from tests.app.test_leases import classes_of, set_policy
+from tests.security.test_blind_by_image import old_key
 from tests.support.service import Service, cell_png
 
 PEOPLE = ("anna", "ben", "cleo")

@@ -25,8 +25,8 @@ from app.platform.keys import KeyRing, Secret, derive
 from app.settings import Settings
 from app.tables import Case
 from app.triage.planning import coin
-from tests.app.test_one_key import coins_and_partitions
-from tests.app.test_proof import check, exported
+from tests.security.test_one_key import coins_and_partitions
+from tests.security.test_proof import check, exported
 from tests.support.command import run_here
 from tests.support.service import KEY, Service, cell_png, collect
 from tests.support.version_0_1_0 import write_database

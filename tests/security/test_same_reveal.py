@@ -73,7 +73,7 @@ def test_a_change_of_mind_once_the_arm_can_be_told_is_not_blind(service: Service
 
 
 def test_after_a_twin_was_shown_nothing_is_corrected_blind(service: Service) -> None:
-    from tests.app.test_blind_by_image import show
+    from tests.security.test_blind_by_image import show
 
     set_policy(service, **ARMS["one read"], reveal="after_case_closed")
     service.add_case("first", cell_png(3))
