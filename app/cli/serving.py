@@ -112,7 +112,6 @@ def demo(
     port: Annotated[int | None, typer.Option(help="Port to name in the address that is printed.")] = None,
 ) -> None:
     """Fill HOME with a demo: a release trained on simulated cells, cases, annotators; adds only what is missing."""
-    from app.auth.service import issue_one_time_password
     from app.operations import demo as filling
 
     with parts(check_schema=False) as context:
@@ -125,9 +124,8 @@ def demo(
             return
         address = f"http://{context.settings.host}:{port or context.settings.port}/login"
         say(f"\nsign in at {address}, each password works once:")
-        for name in filling.PEOPLE:
-            with context.database.write() as session:
-                say(f"  {name:<14}{issue_one_time_password(session, context.keys.audit, name)}")
+        for name, password in filling.one_time_passwords(context).items():
+            say(f"  {name:<14}{password or 'with the password that was chosen'}")
         say(f"API key of admin: {context.settings.home / 'demo' / 'api_key'}\n")
 
 

@@ -100,6 +100,18 @@ def ensure_accounts(session: Session, context: Context) -> None:
         path.write_text(token + "\n")
 
 
+def one_time_passwords(context: Context) -> dict[str, str | None]:
+    """New one-time passwords of the people of the demo; None for those who have chosen a password, which they keep."""
+    passwords: dict[str, str | None] = {}
+    with context.database.write() as session:
+        for account in session.execute(select(Account).where(Account.name.in_(PEOPLE))).scalars().all():
+            chosen = account.password_hash is not None
+            passwords[account.name] = (
+                None if chosen else auth.issue_one_time_password(session, context.keys.audit, account.name)
+            )
+    return {name: passwords[name] for name in PEOPLE}
+
+
 def ensure_cases(context: Context, say: Say) -> None:
     """Upload simulated cells of new patients; three outside annotators have read most of them."""
     with context.database.read() as session:

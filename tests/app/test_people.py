@@ -8,6 +8,7 @@ from sqlalchemy import select
 
 from app.auth import service as auth
 from app.auth.passwords import hash_password, verify_password
+from app.operations import demo
 from app.platform.errors import Conflict
 from app.tables import Account, BrowserSession, now
 from tests.support.service import Service
@@ -168,3 +169,16 @@ def test_a_composed_and_a_decomposed_name_are_one(service: Service) -> None:
 def test_an_unusable_name_is_refused(service: Service, name: str) -> None:
     with service.context.database.write() as session, pytest.raises(ValueError, match="printable"):
         auth.add_account(session, service.context.keys.audit, name, "viewer")
+
+
+def test_the_demo_gives_no_new_password_to_whoever_has_chosen_one(service: Service) -> None:
+    context = service.context
+    with context.database.write() as session:
+        demo.ensure_accounts(session, context)
+    first = demo.one_time_passwords(context)
+    assert sorted(first) == sorted(demo.PEOPLE)
+    first_password(service, "annotator-1")
+    again = demo.one_time_passwords(context)
+    assert {name for name, password in again.items() if password is None} == {"annotator-1"}
+    assert sign_in(service, "annotator-1", GOOD)[0] == 303
+    assert sign_in(service, "annotator-2", str(again["annotator-2"]))[0] == 303
