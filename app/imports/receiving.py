@@ -19,6 +19,8 @@ from app.platform.errors import Invalid, StorageFull, TooLarge
 _NAME = "the archive"
 # how many bytes are written before the free space is looked at again
 _SPACE_EVERY = 16 * 1024**2
+# how many archives of the largest size may lie in HOME/imports: arriving, waiting, failed
+_LARGEST_AT_ONCE = 4
 
 
 @dataclass(frozen=True)
@@ -47,24 +49,40 @@ class Receiver:
         name: of the archive, for messages.
 
     Raises:
-        StorageFull: too little space is left.
+        StorageFull: too little space is left, or the other archives take all that archives may.
     """
 
     def __init__(self, stream: BufferedWriter, path: Path, min_free_bytes: int, limit: int | None, name: str) -> None:
         self._stream, self._path, self._limit, self._name = stream, path, limit, name
         self._min_free_bytes, self._digest, self._size, self._checked = min_free_bytes, hashlib.sha256(), 0, 0
-        require_space(path.parent, min_free_bytes)
+        self._require_room()
+
+    def _require_room(self) -> None:
+        """Refuse more where labels would lack the space, or archives together take more than their quota.
+
+        Raises:
+            StorageFull: so it is.
+        """
+        require_space(self._path.parent, self._min_free_bytes)
+        if self._limit is None:
+            return
+        quota = _LARGEST_AT_ONCE * self._limit
+        if _size_of(self._path.parent) > quota:
+            raise StorageFull(
+                f"other archives take the {quota // 1024**2:,} MiB that there are for archives; send this one when an "
+                "import has ended, or cancel one"
+            )
 
     def write(self, chunk: bytes) -> int:
         """Take some bytes.
 
         Raises:
             TooLarge: the archive has more than the limit.
-            StorageFull: too little space is left.
+            StorageFull: too little space is left, or the other archives take all that archives may.
         """
         self._size += len(chunk)
         if self._size - self._checked >= _SPACE_EVERY:
-            require_space(self._path.parent, self._min_free_bytes)
+            self._require_room()
             self._checked = self._size
         if self._limit is not None and self._size > self._limit:
             raise TooLarge(f"{self._name} is larger than {self._limit // 1024**2} MiB")
@@ -90,6 +108,15 @@ class Receiver:
                 return ReceivedArchive(self._path, self._digest.hexdigest(), len(archive.rows))
         except ArchiveError as exc:
             raise Invalid(str(exc).replace(self._path.name, self._name)) from exc
+
+
+def _size_of(folder: Path) -> int:
+    """Bytes of the files in a folder."""
+    total = 0
+    for entry in os.scandir(folder):
+        with suppress(FileNotFoundError):  # its import has just ended
+            total += entry.stat().st_size
+    return total
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """Nobody's body is read before it is known who is calling: asked of every route, at the door of the application."""
 
-import asyncio
 import re
 from typing import Any
 
@@ -11,6 +10,7 @@ from app.auth.policy import Policy, policy_of, require_policies
 from app.main import create_app
 from app.platform.routing import walk_routes
 from app.settings import Settings
+from tests.support.coroutines import run_async
 from tests.support.service import Service
 
 _ID = "01890000-0000-7000-8000-000000000000"
@@ -41,7 +41,7 @@ def ask(service: Service, method: str, path: str, who: str | None, kind: str) ->
             statuses.append(message["status"])
 
     try:
-        asyncio.run(service.client.app(scope, receive, send))  # type: ignore[arg-type]
+        run_async(service.client.app(scope, receive, send))  # type: ignore[arg-type]
     except AssertionError:
         return 0, pieces
     return statuses[0], pieces

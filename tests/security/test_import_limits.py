@@ -210,3 +210,18 @@ def test_a_form_without_an_archive_is_refused(
     answer = shared_service.call("admin", "POST", "/imports", content=content, headers={"Content-Type": kind})
     assert (answer.status_code, words in answer.json()["detail"]) == (status, True), answer.text
     assert left_behind(shared_service) == []
+
+
+def test_archives_together_have_a_quota(tmp_path: Path) -> None:
+    """Those that arrive, wait or have failed count together; one that the command line imports has the whole disk."""
+    mebibyte = 2**20
+    with receiving(tmp_path, 0, limit=mebibyte):
+        (tmp_path / "imports" / "failed.zip").write_bytes(bytes(4 * mebibyte + 1))
+    with pytest.raises(StorageFull, match="other archives take the 4 MiB"), receiving(tmp_path, 0, limit=mebibyte):
+        pass
+    assert [path.name for path in (tmp_path / "imports").iterdir()] == ["failed.zip"]
+    with receiving(tmp_path, 0, limit=None):
+        pass
+    (tmp_path / "imports" / "failed.zip").unlink()
+    with receiving(tmp_path, 0, limit=mebibyte):
+        pass

@@ -19,6 +19,7 @@ from app.auth.passwords import QUEUE, THREADS
 from app.auth.throttle import FREE_TRIES, REMEMBERED, SignInThrottle
 from app.tables import AuditEvent
 from tests.app.test_people import GOOD, first_password
+from tests.support.coroutines import run_async
 from tests.support.process import Installation
 from tests.support.service import Service
 from tests.support.waiting import patient, wait_until
@@ -85,7 +86,7 @@ def test_healthz_needs_no_thread(service: Service) -> None:
             waiting.cancel()
         return status
 
-    assert asyncio.run(ask()) == 200
+    assert run_async(ask()) == 200
 
 
 def attempt(service: Service, address: str, name: str, password: str) -> int:
@@ -95,7 +96,7 @@ def attempt(service: Service, address: str, name: str, password: str) -> int:
         async with httpx2.AsyncClient(transport=transport, base_url="http://testserver") as client:
             return int((await client.post("/login", data={"name": name, "password": password})).status_code)
 
-    return asyncio.run(send())
+    return run_async(send())
 
 
 def test_wrong_passwords_keep_out_whoever_sends_them_and_nobody_else(service: Service) -> None:

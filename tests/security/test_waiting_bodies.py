@@ -15,6 +15,7 @@ import pytest
 from app.platform import body_limits
 from app.platform.body_limits import BODY_MEMORY, MAX_SIGN_IN, MAX_UPLOAD, BodyLimits
 from tests.security.test_pictures import memory_of
+from tests.support.coroutines import run_async
 from tests.support.process import Installation
 from tests.support.service import Service, cell_png
 from tests.support.waiting import patient, wait_until
@@ -75,7 +76,7 @@ def test_a_body_without_room_waits_unread_and_what_fits_passes_it() -> None:
         assert [await task for task in (first, large, small, unknown)] == [200] * 4
         assert (door.limits.memory.left, door.limits.memory.waiting) == (20 * MIB, [])
 
-    asyncio.run(scene())
+    run_async(scene())
 
 
 def test_a_request_without_a_body_takes_nothing() -> None:
@@ -89,7 +90,7 @@ def test_a_request_without_a_body_takes_nothing() -> None:
         door.let_go.set()
         assert await task == 200
 
-    asyncio.run(scene())
+    run_async(scene())
 
 
 def test_who_waits_too_long_is_asked_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +107,7 @@ def test_who_waits_too_long_is_asked_to_come_back(monkeypatch: pytest.MonkeyPatc
         assert await first == 200
         assert await door.ask(MIB) == 200
 
-    asyncio.run(scene())
+    run_async(scene())
 
 
 def test_who_is_not_known_yet_takes_nothing_of_it(shared_service: Service) -> None:
@@ -122,7 +123,7 @@ def test_who_is_not_known_yet_takes_nothing_of_it(shared_service: Service) -> No
         door.let_go.set()
         assert await task == 200
 
-    asyncio.run(scene())
+    run_async(scene())
 
 
 def test_an_upload_leaves_no_file_in_the_folder_for_temporary_ones(

@@ -45,7 +45,7 @@ class PostgresServer:
             os.chown(self.folder, account.pw_uid, account.pw_gid)
             self.user = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
         try:
-            self._run("initdb", "-D", str(self.data), "-U", "postgres", "--auth=trust", "--encoding=UTF8", "--no-sync")
+            self.run("initdb", "-D", str(self.data), "-U", "postgres", "--auth=trust", "--encoding=UTF8", "--no-sync")
             self.start()
             self._check()
         except (OSError, subprocess.CalledProcessError, psycopg.Error) as exc:
@@ -59,8 +59,10 @@ class PostgresServer:
     def data(self) -> Path:
         return self.folder / "data"
 
-    def _run(self, program: str, *arguments: str) -> None:
-        command = [str(self.binaries / program), *arguments]
+    def run(self, program: str, *arguments: str) -> None:
+        """Run a program of PostgreSQL, or another one, as the server's user."""
+        own = self.binaries / program
+        command = [str(own) if own.exists() else program, *arguments]
         subprocess.run(command, check=True, capture_output=True, cwd=self.folder, **self.user)
 
     def _check(self) -> None:
@@ -83,7 +85,7 @@ class PostgresServer:
 
     def halt(self) -> None:
         """Stop as a crash does; ``start`` brings it back."""
-        self._run("pg_ctl", "-D", str(self.data), "-m", "immediate", "stop")
+        self.run("pg_ctl", "-D", str(self.data), "-m", "immediate", "stop")
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the server and to all its processes."""
@@ -96,7 +98,7 @@ class PostgresServer:
 
     def stop(self) -> None:
         if (self.data / "postmaster.pid").exists():
-            self._run("pg_ctl", "-D", str(self.data), "-m", "immediate", "stop")
+            self.run("pg_ctl", "-D", str(self.data), "-m", "immediate", "stop")
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def url(self, database: str) -> str:
