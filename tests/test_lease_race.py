@@ -68,9 +68,7 @@ def end(client: httpx2.Client, read: str) -> None:
             return
 
 
-@pytest.mark.parametrize(
-    "n", [30, pytest.param(80, marks=pytest.mark.slow), pytest.param(10_000, marks=pytest.mark.heavy)]
-)
+@pytest.mark.parametrize("n", [pytest.param(80, marks=pytest.mark.slow), pytest.param(10_000, marks=pytest.mark.heavy)])
 def test_no_request_is_handed_out_twice(postgres: PostgresServer, tmp_path: Path, tiny_release: Path, n: int) -> None:
     url = postgres.url(postgres.create())
     servers = [Installation(tmp_path / "home", url) for _ in range(2)]

@@ -72,6 +72,7 @@ def test_from_an_empty_folder_to_metrics_and_back_after_a_kill(installation: Ins
     assert json.loads(installation.run("evaluate", *tables, "--json").stdout)["n_labels"] == 2
 
 
+@pytest.mark.slow
 def test_releases_are_promoted_and_rolled_back_by_alias(tiny_release: Path, tmp_path: Path) -> None:
     installation = Installation(tmp_path / "home")
     installation.run("db", "upgrade")

@@ -122,7 +122,7 @@ def test_an_import_survives_two_deaths_of_its_worker_and_does_each_row_once(
     assert sorted(seen_ids) == sorted(f"case {number}" for number in range(n))
 
 
-@pytest.mark.slow_on_postgresql
+@pytest.mark.slow
 def test_ctrl_c_leaves_a_commands_job_to_the_next_worker_and_says_so(running: tuple[Installation, str]) -> None:
     installation, key = running
     source = installation.home.parent / "cells.zip"

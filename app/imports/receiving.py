@@ -113,9 +113,9 @@ class Receiver:
 def _size_of(folder: Path) -> int:
     """Bytes of the files in a folder."""
     total = 0
-    for entry in os.scandir(folder):
+    for path in folder.iterdir():
         with suppress(FileNotFoundError):  # its import has just ended
-            total += entry.stat().st_size
+            total += path.stat().st_size
     return total
 
 

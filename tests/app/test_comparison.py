@@ -37,6 +37,7 @@ def comparison(service: Service, release: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_challenger_is_compared_and_shown_to_nobody(service: Service, dropout_release: Path) -> None:
     collect(service, [cell_png(i) for i in range(N_CASES)], patients=True)
     before = service.get("admin", "/v1/cases", params={"limit": 50}).json()["items"]

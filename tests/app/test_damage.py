@@ -127,6 +127,7 @@ def test_a_backup_that_fails_leaves_nothing_that_looks_like_one(
     assert (tmp_path / "backup").stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.slow
 def test_backup_and_restore_with_a_password(postgres: PostgresServer, tmp_path: Path) -> None:
     """By scram, as a database elsewhere asks for it."""
     role, password = f"scram_{uuid.uuid4().hex[:8]}", "a:b\\c d%"

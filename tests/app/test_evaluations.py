@@ -95,6 +95,7 @@ def test_gauges_are_published_by_the_worker_and_no_query_changes_them(
         assert estimate_lines(service) == published, other
 
 
+@pytest.mark.slow
 def test_a_service_whose_labels_are_all_of_one_class_shows_its_numbers_and_freezes_them(service: Service) -> None:
     for number in range(4):
         store(service, f"case-{number}", cell_png(number), {"r": 0, "s": 0}, patient=f"p{number}")

@@ -302,7 +302,7 @@ def test_a_schedule_asks_for_a_recalibration_when_the_last_one_is_old(service: S
     assert all("labelled cases" in row["error"] for row in found)
 
 
-@pytest.mark.slow_on_postgresql
+@pytest.mark.slow
 def test_a_recalibration_that_dies_after_its_candidate_was_written_makes_no_second_one(service: Service) -> None:
     """The worker ends between the transaction that adds the release and DBOS's record of the job's end."""
     plan = service.context.settings.home / "plan.json"

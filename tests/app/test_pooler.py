@@ -42,6 +42,7 @@ def pooled(
             yield service, postgres
 
 
+@pytest.mark.slow
 def test_the_api_works_through_a_pooler_in_transaction_mode(pooled: tuple[Service, PostgresServer]) -> None:
     service, _ = pooled
     all_once(service)

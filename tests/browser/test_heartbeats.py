@@ -92,6 +92,7 @@ def test_a_session_warns_before_it_ends_and_a_sign_of_a_person_extends_it(
     assert cleo.faults == []
 
 
+@pytest.mark.slow
 def test_a_session_that_grows_old_says_so_however_busy_its_person_is(
     browser: Browser, installation: Installation
 ) -> None:

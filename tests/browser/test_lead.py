@@ -148,6 +148,7 @@ def test_recalibrate_compare_promote_and_roll_back(browser: Browser, installatio
     assert lead.faults == []
 
 
+@pytest.mark.slow
 def test_the_policy_changes_by_a_new_version(browser: Browser, installation: Installation) -> None:
     lead = Person(browser, installation, "lead")
     page = lead.go("/policy")

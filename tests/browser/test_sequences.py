@@ -265,7 +265,7 @@ def stored(parts: Context, people: list[str]) -> list[tuple[str, str, str | None
     return [(row[0], handle_of(parts.keys.readers, row[1], row[2]), row[3], row[4]) for row in rows]
 
 
-@pytest.mark.parametrize("n", [1, pytest.param(4, marks=pytest.mark.slow), pytest.param(200, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("n", [pytest.param(4, marks=pytest.mark.slow), pytest.param(200, marks=pytest.mark.heavy)])
 def test_nothing_is_lost_misnamed_or_doubled(
     browser: Browser, installation: Installation, parts: Context, n: int
 ) -> None:

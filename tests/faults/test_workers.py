@@ -46,7 +46,7 @@ def test_a_worker_killed_at_each_point_of_its_work_leaves_every_row_once(workpla
     workplace.assert_each_row_once((job_id, n))
 
 
-@pytest.mark.slow_on_postgresql
+@pytest.mark.slow
 def test_a_worker_told_to_stop_does_so_between_batches_and_another_goes_on(workplace: Workplace) -> None:
     n = 6 * BATCH
     job_id = workplace.ask_import(n)

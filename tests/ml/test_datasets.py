@@ -83,6 +83,7 @@ def test_pbc_keeps_the_originals_out_of_training(datasets: Path) -> None:
     assert (dataset.label_counts.sum(axis=1) == 1).all()
 
 
+@pytest.mark.slow
 def test_nucleus_shapes_are_calibrated_where_two_labels_are(datasets: Path) -> None:
     dataset = load_pbc_nucleus()
     totals = dataset.label_counts.sum(axis=1)
@@ -94,6 +95,7 @@ def test_nucleus_shapes_are_calibrated_where_two_labels_are(datasets: Path) -> N
     assert 1 - raw == pytest.approx(0.903, abs=5e-4)
 
 
+@pytest.mark.slow
 def test_mix_mnist_follows_the_split_tables(datasets: Path) -> None:
     dataset = load_mix_mnist(2)
     assert dataset.pixels.shape == (52_500, 28, 28, 1)

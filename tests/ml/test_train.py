@@ -218,6 +218,7 @@ def test_the_export_has_a_dynamic_batch_and_agrees_with_torch(trained_run: Path,
     assert parity["max_relative_logit_difference"] <= 1e-4
 
 
+@pytest.mark.slow
 def test_an_export_that_differs_is_refused(trained_run: Path) -> None:
     torch.manual_seed(1)
     network, other = (build_network("compact", 3, 8).eval() for _ in range(2))

@@ -99,6 +99,7 @@ def attempt(service: Service, address: str, name: str, password: str) -> int:
     return run_async(send())
 
 
+@pytest.mark.slow
 def test_wrong_passwords_keep_out_whoever_sends_them_and_nobody_else(service: Service) -> None:
     now = [0.0]
     app: Any = service.client.app

@@ -96,6 +96,7 @@ def _open_to_others(home: Path) -> list[str]:
     return [f"{path} {path.stat().st_mode:o}" for path in paths if path.stat().st_mode & 0o077]
 
 
+@pytest.mark.slow
 def test_only_a_trusted_proxy_is_believed_and_files_are_private(tmp_path: Path, tiny_release: Path) -> None:
     with Installation(tmp_path / "home") as made:
         made.environment |= {"SECONDREAD_TRUSTED_PROXIES": '["127.0.0.2"]', "SECONDREAD_WORKER": "false"}
