@@ -25,6 +25,8 @@ auth_type = trust
 auth_file = {folder}/users
 pool_mode = transaction
 default_pool_size = {size}
+; a server that was busy when it was first asked is asked again soon, not after a quarter of a minute
+server_login_retry = 1
 logfile = {folder}/log
 """
 
@@ -37,14 +39,26 @@ def find_pgbouncer() -> str | None:
 @contextmanager
 def pooler(program: str, server: PostgresServer, size: int) -> Iterator[int]:
     """Port of a pooler that has ``size`` connections to each database of a server, and takes no options of clients."""
-    folder, port = Path(tempfile.mkdtemp(prefix="sr-pgb-")), free_port()
+    folder = Path(tempfile.mkdtemp(prefix="sr-pgb-"))
     (folder / "users").write_text('"postgres" ""\n')
-    (folder / "config").write_text(_CONFIG.format(server_port=server.port, port=port, folder=folder, size=size))
     if server.user:
         shutil.chown(folder, server.user["user"], server.user["group"])
-    process = subprocess.Popen([program, "-q", str(folder / "config")], cwd=folder, **server.user)
+
+    def start() -> tuple[subprocess.Popen[bytes], int]:
+        port = free_port()
+        (folder / "config").write_text(_CONFIG.format(server_port=server.port, port=port, folder=folder, size=size))
+        return subprocess.Popen([program, "-q", str(folder / "config")], cwd=folder, **server.user), port
+
+    process, port = start()
+
+    def answers() -> bool:
+        nonlocal process, port
+        if process.poll() is not None:  # somebody else was faster with the port
+            process, port = start()
+        return _answers(port)
+
     try:
-        wait_until(lambda: _answers(port), what="the pooler answers")
+        wait_until(answers, 60, lambda: f"the pooler does not answer\n{(folder / 'log').read_text()[-2000:]}")
         yield port
     finally:
         process.terminate()
@@ -54,7 +68,7 @@ def pooler(program: str, server: PostgresServer, size: int) -> Iterator[int]:
 
 def _answers(port: int) -> bool:
     try:
-        psycopg.connect(f"host=127.0.0.1 port={port} user=postgres dbname=postgres").close()
+        psycopg.connect(f"host=127.0.0.1 port={port} user=postgres dbname=postgres", connect_timeout=5).close()
     except psycopg.OperationalError:
         return False
     return True
