@@ -47,7 +47,7 @@ def move(page: Page, alias: str, reason: str) -> None:
         page.check(f"{form} [name=despite_gate]")
     page.fill(f"{form} [name=password]", PASSWORD)
     page.click(f"{form} button")
-    page.wait_for_url("**/releases")
+    page.wait_for_url("**/releases", timeout=patient(60_000))
 
 
 @pytest.mark.slow
