@@ -52,6 +52,15 @@ def _databases_are_as_patient_as_the_tests() -> None:
 
 
 @pytest.fixture(autouse=True)
+def _files_are_readable() -> Iterator[None]:
+    """Commands that ran in this process leave their mask of files for their own user only; a server of another user of
+    the next test could then not read its own configuration."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture(autouse=True)
 def _no_process_outlives_its_test() -> Iterator[None]:
     """Whatever a failed test could not stop ends here, so that the next one does not fail for it."""
     before = list(RUNNING)

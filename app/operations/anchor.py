@@ -4,13 +4,9 @@ Whoever has the signing key can write the whole chain anew, and whoever writes t
 lies where they cannot write shows both. A restored backup is a shorter chain too; `db restore` says so in the file.
 """
 
-import fcntl
 import json
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from io import TextIOWrapper
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +14,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.operations.locked_file import add_lines, open_locked
 from app.platform import audit_chain, signing
 from app.platform.keys import AuditKeys
 from app.tables import AuditEvent, Erasure, now
@@ -92,7 +89,7 @@ def append(
         AnchorError: the chain has lost the last head of the file, and no backup was brought back.
     """
     head = audit_chain.newest(session)
-    with _locked(path) as stream:
+    with open_locked(path) as stream:
         lines = stream.read().splitlines()
         last = _parsed(lines[-1]) if lines else None
         if last is not None and restored_from is None:
@@ -104,20 +101,8 @@ def append(
                 )
         erasures = session.execute(select(func.count()).select_from(Erasure)).scalar_one()
         line = Anchor(kind, head, keys.sign(head), now().isoformat(), restored_from, erasures)
-        stream.write(json.dumps(asdict(line)) + "\n")
-        stream.flush()
-        os.fsync(stream.fileno())
+        add_lines(stream, [json.dumps(asdict(line))])
     return True
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[TextIOWrapper]:
-    """The file, from its beginning, for one process at a time."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+", encoding="utf-8") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        stream.seek(0)
-        yield stream
 
 
 def _parsed(line: str) -> Anchor:

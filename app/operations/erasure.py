@@ -10,6 +10,7 @@ import secrets
 import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from sqlalchemy import ColumnElement, delete, or_, select, update
 from sqlalchemy.orm import Session
@@ -224,22 +225,7 @@ def _record(
         ids = [str(case_id) for case_id in erased.cases]
         session.add(Erasure(id=erasure_id, cases=ids, import_rows=erased.import_rows))
     counts = {"n_cases": len(erased.cases), "n_remarks": erased.n_remarks, "n_import_rows": len(erased.import_rows)}
-    audit_chain.record(
-        session,
-        context.keys.audit,
-        actor=actor,
-        action="patient.erase",
-        object_id=erasure_id,
-        details=counts,
-        reason=reason,
-    )
+    record = partial(audit_chain.record, session, context.keys.audit, actor=actor, reason=reason)
+    record(action="patient.erase", object_id=erasure_id, details=counts)
     for case_id in erased.cases:
-        audit_chain.record(
-            session,
-            context.keys.audit,
-            actor=actor,
-            action="case.erase",
-            object_id=case_id,
-            reason=reason,
-            cases=[case_id],
-        )
+        record(action="case.erase", object_id=case_id, cases=[case_id])

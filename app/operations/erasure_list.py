@@ -5,21 +5,18 @@ tombstones, by their identifiers alone, each line signed with a key of the insta
 a backup back, by whatever means, starts a service that first erases again what the list names.
 """
 
-import fcntl
 import hmac
 import json
-import os
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import datetime
-from io import TextIOWrapper
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.operations.locked_file import add_lines, open_locked
 from app.platform.keys import DerivedKey
 from app.platform.row_digests import canonical
 from app.tables import Erasure
@@ -119,7 +116,7 @@ def add_missing(path: Path, session: Session, key: DerivedKey) -> int:
         ErasureListError: the file is not a list of this installation.
         OSError: it cannot be written.
     """
-    with _locked(path) as stream:
+    with open_locked(path) as stream:
         text = stream.read()
         whole = text[: _end(text)]
         stream.truncate(len(whole.encode()))
@@ -132,26 +129,9 @@ def add_missing(path: Path, session: Session, key: DerivedKey) -> int:
             cases = [uuid.UUID(case) for case in row.cases]
             rows_of_imports, at = row.import_rows, row.created_at
             lines.append(Line(number=number, erasure=row.id, cases=cases, import_rows=rows_of_imports, erased_at=at))
-        _write(stream, lines, key)
+        signed = (line.model_copy(update={"signature": line.signed(key)}) for line in lines)
+        add_lines(stream, (json.dumps(line.model_dump(mode="json")) for line in signed))
     return len(known) + len(missing)
-
-
-def _write(stream: TextIOWrapper, lines: Sequence[Line], key: DerivedKey) -> None:
-    for line in lines:
-        signed = line.model_copy(update={"signature": line.signed(key)})
-        stream.write(json.dumps(signed.model_dump(mode="json")) + "\n")
-    stream.flush()
-    os.fsync(stream.fileno())
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[TextIOWrapper]:
-    """The file, from its beginning, for one process at a time."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+", encoding="utf-8") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        stream.seek(0)
-        yield stream
 
 
 def outstanding(session: Session, lines: Sequence[Line]) -> list[Line]:

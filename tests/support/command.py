@@ -1,7 +1,6 @@
 """The command line in the test's own process: the same entry point, without a start of Python."""
 
 import io
-import os
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -18,14 +17,10 @@ def run_here(*arguments: object) -> "subprocess.CompletedProcess[str]":
     """
     command = ["secondread", *map(str, arguments)]
     out, err = io.StringIO(), io.StringIO()
-    mask = os.umask(0o022)
-    os.umask(mask)
     with patch.object(sys, "argv", command), redirect_stdout(out), redirect_stderr(err):
         try:
             main()
             status = 0
         except SystemExit as exit_:
             status = exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
-        finally:
-            os.umask(mask)  # commands of the service make files for their own user only
     return subprocess.CompletedProcess(command, status, out.getvalue(), err.getvalue())
