@@ -24,6 +24,7 @@ def job(service: Service, job_id: str) -> dict[str, Any]:
     return shown
 
 
+@pytest.mark.slow_on_postgresql
 def test_a_queued_job_is_cancelled_at_once_and_a_running_one_writes_no_more(service: Service) -> None:
     queued = service.post("admin", "/v1/evaluations", json={}).json()
     ended = service.call("admin", "DELETE", f"/v1/jobs/{queued['id']}").json()
@@ -73,6 +74,7 @@ def cancellations(service: Service) -> list[dict[str, Any]]:
     return events
 
 
+@pytest.mark.slow
 def test_a_cancellation_while_the_workflow_is_locked_has_its_event_when_it_is_honoured(service: Service) -> None:
     job_id = submit(service.context, "evaluation", {})
     on_sqlite = service.context.database.engine.dialect.name == "sqlite"

@@ -191,6 +191,7 @@ def test_what_is_stored_again_while_it_is_swept_stays(tmp_path: Path, monkeypatc
     assert store.get(path.name) == b"pixels"
 
 
+@pytest.mark.slow
 @pytest.mark.both_databases
 def test_a_newer_schema_is_one_clear_line(service: Service, tmp_path: Path) -> None:
     settings = service.context.settings

@@ -31,6 +31,7 @@ def same(found: Any, expected: Any, where: str = "") -> None:
         assert found == expected, where
 
 
+@pytest.mark.slow_on_postgresql
 @pytest.mark.both_databases
 @pytest.mark.parametrize("patients", [False, True])
 def test_metrics_equal_evaluate_on_the_exported_tables(service: Service, patients: bool, tmp_path: Path) -> None:

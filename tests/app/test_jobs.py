@@ -111,6 +111,7 @@ def test_bulk_predictions_equal_those_of_an_upload(service: Service) -> None:
     assert service.get("viewer", f"/v1/cases/{first['id']}").json()["prediction"] == first["prediction"]
 
 
+@pytest.mark.slow
 @pytest.mark.one_database
 def test_a_candidate_that_the_gate_refused_is_promoted_by_an_explicit_choice_only(service: Service) -> None:
     plan = service.context.settings.home / "plan.json"
@@ -202,6 +203,7 @@ def test_kinds_do_not_wait_for_each_other(service: Service) -> None:
     assert states == {"succeeded"}
 
 
+@pytest.mark.slow
 @pytest.mark.one_database
 def test_a_frozen_evaluation_can_be_computed_again_from_its_tables(service: Service) -> None:
     collect_reads(service, 24)

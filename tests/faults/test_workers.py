@@ -29,6 +29,7 @@ def workplace(request: pytest.FixtureRequest, tmp_path: Path, tiny_release: Path
         yield made
 
 
+@pytest.mark.slow
 @pytest.mark.slow_on_postgresql
 def test_a_worker_killed_at_each_point_of_its_work_leaves_every_row_once(workplace: Workplace) -> None:
     """Killed before a batch is committed, after it, and between the work and the record of its end."""

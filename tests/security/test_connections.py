@@ -111,6 +111,7 @@ def test_connections_of_six_hundred_addresses_keep_nobody_out(made: Installation
     assert len(OPENED) - IN_ALL <= len(ended) <= len(OPENED) - IN_ALL + 20  # no more than there was no room for
 
 
+@pytest.mark.slow
 def test_headers_have_a_deadline_and_a_size_and_so_has_what_nobody_reads(made: Installation) -> None:
     start(made, 1.5)
     for sent in (b"", _HALF, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"):  # the last is idle afterwards

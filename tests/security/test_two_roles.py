@@ -149,6 +149,7 @@ def test_tables_of_the_services_role_are_not_migrated_by_another_one(roles: Role
     context.database.engine.dispose()
 
 
+@pytest.mark.slow
 def test_a_backup_comes_back_to_the_owner(
     roles: Roles, postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
