@@ -99,7 +99,6 @@ def test_half_sent_headers_of_one_address_keep_nobody_else_out(made: Installatio
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_connections_of_six_hundred_addresses_keep_nobody_out(made: Installation) -> None:
     """Silent, half-sent and idle ones, of more addresses than there may be connections in all."""
     start(made, 600)

@@ -1,0 +1,207 @@
+"""How long ``/healthz`` takes while the service is flooded, and while its database is frozen, next to a quiet service.
+
+One process asks every 20 ms, over a new connection each time; the others attack. All of them share the machine with the
+server, so each figure contains what the attackers themselves take of the processor.
+"""
+
+import argparse
+import http.client
+import io
+import json
+import platform
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+
+from tests.security.test_pictures import deep_png
+from tests.support.postgres import PostgresServer, find_binaries
+from tests.support.process import Installation
+from tests.support.tiny_release import write_tiny_release
+
+SECONDS, EVERY = 10.0, 0.02
+_PROBE = """
+import http.client, json, sys, time
+port, seconds, every = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
+times, end = [], time.perf_counter() + seconds
+while time.perf_counter() < end:
+    started = time.perf_counter()
+    asked = http.client.HTTPConnection("127.0.0.1", port, 30)
+    asked.request("GET", "/healthz")
+    assert asked.getresponse().status == 200
+    asked.close()
+    times.append(1000 * (time.perf_counter() - started))
+    time.sleep(every)
+print(json.dumps(times))
+"""
+Attack = Callable[[], int | None]
+
+
+def probe(made: Installation) -> dict[str, float]:
+    """Milliseconds of ``/healthz``."""
+    command = [sys.executable, "-c", _PROBE, str(made.port), str(SECONDS), str(EVERY)]
+    times = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return {
+        "answers": len(times),
+        "median_ms": statistics.median(times),
+        "p99_ms": statistics.quantiles(times, n=100)[98],
+        "slowest_ms": max(times),
+        "share_within_100_ms": sum(time <= 100 for time in times) / len(times),
+    }
+
+
+@contextmanager
+def attackers(number: int, attack: Attack) -> Iterator[Counter[int]]:
+    """Threads that attack again and again; what they were answered, by status."""
+    answers: Counter[int] = Counter()
+    over = threading.Event()
+
+    def repeat() -> None:
+        while not over.is_set():
+            try:
+                answers[attack() or 0] += 1
+            except OSError:
+                answers[0] += 1  # no answer
+
+    threads = [threading.Thread(target=repeat, daemon=True) for _ in range(number)]
+    for thread in threads:
+        thread.start()
+    time.sleep(1)
+    yield answers
+    over.set()
+    for thread in threads:
+        thread.join(60)
+
+
+class Attacks:
+    """Requests that cost.
+
+    Args:
+        made: the service, whose trusted proxy is nobody.
+        keys: by account.
+    """
+
+    def __init__(self, made: Installation, keys: dict[str, str]) -> None:
+        self._made, self._keys = made, keys
+        self._picture = deep_png(5000)
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("manifest.csv", b"file,external_id\n" + b"a,b\n" * 2_000_000)
+        self._archive = packed.getvalue()
+
+    def _post(self, path: str, body: bytes, **headers: str) -> int:
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        asked = http.client.HTTPConnection("127.0.0.1", self._made.port, 30, source_address=("127.0.0.2", 0))
+        try:
+            asked.request("POST", path, body, names)
+            return asked.getresponse().status
+        finally:
+            asked.close()
+
+    def sign_in(self) -> int:
+        """A wrong password."""
+        kind = "application/x-www-form-urlencoded"
+        return self._post("/login", f"name=nobody{time.monotonic_ns()}&password=wrong".encode(), Content_Type=kind)
+
+    def picture(self) -> int:
+        """25 megapixels of 16 bits."""
+        key = f"Bearer {self._keys['viewer']}"
+        return self._post("/v1/predictions", self._picture, Authorization=key, Content_Type="image/png")
+
+    def archive(self) -> int:
+        """Two million rows in 8 KB."""
+        key, kind = f"Bearer {self._keys['lead']}", "application/zip"
+        headers = {"Authorization": key, "Content_Type": kind, "Idempotency_Key": str(time.monotonic_ns())}
+        return self._post("/v1/imports", self._archive, **headers)
+
+    def body(self) -> int:
+        """11 MiB from somebody without an account."""
+        return self._post("/v1/imports", bytes(11 * 1024**2), Content_Type="application/zip")
+
+    def cases(self) -> int:
+        """A page of cases."""
+        asked = http.client.HTTPConnection("127.0.0.1", self._made.port, 30, source_address=("127.0.0.2", 0))
+        try:
+            asked.request("GET", "/v1/cases", headers={"Authorization": f"Bearer {self._keys['viewer']}"})
+            return asked.getresponse().status
+        finally:
+            asked.close()
+
+    @contextmanager
+    def silent(self) -> Iterator[Counter[int]]:
+        """Six hundred half-sent requests of as many addresses."""
+        opened = []
+        for number in range(600):
+            source = f"127.0.{1 + number // 200}.{1 + number % 200}"
+            opened.append(socket.create_connection(("127.0.0.1", self._made.port), 20, source_address=(source, 0)))
+            opened[-1].sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half: ")
+        yield Counter({0: len(opened)})
+        for one in opened:
+            one.close()
+
+
+def measure(made: Installation, keys: dict[str, str], server: PostgresServer) -> dict[str, dict[str, object]]:
+    """Milliseconds by what was done to the service meanwhile."""
+    attacks = Attacks(made, keys)
+    figures: dict[str, dict[str, object]] = {"nothing": {**probe(made)}}
+    floods: dict[str, tuple[int, Attack]] = {
+        "60 clients with wrong passwords": (60, attacks.sign_in),
+        "64 clients with pictures of 25 megapixels, 16 bits": (64, attacks.picture),
+        "8 clients with an archive of two million rows": (8, attacks.archive),
+        "32 clients without an account and 11 MiB each": (32, attacks.body),
+        "60 clients with pages of cases": (60, attacks.cases),
+    }
+    for name, (number, attack) in floods.items():
+        with attackers(number, attack) as answers:
+            figures[name] = {**probe(made)}
+        figures[name]["statuses"] = dict(sorted(answers.items()))
+    with attacks.silent():
+        figures["600 half-sent requests of 600 addresses"] = {**probe(made)}
+    server.send_signal(signal.SIGSTOP)
+    try:
+        with attackers(60, attacks.cases) as answers:
+            figures["a frozen database and 60 clients with pages of cases"] = {**probe(made)}
+            server.send_signal(signal.SIGCONT)
+    finally:
+        server.send_signal(signal.SIGCONT)
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--save", action="store_true", help="keep the figures in benchmarks/results")
+    arguments = parser.parse_args()
+    binaries = find_binaries()
+    if binaries is None:
+        sys.exit("PostgreSQL is missing (Debian package postgresql)")
+    with tempfile.TemporaryDirectory() as folder:
+        server = PostgresServer(binaries)
+        try:
+            write_tiny_release(Path(folder) / "release")
+            with Installation(Path(folder) / "home", server.url(server.create())) as made:
+                keys = made.prepare(Path(folder) / "release", viewer="viewer", lead="admin")
+                made.environment["SECONDREAD_WORKER"] = "false"
+                made.start()
+                figures = measure(made, keys, server)
+        finally:
+            server.stop()
+    for name, figure in figures.items():
+        times = (f"{label} {figure[f'{label}_ms']:7.1f}" for label in ("median", "p99", "slowest"))
+        print(*times, "ms ", name)
+    if arguments.save:
+        path = Path(__file__).parent / "results" / f"{date.today().isoformat()}_health.json"
+        path.write_text(json.dumps({"machine": f"2 cores, {platform.machine()}", "figures": figures}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
