@@ -207,6 +207,7 @@ def test_a_newer_schema_is_one_clear_line(service: Service, tmp_path: Path) -> N
         assert done.stderr.count("\n") == 1, done.stderr
 
 
+@pytest.mark.slow
 def test_a_dead_database_is_one_clear_line(tmp_path: Path) -> None:
     made = Installation(tmp_path / "home", f"postgresql://nobody@127.0.0.1:{free_port()}/none")
     for arguments in (("db", "upgrade"), ("user", "list"), ("serve",), ("db", "backup", str(tmp_path / "out"))):

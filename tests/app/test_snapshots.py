@@ -25,7 +25,7 @@ from tests.support.waiting import patient
 
 pytestmark = pytest.mark.both_databases
 
-FEW, MANY = 2_000, 20_000
+FEW, MANY = 1_000, 20_000
 
 
 @pytest.fixture(autouse=True)
@@ -190,6 +190,7 @@ def test_an_unfinished_or_foreign_snapshot_is_not_used(service: Service) -> None
     assert_snapshots_tell_all(context)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
 def test_an_older_database_comes_back(service: Service, tmp_path: Path) -> None:
     """After a restore the chain goes on differently; a snapshot of what is gone must not be believed."""

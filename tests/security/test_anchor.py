@@ -125,6 +125,7 @@ def settings_of(service: Service, monkeypatch: pytest.MonkeyPatch, home: Path, a
     monkeypatch.setenv("SECONDREAD_SECRET_KEY", KEY)
 
 
+@pytest.mark.slow
 def test_a_backup_that_comes_back_says_so_and_a_shorter_database_that_does_not_was_cut(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
