@@ -6,11 +6,14 @@ It takes minutes; ``--full`` takes hours (100 kills per database, half an hour o
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from datetime import date
 from pathlib import Path
+
+from tests.faults.rounds import ROWS
 
 RESULTS = Path("benchmarks/results")
 _HEAD = """# Faults: rounds, and what they came to
@@ -23,14 +26,10 @@ _HEAD = """# Faults: rounds, and what they came to
 """
 
 
-def rows_of(marker: str) -> tuple[int, list[dict[str, object]]]:
-    """Run the tests of faults; gives pytest's exit status and the rows that they noted."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "rounds.jsonl"
-        command = [sys.executable, "-m", "pytest", "-q", "tests/faults", "-m", marker]
-        done = subprocess.run(command, env=os.environ | {"SECONDREAD_FAULTS_OUT": str(out)}, check=False)
-        rows = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
-    return done.returncode, rows
+def run(marker: str, folder: Path) -> int:
+    """Run the tests of faults; gives pytest's exit status."""
+    command = [sys.executable, "-m", "pytest", "-q", "tests/faults", "-m", marker]
+    return subprocess.run(command, env=os.environ | {"SECONDREAD_FAULTS_OUT": str(folder)}, check=False).returncode
 
 
 def table(rows: list[dict[str, object]], flag: str) -> str:
@@ -49,9 +48,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--full", action="store_true", help="as many rounds as the design asks for")
     arguments = parser.parse_args()
-    status, rows = rows_of("heavy and not gpu" if arguments.full else "not heavy and not gpu")
+    stem = RESULTS / f"{date.today().isoformat()}"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        status = run("heavy and not gpu" if arguments.full else "not heavy and not gpu", folder)
+        rows = [json.loads(line) for line in (folder / ROWS).read_text().splitlines()]
+        if (folder / "soak").exists():
+            shutil.copytree(folder / "soak", f"{stem}_soak", dirs_exist_ok=True)
     text = table(rows, " --full" if arguments.full else "")
-    (RESULTS / f"{date.today().isoformat()}_faults.md").write_text(text)
+    Path(f"{stem}_faults.md").write_text(text)
     print(text)
     return status
 

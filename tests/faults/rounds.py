@@ -5,6 +5,15 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+#: File of rows in the folder of results.
+ROWS = "rounds.jsonl"
+
+
+def results_folder() -> Path | None:
+    """Folder for what a run of faults came to, if ``SECONDREAD_FAULTS_OUT`` names one."""
+    folder = os.environ.get("SECONDREAD_FAULTS_OUT")
+    return Path(folder) if folder else None
+
 
 @dataclass(frozen=True)
 class Rounds:
@@ -33,9 +42,9 @@ class Rounds:
     recovery_seconds: float | None = None
 
     def note(self) -> None:
-        """Add the row to the file that ``SECONDREAD_FAULTS_OUT`` names, if it names one: a JSON document per line."""
+        """Add the row to the file of rows in the folder of results, if there is one: a JSON document per line."""
         print(asdict(self))
-        out = os.environ.get("SECONDREAD_FAULTS_OUT")
-        if out:
-            with Path(out).open("a") as file:
+        folder = results_folder()
+        if folder is not None:
+            with (folder / ROWS).open("a") as file:
                 file.write(json.dumps(asdict(self)) + "\n")

@@ -255,6 +255,24 @@ def chart(soak: Soak) -> ChartType:
     return styled(alt.hconcat(*panels))
 
 
+def save(soak: Soak, minutes: float, folder: Path) -> dict[str, Any]:
+    """Write the figures and draw them.
+
+    Args:
+        soak: what was seen.
+        minutes: how long.
+        folder: made where it is missing.
+
+    Returns:
+        The figures without the samples.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    document = {"minutes": minutes} | soak.to_dict()
+    (folder / "soak.json").write_text(json.dumps(document, indent=1) + "\n")
+    write_chart(chart(soak), folder / "soak.svg")
+    return {name: value for name, value in document.items() if name != "samples"}
+
+
 def main() -> None:
     """Run the soak and write what was seen."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -268,12 +286,7 @@ def main() -> None:
             made.start()
             soak = run(made, keys, 60 * arguments.minutes)
             made.stop()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    document = {"minutes": arguments.minutes} | soak.to_dict()
-    (arguments.out / "soak.json").write_text(json.dumps(document, indent=1) + "\n")
-    write_chart(chart(soak), arguments.out / "soak.svg")
-    document.pop("samples")
-    print(json.dumps(document, indent=1))
+    print(json.dumps(save(soak, arguments.minutes, arguments.out), indent=1))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from sqlalchemy import func, select
 
 from app.tables import Case, Label
 from tests.faults import soak
-from tests.faults.rounds import Rounds
+from tests.faults.rounds import Rounds, results_folder
 from tests.support.process import Installation
 
 
@@ -35,6 +35,8 @@ def test_steady_load_leaves_the_service_as_it_was(tmp_path: Path, tiny_release: 
         duplicates=sum(max(0, stored - acknowledged) for stored, acknowledged in written.values()),
         server_errors=seen.server_errors,
     ).note()
+    if (folder := results_folder()) is not None and minutes > 1:
+        soak.save(seen, minutes, folder / "soak")
     assert set(seen.statuses) == {"label 201", "upload 201", "prediction 200"}, seen.statuses
     assert [row for row in written.items() if row[1][0] != row[1][1]] == []
     assert seen.faults == []
