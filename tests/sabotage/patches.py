@@ -14,6 +14,8 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
+#: Seconds for the tests of one patch: an undone control may let them wait for ever.
+TIMEOUT = 1200
 _OUTCOME = re.compile(r"^(PASSED|FAILED|ERROR) (\S+::.*?)(?: - .*)?$", re.MULTILINE)
 
 
@@ -108,7 +110,7 @@ def run(sabotage: Sabotage, folder: Path, *, others: bool = True) -> Outcome:
         others: whether the other tests of the same files run as well.
 
     Raises:
-        SabotageError: the patch does not apply, or a named test did not run.
+        SabotageError: the patch does not apply, a named test did not run, or the tests did not end.
     """
     apply(sabotage, folder)
     try:
@@ -120,7 +122,11 @@ def run(sabotage: Sabotage, folder: Path, *, others: bool = True) -> Outcome:
         environment = os.environ | {"PYTHONPATH": str(folder)}
         for name in [name for name in environment if name.startswith("PYTEST_")]:
             del environment[name]
-        said = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment, check=False).stdout
+        said = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, env=environment, check=False, timeout=TIMEOUT
+        ).stdout
+    except subprocess.TimeoutExpired as exc:
+        raise SabotageError(f"{sabotage.path.name}: tests that had not ended after {TIMEOUT} s") from exc
     finally:
         apply(sabotage, folder, undo=True)
     outcomes = {test: word for word, test in _OUTCOME.findall(said)}
