@@ -1,7 +1,7 @@
-"""How long ``/healthz`` takes while the service is flooded, and while its database is frozen, next to a quiet service.
+"""How long ``/healthz`` and labels take while the service is flooded, and while its database is frozen.
 
-One process asks every 20 ms, over a new connection each time; the others attack. All of them share the machine with the
-server, so each figure contains what the attackers themselves take of the processor.
+One process asks ``/healthz`` every 20 ms, one labels every 100 ms, each over a new connection; the others attack. All of
+them share the machine with the server, so each figure contains what the attackers themselves take of the processor.
 """
 
 import argparse
@@ -11,7 +11,6 @@ import json
 import platform
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,40 +23,82 @@ from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 
+import httpx2
+import numpy as np
+
 from tests.security.test_pictures import deep_png
 from tests.support.postgres import PostgresServer, find_binaries
 from tests.support.process import Installation
+from tests.support.service import cell_png
 from tests.support.tiny_release import write_tiny_release
 
 SECONDS, EVERY = 10.0, 0.02
-_PROBE = """
+_ASKER = """
 import http.client, json, sys, time
-port, seconds, every = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
-times, end = [], time.perf_counter() + seconds
+asked = json.loads(sys.argv[1])
+answers, end, number = [], time.perf_counter() + asked["seconds"], 0
 while time.perf_counter() < end:
-    started = time.perf_counter()
-    asked = http.client.HTTPConnection("127.0.0.1", port, 30)
-    asked.request("GET", "/healthz")
-    assert asked.getresponse().status == 200
-    asked.close()
-    times.append(1000 * (time.perf_counter() - started))
-    time.sleep(every)
-print(json.dumps(times))
+    started, number = time.perf_counter(), number + 1
+    headers = {name: value.replace("NUMBER", f"{asked['name']} {number}") for name, value in asked["headers"].items()}
+    connection = http.client.HTTPConnection("127.0.0.1", asked["port"], 30)
+    body = asked["body"].replace("NUMBER", f"{asked['name']} {number}") or None
+    connection.request(asked["method"], asked["paths"][number % len(asked["paths"])], body, headers)
+    status = connection.getresponse().status
+    connection.close()
+    answers.append((status, 1000 * (time.perf_counter() - started)))
+    time.sleep(asked["every"])
+print(json.dumps(answers))
 """
+_CASES = 10
+_CELL = cell_png(1, 96)
 Attack = Callable[[], int | None]
+Asker = subprocess.Popen[str]
 
 
-def probe(made: Installation) -> dict[str, float]:
-    """Milliseconds of ``/healthz``."""
-    command = [sys.executable, "-c", _PROBE, str(made.port), str(SECONDS), str(EVERY)]
-    times = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    return {
-        "answers": len(times),
-        "median_ms": statistics.median(times),
-        "p99_ms": statistics.quantiles(times, n=100)[98],
-        "slowest_ms": max(times),
-        "share_within_100_ms": sum(time <= 100 for time in times) / len(times),
+def ask(made: Installation, name: str, method: str, paths: list[str], key: str = "", body: str = "") -> Asker:
+    """Ask from a process of its own, again and again."""
+    headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": "NUMBER", "Content-Type": "application/json"}
+    asked = {
+        "port": made.port,
+        "seconds": SECONDS,
+        "every": EVERY if not body else 5 * EVERY,
+        "name": name,
+        "method": method,
+        "paths": paths,
+        "headers": headers if key else {},
+        "body": body,
     }
+    return subprocess.Popen([sys.executable, "-c", _ASKER, json.dumps(asked)], stdout=subprocess.PIPE, text=True)
+
+
+def answers_of(asker: Asker) -> list[tuple[int, float]]:
+    """Status and milliseconds of each answer.
+
+    Raises:
+        RuntimeError: there was a request without an answer.
+    """
+    output, _ = asker.communicate()
+    if asker.returncode:
+        raise RuntimeError("a request had no answer")
+    return [(status, time) for status, time in json.loads(output)]
+
+
+def figures_of(answers: list[tuple[int, float]], prefix: str) -> dict[str, object]:
+    """Statuses and milliseconds of answers."""
+    times = np.array([time for _, time in answers])
+    return {
+        f"{prefix}statuses": dict(Counter(status for status, _ in answers)),
+        f"{prefix}median_ms": float(np.median(times)),
+        f"{prefix}p99_ms": float(np.percentile(times, 99)),
+        f"{prefix}slowest_ms": float(times.max()),
+    }
+
+
+def probe(made: Installation) -> dict[str, object]:
+    """``/healthz`` of a service."""
+    answers = answers_of(ask(made, "", "GET", ["/healthz"]))
+    share = float(np.mean([status == 200 and time <= 100 for status, time in answers]))
+    return {**figures_of(answers, ""), "share_within_100_ms": share}
 
 
 @contextmanager
@@ -118,6 +159,11 @@ class Attacks:
         key = f"Bearer {self._keys['viewer']}"
         return self._post("/v1/predictions", self._picture, Authorization=key, Content_Type="image/png")
 
+    def predict(self) -> int:
+        """A cell of 96 pixels."""
+        key = f"Bearer {self._keys['viewer']}"
+        return self._post("/v1/predictions", _CELL, Authorization=key, Content_Type="image/png")
+
     def archive(self) -> int:
         """Two million rows in 8 KB."""
         key, kind = f"Bearer {self._keys['lead']}", "application/zip"
@@ -150,11 +196,29 @@ class Attacks:
             one.close()
 
 
+def upload(made: Installation, key: str) -> tuple[list[str], str]:
+    """Paths of labels of some cases, and a class."""
+    cases, code = [], ""
+    for number in range(_CASES):
+        headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": f"case {number}"}
+        files = {"image": ("x.png", cell_png(number, 96))}
+        answer = httpx2.post(
+            f"{made.address}/v1/cases", headers=headers, files=files, data={"external_id": str(number)}, timeout=30
+        )
+        case = answer.raise_for_status().json()
+        cases.append(f"/v1/cases/{case['id']}/labels")
+        code = case["prediction"]["classes"][0]
+    return cases, code
+
+
 def measure(made: Installation, keys: dict[str, str], server: PostgresServer) -> dict[str, dict[str, object]]:
     """Milliseconds by what was done to the service meanwhile."""
     attacks = Attacks(made, keys)
-    figures: dict[str, dict[str, object]] = {"nothing": {**probe(made)}}
+    cases, code = upload(made, keys["lead"])
+    figures: dict[str, dict[str, object]] = {}
     floods: dict[str, tuple[int, Attack]] = {
+        "nothing": (0, attacks.cases),
+        "64 clients with predictions": (64, attacks.predict),
         "60 clients with wrong passwords": (60, attacks.sign_in),
         "64 clients with pictures of 25 megapixels, 16 bits": (64, attacks.picture),
         "8 clients with an archive of two million rows": (8, attacks.archive),
@@ -162,15 +226,17 @@ def measure(made: Installation, keys: dict[str, str], server: PostgresServer) ->
         "60 clients with pages of cases": (60, attacks.cases),
     }
     for name, (number, attack) in floods.items():
+        label = json.dumps({"label": code, "annotator": "NUMBER", "blind": True})
         with attackers(number, attack) as answers:
-            figures[name] = {**probe(made)}
-        figures[name]["statuses"] = dict(sorted(answers.items()))
+            labels = ask(made, name, "POST", cases, keys["outside"], label)
+            figures[name] = {**probe(made), **figures_of(answers_of(labels), "label_")}
+        figures[name]["attackers_statuses"] = dict(sorted(answers.items()))
     with attacks.silent():
-        figures["600 half-sent requests of 600 addresses"] = {**probe(made)}
+        figures["600 half-sent requests of 600 addresses"] = probe(made)
     server.send_signal(signal.SIGSTOP)
     try:
         with attackers(60, attacks.cases) as answers:
-            figures["a frozen database and 60 clients with pages of cases"] = {**probe(made)}
+            figures["a frozen database and 60 clients with pages of cases"] = probe(made)
             server.send_signal(signal.SIGCONT)
     finally:
         server.send_signal(signal.SIGCONT)
@@ -189,14 +255,15 @@ def main() -> None:
         try:
             write_tiny_release(Path(folder) / "release")
             with Installation(Path(folder) / "home", server.url(server.create())) as made:
-                keys = made.prepare(Path(folder) / "release", viewer="viewer", lead="admin")
+                keys = made.prepare(Path(folder) / "release", viewer="viewer", lead="admin", outside="service")
                 made.environment["SECONDREAD_WORKER"] = "false"
                 made.start()
                 figures = measure(made, keys, server)
         finally:
             server.stop()
     for name, figure in figures.items():
-        times = (f"{label} {figure[f'{label}_ms']:7.1f}" for label in ("median", "p99", "slowest"))
+        labels = ("median", "p99", "slowest", "label_p99")
+        times = (f"{label} {figure.get(f'{label}_ms', float('nan')):7.1f}" for label in labels)
         print(*times, "ms ", name)
     if arguments.save:
         path = Path(__file__).parent / "results" / f"{date.today().isoformat()}_health.json"

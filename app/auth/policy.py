@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.dependencies.models import Dependant
+from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic import SecretStr
@@ -19,6 +20,9 @@ from app.platform.principal import SCOPES, Principal
 from app.platform.routing import walk_routes
 
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
+#: What paths of the API begin with; those of pages do not.
+API = "/v1/"
+_NO_QUERY = "there is no such query parameter; there are none"
 
 
 def caller_of(request: Request) -> Principal | None:
@@ -144,16 +148,27 @@ def policy_of(route: APIRoute) -> Policy | None:
 
 
 class GuardedRoute(APIRoute):
-    """A route that asks its guard before a byte of the body is read: FastAPI itself parses the body first."""
+    """A route that asks its guard before a byte of the body is read: FastAPI itself parses the body first.
+
+    One of the API refuses query parameters that it does not have: a misspelt filter would answer another question.
+    """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """What serves a request of this route."""
         handle, guard = super().get_route_handler(), policy_of(self)
-        if guard is None or not guard.scopes or (self.methods or set()) <= _SAFE_METHODS:
+        if guard is None:
             return handle
+        first = bool(guard.scopes) and not (self.methods or set()) <= _SAFE_METHODS
+        known = {field.alias for inner in _dependants(self.dependant) for field in inner.query_params}
+        of_the_api = self.path.startswith(API)
 
         async def guarded(request: Request) -> Response:
-            await run_in_threadpool(guard, request)  # the caller is kept for the guard among the parameters
+            unknown = sorted(set(request.query_params) - known) if of_the_api else []
+            if guard.scopes and (first or unknown):
+                await run_in_threadpool(guard, request)  # the caller is kept for the guard among the parameters
+            if unknown:
+                what = f"there is no such query parameter; there are {', '.join(sorted(known))}" if known else _NO_QUERY
+                raise RequestValidationError([{"loc": ("query", name), "msg": what} for name in unknown])
             return await handle(request)
 
         return guarded
