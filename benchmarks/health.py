@@ -1,7 +1,7 @@
 """How long ``/healthz`` and labels take while the service is flooded, and while its database is frozen.
 
-One process asks ``/healthz`` every 20 ms, one labels every 100 ms, each over a new connection; the others attack. All of
-them share the machine with the server, so each figure contains what the attackers themselves take of the processor.
+One process asks ``/healthz`` every 20 ms, one labels every 100 ms, each over a new connection; the others attack. All
+of them share the machine with the server, so each figure contains what the attackers themselves take of the processor.
 """
 
 import argparse

@@ -88,7 +88,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What is slow on one database is quick on the other."""
     for item in items:
-        if item.get_closest_marker("slow_on_postgresql") and "postgresql" in item.nodeid:
+        if item.get_closest_marker("slow_on_second_database") and "postgresql" in item.nodeid:
             item.add_marker(pytest.mark.slow)
 
 

@@ -45,7 +45,7 @@ def curl(installation: Installation, key: str, path: str, *arguments: str) -> di
     return document
 
 
-@pytest.mark.slow_on_postgresql
+@pytest.mark.slow_on_second_database
 def test_from_an_empty_folder_to_metrics_and_back_after_a_kill(installation: Installation, tmp_path: Path) -> None:
     installation.run("user", "add", "lab", "--role", "admin")
     installation.run("user", "add", "robot", "--role", "service")

@@ -90,7 +90,7 @@ def wait_for_more(made: Installation, key: str, job_id: str, progress: float) ->
     return cast("dict[str, Any]", wait_until(job, 60, lambda: made.log))
 
 
-@pytest.mark.slow_on_postgresql
+@pytest.mark.slow_on_second_database
 def test_an_import_survives_two_deaths_of_its_worker_and_does_each_row_once(
     running: tuple[Installation, str],
 ) -> None:
@@ -169,7 +169,7 @@ def ready(made: Installation) -> dict[str, Any]:
         return body
 
 
-@pytest.mark.slow_on_postgresql
+@pytest.mark.slow_on_second_database
 def test_without_a_worker_the_service_is_ready_and_says_that_jobs_wait(running: tuple[Installation, str]) -> None:
     installation, _ = running
     assert "jobs wait" in ready(installation)["worker"]

@@ -24,7 +24,7 @@ def job(service: Service, job_id: str) -> dict[str, Any]:
     return shown
 
 
-@pytest.mark.slow_on_postgresql
+@pytest.mark.slow_on_second_database
 def test_a_queued_job_is_cancelled_at_once_and_a_running_one_writes_no_more(service: Service) -> None:
     queued = service.post("admin", "/v1/evaluations", json={}).json()
     ended = service.call("admin", "DELETE", f"/v1/jobs/{queued['id']}").json()

@@ -31,7 +31,7 @@ def same(found: Any, expected: Any, where: str = "") -> None:
         assert found == expected, where
 
 
-@pytest.mark.slow_on_postgresql
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 @pytest.mark.parametrize("patients", [False, True])
 def test_metrics_equal_evaluate_on_the_exported_tables(service: Service, patients: bool, tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def reading(service: Service, who: str, codes: list[str], limit: int = 1000) -> 
     return limit
 
 
-@pytest.mark.slow_on_postgresql
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_weighted_metrics_equal_evaluate_with_the_exported_weights(service: Service, tmp_path: Path) -> None:
     from app.evaluations.cohort import Question

@@ -75,7 +75,7 @@ def test_a_database_of_0_1_0_forgets_what_its_events_said_and_loses_nothing_else
 
 
 @pytest.mark.both_databases
-@pytest.mark.slow_on_postgresql
+@pytest.mark.slow_on_second_database
 def test_digests_under_the_key_of_the_installation_leave_the_events(service: Service) -> None:
     context = service.context
     service.written_past = True

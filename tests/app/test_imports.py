@@ -98,7 +98,7 @@ def test_a_retried_upload_is_one_import(service: Service) -> None:
     assert service.get("viewer", "/v1/cases").json()["items"][0]["external_id"] == "a"  # named by its file
 
 
-@pytest.mark.slow_on_postgresql
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_an_import_that_died_goes_on_where_it_stopped(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work, "BATCH", 2)

@@ -41,7 +41,7 @@ def test_a_workers_lock_goes_past_a_transaction_pooler(service: Service) -> None
         executor.stop()
 
 
-@pytest.mark.slow_on_postgresql
+@pytest.mark.slow_on_second_database
 def test_a_command_does_jobs_of_other_kinds_while_it_waits_and_enqueues_no_upkeep(service: Service) -> None:
     """The command's job ends only when another one, of another kind, has."""
     context = service.context

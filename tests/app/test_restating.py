@@ -17,7 +17,7 @@ from tests.support.service import Service, cell_png
 BEFORE = "0019"
 
 
-@pytest.mark.slow_on_postgresql
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_rows_that_a_migration_changes_get_an_event_and_a_row_that_was_wrong_before_stays_named(
     service: Service,

@@ -44,7 +44,7 @@ def fill(service: Service, n: int = 6) -> list[dict[str, Any]]:
     return cases
 
 
-@pytest.mark.slow_on_postgresql
+@pytest.mark.slow_on_second_database
 def test_a_backup_made_under_load_comes_back_whole(
     service: Service, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -144,7 +144,7 @@ def test_a_damaged_backup_and_a_used_home_are_refused(service: Service, tmp_path
         check_backup(out)
 
 
-@pytest.mark.slow_on_postgresql
+@pytest.mark.slow_on_second_database
 def test_erasing_a_patient_leaves_tombstones_and_the_labels(service: Service, tmp_path: Path) -> None:
     cases = fill(service)
     before = service.get("viewer", "/v1/metrics", params={"partition": "all", "weighting": "none"}).json()

@@ -30,7 +30,7 @@ def workplace(request: pytest.FixtureRequest, tmp_path: Path, tiny_release: Path
 
 
 @pytest.mark.slow
-@pytest.mark.slow_on_postgresql
+@pytest.mark.slow_on_second_database
 def test_a_worker_killed_at_each_point_of_its_work_leaves_every_row_once(workplace: Workplace) -> None:
     """Killed before a batch is committed, after it, and between the work and the record of its end."""
     n = 3 * BATCH

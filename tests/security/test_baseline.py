@@ -11,7 +11,7 @@ from tests.support.legacy_chain import make_legacy
 from tests.support.service import Service, cell_png
 
 
-@pytest.mark.slow_on_postgresql
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_the_rows_of_an_old_database_are_covered_from_the_upgrade_on(service: Service) -> None:
     populate(service)

@@ -12,7 +12,7 @@ from tests.app.test_people import first_password
 from tests.support.service import Service, cell_png
 
 
-@pytest.mark.slow_on_postgresql
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 @pytest.mark.parametrize("by_browser", [False, True])
 def test_no_route_shows_the_prediction_before_the_commit(service: Service, by_browser: bool) -> None:
@@ -72,7 +72,7 @@ def test_a_request_tells_its_annotator_nothing_of_why_it_was_made(service: Servi
     assert set(read) == {"id", "case_id", "image", "classes", "state", "leased_at", "expires_at"}
 
 
-@pytest.mark.slow_on_postgresql
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_the_order_of_reading_is_each_annotators_own_and_not_that_of_need(service: Service) -> None:
     from tests.app.test_leases import set_policy

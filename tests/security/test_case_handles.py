@@ -16,7 +16,7 @@ def ids_in(text: str) -> set[UUID]:
     return {UUID(found) for found in _ID.findall(text)}
 
 
-@pytest.mark.slow_on_postgresql
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 @pytest.mark.parametrize("reveal", ["after_commit", "after_case_closed"])
 def test_no_identifier_of_a_case_reaches_an_annotator(service: Service, reveal: str) -> None:

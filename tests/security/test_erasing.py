@@ -115,7 +115,7 @@ def command(service: Service, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.both_databases
-@pytest.mark.slow_on_postgresql
+@pytest.mark.slow_on_second_database
 def test_nothing_of_an_erased_patient_is_found_anywhere(
     service: Service,
     command: Any,

@@ -32,7 +32,7 @@ def test_all_requests_of_a_case_have_its_place(service: Service) -> None:
     assert len(set.union(*places.values())) == 3
 
 
-@pytest.mark.slow_on_postgresql
+@pytest.mark.slow_on_second_database
 def test_annotators_go_through_the_cases_together(service: Service) -> None:
     """Each next case is one of the four that come first, and which of them is everybody's own."""
     all_twice(service)

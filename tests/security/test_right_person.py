@@ -78,7 +78,7 @@ def test_declined_means_declined_by_every_way_to_a_label(service: Service, reaso
     assert requests_of(service, case["id"])[0].state == ("closed" if reason == "cannot_tell" else "open")
 
 
-@pytest.mark.slow_on_postgresql
+@pytest.mark.slow_on_second_database
 @both_databases
 @pytest.mark.parametrize("also_reading", [False, True])
 def test_the_form_of_one_person_is_never_stored_under_another(service: Service, also_reading: bool) -> None:
