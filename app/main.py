@@ -29,6 +29,7 @@ from app.pages.report_routes import router as report_pages
 from app.pages.sign_in import router as sign_in_pages
 from app.platform import errors, observability
 from app.platform.body_limits import BodyLimits
+from app.platform.fair_share import FairShare
 from app.platform.installation import claim
 from app.platform.openapi import require_headers
 from app.platform.rate_limit import RateLimit
@@ -108,6 +109,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     require_policies(app, _ROUTERS)
     require_headers(app)
     app.add_middleware(BodyLimits)
+    app.add_middleware(FairShare, at_once=settings.requests_at_once)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=settings.allowed_hosts)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(observability.RequestLog)

@@ -67,6 +67,9 @@ class Settings(BaseSettings):
     decode_memory: int = Field(
         1024**3, ge=1024**3, description="bytes for decoding pictures of more than a megapixel or of 16 bits"
     )
+    requests_at_once: int = Field(
+        8, ge=1, le=10_000, description="requests of one caller that are worked on at once; the others wait in turn"
+    )
     rate_limit: int = Field(
         12_000, ge=0, description="requests per minute of one account, in each server process, before 429; 0: no limit"
     )

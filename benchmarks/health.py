@@ -42,8 +42,11 @@ while time.perf_counter() < end:
     headers = {name: value.replace("NUMBER", f"{asked['name']} {number}") for name, value in asked["headers"].items()}
     connection = http.client.HTTPConnection("127.0.0.1", asked["port"], 30)
     body = asked["body"].replace("NUMBER", f"{asked['name']} {number}") or None
-    connection.request(asked["method"], asked["paths"][number % len(asked["paths"])], body, headers)
-    status = connection.getresponse().status
+    try:
+        connection.request(asked["method"], asked["paths"][number % len(asked["paths"])], body, headers)
+        status = connection.getresponse().status
+    except OSError:
+        status = 0
     connection.close()
     answers.append((status, 1000 * (time.perf_counter() - started)))
     time.sleep(asked["every"])
