@@ -26,11 +26,10 @@ class Places:
 
     Args:
         at_once: places of each key.
-        seconds: to wait at most.
     """
 
-    def __init__(self, at_once: int, seconds: float = WAIT_SECONDS) -> None:
-        self._at_once, self._seconds, self._lock = at_once, seconds, threading.Lock()
+    def __init__(self, at_once: int) -> None:
+        self._at_once, self._lock = at_once, threading.Lock()
         self.taken: Counter[str] = Counter()
         self.waiting: defaultdict[str, deque[asyncio.Future[None]]] = defaultdict(deque)
 
@@ -49,7 +48,7 @@ class Places:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.waiting[key].append(turn)
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(WAIT_SECONDS):
                 await turn
         except BaseException as exc:
             self._give_up(key, turn)

@@ -124,8 +124,8 @@ def test_a_full_disk_is_said_on_every_path_that_writes_and_full_service_comes_ba
         assert set(statuses.values()) <= {200, 201, 202, 303}, statuses
         jobs = [caller.send("lead", "GET", "/v1/jobs").json()["items"]]
         wait_until(
-            lambda: [job for job in caller.send("lead", "GET", "/v1/jobs?kind=import").json()["items"]
-                     if job["state"] == "succeeded"],
+            lambda: [job for job in caller.send("lead", "GET", "/v1/jobs").json()["items"]
+                     if (job["kind"], job["state"]) == ("import", "succeeded")],
             60,
             lambda: f"{jobs} {made.log}",
         )  # fmt: skip

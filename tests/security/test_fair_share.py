@@ -106,7 +106,7 @@ def test_who_waits_too_long_or_in_too_long_a_queue_is_asked_to_come_back(monkeyp
         door = Door(at_once=1)
         first = start(door, ["/1"])
         await until(lambda: door.inside == ["/1"])
-        door.share.of_callers._seconds = 0.01
+        monkeypatch.setattr(fair_share, "WAIT_SECONDS", 0.01)
         assert await door.ask("/2") == 429
         monkeypatch.setattr(fair_share, "QUEUE", 0)
         assert await door.ask("/3") == 429

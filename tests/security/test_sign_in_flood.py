@@ -1,8 +1,8 @@
 """Sign-ins cannot stop the service, and wrong passwords lock nobody out but whoever sends them."""
 
 import asyncio
+import http.client
 import threading
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections import Counter
@@ -46,7 +46,7 @@ def test_sixty_sign_ins_at_once_keep_nobody_waiting(tmp_path: Path, tiny_release
         made.server = made.spawn("serve", log="server.log", code=_HELD)
         wait_until(made._ready, 60, lambda: made.log)
         answers: list[int] = []
-        senders = [threading.Thread(target=_sign_in, args=(made, f"nobody {i}", answers)) for i in range(60)]
+        senders = [threading.Thread(target=_sign_in, args=(made, i, answers)) for i in range(60)]
         for sender in senders:
             sender.start()
         refused = 60 - THREADS - QUEUE
@@ -63,13 +63,38 @@ def test_sixty_sign_ins_at_once_keep_nobody_waiting(tmp_path: Path, tiny_release
         assert Counter(answers) == {429: refused, 401: THREADS + QUEUE}
 
 
-def _sign_in(made: Installation, name: str, answers: list[int]) -> None:
-    data = urllib.parse.urlencode({"name": name, "password": "wrong"}).encode()
-    try:
-        with urllib.request.urlopen(f"{made.address}/login", data, timeout=patient(120)) as answer:
-            answers.append(answer.status)
-    except urllib.error.HTTPError as error:
-        answers.append(error.code)
+def _sign_in(made: Installation, number: int, answers: list[int]) -> None:
+    """From an address of its own, by its number: those of one address wait for each other."""
+    data = urllib.parse.urlencode({"name": f"nobody {number}", "password": "wrong"})
+    source = (f"127.0.1.{1 + number}", 0)
+    asked = http.client.HTTPConnection("127.0.0.1", made.port, patient(120), source_address=source)
+    asked.request("POST", "/login", data, {"Content-Type": "application/x-www-form-urlencoded"})
+    with asked.getresponse() as answer:
+        answers.append(answer.status)
+    asked.close()
+
+
+@pytest.mark.slow
+def test_sign_ins_of_one_address_wait_outside_and_are_then_asked_to_come_back(
+    tmp_path: Path, tiny_release: Path
+) -> None:
+    with Installation(tmp_path / "home") as made:
+        made.prepare(tiny_release)
+        made.environment |= {"SECONDREAD_WORKER": "false", "SECONDREAD_REQUESTS_AT_ONCE": "3"}
+        code = f"from app.platform import fair_share; fair_share.WAIT_SECONDS = 1.0\n{_HELD}"
+        made.server = made.spawn("serve", log="server.log", code=code)
+        wait_until(made._ready, 60, lambda: made.log)
+        statuses: list[int] = []
+
+        senders = [threading.Thread(target=_sign_in, args=(made, 0, statuses)) for _ in range(12)]
+        for sender in senders:
+            sender.start()
+        wait_until(lambda: len(statuses) == 9, 30, lambda: f"{Counter(statuses)}\n{made.log}")
+        assert Counter(statuses) == {429: 9}
+        (tmp_path / "let-go").touch()
+        for sender in senders:
+            sender.join(patient(60))
+        assert Counter(statuses) == {429: 9, 401: 3}
 
 
 def test_healthz_needs_no_thread(service: Service) -> None:
