@@ -37,7 +37,6 @@ def heavy(*values: object) -> object:
 @pytest.mark.parametrize(
     ("database", "who", "phases", "examples"),
     [
-        ("sqlite", "admin", "fuzzing", 1),
         slow("sqlite", "admin", ALL, QUICK),
         # of the cases made from the schema alone an annotator is refused nearly all
         slow("postgresql", "anna", "fuzzing,stateful", QUICK),

@@ -45,6 +45,7 @@ def wait_for_ticks(workplace: Workplace, more: int) -> None:
     wait_until(lambda: len(ticks(workplace)) >= wanted, 60, lambda: f"{firings(workplace)}\n{workplace.made.log}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workplace", ["sqlite"], indirect=True)
 def test_a_schedule_fires_every_second_without_being_asked(workplace: Workplace) -> None:
     worker = workplace.ticking_worker()

@@ -2,6 +2,7 @@
 
 import uuid
 
+import pytest
 from sqlalchemy import select
 
 from app.platform import audit_chain
@@ -39,6 +40,7 @@ def add_prediction_of_another_release(service: Service, number: int, case_id: st
         )
 
 
+@pytest.mark.slow
 def test_a_list_of_many_rows_needs_no_more_statements_than_one_of_a_single_row(service: Service) -> None:
     service.written_past = True  # predictions without an event
     first = service.add_case("case 0", cell_png(0), patient="p0", site="north")

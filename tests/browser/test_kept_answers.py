@@ -127,6 +127,7 @@ def test_an_open_page_keeps_its_answer_while_somebody_else_is_signed_in(
     assert set(labels(several)) - set(before) == {("anna", "monocyte", case)}
 
 
+@pytest.mark.slow
 def test_an_answer_waits_for_the_end_of_every_refusal_that_is_not_the_services_last_word(
     browser: Browser, several: Installation
 ) -> None:

@@ -186,6 +186,7 @@ def test_the_next_image_is_there_before_it_is_asked_for(browser: Browser, many: 
     assert page.evaluate("document.querySelector('.viewer img').complete")
 
 
+@pytest.mark.slow
 def test_many_classes_are_searched_and_breaks_are_only_for_those_who_want_them(
     browser: Browser, many: Installation
 ) -> None:

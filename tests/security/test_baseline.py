@@ -44,6 +44,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.slow
 def test_a_change_behind_the_baseline_is_found(service: Service) -> None:
     populate(service)
     make_legacy(service.context)

@@ -71,6 +71,7 @@ def test_a_handle_is_its_annotators_own_and_nobody_elses(service: Service) -> No
         assert service.get(who, f"{path}/image").status_code == 404
 
 
+@pytest.mark.slow
 def test_cases_that_were_read_are_listed_in_the_order_of_reading(service: Service) -> None:
     set_policy(service, threshold=0.99, audit_rate=1e-9)
     for number in range(8):

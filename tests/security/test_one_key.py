@@ -73,7 +73,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return server.url(server.create())
 
 
-@pytest.mark.slow_on_second_database
+@pytest.mark.slow
 def test_a_second_installation_with_a_key_of_its_own_is_refused_before_it_writes(
     url: str, tmp_path: Path, tiny_release: Path
 ) -> None:
