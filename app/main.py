@@ -8,6 +8,7 @@ from asgi_correlation_id import CorrelationIdMiddleware
 from fastapi import FastAPI
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
+from app.auth.fair_share import FairShare
 from app.auth.policy import require_policies
 from app.auth.throttle import SignInThrottle
 from app.cases.routes import router as cases
@@ -29,7 +30,6 @@ from app.pages.report_routes import router as report_pages
 from app.pages.sign_in import router as sign_in_pages
 from app.platform import errors, observability
 from app.platform.body_limits import BodyLimits
-from app.platform.fair_share import FairShare
 from app.platform.installation import claim
 from app.platform.openapi import require_headers
 from app.platform.rate_limit import RateLimit

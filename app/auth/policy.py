@@ -22,6 +22,8 @@ from app.platform.routing import walk_routes
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 #: What paths of the API begin with; those of pages do not.
 API = "/v1/"
+#: How many of the query parameters that there are not an answer names.
+_NAMED = 20
 _NO_QUERY = "there is no such query parameter; there are none"
 
 
@@ -168,7 +170,7 @@ class GuardedRoute(APIRoute):
                 await run_in_threadpool(guard, request)  # the caller is kept for the guard among the parameters
             if unknown:
                 what = f"there is no such query parameter; there are {', '.join(sorted(known))}" if known else _NO_QUERY
-                raise RequestValidationError([{"loc": ("query", name), "msg": what} for name in unknown])
+                raise RequestValidationError([{"loc": ("query", name), "msg": what} for name in unknown[:_NAMED]])
             return await handle(request)
 
         return guarded

@@ -297,7 +297,7 @@ def _fault(place: Sequence[str | int], what: str) -> Fault:
     return Fault(where=[_printable(part) if isinstance(part, str) else part for part in place], what=_printable(what))
 
 
-def _answer(request: Request, problem: Problem, errors: list[Fault] | None = None) -> Response:
+def answer_to(request: Request, problem: Problem, errors: list[Fault] | None = None) -> Response:
     """A problem as a page where a person asked for one, else as a document."""
     render: PageRenderer | None = request.app.state.problem_page
     page = None if render is None else render(request, problem)
@@ -333,7 +333,7 @@ class FrameworkProblem(Problem):
 def _on_http(request: Request, exc: HTTPException) -> Response:
     status = HTTPStatus(exc.status_code)
     kind = _PHRASES.get(status)
-    response = _answer(request, FrameworkProblem(status) if kind is None else kind(status.phrase))
+    response = answer_to(request, FrameworkProblem(status) if kind is None else kind(status.phrase))
     response.headers.update(exc.headers or {})
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
         response.headers["Allow"] = ", ".join(_allowed(request))
@@ -353,27 +353,27 @@ def _allowed(request: Request) -> list[str]:
 def _on_database(request: Request, exc: DBAPIError) -> Response:
     """A database that is away, locked or full, or a collision, is a reason to try again; the rest is a defect."""
     if isinstance(exc, IntegrityError):
-        return _answer(request, Unavailable("another request stored the same at this moment; send yours again"))
+        return answer_to(request, Unavailable("another request stored the same at this moment; send yours again"))
     if isinstance(exc, OperationalError) or exc.connection_invalidated:
-        return _answer(request, Unavailable("the database cannot answer just now; try again"))
+        return answer_to(request, Unavailable("the database cannot answer just now; try again"))
     raise exc
 
 
 def _on_pool(request: Request, _: PoolTimeout) -> Response:
     """Every connection of this process is in use."""
-    return _answer(request, Unavailable("too much is asked of the database at once; try again"))
+    return answer_to(request, Unavailable("too much is asked of the database at once; try again"))
 
 
 def _on_system(request: Request, exc: OSError) -> Response:
     """A disk that takes no more is no defect; anything else is."""
     if exc.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EROFS}:
         raise exc
-    return _answer(request, StorageFull("the disk is full, or takes no writes"))
+    return answer_to(request, StorageFull("the disk is full, or takes no writes"))
 
 
 def _on_defect(request: Request, _: Exception) -> Response:
     """A defect of the service: the caller learns nothing of it; the server's log does."""
-    return _answer(request, Problem("the service failed; nothing of this request was stored"))
+    return answer_to(request, Problem("the service failed; nothing of this request was stored"))
 
 
 #: Draws a problem as a page where a person asked for one, else returns None.
@@ -390,7 +390,7 @@ def install(app: FastAPI, problem_page: PageRenderer | None = None) -> None:
         app.add_exception_handler(kind, cast(Callable[[Request, Exception], Response], handler))
 
     app.state.problem_page = problem_page
-    answer(Problem, _answer)
+    answer(Problem, answer_to)
     answer(RequestValidationError, _on_validation)
     answer(HTTPException, _on_http)
     answer(DBAPIError, _on_database)

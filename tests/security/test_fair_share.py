@@ -2,46 +2,69 @@
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from app.platform import fair_share
-from app.platform.fair_share import PER_ADDRESS, FairShare, Places
+from app.auth import fair_share
+from app.auth.fair_share import PER_ADDRESS, FairShare, Places
 from tests.support.coroutines import run_async
+from tests.support.service import Service
 from tests.support.waiting import patient
+
+#: What the middleware asks of the application around it.
+AROUND = SimpleNamespace(
+    state=SimpleNamespace(
+        problem_page=None, context=SimpleNamespace(settings=SimpleNamespace(public_url=None)), database=None
+    )
+)
+
+
+def scope_of(path: str, address: str, headers: dict[str, str]) -> dict[str, Any]:
+    sent = [(name.encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "path": path, "headers": sent, "client": (address, 1), "method": "POST", "app": AROUND}
+    return scope | {"scheme": "http", "server": ("127.0.0.1", 80), "query_string": b""}
 
 
 class Door:
-    """The middleware before an application that works on each request until it is let go."""
+    """The middleware before an application that reads a body and works on each request until it is let go."""
 
     def __init__(self, at_once: int = 2) -> None:
         self.share, self.let_go = FairShare(self._work, at_once), asyncio.Event()
+        self.body = asyncio.Event()
+        self.body.set()
         self.inside: list[str] = []
+        self.working: list[str] = []
 
-    async def _work(self, scope: Any, _: Any, send: Any) -> None:
+    async def _work(self, scope: Any, receive: Any, send: Any) -> None:
         self.inside.append(scope["path"])
+        while (await receive()).get("more_body"):
+            pass
+        self.working.append(scope["path"])
         if scope["path"] == "/stream":
             await send({"type": "http.response.start", "status": 200, "headers": []})
         await self.let_go.wait()
         if scope["path"] != "/stream":
             await send({"type": "http.response.start", "status": 200, "headers": []})
 
-    async def ask(self, path: str, caller: str = "a", address: str = "1") -> int:
+    async def ask(self, path: str, caller: str = "Bearer a", address: str = "192.0.2.1", slow: bool = False) -> int:
         """Status of the answer."""
         statuses: list[int] = []
-        headers = [(b"authorization", caller.encode())] if caller else []
+        parts = [b"some", b""]
+
+        async def receive() -> dict[str, Any]:
+            if slow:
+                await self.body.wait()
+            part = parts.pop(0)
+            return {"type": "http.request", "body": part, "more_body": bool(parts)}
 
         async def send(message: Any) -> None:
             if message["type"] == "http.response.start":
                 statuses.append(message["status"])
 
-        scope = {"type": "http", "path": path, "headers": headers, "client": (address, 1), "method": "GET"}
-        await self.share(scope, self._nothing, send)
+        await self.share(scope_of(path, address, {"authorization": caller} if caller else {}), receive, send)
         return statuses[0]
-
-    async def _nothing(self) -> Any:
-        raise AssertionError("nothing is read")
 
     def is_empty(self) -> bool:
         """Whether nobody has a place or waits for one."""
@@ -55,7 +78,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-def start(door: Door, paths: list[str], **whose: str) -> "list[asyncio.Task[int]]":
+def start(door: Door, paths: list[str], **whose: Any) -> "list[asyncio.Task[int]]":
     return [asyncio.create_task(door.ask(path, **whose)) for path in paths]
 
 
@@ -64,11 +87,11 @@ def test_a_flood_waits_in_turn_and_others_pass_it() -> None:
         door = Door()
         flood = start(door, [f"/{number}" for number in range(9)])
         await until(lambda: len(door.inside) == 2)
-        others = start(door, ["/b", "/c", "/healthz", "/readyz", "/metrics"], caller="b")
-        await until(lambda: len(door.inside) == 7)
-        assert set(door.inside[2:]) == {"/b", "/c", "/healthz", "/readyz", "/metrics"}
+        others = start(door, ["/b", "/c", "/healthz", "/metrics"], caller="Bearer b")
+        await until(lambda: len(door.inside) == 6)
+        assert set(door.inside[2:]) == {"/b", "/c", "/healthz", "/metrics"}
         door.let_go.set()
-        assert await asyncio.gather(*flood, *others) == [200] * 14
+        assert await asyncio.gather(*flood, *others) == [200] * 13
         assert [path for path in door.inside if path[1:].isdigit()] == [f"/{number}" for number in range(9)]
         assert door.is_empty()
 
@@ -78,9 +101,9 @@ def test_a_flood_waits_in_turn_and_others_pass_it() -> None:
 def test_an_address_with_ever_new_credentials_leaves_room_for_others() -> None:
     async def scene() -> None:
         door = Door()
-        flood = [task for number in range(60) for task in start(door, ["/x"], caller=f"made up {number}")]
+        flood = [task for number in range(60) for task in start(door, ["/x"], caller=f"Bearer made up {number}")]
         await until(lambda: len(door.inside) == PER_ADDRESS)
-        other = start(door, ["/y"], address="2", caller="")
+        other = start(door, ["/y"], address="192.0.2.2", caller="")
         await until(lambda: door.inside[-1] == "/y")
         door.let_go.set()
         assert await asyncio.gather(*flood, *other) == [200] * 61
@@ -137,16 +160,102 @@ def test_a_place_handed_to_somebody_who_has_just_gone_is_handed_on() -> None:
     run_async(scene())
 
 
+def test_a_waiter_whose_loop_has_ended_keeps_no_place() -> None:
+    places = Places(1)
+
+    async def waits() -> None:
+        await places.enter("a")
+        asyncio.get_running_loop().create_task(places.enter("a"))
+        await until(lambda: len(places.waiting["a"]) == 1)
+        waiting.extend(places.waiting["a"])
+
+    waiting: list[Any] = []
+    run_async(waits())
+    places.waiting["a"].extend(waiting)  # as if it had ended without a word
+    places.leave("a")
+    assert not places.taken
+
+
+@pytest.mark.parametrize("caller", ["Bearer a", ""])
+def test_bodies_that_arrive_slowly_hold_no_place(caller: str) -> None:
+    """Otherwise a few half-sent requests would keep out everybody of an address, or of a key."""
+
+    async def scene() -> None:
+        door = Door()
+        door.body.clear()
+        parked = start(door, ["/slow"] * 40, caller=caller, slow=True)
+        await until(lambda: len(door.inside) == 40)
+        quick = start(door, ["/quick"] * 2, caller=caller)
+        await until(lambda: door.working == ["/quick"] * 2)
+        door.body.set()
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert door.working == ["/quick"] * 2  # work waits for a place like everybody's
+        door.let_go.set()
+        assert await asyncio.gather(*parked, *quick) == [200] * 42
+        assert door.is_empty()
+
+    run_async(scene())
+
+
+def test_who_finds_no_place_after_the_body_is_asked_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        door = Door(at_once=1)
+        door.body.clear()
+        slow = start(door, ["/slow"], slow=True)
+        await until(lambda: door.is_empty() and door.inside == ["/slow"])
+        first = start(door, ["/1"])
+        await until(lambda: door.working == ["/1"])
+        monkeypatch.setattr(fair_share, "WAIT_SECONDS", 0.01)
+        door.body.set()
+        assert await slow[0] == 429
+        door.let_go.set()
+        assert await first[0] == 200
+        assert door.is_empty()
+
+    run_async(scene())
+
+
+def test_nobody_takes_the_places_of_an_address_or_a_key_by_naming_them() -> None:
+    async def scene() -> None:
+        door = Door()
+        named = start(door, ["/1", "/2", "/3"], caller="192.0.2.7")
+        spaced = start(door, ["/4", "/5", "/6"], caller="Bearer  b")
+        await until(lambda: len(door.working) == 4)
+        of_the_address = start(door, ["/7"], caller="", address="192.0.2.7")
+        await until(lambda: "/7" in door.working)
+        of_the_key = start(door, ["/8"], caller="bearer b")
+        await asyncio.sleep(0.05)
+        assert "/8" not in door.inside  # one key, however it is written
+        door.let_go.set()
+        assert await asyncio.gather(*named, *spaced, *of_the_address, *of_the_key) == [200] * 8
+
+    run_async(scene())
+
+
+def test_a_server_that_works_on_more_at_once_does_so_for_one_address_too() -> None:
+    assert FairShare(Door()._work, 64).of_addresses._at_once >= 64
+
+
 def test_what_fails_leaves_its_place() -> None:
     async def fails(*_: Any) -> None:
         raise ValueError
 
     async def scene() -> None:
         share = FairShare(fails, 1)
-        scope = {"type": "http", "path": "/x", "headers": [], "client": ("1", 1), "method": "GET"}
         for _ in range(3):
             with pytest.raises(ValueError):  # noqa: PT011
-                await share(scope, fails, fails)
+                await share(scope_of("/x", "192.0.2.1", {}), fails, fails)
         assert not share.of_callers.taken
 
     run_async(scene())
+
+
+def test_a_person_is_told_by_a_page(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fair_share, "QUEUE", 0)
+    monkeypatch.setattr(fair_share.Places, "_at_once", property(lambda _: 0, lambda *_: None), raising=False)
+    answer = service.client.get("/worklist", headers={"Accept": "text/html"})
+    assert (answer.status_code, answer.headers["content-type"]) == (429, "text/html; charset=utf-8")
+    assert "send fewer at once" in answer.text
+    assert service.client.get("/v1/cases").headers["content-type"] == "application/problem+json"
+    assert service.client.get("/v1/cases").headers["retry-after"] == "2"

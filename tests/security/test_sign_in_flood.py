@@ -81,7 +81,7 @@ def test_sign_ins_of_one_address_wait_outside_and_are_then_asked_to_come_back(
     with Installation(tmp_path / "home") as made:
         made.prepare(tiny_release)
         made.environment |= {"SECONDREAD_WORKER": "false", "SECONDREAD_REQUESTS_AT_ONCE": "3"}
-        code = f"from app.platform import fair_share; fair_share.WAIT_SECONDS = 1.0\n{_HELD}"
+        code = f"from app.auth import fair_share; fair_share.WAIT_SECONDS = 1.0\n{_HELD}"
         made.server = made.spawn("serve", log="server.log", code=code)
         wait_until(made._ready, 60, lambda: made.log)
         statuses: list[int] = []

@@ -1,0 +1,204 @@
+"""A fair share of the service: of one caller a few requests are worked on at once, the others wait outside.
+
+Sixty requests of one program would otherwise take every thread and most of the processor, and everybody else's labels
+would wait behind them. Who waits here has neither a thread nor memory, so that others are served meanwhile.
+"""
+
+import asyncio
+import threading
+from collections import Counter, defaultdict, deque
+from contextlib import ExitStack
+from hashlib import blake2b
+
+from fastapi import Request
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.auth.sites import session_token
+from app.auth.throttle import network_of
+from app.platform.errors import Overloaded, answer_to
+
+#: Requests of one address that are worked on at once at least, with whatever credentials; times those of a caller.
+PER_ADDRESS, CALLERS_PER_ADDRESS = 32, 4
+#: Requests of one caller that may wait, and for how long.
+QUEUE, WAIT_SECONDS = 512, 10.0
+#: Seconds of a request for which its place is kept while its body arrives.
+BODY_SECONDS = 0.05
+#: What supervisors and monitoring ask for, and what waits for an identity provider: they have no thread.
+FREE_PATHS = frozenset({"/healthz", "/metrics", "/login/oidc", "/login/oidc/callback"})
+
+
+class Places:
+    """So many at once of each key; who comes later waits in turn. For any thread and event loop.
+
+    Args:
+        at_once: places of each key.
+    """
+
+    def __init__(self, at_once: int) -> None:
+        self._at_once, self._lock = at_once, threading.Lock()
+        self.taken: Counter[str] = Counter()
+        self.waiting: defaultdict[str, deque[asyncio.Future[None]]] = defaultdict(deque)
+
+    async def enter(self, key: str) -> None:
+        """Take a place, or wait until somebody who leaves hands theirs over.
+
+        Raises:
+            Overloaded: too many wait, or it took too long.
+        """
+        with self._lock:
+            if self.taken[key] < self._at_once:
+                self.taken[key] += 1
+                return
+            if len(self.waiting[key]) >= QUEUE:
+                raise Overloaded("too many of your requests are waiting; send fewer at once")
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.waiting[key].append(turn)
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                await turn
+        except BaseException as exc:
+            self._give_up(key, turn)
+            if isinstance(exc, TimeoutError):
+                raise Overloaded("your other requests take their time; send fewer at once") from exc
+            raise
+
+    def _give_up(self, key: str, turn: "asyncio.Future[None]") -> None:
+        """Wait no more; a place that was handed over meanwhile goes to the next."""
+        with self._lock:
+            handed_over = turn not in self.waiting[key]
+            if not handed_over:
+                self.waiting[key].remove(turn)
+        if handed_over:
+            self.leave(key)
+
+    def leave(self, key: str) -> None:
+        """Hand the place over to whoever has waited for the longest time, or free it."""
+        with self._lock:
+            while self.waiting[key]:
+                turn = self.waiting[key].popleft()
+                if not turn.get_loop().is_closed():
+                    turn.get_loop().call_soon_threadsafe(_begin, turn)
+                    return
+            del self.waiting[key]
+            self.taken[key] -= 1
+            if not self.taken[key]:
+                del self.taken[key]
+
+
+def _begin(turn: "asyncio.Future[None]") -> None:
+    if not turn.done():
+        turn.set_result(None)
+
+
+class FairShare:
+    """ASGI middleware that lets a few requests of each caller and of each address in at once.
+
+    Args:
+        app: the application inside.
+        at_once: requests of one caller, by the credentials sent, and by the address where there are none.
+    """
+
+    def __init__(self, app: ASGIApp, at_once: int) -> None:
+        self.app, self.of_callers = app, Places(at_once)
+        self.of_addresses = Places(max(PER_ADDRESS, CALLERS_PER_ADDRESS * at_once))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection.
+
+        Raises:
+            ClientDisconnect: the caller went away.
+        """
+        if scope["type"] != "http" or scope["path"] in FREE_PATHS:
+            await self.app(scope, receive, send)
+            return
+        caller, address = _keys(Request(scope))
+        share = _Share([(self.of_callers, caller), (self.of_addresses, address)], receive, send)
+        try:
+            if await share.take():
+                await self.app(scope, share.receive, share.send)
+        except ClientDisconnect:
+            if share.problem is None:
+                raise
+        finally:
+            share.give_back()
+        if share.problem is not None and not share.begun:
+            await answer_to(Request(scope), share.problem)(scope, receive, send)
+
+
+def _keys(request: Request) -> tuple[str, str]:
+    """What a caller and an address are known by: nobody's credentials are somebody's address."""
+    address = "from " + network_of(request.client.host if request.client else "")
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    sent = token.strip() or scheme or session_token(request)
+    return ("sent " + blake2b(sent.encode(), digest_size=16).hexdigest() if sent else address), address
+
+
+class _Share:
+    """The places of one request, given back while its body arrives, which costs no work, and when its answer begins.
+
+    Args:
+        places: with the key that each is taken of, in this order.
+        receive: of the request.
+        send: of the request.
+    """
+
+    def __init__(self, places: list[tuple[Places, str]], receive: Receive, send: Send) -> None:
+        self._places, self._receive, self._send = places, receive, send
+        self._taken, self._placed, self._complete = ExitStack(), False, False
+        self._keep_until: float | None = None
+        self.problem: Overloaded | None = None
+        self.begun = False
+
+    async def take(self) -> bool:
+        """Take all places, or wait for them; whether they came in time."""
+        try:
+            for places, key in self._places:
+                await places.enter(key)
+                self._taken.callback(places.leave, key)
+        except Overloaded as exc:
+            self.problem = exc
+            return False
+        self._placed = True
+        return True
+
+    def give_back(self) -> None:
+        """Give back what is taken now."""
+        self._taken.close()
+        self._placed = False
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the answer, unless there was no place: then what the application makes of that is dropped."""
+        if self.problem is not None and not self.begun:
+            return
+        self.begun = True
+        self.give_back()
+        await self._send(message)
+
+    async def receive(self) -> Message:
+        """The next part of the body.
+
+        Raises:
+            ClientDisconnect: there was no place any more when it was complete.
+        """
+        if self._complete or self.begun:
+            return await self._receive()
+        message = await self._without_place()
+        self._complete = not message.get("more_body", False)
+        is_body = self._complete and message["type"] == "http.request"
+        if is_body and not self._placed and not await self.take():
+            raise ClientDisconnect
+        return message
+
+    async def _without_place(self) -> Message:
+        """What is received, giving the places back where it is not here yet."""
+        now = asyncio.get_running_loop().time()
+        self._keep_until = self._keep_until or now + BODY_SECONDS
+        arriving = asyncio.ensure_future(self._receive())
+        try:
+            await asyncio.wait({arriving}, timeout=max(0.0, self._keep_until - now))
+            if not arriving.done():
+                self.give_back()
+            return await arriving
+        finally:
+            arriving.cancel()
