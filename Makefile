@@ -94,7 +94,7 @@ SERVED := benchmarks/service.py benchmarks/snapshot.py benchmarks/pages.py
 # make bench   print speed ratios
 bench: $(VENV)/.installed-dev
 	$(PIP) -e '.[bench]'
-	@for file in $(filter-out $(SERVED),$(wildcard benchmarks/*.py)); do $(VENV)/bin/python $$file; done
+	@for file in $(filter-out $(SERVED),$(wildcard benchmarks/*.py)); do PYTHONPATH=. $(VENV)/bin/python $$file; done
 	@if [ -d .secondread/demo/release ]; then for file in $(SERVED); do \
 	  PYTHONPATH=. $(VENV)/bin/python $$file .secondread/demo/release; done; fi
 
