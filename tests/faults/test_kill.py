@@ -1,4 +1,4 @@
-"""The server is killed while 16 clients write (F1, F9): nothing acknowledged is lost, nothing is stored twice."""
+"""Server or database end while 16 clients write (F1, F6, F9): nothing acknowledged is lost, nothing is stored twice."""
 
 import os
 import random
@@ -35,6 +35,9 @@ class Writer(threading.Thread):
         request: path and body of the request of a number.
         journal: file of the ids that were acknowledged, synchronised before the next request.
         over: when to stop.
+
+    Attributes:
+        retried: statuses after which the same request is sent again.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class Writer(threading.Thread):
         self._made, self._request, self._over = made, request, over
         self._headers = {"Authorization": f"Bearer {key}"}
         self._journal = journal
+        self.retried: set[int] = set()
         self.acknowledged: list[str] = []
         self.statuses: Counter[int] = Counter()
         self.replayed = 0
@@ -68,9 +72,13 @@ class Writer(threading.Thread):
         headers = self._headers | {"Idempotency-Key": f"{self.name} {number}"}
         while True:
             try:
-                return client.post(path, headers=headers, **body)
+                answer = client.post(path, headers=headers, **body)
             except httpx2.TransportError:
                 time.sleep(0.05)  # nobody is there; the same request again
+                continue
+            if answer.status_code not in self.retried:
+                return answer
+            time.sleep(0.05)
 
     def _note(self, journal: TextIO, row: str) -> None:
         journal.write(row + "\n")
@@ -137,12 +145,7 @@ def test_what_was_acknowledged_outlives_every_kill(
         writer.start()
     try:
         for _ in range(kills):
-            enough = sum(len(writer.acknowledged) for writer in everybody) + rng.randrange(1, 40)
-            wait_until(
-                lambda enough=enough: sum(len(writer.acknowledged) for writer in everybody) >= enough,
-                120,
-                lambda: made.log,
-            )
+            wait_for_more(made, everybody, rng.randrange(1, 40))
             made.stop(signal.SIGKILL)
             killed = time.monotonic()
             made.start()
@@ -151,6 +154,76 @@ def test_what_was_acknowledged_outlives_every_kill(
         over.set()
         for writer in everybody:
             writer.join(patient(120))
+    settle(
+        made,
+        everybody,
+        fault="F1, F9",
+        what="server killed (SIGKILL) while 16 clients store labels and images",
+        database=request.node.callspec.params["made"],
+        rounds=kills,
+        recovery=max(recoveries),
+    )
+
+
+@pytest.mark.parametrize("stops", [pytest.param(3, marks=pytest.mark.slow), pytest.param(15, marks=pytest.mark.heavy)])
+def test_what_was_acknowledged_outlives_every_stop_of_postgresql(
+    own_postgres: PostgresServer, tmp_path: Path, tiny_release: Path, stops: int
+) -> None:
+    """F6: stopped at once, as by a crash, under the same writers; the service says so and comes back by itself."""
+    with Installation(tmp_path / "home", own_postgres.url(own_postgres.create())) as made:
+        made.environment["SECONDREAD_WORKER"] = "false"
+        keys = made.prepare(tiny_release, admin="admin", outside="service")
+        made.start()
+        assert made.server is not None
+        pid, rng, over, recoveries = made.server.pid, random.Random(stops), threading.Event(), []
+        everybody = writers(made, keys, tmp_path, over)
+        for writer in everybody:
+            writer.retried = {503}
+            writer.start()
+        try:
+            for _ in range(stops):
+                wait_for_more(made, everybody, rng.randrange(1, 40))
+                own_postgres.halt()
+                wait_until(lambda: status_of(made, "/readyz") == 503, 60, lambda: made.log)
+                assert status_of(made, "/healthz") == 200
+                own_postgres.start()
+                back = time.monotonic()
+                wait_until(lambda: status_of(made, "/readyz") == 200, 60, lambda: made.log)
+                recoveries.append(time.monotonic() - back)
+        finally:
+            over.set()
+            for writer in everybody:
+                writer.join(patient(120))
+        assert made.server.pid == pid
+        settle(
+            made,
+            everybody,
+            fault="F6",
+            what="PostgreSQL stopped at once while 16 clients store labels and images",
+            database="postgresql",
+            rounds=stops,
+            recovery=max(recoveries),
+        )
+
+
+def status_of(made: Installation, path: str) -> int:
+    return httpx2.get(made.address + path, timeout=patient(30)).status_code
+
+
+def wait_for_more(made: Installation, everybody: list[Writer], n: int) -> None:
+    """Until so many more requests were acknowledged."""
+    enough = sum(len(writer.acknowledged) for writer in everybody) + n
+    wait_until(
+        lambda: sum(len(writer.acknowledged) for writer in everybody) >= enough,
+        120,
+        lambda: f"{[writer.statuses for writer in everybody]}\n{made.log}",
+    )
+
+
+def settle(
+    made: Installation, everybody: list[Writer], fault: str, what: str, database: str, rounds: int, recovery: float
+) -> None:
+    """Compare what was acknowledged with what is there, and note it as a row of the table of faults."""
     acknowledged = [row for writer in everybody for row in writer.acknowledged]
     statuses = sum((writer.statuses for writer in everybody), Counter())
     with made.parts() as context, context.database.read() as session:
@@ -158,15 +231,15 @@ def test_what_was_acknowledged_outlives_every_kill(
         stored += [str(row) for row in session.execute(select(Case.id)).scalars()]
         faults = verify_all(session, context).faults
     Rounds(
-        fault="F1, F9",
-        what="server killed (SIGKILL) while 16 clients store labels and images",
-        database=request.node.callspec.params["made"],
-        rounds=kills,
+        fault=fault,
+        what=what,
+        database=database,
+        rounds=rounds,
         acknowledged=len(acknowledged),
         lost=len(set(acknowledged) - set(stored)),
         duplicates=len(stored) - CASES - len(set(acknowledged)),
         server_errors=sum(n for status, n in statuses.items() if status >= 500 and status not in {503, 507}),
-        recovery_seconds=max(recoveries),
+        recovery_seconds=recovery,
     ).note()
     assert set(statuses) == {201}, statuses
     assert len(set(acknowledged)) == len(acknowledged)
