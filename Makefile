@@ -12,7 +12,7 @@ PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help lock run test quick test-slow test-all test-under-load sabotage coverage mutation lint bench sbom screenshots clean
+.PHONY: help lock run test test-slow test-all test-under-load sabotage coverage mutation lint bench sbom screenshots clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -34,16 +34,13 @@ run: $(VENV)/.installed
 	$(VENV)/bin/secondread demo $(if $(PORT),--port $(PORT))
 	exec $(VENV)/bin/secondread serve $(if $(PORT),--port $(PORT))
 
+# make lint   format, rules of style and types
 lint: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 
-# the types are checked while the tests run
 test: $(VENV)/.installed-dev
-	@$(MAKE) --no-print-directory -j2 lint quick
-
-quick: $(VENV)/.installed-dev
 	$(PYTEST) -m "not slow and not heavy and not gpu"
 
 # make test-slow   the tests that `make test` leaves out for the time they take: whole days in a browser, killed workers, fuzzing
