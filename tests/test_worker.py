@@ -90,7 +90,7 @@ def wait_for_more(made: Installation, key: str, job_id: str, progress: float) ->
     return cast("dict[str, Any]", wait_until(job, 60, lambda: made.log))
 
 
-@pytest.mark.slow_on_second_database
+@pytest.mark.slow
 def test_an_import_survives_two_deaths_of_its_worker_and_does_each_row_once(
     running: tuple[Installation, str],
 ) -> None:

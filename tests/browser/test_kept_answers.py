@@ -92,6 +92,7 @@ def test_an_answer_of_one_person_waits_through_the_session_of_another(browser: B
     assert len(labels(several)) == len(before) + 1
 
 
+@pytest.mark.slow
 def test_an_open_page_keeps_its_answer_while_somebody_else_is_signed_in(
     browser: Browser, several: Installation
 ) -> None:

@@ -181,6 +181,7 @@ def test_a_key_is_made_once_and_whole(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["secret.key"]
 
 
+@pytest.mark.slow
 def test_a_backup_of_another_key_is_refused_before_anything_is_restored(service: Service, tmp_path: Path) -> None:
     backup(service.context, tmp_path / "backup")
     (tmp_path / "new").mkdir()
