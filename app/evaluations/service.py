@@ -19,6 +19,7 @@ from app.evaluations.cohort import (
     triage_curve,
 )
 from app.evaluations.corrections import corrections_of
+from app.evaluations.designs import designs_of
 from app.evaluations.drift import drift_of
 from app.evaluations.reading import read_columns
 from app.evaluations.schemas import (
@@ -35,6 +36,7 @@ from app.evaluations.tables import CohortTables, LabelColumns, cohort_tables, la
 from app.platform.values import MetricOut
 from app.releases.queries import class_codes, existing_release, served_release_id
 from app.tables import now
+from app.triage.queries import current_policy
 from ml.agreement import measure_agreement
 from ml.agreement.coefficients import excess_disagreement_test
 from ml.release.card import ReferenceDocument
@@ -152,7 +154,8 @@ def reference_of(session: Session, release_id: uuid.UUID) -> ReferenceDocument |
 def triage_curve_now(session: Session, home: Path, question: Question) -> TriageCurve:
     """The champion's triage curve alone, without the other metrics."""
     cohort = _recent_cohort(session, home, *release_or_champion(session, None), question)
-    return TriageCurve(n_cases=len(cohort.columns), rows=triage_curve(cohort))
+    designs = designs_of(cohort, current_policy(session).audit_rate)
+    return TriageCurve(n_cases=len(cohort.columns), rows=triage_curve(cohort), designs=designs)
 
 
 def agreement_of(labels: LabelColumns) -> AgreementOut:

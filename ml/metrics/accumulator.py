@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
 from ml.distributions.families import gini
-from ml.metrics.binning import BinSums, Debias, Slots, contributions
+from ml.metrics.binning import BinSums, Debias, Slots, bin_losses, summed_loss
 from ml.metrics.cells import Batch
 from ml.metrics.cluster_sums import ClusterCells
 from ml.metrics.histograms import CaseTerms, class_frequencies, statistic_terms
@@ -190,8 +190,9 @@ class Accumulator:
         ):
             table = self._table(*tables)
             for form, suffix in ((debias, ""), (None, "_plugin")):
-                total = float(contributions(table, form).sum())
-                values[name + suffix] = _ratio(total, self.weight[order])
+                first = self.slots[tables[0]].first[:-1]
+                total, weight = (np.add.reduceat(part, first) for part in bin_losses(table, form))
+                values[name + suffix] = float(summed_loss(total, weight)) if self.weight[order] > 0 else float("nan")
         if debias is None:
             values["EL"] = values["EL_plugin"]
         values["DL"] = values["EL"] - values["CL_paired"]

@@ -7,7 +7,7 @@ streaming and merging are subtraction and addition.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -148,43 +148,51 @@ class Slots:
             start = stop
 
 
-def _plugin(weight: FloatArray, cases: IntArray, diff: FloatArray) -> FloatArray:
-    return np.where(cases > 0, diff**2 / np.where(weight > 0, weight, 1.0), 0.0)
+class BinLosses(NamedTuple):
+    """What bins contribute to W · CL, and the weight W of those that a form can use, (B,) each."""
+
+    total: FloatArray
+    weight: FloatArray
+
+
+def _plugin(weight: FloatArray, cases: IntArray, diff: FloatArray) -> BinLosses:
+    return BinLosses(np.where(cases > 0, diff**2 / np.where(weight > 0, weight, 1.0), 0.0), weight)
 
 
 def _pair(
     weight: FloatArray, cells: IntArray, diff: FloatArray, cell_weight_sq: FloatArray, cell_diff_sq: FloatArray
-) -> FloatArray:
+) -> BinLosses:
     pairs = weight**2 - cell_weight_sq
     usable = (cells >= 2) & (pairs > _NO_PAIRS * cell_weight_sq)
     ratio = (diff**2 - cell_diff_sq) / np.where(usable, pairs, 1.0)
-    return np.where(usable, weight * ratio, 0.0)
+    return BinLosses(np.where(usable, weight * ratio, 0.0), np.where(usable, weight, 0.0))
 
 
 def _paper(
     weight: FloatArray, cases: IntArray, diff: FloatArray, weight_sq: FloatArray, freq: FloatArray, freq_sq: FloatArray
-) -> FloatArray:
-    weight = np.where(weight > 0, weight, 1.0)
+) -> BinLosses:
+    whole, weight = weight, np.where(weight > 0, weight, 1.0)
     spare = weight**2 / np.where(weight_sq > 0, weight_sq, 1.0) - 1
     usable = (cases >= 2) & (spare > _NO_PAIRS)
     variance = freq_sq / weight - (freq / weight) ** 2
-    return np.where(usable, diff**2 / weight - weight * variance / np.where(usable, spare, 1.0), 0.0)
+    total = np.where(usable, diff**2 / weight - weight * variance / np.where(usable, spare, 1.0), 0.0)
+    return BinLosses(total, whole)
 
 
 #: How each form of CL follows from which sums.
-_FORMS: dict[Debias, tuple[Callable[..., FloatArray], tuple[str, ...]]] = {
+_FORMS: dict[Debias, tuple[Callable[..., BinLosses], tuple[str, ...]]] = {
     None: (_plugin, ("weight", "cases", "diff")),
     "pair": (_pair, ("weight", "cells", "diff", "cell_weight_sq", "cell_diff_sq")),
     "paper": (_paper, ("weight", "cases", "diff", "weight_sq", "freq", "freq_sq")),
 }
 
 
-def contributions(sums: BinSums, debias: Debias) -> FloatArray:
-    """Contribution of each bin to W·CL, W the total weight.
+def bin_losses(sums: BinSums, debias: Debias) -> BinLosses:
+    """Contribution of each bin to W·CL, and its weight, W being the weight of the bins that count.
 
     ``None``: A (c̄ − z̄)². ``"paper"`` (§4.1): minus A σ̄²/(m − 1), σ̄² the variance of μ̂ and m the effective
-    number of cases. ``"pair"``: A [(Σwd)² − Σ_cells(Σwd)²] / [(Σw)² − Σ_cells(Σw)²], unbiased because no cell
-    is paired with itself. The debiased forms give a bin with one member nothing.
+    number of cases; a bin with one case contributes 0. ``"pair"``: A [(Σwd)² − Σ_cells(Σwd)²] / [(Σw)² − Σ_cells(Σw)²],
+    unbiased because no cell is paired with itself; a bin with one cell tells nothing and does not count.
 
     Raises:
         ValueError: an unknown ``debias``.
@@ -193,14 +201,14 @@ def contributions(sums: BinSums, debias: Debias) -> FloatArray:
     return form(*(getattr(sums, name) for name in names))
 
 
-def contributions_without(sums: BinSums, cells: Any, slot: npt.NDArray[np.intp], debias: Debias) -> FloatArray:
-    """Contribution (M,) of each cell's bin once the cell is left out.
+def bin_losses_without(sums: BinSums, cells: Any, slot: npt.NDArray[np.intp], debias: Debias) -> BinLosses:
+    """The same (M,) of each cell's bin once the cell is left out.
 
     Args:
         sums: of every bin.
         cells: sums of M cells, by the names of ``BinSums``.
         slot: (M,) bin of each cell.
-        debias: as in ``contributions``.
+        debias: as in ``bin_losses``.
 
     Raises:
         ValueError: an unknown ``debias``.
@@ -209,15 +217,20 @@ def contributions_without(sums: BinSums, cells: Any, slot: npt.NDArray[np.intp],
     return form(*(getattr(sums, name)[slot] - getattr(cells, name) for name in names))
 
 
-def _form(debias: Debias) -> tuple[Callable[..., FloatArray], tuple[str, ...]]:
+def _form(debias: Debias) -> tuple[Callable[..., BinLosses], tuple[str, ...]]:
     if debias not in _FORMS:
         raise ValueError(f"debias must be 'pair', 'paper' or None, got {debias!r}")
     return _FORMS[debias]
 
 
-def lonely_weight(sums: BinSums, debias: Debias) -> float:
-    """Weight in bins that a debiased form cannot use, because one member stands alone in them."""
-    if debias is None:
-        return 0.0
-    members = sums.cells if debias == "pair" else sums.cases
-    return float(sums.weight[members == 1].sum())
+def summed_loss(total: FloatArray, weight: FloatArray) -> FloatArray:
+    """CL (…,) over columns (…, C) from each column's total and the weight of its bins; no usable bin, no loss."""
+    usable = weight > 0
+    return np.asarray(np.where(usable, total / np.where(usable, weight, 1.0), 0.0).sum(axis=-1))
+
+
+def unused_weight(sums: BinSums, debias: Debias) -> float:
+    """Weight of the bins about which a debiased form can say nothing."""
+    if debias == "paper":
+        return float(sums.weight[sums.cases == 1].sum())
+    return float(sums.weight.sum() - bin_losses(sums, debias).weight.sum())

@@ -16,7 +16,9 @@ from ml.metrics.binning import Debias, Slots
 from ml.metrics.evaluation import ClassEvaluation, Evaluation
 from ml.metrics.histograms import CaseTerms, class_frequencies, statistic_terms
 from ml.metrics.inputs import Inputs, check_inputs, check_weights
+from ml.metrics.intervals import SHARE, SQUARED_LOSS
 from ml.metrics.jackknife import Estimate, Sample, mean_replicates, root, to_estimate
+from ml.metrics.model_assisted import Known, prediction_features
 from ml.metrics.reliability import Binned, PairCounts
 from ml.named_columns import same_rows
 
@@ -74,6 +76,10 @@ def evaluate(
     if n_cases > 0 and (weights is not None or weights2 is not None):
         pairs = {} if debias != "pair" else _pair_forms(first, dpe, labelled, paired, binned_dpe, n_bins)
         metrics = _with_horvitz_thompson(metrics, pairs, labelled.sample, paired.sample)
+        features = prediction_features(first.probs, dpe)
+        everyone = replace(first, weight=None).sample(0)
+        known = Known(features, everyone, labelled.sample, labelled.terms.loss, paired.sample)
+        metrics |= _model_assisted(metrics, known, labelled.terms, paired.terms, kept[:, 0], debias)
     return Evaluation(
         n_cases=n_cases,
         n_labels=int(first.counts.sum()),
@@ -123,13 +129,13 @@ class _Used:
 
 
 def _class_metrics(labelled: _Used, debias: Debias) -> dict[str, Estimate]:
-    calibration = labelled.binned.estimate(debias)
+    calibration, sample = labelled.binned.estimate(debias), labelled.sample
     return {
-        "L": to_estimate(mean_replicates(labelled.terms.loss, labelled.sample), labelled.sample),
+        "L": to_estimate(mean_replicates(labelled.terms.loss, sample), sample, bounds=SQUARED_LOSS),
         "CL": calibration,
         "CL_plugin": labelled.binned.estimate(None),
         "CE": root(calibration),
-        "accuracy": to_estimate(mean_replicates(labelled.terms.hits, labelled.sample), labelled.sample),
+        "accuracy": to_estimate(mean_replicates(labelled.terms.hits, sample), sample, bounds=SHARE),
     }
 
 
@@ -143,7 +149,7 @@ def _paired_metrics(paired: _Used, debias: Debias) -> dict[str, Estimate]:
     lonely = paired.binned.singleton_mass(debias)
     return {
         "EL": to_estimate(epistemic, sample),
-        "EL_plugin": to_estimate(plugin, sample),
+        "EL_plugin": to_estimate(plugin, sample, bounds=SQUARED_LOSS),
         "CL_paired": to_estimate(calibration, sample, lonely),
         "DL": to_estimate(epistemic - calibration, sample, lonely),
         "DL_plugin": to_estimate(plugin - plain, sample),
@@ -155,7 +161,7 @@ def _disagreement_metrics(
 ) -> dict[str, Estimate]:
     calibration = binned.estimate(debias)
     return {
-        "L_D": to_estimate(mean_replicates(statistic_terms(observed, dpe), sample), sample),
+        "L_D": to_estimate(mean_replicates(statistic_terms(observed, dpe), sample), sample, bounds=SHARE),
         "CL_D": calibration,
         "CL_D_plugin": binned.estimate(None),
         "CE_D": root(calibration),
@@ -200,6 +206,21 @@ def _with_horvitz_thompson(
 
 
 _FIRST_ORDER = {"L", "CL", "CL_plugin", "CE", "accuracy"}
+
+
+def _model_assisted(
+    metrics: dict[str, Estimate], known: Known, first: CaseTerms, second: CaseTerms, dpe: FloatArray, debias: Debias
+) -> dict[str, Estimate]:
+    """The means of losses once more, each with its model-assisted form; ``dpe`` (n,) of the cases with two labels."""
+    epistemic = second.plugin if debias is None else second.epistemic
+    disagreement = statistic_terms(second.observed_disagreement, dpe)
+    forms = {
+        "L": known.of_order_1(first.loss, SQUARED_LOSS),
+        "EL": known.of_order_2(epistemic),
+        "EL_plugin": known.of_order_2(second.plugin, SQUARED_LOSS),
+        "L_D": known.of_order_2(disagreement, SHARE),
+    }
+    return {name: replace(metrics[name], model_assisted=form) for name, form in forms.items()}
 
 
 def _finite(value: float) -> float | None:

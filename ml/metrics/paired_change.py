@@ -1,6 +1,6 @@
 """Two predictions of the same cases side by side: the paired change of metrics, and of the proper scores for a gate."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypedDict
 
 import numpy as np
@@ -10,6 +10,7 @@ from ml.arrays import FloatArray, IntArray, as_vector
 from ml.metrics.histograms import class_frequencies, observed_disagreement, squared_terms, statistic_terms
 from ml.metrics.inputs import check_inputs
 from ml.metrics.jackknife import Estimate, EstimateDocument, Sample, mean_replicates, to_estimate
+from ml.metrics.model_assisted import Known, prediction_features
 from ml.metrics.reliability import Binned
 from ml.named_columns import same_rows
 
@@ -112,6 +113,7 @@ class _Pair:
         dpe: (N,), before and after.
         labelled: cases with a label.
         paired: cases with two.
+        known: what is known of all cases, where there were weights.
     """
 
     counts: IntArray
@@ -119,6 +121,7 @@ class _Pair:
     dpe: tuple[FloatArray, FloatArray]
     labelled: Sample
     paired: Sample
+    known: Known | None
 
     @classmethod
     def of(
@@ -139,7 +142,24 @@ class _Pair:
         second = check_inputs(label_counts, after[0], weights if weights2 is None else weights2, cluster)
         n = len(first.counts)
         dpe = [as_vector(prediction[1], n, "disagreement_probs", 0.0, 1.0) for prediction in (before, after)]
-        return cls(first.counts, (first.probs, second.probs), (dpe[0], dpe[1]), first.sample(1), second.sample(2))
+        labelled, paired = first.sample(1), second.sample(2)
+        pair = cls(first.counts, (first.probs, second.probs), (dpe[0], dpe[1]), labelled, paired, None)
+        if weights is None and weights2 is None:
+            return pair
+        features = [prediction_features(probs, phi) for probs, phi in zip(pair.probs, dpe, strict=True)]
+        everyone = replace(first, weight=None).sample(0)
+        return replace(
+            pair, known=Known(features[1] - features[0], everyone, labelled, pair._squared_change(labelled), paired)
+        )
+
+    def _squared_change(self, sample: Sample) -> FloatArray:
+        """Change of the squared loss (n,) of a sample's cases."""
+        before, after = (squared_terms(self.counts[sample.rows], probs[sample.rows]).sum(axis=1) for probs in self.probs)
+        return np.asarray(after - before)
+
+    def _mean_of_order_2(self, terms: FloatArray) -> Estimate:
+        estimate = to_estimate(mean_replicates(terms, self.paired), self.paired)
+        return estimate if self.known is None else replace(estimate, model_assisted=self.known.of_order_2(terms))
 
     def _means(self, terms: list[FloatArray], sample: Sample) -> Estimate:
         return to_estimate(mean_replicates(terms[1] - terms[0], sample), sample)
@@ -152,17 +172,13 @@ class _Pair:
         )
 
     def loss(self) -> Estimate:
-        rows = self.labelled.rows
-        return self._means(
-            [squared_terms(self.counts[rows], probs[rows]).sum(axis=1) for probs in self.probs], self.labelled
-        )
+        terms = self._squared_change(self.labelled)
+        estimate = to_estimate(mean_replicates(terms, self.labelled), self.labelled)
+        return estimate if self.known is None else replace(estimate, model_assisted=self.known.of_order_1(terms))
 
     def epistemic_loss(self) -> Estimate:
         """L and EL differ by what no prediction can change, so on the same cases their changes are equal."""
-        rows = self.paired.rows
-        return self._means(
-            [squared_terms(self.counts[rows], probs[rows]).sum(axis=1) for probs in self.probs], self.paired
-        )
+        return self._mean_of_order_2(self._squared_change(self.paired))
 
     def calibration_loss(self, n_bins: int) -> Estimate:
         rows = self.labelled.rows
@@ -172,7 +188,8 @@ class _Pair:
     def disagreement_loss(self) -> Estimate:
         rows = self.paired.rows
         observed = observed_disagreement(self.counts[rows])
-        return self._means([statistic_terms(observed, dpe[rows]) for dpe in self.dpe], self.paired)
+        before, after = (statistic_terms(observed, dpe[rows]) for dpe in self.dpe)
+        return self._mean_of_order_2(after - before)
 
     def disagreement_calibration_loss(self, n_bins: int) -> Estimate:
         rows = self.paired.rows

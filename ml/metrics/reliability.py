@@ -11,37 +11,28 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import betaincinv
 
 from ml.arrays import FloatArray
 from ml.metrics.binning import (
+    BinLosses,
     BinSums,
     Debias,
     Slots,
     Strategy,
-    contributions,
-    contributions_without,
-    lonely_weight,
+    bin_losses,
+    bin_losses_without,
+    summed_loss,
+    unused_weight,
 )
 from ml.metrics.cells import Batch, Cells, numbered_cells
 from ml.metrics.evaluation import ReliabilityBin
-from ml.metrics.jackknife import Estimate, Replicates, Sample, ratio_replicates, to_estimate
+from ml.metrics.intervals import binomial_interval
+from ml.metrics.jackknife import Estimate, Replicates, Sample, to_estimate
 
 # half an interval below which differences are rounding
 _NO_SPREAD = 1e-9
-
-
-def binomial_interval(mean: FloatArray, n: npt.NDArray[Any]) -> tuple[FloatArray, FloatArray]:
-    """95 % intervals of shares by Clopper and Pearson, for n answers of which n · mean were yes.
-
-    Args:
-        mean: (B,) shares; n · mean need not be whole.
-        n: (B,) answers.
-    """
-    hits = np.clip(mean, 0.0, 1.0) * n
-    low = np.where(hits > 0, betaincinv(np.maximum(hits, 1e-12), n - hits + 1, 0.025), 0.0)
-    high = np.where(hits < n, betaincinv(hits + 1, np.maximum(n - hits, 1e-12), 0.975), 1.0)
-    return low, high
+# share of a weight at or below which a difference is rounding
+_NO_WEIGHT = 1e-12
 
 
 @dataclass
@@ -114,25 +105,47 @@ class Binned:
 
     def value(self, debias: Debias, column: int | None = None) -> float:
         """CL over all columns or of one; NaN without cases."""
-        weight = float(self.sample.weight.sum())
-        total = float(contributions(self.bins, debias)[self._chosen(column)].sum())
-        return total / weight if weight > 0 else float("nan")
+        if self.sample.weight.sum() <= 0:
+            return float("nan")
+        total, weight = self._by_column(debias)
+        chosen = slice(None) if column is None else slice(column, column + 1)
+        return float(summed_loss(total[chosen], weight[chosen]))
 
     def replicates(self, debias: Debias) -> Replicates:
         """CL over all columns, with its leave-one-cluster-out values."""
-        full = contributions(self.bins, debias)
-        taken = np.zeros(self.sample.n_clusters)
+        full, (total, weight) = bin_losses(self.bins, debias), self._by_column(debias)
+        without = np.full(self.sample.n_clusters, np.nan)
+        column, n_columns = np.repeat(np.arange(len(total)), np.diff(self.slots.first)), len(total)
         for cells in self.cells:
             slot = cells.slot.astype(np.intp)
-            gone = full[slot] - contributions_without(self.bins, cells, slot, debias)
+            rest = bin_losses_without(self.bins, cells, slot, debias)
             low, high = int(cells.cluster[0]), int(cells.cluster[-1]) + 1
-            taken[low:high] = np.bincount(cells.cluster - low, gone, high - low)
-        return ratio_replicates(float(full.sum()), taken, self.sample)
+            key = (cells.cluster - low).astype(np.intp) * n_columns + column[slot]
+            gone = (
+                np.bincount(key, whole[slot] - left, (high - low) * n_columns).reshape(-1, n_columns)
+                for whole, left in zip(full, rest, strict=True)
+            )
+            lost_total, lost_weight = gone
+            kept = weight - lost_weight
+            # what rounding leaves of a column without usable bins is none
+            kept = np.where(kept > _NO_WEIGHT * weight, kept, 0.0)
+            without[low:high] = summed_loss(total - lost_total, kept)
+        return Replicates(self.value(debias), self._or_nan(without))
+
+    def _by_column(self, debias: Debias) -> BinLosses:
+        """Contributions and weight of each column (C,)."""
+        losses = bin_losses(self.bins, debias)
+        return BinLosses(*(np.add.reduceat(values, self.slots.first[:-1]) for values in losses))
+
+    def _or_nan(self, without: FloatArray) -> FloatArray:
+        """Leave-one-out values; NaN where no weight is left."""
+        weight = self.sample.per_cluster(self.sample.weight)
+        return np.where(weight < self.sample.weight.sum(), without, np.nan)
 
     def singleton_mass(self, debias: Debias) -> float:
-        """Share of the weight in bins that the debiased form cannot use."""
-        weight = float(self.sample.weight.sum()) * len(self.slots.edges)
-        return lonely_weight(self.bins, debias) / weight if weight > 0 else 0.0
+        """Share of the weight in bins that the form cannot use, because one cluster stands alone in them."""
+        whole = float(self.bins.weight.sum())
+        return max(0.0, unused_weight(self.bins, debias) / whole) if whole > 0 else 0.0
 
     def estimate(self, debias: Debias) -> Estimate:
         """CL over all columns."""
