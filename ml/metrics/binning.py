@@ -7,7 +7,7 @@ streaming and merging are subtraction and addition.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,12 @@ class BinSums:
 
     def __add__(self, other: "BinSums") -> "BinSums":
         return BinSums(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def merged(self, target: npt.NDArray[np.intp]) -> "BinSums":
+        """Sums of slots that go to others, where no two slots that are joined share a cluster."""
+        sums = (np.bincount(target, getattr(self, f.name), target.size) for f in fields(self))
+        kinds = (getattr(self, f.name).dtype for f in fields(self))
+        return BinSums(*(column.astype(kind) for column, kind in zip(sums, kinds, strict=True)))
 
     @classmethod
     def zeros(cls, size: int) -> "BinSums":
@@ -148,51 +154,43 @@ class Slots:
             start = stop
 
 
-class BinLosses(NamedTuple):
-    """What bins contribute to W · CL, and the weight W of those that a form can use, (B,) each."""
-
-    total: FloatArray
-    weight: FloatArray
-
-
-def _plugin(weight: FloatArray, cases: IntArray, diff: FloatArray) -> BinLosses:
-    return BinLosses(np.where(cases > 0, diff**2 / np.where(weight > 0, weight, 1.0), 0.0), weight)
+def _plugin(weight: FloatArray, cases: IntArray, diff: FloatArray) -> FloatArray:
+    return np.where(cases > 0, diff**2 / np.where(weight > 0, weight, 1.0), 0.0)
 
 
 def _pair(
     weight: FloatArray, cells: IntArray, diff: FloatArray, cell_weight_sq: FloatArray, cell_diff_sq: FloatArray
-) -> BinLosses:
+) -> FloatArray:
     pairs = weight**2 - cell_weight_sq
-    usable = (cells >= 2) & (pairs > _NO_PAIRS * cell_weight_sq)
+    usable = (cells >= 2) & (pairs > _NO_PAIRS * cell_weight_sq)  # as ``usable_bins``
     ratio = (diff**2 - cell_diff_sq) / np.where(usable, pairs, 1.0)
-    return BinLosses(np.where(usable, weight * ratio, 0.0), np.where(usable, weight, 0.0))
+    return np.where(usable, weight * ratio, 0.0)
 
 
 def _paper(
     weight: FloatArray, cases: IntArray, diff: FloatArray, weight_sq: FloatArray, freq: FloatArray, freq_sq: FloatArray
-) -> BinLosses:
-    whole, weight = weight, np.where(weight > 0, weight, 1.0)
+) -> FloatArray:
+    weight = np.where(weight > 0, weight, 1.0)
     spare = weight**2 / np.where(weight_sq > 0, weight_sq, 1.0) - 1
     usable = (cases >= 2) & (spare > _NO_PAIRS)
     variance = freq_sq / weight - (freq / weight) ** 2
-    total = np.where(usable, diff**2 / weight - weight * variance / np.where(usable, spare, 1.0), 0.0)
-    return BinLosses(total, whole)
+    return np.where(usable, diff**2 / weight - weight * variance / np.where(usable, spare, 1.0), 0.0)
 
 
 #: How each form of CL follows from which sums.
-_FORMS: dict[Debias, tuple[Callable[..., BinLosses], tuple[str, ...]]] = {
+_FORMS: dict[Debias, tuple[Callable[..., FloatArray], tuple[str, ...]]] = {
     None: (_plugin, ("weight", "cases", "diff")),
     "pair": (_pair, ("weight", "cells", "diff", "cell_weight_sq", "cell_diff_sq")),
     "paper": (_paper, ("weight", "cases", "diff", "weight_sq", "freq", "freq_sq")),
 }
 
 
-def bin_losses(sums: BinSums, debias: Debias) -> BinLosses:
-    """Contribution of each bin to W·CL, and its weight, W being the weight of the bins that count.
+def contributions(sums: BinSums, debias: Debias) -> FloatArray:
+    """Contribution of each bin to W·CL, W the total weight.
 
     ``None``: A (c̄ − z̄)². ``"paper"`` (§4.1): minus A σ̄²/(m − 1), σ̄² the variance of μ̂ and m the effective
-    number of cases; a bin with one case contributes 0. ``"pair"``: A [(Σwd)² − Σ_cells(Σwd)²] / [(Σw)² − Σ_cells(Σw)²],
-    unbiased because no cell is paired with itself; a bin with one cell tells nothing and does not count.
+    number of cases. ``"pair"``: A [(Σwd)² − Σ_cells(Σwd)²] / [(Σw)² − Σ_cells(Σw)²], unbiased because no cell
+    is paired with itself. The debiased forms give a bin with one member nothing; ``merge_map`` joins such bins first.
 
     Raises:
         ValueError: an unknown ``debias``.
@@ -201,14 +199,14 @@ def bin_losses(sums: BinSums, debias: Debias) -> BinLosses:
     return form(*(getattr(sums, name) for name in names))
 
 
-def bin_losses_without(sums: BinSums, cells: Any, slot: npt.NDArray[np.intp], debias: Debias) -> BinLosses:
-    """The same (M,) of each cell's bin once the cell is left out.
+def contributions_without(sums: BinSums, cells: Any, slot: npt.NDArray[np.intp], debias: Debias) -> FloatArray:
+    """Contribution (M,) of each cell's bin once the cell is left out.
 
     Args:
         sums: of every bin.
         cells: sums of M cells, by the names of ``BinSums``.
         slot: (M,) bin of each cell.
-        debias: as in ``bin_losses``.
+        debias: as in ``contributions``.
 
     Raises:
         ValueError: an unknown ``debias``.
@@ -217,20 +215,49 @@ def bin_losses_without(sums: BinSums, cells: Any, slot: npt.NDArray[np.intp], de
     return form(*(getattr(sums, name)[slot] - getattr(cells, name) for name in names))
 
 
-def _form(debias: Debias) -> tuple[Callable[..., BinLosses], tuple[str, ...]]:
+def _form(debias: Debias) -> tuple[Callable[..., FloatArray], tuple[str, ...]]:
     if debias not in _FORMS:
         raise ValueError(f"debias must be 'pair', 'paper' or None, got {debias!r}")
     return _FORMS[debias]
 
 
-def summed_loss(total: FloatArray, weight: FloatArray) -> FloatArray:
-    """CL (…,) over columns (…, C) from each column's total and the weight of its bins; no usable bin, no loss."""
-    usable = weight > 0
-    return np.asarray(np.where(usable, total / np.where(usable, weight, 1.0), 0.0).sum(axis=-1))
+def lonely_weight(sums: BinSums, debias: Debias) -> float:
+    """Weight in bins that a debiased form cannot use, because one member stands alone in them."""
+    if debias is None:
+        return 0.0
+    alone = sums.cases == 1 if debias == "paper" else ~usable_bins(sums)
+    return float(sums.weight[alone].sum())
 
 
-def unused_weight(sums: BinSums, debias: Debias) -> float:
-    """Weight of the bins about which a debiased form can say nothing."""
-    if debias == "paper":
-        return float(sums.weight[sums.cases == 1].sum())
-    return float(sums.weight.sum() - bin_losses(sums, debias).weight.sum())
+def usable_bins(sums: BinSums) -> npt.NDArray[np.bool_]:
+    """Whether each bin has a pair of cells that both weigh something."""
+    return np.asarray((sums.cells >= 2) & (sums.weight**2 - sums.cell_weight_sq > _NO_PAIRS * sums.cell_weight_sq))
+
+
+def merge_map(
+    usable: npt.NDArray[np.bool_], owner: npt.NDArray[np.intp], first: npt.NDArray[np.intp]
+) -> npt.NDArray[np.intp]:
+    """Slot (S,) to which each slot goes so that every bin has a pair, as far as there are pairs.
+
+    A bin without a pair says nothing alone. Left out it would take the most miscalibrated cases with it, since rare
+    probabilities are where predictions are bold. It joins the bins below it until there is a pair, from the high
+    end down, where bins are emptiest; what is left at the low end joins the last bin that was made.
+
+    Args:
+        usable: (S,) whether a slot has a pair.
+        owner: (S,) the only cluster of a slot without a pair, −1 where it is empty; any number ≥ 0 elsewhere.
+        first: (C + 1,) first slot of each column.
+    """
+    target = np.arange(usable.size)
+    for start, stop in zip(first[:-1], first[1:], strict=True):
+        group: list[int] = []
+        last = None
+        for slot in range(stop - 1, start - 1, -1):
+            if owner[slot] < 0:
+                continue
+            group.append(slot)
+            if usable[slot] or len({int(owner[member]) for member in group}) > 1:
+                target[group], last, group = slot, slot, []
+        if group and last is not None:
+            target[group] = last
+    return target

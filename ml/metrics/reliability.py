@@ -14,25 +14,24 @@ import numpy.typing as npt
 
 from ml.arrays import FloatArray
 from ml.metrics.binning import (
-    BinLosses,
     BinSums,
     Debias,
     Slots,
     Strategy,
-    bin_losses,
-    bin_losses_without,
-    summed_loss,
-    unused_weight,
+    contributions,
+    contributions_without,
+    lonely_weight,
+    merge_map,
+    sums_by_slot,
+    usable_bins,
 )
 from ml.metrics.cells import Batch, Cells, numbered_cells
 from ml.metrics.evaluation import ReliabilityBin
 from ml.metrics.intervals import binomial_interval
-from ml.metrics.jackknife import Estimate, Replicates, Sample, to_estimate
+from ml.metrics.jackknife import Estimate, Replicates, Sample, ratio_replicates, to_estimate
 
 # half an interval below which differences are rounding
 _NO_SPREAD = 1e-9
-# share of a weight at or below which a difference is rounding
-_NO_WEIGHT = 1e-12
 
 
 @dataclass
@@ -105,47 +104,61 @@ class Binned:
 
     def value(self, debias: Debias, column: int | None = None) -> float:
         """CL over all columns or of one; NaN without cases."""
-        if self.sample.weight.sum() <= 0:
-            return float("nan")
-        total, weight = self._by_column(debias)
-        chosen = slice(None) if column is None else slice(column, column + 1)
-        return float(summed_loss(total[chosen], weight[chosen]))
+        weight = float(self.sample.weight.sum())
+        bins = self._paired.bins if debias == "pair" else self.bins
+        total = float(contributions(bins, debias)[self._chosen(column)].sum())
+        return total / weight if weight > 0 else float("nan")
 
     def replicates(self, debias: Debias) -> Replicates:
-        """CL over all columns, with its leave-one-cluster-out values."""
-        full, (total, weight) = bin_losses(self.bins, debias), self._by_column(debias)
-        without = np.full(self.sample.n_clusters, np.nan)
-        column, n_columns = np.repeat(np.arange(len(total)), np.diff(self.slots.first)), len(total)
-        for cells in self.cells:
+        """CL over all columns, with its leave-one-cluster-out values; bins are joined as those of all cases are."""
+        binned = self._paired if debias == "pair" else self
+        full = contributions(binned.bins, debias)
+        taken = np.zeros(self.sample.n_clusters)
+        for cells in binned.cells:
             slot = cells.slot.astype(np.intp)
-            rest = bin_losses_without(self.bins, cells, slot, debias)
+            gone = full[slot] - contributions_without(binned.bins, cells, slot, debias)
+            low, high = int(cells.cluster.min()), int(cells.cluster.max()) + 1
+            taken[low:high] = np.bincount(cells.cluster - low, gone, high - low)
+        return ratio_replicates(float(full.sum()), taken, self.sample)
+
+    @cached_property
+    def _paired(self) -> "Binned":
+        """The same with bins joined until each has a pair of clusters."""
+        usable = usable_bins(self.bins)
+        owner = np.where(self.bins.weight > 0, np.arange(len(self.slots)), -1)
+        if self.sample.cluster is not None:
+            for cells in self.cells:
+                lonely = np.flatnonzero(~usable[cells.slot] & (cells.weight > 0))
+                owner[cells.slot[lonely]] = cells.cluster[lonely]
+        return self._merged(merge_map(usable, owner, self.slots.first))
+
+    def _merged(self, target: npt.NDArray[np.intp]) -> "Binned":
+        if (target == np.arange(target.size)).all():
+            return self
+        alone = self.sample.cluster is None
+        cells = [part.merged(target, alone=alone) for part in self.cells]
+        bins = self.bins.merged(target) if alone else BinSums.zeros(target.size)
+        for part in [] if alone else cells:
+            bins = bins + part.sums(target.size)
+        return Binned(self.sample, self.slots, self.debias, bins, cells)
+
+    def frequency_totals(self) -> FloatArray:
+        """Weighted sums Σwμ̂ (C,) over all cases, one per class."""
+        return np.asarray(np.add.reduceat(self.bins.freq, self.slots.first[:-1]))
+
+    def frequency_sums(self) -> Iterator[FloatArray]:
+        """The same of each cluster (g, C), in chunks of consecutive clusters."""
+        n_columns = len(self.slots.edges)
+        column = np.repeat(np.arange(n_columns), np.diff(self.slots.first))
+        for cells in self.cells:
             low, high = int(cells.cluster[0]), int(cells.cluster[-1]) + 1
-            key = (cells.cluster - low).astype(np.intp) * n_columns + column[slot]
-            gone = (
-                np.bincount(key, whole[slot] - left, (high - low) * n_columns).reshape(-1, n_columns)
-                for whole, left in zip(full, rest, strict=True)
-            )
-            lost_total, lost_weight = gone
-            kept = weight - lost_weight
-            # what rounding leaves of a column without usable bins is none
-            kept = np.where(kept > _NO_WEIGHT * weight, kept, 0.0)
-            without[low:high] = summed_loss(total - lost_total, kept)
-        return Replicates(self.value(debias), self._or_nan(without))
-
-    def _by_column(self, debias: Debias) -> BinLosses:
-        """Contributions and weight of each column (C,)."""
-        losses = bin_losses(self.bins, debias)
-        return BinLosses(*(np.add.reduceat(values, self.slots.first[:-1]) for values in losses))
-
-    def _or_nan(self, without: FloatArray) -> FloatArray:
-        """Leave-one-out values; NaN where no weight is left."""
-        weight = self.sample.per_cluster(self.sample.weight)
-        return np.where(weight < self.sample.weight.sum(), without, np.nan)
+            at = (cells.cluster - low) * n_columns + column[cells.slot]
+            yield sums_by_slot(at, cells.freq, (high - low) * n_columns).reshape(-1, n_columns)
 
     def singleton_mass(self, debias: Debias) -> float:
-        """Share of the weight in bins that the form cannot use, because one cluster stands alone in them."""
-        whole = float(self.bins.weight.sum())
-        return max(0.0, unused_weight(self.bins, debias) / whole) if whole > 0 else 0.0
+        """Share of the weight in bins that the debiased form cannot use alone; the pair form joins them to others."""
+        weight = float(self.sample.weight.sum()) * len(self.slots.edges)
+        return lonely_weight(self.bins, debias) / weight if weight > 0 else 0.0
 
     def estimate(self, debias: Debias) -> Estimate:
         """CL over all columns."""
@@ -155,9 +168,11 @@ class Binned:
         """CL in the pair form over all cases, Σ_b N_b/N · Σ_{i≠j} w_i w_j d_i d_j / (pairs of bin b).
 
         Each pair of cases is selected with the product of their probabilities; N_b and the number of pairs are
-        those of all cases, with labels or without, so no weight stands in a denominator.
+        those of all cases, with labels or without, so no weight stands in a denominator; bins are joined where all
+        cases of one are of one cluster.
         """
-        crossed = self.bins.diff**2 - self.bins.cell_diff_sq
+        bins = self._merged(pairs.target).bins
+        crossed = bins.diff**2 - bins.cell_diff_sq
         shares = pairs.cases * crossed / np.where(pairs.pairs > 0, pairs.pairs, np.inf)
         return float(shares.sum()) / pairs.n_cases
 
@@ -219,11 +234,13 @@ class PairCounts:
         n_cases: N.
         cases: (S,) N_b.
         pairs: (S,).
+        target: (S,) slot that each was joined to, because no two clusters meet in it.
     """
 
     n_cases: int
     cases: FloatArray
     pairs: FloatArray
+    target: npt.NDArray[np.intp]
 
     @classmethod
     def of(cls, probs: FloatArray, everyone: Sample, n_bins: int) -> "PairCounts":
@@ -235,15 +252,29 @@ class PairCounts:
             n_bins: bins of [0, 1].
         """
         slots = Slots.of(probs[:0], n_bins, "uniform")
-        cases, own = np.zeros(len(slots)), np.zeros(len(slots))
-        for part in slots.chunks(len(probs), everyone.cluster):
-            slot = slots.index(probs[part])
-            here = np.bincount(slot.ravel(), minlength=len(slots))
-            cases += here
-            if everyone.cluster is None:
-                own += here
-                continue
-            keys, entry = numbered_cells(everyone.cluster[part], slot, len(slots))
-            size = np.bincount(entry, minlength=keys.size).astype(np.float64)
-            own += np.bincount(keys % len(slots), size**2, len(slots))
-        return cls(len(probs), cases, cases**2 - own)
+        apart = np.arange(len(slots))
+        cases, own, owner = _counted(probs, everyone, slots, apart)
+        target = merge_map(cases**2 > own, owner, slots.first)
+        if (target != apart).any():
+            cases, own, _ = _counted(probs, everyone, slots, target)
+        return cls(len(probs), cases, cases**2 - own, target)
+
+
+def _counted(
+    probs: FloatArray, everyone: Sample, slots: Slots, target: npt.NDArray[np.intp]
+) -> tuple[FloatArray, FloatArray, npt.NDArray[np.intp]]:
+    """Cases of each slot, their number squared within clusters, and a cluster (−1 for none), (S,) each."""
+    cases, own, owner = np.zeros(len(slots)), np.zeros(len(slots)), np.full(len(slots), -1)
+    for part in slots.chunks(len(probs), everyone.cluster):
+        slot = target[slots.index(probs[part])]
+        here = np.bincount(slot.ravel(), minlength=len(slots))
+        cases += here
+        if everyone.cluster is None:
+            own += here
+            owner = np.where(cases > 0, np.arange(len(slots)), -1)
+            continue
+        keys, entry = numbered_cells(everyone.cluster[part], slot, len(slots))
+        size = np.bincount(entry, minlength=keys.size).astype(np.float64)
+        own += np.bincount(keys % len(slots), size**2, len(slots))
+        owner[keys % len(slots)] = keys // len(slots) + int(everyone.cluster[part].min())
+    return cases, own, owner
