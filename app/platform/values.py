@@ -134,12 +134,13 @@ class ClassOut(Out):
 
 
 class TriageOut(Out):
-    """Whether a second read is asked, and why."""
+    """Whether a second read is asked, why, and with which probability ``pi``."""
 
     decision: str
     priority: float
     expected_gain: float | None
     reason: str
+    pi: float
 
 
 class DistributionOut(Out):

@@ -160,7 +160,8 @@ class _Pair:
     def _squared_change(self, sample: Sample) -> FloatArray:
         """Change of the squared loss (n,) of a sample's cases."""
         before, after = (squared_terms(self.counts[sample.rows], probs[sample.rows]).sum(axis=1) for probs in self.probs)
-        return np.asarray(after - before)
+        change: FloatArray = after - before
+        return change
 
     def _mean_of_order_2(self, terms: FloatArray) -> Estimate:
         estimate = to_estimate(mean_replicates(terms, self.paired), self.paired)
