@@ -15,7 +15,6 @@ import pyarrow as pa
 from ml.arrays import FloatArray
 from ml.metrics.accumulator import Accumulator
 from ml.metrics.binning import Debias
-from ml.tables.evaluate import aligned_counts, aligned_weights
 from ml.tables.files import (
     Labels,
     Predictions,
@@ -26,6 +25,7 @@ from ml.tables.files import (
     check_predictions,
     read_batches,
 )
+from ml.tables.matching import aligned_counts, aligned_weights
 
 BATCH_ROWS = 50_000
 #: Metrics that order-1 weights belong to; all others take order-2 weights.

@@ -185,6 +185,7 @@ def test_help_everywhere() -> None:
         ["predict"],
         ["score"],
         ["evaluate"],
+        ["audit"],
         ["agreement"],
         ["reproduce"],
         ["serve"],
