@@ -26,6 +26,7 @@ from ml.metrics.posterior_gain import (
     posterior_gain,
     posterior_gain_terms,
 )
+from ml.metrics.skill import class_skill, disagreement_skill
 from ml.metrics.triage_curves import net_benefit, net_benefit_difference, triage_recall, uncertainty_scores
 from ml.metrics.u_statistics import (
     Kernel,
@@ -45,9 +46,11 @@ __all__ = [
     "Kernel",
     "ReliabilityBin",
     "calibration_loss",
+    "class_skill",
     "disagreement_calibration_loss",
     "disagreement_kernel",
     "disagreement_loss",
+    "disagreement_skill",
     "dispersion_loss",
     "epistemic_loss",
     "epistemic_ranked_probability_score",

@@ -4,15 +4,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from ml.metrics import Evaluation
 from ml.metrics import evaluate as evaluate_arrays
 from ml.metrics.binning import Debias
 from ml.metrics.ordinal import ordinal_metrics
+from ml.metrics.reader_test import reader_test
 from ml.named_columns import column_names
-from ml.tables.files import TableError, TableSource
+from ml.tables.files import TableError, TableSource, case_column
 from ml.tables.matching import Cases, Level, Missing, Options, match_tables
+
+#: p value at or below which annotators are called different, and the random signs that it rests on.
+_DIFFERENT, _TURNS = 0.01, 199
 
 
 def evaluate(
@@ -176,7 +181,28 @@ def evaluate_cases(cases: Cases, options: Options) -> Evaluation:
     metrics = evaluation.metrics
     if options.level == "ordinal":
         metrics = metrics | ordinal_metrics(cases.counts, cases.predictions.class_probs, **columns)
-    return replace(evaluation, metrics=metrics, warnings=(*cases.warnings(), *evaluation.warnings))
+    warnings = (*cases.warnings(), *evaluation.warnings, *_reader_warnings(cases, options.cluster))
+    return replace(evaluation, metrics=metrics, warnings=warnings)
+
+
+def _reader_warnings(cases: Cases, cluster: str | None) -> list[str]:
+    """A warning where annotators use the classes differently, by what they said of the same cases."""
+    labels = cases.labels
+    if not labels.annotators:
+        return []
+    number: dict[str, int] = {}
+    annotator = np.array([number.setdefault(name, len(number)) for name in labels.annotators])
+    groups = None
+    if cluster is not None:
+        names = [str(value) for value in case_column(labels, cluster, cases.place)]
+        groups = np.unique(names, return_inverse=True)[1][labels.rows]
+    test = reader_test(labels.rows, annotator, labels.numbers, groups, permutations=_TURNS)
+    if test.p_value > _DIFFERENT:
+        return []
+    return [
+        f"annotators use the classes differently (p = {test.p_value:.3f}): the intervals, which leave out cases, speak "
+        "for these annotators, not for others"
+    ]
 
 
 def write_diagrams(evaluation: Evaluation, folder: Path) -> list[Path]:
