@@ -88,7 +88,7 @@ class Reader(HTMLParser):
 def audited(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The page of two findings and two predictions, as the command makes it."""
     folder = tmp_path_factory.mktemp("audit")
-    tables = make_tables(folder)
+    tables = make_tables(folder, hostile=HOSTILE)
     out = folder / "pages" / "report.html"
     command = ["audit", "--labels", tables["labels"], "--predictions", tables["first"], "-o", out]
     command += ["--cluster", "patient", "--against", tables["second"], "--json"]
@@ -194,17 +194,20 @@ def test_verdicts_follow_from_intervals(tmp_path: Path) -> None:
     assert "as often as said" in _at_the_ends([fine], "it", "they differed")[0]
 
 
-def test_evaluate_writes_the_same_page_and_names_are_no_markup(tmp_path: Path) -> None:
-    tables = make_tables(tmp_path, findings=False, hostile=HOSTILE)
+def test_names_are_no_markup(audited: dict[str, Any]) -> None:
+    assert "<script" not in audited["html"]
+    assert "&lt;script&gt;" in audited["html"]
+
+
+@pytest.mark.slow
+def test_evaluate_writes_the_same_page(tmp_path: Path) -> None:
+    tables = make_tables(tmp_path, findings=False)
     out = tmp_path / "report.html"
     command = ["--labels", tables["labels"], "--predictions", tables["first"]]
     done = run_here("evaluate", *command, "--report", out)
     assert done.returncode == 0, done.stderr
     assert "L " in done.stdout
     html = out.read_text()
-    assert HOSTILE not in html
-    assert "&lt;script&gt;" in html
-    assert Reader(html).open == []
     assert run_here("audit", *command).returncode == 2
     again = tmp_path / "again.html"
     assert run_here("audit", *command, "--out", again).returncode == 0
@@ -212,6 +215,7 @@ def test_evaluate_writes_the_same_page_and_names_are_no_markup(tmp_path: Path) -
     assert all("UTC" in a or ">Command<" in a for a, _ in differing)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"level": "ordinal"}, {"cluster": "patient", "debias": None, "n_bins": 3}])
 def test_other_questions_have_a_page_too(options: dict[str, Any], tmp_path: Path) -> None:
     from ml.audit.answers import answer

@@ -181,12 +181,21 @@ def test_the_command_gives_one_row_and_one_document_per_finding(tmp_path: Path) 
     assert list(document) == ["findings"]
     assert document["findings"]["mass"]["n_classes"] == 2
     assert document["findings"]["fluid"]["n_classes"] == 3
-    done = run_here("evaluate", *tables, "--plots", tmp_path / "plots")
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "plots" / "fluid" / "reliability_much.svg").is_file()
     agreement = json.loads(run_here("agreement", "--labels", tmp_path / "labels.csv", "--json").stdout)
     assert list(agreement["findings"]) == ["mass", "fluid"]
     assert agreement["findings"]["fluid"]["n_cases"] < 30
+
+
+@pytest.mark.slow
+def test_each_finding_is_drawn_into_a_folder_of_its_own(tmp_path: Path) -> None:
+    labels, predictions = _findings()
+    write_table(labels, tmp_path / "labels.csv")
+    write_table(predictions, tmp_path / "predictions.csv")
+    tables = ["--labels", tmp_path / "labels.csv", "--predictions", tmp_path / "predictions.csv"]
+    done = run_here("evaluate", *tables, "--plots", tmp_path / "plots")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "plots" / "fluid" / "reliability_much.svg").is_file()
+    assert (tmp_path / "plots" / "mass" / "reliability_present.svg").is_file()
 
 
 def test_errors_in_a_finding_name_the_row_of_the_file(tmp_path: Path) -> None:
