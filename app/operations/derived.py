@@ -72,7 +72,9 @@ class _Rules:
         if look.pi == policy.audit_rate:  # a near-duplicate, or before there was a scale
             return True
         of_case = (CasePrediction.case_id == look.case_id, CasePrediction.release_id == look.release_id)
-        known = np.array(self._session.execute(select(CasePrediction.disagreement_prob).where(*of_case)).scalars().all())
+        known = np.array(
+            self._session.execute(select(CasePrediction.disagreement_prob).where(*of_case)).scalars().all()
+        )
         if known.size == 0:  # erased
             return policy.audit_rate < look.pi < 1
         return any(

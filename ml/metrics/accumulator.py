@@ -1,6 +1,6 @@
 """Mergeable sums from which the label-histogram metrics follow: memory O(K · bins), independent of N."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 

@@ -7,7 +7,7 @@ Hall's transformation for the skewness (Hall 1992, J. R. Statist. Soc. B 54:221)
 range.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -54,13 +54,20 @@ def skewness(influence: FloatArray) -> float:
 
 
 def skewed_interval(
-    value: float, se: float, influence: FloatArray, effective: float, bounds: Bounds | None = None
+    value: float,
+    se: float,
+    influence: FloatArray,
+    effective: float,
+    bounds: Bounds | None = None,
+    curvature: float = 0.0,
 ) -> tuple[float, float]:
     """95 % interval of an estimate.
 
-    T = (h(estimate) − h(truth)) / s has the quantiles of Student's t once its skewness a is taken out by
-    g(T) = T + bT²/3 + b²T³/27 + a/6; h is the identity and b = a, or h is the logit on the range and
-    b = a − 3/2 (1 − 2p) s/(p(1 − p)), p the place in the range and s the standard error there.
+    T = (h(estimate) − h(truth)) / s has the quantiles of Student's t once its skewness is taken out by
+    g(T) = T + bT²/3 + b²T³/27 + d. With a the skewness of the influences and c the curvature of a quadratic estimate,
+    b = a + 3c/2 and d = a/6 + c/2 (Edgeworth expansion of a studentised U-statistic: Helmers 1991, Ann. Statist.
+    19:470). h is the identity, or the logit on the range, which takes 3/2 (1 − 2p) s/(p(1 − p)) off b, p being the place
+    in the range and s the standard error there.
 
     Args:
         value: the estimate.
@@ -68,6 +75,7 @@ def skewed_interval(
         influence: (G,) what each cluster adds to its error.
         effective: effective number of clusters.
         bounds: range of the quantity, if it has one.
+        curvature: Σ_{g ≠ h} u_g u_h ψ_gh of an estimate with error Σ u_g + Σ_{g < h} ψ_gh; 0 of a mean.
 
     Returns:
         Both ends. Where no cluster differs from another the interval of a quantity with a range is Clopper and
@@ -75,7 +83,9 @@ def skewed_interval(
     """
     centred = influence - influence.mean()
     a, t = skewness(centred), float(stdtrit(degrees_of_freedom(centred), 0.975))
-    low, high = (value - se * _untransformed(end, a, a) for end in (t, -t))
+    bend = curvature / se**3 if se > 0 else 0.0
+    b, shift = a + 1.5 * bend, a / 6 + bend / 2
+    low, high = (value - se * _untransformed(end, b, shift) for end in (t, -t))
     if bounds is None:
         return low, high
     width = bounds.high - bounds.low
@@ -86,18 +96,18 @@ def skewed_interval(
     if not 0 < p < 1:  # a difference estimator can leave the range, which then bounds its interval
         return float(np.clip(low, *bounds)), float(np.clip(high, *bounds))
     step = s / (p * (1 - p))
-    b = a - 1.5 * (1 - 2 * p) * step
-    low, high = (expit(logit(p) - step * _untransformed(end, b, a)) for end in (t, -t))
+    b -= 1.5 * (1 - 2 * p) * step
+    low, high = (expit(logit(p) - step * _untransformed(end, b, shift)) for end in (t, -t))
     return bounds.low + width * float(low), bounds.low + width * float(high)
 
 
-def _untransformed(quantile: float, b: float, a: float) -> float:
+def _untransformed(quantile: float, b: float, shift: float) -> float:
     """The T whose transformed value is a quantile."""
-    shifted = quantile - a / 6
+    shifted = quantile - shift
     return shifted if abs(b) < 1e-9 else 3 / b * (float(np.cbrt(1 + b * shifted)) - 1)
 
 
-def binomial_interval(mean: FloatArray, n: npt.NDArray[np.generic]) -> tuple[FloatArray, FloatArray]:
+def binomial_interval(mean: FloatArray, n: npt.NDArray[Any]) -> tuple[FloatArray, FloatArray]:
     """95 % intervals of shares by Clopper and Pearson, for n answers of which n · mean were yes.
 
     Args:

@@ -217,7 +217,12 @@ def ratio_replicates(total: float, removed: FloatArray, sample: Sample) -> Repli
 
 
 def to_estimate(
-    replicates: Replicates, sample: Sample, singleton_mass: float = 0.0, *, bounds: Bounds | None = None
+    replicates: Replicates,
+    sample: Sample,
+    singleton_mass: float = 0.0,
+    *,
+    bounds: Bounds | None = None,
+    curvature: float = 0.0,
 ) -> Estimate:
     """Estimate with a 95 % interval that knows of few, unequal and skewed clusters (``skewed_interval``).
 
@@ -226,11 +231,12 @@ def to_estimate(
         sample: the cases it rests on.
         singleton_mass: share of the weight that could not be used.
         bounds: range of the quantity, which its interval keeps; None for signed quantities.
+        curvature: of a quadratic estimate, as in ``skewed_interval``.
     """
     value, se, low, high = replicates.value, replicates.standard_error(), None, None
     if se is not None:
         influence = value - replicates.without
-        low, high = skewed_interval(value, se, influence, sample.effective_clusters, bounds)
+        low, high = skewed_interval(value, se, influence, sample.effective_clusters, bounds, curvature)
     size = sample.rows.size
     return Estimate(value, se, low, high, size, sample.dropped, sample.ess, singleton_mass=singleton_mass)
 

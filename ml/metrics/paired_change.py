@@ -159,7 +159,9 @@ class _Pair:
 
     def _squared_change(self, sample: Sample) -> FloatArray:
         """Change of the squared loss (n,) of a sample's cases."""
-        before, after = (squared_terms(self.counts[sample.rows], probs[sample.rows]).sum(axis=1) for probs in self.probs)
+        before, after = (
+            squared_terms(self.counts[sample.rows], probs[sample.rows]).sum(axis=1) for probs in self.probs
+        )
         change: FloatArray = after - before
         return change
 

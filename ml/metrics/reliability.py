@@ -7,7 +7,6 @@ Cases run through in chunks whose cells stay in the processor's cache; the cases
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -162,7 +161,29 @@ class Binned:
 
     def estimate(self, debias: Debias) -> Estimate:
         """CL over all columns."""
-        return to_estimate(self.replicates(debias), self.sample, self.singleton_mass(debias))
+        replicates, lonely = self.replicates(debias), self.singleton_mass(debias)
+        curvature = self._paired.curvature(replicates) if debias == "pair" else 0.0
+        return to_estimate(replicates, self.sample, lonely, curvature=curvature)
+
+    def curvature(self, replicates: Replicates) -> float:
+        """Σ_{g ≠ h} u_g u_h ψ_gh over clusters, of the pair form: how its error grows with its value.
+
+        ψ_gh = 2 Σ_b c_b e_gb e_hb, e_gb what cluster g's differences in bin b are above the bin's mean and c_b the
+        factor of its pairs; u_g what leaving g out changes.
+        """
+        bins, moved = self.bins, replicates.value - replicates.without
+        if not np.isfinite(moved).all():
+            return 0.0
+        pairs = np.where(usable_bins(bins), bins.weight**2 - bins.cell_weight_sq, np.inf)
+        mean = bins.diff / np.where(bins.weight > 0, bins.weight, 1.0)
+        sums, squares = np.zeros(len(self.slots)), np.zeros(len(self.slots))
+        for cells in self.cells:
+            slot = cells.slot.astype(np.intp)
+            crossed = moved[cells.cluster] * (cells.diff - mean[slot] * cells.weight)
+            sums += sums_by_slot(slot, crossed, len(self.slots))
+            squares += sums_by_slot(slot, crossed**2, len(self.slots))
+        share = bins.weight / (pairs * float(self.sample.weight.sum()))
+        return float((2 * share * (sums**2 - squares)).sum())
 
     def horvitz_thompson(self, pairs: "PairCounts") -> float:
         """CL in the pair form over all cases, Σ_b N_b/N · Σ_{i≠j} w_i w_j d_i d_j / (pairs of bin b).

@@ -136,14 +136,16 @@ def of_everybody(sample: Simulated) -> Mapping[str, Estimate]:
 
 def of_a_service(sample: Simulated) -> Mapping[str, Estimate | ModelAssisted]:
     """What a service says of cases that its design had read twice."""
-    weights = {"weights2": sample.weights2, "cluster": sample.patients}
-    found = evaluate(sample.counts, sample.probs, sample.dpe, n_bins=N_BINS, **weights).metrics
+    weights2, patients = sample.weights2, sample.patients
+    found = evaluate(
+        sample.counts, sample.probs, sample.dpe, n_bins=N_BINS, weights2=weights2, cluster=patients
+    ).metrics
     estimates = {shown: found[name] for name, shown in _NAMES.items()}
-    pair = ((side.class_probs, side.disagreement_probs) for side in (sample.prior, sample.candidate))
-    changes = paired_changes(sample.counts, *pair, n_bins=N_BINS, **weights)
+    before, after = ((side.class_probs, side.disagreement_probs) for side in (sample.prior, sample.candidate))
+    changes = paired_changes(sample.counts, before, after, n_bins=N_BINS, weights2=weights2, cluster=patients)
     estimates |= {f"Δ{_NAMES[name]}": changes[name] for name in ("L", "EL", "L_D")}
     estimates["triage recall"] = triage_recall(
-        sample.counts, sample.dpe, [CAPACITY], sample_weight=sample.weights2, cluster=sample.patients
+        sample.counts, sample.dpe, [CAPACITY], sample_weight=weights2, cluster=patients
     )[0]
     assisted = {name + ASSISTED: row.model_assisted for name, row in estimates.items() if row.model_assisted}
     return {**estimates, **assisted}

@@ -17,9 +17,7 @@ from ml.metrics.selection_designs import (
 )
 
 
-@given(
-    st.lists(st.floats(0, 1), min_size=1, max_size=80), st.floats(0.01, 1), st.floats(0.001, 1)
-)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=80), st.floats(0.01, 1), st.floats(0.001, 1))
 def test_both_designs_spend_the_budget(scores: list[float], share: float, floor: float) -> None:
     dpe = np.array(scores)
     scale = graded_scale(dpe, share, floor)
