@@ -1,4 +1,4 @@
-"""What other ways to choose second reads would cost, catch and tell, judged by the cases that were read twice so far."""
+"""What other ways to choose second reads would cost, catch and tell, judged by the cases read twice so far."""
 
 from collections.abc import Mapping
 

@@ -157,7 +157,7 @@ class TriageCurve(Out):
 
     n_cases: int
     rows: list[CapacityOut]
-    designs: list[DesignOut] = []
+    designs: list[DesignOut]
 
 
 class ComparedOut(Out):

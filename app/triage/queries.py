@@ -71,7 +71,7 @@ def threshold_of(session: Session, policy: PolicyRow, at: datetime) -> float | N
 
 
 def set_threshold(session: Session, policy: PolicyRow, at: datetime) -> float | None:
-    """Threshold of a policy on a day, which a rule that spends a number of reads sets once and keeps until midnight (UTC).
+    """Threshold of a policy on a day; a rule that spends reads sets it once and keeps it until midnight (UTC).
 
     Args:
         session: writing session.

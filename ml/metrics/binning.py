@@ -7,6 +7,7 @@ streaming and merging are subtraction and addition.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -249,7 +250,7 @@ def merge_map(
         first: (C + 1,) first slot of each column.
     """
     target = np.arange(usable.size)
-    for start, stop in zip(first[:-1], first[1:], strict=True):
+    for start, stop in pairwise(first.tolist()):
         group: list[int] = []
         last = None
         for slot in range(stop - 1, start - 1, -1):

@@ -1,10 +1,10 @@
 """95 % intervals of an estimate from what each cluster adds to its error: skewed, unequal, within a range.
 
 A few cases with weight ten decide what is measured under triage. The estimate and its standard error then move
-together, so that an interval of equal arms misses mostly on one side. Three corrections, none of which changes an interval of
-many clusters that are alike: Student's t with the degrees of freedom of the variance estimate (Satterthwaite 1946),
-Hall's transformation for the skewness (Hall 1992, J. R. Statist. Soc. B 54:221), and the logit where the quantity has a
-range.
+together, so that an interval of equal arms misses mostly on one side. Three corrections, none of which changes the
+interval of many clusters that are alike: Student's t with the degrees of freedom of the variance estimate
+(Satterthwaite 1946), Hall's transformation for the skewness (Hall 1992, J. R. Statist. Soc. B 54:221), and the logit
+where the quantity has a range.
 """
 
 from typing import Any, NamedTuple
@@ -66,7 +66,7 @@ def skewed_interval(
     T = (h(estimate) − h(truth)) / s has the quantiles of Student's t once its skewness is taken out by
     g(T) = T + bT²/3 + b²T³/27 + d. With a the skewness of the influences and c the curvature of a quadratic estimate,
     b = a + 3c/2 and d = a/6 + c/2 (Edgeworth expansion of a studentised U-statistic: Helmers 1991, Ann. Statist.
-    19:470). h is the identity, or the logit on the range, which takes 3/2 (1 − 2p) s/(p(1 − p)) off b, p being the place
+    19:470). h is the identity, or the logit on the range, which takes 3/2 (1 − 2p) s/(p(1 − p)) off b; p is the place
     in the range and s the standard error there.
 
     Args:

@@ -172,7 +172,7 @@ class Binned:
         factor of its pairs; u_g what leaving g out changes.
         """
         bins, moved = self.bins, replicates.value - replicates.without
-        if not np.isfinite(moved).all():
+        if self.sample.weight.sum() <= 0 or not np.isfinite(moved).all():
             return 0.0
         pairs = np.where(usable_bins(bins), bins.weight**2 - bins.cell_weight_sq, np.inf)
         mean = bins.diff / np.where(bins.weight > 0, bins.weight, 1.0)

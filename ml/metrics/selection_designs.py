@@ -34,7 +34,7 @@ def graded_scale(disagreement_probs: FloatArray, share: float, floor: float) -> 
         floor: π_min.
 
     Returns:
-        0 where the floor alone fills the share; where not even π = 1 for every φ above 1e-12 does, the c that gives that.
+        0 where the floor alone fills the share; where not even π = 1 for every φ above 1e-12 does, the c of that.
     """
     positive = disagreement_probs[disagreement_probs > _NEVER]
     if positive.size == 0:

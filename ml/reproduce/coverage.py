@@ -110,8 +110,8 @@ def _drawing(rng: np.random.Generator, **options: Any) -> Callable[[int], Simula
 def reproduce(setting: Setting) -> Reproduction:
     """Table and figure of bias and coverage."""
     rows = run(setting.seeds[0], quick=setting.quick, observer=setting.observer)
-    head = "| panel | estimator | cases | runs | truth | bias (in its own error) | spread | coverage | truth above, below |"
-    lines = [head, "|---" * 9 + "|"]
+    columns = ("panel", "estimator", "cases", "runs", "truth", "bias (in its own error)", "spread", "coverage")
+    lines = [f"| {' | '.join(columns)} | truth above, below |", "|---" * 9 + "|"]
     for row in rows:
         bias = f"{row.bias:+.5f} ({row.bias / row.bias_se:+.1f})"
         lines.append(

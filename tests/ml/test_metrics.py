@@ -40,11 +40,9 @@ def joined_bins(f: Floats, n_bins: int, w: Floats, g: Counts) -> Counts:
         groups: list[list[int]] = [[]]
         for b in range(n_bins - 1, -1, -1):
             groups[-1].append(b)
-            if len(set(g[np.isin(bins[:, k], groups[-1]) & (w > 0)])) >= 2:
-                groups.append([])
+            groups += [[]] if len(set(g[np.isin(bins[:, k], groups[-1]) & (w > 0)])) >= 2 else []
         left = groups.pop()
-        if groups:
-            groups[-1] += left
+        groups = [*groups[:-1], groups[-1] + left] if groups else [left]
         for group in groups:
             bins[np.isin(bins[:, k], group), k] = group[0]
     return bins
@@ -148,9 +146,7 @@ def test_standard_errors_are_the_delete_one_jackknife(debias: Debias, clustered:
         return float(np.sqrt((len(values) - 1) / len(values) * spread))
 
     cluster = g if clustered else None
-    for estimator in (calibration_loss, dispersion_loss):
-        if debias == "pair":  # whose bins are those of all cases
-            break
+    for estimator in (calibration_loss, dispersion_loss) if debias != "pair" else ():
         expected = jackknife(lambda a, b, c, e=estimator: e(a, b, debias=debias, cluster=c, n_bins=6).value)
         assert estimator(y, f, debias=debias, cluster=cluster, n_bins=6).se == pytest.approx(expected, rel=1e-9)
     if debias == "pair":

@@ -1,8 +1,8 @@
 """Worlds in which the gate of a recalibration is tried: laboratories with known truth, and candidates of known worth.
 
-Five annotators, 1,000 cases in each partition, patients of five; the champion's disagreement probability has a tenth of the cases
-read twice for certain and a tenth of the others for audit. Written before the gate, so that the gate is not made for
-them. ``WORLDS`` names each with the share of passes that is asked of it; ``true_change`` says what is true of it.
+Five annotators, 1,000 cases in each partition, patients of five; by the champion's disagreement probability a tenth of
+the cases is read twice for certain, and a tenth of the others for audit. Written before the gate, so that the gate is
+not made for them. ``worlds`` has each with the share of passes that is asked of it, ``true_change`` what is true of it.
 """
 
 from collections.abc import Callable
