@@ -1,5 +1,6 @@
 """Evaluation of label and prediction tables, matched by case and by class name, with reliability diagrams."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from ml.tables.files import (
     read_labels,
     read_predictions,
 )
+from ml.tables.trained_cells import without_trained_cells
 
 
 def evaluate(
@@ -106,7 +108,7 @@ def evaluate_tables(
     weights2: str | None = None,
     cluster: str | None = None,
 ) -> Evaluation:
-    """Evaluate a PREDICTIONS table against a LABELS table.
+    """Evaluate a PREDICTIONS table against a LABELS table, without cells that PREDICTIONS says were trained on.
 
     Args:
         labels: LABELS, long or wide; a file or a table in memory.
@@ -129,8 +131,9 @@ def evaluate_tables(
     place = place_of(labels, "LABELS")
     predicted = read_predictions(predictions)
     labelled = read_labels(labels, predicted.classes)
+    labelled, predicted, left_out = without_trained_cells(labelled, predicted, place_of(predictions, "PREDICTIONS"))
     rows = align(labelled, predicted, place)
-    return evaluate_arrays(
+    evaluation = evaluate_arrays(
         aligned_counts(labelled, rows),
         predicted.class_probs,
         predicted.disagreement_probs,
@@ -141,6 +144,7 @@ def evaluate_tables(
         cluster=aligned_clusters(labelled, predicted, cluster, rows, place),
         classes=predicted.classes,
     )
+    return replace(evaluation, warnings=(*evaluation.warnings, *left_out))
 
 
 def aligned_counts(labels: Labels, rows: npt.NDArray[np.intp]) -> IntArray:
