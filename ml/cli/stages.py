@@ -12,6 +12,8 @@ import typer
 from ml.cli.shared import Json, emit, say
 
 if TYPE_CHECKING:
+    from ml.charts.rows import EpochMetrics
+    from ml.datasets.base import ImageDataset
     from ml.training.learner import StepReport
 
 commands = typer.Typer()
@@ -67,10 +69,8 @@ def train(
     import torch
 
     from ml.datasets.registry import load_dataset
-    from ml.release.card import baseline_verdict
-    from ml.training.own_figures import trained_beside_baseline
     from ml.training.run_folder import RunFolder, TrainConfig
-    from ml.training.small_sets import EPOCHS, batch_for, passes_for, shortages
+    from ml.training.small_sets import EPOCHS, batch_for, passes_for
     from ml.training.train import choose_device, choose_precision
     from ml.training.train import train as run
 
@@ -101,11 +101,27 @@ def train(
         passes=1 if epochs else passes_for(n_images, batch_size),
         class_balance=class_balance,
     )
-    for sentence in shortages(dataset):
-        say(f"small: {sentence}")
-    say(f"training {network} on {n_images:,} images, {where}, {config.precision}")
+    _announce(dataset, f"training {network} on {n_images:,} images, {where}, {config.precision}")
     with _TrainingBar(n_epochs) as bar:
         best = run(dataset, config, RunFolder(out), device=where, observer=bar.update)
+    _report(best, out, as_json)
+
+
+def _announce(dataset: "ImageDataset", what: str) -> None:
+    """What is too small, before it is trained on, and what is trained."""
+    from ml.training.small_sets import shortages
+
+    for sentence in shortages(dataset):
+        say(f"small: {sentence}")
+    say(what)
+
+
+def _report(best: "EpochMetrics", out: Path, as_json: bool) -> None:
+    """The best epoch, and the network beside the simple baseline."""
+    from ml.release.card import baseline_verdict
+    from ml.training.own_figures import trained_beside_baseline
+    from ml.training.run_folder import RunFolder
+
     text = f"best epoch {best['epoch'] + 1}: validation loss {best['valid_loss']:.4f} nats per label, "
     text += f"accuracy {best['valid_accuracy']:.4f}\n"
     baseline = trained_beside_baseline(RunFolder(out))
