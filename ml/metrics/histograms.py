@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
+import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray
 
@@ -40,6 +41,43 @@ def observed_disagreement(label_counts: IntArray) -> FloatArray:
     return np.asarray((totals * (totals - 1) - same) / (totals * (totals - 1)))
 
 
+def leader_shares(values: FloatArray | IntArray) -> FloatArray:
+    """Share (N, K) of each class in the lead: one for the largest value of a row, parts of it for equal leaders.
+
+    >>> leader_shares(np.array([[0.5, 0.5, 0.0], [0.2, 0.1, 0.7]]))
+    array([[0.5, 0.5, 0. ],
+           [0. , 0. , 1. ]])
+    """
+    leading = values == values.max(axis=1, keepdims=True)
+    return np.asarray(leading / np.maximum(leading.sum(axis=1, keepdims=True), 1))
+
+
+def agreement_terms(freqs: FloatArray, class_probs: FloatArray) -> FloatArray:
+    """Share (N,) of a case's labels, by their frequencies (N, K), that name the most probable class; leaders share."""
+    leader, tied = _leaders(class_probs)
+    result = np.asarray(freqs[np.arange(len(freqs)), leader], dtype=np.float64)
+    if tied.size:
+        result[tied] = np.einsum("nk,nk->n", freqs[tied], leader_shares(class_probs[tied]))
+    return result
+
+
+def accuracy_terms(label_counts: FloatArray | IntArray, class_probs: FloatArray) -> FloatArray:
+    """Whether (N,) the most probable class is the most frequent label; equal leaders share on both sides."""
+    (most, tied_labels), (leader, tied_probs) = _leaders(label_counts), _leaders(class_probs)
+    result: FloatArray = (most == leader).astype(np.float64)
+    tied = np.union1d(tied_labels, tied_probs)
+    if tied.size:
+        result[tied] = np.einsum("nk,nk->n", leader_shares(label_counts[tied]), leader_shares(class_probs[tied]))
+    return result
+
+
+def _leaders(values: FloatArray | IntArray) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Class (N,) with the largest value of each row, and the rows where it is not the only one."""
+    first = values.argmax(axis=1)
+    last = values.shape[1] - 1 - values[:, ::-1].argmax(axis=1)
+    return first, np.flatnonzero(first != last)
+
+
 def statistic_terms(observed: FloatArray, predicted: FloatArray) -> FloatArray:
     """Terms (N,) of the squared loss for a binary event: (û − p)² + û(1 − û), û its U-statistic."""
     return np.asarray((observed - predicted) ** 2 + observed * (1 - observed))
@@ -53,28 +91,46 @@ class CaseTerms:
         n_labels: labels of a case.
         plugin: plug-in terms of EL, Σ_k (μ̂ − z)².
         spread: Σ_k μ̂(1 − μ̂).
-        hits: 1 where the most frequent label is the most probable class, else 0.
+        agreement: share of the case's labels that name the most probable class; equal leaders share.
+        hits: whether the most probable class is the most frequent label, equal leaders sharing on both sides; 0 below
+            three labels.
+        max_rule: 1 − max f, the chance that a label is not the most probable class.
+        gini_rule: 1 − Σf², the quadratic entropy, the chance that two labels differ if f were the truth.
     """
 
     n_labels: FloatArray
     plugin: FloatArray
     spread: FloatArray
+    agreement: FloatArray
     hits: FloatArray
+    max_rule: FloatArray
+    gini_rule: FloatArray
 
     @classmethod
     def of(cls, label_counts: IntArray, class_probs: FloatArray, freqs: FloatArray, gap: FloatArray) -> "CaseTerms":
         """Terms of label counts, probabilities z, frequencies μ̂ and their differences μ̂ − z, (n, K) each."""
+        n_labels = np.einsum("nk->n", label_counts).astype(np.float64)
+        hits, enough = np.zeros(len(label_counts)), n_labels >= 3
+        many = slice(None) if enough.all() else np.flatnonzero(enough)  # a slice copies nothing
+        hits[many] = accuracy_terms(label_counts[many], class_probs[many])
         return cls(
-            n_labels=np.einsum("nk->n", label_counts).astype(np.float64),
+            n_labels=n_labels,
             plugin=np.einsum("nk,nk->n", gap, gap),
             spread=1 - np.einsum("nk,nk->n", freqs, freqs),
-            hits=(label_counts.argmax(axis=1) == class_probs.argmax(axis=1)).astype(np.float64),
+            agreement=agreement_terms(freqs, class_probs),
+            hits=hits,
+            max_rule=1 - class_probs.max(axis=1),
+            gini_rule=1 - np.einsum("nk,nk->n", class_probs, class_probs),
         )
 
     @classmethod
     def joined(cls, parts: Sequence["CaseTerms"]) -> "CaseTerms":
         """Terms of consecutive cases as one."""
         return cls(*(np.concatenate([np.empty(0), *(getattr(p, f.name) for p in parts)]) for f in fields(cls)))
+
+    def simple_rules(self) -> dict[str, FloatArray]:
+        """Disagreement probabilities that class probabilities alone suggest, by name: what a head must beat."""
+        return {"max": self.max_rule, "gini": self.gini_rule}
 
     @property
     def loss(self) -> FloatArray:
