@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,41 +42,53 @@ def observed_disagreement(label_counts: IntArray) -> FloatArray:
     return np.asarray((totals * (totals - 1) - same) / (totals * (totals - 1)))
 
 
-def leader_shares(values: FloatArray | IntArray) -> FloatArray:
-    """Share (N, K) of each class in the lead: one for the largest value of a row, parts of it for equal leaders.
+@dataclass(frozen=True)
+class Leaders:
+    """Largest value of each row (N,), the first class that has it (N,), and how many classes have it (N,)."""
 
-    >>> leader_shares(np.array([[0.5, 0.5, 0.0], [0.2, 0.1, 0.7]]))
-    array([[0.5, 0.5, 0. ],
-           [0. , 0. , 1. ]])
-    """
-    leading = values == values.max(axis=1, keepdims=True)
-    return np.asarray(leading / np.maximum(leading.sum(axis=1, keepdims=True), 1))
+    first: npt.NDArray[np.intp]
+    largest: npt.NDArray[Any]
+    equal: npt.NDArray[np.intp]
+
+    @classmethod
+    def of(cls, values: FloatArray | IntArray) -> "Leaders":
+        """Leaders of the rows of values (N, K).
+
+        >>> Leaders.of(np.array([[0.5, 0.5, 0.0], [0.2, 0.1, 0.7]])).equal
+        array([2, 1])
+        """
+        first = values.argmax(axis=1)
+        largest = values[np.arange(len(values)), first]
+        leading = values == largest[:, None]
+        alone = np.count_nonzero(leading) == len(values)  # as a rule of probabilities, and quick
+        return cls(first, largest, np.ones_like(first) if alone else leading.sum(axis=1))
+
+    def take(self, rows: slice | npt.NDArray[np.intp]) -> "Leaders":
+        """Some of the rows."""
+        return Leaders(self.first[rows], self.largest[rows], self.equal[rows])
 
 
-def agreement_terms(freqs: FloatArray, class_probs: FloatArray) -> FloatArray:
+def agreement_terms(freqs: FloatArray, class_probs: FloatArray, leaders: Leaders | None = None) -> FloatArray:
     """Share (N,) of a case's labels, by their frequencies (N, K), that name the most probable class; leaders share."""
-    leader, tied = _leaders(class_probs)
-    result = np.asarray(freqs[np.arange(len(freqs)), leader], dtype=np.float64)
-    if tied.size:
-        result[tied] = np.einsum("nk,nk->n", freqs[tied], leader_shares(class_probs[tied]))
+    leaders = leaders or Leaders.of(class_probs)
+    result = np.asarray(freqs[np.arange(len(freqs)), leaders.first], dtype=np.float64)
+    tied = np.flatnonzero(leaders.equal > 1)
+    leading = class_probs[tied] == leaders.largest[tied, None]
+    result[tied] = np.where(leading, freqs[tied], 0.0).sum(axis=1) / leaders.equal[tied]
     return result
 
 
-def accuracy_terms(label_counts: FloatArray | IntArray, class_probs: FloatArray) -> FloatArray:
+def accuracy_terms(
+    label_counts: FloatArray | IntArray, class_probs: FloatArray, leaders: Leaders | None = None
+) -> FloatArray:
     """Whether (N,) the most probable class is the most frequent label; equal leaders share on both sides."""
-    (most, tied_labels), (leader, tied_probs) = _leaders(label_counts), _leaders(class_probs)
-    result: FloatArray = (most == leader).astype(np.float64)
-    tied = np.union1d(tied_labels, tied_probs)
-    if tied.size:
-        result[tied] = np.einsum("nk,nk->n", leader_shares(label_counts[tied]), leader_shares(class_probs[tied]))
+    leaders, most = leaders or Leaders.of(class_probs), Leaders.of(label_counts)
+    named = label_counts[np.arange(len(label_counts)), leaders.first] == most.largest
+    tied = np.flatnonzero(leaders.equal > 1)
+    both = (class_probs[tied] == leaders.largest[tied, None]) & (label_counts[tied] == most.largest[tied, None])
+    result = np.asarray(named / most.equal, dtype=np.float64)
+    result[tied] = both.sum(axis=1) / (leaders.equal[tied] * most.equal[tied])
     return result
-
-
-def _leaders(values: FloatArray | IntArray) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Class (N,) with the largest value of each row, and the rows where it is not the only one."""
-    first = values.argmax(axis=1)
-    last = values.shape[1] - 1 - values[:, ::-1].argmax(axis=1)
-    return first, np.flatnonzero(first != last)
 
 
 def statistic_terms(observed: FloatArray, predicted: FloatArray) -> FloatArray:
@@ -112,14 +125,15 @@ class CaseTerms:
         n_labels = np.einsum("nk->n", label_counts).astype(np.float64)
         hits, enough = np.zeros(len(label_counts)), n_labels >= 3
         many = slice(None) if enough.all() else np.flatnonzero(enough)  # a slice copies nothing
-        hits[many] = accuracy_terms(label_counts[many], class_probs[many])
+        leaders = Leaders.of(class_probs)
+        hits[many] = accuracy_terms(label_counts[many], class_probs[many], leaders.take(many))
         return cls(
             n_labels=n_labels,
             plugin=np.einsum("nk,nk->n", gap, gap),
             spread=1 - np.einsum("nk,nk->n", freqs, freqs),
-            agreement=agreement_terms(freqs, class_probs),
+            agreement=agreement_terms(freqs, class_probs, leaders),
             hits=hits,
-            max_rule=1 - class_probs.max(axis=1),
+            max_rule=1 - leaders.largest,
             gini_rule=1 - np.einsum("nk,nk->n", class_probs, class_probs),
         )
 

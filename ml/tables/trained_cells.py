@@ -1,59 +1,63 @@
 """PREDICTIONS of cells that a release was trained on, left out before they are compared with labels."""
 
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from ml.tables.files import Labels, Predictions, TableError, fail_at
+from ml.tables.files import Labels, Place, Predictions, TableError, fail_at
 
 #: Column of PREDICTIONS that ``secondread score`` and exports write.
 TRAINED_ON = "trained_on"
 _ANSWERS = {"yes", "no", "unknown"}
 
 
-def trained_cells(predictions: Predictions, path: Path) -> npt.NDArray[np.bool_]:
-    """Mask (N,) of the cells that the release was trained on; of none where no column says so.
-
-    Raises:
-        TableError: another word than yes, no and unknown.
-    """
-    given = predictions.columns.get(TRAINED_ON)
-    if given is None:
-        return np.zeros(len(predictions.case_ids), dtype=bool)
-    fail_at(path, [answer not in _ANSWERS for answer in given], TRAINED_ON, "must be yes, no or unknown, not", given)
-    return np.array([answer == "yes" for answer in given], dtype=bool)
-
-
 def without_trained_cells(
-    labels: Labels, predictions: Predictions, path: Path
-) -> tuple[Labels, Predictions, list[str]]:
-    """Both tables without the cells that the release was trained on, and a sentence about how many these were.
+    labels: Labels, several: Sequence[tuple[Predictions, Place]]
+) -> tuple[Labels, list[Predictions], tuple[str, ...]]:
+    """Tables without the cells that a release was trained on, and a sentence about how many these were.
 
     Args:
         labels: LABELS.
-        predictions: PREDICTIONS; its column ``trained_on``, where there is one, says yes, no or unknown.
-        path: of PREDICTIONS, for messages.
+        several: PREDICTIONS that are judged by them, each with what messages call it; the column ``trained_on``, where
+            there is one, says yes, no or unknown. A cell that one of them was trained on judges none.
+
+    Returns:
+        LABELS, each PREDICTIONS, and what is to be said.
 
     Raises:
-        TableError: the release was trained on every cell.
+        TableError: another word than these, or nothing is left to judge by.
     """
-    trained = trained_cells(predictions, path)
-    n, n_unknown = int(trained.sum()), predictions.columns.get(TRAINED_ON, []).count("unknown")
-    warnings = []
-    if n_unknown:
-        warnings.append(f"whether the release was trained on {n_unknown:,} of {len(trained):,} cells is unknown")
-    if not n:
-        return labels, predictions, warnings
-    if trained.all():
-        raise TableError(f"{path}: the release was trained on all {n:,} cells, so that nothing is left to judge it by")
-    warnings.append(f"{n:,} of {len(trained):,} cells are left out because the release was trained on them")
-    left_out = {case for case, out in zip(predictions.case_ids, trained.tolist(), strict=True) if out}
-    return _labels_without(labels, left_out), _predictions_at(predictions, np.flatnonzero(~trained)), warnings
+    trained: set[str] = set()
+    said = []
+    for predictions, place in several:
+        answers = _answers(predictions, place)
+        trained |= {case for case, answer in zip(predictions.case_ids, answers, strict=True) if answer == "yes"}
+        if "unknown" in answers:
+            n = answers.count("unknown")
+            said.append(f"{place}: whether the release was trained on {n:,} of {len(answers):,} cells is unknown")
+    first, place = several[0]
+    found = trained & set(first.case_ids)
+    if not found:
+        return labels, [predictions for predictions, _ in several], tuple(said)
+    if len(found) == len(first.case_ids):
+        raise TableError(f"{place}: the release was trained on all {len(found):,} cells: none is left to judge it by")
+    said.append(f"{len(found):,} of {len(first.case_ids):,} cells are left out because the release was trained on them")
+    kept = [_predictions_without(predictions, trained) for predictions, _ in several]
+    return _labels_without(labels, trained), kept, tuple(said)
 
 
-def _predictions_at(predictions: Predictions, rows: npt.NDArray[np.intp]) -> Predictions:
+def _answers(predictions: Predictions, place: Place) -> list[str]:
+    """What the column says of each cell; nothing without it."""
+    given = predictions.columns.get(TRAINED_ON)
+    if given is None:
+        return [""] * len(predictions.case_ids)
+    fail_at(place, [answer not in _ANSWERS for answer in given], TRAINED_ON, "must be yes, no or unknown, not", given)
+    return [str(answer) for answer in given]
+
+
+def _predictions_without(predictions: Predictions, trained: set[str]) -> Predictions:
+    rows = np.array([row for row, case in enumerate(predictions.case_ids) if case not in trained], dtype=np.intp)
     return replace(
         predictions,
         case_ids=[predictions.case_ids[row] for row in rows],
@@ -63,14 +67,14 @@ def _predictions_at(predictions: Predictions, rows: npt.NDArray[np.intp]) -> Pre
     )
 
 
-def _labels_without(labels: Labels, left_out: set[str]) -> Labels:
+def _labels_without(labels: Labels, trained: set[str]) -> Labels:
     """LABELS of the other cases, numbered anew."""
-    kept = np.array([case not in left_out for case in labels.case_ids], dtype=bool)
+    kept = np.array([case not in trained for case in labels.case_ids], dtype=bool)
     number = np.cumsum(kept) - 1
     rows = np.flatnonzero(kept[labels.rows]) if len(labels.rows) else np.empty(0, dtype=np.intp)
     return replace(
         labels,
-        case_ids=[case for case in labels.case_ids if case not in left_out],
+        case_ids=[case for case in labels.case_ids if case not in trained],
         counts=labels.counts[kept],
         rows=number[labels.rows[rows]],
         columns={name: [values[row] for row in rows] for name, values in labels.columns.items()},

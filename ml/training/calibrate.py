@@ -91,7 +91,8 @@ def with_judged_disagreement(
         calibration: as fitted.
         fitted_on: outputs of the calibration part.
         held_out: outputs that judge.
-        head: of a Monte-Carlo dropout ensemble, whose φ is judged but never replaced.
+        head: of a Monte-Carlo dropout ensemble, whose φ is judged but never replaced; nor is that of a calibration
+            without concentration, which says of itself that it is not calibrated.
 
     Returns:
         The calibration, and what the card says of it; None where no held-out case has two labels.
@@ -101,7 +102,7 @@ def with_judged_disagreement(
     said = calibration.apply(*member_outputs(held_out, head)).disagreement_probs
     verdict = judge_disagreement(held_out.label_counts, said, cluster=_clusters(held_out))
     paired = fitted_on.label_counts[fitted_on.label_counts.sum(axis=1) >= 2]
-    if verdict != "worse" or head is not None or len(paired) == 0:
+    if verdict != "worse" or head is not None or calibration.concentration is None or len(paired) == 0:
         return calibration, {"verdict": verdict, "constant": None}
     constant = float(observed_disagreement(paired).mean())
     return replace(calibration, constant_disagreement=constant), {"verdict": verdict, "constant": constant}

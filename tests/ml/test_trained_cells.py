@@ -13,7 +13,9 @@ from ml.images.pixel_digest import pixel_digest
 from ml.release.score import score_images
 from ml.release.training_index import TrainingIndex
 from ml.tables.evaluate import evaluate_tables
-from ml.tables.files import TableError
+from ml.tables.files import TableError, write_table
+from ml.tables.matching import Options, match_tables
+from ml.tables.streaming import evaluate_stream
 from tests.support.images import encode
 from tests.support.tiny_release import with_training
 
@@ -65,6 +67,26 @@ def test_what_is_unknown_is_said_and_other_words_are_refused() -> None:
         evaluate_tables(labels, predictions | {"trained_on": ["no", "maybe", "no", "no", "no"]})
     with pytest.raises(TableError, match="all 5 cells"):
         evaluate_tables(labels, predictions | {"trained_on": ["yes"] * 5})
+
+
+def test_two_predictions_are_compared_on_what_neither_was_trained_on() -> None:
+    labels, predictions = tables(1, 8, wide=True)
+    other = tables(2, 8, wide=True)[1] | {"trained_on": ["no", "yes", "yes", *["no"] * 5]}
+    own = predictions | {"trained_on": ["yes", "yes", *["no"] * 6]}
+    (cases,) = match_tables(labels, own, Options(), other)
+    assert cases.predictions.case_ids == [f"c{number}" for number in range(3, 8)]
+    assert cases.rival is not None
+    assert len(cases.rival.rows) == 5
+    found = [text for text in cases.warnings() if "left out because" in text]
+    assert found == ["3 of 8 cells are left out because the release was trained on them"]
+
+
+def test_a_stream_that_contains_them_is_refused(tmp_path: Path) -> None:
+    labels, predictions = tables(1, 8, wide=True)
+    for name, table in (("labels", labels), ("predictions", predictions | {"trained_on": [*["no"] * 7, "yes"]})):
+        write_table(table, tmp_path / f"{name}.csv")
+    with pytest.raises(TableError, match="trained on some of the cells"):
+        evaluate_stream(tmp_path / "labels.csv", tmp_path / "predictions.csv")
 
 
 def test_score_says_which_cells_its_release_was_trained_on(tiny_release: Path, tmp_path: Path) -> None:
