@@ -1,5 +1,6 @@
 """Evaluation of label and prediction tables, matched by case and by class name, with reliability diagrams."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,14 @@ from ml.tables.files import (
     TableSource,
     align,
     case_column,
+    fail_at,
     place_of,
     read_labels,
     read_predictions,
 )
+
+#: Column of LABELS with the number of the planned read that a label answers.
+PLANNED_READ = "planned_read"
 
 
 def evaluate(
@@ -134,6 +139,7 @@ def evaluate_tables(
         aligned_counts(labelled, rows),
         predicted.class_probs,
         predicted.disagreement_probs,
+        first_label_counts=aligned_first_counts(labelled, rows, place),
         n_bins=n_bins,
         debias=debias,
         weights=aligned_weights(labelled, weights, rows, place),
@@ -148,6 +154,25 @@ def aligned_counts(labels: Labels, rows: npt.NDArray[np.intp]) -> IntArray:
     if not labels.case_ids:
         return np.zeros((len(rows), len(labels.classes)), dtype=np.int64)
     return np.asarray(np.where(rows[:, None] >= 0, labels.counts[rows], 0), dtype=np.int64)
+
+
+def aligned_first_counts(labels: Labels, rows: npt.NDArray[np.intp], path: Path) -> IntArray | None:
+    """Labels (N, K) that metrics which need one label use: answers to the first planned reads; None for all.
+
+    They are the labels whose column ``planned_read``, where there is one, is 1.
+
+    Raises:
+        TableError: a number of a planned read is missing, or is none.
+    """
+    if PLANNED_READ not in labels.columns or not labels.numbers.size:
+        return None
+    values = labels.columns[PLANNED_READ]
+    problem = "not the number of a planned read (1, 2, …; 0 of none):"
+    fail_at(path, [not str(value).isdecimal() for value in values], PLANNED_READ, problem, values)
+    first = np.array([int(value) == 1 for value in values], dtype=bool)
+    counts = np.zeros_like(labels.counts)
+    np.add.at(counts, (labels.rows[first], labels.numbers[first]), 1)
+    return aligned_counts(replace(labels, counts=counts), rows)
 
 
 def _aligned_column(
