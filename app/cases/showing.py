@@ -57,6 +57,7 @@ def prediction_out(
         log_concentration=summary.log_concentration,
         disagreement_prob=summary.disagreement_prob,
         disagreement_calibrated=summary.disagreement_calibrated,
+        disagreement_constant=summary.disagreement_constant,
         class_intervals=None if intervals is None else dict(zip(classes, intervals, strict=True)),
         triage=TriageOut(**vars(decision)),
         out_of_distribution=out_of_distribution,

@@ -81,6 +81,7 @@ def _predictions(release_id: uuid.UUID) -> Select[*tuple[Any, ...]]:
             Case.stain,
             CasePrediction.class_probs,
             CasePrediction.log_concentration,
+            CasePrediction.disagreement_prob,
             CasePrediction.members,
             CasePrediction.out_of_distribution,
             CasePrediction.feature_distance,

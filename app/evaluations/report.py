@@ -26,13 +26,18 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 #: What each headline metric says, in words.
 WORDS = {
-    "accuracy": "share of cells whose most probable class is the annotators' most frequent one",
+    "agreement": "share of the annotators who name the most probable class",
+    "accuracy": "share of cells with three labels whose most probable class is the annotators' most frequent one",
     "L": "squared error of the class probabilities for one annotator's label (0 best, 2 worst)",
+    "skill": "by how much L is smaller than that of the class frequencies (1 best, 0 no better)",
     "EL": "the part of L that better probabilities could avoid",
     "CL": "the part of EL that recalibration could avoid",
     "CE": "calibration error of the class probabilities, the root of CL",
     "DL": "the part of EL that needs a better network",
     "L_D": "squared error of the disagreement probability",
+    "skill_D": "by how much it is smaller than that of one constant for all cells (1 best, 0 no better)",
+    "L_D_minus_max": "L_D less that of 1 − max f taken for φ (below 0: better)",
+    "L_D_minus_gini": "L_D less that of 1 − Σf² taken for φ (below 0: better)",
     "CL_D": "the part of it that recalibration could avoid",
     "CE_D": "calibration error of the disagreement probability",
 }
@@ -177,8 +182,9 @@ def chart_csv(rows: Sequence[Mapping[str, object]]) -> str:
 
 
 def headline(document: MetricsBody) -> list[tuple[str, str, MetricOut]]:
-    """Name, meaning and estimate of each headline metric."""
-    return [(name, meaning, document.metrics[name]) for name, meaning in WORDS.items()]
+    """Name, meaning and estimate of each headline metric that could be measured when the document was made."""
+    known = [(name, meaning, document.metrics[name]) for name, meaning in WORDS.items() if name in document.metrics]
+    return [row for row in known if row[0] != "accuracy" or row[2].n > 0]
 
 
 def html_report(document: FrozenDocument, evaluation_id: str) -> str:

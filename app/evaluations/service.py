@@ -100,11 +100,20 @@ def metrics_of(
 
 def _dependence(cohort: Cohort) -> list[str]:
     """A warning where annotators disagree more than any concentration can represent."""
-    data = cohort.columns
-    several = np.flatnonzero(data.n_labels >= 2)
-    if several.size < 2:
+    data, weight = cohort.columns, cohort.weight2
+    usable = data.n_labels >= 2
+    if weight is not None:
+        usable &= weight > 0
+    several = np.flatnonzero(usable)
+    patients = data.cluster[several]
+    if np.unique(patients).size < 2:
         return []
-    test = excess_disagreement_test(data.label_counts[several], data.class_probs[several])
+    test = excess_disagreement_test(
+        data.label_counts[several],
+        data.class_probs[several],
+        sample_weight=None if weight is None else weight[several],
+        cluster=patients,
+    )
     if test.p_value >= _DEPENDENT:
         return []
     return [

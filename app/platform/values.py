@@ -127,12 +127,16 @@ class TriageOut(Out):
 
 
 class DistributionOut(Out):
-    """A predictive distribution; what needs a concentration is null in a release without one."""
+    """A predictive distribution; what needs a concentration is null in a release without one.
+
+    ``disagreement_constant``: the disagreement probability is one number for every case without labels.
+    """
 
     class_probs: dict[str, float]
     log_concentration: float | None
     disagreement_prob: float
     disagreement_calibrated: bool
+    disagreement_constant: bool
     class_intervals: dict[str, tuple[float, float]] | None
 
 

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypedDict
 
@@ -11,6 +12,9 @@ import numpy.typing as npt
 from app.tables import CasePrediction, new_digest_key, new_id, now
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe, PredictiveDistribution
 from ml.release.predictor import Prediction
+
+# by more than this a stored disagreement probability is not that of the distribution, but a constant
+_STATED_APART = 1e-9
 
 
 def members_bytes(distribution: PredictiveDistribution, row: int) -> bytes | None:
@@ -108,8 +112,17 @@ def stored_predictions(rows: Sequence[Any]) -> PredictiveDistribution:
     """Predictive distribution of N ≥ 1 prediction rows of one release, to the last bit.
 
     Args:
-        rows: with the table's ``class_probs``, ``log_concentration`` and ``members``.
+        rows: with the table's ``class_probs``, ``log_concentration``, ``disagreement_prob`` and ``members``.
     """
+    distribution = _distribution(rows)
+    kept = np.array([row.disagreement_prob for row in rows], dtype=np.float64)
+    apart = np.abs(kept - distribution.own_disagreement_probs) > _STATED_APART
+    if not apart.any():
+        return distribution
+    return replace(distribution, stated_disagreement=np.where(apart, kept, np.nan))
+
+
+def _distribution(rows: Sequence[Any]) -> PredictiveDistribution:
     probs = np.array([row.class_probs for row in rows], dtype=np.float64)
     if rows[0].members is not None:
         flat = np.frombuffer(b"".join(row.members for row in rows), dtype="<f8").astype(np.float64)

@@ -77,6 +77,7 @@ def posterior_out(posterior: CasePosterior, target_error: float) -> PosteriorOut
         log_concentration=summary.log_concentration,
         disagreement_prob=summary.disagreement_prob,
         disagreement_calibrated=summary.disagreement_calibrated,
+        disagreement_constant=summary.disagreement_constant,
         class_intervals=None if intervals is None else dict(zip(posterior.classes, intervals, strict=True)),
         n_labels=posterior.n_labels,
         label_counts=dict(zip(posterior.classes, posterior.label_counts[0].tolist(), strict=True)),

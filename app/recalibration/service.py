@@ -34,10 +34,11 @@ from ml.calibration.calibrators import Calibration, FitReport, calibrate
 from ml.calibration.scaling import Method
 from ml.distributions.families import PredictiveDistribution
 from ml.metrics.paired_change import Change, paired_change
+from ml.metrics.skill import verdict_of
 from ml.release.artifact import DISTANCE_FILE, HEAD_FILE, Release, read_release, write_release
 from ml.release.card import CardContents, readme_text
 
-SHOWN = ("L", "EL", "CE", "L_D", "CE_D", "accuracy")
+SHOWN = ("agreement", "L", "skill", "EL", "CE", "L_D", "skill_D", "CE_D")
 # share of the job that is done when a step begins; leaving annotators out goes from one share to the other
 # the part of the job that is written once
 _CANDIDATE = "candidate"
@@ -246,6 +247,7 @@ def _card(parent: Release, parent_id: uuid.UUID, fitted: FitReport, findings: Fi
         "parent": str(parent_id),
         "calibration": fitted.report,
         "disagreement_calibrated": fitted.calibration.concentration is not None,
+        "disagreement": {"verdict": verdict_of(findings.candidate["skill_D"].to_dict()), "constant": None},
         "held_out": {
             "champion": {name: metric.to_dict() for name, metric in findings.champion.items()},
             "candidate": {name: metric.to_dict() for name, metric in findings.candidate.items()},

@@ -177,6 +177,7 @@ class Summary:
         log_concentration: a; None for an ensemble, whose members have one each.
         disagreement_prob: φ.
         disagreement_calibrated: whether a concentration was learned.
+        disagreement_constant: whether φ is one number for every case without labels.
         class_intervals: (K, 2), 95 %.
         majority_prob: probability that the leading class has the largest true probability.
         further_labels_expected: labels still needed for the policy's target error.
@@ -186,6 +187,7 @@ class Summary:
     log_concentration: float | None
     disagreement_prob: float
     disagreement_calibrated: bool
+    disagreement_constant: bool
     class_intervals: list[tuple[float, float]] | None
     majority_prob: float | None
     further_labels_expected: int | None
@@ -194,12 +196,13 @@ class Summary:
 def summarise(distribution: PredictiveDistribution, target_error: float) -> Summary:
     """Summarise the single case of a distribution."""
     probs = [float(p) for p in distribution.class_probs[0]]
-    disagreement = float(distribution.disagreement_probs[0])
+    disagreement, stated = float(distribution.disagreement_probs[0]), distribution.stated_disagreement
+    constant = stated is not None and not np.isnan(stated[0])
     if not has_concentration(distribution):
-        return Summary(probs, None, disagreement, False, None, None, None)
+        return Summary(probs, None, disagreement, False, constant, None, None, None)
     intervals = [(float(low), float(high)) for low, high in class_intervals(distribution)[0]]
     # counts beyond the range of a database integer mean "more than anybody will give"
     needed = int(np.minimum(further_labels_expected(distribution, target_error)[0], 2**31 - 1))
     majority = float(majority_prob(distribution)[0])
     a = float(distribution.log_concentration[0]) if isinstance(distribution, DirichletCpe) else None
-    return Summary(probs, a, disagreement, True, intervals, majority, needed)
+    return Summary(probs, a, disagreement, True, constant, intervals, majority, needed)

@@ -11,10 +11,13 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import stdtr
 
 from ml.arrays import FloatArray, IntArray, as_label_counts
+from ml.distributions.families import gini
+from ml.metrics.histograms import observed_disagreement
 from ml.metrics.inputs import check_clusters, check_inputs
-from ml.metrics.jackknife import Estimate, Replicates, Sample, select, to_estimate
+from ml.metrics.jackknife import Estimate, Replicates, Sample, mean_replicates, select, to_estimate
 from ml.named_columns import same_rows, values_of
 
 Level = Literal["nominal", "ordinal"]
@@ -245,30 +248,34 @@ def permute_within_cases(matrix: IntArray, rng: np.random.Generator) -> IntArray
     return result
 
 
-def excess_disagreement_test(label_counts: npt.ArrayLike, class_probs: npt.ArrayLike) -> DependenceTest:
+def excess_disagreement_test(
+    label_counts: npt.ArrayLike,
+    class_probs: npt.ArrayLike,
+    *,
+    sample_weight: npt.ArrayLike | None = None,
+    cluster: npt.ArrayLike | None = None,
+) -> DependenceTest:
     """Test one-sidedly whether annotators disagree more than 1 − Σf², which no concentration can represent.
 
     Args:
         label_counts: (N, K) label histograms, n ≥ 2 used.
         class_probs: (N, K) class probability estimates.
+        sample_weight: (N,) instance weights of order 2.
+        cluster: (N,) patient of each case.
 
     Returns:
-        z of the mean difference, with its upper-tail normal probability.
+        The weighted mean difference in standard errors (jackknife, over clusters where there are any), with its upper
+        tail of Student's t.
 
     Raises:
-        ValueError: fewer than two cases with two labels, or arrays that do not match.
+        ValueError: fewer than two cases or clusters with two labels, or arrays that do not match.
     """
-    from scipy.stats import norm
-
-    from ml.distributions.families import gini
-    from ml.metrics.histograms import observed_disagreement
-
-    data = check_inputs(label_counts, class_probs, None, None)
-    counts = data.counts
-    usable = counts.sum(axis=1) >= 2
-    if usable.sum() < 2:
-        raise ValueError("at least two cases with two labels are needed")
-    excess = observed_disagreement(counts[usable]) - gini(data.probs[usable])
-    error = excess.std(ddof=1) / np.sqrt(len(excess))
-    z = float(excess.mean() / error) if error > 0 else float(np.sign(excess.mean()) * np.inf)
-    return DependenceTest(z, float(norm.sf(z)), len(excess))
+    data = check_inputs(label_counts, class_probs, sample_weight, cluster)
+    sample = data.sample(2)
+    excess = observed_disagreement(data.counts[sample.rows]) - gini(data.probs[sample.rows])
+    difference = mean_replicates(excess, sample)
+    error = difference.standard_error()
+    if error is None:
+        raise ValueError("at least two cases with two labels are needed, of two patients where patients are named")
+    z = difference.value / error if error > 0 else float(np.sign(difference.value) * np.inf)
+    return DependenceTest(z, float(stdtr(sample.n_clusters - 1, -z)), sample.rows.size)

@@ -11,6 +11,7 @@ from ml.agreement.coefficients import DependenceTest, cohen_kappa, krippendorff_
 from ml.agreement.dawid_skene import dawid_skene
 from ml.arrays import FloatArray, IntArray
 from ml.metrics.jackknife import Estimate, EstimateDocument, mean_replicates, select, to_estimate
+from ml.metrics.reader_test import reader_test
 from ml.tables.files import Labels, TableError, TableSource, case_column, place_of, read_labels
 
 PERMUTATIONS = 999
@@ -211,7 +212,7 @@ def measure_agreement(labels: TableSource, *, cluster: str | None = None, seed: 
     counts = np.pad(labelled.counts, ((0, 0), (0, max(0, 2 - len(labelled.classes)))))
     groups = None if cluster is None else case_column(labelled, cluster, place)
     confusion = dawid_skene(matrix, len(labelled.classes)).confusion
-    test = rater_marginal_test(matrix, len(labelled.classes), permutations=PERMUTATIONS, seed=seed)
+    test = _rater_test(matrix, len(labelled.classes), groups, seed)
     return AgreementReport(
         n_cases=len(labelled.case_ids),
         n_labels=int(labelled.counts.sum()),
@@ -232,6 +233,16 @@ def measure_agreement(labels: TableSource, *, cluster: str | None = None, seed: 
         rater_marginals=test,
         warnings=_warnings(test.p_value, test.n),
     )
+
+
+def _rater_test(matrix: IntArray, n_classes: int, groups: npt.NDArray[Any] | None, seed: int) -> DependenceTest:
+    """Whether annotators use the classes alike; readings of one patient may hang together."""
+    if groups is None:
+        return rater_marginal_test(matrix, n_classes, permutations=PERMUTATIONS, seed=seed)
+    case, annotator = np.nonzero(matrix >= 0)
+    patient = np.unique(groups, return_inverse=True)[1][case]
+    labels = matrix[case, annotator]
+    return DependenceTest(*reader_test(case, annotator, labels, patient, permutations=PERMUTATIONS, seed=seed))
 
 
 def label_matrix(labels: Labels) -> tuple[IntArray, list[str]]:

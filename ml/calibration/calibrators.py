@@ -31,6 +31,8 @@ from ml.named_columns import refuse_names, refuse_row_names, same_rows
 from ml.splits import split_partitions
 
 CALIBRATION_VERSION = 1
+# of a document with a constant disagreement probability
+_WITH_CONSTANT = 2
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Calibration:
     Attributes:
         scaling: how class probabilities are calibrated.
         concentration: the head, or None where no case had two labels to learn it from.
+        constant_disagreement: disagreement probability of every case before there are labels, where the head's own was
+            found to be worse than a constant; None where it was not.
 
     >>> from ml.calibration.scaling import Scaling
     >>> halved = Calibration(Scaling("temperature", np.log(2.0)), None)
@@ -51,6 +55,7 @@ class Calibration:
 
     scaling: Scaling
     concentration: ConcentrationHead | None
+    constant_disagreement: float | None = None
 
     def apply(self, logits: npt.ArrayLike, features: npt.ArrayLike) -> PredictiveDistribution:
         """Predictive distribution of logits (N, K) and features (N, D), or (S, N, K) and (S, N, D) of an ensemble.
@@ -62,19 +67,27 @@ class Calibration:
         probs = softmax_probs(self.scaling(logits))
         if probs.ndim not in {2, 3}:
             raise ValueError(f"logits must have shape (N, K) or (S, N, K), got {probs.shape}")
+        constant = self.constant_disagreement
+        stated = None if constant is None else np.full(probs.shape[-2], constant)
         if self.concentration is None:
-            return PointCpe(probs) if probs.ndim == 2 else EnsembleCpe(probs)
+            family = PointCpe if probs.ndim == 2 else EnsembleCpe
+            return family(probs, stated_disagreement=stated)
         a = self.concentration(features)
-        return DirichletCpe(probs, a) if probs.ndim == 2 else DirichletMixtureCpe(probs, a)
+        dirichlet = DirichletCpe if probs.ndim == 2 else DirichletMixtureCpe
+        return dirichlet(probs, a, stated_disagreement=stated)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values, float64 to the last bit."""
-        head = self.concentration
-        return {
+        head, constant = self.concentration, self.constant_disagreement
+        document = {
             "version": CALIBRATION_VERSION,
             **self.scaling.to_dict(),
             "concentration": None if head is None else {"weight": head.weight.tolist(), "bias": head.bias},
         }
+        if constant is None:
+            return document
+        # versions that know of no constant must refuse it, not serve another number
+        return document | {"version": _WITH_CONSTANT, "constant_disagreement": constant}
 
     @classmethod
     def from_dict(cls, document: dict[str, Any]) -> "Calibration":
@@ -84,17 +97,31 @@ class Calibration:
             ValueError: another version, or a field is missing, misshapen or not finite.
         """
         try:
-            if document["version"] != CALIBRATION_VERSION:
-                raise ValueError(f"calibration version {document['version']} is not {CALIBRATION_VERSION}")
+            version = document["version"]
+            if version not in {CALIBRATION_VERSION, _WITH_CONSTANT}:
+                raise ValueError(f"calibration version {version} is none of {CALIBRATION_VERSION}, {_WITH_CONSTANT}")
+            constant = _probability(document["constant_disagreement"]) if version == _WITH_CONSTANT else None
             scaling, head = Scaling.from_dict(document), document["concentration"]
             if head is None:
-                return cls(scaling, None)
+                return cls(scaling, None, constant)
             weight, bias = np.array(head["weight"], dtype=np.float64), float(head["bias"])
         except (KeyError, TypeError) as exc:
             raise ValueError(f"not a calibration document: {exc!r}") from exc
         if weight.ndim != 1 or not (np.isfinite(weight).all() and np.isfinite(bias)):
             raise ValueError("not a calibration document: the concentration head is misshapen or not finite")
-        return cls(scaling, ConcentrationHead(weight, bias))
+        return cls(scaling, ConcentrationHead(weight, bias), constant)
+
+
+def _probability(value: Any) -> float:
+    """Check a probability of a document.
+
+    Raises:
+        ValueError: it is none.
+    """
+    number = float(value)
+    if not 0 <= number <= 1:
+        raise ValueError(f"not a calibration document: constant_disagreement is {number}")
+    return number
 
 
 class JointFitDocument(TypedDict):

@@ -42,7 +42,7 @@ def write_chart(chart: ChartType, path: Path) -> None:
 
 
 def learning_curves(history: Sequence[EpochMetrics]) -> ChartType:
-    """Training and validation loss, and validation accuracy, over epochs.
+    """Training and validation loss, and the labels that name the leading class in validation, over epochs.
 
     Args:
         history: rows of ``metrics.jsonl``.
@@ -63,15 +63,15 @@ def learning_curves(history: Sequence[EpochMetrics]) -> ChartType:
             strokeDash=alt.StrokeDash("part:N", legend=None),
         )
     )
-    accuracy = (
+    agreement = (
         alt.Chart(alt.Data(values=[row | {"epoch": row["epoch"] + 1} for row in history]), width=320, height=220)
         .mark_line(point=True, color=_INK)
         .encode(
             x=alt.X("epoch:Q", title="epoch", axis=alt.Axis(tickMinStep=1)),
-            y=alt.Y("valid_accuracy:Q", title="validation accuracy", scale=alt.Scale(zero=False)),
+            y=alt.Y("valid_agreement:Q", title="validation agreement", scale=alt.Scale(zero=False)),
         )
     )
-    return styled(curves | accuracy)
+    return styled(curves | agreement)
 
 
 def reliability_diagram(bins: Sequence[ReliabilityBin], *, title: str, what: str) -> ChartType:

@@ -5,13 +5,16 @@ from typing import TypedDict
 
 
 class EpochMetrics(TypedDict):
-    """One epoch of a training: a line of ``metrics.jsonl``; losses in nats per label."""
+    """One epoch of a training: a line of ``metrics.jsonl``; losses in nats per label.
+
+    Rows of before have ``valid_accuracy`` in place of ``valid_agreement``.
+    """
 
     epoch: int
     train_loss: float
     learning_rate: float
     valid_loss: float
-    valid_accuracy: float
+    valid_agreement: float
     images_per_second: float
 
 

@@ -12,6 +12,7 @@ import typer
 from ml.cli.shared import Json, emit, say
 
 if TYPE_CHECKING:
+    from ml.release.card import DisagreementDocument
     from ml.training.learner import StepReport
 
 commands = typer.Typer()
@@ -90,7 +91,9 @@ def train(
     with _TrainingBar(epochs) as bar:
         best = run(dataset, config, RunFolder(out), device=where, observer=bar.update)
     text = f"best epoch {best['epoch'] + 1}: validation loss {best['valid_loss']:.4f} nats per label, "
-    emit(best, as_json, text + f"accuracy {best['valid_accuracy']:.4f}\nrun: {out}")
+    if "valid_agreement" in best:  # not in the best epoch of a run that an earlier version began
+        text += f"agreement {best['valid_agreement']:.4f}"
+    emit(best, as_json, text.removesuffix(", ") + f"\nrun: {out}")
 
 
 def _decay_epochs(decay: str, epochs: int) -> tuple[int, ...]:
@@ -155,10 +158,26 @@ def calibrate(
         lines.append(f"{step:<26}" + "  ".join(cells))
     if alpha and not report["disagreement_calibrated"]:
         lines.append("no concentration head: no case of the calibration part has two labels")
+    lines += _on_disagreement(report.get("disagreement"))
     emit(report, as_json, "\n".join(lines))
 
 
-_CARD_COLUMNS = ("accuracy", "L", "EL", "CE", "L_D", "CE_D")
+def _on_disagreement(judged: "DisagreementDocument | None") -> list[str]:
+    """What held-out cases say of the disagreement probability, for people."""
+    if judged is None:
+        return ["the disagreement probability was not judged: no held-out case has two labels"]
+    if judged["constant"] is not None:
+        return [
+            "the disagreement probability is worse than a constant on held-out cases: the release will say "
+            f"{judged['constant']:.4f} of every case"
+        ]
+    if judged["verdict"] == "better":
+        return ["the disagreement probability is better than a constant"]
+    end = " so far" if judged["verdict"] == "no better so far" else ""
+    return [f"the disagreement probability is {judged['verdict'].removesuffix(' so far')} than a constant{end}"]
+
+
+_CARD_COLUMNS = ("agreement", "L", "skill", "EL", "CE", "L_D", "skill_D", "CE_D")
 
 
 @commands.command()
@@ -201,6 +220,8 @@ def predict(
         probs = row["class_probs"]
         leader = max(probs, key=probs.__getitem__)
         marked = "" if row["disagreement_calibrated"] else " (not calibrated)"
+        if row["disagreement_constant"]:
+            marked = " (a constant)"
         lines.append(
             f"{row['image']}: {leader} {probs[leader]:.3f}, "
             f"experts would disagree {row['disagreement_prob']:.3f}{marked}"

@@ -139,7 +139,7 @@ def further_labels_expected(distribution: PredictiveDistribution, target_error: 
         raise ValueError(f"target_error must be positive, got {target_error}")
     single = distribution if isinstance(distribution, DirichletCpe) else moment_matched(distribution)
     alpha = np.exp(np.clip(single.log_concentration, -700, 700))
-    needed = np.ceil(single.disagreement_probs / target_error - alpha)
+    needed = np.ceil(single.own_disagreement_probs / target_error - alpha)
     return np.asarray(np.maximum(0.0, needed))
 
 

@@ -17,7 +17,7 @@ Log-likelihoods are those of the label *sequence*: the multinomial coefficient, 
 parameter, is left out.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -118,7 +118,44 @@ def _normalised_log_weights(log_weights: npt.ArrayLike, members: FloatArray) -> 
 
 
 @dataclass(frozen=True)
-class PointCpe:
+class _Stated:
+    """A disagreement probability that is stated apart from the distribution, where its own was found worth less.
+
+    Args:
+        stated_disagreement: (N,) what is stated before there are labels, NaN where the distribution's own holds; None
+            where it holds everywhere.
+    """
+
+    stated_disagreement: FloatArray | None = field(default=None, kw_only=True)
+
+    def _check_stated(self, n_cases: int) -> None:
+        if self.stated_disagreement is None:
+            return
+        stated = np.asarray(self.stated_disagreement, dtype=np.float64)
+        if stated.shape != (n_cases,) or ((stated < 0) | (stated > 1)).any():
+            raise ValueError(f"stated_disagreement must be {n_cases} probabilities or NaN, got shape {stated.shape}")
+        object.__setattr__(self, "stated_disagreement", stated)
+
+    def _stated_after(self, label_counts: IntArray) -> FloatArray | None:
+        """What is still stated once there are labels (N, K): the same of cases without, nothing of the others."""
+        if self.stated_disagreement is None:
+            return None
+        return np.where(label_counts.sum(axis=-1) == 0, self.stated_disagreement, np.nan)
+
+    @property
+    def own_disagreement_probs(self) -> FloatArray:
+        """DPE (N,) that follows from the distribution."""
+        raise NotImplementedError
+
+    @property
+    def disagreement_probs(self) -> FloatArray:
+        """DPE (N,): what is stated, else what follows from the distribution."""
+        own, stated = self.own_disagreement_probs, self.stated_disagreement
+        return own if stated is None else np.where(np.isnan(stated), own, stated)
+
+
+@dataclass(frozen=True)
+class PointCpe(_Stated):
     """The CPE taken as the truth: labels teach it nothing (paper §3.1).
 
     Args:
@@ -133,16 +170,18 @@ class PointCpe:
     def __post_init__(self) -> None:
         refuse_row_names(class_probs=self.class_probs)
         object.__setattr__(self, "class_probs", as_class_probs(self.class_probs))
+        self._check_stated(len(self.class_probs))
 
     @property
-    def disagreement_probs(self) -> FloatArray:
+    def own_disagreement_probs(self) -> FloatArray:
         """DPE (N,): 1 − Σf² (paper eq. 7)."""
         return gini(self.class_probs)
 
     def posterior(self, label_counts: npt.ArrayLike) -> "PointCpe":
         """Return itself: a point does not move."""
-        _counts_like(label_counts, self.class_probs.shape)
-        return self
+        counts = _counts_like(label_counts, self.class_probs.shape)
+        stated = self._stated_after(counts)
+        return self if stated is None else replace(self, stated_disagreement=stated)
 
     def log_likelihood(self, label_counts: npt.ArrayLike) -> FloatArray:
         """Multinomial log-likelihood (N,) of the label sequences, without the coefficient."""
@@ -151,7 +190,7 @@ class PointCpe:
 
 
 @dataclass(frozen=True)
-class DirichletCpe:
+class DirichletCpe(_Stated):
     """Dir(α0 f) over the true CPE: α-calibration (paper §4.2).
 
     Args:
@@ -172,16 +211,18 @@ class DirichletCpe:
         object.__setattr__(self, "class_probs", probs)
         a = as_vector(self.log_concentration, len(probs), "log_concentration", -np.inf, np.inf)
         object.__setattr__(self, "log_concentration", a)
+        self._check_stated(len(probs))
 
     @property
-    def disagreement_probs(self) -> FloatArray:
+    def own_disagreement_probs(self) -> FloatArray:
         """DPE (N,): σ(a)(1 − Σf²) (paper eq. 12)."""
         return np.asarray(expit(self.log_concentration) * gini(self.class_probs), dtype=np.float64)
 
     def posterior(self, label_counts: npt.ArrayLike) -> "DirichletCpe":
         """Distribution after labels (N, K): α ← α + y; no labels give the prior back (paper eq. 13)."""
         counts = _counts_like(label_counts, self.class_probs.shape)
-        return DirichletCpe(*_dirichlet_posterior(self.class_probs, self.log_concentration, counts))
+        after = _dirichlet_posterior(self.class_probs, self.log_concentration, counts)
+        return DirichletCpe(*after, stated_disagreement=self._stated_after(counts))
 
     def log_likelihood(self, label_counts: npt.ArrayLike) -> FloatArray:
         """Dirichlet-multinomial log-likelihood (N,) of the label sequences, without the coefficient."""
@@ -190,7 +231,7 @@ class DirichletCpe:
 
 
 @dataclass(frozen=True)
-class EnsembleCpe:
+class EnsembleCpe(_Stated):
     """S point predictions, each true with a weight (Monte-Carlo dropout, test-time augmentation).
 
     The paper's supplement sums likelihoods over classes where it must multiply; this is the product.
@@ -212,6 +253,7 @@ class EnsembleCpe:
         members = as_class_probs(self.member_class_probs, "member_class_probs")
         object.__setattr__(self, "member_class_probs", members)
         object.__setattr__(self, "log_weights", _normalised_log_weights(self.log_weights, members))
+        self._check_stated(members.shape[1])
 
     @property
     def class_probs(self) -> FloatArray:
@@ -219,7 +261,7 @@ class EnsembleCpe:
         return np.asarray(np.einsum("sn,snk->nk", np.exp(self.log_weights), self.member_class_probs))
 
     @property
-    def disagreement_probs(self) -> FloatArray:
+    def own_disagreement_probs(self) -> FloatArray:
         """DPE (N,): weighted mean of the members' 1 − Σf²."""
         return np.asarray((np.exp(self.log_weights) * gini(self.member_class_probs)).sum(axis=0))
 
@@ -229,7 +271,9 @@ class EnsembleCpe:
 
     def posterior(self, label_counts: npt.ArrayLike) -> "EnsembleCpe":
         """Members stay, weights become w_s Π_k (f_k⁽ˢ⁾)^{y_k}."""
-        return EnsembleCpe(self.member_class_probs, self._member_log_likelihood(label_counts))
+        weights = self._member_log_likelihood(label_counts)
+        stated = self._stated_after(np.asarray(label_counts))
+        return EnsembleCpe(self.member_class_probs, weights, stated_disagreement=stated)
 
     def log_likelihood(self, label_counts: npt.ArrayLike) -> FloatArray:
         """Log of the weighted mean of the members' likelihoods (N,)."""
@@ -237,7 +281,7 @@ class EnsembleCpe:
 
 
 @dataclass(frozen=True)
-class DirichletMixtureCpe:
+class DirichletMixtureCpe(_Stated):
     """A mixture of S Dirichlets, conjugate like a single one: an ensemble with α-calibration.
 
     Args:
@@ -268,6 +312,7 @@ class DirichletMixtureCpe:
         if a.shape != members.shape[:2] or np.isnan(a).any():
             raise ValueError(f"member_log_concentration must be (S, N) = {members.shape[:2]} without NaN")
         object.__setattr__(self, "member_log_concentration", a)
+        self._check_stated(members.shape[1])
 
     @property
     def class_probs(self) -> FloatArray:
@@ -275,7 +320,7 @@ class DirichletMixtureCpe:
         return np.asarray(np.einsum("sn,snk->nk", np.exp(self.log_weights), self.member_class_probs))
 
     @property
-    def disagreement_probs(self) -> FloatArray:
+    def own_disagreement_probs(self) -> FloatArray:
         """DPE (N,): weighted mean of σ(a_s)(1 − Σf⁽ˢ⁾²)."""
         members = expit(self.member_log_concentration) * gini(self.member_class_probs)
         return np.asarray((np.exp(self.log_weights) * members).sum(axis=0))
@@ -290,7 +335,7 @@ class DirichletMixtureCpe:
         weights = self._member_log_likelihood(label_counts)
         counts = _counts_like(label_counts, self.member_class_probs.shape[1:])
         means, a = _dirichlet_posterior(self.member_class_probs, self.member_log_concentration, counts)
-        return DirichletMixtureCpe(means, a, weights)
+        return DirichletMixtureCpe(means, a, weights, stated_disagreement=self._stated_after(counts))
 
     def log_likelihood(self, label_counts: npt.ArrayLike) -> FloatArray:
         """Log of the weighted mean of the members' likelihoods (N,)."""
@@ -312,7 +357,7 @@ def moment_matched(distribution: PredictiveDistribution) -> DirichletCpe:
     Its posterior mean is the best one that is linear in the label frequencies (Bühlmann 1967). A distribution
     without spread has infinite concentration.
     """
-    mean, dpe = distribution.class_probs, distribution.disagreement_probs
+    mean, dpe = distribution.class_probs, distribution.own_disagreement_probs
     # members that agree leave a difference of rounding errors
     spread = gini(mean) - dpe
     spread = np.where(spread > 1e-15, spread, 0.0)

@@ -20,6 +20,7 @@ from ml.metrics.posterior_gain import (
     posterior_gain,
     posterior_gain_terms,
 )
+from ml.metrics.skill import class_skill, disagreement_skill
 from ml.metrics.triage_curves import net_benefit, net_benefit_difference, triage_recall, uncertainty_scores
 from ml.metrics.u_statistics import (
     Kernel,
@@ -39,9 +40,11 @@ __all__ = [
     "Kernel",
     "ReliabilityBin",
     "calibration_loss",
+    "class_skill",
     "disagreement_calibration_loss",
     "disagreement_kernel",
     "disagreement_loss",
+    "disagreement_skill",
     "dispersion_loss",
     "epistemic_loss",
     "evaluate",

@@ -14,10 +14,23 @@ from ml.metrics.cells import Batch
 from ml.metrics.cluster_sums import ClusterCells
 from ml.metrics.histograms import CaseTerms, class_frequencies, statistic_terms
 from ml.metrics.inputs import check_clusters
+from ml.metrics.skill import skill_score
 from ml.named_columns import by_class, same_rows
 
 # names of the means, each with the number of labels a case needs
-_MEANS = {"L": 1, "accuracy": 1, "EL": 2, "EL_plugin": 2, "L_D": 2}
+_MEANS = {
+    "agreement": 1,
+    "L": 1,
+    "EL": 2,
+    "EL_plugin": 2,
+    "L_D": 2,
+    "L_D_minus_max": 2,
+    "L_D_minus_gini": 2,
+    "accuracy": 3,
+}
+# what documents written before version 2 do not have, or had by another definition
+_SINCE_2 = ("agreement", "L_D_minus_max", "L_D_minus_gini", "accuracy")
+_VERSION = 2
 # binned tables: classes of cases with one label, with several, and their disagreement
 _TABLES = ("single", "several", "disagreement")
 
@@ -46,8 +59,8 @@ class Accumulator:
         self.n_bins = n_bins
         self.n_cases = 0
         self.n_labels = 0
-        self.used = {1: 0, 2: 0}
-        self.weight = {1: 0.0, 2: 0.0}
+        self.used = {1: 0, 2: 0, 3: 0}
+        self.weight = {1: 0.0, 2: 0.0, 3: 0.0}
         self.sums = dict.fromkeys(_MEANS, 0.0)
         classes, disagreement = (Slots.of(np.empty((0, columns)), n_bins, "uniform") for columns in (n_classes, 1))
         self.slots = {"single": classes, "several": classes, "disagreement": disagreement}
@@ -115,14 +128,19 @@ class Accumulator:
         freqs, weight = class_frequencies(cases.counts), cases.weights
         gap = self._add_table(table, cases, freqs, cases.probs).gap
         terms = CaseTerms.of(cases.counts, cases.probs, freqs, gap)
-        values = {"L": terms.loss, "accuracy": terms.hits}
+        values = {"agreement": terms.agreement, "L": terms.loss}
         if table == "several":
             observed, dpe = terms.observed_disagreement, cases.disagreement_probs
-            values |= {"EL_plugin": terms.plugin, "EL": terms.epistemic, "L_D": statistic_terms(observed, dpe)}
+            loss = statistic_terms(observed, dpe)
+            values |= {"EL_plugin": terms.plugin, "EL": terms.epistemic, "L_D": loss}
+            for name, rule in terms.simple_rules().items():
+                values[f"L_D_minus_{name}"] = loss - statistic_terms(observed, rule)
+            values["accuracy"] = terms.hits
             self._add_table("disagreement", cases, observed[:, None], dpe[:, None])
-        for order in (1, 2) if table == "several" else (1,):
-            self.used[order] += len(weight)
-            self.weight[order] += float(weight.sum())
+        for order in (1, 2, 3) if table == "several" else (1,):
+            enough = terms.n_labels >= order
+            self.used[order] += int(enough.sum())
+            self.weight[order] += float(weight @ enough)
         for name, term in values.items():
             self.sums[name] += float(weight @ term)
 
@@ -171,7 +189,7 @@ class Accumulator:
         self.classes = self.classes or other.classes
         self.n_cases += other.n_cases
         self.n_labels += other.n_labels
-        for order in (1, 2):
+        for order in (1, 2, 3):
             self.used[order] += other.used[order]
             self.weight[order] += other.weight[order]
         for name in _MEANS:
@@ -198,19 +216,31 @@ class Accumulator:
         values["DL_plugin"] = values["EL_plugin"] - values.pop("CL_paired_plugin")
         values["CE"] = float(np.sqrt(np.maximum(values["CL"], 0.0)))
         values["CE_D"] = float(np.sqrt(np.maximum(values["CL_D"], 0.0)))
-        return values
+        return values | self._skills(values)
+
+    def _skills(self, values: dict[str, float]) -> dict[str, float]:
+        """Skill of both predictions over the constants that the frequencies in the tables say."""
+        freqs = self.tables["single"].freq + self.tables["several"].freq
+        by_class = freqs.reshape(self.n_classes, self.n_bins).sum(axis=1)
+        shares = by_class / self.weight[1] if self.weight[1] > 0 else np.full(self.n_classes, np.nan)
+        rate = _ratio(float(self.tables["disagreement"].freq.sum()), self.weight[2])
+        return {
+            "skill": skill_score(values["L"], float(1 - shares @ shares)),
+            "skill_D": skill_score(values["L_D"], rate * (1 - rate)),
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Return the sums as JSON values; ``from_dict`` reads them back to the last bit."""
         return {
+            "version": _VERSION,
             "n_classes": self.n_classes,
             "n_bins": self.n_bins,
             "classes": self.classes,
             "n_cases": self.n_cases,
             "n_labels": self.n_labels,
-            "used": [self.used[1], self.used[2]],
-            "weight": [self.weight[1], self.weight[2]],
-            "sums": dict(self.sums),
+            "used": list(self.used.values()),
+            "weight": [_known(value) for value in self.weight.values()],
+            "sums": {name: _known(value) for name, value in self.sums.items()},
             "tables": {
                 name: {f.name: getattr(table, f.name).tolist() for f in fields(BinSums)}
                 for name, table in self.tables.items()
@@ -220,18 +250,19 @@ class Accumulator:
 
     @classmethod
     def from_dict(cls, document: dict[str, Any]) -> "Accumulator":
-        """Read back what ``to_dict`` wrote.
+        """Read back what ``to_dict`` wrote, or what the version before wrote: agreement and accuracy are NaN then.
 
         Raises:
-            ValueError: a field is missing or has another shape.
+            ValueError: a field is missing or has another shape, or a later version wrote it.
         """
         try:
             acc = cls(document["n_classes"], document["n_bins"])
             acc.classes = document.get("classes")  # absent where version 0.1.0 wrote it
             acc.n_cases, acc.n_labels = document["n_cases"], document["n_labels"]
-            acc.used = dict(zip((1, 2), document["used"], strict=True))
-            acc.weight = dict(zip((1, 2), document["weight"], strict=True))
-            acc.sums = {name: float(document["sums"][name]) for name in _MEANS}
+            version = document.get("version", 1)
+            if version not in {1, _VERSION}:
+                raise ValueError(f"version {version} is not {_VERSION}, which this code reads")
+            acc._read_sums(document["used"], document["weight"], document["sums"], complete=version == _VERSION)
             for name, empty in acc.tables.items():
                 acc.tables[name] = _read_table(document["tables"][name], empty)
             if document["cells"] is not None:
@@ -242,6 +273,17 @@ class Accumulator:
         except (KeyError, TypeError) as exc:
             raise ValueError(f"not an accumulator document: {exc!r}") from exc
         return acc
+
+    def _read_sums(
+        self, used: list[int], weight: list[float | None], sums: dict[str, float | None], *, complete: bool
+    ) -> None:
+        """Numbers of cases, weights and sums; what version 1 did not write is unknown where it saw cases."""
+        if not complete:
+            unknown = None if self.n_cases else 0.0
+            used, weight, sums = [*used, 0], [*weight, unknown], sums | dict.fromkeys(_SINCE_2, unknown)
+        self.used = dict(zip((1, 2, 3), used, strict=True))
+        self.weight = {n: _number(value) for n, value in zip((1, 2, 3), weight, strict=True)}
+        self.sums = {name: _number(sums[name]) for name in _MEANS}
 
 
 @dataclass(frozen=True)
@@ -286,6 +328,15 @@ def _read_table(document: dict[str, list[float]], empty: BinSums) -> BinSums:
         if column.shape != empty.cases.shape:
             raise ValueError(f"table field {name!r} must have shape {empty.cases.shape}, got {column.shape}")
     return BinSums(**columns)
+
+
+def _known(value: float) -> float | None:
+    """A sum as a JSON value: None where it is unknown."""
+    return None if np.isnan(value) else value
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else float(value)
 
 
 def _ratio(total: float, weight: float) -> float:

@@ -13,11 +13,13 @@ import numpy.typing as npt
 from ml.arrays import FloatArray, as_vector
 from ml.distributions.families import gini
 from ml.metrics.binning import Debias, Slots
+from ml.metrics.cautions import cautions
 from ml.metrics.evaluation import ClassEvaluation, Evaluation
 from ml.metrics.histograms import CaseTerms, class_frequencies, statistic_terms
 from ml.metrics.inputs import Inputs, check_inputs, check_weights, first_labels
 from ml.metrics.jackknife import Estimate, Sample, mean_replicates, root, to_estimate
 from ml.metrics.reliability import Binned, PairCounts
+from ml.metrics.skill import frequency_loss, rate_loss, skill_replicates
 from ml.named_columns import same_rows
 
 #: Below this effective sample size a weighted estimate is warned about.
@@ -47,7 +49,7 @@ def evaluate(
             the first planned read of each case; all where left out.
         n_bins: equal-width bins of [0, 1].
         debias: form of CL; None takes the plug-in of EL and DL too.
-        weights: (N,) inverse probabilities of having at least one label, for L, CL, CE and accuracy.
+        weights: (N,) inverse probabilities of having at least one label, for L, skill, agreement, CL and CE.
         weights2: (N,) inverse probabilities of having at least two labels, for all the others.
         cluster: (N,) patient of each case.
         classes: K names.
@@ -77,6 +79,8 @@ def evaluate(
     binned_dpe = Binned.of(observed, kept, paired.sample, n_bins, "uniform", debias)
     metrics = _class_metrics(labelled, debias) | _paired_metrics(paired, debias)
     metrics |= _disagreement_metrics(paired.sample, observed[:, 0], kept[:, 0], binned_dpe, debias)
+    metrics |= _simple_rules(paired, kept[:, 0])
+    metrics["accuracy"] = _accuracy(second.sample(3), paired.terms)
     if n_cases > 0 and (weights is not None or weights2 is not None):
         pairs = {} if debias != "pair" else _pair_forms(first, dpe, labelled, paired, binned_dpe, n_bins)
         metrics = _with_horvitz_thompson(metrics, pairs, labelled.sample, paired.sample)
@@ -90,7 +94,10 @@ def evaluate(
         classes=_per_class(names, labelled, paired, debias),
         class_bins=labelled.binned.diagram(),
         disagreement_bins=binned_dpe.diagram(),
-        warnings=_warnings(labelled.sample, paired.sample, weights is not None, weights2 is not None),
+        warnings=(
+            *_warnings(labelled.sample, paired.sample, weights is not None, weights2 is not None),
+            *cautions(metrics, paired.sample),
+        ),
     )
 
 
@@ -129,14 +136,22 @@ class _Used:
 
 
 def _class_metrics(labelled: _Used, debias: Debias) -> dict[str, Estimate]:
-    calibration = labelled.binned.estimate(debias)
+    sample, calibration = labelled.sample, labelled.binned.estimate(debias)
+    loss = mean_replicates(labelled.terms.loss, sample)
+    constant = frequency_loss(labelled.binned.frequency_totals(), labelled.binned.frequency_sums(), sample)
     return {
-        "L": to_estimate(mean_replicates(labelled.terms.loss, labelled.sample), labelled.sample),
+        "agreement": to_estimate(mean_replicates(labelled.terms.agreement, sample), sample),
+        "L": to_estimate(loss, sample),
+        "skill": to_estimate(skill_replicates(loss, constant), sample),
         "CL": calibration,
         "CL_plugin": labelled.binned.estimate(None),
         "CE": root(calibration),
-        "accuracy": to_estimate(mean_replicates(labelled.terms.hits, labelled.sample), labelled.sample),
     }
+
+
+def _accuracy(many: Sample, paired: CaseTerms) -> Estimate:
+    """Accuracy on the cases with three labels, which stand among those with two in the same order."""
+    return to_estimate(mean_replicates(paired.hits[paired.n_labels >= 3], many), many)
 
 
 def _paired_metrics(paired: _Used, debias: Debias) -> dict[str, Estimate]:
@@ -159,17 +174,28 @@ def _paired_metrics(paired: _Used, debias: Debias) -> dict[str, Estimate]:
 def _disagreement_metrics(
     sample: Sample, observed: FloatArray, dpe: FloatArray, binned: Binned, debias: Debias
 ) -> dict[str, Estimate]:
-    calibration = binned.estimate(debias)
+    calibration, loss = binned.estimate(debias), mean_replicates(statistic_terms(observed, dpe), sample)
     return {
-        "L_D": to_estimate(mean_replicates(statistic_terms(observed, dpe), sample), sample),
+        "L_D": to_estimate(loss, sample),
+        "skill_D": to_estimate(skill_replicates(loss, rate_loss(observed, sample)), sample),
         "CL_D": calibration,
         "CL_D_plugin": binned.estimate(None),
         "CE_D": root(calibration),
     }
 
 
+def _simple_rules(paired: _Used, dpe: FloatArray) -> dict[str, Estimate]:
+    """L_φ less that of each simple rule on the same cases; negative is better."""
+    sample, observed = paired.sample, paired.terms.observed_disagreement
+    loss = statistic_terms(observed, dpe)
+    return {
+        f"L_D_minus_{name}": to_estimate(mean_replicates(loss - statistic_terms(observed, rule), sample), sample)
+        for name, rule in paired.terms.simple_rules().items()
+    }
+
+
 #: Means over cases, by the number of labels that they need.
-_MEANS = {"L": 1, "accuracy": 1, "EL": 2, "EL_plugin": 2, "L_D": 2}
+_MEANS = {"agreement": 1, "L": 1, "EL": 2, "EL_plugin": 2, "L_D": 2}
 
 
 def _pair_forms(
@@ -199,13 +225,14 @@ def _with_horvitz_thompson(
         name: replace(
             estimate,
             horvitz_thompson=_finite(forms[name]) if name in forms else None,
-            largest_weight=float((labelled if name in _FIRST_ORDER else paired).weight.max(initial=0.0)),
+            largest_weight=float((labelled if name in FIRST_ORDER else paired).weight.max(initial=0.0)),
         )
         for name, estimate in metrics.items()
     }
 
 
-_FIRST_ORDER = {"L", "CL", "CL_plugin", "CE", "accuracy"}
+#: Metrics of cases with one label, to which order-1 weights belong; all others take order-2 weights.
+FIRST_ORDER = ("agreement", "L", "skill", "CL", "CL_plugin", "CE")
 
 
 def _finite(value: float) -> float | None:

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray
 
@@ -40,6 +42,55 @@ def observed_disagreement(label_counts: IntArray) -> FloatArray:
     return np.asarray((totals * (totals - 1) - same) / (totals * (totals - 1)))
 
 
+@dataclass(frozen=True)
+class Leaders:
+    """Largest value of each row (N,), the first class that has it (N,), and how many classes have it (N,)."""
+
+    first: npt.NDArray[np.intp]
+    largest: npt.NDArray[Any]
+    equal: npt.NDArray[np.intp]
+
+    @classmethod
+    def of(cls, values: FloatArray | IntArray) -> "Leaders":
+        """Leaders of the rows of values (N, K).
+
+        >>> Leaders.of(np.array([[0.5, 0.5, 0.0], [0.2, 0.1, 0.7]])).equal
+        array([2, 1])
+        """
+        first = values.argmax(axis=1)
+        largest = values[np.arange(len(values)), first]
+        leading = values == largest[:, None]
+        alone = np.count_nonzero(leading) == len(values)  # as a rule of probabilities, and quick
+        return cls(first, largest, np.ones_like(first) if alone else leading.sum(axis=1))
+
+    def take(self, rows: slice | npt.NDArray[np.intp]) -> "Leaders":
+        """Some of the rows."""
+        return Leaders(self.first[rows], self.largest[rows], self.equal[rows])
+
+
+def agreement_terms(freqs: FloatArray, class_probs: FloatArray, leaders: Leaders | None = None) -> FloatArray:
+    """Share (N,) of a case's labels, by their frequencies (N, K), that name the most probable class; leaders share."""
+    leaders = leaders or Leaders.of(class_probs)
+    result = np.asarray(freqs[np.arange(len(freqs)), leaders.first], dtype=np.float64)
+    tied = np.flatnonzero(leaders.equal > 1)
+    leading = class_probs[tied] == leaders.largest[tied, None]
+    result[tied] = np.where(leading, freqs[tied], 0.0).sum(axis=1) / leaders.equal[tied]
+    return result
+
+
+def accuracy_terms(
+    label_counts: FloatArray | IntArray, class_probs: FloatArray, leaders: Leaders | None = None
+) -> FloatArray:
+    """Whether (N,) the most probable class is the most frequent label; equal leaders share on both sides."""
+    leaders, most = leaders or Leaders.of(class_probs), Leaders.of(label_counts)
+    named = label_counts[np.arange(len(label_counts)), leaders.first] == most.largest
+    tied = np.flatnonzero(leaders.equal > 1)
+    both = (class_probs[tied] == leaders.largest[tied, None]) & (label_counts[tied] == most.largest[tied, None])
+    result = np.asarray(named / most.equal, dtype=np.float64)
+    result[tied] = both.sum(axis=1) / (leaders.equal[tied] * most.equal[tied])
+    return result
+
+
 def statistic_terms(observed: FloatArray, predicted: FloatArray) -> FloatArray:
     """Terms (N,) of the squared loss for a binary event: (û − p)² + û(1 − û), û its U-statistic."""
     return np.asarray((observed - predicted) ** 2 + observed * (1 - observed))
@@ -53,28 +104,47 @@ class CaseTerms:
         n_labels: labels of a case.
         plugin: plug-in terms of EL, Σ_k (μ̂ − z)².
         spread: Σ_k μ̂(1 − μ̂).
-        hits: 1 where the most frequent label is the most probable class, else 0.
+        agreement: share of the case's labels that name the most probable class; equal leaders share.
+        hits: whether the most probable class is the most frequent label, equal leaders sharing on both sides; 0 below
+            three labels.
+        max_rule: 1 − max f, the chance that a label is not the most probable class.
+        gini_rule: 1 − Σf², the quadratic entropy, the chance that two labels differ if f were the truth.
     """
 
     n_labels: FloatArray
     plugin: FloatArray
     spread: FloatArray
+    agreement: FloatArray
     hits: FloatArray
+    max_rule: FloatArray
+    gini_rule: FloatArray
 
     @classmethod
     def of(cls, label_counts: IntArray, class_probs: FloatArray, freqs: FloatArray, gap: FloatArray) -> "CaseTerms":
         """Terms of label counts, probabilities z, frequencies μ̂ and their differences μ̂ − z, (n, K) each."""
+        n_labels = np.einsum("nk->n", label_counts).astype(np.float64)
+        hits, enough = np.zeros(len(label_counts)), n_labels >= 3
+        many = slice(None) if enough.all() else np.flatnonzero(enough)  # a slice copies nothing
+        leaders = Leaders.of(class_probs)
+        hits[many] = accuracy_terms(label_counts[many], class_probs[many], leaders.take(many))
         return cls(
-            n_labels=np.einsum("nk->n", label_counts).astype(np.float64),
+            n_labels=n_labels,
             plugin=np.einsum("nk,nk->n", gap, gap),
             spread=1 - np.einsum("nk,nk->n", freqs, freqs),
-            hits=(label_counts.argmax(axis=1) == class_probs.argmax(axis=1)).astype(np.float64),
+            agreement=agreement_terms(freqs, class_probs, leaders),
+            hits=hits,
+            max_rule=1 - leaders.largest,
+            gini_rule=1 - np.einsum("nk,nk->n", class_probs, class_probs),
         )
 
     @classmethod
     def joined(cls, parts: Sequence["CaseTerms"]) -> "CaseTerms":
         """Terms of consecutive cases as one."""
         return cls(*(np.concatenate([np.empty(0), *(getattr(p, f.name) for p in parts)]) for f in fields(cls)))
+
+    def simple_rules(self) -> dict[str, FloatArray]:
+        """Disagreement probabilities that class probabilities alone suggest, by name: what a head must beat."""
+        return {"max": self.max_rule, "gini": self.gini_rule}
 
     @property
     def loss(self) -> FloatArray:

@@ -6,8 +6,10 @@ import numpy.typing as npt
 from ml.arrays import as_class_probs, as_vector
 from ml.distributions.families import gini
 from ml.metrics.binning import Debias
+from ml.metrics.histograms import accuracy_terms, agreement_terms
 from ml.metrics.jackknife import Estimate, mean_replicates, root, select, to_estimate
 from ml.metrics.reliability import Binned
+from ml.metrics.skill import frequency_loss, rate_loss, skill_replicates
 from ml.named_columns import same_rows
 
 
@@ -19,7 +21,10 @@ def exact_metrics(
     n_bins: int = 15,
     debias: Debias = "pair",
 ) -> dict[str, Estimate]:
-    """L, EL, CL, CE, L_D, CL_D, CE_D and accuracy against known true class probabilities q.
+    """Agreement, L, skill, EL, CL, CE, L_D, skill_D, CL_D, CE_D and accuracy against known true class probabilities q.
+
+    Agreement is the expected share of annotators who name the most probable class, accuracy whether that is the class
+    that most would name; equal leaders share.
 
     The true disagreement of two annotators is 1 − Σq². CL is still a statistic of the cases that happened to
     fall into each bin, so its plug-in form is biased here too, by the spread of q − z within bins.
@@ -42,14 +47,17 @@ def exact_metrics(
     sample = select(np.ones(len(truth), dtype=np.bool_), None, None)
     differ = gini(truth)
     epistemic = ((truth - probs) ** 2).sum(axis=1)
-    hits = (truth.argmax(axis=1) == probs.argmax(axis=1)).astype(np.float64)
     means = {
-        "accuracy": hits,
+        "agreement": agreement_terms(truth, probs),
+        "accuracy": accuracy_terms(truth, probs),
         "L": epistemic + differ,
         "EL": epistemic,
         "L_D": (differ - dpe) ** 2 + differ * (1 - differ),
     }
-    estimates = {name: to_estimate(mean_replicates(values, sample), sample) for name, values in means.items()}
+    replicates = {name: mean_replicates(values, sample) for name, values in means.items()}
+    replicates["skill"] = skill_replicates(replicates["L"], frequency_loss(truth.sum(axis=0), [truth], sample))
+    replicates["skill_D"] = skill_replicates(replicates["L_D"], rate_loss(differ, sample))
+    estimates = {name: to_estimate(values, sample) for name, values in replicates.items()}
     estimates["CL"] = Binned.of(truth, probs, sample, n_bins, "uniform", debias).estimate(debias)
     estimates["CL_D"] = Binned.of(differ[:, None], dpe[:, None], sample, n_bins, "uniform", debias).estimate(debias)
     return estimates | {"CE": root(estimates["CL"]), "CE_D": root(estimates["CL_D"])}

@@ -3,11 +3,16 @@
 from dataclasses import dataclass
 from typing import TypedDict
 
-import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray, as_vector
-from ml.metrics.histograms import class_frequencies, observed_disagreement, squared_terms, statistic_terms
+from ml.metrics.histograms import (
+    agreement_terms,
+    class_frequencies,
+    observed_disagreement,
+    squared_terms,
+    statistic_terms,
+)
 from ml.metrics.inputs import check_inputs, first_labels
 from ml.metrics.jackknife import Estimate, EstimateDocument, Sample, mean_replicates, to_estimate
 from ml.metrics.reliability import Binned
@@ -77,7 +82,7 @@ def paired_changes(
     weights2: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> dict[str, Estimate]:
-    """Change of accuracy, L, EL, CL, L_φ and CL_φ (pair form), with intervals of the differences.
+    """Change of agreement, L, EL, CL, L_φ and CL_φ (pair form), with intervals of the differences.
 
     Each is the difference of what ``evaluate`` says of either prediction; errors are those of the difference, which
     are smaller than two intervals side by side suggest, since both are judged by the same labels.
@@ -97,7 +102,7 @@ def paired_changes(
     """
     pair = _Pair.of(label_counts, before, after, first_label_counts, weights, weights2, cluster)
     return {
-        "accuracy": pair.accuracy(),
+        "agreement": pair.agreement(),
         "L": pair.loss(),
         "EL": pair.epistemic_loss(),
         "CL": pair.calibration_loss(n_bins),
@@ -156,12 +161,10 @@ class _Pair:
     def _means(self, terms: list[FloatArray], sample: Sample) -> Estimate:
         return to_estimate(mean_replicates(terms[1] - terms[0], sample), sample)
 
-    def accuracy(self) -> Estimate:
+    def agreement(self) -> Estimate:
         rows = self.labelled.rows
-        most = self.first_counts[rows].argmax(axis=1)
-        return self._means(
-            [(most == probs[rows].argmax(axis=1)).astype(np.float64) for probs in self.probs], self.labelled
-        )
+        freqs = class_frequencies(self.first_counts[rows])
+        return self._means([agreement_terms(freqs, probs[rows]) for probs in self.probs], self.labelled)
 
     def loss(self) -> Estimate:
         rows = self.labelled.rows

@@ -22,6 +22,7 @@ from ml.metrics.binning import (
     contributions,
     contributions_without,
     lonely_weight,
+    sums_by_slot,
 )
 from ml.metrics.cells import Batch, Cells, numbered_cells
 from ml.metrics.evaluation import ReliabilityBin
@@ -128,6 +129,19 @@ class Binned:
             low, high = int(cells.cluster[0]), int(cells.cluster[-1]) + 1
             taken[low:high] = np.bincount(cells.cluster - low, gone, high - low)
         return ratio_replicates(float(full.sum()), taken, self.sample)
+
+    def frequency_totals(self) -> FloatArray:
+        """Weighted sums Σwμ̂ (C,) over all cases, one per class."""
+        return np.asarray(np.add.reduceat(self.bins.freq, self.slots.first[:-1]))
+
+    def frequency_sums(self) -> Iterator[FloatArray]:
+        """The same of each cluster (g, C), in chunks of consecutive clusters."""
+        n_columns = len(self.slots.edges)
+        column = np.repeat(np.arange(n_columns), np.diff(self.slots.first))
+        for cells in self.cells:
+            low, high = int(cells.cluster[0]), int(cells.cluster[-1]) + 1
+            at = (cells.cluster - low) * n_columns + column[cells.slot]
+            yield sums_by_slot(at, cells.freq, (high - low) * n_columns).reshape(-1, n_columns)
 
     def singleton_mass(self, debias: Debias) -> float:
         """Share of the weight in bins that the debiased form cannot use."""

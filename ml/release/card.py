@@ -6,6 +6,7 @@ from typing import NotRequired, TypedDict
 from ml.calibration.calibrators import FitDocument
 from ml.images.preprocess import Orientation, PreprocessingDocument
 from ml.metrics.jackknife import EstimateDocument
+from ml.metrics.skill import Verdict
 
 
 class ClassDocument(TypedDict):
@@ -31,6 +32,17 @@ class DropoutDocument(TypedDict):
 
     samples: int
     seed: int
+
+
+class DisagreementDocument(TypedDict):
+    """What held-out cells say of the disagreement probability, and the constant that is served in its place.
+
+    ``verdict`` compares the network's own with a constant: better, no better so far, worse. ``constant`` is None where
+    the network's own is served.
+    """
+
+    verdict: Verdict
+    constant: float | None
 
 
 class ParityDocument(TypedDict):
@@ -84,6 +96,7 @@ class CardContents(TypedDict):
     calibration: FitDocument
     mc_dropout: NotRequired[DropoutDocument | None]
     disagreement_calibrated: bool
+    disagreement: NotRequired[DisagreementDocument | None]
     held_out: dict[str, dict[str, EstimateDocument]]
     n_held_out: int
     parity: ParityDocument | None
@@ -109,10 +122,21 @@ def _figure(metric: EstimateDocument) -> str:
 
 
 def _disagreement_paragraph(card: CardContents) -> str:
+    judged = card.get("disagreement")
+    if judged is not None and judged["constant"] is not None:
+        return (
+            f"**The disagreement probability of this release is {judged['constant']:.3f} for every cell**, the rate at "
+            "which two experts differed on the cells that it was calibrated on: what the network said of single cells "
+            "was worse than this constant on held-out cells. It is stated apart from the class probabilities, which "
+            "are the network's own; once a cell has labels, its disagreement probability follows from them."
+        )
     if card["disagreement_calibrated"]:
+        words = {"better": "", "no better so far": " It is no better than a constant so far."}
+        words["worse"] = " **It is worse than a constant for all cells.**"
         return (
             "The disagreement probability says how likely two experts are to give this cell different labels. "
             "It was learned from cells that several experts had labelled."
+            + ("" if judged is None else words[judged["verdict"]])
         )
     return (
         "**The disagreement probability of this release is not calibrated.** Every cell it was trained and "
@@ -129,19 +153,26 @@ def _ensemble_sentence(card: CardContents) -> str:
     return f" Predictions are means of {dropout['samples']} samples of the network's head (dropout)."
 
 
+_WORDS = {
+    "agreement": "share of the experts who name the most probable class",
+    "L": "squared error of the class probabilities for one expert's label (0 best, 2 worst)",
+    "skill": "by how much L is smaller than that of the class frequencies (1 best, 0 no better)",
+    "EL": "the part of L that better probabilities could avoid",
+    "CE": "calibration error of the class probabilities",
+    "L_D": "squared error of the disagreement probability",
+    "skill_D": "by how much L_D is smaller than that of one constant for all cells (1 best, 0 no better)",
+    "CE_D": "calibration error of the disagreement probability",
+}
+
+
 def _metrics_table(card: CardContents) -> str:
-    words = {
-        "accuracy": "share of cells whose most probable class is the experts' most frequent one",
-        "L": "squared error of the class probabilities for one expert's label (0 best, 2 worst)",
-        "EL": "the part of it that better probabilities could avoid",
-        "CE": "calibration error of the class probabilities",
-        "L_D": "squared error of the disagreement probability",
-        "CE_D": "calibration error of the disagreement probability",
-    }
     steps = list(card["held_out"])
     lines = ["| measure | " + " | ".join(steps) + " |", "|---|" + "---|" * len(steps)]
-    for name, meaning in words.items():
-        cells = [_figure(card["held_out"][step][name]) if card["held_out"][step] else "–" for step in steps]
+    for name, meaning in _WORDS.items():
+        figures = [card["held_out"][step].get(name) for step in steps]
+        if not any(figures) and any(card["held_out"].values()):
+            continue  # a card of before this was measured
+        cells = ["–" if figure is None else _figure(figure) for figure in figures]
         lines.append(f"| {name}: {meaning} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -179,7 +210,7 @@ Network `{card["network"]}`, seed {card["seed"]}.{_ensemble_sentence(card)}
 
 ## How good it was on {card["n_held_out"]:,} cells it had never seen
 
-With 95 % intervals; smaller is better except for accuracy.
+With 95 % intervals; smaller is better except for agreement and skill.
 
 {_metrics_table(card)}
 

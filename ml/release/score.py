@@ -37,6 +37,7 @@ class ImagePrediction(TypedDict):
     log_concentration: float | None
     disagreement_prob: float
     disagreement_calibrated: bool
+    disagreement_constant: bool
 
 
 def predict_files(release: Path, paths: list[Path], *, tta: int | None = None, seed: int = 0) -> list[ImagePrediction]:
@@ -66,6 +67,7 @@ def predict_files(release: Path, paths: list[Path], *, tta: int | None = None, s
                 "log_concentration": None if a is None else float(a[0]),
                 "disagreement_prob": float(distribution.disagreement_probs[0]),
                 "disagreement_calibrated": has_concentration(distribution),
+                "disagreement_constant": distribution.stated_disagreement is not None,
             }
         )
     return rows

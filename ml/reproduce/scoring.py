@@ -32,7 +32,7 @@ class NetBenefitRow(EstimateDocument):
     threshold: float
 
 
-METRICS = ("accuracy", "L", "EL", "CE", "DL", "L_D", "CE_D")
+METRICS = ("agreement", "L", "skill", "EL", "CE", "DL", "L_D", "skill_D", "CE_D")
 _STEPS: dict[str, Method] = {"+ts": "temperature", "+vector": "vector", "+matrix": "matrix"}
 
 
@@ -69,7 +69,7 @@ def scored_rows(
 def markdown(rows: Sequence[ScoredRow]) -> str:
     """A table with one row per method; values with their standard errors."""
     names = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
-    titles = {"L_D": "L_φ", "CE_D": "CE_φ", "gain": "gain EL − EL′", "EL_posterior": "EL′"}
+    titles = {"L_D": "L_φ", "skill_D": "skill_φ", "CE_D": "CE_φ", "gain": "gain EL − EL′", "EL_posterior": "EL′"}
     lines = ["| method | " + " | ".join(titles.get(name, name) for name in names) + " |"]
     lines.append("|---" * (1 + len(names)) + "|")
     for row in rows:

@@ -38,7 +38,7 @@ SAMPLES, QUICK_SAMPLES = 20, 2
 QUICK_CASES = 250
 #: What is done to a network's outputs: nothing, the concentration head, temperature scaling, both.
 STEPS = ("", "+α", "+ts", "+ts+α")
-METRICS = ("accuracy", "L", "EL", "CE", "L_D", "CE_D", "EL_posterior")
+METRICS = ("agreement", "accuracy", "L", "skill", "EL", "CE", "L_D", "skill_D", "CE_D", "EL_posterior")
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ class SeedOutputs:
         )
         fitted_map, _ = fit_disagreement_map(valid.disagreement_probs, counts, names, seed=self.seed)
         values = self._metrics(truth, test.class_probs, fitted_map(test.disagreement_probs))
-        kept = {name: value for name, value in values.items() if name.startswith(("L_D", "CE_D"))}
+        kept = {name: value for name, value in values.items() if name.startswith(("L_D", "skill_D", "CE_D"))}
         return Row(f"{method}+φ", labels, self.seed, kept)
 
     def _fitted(self, kind: str, labels: int) -> dict[str, Calibration]:

@@ -11,6 +11,7 @@ from ml.arrays import FloatArray, IntArray
 from ml.metrics import Evaluation
 from ml.metrics import evaluate as evaluate_arrays
 from ml.metrics.binning import Debias
+from ml.metrics.reader_test import reader_test
 from ml.named_columns import column_names
 from ml.tables.files import (
     Labels,
@@ -27,6 +28,8 @@ from ml.tables.files import (
 
 #: Column of LABELS with the number of the planned read that a label answers.
 PLANNED_READ = "planned_read"
+#: p value at or below which annotators are called different, and the random signs that it rests on.
+_DIFFERENT, _TURNS = 0.01, 199
 
 
 def evaluate(
@@ -135,7 +138,7 @@ def evaluate_tables(
     predicted = read_predictions(predictions)
     labelled = read_labels(labels, predicted.classes)
     rows = align(labelled, predicted, place)
-    return evaluate_arrays(
+    evaluation = evaluate_arrays(
         aligned_counts(labelled, rows),
         predicted.class_probs,
         predicted.disagreement_probs,
@@ -147,6 +150,26 @@ def evaluate_tables(
         cluster=aligned_clusters(labelled, predicted, cluster, rows, place),
         classes=predicted.classes,
     )
+    return replace(evaluation, warnings=(*evaluation.warnings, *_reader_warnings(labelled, cluster, place)))
+
+
+def _reader_warnings(labels: Labels, cluster: str | None, place: Path) -> list[str]:
+    """A warning where annotators use the classes differently, by what they said of the same cases."""
+    if not labels.annotators:
+        return []
+    number: dict[str, int] = {}
+    annotator = np.array([number.setdefault(name, len(number)) for name in labels.annotators])
+    groups = None
+    if cluster is not None:
+        names = [str(value) for value in case_column(labels, cluster, place)]
+        groups = np.unique(names, return_inverse=True)[1][labels.rows]
+    test = reader_test(labels.rows, annotator, labels.numbers, groups, permutations=_TURNS)
+    if test.p_value > _DIFFERENT:
+        return []
+    return [
+        f"annotators use the classes differently (p = {test.p_value:.3f}): the intervals, which leave out cases, speak "
+        "for these annotators, not for others"
+    ]
 
 
 def aligned_counts(labels: Labels, rows: npt.NDArray[np.intp]) -> IntArray:

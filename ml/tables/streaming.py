@@ -15,6 +15,7 @@ import pyarrow as pa
 from ml.arrays import FloatArray, IntArray
 from ml.metrics.accumulator import Accumulator
 from ml.metrics.binning import Debias
+from ml.metrics.document import FIRST_ORDER
 from ml.tables.evaluate import aligned_counts, aligned_first_counts, aligned_weights
 from ml.tables.files import (
     Labels,
@@ -28,8 +29,6 @@ from ml.tables.files import (
 )
 
 BATCH_ROWS = 50_000
-#: Metrics that order-1 weights belong to; all others take order-2 weights.
-_FIRST_ORDER = ("L", "CL", "CL_plugin", "CE", "accuracy")
 
 
 class StreamedEstimate(TypedDict):
@@ -173,10 +172,11 @@ def evaluate_stream(
 
 def _document(accumulators: list[Accumulator], n_bins: int, debias: Debias) -> StreamedDocument:
     first, second = accumulators
-    values = second.compute(debias) | {name: first.compute(debias)[name] for name in _FIRST_ORDER}
+    of_first = first.compute(debias)
+    values = second.compute(debias) | {name: of_first[name] for name in FIRST_ORDER}
     metrics: dict[str, StreamedEstimate] = {}
     for name, value in values.items():
-        used = first.used[1] if name in _FIRST_ORDER else second.used[2]
+        used = first.used[1] if name in FIRST_ORDER else second.used[3 if name == "accuracy" else 2]
         metrics[name] = {
             "value": value if np.isfinite(value) else None,
             "se": None,

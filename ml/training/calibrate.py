@@ -1,15 +1,23 @@
 """Stage 2: cached logits and features of a run → calibration, with held-out metrics before and after."""
 
+from dataclasses import replace
+from typing import Any
+
+import numpy.typing as npt
+
 from ml.calibration.calibrators import Calibration, calibrate
 from ml.calibration.scaling import Method, Scaling
 from ml.files import write_bytes_atomically, write_json
 from ml.metrics import evaluate
+from ml.metrics.histograms import observed_disagreement
 from ml.metrics.jackknife import EstimateDocument
+from ml.metrics.skill import judge_disagreement
+from ml.release.card import DisagreementDocument
 from ml.release.dropout_head import DropoutHead, Floats32
 from ml.training.run_folder import CachedOutputs, CalibrationReport, RunFolder
 
 #: Metrics of the held-out part that go on the card.
-CARD_METRICS = ("accuracy", "L", "EL", "CE", "L_D", "CE_D")
+CARD_METRICS = ("agreement", "L", "skill", "EL", "CE", "L_D", "skill_D", "CE_D")
 
 
 def calibrate_run(
@@ -40,12 +48,15 @@ def calibrate_run(
     part = outputs.take(outputs.partition == partition)
     logits, features = member_outputs(part, head)
     fitted = calibrate(logits, features, part.label_counts, part.groups.tolist(), method=method, alpha=alpha, seed=seed)
+    held_out = outputs.take(outputs.partition == "test")
+    calibration, disagreement = with_judged_disagreement(fitted.calibration, part, held_out, head)
     steps = {"raw": Calibration(Scaling(), None)}
     if method != "none":
         steps[method] = Calibration(fitted.calibration.scaling, None)
     if fitted.calibration.concentration is not None:
         steps["with concentration head"] = fitted.calibration
-    held_out = outputs.take(outputs.partition == "test")
+    if calibration.constant_disagreement is not None:
+        steps["with constant disagreement"] = calibration
     report: CalibrationReport = {
         "fit": fitted.report,
         "partition": partition,
@@ -54,11 +65,12 @@ def calibrate_run(
         "held_out": {name: held_out_metrics(held_out, step, head) for name, step in steps.items()},
         "mc_dropout": None if head is None else {"samples": head.samples, "seed": seed},
         "disagreement_calibrated": fitted.calibration.concentration is not None,
+        "disagreement": disagreement,
     }
     folder.dropout_head.unlink(missing_ok=True)
     if head is not None:
         write_bytes_atomically(folder.dropout_head, head.to_bytes())
-    write_json(folder.calibration, fitted.calibration.to_dict())
+    write_json(folder.calibration, calibration.to_dict())
     write_json(folder.report, report)
     return report
 
@@ -68,6 +80,39 @@ def member_outputs(outputs: CachedOutputs, head: DropoutHead | None) -> tuple[Fl
     return (outputs.logits, outputs.features) if head is None else head(outputs.pooled)
 
 
+def with_judged_disagreement(
+    calibration: Calibration, fitted_on: CachedOutputs, held_out: CachedOutputs, head: DropoutHead | None
+) -> tuple[Calibration, DisagreementDocument | None]:
+    """A calibration that serves the rate of disagreement instead of its own φ where that is worse on held-out cases.
+
+    The rate is that of the calibration part, so that the held-out cases judge it too.
+
+    Args:
+        calibration: as fitted.
+        fitted_on: outputs of the calibration part.
+        held_out: outputs that judge.
+        head: of a Monte-Carlo dropout ensemble, whose φ is judged but never replaced; nor is that of a calibration
+            without concentration, which says of itself that it is not calibrated.
+
+    Returns:
+        The calibration, and what the card says of it; None where no held-out case has two labels.
+    """
+    if not (held_out.label_counts.sum(axis=1) >= 2).any():
+        return calibration, None
+    said = calibration.apply(*member_outputs(held_out, head)).disagreement_probs
+    verdict = judge_disagreement(held_out.label_counts, said, cluster=_clusters(held_out))
+    paired = fitted_on.label_counts[fitted_on.label_counts.sum(axis=1) >= 2]
+    if verdict != "worse" or head is not None or calibration.concentration is None or len(paired) == 0:
+        return calibration, {"verdict": verdict, "constant": None}
+    constant = float(observed_disagreement(paired).mean())
+    return replace(calibration, constant_disagreement=constant), {"verdict": verdict, "constant": constant}
+
+
+def _clusters(outputs: CachedOutputs) -> npt.NDArray[Any] | None:
+    """Patient of each case, None where no two cases are of one."""
+    return outputs.groups if len(set(outputs.groups.tolist())) < len(outputs.groups) else None
+
+
 def held_out_metrics(
     outputs: CachedOutputs, calibration: Calibration, head: DropoutHead | None = None
 ) -> dict[str, EstimateDocument]:
@@ -75,11 +120,10 @@ def held_out_metrics(
     if len(outputs.case_ids) == 0:
         return {}
     distribution = calibration.apply(*member_outputs(outputs, head))
-    clustered = len(set(outputs.groups.tolist())) < len(outputs.groups)
     evaluation = evaluate(
         outputs.label_counts,
         distribution.class_probs,
         distribution.disagreement_probs,
-        cluster=outputs.groups if clustered else None,
+        cluster=_clusters(outputs),
     )
     return {name: evaluation.metrics[name].to_dict() for name in CARD_METRICS}

@@ -29,15 +29,15 @@ def batch_outputs(
 
 
 class Validation(TypedDict):
-    """Validation loss in nats per label, and accuracy."""
+    """Validation loss in nats per label, and share of a case's labels that name the most probable class."""
 
     valid_loss: float
-    valid_accuracy: float
+    valid_agreement: float
 
 
 def validate(network: Network, data: DeviceData, rows: npt.NDArray[np.intp]) -> Validation:
-    """Validation loss in nats per label, and accuracy against the most frequent label."""
-    loss = hits = labels = 0.0
+    """Validation loss in nats per label, and agreement, a mean over cases with labels."""
+    loss = agreeing = labels = labelled = 0.0
     start = 0
     for logits, _, _ in batch_outputs(network, data, rows):
         counts = data.counts(rows[start : start + len(logits)])
@@ -45,8 +45,11 @@ def validate(network: Network, data: DeviceData, rows: npt.NDArray[np.intp]) -> 
         n_labels = float(counts.sum())
         loss += float(count_weighted_nll(logits, counts)) * n_labels
         labels += n_labels
-        hits += float((logits.argmax(1) == counts.argmax(1)).sum())
-    return {"valid_loss": loss / max(labels, 1.0), "valid_accuracy": hits / len(rows)}
+        totals = counts.sum(1, keepdim=True)
+        leading = logits.argmax(1, keepdim=True)
+        agreeing += float((counts.gather(1, leading) / totals.clamp(min=1)).sum())
+        labelled += float((totals > 0).sum())
+    return {"valid_loss": loss / max(labels, 1.0), "valid_agreement": agreeing / max(labelled, 1.0)}
 
 
 def cached_outputs(network: Network, data: DeviceData) -> CachedOutputs:

@@ -44,6 +44,7 @@ class _Fused(nn.Module):
         weight = (calibration.scaling(np.eye(n_classes)) - offset).T
         self.register_buffer("scale", torch.tensor(weight, dtype=torch.float32))
         self.register_buffer("offset", torch.tensor(offset, dtype=torch.float32))
+        self.constant = calibration.constant_disagreement
         head = calibration.concentration
         self.has_head = head is not None
         if head is not None:
@@ -54,10 +55,11 @@ class _Fused(nn.Module):
         logits, features = self.network(image)
         probs = torch.softmax(logits @ self.scale.T + self.offset, dim=1)
         differ = 1 - (probs * probs).sum(dim=1)
-        if not self.has_head:
-            return probs, differ
-        a = features @ self.weight + self.bias
-        return probs, a, torch.sigmoid(a) * differ
+        a = features @ self.weight + self.bias if self.has_head else None
+        stated = differ if a is None else torch.sigmoid(a) * differ
+        if self.constant is not None:
+            stated = torch.zeros_like(differ) + self.constant
+        return (probs, stated) if a is None else (probs, a, stated)
 
 
 class _Tapped(nn.Module):
@@ -265,6 +267,7 @@ def _card(name: str, config: RunDocument, report: CalibrationReport, parity: Par
         "calibration": report["fit"],
         "mc_dropout": report.get("mc_dropout"),
         "disagreement_calibrated": report["disagreement_calibrated"],
+        "disagreement": report.get("disagreement"),
         "held_out": report["held_out"],
         "n_held_out": report["n_held_out"],
         "parity": parity,

@@ -14,7 +14,7 @@ from ml.charts.rows import EpochMetrics
 from ml.files import read_json, write_bytes_atomically, write_json
 from ml.images.preprocess import Orientation, PreprocessingDocument
 from ml.metrics.jackknife import EstimateDocument
-from ml.release.card import ClassDocument, DropoutDocument
+from ml.release.card import ClassDocument, DisagreementDocument, DropoutDocument
 
 #: Dropout rate, weight (out, in) and bias (out,) of one layer of a network's head.
 HeadArrays = tuple[float, npt.NDArray[np.float32], npt.NDArray[np.float32]]
@@ -75,6 +75,7 @@ class CalibrationReport(TypedDict):
     held_out: dict[str, dict[str, EstimateDocument]]
     mc_dropout: NotRequired[DropoutDocument | None]
     disagreement_calibrated: bool
+    disagreement: NotRequired[DisagreementDocument | None]
 
 
 @dataclass(frozen=True)

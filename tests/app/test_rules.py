@@ -148,7 +148,7 @@ def test_a_summary_is_what_the_library_says() -> None:
     plain = summarise(PointCpe(UNSURE.class_probs), 0.02)
     probs = UNSURE.class_probs[0].tolist()
     disagreement = PointCpe(UNSURE.class_probs).disagreement_probs[0]
-    assert plain == Summary(probs, None, disagreement, False, None, None, None)
+    assert plain == Summary(probs, None, disagreement, False, False, None, None, None)
     mixture = DirichletMixtureCpe(UNSURE.class_probs[None], UNSURE.log_concentration[None])
     mixed = summarise(mixture, 0.02)
     assert (mixed.log_concentration, mixed.disagreement_calibrated) == (None, True)

@@ -18,7 +18,8 @@ from tests.support.process import COMMAND
 
 CLASSES = ["red", "green", "blue"]
 METRICS = {"L", "EL", "EL_plugin", "CL", "CL_plugin", "CL_paired", "CE", "DL", "DL_plugin"}
-METRICS |= {"L_D", "CL_D", "CL_D_plugin", "CE_D", "accuracy"}
+METRICS |= {"L_D", "CL_D", "CL_D_plugin", "CE_D", "L_D_minus_max", "L_D_minus_gini", "skill", "skill_D"}
+METRICS |= {"agreement", "accuracy"}
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from ml.tables.evaluate import evaluate_tables
 from ml.tables.files import TableError
 from ml.tables.streaming import evaluate_stream
 
-ORDER_1 = ("L", "CL", "CL_plugin", "CE")
-ORDER_2 = ("EL", "EL_plugin", "CL_paired", "DL", "DL_plugin", "L_D", "CL_D", "CE_D")
+ORDER_1 = ("agreement", "L", "skill", "CL", "CL_plugin", "CE")
+ORDER_2 = ("EL", "EL_plugin", "CL_paired", "DL", "DL_plugin", "L_D", "CL_D", "CE_D", "skill_D", "accuracy")
 
 
 def labelled(seed: int = 0, n: int = 60, k: int = 3) -> tuple[IntArray, FloatArray, FloatArray]:

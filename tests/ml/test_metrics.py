@@ -193,11 +193,6 @@ def test_singleton_bins_contribute_nothing_and_their_mass_is_told() -> None:
     assert calibration_loss(y, f, debias=None).value > 0
 
 
-def test_accuracy_takes_the_first_index_on_ties() -> None:
-    y, f = np.array([[1, 1], [1, 1]]), np.array([[0.5, 0.5], [0.4, 0.6]])
-    assert evaluate(y, f)["metrics"]["accuracy"]["value"] == 0.5
-
-
 def test_disagreement_metrics_by_hand() -> None:
     y, phi = np.array([[2, 0], [1, 1], [2, 1]]), np.array([0.25, 0.75, 0.5])
     observed = np.array([0, 1, 2 / 3])
@@ -293,7 +288,7 @@ def test_an_accumulator_with_clusters_equals_the_clustered_estimators_and_merges
     document = evaluate(y, f, weights=w, weights2=w, cluster=patient)["metrics"]
     for acc in (whole, merged):
         computed = acc.compute()
-        for name in ("L", "EL", "CL", "CL_paired", "DL", "CL_D", "L_D", "accuracy"):
+        for name in ("L", "EL", "CL", "CL_paired", "DL", "CL_D", "L_D", "agreement", "accuracy", "skill_D"):
             assert computed[name] == pytest.approx(document[name]["value"], abs=1e-13), name
 
 

@@ -247,12 +247,15 @@ def test_the_fused_graph_holds_any_scaling(trained_run: Path, tmp_path: Path, me
     shutil.copytree(trained_run, run.path)
     rng = np.random.default_rng(0)
     weight = rng.normal(1, 0.3, 8) if method == "vector" else np.eye(8) + rng.normal(0, 0.1, (8, 8))
-    write_json(run.calibration, Calibration(Scaling(method, 0.0, weight, rng.normal(size=8)), None).to_dict())
+    calibration = Calibration(Scaling(method, 0.0, weight, rng.normal(size=8)), None, constant_disagreement=0.17)
+    write_json(run.calibration, calibration.to_dict())
     predictor = Predictor(export_run(run, tmp_path / "release", fused=True))
     inputs = np.random.default_rng(0).normal(size=(6, 3, 48, 48)).astype(np.float32)
     expected = predictor.release.calibration.apply(*predictor.run(inputs))
     session = onnxruntime.InferenceSession(str(predictor.release.path / "fused.onnx"))
-    np.testing.assert_allclose(session.run(["class_probs"], {"image": inputs})[0], expected.class_probs, atol=1e-5)
+    probs, differ = session.run(["class_probs", "disagreement_prob"], {"image": inputs})
+    np.testing.assert_allclose(probs, expected.class_probs, atol=1e-5)
+    np.testing.assert_allclose(differ, np.full(6, 0.17), atol=1e-7)
 
 
 @pytest.mark.slow

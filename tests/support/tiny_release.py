@@ -32,7 +32,7 @@ FITTED, CALIBRATED = slice(0, 120), slice(120, 180)
 HELD_OUT = slice(180, CELLS)
 #: Colour of a faded stain.
 FADED = 0.6
-METRICS = ("accuracy", "L", "EL", "CE", "L_D", "CE_D")
+METRICS = ("agreement", "L", "skill", "EL", "CE", "L_D", "skill_D", "CE_D")
 
 
 def write_tiny_release(path: Path, name: str = "tiny cells") -> Path:

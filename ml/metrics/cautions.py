@@ -1,0 +1,58 @@
+"""What a reader of an evaluation must be told, from its estimates alone."""
+
+import numpy as np
+from scipy.special import stdtrit
+
+from ml.metrics.jackknife import Estimate, Sample
+
+#: Share of the weight in bins that CL cannot use, above which it is named.
+UNUSABLE_SHARE = 0.05
+#: Chance with which a perfect prediction is called impossible.
+_LEVEL = 0.001
+
+
+def cautions(metrics: dict[str, Estimate], paired: Sample) -> list[str]:
+    """Warnings that follow from the estimates.
+
+    Args:
+        metrics: of an evaluation, by name.
+        paired: the cases with two labels.
+    """
+    return [*_impossible(metrics["DL"], paired), *_unusable_bins(metrics), *_without_skill(metrics)]
+
+
+def _impossible(dispersion: Estimate, paired: Sample) -> list[str]:
+    """EL − CL is a mean of squares where labels and predictions are independent given the image, so never negative."""
+    if dispersion.se is None:
+        return []
+    high = dispersion.value + float(stdtrit(paired.n_clusters - 1, 1 - _LEVEL)) * dispersion.se
+    if not high < 0:
+        return []
+    return [
+        f"DL is {dispersion.value:.4f} ({dispersion.low:.4f} to {dispersion.high:.4f}), which is impossible for an "
+        "honest prediction: were these labels used to make it?"
+    ]
+
+
+def _unusable_bins(metrics: dict[str, Estimate]) -> list[str]:
+    return [
+        f"{metrics[name].singleton_mass:.0%} of the weight of {name} is in bins that it cannot use, with one case "
+        "(or one patient) each, which count as 0: take fewer bins"
+        for name in ("CL", "CL_paired", "CL_D")
+        if metrics[name].singleton_mass > UNUSABLE_SHARE
+    ]
+
+
+def _without_skill(metrics: dict[str, Estimate]) -> list[str]:
+    """Predictions that are not shown to be better than a constant."""
+    texts = []
+    for name, what, constant in (
+        ("skill", "the class probabilities are", "the class frequencies"),
+        ("skill_D", "the disagreement probability is", "a constant"),
+    ):
+        estimate = metrics[name]
+        if estimate.low is None or estimate.high is None or not np.isfinite(estimate.value) or estimate.low > 0:
+            continue
+        verdict = f"worse than {constant}" if estimate.high < 0 else f"no better than {constant} so far"
+        texts.append(f"{what} {verdict} ({name} {estimate.value:.3f}, {estimate.low:.3f} to {estimate.high:.3f})")
+    return texts

@@ -1,0 +1,224 @@
+"""Laws of agreement, accuracy and skill, and of what an evaluation warns of."""
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ml.metrics import (
+    Accumulator,
+    class_skill,
+    disagreement_loss,
+    disagreement_skill,
+    evaluate,
+    exact_metrics,
+    expected_squared_loss,
+    paired_changes,
+)
+from ml.metrics.skill import judge_disagreement
+
+Counts = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+def tied(seed: int, n: int = 60, k: int = 4) -> tuple[Counts, Floats, Floats]:
+    """Label counts, class probabilities and DPEs of few distinct values, so that leaders are often equal."""
+    rng = np.random.default_rng(seed)
+    f = rng.integers(1, 4, (n, k)).astype(np.float64)
+    y = np.array([rng.multinomial(m, np.full(k, 1 / k)) for m in rng.integers(0, 6, n)])
+    return y, f / f.sum(axis=1, keepdims=True), rng.choice([0.1, 0.3, 0.6], n)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10_000), order=st.permutations(range(4)))
+def test_no_metric_depends_on_the_order_of_the_classes(seed: int, order: list[int]) -> None:
+    y, f, phi = tied(seed)
+    w = np.random.default_rng(seed).uniform(0.5, 2, len(y))
+    here, there = (
+        evaluate(y[:, columns], f[:, columns], phi, weights=w, weights2=w).metrics
+        for columns in (list(range(4)), order)
+    )
+    for name, estimate in here.items():
+        assert there[name].value == pytest.approx(estimate.value, abs=1e-12, nan_ok=True), name
+    g = np.roll(f, 1, axis=0)
+    before, after = (
+        paired_changes(y[:, columns], (f[:, columns], phi), (g[:, columns], phi))["agreement"].value
+        for columns in (list(range(4)), order)
+    )
+    assert before == pytest.approx(after, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_agreement_and_accuracy_equal_enumeration(seed: int) -> None:
+    y, f, phi = tied(seed)
+    agreement, accuracy = [], []
+    for counts, probs in zip(y, f, strict=True):
+        leaders = np.flatnonzero(probs == probs.max())
+        labels = np.repeat(np.arange(4), counts)
+        if labels.size:
+            agreement.append(np.mean([label == leader for label in labels for leader in leaders]))
+        if labels.size >= 3:
+            most = np.flatnonzero(counts == counts.max())
+            accuracy.append(np.mean([a == b for a, b in itertools.product(most, leaders)]))
+    metrics = evaluate(y, f, phi).metrics
+    assert metrics["agreement"].value == pytest.approx(np.mean(agreement), abs=1e-14)
+    assert metrics["accuracy"].value == pytest.approx(np.mean(accuracy), abs=1e-14)
+    assert (metrics["agreement"].n, metrics["accuracy"].n) == (len(agreement), len(accuracy))
+
+
+def test_agreement_from_one_label_is_on_average_that_of_all() -> None:
+    """Unbiased for any number of labels: over every way to keep one label of each case, the mean is the whole."""
+    y, f, phi = tied(1, n=4, k=3)
+    y[y.sum(axis=1) == 0, 0] = 1
+    kept = [[np.eye(3, dtype=int)[label] for label in np.repeat(np.arange(3), counts)] for counts in y]
+    values = [evaluate(np.array(case), f, phi).metrics["agreement"].value for case in itertools.product(*kept)]
+    assert np.mean(values) == pytest.approx(evaluate(y, f, phi).metrics["agreement"].value, abs=1e-12)
+
+
+def test_the_known_truth_gives_what_many_labels_give() -> None:
+    rng = np.random.default_rng(3)
+    y = rng.multinomial(60, [0.3, 0.3, 0.4], 40)
+    f, phi = rng.dirichlet(np.ones(3), 40), rng.uniform(0, 1, 40)
+    exact, counted = exact_metrics(y / 60, f, phi), evaluate(y, f, phi).metrics
+    for name in ("agreement", "accuracy", "L", "skill"):
+        assert exact[name].value == pytest.approx(counted[name].value, abs=1e-12), name
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+def test_the_error_of_skill_is_the_jackknife_with_the_constant_fitted_anew(clustered: bool) -> None:
+    y, f, phi = tied(5, n=40)
+    rng = np.random.default_rng(5)
+    w, w2, g = rng.uniform(0.5, 3, 40), rng.uniform(0.5, 3, 40), rng.integers(0, 9, 40) if clustered else np.arange(40)
+
+    def by_hand(rows: npt.NDArray[np.intp]) -> tuple[float, float]:
+        ones, twos = (rows[y[rows].sum(axis=1) >= n] for n in (1, 2))
+        shares = np.average(y[ones] / y[ones].sum(axis=1, keepdims=True), axis=0, weights=w[ones])
+        constant = expected_squared_loss(y[ones], np.tile(shares, (len(ones), 1)), sample_weight=w[ones]).value
+        loss = expected_squared_loss(y[ones], f[ones], sample_weight=w[ones]).value
+        totals = y[twos].sum(axis=1)
+        differ = 1 - (y[twos] * (y[twos] - 1)).sum(axis=1) / (totals * (totals - 1))
+        rate = np.full(len(twos), np.average(differ, weights=w2[twos]))
+        own, best = (disagreement_loss(y[twos], p, sample_weight=w2[twos]).value for p in (phi[twos], rate))
+        return 1 - loss / constant, 1 - own / best
+
+    groups = np.unique(g)
+    without = np.array([by_hand(np.flatnonzero(g != group)) for group in groups])
+    metrics = evaluate(y, f, phi, weights=w, weights2=w2, cluster=g if clustered else None).metrics
+    for column, name in enumerate(("skill", "skill_D")):
+        used = without[[bool((y[g == group].sum(axis=1) >= column + 1).any()) for group in groups], column]
+        error = np.sqrt((len(used) - 1) / len(used) * ((used - used.mean()) ** 2).sum())
+        assert metrics[name].value == pytest.approx(by_hand(np.arange(40))[column], abs=1e-12)
+        assert metrics[name].se == pytest.approx(error, rel=1e-9)
+    alone = class_skill(y, f, sample_weight=w, cluster=g), disagreement_skill(y, phi, sample_weight=w2, cluster=g)
+    for found, name in zip(alone, ("skill", "skill_D"), strict=True):
+        assert found.value == pytest.approx(metrics[name].value, abs=1e-12)
+        assert found.se == pytest.approx(metrics[name].se, rel=1e-9)
+
+
+def test_a_constant_has_no_skill_and_the_truth_has_as_much_as_there_is() -> None:
+    y, _f, _phi = tied(6, n=200)
+    y = y[y.sum(axis=1) >= 2]
+    shares = (y / y.sum(axis=1, keepdims=True)).mean(axis=0)
+    totals = y.sum(axis=1)
+    rate = (1 - (y * (y - 1)).sum(axis=1) / (totals * (totals - 1))).mean()
+    constant = evaluate(y, np.tile(shares, (len(y), 1)), np.full(len(y), rate)).metrics
+    assert constant["skill"].value == pytest.approx(0, abs=1e-12)
+    assert constant["skill_D"].value == pytest.approx(0, abs=1e-12)
+    q = np.random.default_rng(0).dirichlet(np.full(3, 0.5), 500)
+    exact = exact_metrics(q, q, 1 - (q**2).sum(axis=1))
+    spread = (1 - (q**2).sum(axis=1)).var() / (lambda p: p * (1 - p))((1 - (q**2).sum(axis=1)).mean())
+    assert exact["skill_D"].value == pytest.approx(spread, abs=1e-12)
+
+
+@pytest.mark.parametrize("y", [[[2, 0], [2, 0], [3, 0]], [[1, 1], [1, 1], [1, 1]]])
+def test_where_nothing_is_left_to_predict_there_is_no_skill(y: Any) -> None:
+    found = disagreement_skill(y, [0.2, 0.3, 0.4])
+    assert np.isnan(found.value)
+    assert found.se is None
+    assert judge_disagreement(y, [0.2, 0.3, 0.4]) == "no better so far"
+
+
+def test_simple_rules_are_compared_on_the_same_cases() -> None:
+    y, f, phi = tied(7)
+    metrics = evaluate(y, f, phi).metrics
+    for name, rule in (("max", 1 - f.max(axis=1)), ("gini", 1 - (f**2).sum(axis=1))):
+        expected = disagreement_loss(y, phi).value - disagreement_loss(y, rule).value
+        assert metrics[f"L_D_minus_{name}"].value == pytest.approx(expected, abs=1e-12)
+    own = evaluate(y, f).metrics["L_D_minus_gini"]
+    assert (own.value, own.se) == (pytest.approx(0, abs=1e-15), pytest.approx(0, abs=1e-15))
+
+
+def readings(phi_of: Any, n: int = 400, seed: int = 0) -> tuple[Counts, Floats, Floats]:
+    """Two labels of cases whose true disagreement varies, and DPEs made from the truth."""
+    rng = np.random.default_rng(seed)
+    q = rng.dirichlet(np.full(3, 0.5), n)
+    return rng.multinomial(2, q), q, phi_of(1 - (q**2).sum(axis=1), rng)
+
+
+def test_verdicts_and_words_follow_the_interval_of_the_skill() -> None:
+    """Better where the truth is known; worse where it is turned round; open where φ is noise about the mean."""
+    for phi_of, verdict, word in (
+        (lambda truth, rng: truth, "better", None),
+        (lambda truth, rng: truth.max() - truth, "worse", "worse than a constant ("),
+        (lambda truth, rng: truth.mean() + rng.normal(0, 0.01, truth.size), "no better so far", "no better than"),
+    ):
+        y, q, phi = readings(phi_of)
+        assert judge_disagreement(y, phi) == verdict
+        said = [text for text in evaluate(y, q, phi).warnings if text.startswith("the disagreement probability is")]
+        assert [word in text for text in said if word] == ([True] if word else [])
+
+
+def test_predictions_made_from_the_labels_are_called_impossible_and_honest_ones_are_not() -> None:
+    rng = np.random.default_rng(1)
+    accused = 0
+    for _ in range(60):
+        q = rng.dirichlet(np.ones(3), 150)
+        y = rng.multinomial(2, q)
+        accused += any("impossible" in text for text in evaluate(y, q).warnings)
+    leaked = evaluate(y, 0.5 * q + 0.5 * y / 2)
+    assert any("were these labels used" in text for text in leaked.warnings)
+    assert accused <= 1, "at one in a thousand, two of 60 happen once in 600"
+
+
+def test_the_weight_of_unusable_bins_is_named() -> None:
+    y, f = np.array([[1, 1], [2, 0], [0, 2]]), np.array([[0.1, 0.9], [0.5, 0.5], [0.9, 0.1]])
+    assert any(text.startswith("100% of the weight of CL is in bins") for text in evaluate(y, f).warnings)
+    many = np.repeat(y, 40, axis=0), np.repeat(f, 40, axis=0)
+    assert not any("in bins" in text for text in evaluate(*many).warnings)
+
+
+def test_an_accumulator_document_of_before_reads_with_agreement_unknown() -> None:
+    old: dict[str, Any] = json.loads((Path(__file__).parent / "accumulator_0_1_0.json").read_text())
+    read = Accumulator.from_dict(old)
+    values = read.compute()
+    assert np.isnan(values["agreement"])
+    assert np.isnan(values["accuracy"])
+    assert values["L"] == pytest.approx(old["expected"]["L"], abs=1e-15)
+    again = Accumulator.from_dict(json.loads(json.dumps(read.to_dict(), allow_nan=False)))
+    y, f, phi = tied(8, k=2)
+    again.update(y, f, phi)
+    assert np.isnan(again.compute()["agreement"])
+    assert np.isfinite(again.compute()["skill_D"])
+    with pytest.raises(ValueError, match="version 9"):
+        Accumulator.from_dict(read.to_dict() | {"version": 9})
+
+
+@pytest.mark.slow
+def test_a_prediction_that_exaggerates_twofold_is_called_worse_in_one_of_twenty() -> None:
+    """φ = p + 2(truth − p) has skill 0: its spread costs what its direction earns. 90 % intervals err 5 % each way."""
+    rng = np.random.default_rng(0)
+    verdicts = []
+    for _ in range(1000):
+        truth = rng.uniform(0.2, 0.4, 400)
+        differ = rng.random(400) < truth
+        y = np.where(differ[:, None], [1, 1], [2, 0])
+        verdicts.append(judge_disagreement(y, 0.3 + 2 * (truth - 0.3)))
+    # standard errors .7 % and .5 %
+    assert 0.029 <= verdicts.count("worse") / 1000 <= 0.075
+    assert verdicts.count("better") / 1000 <= 0.045
