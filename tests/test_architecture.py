@@ -190,8 +190,8 @@ OPEN_DOCUMENTS = {
     "ml.release.card.RecalibrationDocument.gate": "the service's own (app.releases.gate), which ml does not know",
     "ml.reproduce.report.reproduce": "each reproduction has its own rows and entries, typed where they are made",
     "ml.reproduce.setting.Reproduction": "each reproduction has its own rows and entries",
-    "ml.tables.files.TableSource": "a caller's mapping of columns",
-    "ml.tables.files._from_memory": "a caller's mapping of columns",
+    "ml.tables.reading.TableSource": "a caller's mapping of columns",
+    "ml.tables.reading._from_memory": "a caller's mapping of columns",
 }
 
 

@@ -19,6 +19,7 @@ from PIL import Image
 
 from app.platform import errors
 from app.settings import Settings
+from tests.support.command import run_here
 from tests.support.process import Installation
 
 ROOT = Path(__file__).parent.parent
@@ -291,6 +292,13 @@ def test_the_worked_example_of_the_tables_is_true(tmp_path: Path) -> None:
         document = evaluate_tables(tmp_path / labels, tmp_path / "predictions.csv", cluster="patient")
         printed = metrics_table(document).splitlines()
         assert [line for line in shown if line not in printed] == []
+    for kind, arguments in (("one_column", []), ("findings", ["--level", "ordinal"])):
+        predictions = tmp_path / ("one_column.csv" if kind == "one_column" else "findings_predictions.csv")
+        tables = ["--labels", tmp_path / f"{kind}_labels.csv", "--predictions", predictions]
+        done = run_here("evaluate", *tables, "--binary", *arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        assert found.get("n_labels", 0) == 3 or list(found["findings"]) == ["fluid", "mass"]
 
 
 def test_a_new_home_needs_no_upgrade_and_an_old_one_says_so(tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ class AnnotatorAgreementOut(Out):
     annotator: str
     n_labels: int
     agreement_with_others: MetricOut
-    confusion: list[list[float]]
+    confusion: list[list[float]] | None
 
 
 class ClassAgreementOut(Out):
@@ -267,6 +267,7 @@ class AgreementOut(Out):
     n_cases: int
     n_labels: int
     n_annotators: int
+    level: Literal["nominal", "ordinal"] = "nominal"
     krippendorff_alpha: MetricOut | None = None
     pairs: list[PairAgreementOut] = Field(default_factory=list)
     annotators: list[AnnotatorAgreementOut] = Field(default_factory=list)

@@ -11,16 +11,17 @@ from ml.agreement.coefficients import (
     rater_marginal_test,
 )
 from ml.agreement.dawid_skene import DawidSkene, dawid_skene
-from ml.agreement.tables import (
+from ml.agreement.report import (
     AgreementReport,
     AnnotatorAgreement,
     ClassAgreement,
     PairAgreement,
     SiteAgreement,
-    measure_agreement,
 )
+from ml.agreement.tables import AgreementOptions, agreement_by_finding, measure_agreement
 
 __all__ = [
+    "AgreementOptions",
     "AgreementReport",
     "AnnotatorAgreement",
     "ClassAgreement",
@@ -28,6 +29,7 @@ __all__ = [
     "DependenceTest",
     "PairAgreement",
     "SiteAgreement",
+    "agreement_by_finding",
     "as_label_matrix",
     "cohen_kappa",
     "count_matrix",

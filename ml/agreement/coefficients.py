@@ -18,6 +18,7 @@ from ml.distributions.families import gini
 from ml.metrics.histograms import observed_disagreement
 from ml.metrics.inputs import check_clusters, check_inputs
 from ml.metrics.jackknife import Estimate, Replicates, Sample, mean_replicates, select, to_estimate
+from ml.metrics.ordinal import quadratic_kappa
 from ml.named_columns import same_rows, values_of
 
 Level = Literal["nominal", "ordinal"]
@@ -48,24 +49,6 @@ def _coefficient(observed: FloatArray, expected: FloatArray) -> FloatArray:
         return np.asarray(np.where(expected > 0, 1 - observed / expected, np.nan))
 
 
-def _ordinal_distances(totals: FloatArray) -> FloatArray:
-    """Squared ordinal distances (..., K, K) between classes for their numbers of labels (..., K)."""
-    before = totals.cumsum(axis=-1) - totals / 2
-    return np.asarray((before[..., :, None] - before[..., None, :]) ** 2)
-
-
-def _alpha(coincidences: FloatArray, level: Level) -> FloatArray:
-    """Krippendorff's alpha of coincidence matrices (..., K, K)."""
-    totals = coincidences.sum(axis=-1)
-    n = totals.sum(axis=-1)
-    nominal = 1.0 - np.eye(coincidences.shape[-1])
-    distances = _ordinal_distances(totals) if level == "ordinal" else nominal
-    observed = (coincidences * distances).sum(axis=(-2, -1))
-    expected = (totals[..., :, None] * totals[..., None, :] * distances).sum(axis=(-2, -1))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return _coefficient(observed, expected / (n - 1))
-
-
 def krippendorff_alpha(
     label_counts: npt.ArrayLike, *, level: Level = "nominal", cluster: npt.ArrayLike | None = None
 ) -> Estimate:
@@ -92,20 +75,63 @@ def krippendorff_alpha(
     counts = as_label_counts(label_counts if level == "ordinal" else values_of(label_counts, "label_counts"))
     sample = select(counts.sum(axis=1) >= 2, None, check_clusters(cluster, len(counts)))
     y = counts[sample.rows].astype(np.float64)
-    spare = (y.sum(axis=1) - 1)[:, None, None]
-    pairs = (y[:, :, None] * y[:, None, :] - y[:, :, None] * np.eye(y.shape[1])) / spare
-    parts = _per_cluster(pairs, sample)
+    value, without = (_ordinal_alpha if level == "ordinal" else _nominal_alpha)(y, sample)
+    return _estimate(value, without, sample)
+
+
+def _nominal_alpha(y: FloatArray, sample: Sample) -> tuple[float, FloatArray]:
+    """Alpha of label counts (n, K), and without each cluster, from the sums of what differs and of squared totals."""
+    n = y.sum(axis=1)
+    differing = _per_cluster((n**2 - np.einsum("nk,nk->n", y, y)) / (n - 1), sample)
+    size, parts = _per_cluster(n, sample), _per_cluster(y, sample)
     total = parts.sum(axis=0)
-    return _estimate(float(_alpha(total, level)), _alpha(total - parts, level), sample)
+    squares = total @ total
+    without = squares - 2 * parts @ total + np.einsum("gk,gk->g", parts, parts)
+
+    def alpha(observed: FloatArray, labels: FloatArray, together: FloatArray) -> FloatArray:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return _coefficient(observed, (labels**2 - together) / (labels - 1))
+
+    value = alpha(differing.sum(), size.sum(), squares)
+    return float(value), alpha(differing.sum() - differing, size.sum() - size, without)
+
+
+def _ordinal_alpha(y: FloatArray, sample: Sample) -> tuple[float, FloatArray]:
+    """The same with squared distances between mid-ranks b_k, which leaving out a cluster moves.
+
+    With coincidences C and totals T, Σ C_kl (b_k − b_l)² = 2(Σ T_k b_k² − bᵀCb), so no case needs a matrix of its own.
+    """
+    spare = (y.sum(axis=1) - 1)[:, None]
+    coincidences = (y / spare).T @ y - np.diag((y / spare).sum(axis=0))
+    parts = _per_cluster(y, sample)
+    total = parts.sum(axis=0)
+    left = np.concatenate([total[None], total - parts])
+    ranks = _mid_ranks(left)
+    own = ranks[1:] if sample.cluster is None else ranks[1:][sample.cluster]
+    gone = ((y * own).sum(axis=1) ** 2 - (y * own**2).sum(axis=1)) / spare[:, 0]
+    crossed = np.einsum("gk,gk->g", ranks @ coincidences, ranks)
+    crossed[1:] -= _per_cluster(gone, sample)
+    squared = np.einsum("gk,gk->g", left, ranks**2)
+    n = left.sum(axis=1)
+    expected = n * squared - np.einsum("gk,gk->g", left, ranks) ** 2
+    with np.errstate(invalid="ignore", divide="ignore"):
+        alphas = _coefficient(squared - crossed, np.where(expected > 1e-9 * n, expected / (n - 1), 0.0))
+    return float(alphas[0]), alphas[1:]
+
+
+def _mid_ranks(totals: FloatArray) -> FloatArray:
+    """Mean rank (..., K) of the labels of each class among all, counted from the middle."""
+    return np.asarray(totals.cumsum(axis=-1) - totals / 2 - totals.sum(axis=-1, keepdims=True) / 2)
 
 
 def _per_cluster(parts: FloatArray, sample: Sample) -> FloatArray:
     """Add up the parts (n, …) of each cluster."""
     if sample.cluster is None:
         return parts
-    summed = np.zeros((sample.n_clusters, *parts.shape[1:]))
-    np.add.at(summed, sample.cluster, parts)
-    return summed
+    if sample.n_clusters == 0:
+        return np.zeros((0, *parts.shape[1:]))
+    # the cases of a cluster stand together
+    return np.asarray(np.add.reduceat(parts, np.searchsorted(sample.cluster, np.arange(sample.n_clusters)), axis=0))
 
 
 def _estimate(value: float, without: FloatArray, sample: Sample) -> Estimate:
@@ -151,7 +177,12 @@ def fleiss_kappa(label_counts: npt.ArrayLike, *, cluster: npt.ArrayLike | None =
 
 
 def cohen_kappa(
-    first: npt.ArrayLike, second: npt.ArrayLike, n_classes: int, *, cluster: npt.ArrayLike | None = None
+    first: npt.ArrayLike,
+    second: npt.ArrayLike,
+    n_classes: int,
+    *,
+    level: Level = "nominal",
+    cluster: npt.ArrayLike | None = None,
 ) -> Estimate:
     """Cohen's kappa of two annotators, over the cases that both labelled.
 
@@ -159,6 +190,7 @@ def cohen_kappa(
         first: (N,) class numbers, −1 where there is none.
         second: (N,) the same of the other annotator.
         n_classes: K.
+        level: ``ordinal`` weighs a difference by its square, with the classes in order (weighted kappa, Cohen 1968).
         cluster: (N,) patient of each case.
 
     Returns:
@@ -176,17 +208,39 @@ def cohen_kappa(
         raise ValueError(f"both annotators' labels must have one shape, got {a.shape} and {b.shape}")
     matrix = as_label_matrix(np.stack([a, b], axis=-1), n_classes)
     sample = select(np.asarray((matrix >= 0).all(axis=1)), None, check_clusters(cluster, len(matrix)))
-    one_hot = np.eye(n_classes)[matrix[sample.rows]]
-    tables = _per_cluster(one_hot[:, 0, :, None] * one_hot[:, 1, None, :], sample)
+    a, b = matrix[sample.rows].T
+    return kappa_of(a, b, n_classes, sample, level)
 
-    def kappa(table: FloatArray) -> FloatArray:
-        n = np.maximum(table.sum(axis=(-2, -1)), 1.0)
-        rows, columns = table.sum(axis=-1), table.sum(axis=-2)
-        agreement = np.trace(table, axis1=-2, axis2=-1)
-        return _coefficient(1 - agreement / n, 1 - (rows * columns).sum(axis=-1) / n**2)
 
-    total = tables.sum(axis=0)
-    return _estimate(float(kappa(total)), kappa(total - tables), sample)
+def kappa_of(first: IntArray, second: IntArray, n_classes: int, sample: Sample, level: Level = "nominal") -> Estimate:
+    """Kappa of two annotators' classes (n,) for the cases of a sample, in its order."""
+    if level == "ordinal":
+        x, y = first.astype(np.float64), second.astype(np.float64)
+        sums = _per_cluster(np.stack([np.ones(len(x)), x, y, x**2 + y**2, x * y], axis=-1), sample)
+        total = sums.sum(axis=0)
+        return _estimate(float(quadratic_kappa(total)), quadratic_kappa(total - sums), sample)
+    rows, columns = (np.bincount(classes, minlength=n_classes).astype(np.float64) for classes in (first, second))
+    agree = (first == second).astype(np.float64)
+    # of each cluster: cases, agreements, and by how much it changes the sum over classes of rows times columns
+    crossed = columns[first] + rows[second]
+    sums = _per_cluster(np.stack([np.ones(len(agree)), agree, crossed], axis=-1), sample)
+    sums[:, 2] -= agree if sample.cluster is None else _own_products(first, second, n_classes, sample)
+
+    def kappa(n: FloatArray, agreeing: FloatArray, product: FloatArray) -> FloatArray:
+        n = np.where(n > 0, n, np.nan)
+        return _coefficient(1 - agreeing / n, 1 - product / n**2)
+
+    total = np.array([len(agree), agree.sum(), rows @ columns])
+    return _estimate(float(kappa(*total)), kappa(*(total - sums).T), sample)
+
+
+def _own_products(first: IntArray, second: IntArray, n_classes: int, sample: Sample) -> FloatArray:
+    """Sum over classes of rows times columns of each cluster's own table (G,), without making the tables."""
+    cluster = np.zeros(len(first), dtype=np.intp) if sample.cluster is None else sample.cluster
+    keys = [np.unique(cluster * n_classes + classes, return_counts=True) for classes in (first, second)]
+    shared, a, b = np.intersect1d(keys[0][0], keys[1][0], assume_unique=True, return_indices=True)
+    products = (keys[0][1][a] * keys[1][1][b]).astype(np.float64)
+    return np.asarray(np.bincount(shared // n_classes, products, sample.n_clusters), dtype=np.float64)
 
 
 @dataclass(frozen=True)

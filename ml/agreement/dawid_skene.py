@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array
 from scipy.special import logsumexp
 
 from ml.agreement.coefficients import as_label_matrix
+from ml.agreement.long_labels import LongLabels
 from ml.arrays import FloatArray, IntArray
 
 MAX_ITERATIONS = 5000
@@ -62,18 +64,25 @@ def dawid_skene(
     array([[0.88, 0.12],
            [0.43, 0.57]])
     """
-    matrix = as_label_matrix(labels, n_classes)
-    if not (matrix >= 0).any():
+    return fit_long(LongLabels.of_matrix(as_label_matrix(labels, n_classes), n_classes), prior_labels, tolerance)
+
+
+def fit_long(long: LongLabels, prior_labels: float = 1.0, tolerance: float = 1e-10) -> DawidSkene:
+    """Fit to labels one by one; arguments and errors as in ``dawid_skene``.
+
+    Raises:
+        ValueError: no label, or it did not settle.
+    """
+    if not long.case.size:
         raise ValueError("no label to fit from")
-    one_hot = (matrix[..., None] == np.arange(n_classes)).astype(np.float64)
-    counts = one_hot.sum(axis=1)
-    probs = (counts + 1 / n_classes) / (counts + 1 / n_classes).sum(axis=1, keepdims=True)
-    pooled = np.einsum("nk,nal->kl", probs, one_hot) + 1 / n_classes
+    counts, one_hot = long.counts(), long.one_hot
+    probs = (counts + 1 / long.n_classes) / (counts + 1 / long.n_classes).sum(axis=1, keepdims=True)
+    pooled = probs.T @ counts + 1 / long.n_classes
     pseudo = prior_labels * pooled / pooled.sum(axis=1, keepdims=True)
     before = -np.inf
     for iteration in range(1, MAX_ITERATIONS + 1):
         shares, confusion, log_prior = _maximise(one_hot, probs, pseudo)
-        probs, likelihood = expected_classes(matrix, shares, confusion)
+        probs, likelihood = _expect(one_hot, shares, confusion)
         value = likelihood + log_prior
         if value - before <= tolerance * abs(value):
             return DawidSkene(shares, confusion, probs, value, iteration)
@@ -81,21 +90,23 @@ def dawid_skene(
     raise ValueError(f"Dawid–Skene did not settle within {MAX_ITERATIONS} iterations")
 
 
-def _maximise(one_hot: FloatArray, probs: FloatArray, pseudo: FloatArray) -> tuple[FloatArray, FloatArray, float]:
+def _maximise(one_hot: csr_array, probs: FloatArray, pseudo: FloatArray) -> tuple[FloatArray, FloatArray, float]:
     """Class shares, confusion matrices, and the logarithm of their prior density up to a constant."""
     n_classes = probs.shape[1]
-    seen = np.einsum("nk,nal->akl", probs, one_hot) + pseudo
+    given = np.asarray(one_hot.T @ probs).reshape(-1, n_classes, n_classes)  # annotator, label, true class
+    seen = given.transpose(0, 2, 1) + pseudo
     confusion = seen / seen.sum(axis=2, keepdims=True)
     shares = (probs.sum(axis=0) + 1 / n_classes) / (len(probs) + 1)
     log_prior = float((pseudo * np.log(confusion)).sum() + np.log(shares).sum() / n_classes)
     return shares, confusion, log_prior
 
 
-def expected_classes(matrix: IntArray, shares: FloatArray, confusion: FloatArray) -> tuple[FloatArray, float]:
-    """Class probabilities (N, K) of cases, and the log-likelihood of all labels."""
-    logs = np.tile(np.log(shares), (len(matrix), 1))
-    for annotator, column in enumerate(matrix.T):
-        rows = np.flatnonzero(column >= 0)
-        logs[rows] += np.log(confusion[annotator][:, column[rows]]).T
+def _expect(one_hot: csr_array, shares: FloatArray, confusion: FloatArray) -> tuple[FloatArray, float]:
+    logs = np.log(shares) + one_hot @ np.log(confusion).transpose(0, 2, 1).reshape(-1, len(shares))
     total = logsumexp(logs, axis=1, keepdims=True)
     return np.exp(logs - total), float(total.sum())
+
+
+def expected_classes(matrix: IntArray, shares: FloatArray, confusion: FloatArray) -> tuple[FloatArray, float]:
+    """Class probabilities (N, K) of cases, and the log-likelihood of all labels."""
+    return _expect(LongLabels.of_matrix(matrix, len(shares)).one_hot, shares, confusion)

@@ -1,279 +1,284 @@
 """Agreement between annotators of a LABELS table: overall, by pair, annotator, class and site."""
 
-from dataclasses import dataclass
-from itertools import combinations
-from typing import Any, TypedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+from scipy.sparse import triu
 
-from ml.agreement.coefficients import DependenceTest, cohen_kappa, krippendorff_alpha, rater_marginal_test
-from ml.agreement.dawid_skene import dawid_skene
+from ml.agreement.coefficients import DependenceTest, Level, kappa_of, krippendorff_alpha
+from ml.agreement.dawid_skene import fit_long
+from ml.agreement.long_labels import LongLabels
+from ml.agreement.report import AgreementReport, AnnotatorAgreement, ClassAgreement, PairAgreement, SiteAgreement
 from ml.arrays import FloatArray, IntArray
-from ml.metrics.jackknife import Estimate, EstimateDocument, mean_replicates, select, to_estimate
+from ml.metrics.jackknife import Estimate, Sample, mean_replicates, select, to_estimate
 from ml.metrics.reader_test import reader_test
-from ml.tables.files import Labels, TableError, TableSource, case_column, place_of, read_labels
+from ml.tables.files import (
+    Labels,
+    Place,
+    TableError,
+    TableSource,
+    Where,
+    case_column,
+    check_labels,
+    classes_of_labels,
+    is_wide,
+    place_of,
+    read_table,
+)
+from ml.tables.findings import by_finding
 
 PERMUTATIONS = 999
-
-
-class PairDocument(TypedDict):
-    """A ``PairAgreement`` as JSON values."""
-
-    annotators: list[str]
-    cohen_kappa: EstimateDocument
-
-
-class AnnotatorDocument(TypedDict):
-    """An ``AnnotatorAgreement`` as JSON values."""
-
-    annotator: str
-    n_labels: int
-    agreement_with_others: EstimateDocument
-    confusion: list[list[float]]
-
-
-#: A ``ClassAgreement`` as JSON values.
-ClassAgreementDocument = TypedDict(
-    "ClassAgreementDocument", {"class": str, "n_labels": int, "krippendorff_alpha": EstimateDocument}
-)
-
-
-class SiteDocument(TypedDict):
-    """A ``SiteAgreement`` as JSON values."""
-
-    site: Any
-    n_cases: int
-    krippendorff_alpha: EstimateDocument
-
-
-class MarginalsDocument(TypedDict):
-    """The test of whether annotators use the classes alike, as JSON values."""
-
-    chi2: float
-    p_value: float
-    n: int
-
-
-class AgreementDocument(TypedDict):
-    """An ``AgreementReport`` as JSON values, the document of ``secondread agreement --json``."""
-
-    n_cases: int
-    n_labels: int
-    n_annotators: int
-    krippendorff_alpha: EstimateDocument
-    pairs: list[PairDocument]
-    annotators: list[AnnotatorDocument]
-    classes: list[ClassAgreementDocument]
-    sites: list[SiteDocument]
-    rater_marginals: MarginalsDocument
-    warnings: list[str]
+#: Pairs of annotators with fewer shared cases are left out, and counted.
+MIN_SHARED = 5
+#: Pairs at most, those with the most shared cases.
+MAX_PAIRS = 1_000
+#: Confusion matrices are left out beyond this many numbers, or this many labels times classes.
+MAX_CONFUSION = 10_000_000
 
 
 @dataclass(frozen=True)
-class PairAgreement:
-    """Cohen's kappa of two annotators."""
-
-    annotators: tuple[str, str]
-    cohen_kappa: Estimate
-
-    def to_dict(self) -> PairDocument:
-        """Return it as JSON values."""
-        return {"annotators": list(self.annotators), "cohen_kappa": self.cohen_kappa.to_dict()}
-
-
-@dataclass(frozen=True)
-class AnnotatorAgreement:
-    """An annotator next to the others.
+class AgreementOptions:
+    """What is asked of LABELS.
 
     Attributes:
-        annotator: their name.
-        n_labels: labels they gave.
-        agreement_with_others: mean share of a case's other labels that equal theirs.
-        confusion: (K, K) probability of each of their labels (last axis) for each true class (Dawid and Skene).
+        cluster: column that names the patient.
+        level: ``ordinal`` where the classes are grades.
+        classes: the classes in their order, for ordinal labels in a long table.
+        min_shared: cases that two annotators must share for a kappa of theirs.
+        seed: of the test whether annotators use the classes alike.
     """
 
-    annotator: str
-    n_labels: int
-    agreement_with_others: Estimate
-    confusion: FloatArray
-
-    def to_dict(self) -> AnnotatorDocument:
-        """Return it as JSON values."""
-        return {
-            "annotator": self.annotator,
-            "n_labels": self.n_labels,
-            "agreement_with_others": self.agreement_with_others.to_dict(),
-            "confusion": self.confusion.tolist(),
-        }
+    cluster: str | None = None
+    level: Level = "nominal"
+    classes: Sequence[str] | None = None
+    min_shared: int = MIN_SHARED
+    seed: int = 0
 
 
-@dataclass(frozen=True)
-class ClassAgreement:
-    """Krippendorff's alpha of a class against all the others."""
-
-    name: str
-    n_labels: int
-    krippendorff_alpha: Estimate
-
-    def to_dict(self) -> ClassAgreementDocument:
-        """Return it as JSON values."""
-        alpha = self.krippendorff_alpha.to_dict()
-        return {"class": self.name, "n_labels": self.n_labels, "krippendorff_alpha": alpha}
-
-
-@dataclass(frozen=True)
-class SiteAgreement:
-    """Krippendorff's alpha at one site."""
-
-    site: Any
-    n_cases: int
-    krippendorff_alpha: Estimate
-
-    def to_dict(self) -> SiteDocument:
-        """Return it as JSON values."""
-        alpha = self.krippendorff_alpha.to_dict()
-        return {"site": self.site, "n_cases": self.n_cases, "krippendorff_alpha": alpha}
-
-
-@dataclass(frozen=True)
-class AgreementReport:
+def measure_agreement(
+    labels: TableSource,
+    *,
+    cluster: str | None = None,
+    seed: int = 0,
+    level: Level = "nominal",
+    classes: Sequence[str] | None = None,
+    min_shared: int = MIN_SHARED,
+) -> AgreementReport:
     """Every coefficient of agreement of a LABELS table.
 
-    Attributes:
-        n_cases: cases with a label.
-        n_labels: labels.
-        n_annotators: distinct annotators.
-        krippendorff_alpha: of all classes together.
-        pairs: of annotators who share two cases or more.
-        annotators: by name.
-        classes: each against all the others.
-        sites: by value of the column ``site``; empty without one.
-        rater_marginals: test of whether annotators use the classes alike.
-        warnings: what to know before quoting a number.
-
-    >>> labels = {"case_id": ["a", "a", "b", "b"], "annotator": ["r", "s"] * 2, "label": ["x", "x", "y", "y"]}
-    >>> measure_agreement(labels).to_dict()["krippendorff_alpha"]["value"]
-    1.0
-    """
-
-    n_cases: int
-    n_labels: int
-    n_annotators: int
-    krippendorff_alpha: Estimate
-    pairs: list[PairAgreement]
-    annotators: list[AnnotatorAgreement]
-    classes: list[ClassAgreement]
-    sites: list[SiteAgreement]
-    rater_marginals: DependenceTest
-    warnings: list[str]
-
-    def to_dict(self) -> AgreementDocument:
-        """Return it as JSON values, the document of ``secondread agreement --json``."""
-        test = self.rater_marginals
-        return {
-            "n_cases": self.n_cases,
-            "n_labels": self.n_labels,
-            "n_annotators": self.n_annotators,
-            "krippendorff_alpha": self.krippendorff_alpha.to_dict(),
-            "pairs": [pair.to_dict() for pair in self.pairs],
-            "annotators": [annotator.to_dict() for annotator in self.annotators],
-            "classes": [row.to_dict() for row in self.classes],
-            "sites": [site.to_dict() for site in self.sites],
-            "rater_marginals": {"chi2": test.statistic, "p_value": test.p_value, "n": test.n},
-            "warnings": self.warnings,
-        }
-
-
-def measure_agreement(labels: TableSource, *, cluster: str | None = None, seed: int = 0) -> AgreementReport:
-    """Every coefficient of agreement of a long LABELS table.
-
     Args:
-        labels: LABELS with one row per label, a file or a table in memory; a column ``site`` is reported by value.
+        labels: LABELS, a file or a table in memory; a column ``site`` is reported by value. Of a wide table, which
+            names no annotators, there are the coefficients that need no names.
         cluster: column that names the patient.
-        seed: of the permutation test.
+        seed: of the test whether annotators use the classes alike.
+        level: ``ordinal`` where the classes are grades.
+        classes: the classes in their order; of a wide table that of its columns, of numbers their own.
+        min_shared: cases that two annotators must share for a kappa of theirs.
 
     Returns:
         The report; ``to_dict()`` is the document of ``secondread agreement --json``.
 
     Raises:
-        TableError: a wide table, which names no annotators, or one that cannot be read.
+        TableError: a table that cannot be read, or ordinal classes whose order nothing says.
 
     >>> cases, readers = ["a", "a", "b", "b", "c", "c"], ["r", "s"] * 3
     >>> report = measure_agreement({"case_id": cases, "annotator": readers, "label": ["x", "x", "y", "y", "x", "y"]})
     >>> round(report.krippendorff_alpha.value, 3), round(report.annotators[0].agreement_with_others.value, 3)
     (0.444, 0.667)
     """
-    place, labelled = place_of(labels, "LABELS"), read_labels(labels)
-    if not labelled.annotators:
-        raise TableError(f"{place}: agreement needs one row per label with the annotator; this table has counts only")
-    matrix, names = label_matrix(labelled)
+    options = AgreementOptions(cluster, level, classes, min_shared, seed)
+    found = agreement_by_finding(labels, options)
+    if None not in found:
+        raise TableError(f"{place_of(labels, 'LABELS')}: the table has several findings: use agreement_by_finding")
+    return found[None]
+
+
+def agreement_by_finding(
+    labels: TableSource, options: AgreementOptions | None = None
+) -> dict[str | None, AgreementReport]:
+    """Reports by the column ``finding`` of LABELS, each on its own; by None where there is no such column.
+
+    Raises:
+        TableError: as ``measure_agreement``.
+    """
+    options = options or AgreementOptions()
+    table, place = read_table(labels, in_order=options.level == "ordinal"), place_of(labels, "LABELS")
+    parts: dict[str | None, tuple[pa.Table, Place]] = {None: (table, place)}
+    if "finding" in table.column_names:
+        parts = {name: part for name, part in by_finding(table, place).items()}
+    return {
+        name: agreement_of(check_labels(part, where, _classes(part, where, options)), where, options)
+        for name, (part, where) in parts.items()
+    }
+
+
+def _classes(table: pa.Table, where: Where, options: AgreementOptions) -> list[str] | None:
+    """Classes in their order where there is one; None leaves them to the table.
+
+    Raises:
+        TableError: ordinal labels of a long table whose order nothing says.
+    """
+    if options.classes is not None:
+        return list(options.classes)
+    if options.level == "nominal" or is_wide(table):
+        return None
+    found = classes_of_labels(table, where)
+    try:
+        return sorted(found, key=float)
+    except ValueError as exc:
+        raise TableError(
+            f"{where}: nothing says in which order {', '.join(found)} stand: give --classes, lowest first, "
+            "or labels that are numbers"
+        ) from exc
+
+
+def agreement_of(labelled: Labels, where: Where, options: AgreementOptions) -> AgreementReport:
+    """Every coefficient of agreement of labels that have been read.
+
+    Args:
+        labelled: the labels, classes in their order.
+        where: what messages call their table.
+        options: what is asked.
+    """
+    level = options.level
     # where one class only occurs another one is thought of, so that alpha is undefined and not an error
     counts = np.pad(labelled.counts, ((0, 0), (0, max(0, 2 - len(labelled.classes)))))
-    groups = None if cluster is None else case_column(labelled, cluster, place)
-    confusion = dawid_skene(matrix, len(labelled.classes)).confusion
-    test = _rater_test(matrix, len(labelled.classes), groups, seed)
-    return AgreementReport(
+    groups = None
+    if options.cluster is not None:
+        groups = np.unique(case_column(labelled, options.cluster, where).astype(str), return_inverse=True)[1]
+    sites = (
+        [] if "site" not in labelled.columns else _sites(counts, case_column(labelled, "site", where), groups, level)
+    )
+    report = AgreementReport(
         n_cases=len(labelled.case_ids),
         n_labels=int(labelled.counts.sum()),
+        n_annotators=None,
+        level=level,
+        krippendorff_alpha=krippendorff_alpha(counts, level=level, cluster=groups),
+        pairs=[],
+        annotators=[],
+        classes=_by_class(labelled, groups),
+        sites=sites,
+        rater_marginals=None,
+        warnings=[] if (counts.sum(axis=1) >= 2).any() else ["no case has two labels: agreement cannot be measured"],
+    )
+    if not report.n_labels:
+        return report
+    return _with_annotators(report, labelled, groups, options) if labelled.annotators else _without_names(report)
+
+
+def _without_names(report: AgreementReport) -> AgreementReport:
+    text = "annotators are not named: no pairs, no annotators, and no test of whether they use the classes alike"
+    return replace(report, warnings=[*report.warnings, text])
+
+
+def _with_annotators(
+    report: AgreementReport, labelled: Labels, groups: IntArray | None, options: AgreementOptions
+) -> AgreementReport:
+    """The report with what needs to know who gave each label."""
+    n_classes = len(labelled.classes)
+    long, names = LongLabels.of_names(
+        labelled.rows, labelled.annotators, labelled.numbers, len(labelled.case_ids), n_classes
+    )
+    test = reader_test(
+        long.case,
+        long.annotator,
+        long.label,
+        None if groups is None else groups[long.case],
+        permutations=PERMUTATIONS,
+        seed=options.seed,
+    )
+    pairs, skipped = _pairs(long, names, groups, options)
+    texts = (
+        []
+        if test.n == 0 or test.p_value >= 0.05
+        else [f"annotators use the classes differently (p = {test.p_value:.3f}): labels are not exchangeable"]
+    )
+    confusion = _confusion(long)
+    if confusion is None:
+        texts.append(f"confusion matrices of {len(names):,} annotators and {n_classes:,} classes are left out")
+    agreeing = _agreement_with_others(long, labelled.counts, groups)
+    n_labels = np.bincount(long.annotator, minlength=len(names)).tolist()
+    return replace(
+        report,
         n_annotators=len(names),
-        krippendorff_alpha=krippendorff_alpha(counts, cluster=groups),
-        pairs=_pairs(matrix, names, len(labelled.classes), groups),
+        pairs=pairs,
         annotators=[
-            AnnotatorAgreement(
-                name,
-                int((matrix[:, column] >= 0).sum()),
-                agreement_with_others(matrix, column, groups),
-                confusion[column],
-            )
-            for column, name in enumerate(names)
+            AnnotatorAgreement(name, n_labels[a], agreeing[a], None if confusion is None else confusion[a])
+            for a, name in enumerate(names)
         ],
-        classes=_classes(labelled, groups),
-        sites=[] if "site" not in labelled.columns else _sites(counts, case_column(labelled, "site", place), groups),
-        rater_marginals=test,
-        warnings=_warnings(test.p_value, test.n),
+        rater_marginals=DependenceTest(test.statistic, test.p_value, test.n),
+        warnings=[*report.warnings, *texts, *skipped],
     )
 
 
-def _rater_test(matrix: IntArray, n_classes: int, groups: npt.NDArray[Any] | None, seed: int) -> DependenceTest:
-    """Whether annotators use the classes alike; readings of one patient may hang together."""
-    if groups is None:
-        return rater_marginal_test(matrix, n_classes, permutations=PERMUTATIONS, seed=seed)
-    case, annotator = np.nonzero(matrix >= 0)
-    patient = np.unique(groups, return_inverse=True)[1][case]
-    labels = matrix[case, annotator]
-    return DependenceTest(*reader_test(case, annotator, labels, patient, permutations=PERMUTATIONS, seed=seed))
+def _confusion(long: LongLabels) -> FloatArray | None:
+    """Confusion matrices (A, K, K) by Dawid and Skene; None where there are too many numbers."""
+    size = max(long.n_annotators * long.n_classes**2, long.case.size * long.n_classes)
+    return None if size > MAX_CONFUSION else fit_long(long).confusion
 
 
-def label_matrix(labels: Labels) -> tuple[IntArray, list[str]]:
-    """Labels (N, A) with −1 where there is none, and the A annotators' names in order."""
-    names = sorted(set(labels.annotators))
-    number = {name: column for column, name in enumerate(names)}
-    matrix = np.full((len(labels.case_ids), len(names)), -1, dtype=np.int64)
-    columns = np.array([number[name] for name in labels.annotators], dtype=np.intp)
-    matrix[labels.rows, columns] = labels.numbers
-    return matrix, names
+def _sample_of(cases: IntArray, groups: IntArray | None, n_cases: int) -> Sample:
+    """Some cases as a sample whose rows are positions among them; the others count as dropped."""
+    sample = select(np.ones(cases.size, dtype=bool), None, None if groups is None else groups[cases])
+    return replace(sample, dropped=n_cases - cases.size)
 
 
-def agreement_with_others(matrix: IntArray, column: int, cluster: npt.NDArray[Any] | None = None) -> Estimate:
-    """Mean share of a case's other labels that equal this annotator's, over the cases they labelled with others."""
-    own, others = matrix[:, column], np.delete(matrix, column, axis=1)
-    present = (others >= 0).sum(axis=1)
-    sample = select(np.asarray((own >= 0) & (present > 0)), None, cluster)
-    equal = (others == own[:, None]).sum(axis=1)
-    return to_estimate(mean_replicates(equal[sample.rows] / present[sample.rows], sample), sample)
+def _agreement_with_others(long: LongLabels, counts: IntArray, groups: IntArray | None) -> list[Estimate]:
+    """Mean share of a case's other labels that equal each annotator's, over the cases they labelled with others."""
+    usable = long.per_case[long.case] >= 2
+    case, annotator = long.case[usable], long.annotator[usable]
+    shares = (counts[case, long.label[usable]] - 1) / (long.per_case[case] - 1)
+    order = np.argsort(annotator, kind="stable")
+    ends = np.searchsorted(annotator[order], np.arange(long.n_annotators + 1))
+    estimates = []
+    for first, last in pairwise(ends.tolist()):
+        own = order[first:last]
+        sample = _sample_of(case[own], groups, long.n_cases)
+        estimates.append(to_estimate(mean_replicates(shares[own][sample.rows], sample), sample))
+    return estimates
 
 
-def _pairs(matrix: IntArray, names: list[str], n_classes: int, groups: npt.NDArray[Any] | None) -> list[PairAgreement]:
+def _pairs(
+    long: LongLabels, names: list[str], groups: IntArray | None, options: AgreementOptions
+) -> tuple[list[PairAgreement], list[str]]:
+    """Kappa of the pairs who share enough cases, and what to say about the others."""
+    shared = triu(long.shares, k=1).tocoo()
+    enough = shared.data >= options.min_shared
+    texts = []
+    few = int((~enough).sum())
+    if few:
+        what = "pair of annotators shares" if few == 1 else "pairs of annotators share"
+        texts.append(f"{few:,} {what} fewer than {options.min_shared} cases: no kappa of theirs")
+    first, second, size = shared.row[enough], shared.col[enough], shared.data[enough]
+    if size.size > MAX_PAIRS:
+        texts.append(f"of {size.size:,} pairs of annotators the {MAX_PAIRS:,} that share the most cases are shown")
+        most = np.argsort(-size, kind="stable")[:MAX_PAIRS]
+        first, second = first[most], second[most]
+    order = np.lexsort((second, first))
+    own = _labels_by_annotator(long)
     pairs = []
-    for a, b in combinations(range(len(names)), 2):
-        if ((matrix[:, a] >= 0) & (matrix[:, b] >= 0)).sum() >= 2:
-            kappa = cohen_kappa(matrix[:, a], matrix[:, b], n_classes, cluster=groups)
-            pairs.append(PairAgreement((names[a], names[b]), kappa))
-    return pairs
+    for a, b in zip(first[order].tolist(), second[order].tolist(), strict=True):
+        cases, x, y = np.intersect1d(own[a][0], own[b][0], assume_unique=True, return_indices=True)
+        sample = _sample_of(cases, groups, long.n_cases)
+        labels = own[a][1][x][sample.rows], own[b][1][y][sample.rows]
+        pairs.append(PairAgreement((names[a], names[b]), kappa_of(*labels, long.n_classes, sample, options.level)))
+    return pairs, texts
 
 
-def _classes(labels: Labels, groups: npt.NDArray[Any] | None) -> list[ClassAgreement]:
+def _labels_by_annotator(long: LongLabels) -> list[tuple[IntArray, IntArray]]:
+    """Cases and labels of each annotator."""
+    order = np.argsort(long.annotator, kind="stable")
+    cuts = np.searchsorted(long.annotator[order], np.arange(1, long.n_annotators))
+    return list(zip(np.split(long.case[order], cuts), np.split(long.label[order], cuts), strict=True))
+
+
+def _by_class(labels: Labels, groups: IntArray | None) -> list[ClassAgreement]:
     """Alpha of each class against all the others."""
     totals = labels.counts.sum(axis=1)
     rows = []
@@ -284,18 +289,10 @@ def _classes(labels: Labels, groups: npt.NDArray[Any] | None) -> list[ClassAgree
     return rows
 
 
-def _sites(counts: IntArray, sites: npt.NDArray[Any], groups: npt.NDArray[Any] | None) -> list[SiteAgreement]:
+def _sites(counts: IntArray, sites: npt.NDArray[Any], groups: IntArray | None, level: Level) -> list[SiteAgreement]:
     rows = []
     for site in sorted(set(sites.tolist())):
         inside = sites == site
-        alpha = krippendorff_alpha(counts[inside], cluster=None if groups is None else groups[inside])
+        alpha = krippendorff_alpha(counts[inside], level=level, cluster=None if groups is None else groups[inside])
         rows.append(SiteAgreement(site, int(inside.sum()), alpha))
     return rows
-
-
-def _warnings(p_value: float, n: int) -> list[str]:
-    if n == 0:
-        return ["no case has two labels: agreement cannot be measured"]
-    if p_value < 0.05:
-        return [f"annotators use the classes differently (p = {p_value:.3f}): labels are not exchangeable"]
-    return []

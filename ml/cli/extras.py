@@ -5,6 +5,7 @@ from importlib.metadata import PackageNotFoundError, requires
 
 #: What to install for a command, best first; the first that brings the missing package is named.
 _FOR_COMMAND = {
+    "audit": ("report",),
     "calibrate": ("train",),
     "demo": ("serve,train,cpu",),
     "export": ("train",),
@@ -14,7 +15,7 @@ _FOR_COMMAND = {
     "serve": ("serve,cpu",),
     "train": ("train",),
 }
-_FOR_OTHERS = ("charts", "serve", "train", "cpu", "oidc")
+_FOR_OTHERS = ("charts", "report", "serve", "train", "cpu", "oidc")
 #: Packages that are imported by another name than they are installed by.
 _DISTRIBUTIONS = {"argon2": "argon2-cffi", "PIL": "pillow", "vl_convert": "vl-convert-python"}
 

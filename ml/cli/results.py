@@ -1,74 +1,139 @@
-"""The commands about results: evaluate, agreement, reproduce."""
+"""The commands about results: evaluate, audit, agreement, reproduce."""
 
+import shlex
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from ml.cli.result_text import agreement_table, answer_table, findings_table, metrics_table
 from ml.cli.shared import Json, emit, say
+from ml.cli.table_options import (
+    TABLES_HELP,
+    Against,
+    Binary,
+    Bins,
+    Cluster,
+    Form,
+    LabelsFile,
+    LevelChoice,
+    MissingChoice,
+    PredictionsFile,
+    Weights,
+    Weights2,
+)
 
 if TYPE_CHECKING:
-    from ml.agreement import AgreementReport
-    from ml.metrics.evaluation import EvaluationDocument
-    from ml.metrics.jackknife import Estimate
+    from collections.abc import Sequence
+
+    from ml.audit.answers import Answer
+    from ml.tables.matching import Options
     from ml.tables.streaming import StreamedDocument
 
 commands = typer.Typer()
 
 
-@commands.command()
+@commands.command(help=f"Evaluate predictions against label histograms (stage 4).\n{TABLES_HELP}")
 def evaluate(
-    labels: Annotated[Path, typer.Option(help="LABELS table, .csv or .parquet.")],
-    predictions: Annotated[Path, typer.Option(help="PREDICTIONS table, .csv or .parquet.")],
-    n_bins: Annotated[int, typer.Option(min=1, help="Equal-width bins.")] = 15,
-    debias: Annotated[str, typer.Option(help="pair, paper or none.")] = "pair",
-    weights: Annotated[str | None, typer.Option(help="Column of LABELS: weights of order 1.")] = None,
-    weights2: Annotated[str | None, typer.Option(help="Column of LABELS: weights of order 2.")] = None,
-    cluster: Annotated[str | None, typer.Option(help="Column of LABELS that names the patient.")] = None,
+    labels: LabelsFile,
+    predictions: PredictionsFile,
+    n_bins: Bins = 15,
+    debias: Form = "pair",
+    weights: Weights = None,
+    weights2: Weights2 = None,
+    cluster: Cluster = None,
+    missing: MissingChoice = "error",
+    binary: Binary = False,
+    level: LevelChoice = "nominal",
+    against: Against = None,
     plots: Annotated[Path | None, typer.Option(help="Folder for reliability diagrams.")] = None,
+    report: Annotated[Path | None, typer.Option(help="HTML page to write, as `audit` does.")] = None,
     stream: Annotated[
         bool, typer.Option("--stream", help="Tables sorted by case_id and larger than memory: values, no intervals.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Evaluate predictions against label histograms (stage 4)."""  # noqa: DOC501
-    from ml.tables.evaluate import evaluate_tables, write_diagrams
+    """Evaluate predictions against label histograms."""  # noqa: DOC501
+    from ml.audit.answers import answer, by_finding
+    from ml.tables.matching import Options
 
-    if debias not in _FORMS:
-        raise typer.BadParameter(f"--debias must be pair, paper or none, got {debias!r}")
-    if stream and plots is not None:
-        raise typer.BadParameter("--stream keeps no cases to draw; leave --plots out")
-    options: _Options = {
-        "weights": weights,
-        "weights2": weights2,
-        "cluster": cluster,
-        "n_bins": n_bins,
-        "debias": _FORMS[debias],
-    }
+    form = None if debias == "none" else debias
+    options = Options(n_bins, form, weights, weights2, cluster, missing, binary, level)
     if stream:
+        kept = {"--plots": plots, "--report": report, "--against": against, "--missing": missing == "drop"}
+        kept |= {"--binary": binary, "--level": level == "ordinal"}
+        for name in [name for name, value in kept.items() if value]:
+            raise typer.BadParameter(f"--stream goes through the tables once and keeps no cases; leave {name} out")
         streamed = _streamed(labels, predictions, options)
         emit(streamed, as_json, metrics_table(streamed))
         return
-    evaluation = evaluate_tables(labels, predictions, **options)
-    for path in write_diagrams(evaluation, plots) if plots is not None else []:
-        say(f"wrote {path}")
-    emit(evaluation.to_dict(), as_json, metrics_table(evaluation.to_dict()))
+    answers = answer(labels, predictions, options, against)
+    _draw(answers, plots)
+    if report is not None:
+        _write(answers, labels, predictions, against, report)
+    documents = by_finding(answers)
+    if documents is None:
+        document = answers[0].to_dict()
+        emit(document, as_json, answer_table(document))
+    else:
+        emit(documents, as_json, findings_table(documents["findings"]))
 
 
-class _Options(TypedDict):
-    """Columns of LABELS, and how reliability is binned and debiased."""
+@commands.command(help=f"Write one page about predictions and labels that an auditor can file.\n{TABLES_HELP}")
+def audit(
+    labels: LabelsFile,
+    predictions: PredictionsFile,
+    out: Annotated[Path, typer.Option("-o", "--out", help="HTML page to write.")],
+    n_bins: Bins = 15,
+    debias: Form = "pair",
+    weights: Weights = None,
+    weights2: Weights2 = None,
+    cluster: Cluster = None,
+    missing: MissingChoice = "error",
+    binary: Binary = False,
+    level: LevelChoice = "nominal",
+    against: Against = None,
+    as_json: Json = False,
+) -> None:
+    """Write the page: evaluation, agreement, skill, warnings, comparison."""
+    from ml.audit.answers import answer
+    from ml.tables.matching import Options
 
-    weights: str | None
-    weights2: str | None
-    cluster: str | None
-    n_bins: int
-    debias: Literal["pair", "paper"] | None
+    form = None if debias == "none" else debias
+    options = Options(n_bins, form, weights, weights2, cluster, missing, binary, level)
+    answers = answer(labels, predictions, options, against)
+    digest = _write(answers, labels, predictions, against, out)
+    findings = [found.cases.finding for found in answers if found.cases.finding is not None]
+    emit({"report": str(out), "sha256": digest, "findings": findings}, as_json, f"{out}\nSHA-256 {digest}")
 
 
-_FORMS: dict[str, Literal["pair", "paper"] | None] = {"pair": "pair", "paper": "paper", "none": None}
+def _write(answers: "Sequence[Answer]", labels: Path, predictions: Path, against: Path | None, out: Path) -> str:
+    """Write the page with the digests of its tables."""
+    from ml.audit.page import write_page
+    from ml.audit.record import FileRecord, Record
+
+    files = [FileRecord.of("LABELS", labels), FileRecord.of("PREDICTIONS", predictions)]
+    if against is not None:
+        files.append(FileRecord.of("PREDICTIONS compared with", against))
+    digest = write_page(answers, Record.now(files, shlex.join(["secondread", *sys.argv[1:]])), out)
+    say(f"wrote {out}")
+    return digest
 
 
-def _streamed(labels: Path, predictions: Path, options: _Options) -> "StreamedDocument":
+def _draw(answers: "Sequence[Answer]", folder: Path | None) -> None:
+    """Write reliability diagrams, those of a finding into a folder of its own."""
+    if folder is None:
+        return
+    from ml.tables.evaluate import safe_name, write_diagrams
+
+    for found in answers:
+        finding = found.cases.finding
+        for path in write_diagrams(found.evaluation, folder if finding is None else folder / safe_name(finding)):
+            say(f"wrote {path}")
+
+
+def _streamed(labels: Path, predictions: Path, options: "Options") -> "StreamedDocument":
     from rich.console import Console
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
@@ -78,7 +143,16 @@ def _streamed(labels: Path, predictions: Path, options: _Options) -> "StreamedDo
     shown = (TextColumn("{task.completed:,.0f} cases"), TimeElapsedColumn())
     with Progress(*shown, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("evaluating", total=None)
-        return evaluate_stream(labels, predictions, observer=lambda cases: bar.update(task, completed=cases), **options)
+        return evaluate_stream(
+            labels,
+            predictions,
+            n_bins=options.n_bins,
+            debias=options.debias,
+            weights=options.weights,
+            weights2=options.weights2,
+            cluster=options.cluster,
+            observer=lambda cases: bar.update(task, completed=cases),
+        )
 
 
 @commands.command()
@@ -131,46 +205,27 @@ def reproduce(
 
 @commands.command()
 def agreement(
-    labels: Annotated[Path, typer.Option(help="LABELS table with one row per label, .csv or .parquet.")],
+    labels: Annotated[Path, typer.Option(help="LABELS table, .csv or .parquet; counts where annotators are unknown.")],
     cluster: Annotated[str | None, typer.Option(help="Column that names the patient.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the permutation test.")] = 0,
+    level: Annotated[
+        Literal["nominal", "ordinal"], typer.Option(help="ordinal: ordinal alpha and quadratically weighted kappa.")
+    ] = "nominal",
+    classes: Annotated[
+        str | None, typer.Option(help="Classes in their order, lowest first, separated by commas; for --level ordinal.")
+    ] = None,
+    min_shared: Annotated[
+        int, typer.Option(min=2, help="Cases that two annotators must share for a kappa of theirs.")
+    ] = 5,
+    seed: Annotated[int, typer.Option(help="Of the test whether annotators use the classes alike.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Measure how well annotators agree: overall, by pair, annotator, class and site."""
-    from ml.agreement import measure_agreement
+    from ml.agreement import AgreementOptions, agreement_by_finding
 
-    report = measure_agreement(labels, cluster=cluster, seed=seed)
-    emit(report.to_dict(), as_json, agreement_table(report))
-
-
-def _interval(estimate: "Estimate") -> str:
-    row = estimate.to_dict()
-    if row["value"] is None:
-        return "–"
-    between = "" if row["low"] is None else f"  ({row['low']:.3f} to {row['high']:.3f})"
-    return f"{row['value']:.3f}{between}"
-
-
-def agreement_table(report: "AgreementReport") -> str:
-    """Text table of agreement, for people."""
-    lines = [f"{report.n_cases:,} cases, {report.n_labels:,} labels, {report.n_annotators} annotators"]
-    lines.append(f"{'Krippendorff alpha':<44}{_interval(report.krippendorff_alpha)}")
-    lines += [f"{'  class ' + row.name:<44}{_interval(row.krippendorff_alpha)}" for row in report.classes]
-    lines += [f"{'  site ' + str(row.site):<44}{_interval(row.krippendorff_alpha)}" for row in report.sites]
-    for pair in report.pairs:
-        lines.append(f"{'Cohen kappa ' + ' and '.join(pair.annotators):<44}{_interval(pair.cohen_kappa)}")
-    for annotator in report.annotators:
-        lines.append(f"{annotator.annotator + ' agrees with others':<44}{_interval(annotator.agreement_with_others)}")
-    lines.append(f"{'annotators use classes alike: p':<44}{report.rater_marginals.p_value:.3f}")
-    return "\n".join(lines + [f"warning: {text}" for text in report.warnings])
-
-
-def metrics_table(document: "EvaluationDocument | StreamedDocument") -> str:
-    """Text table of an evaluation, with intervals, for people."""
-    lines = [f"{document['n_cases']:,} cases, {document['n_labels']:,} labels, {document['n_classes']} classes"]
-    lines.append(f"{'metric':<12}{'value':>10}{'95 % interval':>22}{'cases':>9}{'dropped':>9}")
-    for name, row in document["metrics"].items():
-        value = "–" if row["value"] is None else f"{row['value']:.4f}"
-        between = "–" if row["low"] is None else f"{row['low']:.4f} to {row['high']:.4f}"
-        lines.append(f"{name:<12}{value:>10}{between:>22}{row['n']:>9,}{row['dropped']:>9,}")
-    return "\n".join(lines + [f"warning: {text}" for text in document["warnings"]])
+    order = None if classes is None else [name.strip() for name in classes.split(",")]
+    found = agreement_by_finding(labels, AgreementOptions(cluster, level, order, min_shared, seed))
+    if None in found:
+        emit(found[None].to_dict(), as_json, agreement_table(found[None]))
+        return
+    document = {"findings": {name: report.to_dict() for name, report in found.items()}}
+    emit(document, as_json, "\n\n".join(f"{name}\n{agreement_table(report)}" for name, report in found.items()))

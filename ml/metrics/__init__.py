@@ -13,6 +13,12 @@ from ml.metrics.losses import (
     epistemic_loss,
     expected_squared_loss,
 )
+from ml.metrics.ordinal import (
+    epistemic_ranked_probability_score,
+    ranked_probability_score,
+    ranked_probability_skill,
+    weighted_kappa,
+)
 from ml.metrics.paired_change import Change, paired_change, paired_changes
 from ml.metrics.posterior_gain import (
     exact_posterior_epistemic_loss,
@@ -47,6 +53,7 @@ __all__ = [
     "disagreement_skill",
     "dispersion_loss",
     "epistemic_loss",
+    "epistemic_ranked_probability_score",
     "evaluate",
     "exact_metrics",
     "exact_posterior_epistemic_loss",
@@ -59,9 +66,12 @@ __all__ = [
     "posterior_epistemic_loss",
     "posterior_gain",
     "posterior_gain_terms",
+    "ranked_probability_score",
+    "ranked_probability_skill",
     "statistic_calibration_loss",
     "statistic_loss",
     "triage_recall",
     "u_statistic",
     "uncertainty_scores",
+    "weighted_kappa",
 ]

@@ -1,6 +1,6 @@
 """LABELS and PREDICTIONS, on disk or in memory, and their evaluation."""
 
-from ml.tables.evaluate import evaluate
+from ml.tables.evaluate import evaluate, evaluate_findings
 from ml.tables.files import (
     Labels,
     Predictions,
@@ -11,13 +11,16 @@ from ml.tables.files import (
     read_table,
     write_table,
 )
+from ml.tables.matching import Options
 
 __all__ = [
     "Labels",
+    "Options",
     "Predictions",
     "TableError",
     "TableSource",
     "evaluate",
+    "evaluate_findings",
     "read_labels",
     "read_predictions",
     "read_table",

@@ -7,27 +7,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray, IntArray
 from ml.metrics import Evaluation
 from ml.metrics import evaluate as evaluate_arrays
 from ml.metrics.binning import Debias
+from ml.metrics.ordinal import ordinal_metrics
 from ml.metrics.reader_test import reader_test
 from ml.named_columns import column_names
-from ml.tables.files import (
-    Labels,
-    Predictions,
-    TableError,
-    TableSource,
-    align,
-    case_column,
-    fail_at,
-    place_of,
-    read_labels,
-    read_predictions,
-)
+from ml.tables.files import TableError, TableSource, case_column
+from ml.tables.matching import Cases, Level, Missing, Options, match_tables
 
-#: Column of LABELS with the number of the planned read that a label answers.
-PLANNED_READ = "planned_read"
 #: p value at or below which annotators are called different, and the random signs that it rests on.
 _DIFFERENT, _TURNS = 0.01, 199
 
@@ -43,6 +31,9 @@ def evaluate(
     weights2: str | npt.ArrayLike | None = None,
     cluster: str | npt.ArrayLike | None = None,
     classes: list[str] | None = None,
+    missing: Missing = "error",
+    binary: bool = False,
+    level: Level = "nominal",
 ) -> Evaluation:
     """Every metric with its interval: of tables matched by ``case_id`` and class name, or of arrays.
 
@@ -57,6 +48,9 @@ def evaluate(
         weights2: the same of having two labels.
         cluster: patient of each case: a column of LABELS, or (N,) with arrays.
         classes: names of the K classes of arrays.
+        missing: ``drop`` leaves out labels of tables without a prediction, with a warning that names them.
+        binary: tables with one column of probabilities, whose complement is the other class.
+        level: ``ordinal`` where the classes are grades, in the order of the columns.
 
     Returns:
         Counts, metrics, reliability tables and warnings; its ``to_dict()`` is the document of ``evaluate --json``.
@@ -74,29 +68,27 @@ def evaluate(
     if _has_cases(labels) != _has_cases(predictions):
         lacking = "predictions have" if _has_cases(labels) else "labels have"
         raise ValueError(f"{lacking} no column 'case_id' to match cases by: give it to both tables, or to neither")
-    if not _has_cases(labels):
-        return evaluate_arrays(
-            labels,  # type: ignore[arg-type]
-            predictions,  # type: ignore[arg-type]
-            disagreement_probs,
-            n_bins=n_bins,
-            debias=debias,
-            weights=weights,
-            weights2=weights2,
-            cluster=cluster,
-            classes=classes,
-        )
-    if disagreement_probs is not None or classes is not None:
-        raise ValueError("tables name their classes and disagreement_prob in columns: leave both arguments out")
-    return evaluate_tables(
+    columns = {"weights": weights, "weights2": weights2, "cluster": cluster}
+    if _has_cases(labels):
+        if disagreement_probs is not None or classes is not None:
+            raise ValueError("tables name their classes and disagreement_prob in columns: leave both arguments out")
+        choices = {"missing": missing, "binary": binary, "level": level}
+        return evaluate_tables(labels, predictions, n_bins=n_bins, debias=debias, **columns, **choices)  # type: ignore[arg-type]
+    if binary or missing != "error":
+        raise ValueError("binary and missing are about tables with case_id: of arrays give both classes of every case")
+    evaluation = evaluate_arrays(
         labels,  # type: ignore[arg-type]
         predictions,  # type: ignore[arg-type]
+        disagreement_probs,
         n_bins=n_bins,
         debias=debias,
-        weights=weights,  # type: ignore[arg-type]
-        weights2=weights2,  # type: ignore[arg-type]
-        cluster=cluster,  # type: ignore[arg-type]
+        classes=classes,
+        **columns,
     )
+    if level == "nominal":
+        return evaluation
+    added = ordinal_metrics(labels, predictions, **columns)  # type: ignore[arg-type]
+    return replace(evaluation, metrics=evaluation.metrics | added)
 
 
 def _has_cases(source: Any) -> bool:
@@ -113,6 +105,9 @@ def evaluate_tables(
     weights: str | None = None,
     weights2: str | None = None,
     cluster: str | None = None,
+    missing: Missing = "error",
+    binary: bool = False,
+    level: Level = "nominal",
 ) -> Evaluation:
     """Evaluate a PREDICTIONS table against a LABELS table.
 
@@ -124,6 +119,9 @@ def evaluate_tables(
         weights: column of LABELS with inverse probabilities of having a label.
         weights2: the same of having two labels.
         cluster: column of LABELS that names the patient.
+        missing: ``drop`` leaves out labels without a prediction, with a warning that names them.
+        binary: one column of probabilities, whose complement is the other class.
+        level: ``ordinal`` where the classes are grades, in the order of the columns.
 
     Returns:
         What ``ml.metrics.evaluate`` returns.
@@ -131,37 +129,73 @@ def evaluate_tables(
     Raises:
         TableError: a table cannot be used; the message names file, row and column.
     """
-    for name, column in (("weights", weights), ("weights2", weights2), ("cluster", cluster)):
-        if column is not None and not isinstance(column, str):
-            raise TableError(f"{name} must name a column of LABELS, got {type(column).__name__}")
-    place = place_of(labels, "LABELS")
-    predicted = read_predictions(predictions)
-    labelled = read_labels(labels, predicted.classes)
-    rows = align(labelled, predicted, place)
+    options = Options(n_bins, debias, weights, weights2, cluster, missing, binary, level)
+    found = match_tables(labels, predictions, options)
+    if found[0].finding is not None or len(found) != 1:
+        raise TableError("the tables have a column 'finding': evaluate_findings evaluates each on its own")
+    return evaluate_cases(found[0], options)
+
+
+def evaluate_findings(
+    labels: TableSource, predictions: TableSource, options: Options | None = None
+) -> dict[str, Evaluation]:
+    """Evaluate several findings of one pair of tables, each on its own, by the column ``finding`` of both.
+
+    Args:
+        labels: LABELS with a column ``finding``; a file or a table in memory.
+        predictions: PREDICTIONS with one.
+        options: what is asked.
+
+    Returns:
+        Evaluations by finding, in the order of PREDICTIONS.
+
+    Raises:
+        TableError: a table cannot be used; the message names file, row and column.
+
+    >>> labels = {"case_id": ["a", "b", "a"], "finding": ["mass", "mass", "fluid"], "annotator": ["r"] * 3}
+    >>> predictions = {"case_id": ["a", "b", "a"], "finding": ["mass", "mass", "fluid"], "prob:present": [0.5, 0.5, 1]}
+    >>> labels["label"] = ["present", "absent", "present"]
+    >>> found = evaluate_findings(labels, predictions, Options(binary=True))
+    >>> {name: evaluation.metrics["L"].value for name, evaluation in found.items()}
+    {'mass': 0.5, 'fluid': 0.0}
+    """
+    options = options or Options()
+    found = match_tables(labels, predictions, options)
+    if any(cases.finding is None for cases in found):
+        raise TableError("the tables have no column 'finding'")
+    return {str(cases.finding): evaluate_cases(cases, options) for cases in found}
+
+
+def evaluate_cases(cases: Cases, options: Options) -> Evaluation:
+    """Evaluate matched tables."""
+    columns = {"weights": cases.weights, "weights2": cases.weights2, "cluster": cases.cluster}
     evaluation = evaluate_arrays(
-        aligned_counts(labelled, rows),
-        predicted.class_probs,
-        predicted.disagreement_probs,
-        first_label_counts=aligned_first_counts(labelled, rows, place),
-        n_bins=n_bins,
-        debias=debias,
-        weights=aligned_weights(labelled, weights, rows, place),
-        weights2=aligned_weights(labelled, weights2, rows, place),
-        cluster=aligned_clusters(labelled, predicted, cluster, rows, place),
-        classes=predicted.classes,
+        cases.counts,
+        cases.predictions.class_probs,
+        cases.predictions.disagreement_probs,
+        first_label_counts=cases.first_counts,
+        n_bins=options.n_bins,
+        debias=options.debias,
+        classes=cases.predictions.classes,
+        **columns,
     )
-    return replace(evaluation, warnings=(*evaluation.warnings, *_reader_warnings(labelled, cluster, place)))
+    metrics = evaluation.metrics
+    if options.level == "ordinal":
+        metrics = metrics | ordinal_metrics(cases.counts, cases.predictions.class_probs, **columns)
+    warnings = (*cases.warnings(), *evaluation.warnings, *_reader_warnings(cases, options.cluster))
+    return replace(evaluation, metrics=metrics, warnings=warnings)
 
 
-def _reader_warnings(labels: Labels, cluster: str | None, place: Path) -> list[str]:
+def _reader_warnings(cases: Cases, cluster: str | None) -> list[str]:
     """A warning where annotators use the classes differently, by what they said of the same cases."""
+    labels = cases.labels
     if not labels.annotators:
         return []
     number: dict[str, int] = {}
     annotator = np.array([number.setdefault(name, len(number)) for name in labels.annotators])
     groups = None
     if cluster is not None:
-        names = [str(value) for value in case_column(labels, cluster, place)]
+        names = [str(value) for value in case_column(labels, cluster, cases.place)]
         groups = np.unique(names, return_inverse=True)[1][labels.rows]
     test = reader_test(labels.rows, annotator, labels.numbers, groups, permutations=_TURNS)
     if test.p_value > _DIFFERENT:
@@ -170,74 +204,6 @@ def _reader_warnings(labels: Labels, cluster: str | None, place: Path) -> list[s
         f"annotators use the classes differently (p = {test.p_value:.3f}): the intervals, which leave out cases, speak "
         "for these annotators, not for others"
     ]
-
-
-def aligned_counts(labels: Labels, rows: npt.NDArray[np.intp]) -> IntArray:
-    """Label histograms (N, K) of predictions, given the row of LABELS of each or −1."""
-    if not labels.case_ids:
-        return np.zeros((len(rows), len(labels.classes)), dtype=np.int64)
-    return np.asarray(np.where(rows[:, None] >= 0, labels.counts[rows], 0), dtype=np.int64)
-
-
-def aligned_first_counts(labels: Labels, rows: npt.NDArray[np.intp], path: Path) -> IntArray | None:
-    """Labels (N, K) that metrics which need one label use: answers to the first planned reads; None for all.
-
-    They are the labels whose column ``planned_read``, where there is one, is 1.
-
-    Raises:
-        TableError: a number of a planned read is missing, or is none.
-    """
-    if PLANNED_READ not in labels.columns or not labels.numbers.size:
-        return None
-    values = labels.columns[PLANNED_READ]
-    problem = "not the number of a planned read (1, 2, …; 0 of none):"
-    fail_at(path, [not str(value).isdecimal() for value in values], PLANNED_READ, problem, values)
-    first = np.array([int(value) == 1 for value in values], dtype=bool)
-    counts = np.zeros_like(labels.counts)
-    np.add.at(counts, (labels.rows[first], labels.numbers[first]), 1)
-    return aligned_counts(replace(labels, counts=counts), rows)
-
-
-def _aligned_column(
-    labels: Labels, name: str | None, rows: npt.NDArray[np.intp], path: Path
-) -> npt.NDArray[Any] | None:
-    if name is None or not labels.case_ids:
-        return None
-    values = case_column(labels, name, path)
-    return np.where(rows >= 0, values[rows], values[0])  # the filler is never used: such a case has no label
-
-
-def aligned_clusters(
-    labels: Labels, predictions: Predictions, name: str | None, rows: npt.NDArray[np.intp], path: Path
-) -> npt.NDArray[Any] | None:
-    """Patient (N,) of each prediction, None where no column is named.
-
-    Of a case without labels the patient stands in the column of the same name in PREDICTIONS; without one it is its
-    own cluster. It matters for the Horvitz–Thompson form of CL, which counts the pairs of all cases.
-    """
-    if name is None or not labels.case_ids:
-        return None
-    values = [str(value) for value in case_column(labels, name, path)]
-    others = predictions.columns.get(name) or [f"case {case_id}" for case_id in predictions.case_ids]
-    return np.array([values[row] if row >= 0 else str(others[i]) for i, row in enumerate(rows.tolist())])
-
-
-def aligned_weights(labels: Labels, name: str | None, rows: npt.NDArray[np.intp], path: Path) -> FloatArray | None:
-    """Weights (N,) of predictions from a column of LABELS, None where no column is named.
-
-    Raises:
-        TableError: weights that are no numbers or not positive.
-    """
-    values = _aligned_column(labels, name, rows, path)
-    if values is None:
-        return None
-    try:
-        numbers = values.astype(np.float64)
-    except ValueError as exc:
-        raise TableError(f"{path}: column {name!r}: weights must be numbers: {exc}") from exc
-    if not (np.isfinite(numbers).all() and (numbers > 0).all()):
-        raise TableError(f"{path}: column {name!r}: weights must be positive")
-    return numbers
 
 
 def write_diagrams(evaluation: Evaluation, folder: Path) -> list[Path]:
@@ -256,7 +222,15 @@ def write_diagrams(evaluation: Evaluation, folder: Path) -> list[Path]:
     )
     paths = []
     for name, chart in charts.items():
-        safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)
-        paths.append(folder / f"{safe}.svg")
+        paths.append(folder / f"{safe_name(name)}.svg")
         write_chart(chart, paths[-1])
     return paths
+
+
+def safe_name(name: str) -> str:
+    """A name for a file, of letters, digits, - and _.
+
+    >>> safe_name("lung/left")
+    'lung_left'
+    """
+    return "".join(c if c.isalnum() or c in "-_" else "_" for c in name)

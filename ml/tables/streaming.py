@@ -16,7 +16,6 @@ from ml.arrays import FloatArray, IntArray
 from ml.metrics.accumulator import Accumulator
 from ml.metrics.binning import Debias
 from ml.metrics.document import FIRST_ORDER
-from ml.tables.evaluate import aligned_counts, aligned_first_counts, aligned_weights
 from ml.tables.files import (
     Labels,
     Predictions,
@@ -27,6 +26,7 @@ from ml.tables.files import (
     check_predictions,
     read_batches,
 )
+from ml.tables.matching import aligned_counts, aligned_first_counts, aligned_weights
 
 BATCH_ROWS = 50_000
 

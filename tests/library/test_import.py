@@ -93,6 +93,7 @@ _ALLOWED = {
     "app/evaluations/report.py": {"serve", "charts"},
     "migrations": {"serve"},
     "ml": set[str](),
+    "ml/audit": {"report", "charts"},
     "ml/calibration/optimise.py": {"train", "serve"},
     "ml/charts": {"charts"},
     "ml/cli/stages.py": {"train"},

@@ -186,6 +186,7 @@ def test_help_everywhere() -> None:
         ["predict"],
         ["score"],
         ["evaluate"],
+        ["audit"],
         ["agreement"],
         ["reproduce"],
         ["serve"],

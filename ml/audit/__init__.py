@@ -1,0 +1,1 @@
+"""An audit of predictions against labels: every answer of two tables, and one page that can be filed."""

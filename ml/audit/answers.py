@@ -1,0 +1,87 @@
+"""Everything that LABELS and PREDICTIONS say together, finding by finding: metrics, comparison, what was left out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypedDict, cast
+
+from ml.agreement import krippendorff_alpha
+from ml.metrics import Evaluation
+from ml.metrics.evaluation import EvaluationDocument
+from ml.tables.comparison import Comparison, ComparisonDocument, compare
+from ml.tables.evaluate import evaluate_cases
+from ml.tables.files import TableSource
+from ml.tables.matching import Cases, Options, match_tables
+
+
+class AnswerDocument(EvaluationDocument, total=False):
+    """The document of ``secondread evaluate --json``: an evaluation, and what options add to it."""
+
+    left_out: list[str]
+    level: str
+    against: ComparisonDocument
+
+
+class FindingsDocument(TypedDict):
+    """The same of tables with several findings."""
+
+    findings: dict[str, AnswerDocument]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the tables say about one finding.
+
+    Attributes:
+        cases: the matched tables.
+        options: what was asked.
+        evaluation: every metric; with ordinal classes those of order and Krippendorff's alpha too.
+        comparison: with other predictions, where there are any.
+    """
+
+    cases: Cases
+    options: Options
+    evaluation: Evaluation
+    comparison: Comparison | None
+
+    def to_dict(self) -> AnswerDocument:
+        """Return it as JSON values."""
+        document = cast(AnswerDocument, self.evaluation.to_dict())
+        if self.options.missing == "drop":
+            document["left_out"] = list(self.cases.left_out)
+        if self.options.level == "ordinal":
+            document["level"] = self.options.level
+        if self.comparison is not None:
+            document["against"] = self.comparison.to_dict()
+        return document
+
+
+def answer(
+    labels: TableSource, predictions: TableSource, options: Options, against: TableSource | None = None
+) -> list[Answer]:
+    """Evaluate PREDICTIONS against LABELS; one answer, or one per finding where both tables have such a column.
+
+    Args:
+        labels: LABELS, long or wide; a file or a table in memory.
+        predictions: PREDICTIONS, the same.
+        options: what is asked.
+        against: other PREDICTIONS of the same cases, to compare with.
+
+    Raises:
+        TableError: a table cannot be used; the message names file, row and column.
+    """
+    return [_answer(cases, options) for cases in match_tables(labels, predictions, options, against)]
+
+
+def _answer(cases: Cases, options: Options) -> Answer:
+    evaluation = evaluate_cases(cases, options)
+    if options.level == "ordinal":
+        alpha = krippendorff_alpha(cases.counts, level="ordinal", cluster=cases.cluster)
+        evaluation = replace(evaluation, metrics=evaluation.metrics | {"krippendorff_alpha": alpha})
+    return Answer(cases, options, evaluation, None if cases.rival is None else compare(cases, options))
+
+
+def by_finding(answers: Sequence[Answer]) -> FindingsDocument | None:
+    """The document of ``secondread evaluate --json`` where there are findings; None where there are not."""
+    if answers[0].cases.finding is None:
+        return None
+    return {"findings": {str(found.cases.finding): found.to_dict() for found in answers}}

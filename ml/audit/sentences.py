@@ -1,0 +1,157 @@
+"""What an evaluation says, in sentences that can be filed by people who are no statisticians.
+
+Every sentence states a number with its 95 % interval and what it is a number of; a verdict (better, worse, not shown)
+follows from the interval, never from the value.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ml.agreement import AgreementReport
+from ml.audit.answers import Answer
+from ml.audit.ends import Ends
+from ml.audit.words import LARGER_IS_BETTER, symbol
+from ml.metrics.evaluation import ReliabilityBin
+from ml.metrics.jackknife import Estimate
+from ml.shown_numbers import change, count, probability, share
+from ml.tables.comparison import Comparison
+
+
+def summary(answer: Answer, agreement: AgreementReport, ends: Ends) -> list[str]:
+    """The page's summary of one finding."""
+    metrics = answer.evaluation.metrics
+    return [
+        _counted(answer, agreement),
+        *_agreeing(metrics),
+        *_skill(metrics.get("skill"), "the class probabilities", "always stating the class frequencies"),
+        *_calibrated(metrics["CL"], metrics["CE"], "class probabilities", "the share of annotators who name the class"),
+        *_at_the_ends(ends.classes, "a class", "annotators named it"),
+        *_skill(metrics.get("skill_RPS"), "by rank, the class probabilities", "always stating the class frequencies"),
+        *_skill(metrics.get("skill_D"), "the disagreement probability", "always stating the same rate"),
+        *_calibrated(metrics["CL_D"], metrics["CE_D"], "disagreement probability", "how often two annotators differ"),
+        *_at_the_ends(ends.disagreement, "disagreement", "two annotators differed"),
+        *_annotators(agreement),
+    ]
+
+
+def _counted(answer: Answer, agreement: AgreementReport) -> str:
+    evaluation, per_case = answer.evaluation, answer.cases.counts.sum(axis=1)
+    labelled, twice = int((per_case >= 1).sum()), int((per_case >= 2).sum())
+    who = "annotators who are not named"
+    if agreement.n_annotators is not None:
+        who = f"{count(agreement.n_annotators)} annotator{'' if agreement.n_annotators == 1 else 's'}"
+    text = (
+        f"{count(evaluation.n_cases)} cases were predicted, into {count(evaluation.n_classes)} classes; "
+        f"{count(labelled)} of them have a label and {count(twice)} have two or more, "
+        f"{count(evaluation.n_labels)} labels in all, by {who}."
+    )
+    if answer.cases.cluster is None:
+        return text + " No column names the patient: intervals take the cases for independent of each other."
+    patients = len(np.unique(answer.cases.cluster[per_case >= 1]))
+    return text + f" The labelled cases are of {count(patients)} patients, which the intervals account for."
+
+
+def _agreeing(metrics: dict[str, Estimate]) -> list[str]:
+    estimate = metrics.get("agreement")
+    if not _known(estimate):
+        return []
+    return [f"{_share(estimate)} of annotators name the class that the predictions call the most probable."]
+
+
+def _skill(estimate: Estimate | None, what: str, constant: str) -> list[str]:
+    if estimate is None or not np.isfinite(estimate.value):
+        return []
+    be = "are" if what.endswith("probabilities") else "is"
+    known = _between(estimate)
+    if estimate.low is None or estimate.high is None:
+        verdict = f"cannot be compared with {constant}: there are too few cases for an interval ({known})"
+    elif estimate.low > 0:
+        verdict = f"{be} better than {constant}: the error is {share(estimate.value)} smaller ({known})"
+    elif estimate.high < 0:
+        verdict = f"{be} worse than {constant}: the error is {share(-estimate.value)} larger (skill {known})"
+    else:
+        verdict = f"{be} not shown to be better than {constant}: the skill is {probability(estimate.value)} ({known})"
+    return [f"{what[0].upper()}{what[1:]} {verdict}."]
+
+
+def _calibrated(loss: Estimate, error: Estimate, what: str, against: str) -> list[str]:
+    if not np.isfinite(loss.value):
+        return []
+    text = f"Calibration: the {what} and {against} are {probability(error.value)} apart ({_between(error)})"
+    if loss.low is None:
+        return [text + "."]
+    if loss.low <= 0:
+        return [text + ", which cannot be told from perfect calibration with these cases."]
+    return [text + ", which is more than chance explains."]
+
+
+def _at_the_ends(bins: Sequence[ReliabilityBin], said: str, seen: str) -> list[str]:
+    """The ranges where what was said lies outside the interval of what was seen."""
+    texts = []
+    for row in bins:
+        if row.mean_prob is None or row.mean_freq is None or row.freq_low is None or row.freq_high is None:
+            continue
+        if row.freq_low <= row.mean_prob <= row.freq_high:
+            continue
+        verdict = "more often" if row.mean_freq > row.mean_prob else "less often"
+        texts.append(
+            f"Where {said} was given {share(row.low)} to {share(row.high)} ({share(row.mean_prob)} on average, "
+            f"n = {count(row.n)}), {seen} {verdict} than said: {share(row.mean_freq)} "
+            f"({share(row.freq_low)} to {share(row.freq_high)})."
+        )
+    if not texts and bins:
+        return [f"At both ends (below 10 % and above 90 %) {seen} as often as said, as far as these cases can tell."]
+    return texts
+
+
+def _annotators(agreement: AgreementReport) -> list[str]:
+    alpha = agreement.krippendorff_alpha
+    if not np.isfinite(alpha.value):
+        return ["How well annotators agree with each other cannot be told from these labels."]
+    scale = " on the ordinal scale" if agreement.level == "ordinal" else ""
+    text = (
+        f"Annotators agree with each other at Krippendorff's α{scale} = {probability(alpha.value)} ({_between(alpha)})"
+    )
+    texts = [f"{text}; 1 is full agreement, 0 is what chance would give."]
+    test = agreement.rater_marginals
+    if test is not None and test.n > 0 and test.p_value < 0.05:
+        texts.append(
+            f"Annotators use the classes differently (p = {test.p_value:.3f}): other annotators might give other "
+            "numbers, and the intervals speak for these annotators only."
+        )
+    return texts
+
+
+def compared(comparison: Comparison) -> list[str]:
+    """What is said of two predictions of the same cases."""
+    texts = [
+        f"Both were judged by the same labels of the same {count(comparison.first.n_cases)} cases; a change is the "
+        "second less the first, case by case, so it is known better than either value."
+    ]
+    for name, estimate in comparison.changes.items():
+        if not np.isfinite(estimate.value) or estimate.low is None or estimate.high is None:
+            continue
+        better = estimate.low > 0 if name in LARGER_IS_BETTER else estimate.high < 0
+        worse = estimate.high < 0 if name in LARGER_IS_BETTER else estimate.low > 0
+        verdict = "better" if better else "worse" if worse else "not shown to differ"
+        known = f"{change(estimate.low, 4)} to {change(estimate.high, 4)}"
+        second = "The second is" if better or worse else "The two are"
+        texts.append(f"{second} {verdict} in {symbol(name)}: {change(estimate.value, 4)} ({known}).")
+    return texts
+
+
+def _known(estimate: Estimate | None) -> bool:
+    return estimate is not None and bool(np.isfinite(estimate.value))
+
+
+def _share(estimate: Estimate | None) -> str:
+    if estimate is None or estimate.low is None or estimate.high is None:
+        return share(None if estimate is None else estimate.value)
+    return f"{share(estimate.value)} ({share(estimate.low)} to {share(estimate.high)})"
+
+
+def _between(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return "no interval"
+    return f"95 % interval {probability(estimate.low)} to {probability(estimate.high)}"

@@ -1,0 +1,236 @@
+"""Metrics for classes that have an order, such as grades: being one class off is a smaller error than being two off.
+
+The classes are in the order of the columns, so only arrays are taken. F is the cumulative prediction, Ĝ the cumulative
+label frequency; both have K − 1 cuts between neighbouring classes.
+
+Sources: Epstein 1969 and Murphy 1971 (ranked probability score); Cohen 1968 (weighted kappa).
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from ml.arrays import FloatArray
+from ml.metrics.histograms import class_frequencies
+from ml.metrics.inputs import Inputs, check_inputs
+from ml.metrics.jackknife import Estimate, Replicates, Sample, mean_replicates, to_estimate
+from ml.named_columns import refuse_names
+
+
+def ranked_probability_score(
+    label_counts: npt.ArrayLike,
+    class_probs: npt.ArrayLike,
+    *,
+    sample_weight: npt.ArrayLike | None = None,
+    cluster: npt.ArrayLike | None = None,
+) -> Estimate:
+    """Ranked probability score of one future label, Σ_k [(F − Ĝ)² + Ĝ(1 − Ĝ)] over the K − 1 cuts, n ≥ 1.
+
+    It is the mean over a case's own labels y of Σ_k (F_k − 1[y ≤ k])², so unbiased for any number of labels; for two
+    classes it is half of L.
+
+    Args:
+        label_counts: (N, K) label histograms, classes in their order.
+        class_probs: (N, K) class probability estimates.
+        sample_weight: (N,) instance weights.
+        cluster: (N,) patient of each case.
+
+    Returns:
+        Mean over cases, in [0, K − 1]; 0 is best.
+
+    >>> round(ranked_probability_score([[1, 1, 0]], [[0.5, 0.25, 0.25]]).value, 4)
+    0.3125
+    """
+    data = _checked(label_counts, class_probs, sample_weight, cluster)
+    sample = data.sample(1)
+    gap, freqs = _cuts(data, sample)
+    return to_estimate(mean_replicates((gap**2 + freqs * (1 - freqs)).sum(axis=1), sample), sample)
+
+
+def epistemic_ranked_probability_score(
+    label_counts: npt.ArrayLike,
+    class_probs: npt.ArrayLike,
+    *,
+    debias: bool = True,
+    sample_weight: npt.ArrayLike | None = None,
+    cluster: npt.ArrayLike | None = None,
+) -> Estimate:
+    """Ranked probability score against the true histogram, unbiased: Σ_k [(F − Ĝ)² − Ĝ(1 − Ĝ)/(n − 1)], n ≥ 2.
+
+    What better probabilities could avoid of the score of one label, as EL is of L.
+
+    Args:
+        label_counts: (N, K) label histograms, classes in their order.
+        class_probs: (N, K) class probability estimates.
+        debias: False for the plug-in, which drops the correction.
+        sample_weight: (N,) instance weights.
+        cluster: (N,) patient of each case.
+
+    Returns:
+        Mean over cases; may be negative where the probabilities are nearly right.
+
+    >>> round(epistemic_ranked_probability_score([[1, 1, 0]], [[0.5, 0.25, 0.25]]).value, 4)
+    -0.1875
+    """
+    data = _checked(label_counts, class_probs, sample_weight, cluster)
+    sample = data.sample(2)
+    gap, freqs = _cuts(data, sample)
+    terms = gap**2
+    if debias:
+        terms = terms - freqs * (1 - freqs) / (data.counts[sample.rows].sum(axis=1, keepdims=True) - 1)
+    return to_estimate(mean_replicates(terms.sum(axis=1), sample), sample)
+
+
+def ranked_probability_skill(
+    label_counts: npt.ArrayLike,
+    class_probs: npt.ArrayLike,
+    *,
+    sample_weight: npt.ArrayLike | None = None,
+    cluster: npt.ArrayLike | None = None,
+) -> Estimate:
+    """Ranked probability skill score 1 − RPS / RPS of the class frequencies of the same cases, n ≥ 1.
+
+    Args:
+        label_counts: (N, K) label histograms, classes in their order.
+        class_probs: (N, K) class probability estimates.
+        sample_weight: (N,) instance weights.
+        cluster: (N,) patient of each case.
+
+    Returns:
+        1 is perfect, 0 no better than saying the frequencies of each case; NaN where one class only occurs.
+
+    >>> round(ranked_probability_skill([[2, 0, 0], [0, 0, 2]], [[0.5, 0.25, 0.25], [0, 0, 1]]).value, 4)
+    0.6875
+    """
+    data = _checked(label_counts, class_probs, sample_weight, cluster)
+    sample = data.sample(1)
+    gap, freqs = _cuts(data, sample)
+    loss = (gap**2 + freqs * (1 - freqs)).sum(axis=1)
+
+    def skill(sums: FloatArray) -> FloatArray:
+        means = sums[..., 1:] / sums[..., :1]
+        constant = (means[..., 1:] * (1 - means[..., 1:])).sum(axis=-1)
+        return np.asarray(np.where(constant > 0, 1 - means[..., 0] / constant, np.nan))
+
+    return _of_sums([np.ones(len(loss)), loss, *freqs.T], skill, sample)
+
+
+def weighted_kappa(
+    label_counts: npt.ArrayLike,
+    class_probs: npt.ArrayLike,
+    *,
+    sample_weight: npt.ArrayLike | None = None,
+    cluster: npt.ArrayLike | None = None,
+) -> Estimate:
+    """Cohen's kappa with quadratic weights between the most probable class and one annotator's label, n ≥ 1.
+
+    Each of a case's labels counts 1/n, and equal leaders share, so that nothing depends on the number of labels.
+
+    Args:
+        label_counts: (N, K) label histograms, classes in their order.
+        class_probs: (N, K) class probability estimates.
+        sample_weight: (N,) instance weights.
+        cluster: (N,) patient of each case.
+
+    Returns:
+        1 for full agreement, 0 for what chance would give; NaN where one and the same class only occurs.
+
+    >>> weighted_kappa([[1, 0, 0], [0, 0, 1], [0, 1, 0]], [[0.9, 0.1, 0], [0, 0.1, 0.9], [0, 0.8, 0.2]]).value
+    1.0
+    """
+    data = _checked(label_counts, class_probs, sample_weight, cluster)
+    sample = data.sample(1)
+    freqs, probs = class_frequencies(data.counts[sample.rows]), data.probs[sample.rows]
+    leads = probs == probs.max(axis=1, keepdims=True)
+    places = np.arange(probs.shape[1], dtype=np.float64)
+    said = leads / leads.sum(axis=1, keepdims=True)
+    first, second = said @ places, freqs @ places
+    squares = said @ places**2 + freqs @ places**2
+    columns = [np.ones(len(first)), first, second, squares, first * second]
+    return _of_sums(columns, quadratic_kappa, sample)
+
+
+def quadratic_kappa(sums: FloatArray) -> FloatArray:
+    """Kappa of the sums (..., 5) over cases of w, wx, wy, w(x² + y²) and wxy, of two raters' classes x and y."""
+    weight, x, y, squares, product = np.moveaxis(sums, -1, 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        expected = squares - 2 * x * y / weight
+        return np.asarray(np.where(expected > 1e-12 * weight, 1 - (squares - 2 * product) / expected, np.nan))
+
+
+def ranked_probability_change(
+    label_counts: npt.ArrayLike,
+    before: npt.ArrayLike,
+    after: npt.ArrayLike,
+    *,
+    sample_weight: npt.ArrayLike | None = None,
+    cluster: npt.ArrayLike | None = None,
+) -> Estimate:
+    """Change of the ranked probability score from one prediction of the same cases to another; negative is better.
+
+    Args:
+        label_counts: (N, K) label histograms, classes in their order.
+        before: (N, K) class probability estimates.
+        after: (N, K) the same of the other prediction.
+        sample_weight: (N,) instance weights.
+        cluster: (N,) patient of each case.
+    """
+    both = [_checked(label_counts, probs, sample_weight, cluster) for probs in (before, after)]
+    sample = both[0].sample(1)
+    first, second = ((_cuts(data, sample)[0] ** 2).sum(axis=1) for data in both)
+    return to_estimate(mean_replicates(second - first, sample), sample)
+
+
+def ordinal_metrics(
+    label_counts: npt.ArrayLike,
+    class_probs: npt.ArrayLike,
+    *,
+    weights: npt.ArrayLike | None = None,
+    weights2: npt.ArrayLike | None = None,
+    cluster: npt.ArrayLike | None = None,
+) -> dict[str, Estimate]:
+    """What ``evaluate --level ordinal`` adds to the metrics, by name.
+
+    Args:
+        label_counts: (N, K) label histograms, classes in their order.
+        class_probs: (N, K) class probability estimates.
+        weights: (N,) inverse probabilities of having at least one label.
+        weights2: (N,) of having at least two, for the score against the histogram.
+        cluster: (N,) patient of each case.
+    """
+    tables = (label_counts, class_probs)
+    second = weights if weights2 is None else weights2
+    return {
+        "RPS": ranked_probability_score(*tables, sample_weight=weights, cluster=cluster),
+        "skill_RPS": ranked_probability_skill(*tables, sample_weight=weights, cluster=cluster),
+        "RPS_epistemic": epistemic_ranked_probability_score(*tables, sample_weight=second, cluster=cluster),
+        "weighted_kappa": weighted_kappa(*tables, sample_weight=weights, cluster=cluster),
+    }
+
+
+def _checked(
+    label_counts: npt.ArrayLike,
+    class_probs: npt.ArrayLike,
+    sample_weight: npt.ArrayLike | None,
+    cluster: npt.ArrayLike | None,
+) -> Inputs:
+    # the order of the classes is that of the columns, which a table with names does not promise
+    refuse_names(label_counts, "label_counts")
+    refuse_names(class_probs, "class_probs")
+    return check_inputs(label_counts, class_probs, sample_weight, cluster)
+
+
+def _cuts(data: Inputs, sample: Sample) -> tuple[FloatArray, FloatArray]:
+    """F − Ĝ and Ĝ (n, K − 1) at the cuts between neighbouring classes."""
+    freqs = class_frequencies(data.counts[sample.rows])
+    gap = (data.probs[sample.rows] - freqs).cumsum(axis=1)[:, :-1]
+    return gap, np.clip(freqs.cumsum(axis=1)[:, :-1], 0.0, 1.0)
+
+
+def _of_sums(columns: list[FloatArray], formula: Callable[[FloatArray], FloatArray], sample: Sample) -> Estimate:
+    """A formula of weighted sums over cases, with its leave-one-cluster-out values."""
+    parts = np.stack([sample.per_cluster(sample.weight * column) for column in columns], axis=-1)
+    total = parts.sum(axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return to_estimate(Replicates(float(formula(total)), formula(total - parts)), sample)

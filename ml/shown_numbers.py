@@ -1,0 +1,68 @@
+"""Numbers as people read them, written the same on every page and in every report."""
+
+from typing import Protocol
+
+#: What replaces a number that is not known.
+NOTHING = "–"
+MINUS = "\N{MINUS SIGN}"
+
+
+def probability(value: float | None, digits: int = 3) -> str:
+    """A probability or a metric.
+
+    >>> probability(0.25), probability(-0.00004, 4), probability(-0.5, 1), probability(None)
+    ('0.250', '0.0000', '−0.5', '–')
+    """
+    return NOTHING if value is None else f"{value:z.{digits}f}".replace("-", MINUS)
+
+
+def change(value: float | None, digits: int = 3) -> str:
+    """A difference, with its sign.
+
+    >>> change(0.25), change(-0.5, 1), change(0.0, 1), change(None)
+    ('+0.250', '−0.5', '0.0', '–')
+    """
+    text = probability(value, digits)
+    return f"+{text}" if value is not None and float(f"{value:.{digits}f}") > 0 else text
+
+
+class HasInterval(Protocol):
+    """Something with a 95 % interval."""
+
+    @property
+    def low(self) -> float | None:
+        """Lower end."""
+
+    @property
+    def high(self) -> float | None:
+        """Upper end."""
+
+
+def interval(estimate: HasInterval | None, digits: int = 4) -> str:
+    """The 95 % interval of an estimate.
+
+    >>> from types import SimpleNamespace
+    >>> interval(SimpleNamespace(low=0.1, high=0.2), 1), interval(SimpleNamespace(low=None, high=None))
+    ('0.1 to 0.2', '–')
+    """
+    if estimate is None or estimate.low is None:
+        return NOTHING
+    return f"{probability(estimate.low, digits)} to {probability(estimate.high, digits)}"
+
+
+def count(value: int | None) -> str:
+    """A whole number.
+
+    >>> count(12345)
+    '12,345'
+    """
+    return NOTHING if value is None else f"{value:,}"
+
+
+def share(value: float | None) -> str:
+    """A share in per cent.
+
+    >>> share(0.125)
+    '12.5 %'
+    """
+    return NOTHING if value is None else f"{100 * value:z.1f} %".replace("-", MINUS)

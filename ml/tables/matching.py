@@ -1,0 +1,318 @@
+"""LABELS and PREDICTIONS brought together: matched by case, and by finding where both tables have several."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ml.arrays import FloatArray, IntArray
+from ml.metrics.binning import Debias
+from ml.tables.files import (
+    Labels,
+    Place,
+    Predictions,
+    TableError,
+    TableSource,
+    Where,
+    align,
+    case_column,
+    check_labels,
+    check_predictions,
+    classes_of_labels,
+    fail_at,
+    place_of,
+    probability_columns,
+    read_table,
+    rows_of_labels,
+    without_prediction,
+)
+from ml.tables.findings import by_finding
+
+Level = Literal["nominal", "ordinal"]
+#: What is done with a case that has a label and no prediction.
+Missing = Literal["error", "drop"]
+#: Column of LABELS with the number of the planned read that a label answers.
+PLANNED_READ = "planned_read"
+#: Names in a warning; the document lists all.
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is asked of LABELS and PREDICTIONS.
+
+    Attributes:
+        n_bins: equal-width bins of [0, 1].
+        debias: form of CL.
+        weights: column of LABELS with inverse probabilities of having a label.
+        weights2: the same of having two labels.
+        cluster: column of LABELS that names the patient.
+        missing: ``drop`` leaves out labels without a prediction and names them; ``error`` refuses them.
+        binary: one column of probabilities stands for two classes.
+        level: ``ordinal`` where the classes, in the order of the columns of PREDICTIONS, are grades.
+    """
+
+    n_bins: int = 15
+    debias: Debias = "pair"
+    weights: str | None = None
+    weights2: str | None = None
+    cluster: str | None = None
+    missing: Missing = "error"
+    binary: bool = False
+    level: Level = "nominal"
+
+    def __post_init__(self) -> None:
+        """Refuse what is no column or no choice.
+
+        Raises:
+            TableError: a column that is not named, or an unknown word.
+        """
+        for name in ("weights", "weights2", "cluster"):
+            column = getattr(self, name)
+            if column is not None and not isinstance(column, str):
+                raise TableError(f"{name} must name a column of LABELS, got {type(column).__name__}")
+        for name, known in (("missing", ("error", "drop")), ("level", ("nominal", "ordinal"))):
+            if getattr(self, name) not in known:
+                raise TableError(f"{name} must be {' or '.join(known)}, got {getattr(self, name)!r}")
+
+
+@dataclass(frozen=True)
+class Rival:
+    """Other predictions of the same cases.
+
+    Attributes:
+        rows: (M,) positions, among the cases of the first predictions, of those that both predict.
+        class_probs: (M, K), classes in the order of the first.
+        disagreement_probs: (M,).
+        left_out: cases with a label that it does not predict.
+    """
+
+    rows: npt.NDArray[np.intp]
+    class_probs: FloatArray
+    disagreement_probs: FloatArray
+    left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Cases:
+    """Predictions with the labels of each case, of one finding.
+
+    Attributes:
+        finding: its name; None in tables without such a column.
+        labels: LABELS as they are, with those that are left out.
+        place: what messages call LABELS.
+        predictions: N cases.
+        counts: (N, K) label histograms of the predictions; zero rows without a label.
+        first_counts: (N, K) those of the labels that answer the first planned reads; None where no column says which.
+        weights: (N,) of order 1.
+        weights2: (N,) of order 2.
+        cluster: (N,) patients.
+        left_out: cases with a label and no prediction.
+        rival: other predictions to compare with.
+    """
+
+    finding: str | None
+    labels: Labels
+    place: Place
+    predictions: Predictions
+    counts: IntArray
+    first_counts: IntArray | None
+    weights: FloatArray | None
+    weights2: FloatArray | None
+    cluster: npt.NDArray[Any] | None
+    left_out: tuple[str, ...]
+    rival: Rival | None
+
+    def warnings(self) -> tuple[str, ...]:
+        """What was left out, by name."""
+        return () if not self.left_out else (f"{named(self.left_out)} had a label and no prediction and was left out",)
+
+
+def named(cases: tuple[str, ...]) -> str:
+    """Cases by number and name, the first ones where there are many."""
+    shown = ", ".join(repr(case) for case in cases[:_NAMED])
+    more = f" and {len(cases) - _NAMED} more" if len(cases) > _NAMED else ""
+    return f"{len(cases)} case{'' if len(cases) == 1 else 's'} ({shown}{more})"
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A table, or the rows of one finding, and what messages call it."""
+
+    table: pa.Table
+    place: Place
+
+    @classmethod
+    def read(cls, source: TableSource, name: str, options: Options) -> "_Table":
+        return cls(read_table(source, in_order=options.level == "ordinal"), place_of(source, name))
+
+    def nothing(self) -> "_Table":
+        """No row of it."""
+        return _Table(self.table.slice(0, 0), self.place)
+
+
+def match_tables(
+    labels: TableSource, predictions: TableSource, options: Options, against: TableSource | None = None
+) -> list[Cases]:
+    """Match LABELS and PREDICTIONS by case; one entry, or one per finding where both tables have such a column.
+
+    Args:
+        labels: LABELS, long or wide; a file or a table in memory.
+        predictions: PREDICTIONS, the same.
+        options: what is asked.
+        against: other PREDICTIONS of the same cases.
+
+    Raises:
+        TableError: a table cannot be used, or they do not fit each other; the message names file, row and column.
+    """
+    first = [_Table.read(labels, "LABELS", options), _Table.read(predictions, "PREDICTIONS", options)]
+    tables = [*first, *([] if against is None else [_Table.read(against, "PREDICTIONS of --against", options)])]
+    having = [table for table in tables if "finding" in table.table.column_names]
+    if not having:
+        return [_match(None, tables, options)]
+    for table in tables:
+        if "finding" not in table.table.column_names:
+            raise TableError(f"{having[0].place} has a column 'finding' and {table.place} has none: give it to both")
+    parts = [{name: _Table(*part) for name, part in by_finding(table.table, table.place).items()} for table in tables]
+    stray = [name for name in parts[0] if name not in parts[1]]
+    if stray:
+        raise TableError(f"{tables[0].place}: finding {stray[0]!r} has labels and no prediction, {len(stray)} in all")
+    return [
+        _match(name, [part.get(name) or table.nothing() for part, table in zip(parts, tables, strict=True)], options)
+        for name in parts[1]
+    ]
+
+
+def _match(finding: str | None, tables: list[_Table], options: Options) -> Cases:
+    labels, predictions = tables[0], tables[1]
+    complement = _complement(labels, predictions) if options.binary else None
+    predicted = check_predictions(predictions.table, predictions.place, complement=complement)
+    labelled = check_labels(labels.table, labels.place, predicted.classes)
+    stray = tuple(without_prediction(labelled, predicted))
+    dropped = options.missing == "drop"
+    rows = rows_of_labels(labelled, predicted) if dropped else align(labelled, predicted, labels.place)
+    counts = aligned_counts(labelled, rows)
+    rival = None
+    if len(tables) == 3:
+        other = check_predictions(tables[2].table, tables[2].place, complement=complement)
+        rival = _rival(predicted, counts.sum(axis=1) > 0, other, (predictions.place, tables[2].place), dropped)
+    return Cases(
+        finding=finding,
+        labels=labelled,
+        place=labels.place,
+        predictions=predicted,
+        counts=counts,
+        first_counts=aligned_first_counts(labelled, rows, labels.place),
+        weights=aligned_weights(labelled, options.weights, rows, labels.place),
+        weights2=aligned_weights(labelled, options.weights2, rows, labels.place),
+        cluster=aligned_clusters(labelled, predicted, options.cluster, rows, labels.place),
+        left_out=stray,
+        rival=rival,
+    )
+
+
+def _complement(labels: _Table, predictions: _Table) -> str:
+    """Name of the class that the only column of probabilities is not about.
+
+    Raises:
+        TableError: labels of more than one other class.
+    """
+    (column,) = probability_columns(predictions.table, predictions.place, binary=True)
+    known = column.removeprefix("prob:")
+    others = [name for name in classes_of_labels(labels.table, labels.place) if name != known]
+    if len(others) > 1:
+        raise TableError(
+            f"{labels.place}: --binary has two classes, {known!r} and one other, and the labels are of {len(others)} "
+            f"others: {', '.join(others[:_NAMED])}; the column of probabilities is named after a label, as "
+            f"prob:{others[-1]}"
+        )
+    return others[0] if others else f"not {known}"
+
+
+def _rival(
+    predicted: Predictions,
+    labelled: npt.NDArray[np.bool_],
+    other: Predictions,
+    places: tuple[Place, Place],
+    dropped: bool,
+) -> Rival:
+    """Other predictions, in the order of the first.
+
+    Raises:
+        TableError: other classes, or a case with a label that they do not predict.
+    """
+    if set(other.classes) != set(predicted.classes):
+        ours, theirs = (", ".join(table.classes) for table in (predicted, other))
+        raise TableError(f"{places[1]}: its classes are {theirs}, and those of {places[0]} are {ours}")
+    row = {case: i for i, case in enumerate(other.case_ids)}
+    lacking = tuple(case for case, used in zip(predicted.case_ids, labelled, strict=True) if used and case not in row)
+    if lacking and not dropped:
+        raise TableError(
+            f"{places[1]}: {named(lacking)} with a label and a prediction in {places[0]} have none here; "
+            "--missing drop leaves them out of the comparison"
+        )
+    rows = np.array([i for i, case in enumerate(predicted.case_ids) if case in row], dtype=np.intp)
+    theirs_rows = np.array([row[predicted.case_ids[i]] for i in rows.tolist()], dtype=np.intp)
+    columns = [other.classes.index(name) for name in predicted.classes]
+    return Rival(rows, other.class_probs[theirs_rows][:, columns], other.disagreement_probs[theirs_rows], lacking)
+
+
+def aligned_counts(labels: Labels, rows: npt.NDArray[np.intp]) -> IntArray:
+    """Label histograms (N, K) of predictions, given the row of LABELS of each or −1."""
+    if not labels.case_ids:
+        return np.zeros((len(rows), len(labels.classes)), dtype=np.int64)
+    return np.asarray(np.where(rows[:, None] >= 0, labels.counts[rows], 0), dtype=np.int64)
+
+
+def aligned_first_counts(labels: Labels, rows: npt.NDArray[np.intp], where: Where) -> IntArray | None:
+    """Labels (N, K) that metrics which need one label use: answers to the first planned reads; None for all.
+
+    They are the labels whose column ``planned_read``, where there is one, is 1.
+
+    Raises:
+        TableError: a number of a planned read is missing, or is none.
+    """
+    if PLANNED_READ not in labels.columns or not labels.numbers.size:
+        return None
+    values = labels.columns[PLANNED_READ]
+    problem = "not the number of a planned read (1, 2, …; 0 of none):"
+    fail_at(where, [not str(value).isdecimal() for value in values], PLANNED_READ, problem, values)
+    first = np.array([int(value) == 1 for value in values], dtype=bool)
+    counts = np.zeros_like(labels.counts)
+    np.add.at(counts, (labels.rows[first], labels.numbers[first]), 1)
+    return aligned_counts(replace(labels, counts=counts), rows)
+
+
+def aligned_clusters(
+    labels: Labels, predictions: Predictions, name: str | None, rows: npt.NDArray[np.intp], where: Where
+) -> npt.NDArray[Any] | None:
+    """Patient (N,) of each prediction, None where no column is named.
+
+    Of a case without labels the patient stands in the column of the same name in PREDICTIONS; without one it is its
+    own cluster. It matters for the Horvitz–Thompson form of CL, which counts the pairs of all cases.
+    """
+    if name is None or not labels.case_ids:
+        return None
+    values = [str(value) for value in case_column(labels, name, where)]
+    others = predictions.columns.get(name) or [f"case {case_id}" for case_id in predictions.case_ids]
+    return np.array([values[row] if row >= 0 else str(others[i]) for i, row in enumerate(rows.tolist())])
+
+
+def aligned_weights(labels: Labels, name: str | None, rows: npt.NDArray[np.intp], where: Where) -> FloatArray | None:
+    """Weights (N,) of predictions from a column of LABELS, None where no column is named.
+
+    Raises:
+        TableError: weights that are no numbers or not positive.
+    """
+    if name is None or not labels.case_ids:
+        return None
+    values = case_column(labels, name, where)
+    try:
+        numbers = np.where(rows >= 0, values[rows], values[0]).astype(np.float64)  # the filler is never used
+    except ValueError as exc:
+        raise TableError(f"{where}: column {name!r}: weights must be numbers: {exc}") from exc
+    if not (np.isfinite(numbers).all() and (numbers > 0).all()):
+        raise TableError(f"{where}: column {name!r}: weights must be positive")
+    return numbers

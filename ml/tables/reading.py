@@ -1,0 +1,280 @@
+"""Tables as Arrow tables, from CSV or Parquet (by extension) or from memory, and messages that name the cell.
+
+Every error names the file or table, the first offending row (as people count lines of a file; from 0 in memory, as
+data frames count) and column, and how many there are.
+"""
+
+import csv as text_csv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyarrow import csv, parquet
+
+from ml.arrays import FloatArray
+
+_TEXT_COLUMNS = ("case_id", "annotator", "label", "finding", "file", "patient", "partition")
+_CONVERT = csv.ConvertOptions(
+    column_types=dict.fromkeys(_TEXT_COLUMNS, pa.string()), strings_can_be_null=True, quoted_strings_can_be_null=False
+)
+#: What other programs put between columns, and what people call it.
+_DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+
+
+class TableError(ValueError):
+    """A table that cannot be used; the message names file, row and column.
+
+    >>> from ml.tables import read_labels
+    >>> read_labels({"case_id": ["a", "b"], "count:x": [2, -1]})
+    Traceback (most recent call last):
+        ...
+    ml.tables.reading.TableError: LABELS: row 1, column count:x: not a count: -1.0, 1 in all
+    """
+
+
+class ArrowTable(Protocol):
+    """A table with the Arrow interface: of pandas, polars, pyarrow and others."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Give the table as a stream of Arrow record batches."""
+
+
+#: A column of a table that is written.
+Column = Sequence[str] | Sequence[float] | npt.NDArray[Any]
+#: A file, or a table in memory.
+TableSource = str | Path | ArrowTable | Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Place:
+    """What messages call a table and its rows.
+
+    Attributes:
+        name: the file, or what a table in memory is.
+        first: number of the first row: 2 in CSV, whose first line is the header, 1 in Parquet, 0 in memory.
+        rows: positions in the whole table of the rows of a part; None of the whole.
+        file: the CSV file, to quote a cell as it is written there.
+    """
+
+    name: str
+    first: int = 0
+    rows: npt.NDArray[np.intp] | None = None
+    file: Path | None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+    @classmethod
+    def of_file(cls, path: Path) -> "Place":
+        """Name a file, or anything in memory that is called by a path without an extension."""
+        kind = path.suffix.lower()
+        return cls(str(path), {".csv": 2, ".parquet": 1}.get(kind, 0), file=path if kind == ".csv" else None)
+
+    def part(self, rows: npt.NDArray[np.intp]) -> "Place":
+        """Name some of the rows, by their positions in the whole table."""
+        return replace(self, rows=rows)
+
+    def position(self, row: int) -> int:
+        """Where a row stands in the whole table, from 0."""
+        return row if self.rows is None else int(self.rows[row])
+
+
+#: What a message is about.
+Where = Path | Place
+
+
+def place_of(source: TableSource, name: str) -> Place:
+    """What messages call a table: its file, or this name where it is in memory."""
+    return Place.of_file(Path(source)) if isinstance(source, str | Path) else Place(name)
+
+
+def read_table(source: TableSource, *, in_order: bool = False) -> pa.Table:
+    """Read a CSV or Parquet file, or take a table in memory; identifiers and labels in files stay text.
+
+    Args:
+        source: the table.
+        in_order: keep the order of columns in memory, which else are sorted so that nothing depends on it.
+
+    Raises:
+        TableError: no such file, another extension, a broken file, no table, or two columns of one name.
+    """
+    if isinstance(source, str | Path):
+        path = Path(source)
+        table, name = _read_file(path), str(path)
+    else:
+        table, name = _from_memory(source, in_order), type(source).__name__
+    repeated = sorted({column for column in table.column_names if table.column_names.count(column) > 1})
+    if repeated:
+        raise TableError(f"{name}: there are several columns {repeated[0]!r}")
+    return table
+
+
+def _read_file(path: Path) -> pa.Table:
+    _check_file(path)
+    try:
+        if path.suffix.lower() == ".parquet":
+            return parquet.read_table(path)
+        return csv.read_csv(path, convert_options=_CONVERT)
+    except (pa.ArrowInvalid, OSError) as exc:
+        raise TableError(f"{path}: {exc}") from exc
+
+
+def _from_memory(source: ArrowTable | Mapping[str, Any], in_order: bool) -> pa.Table:
+    try:
+        table = pa.table(dict(source) if isinstance(source, Mapping) else source)
+        # so that not even a tie between classes depends on where a column stands
+        order = range(table.num_columns)
+        return table if in_order else table.select(sorted(order, key=table.column_names.__getitem__))
+    except (pa.ArrowException, TypeError, ValueError) as exc:
+        kinds = "a file name, a mapping of columns, or a table of pandas, polars or pyarrow"
+        raise TableError(f"{type(source).__name__} cannot be read as a table ({kinds}): {exc}") from exc
+
+
+def read_batches(path: Path, rows: int) -> Iterator[pa.Table]:
+    """Read a CSV or Parquet file in batches of about that many rows, for files larger than memory.
+
+    Raises:
+        TableError: as ``read_table``.
+    """
+    _check_file(path)
+    try:
+        if path.suffix.lower() == ".parquet":
+            with parquet.ParquetFile(path) as file:
+                yield from (pa.Table.from_batches([batch]) for batch in file.iter_batches(rows))
+        else:
+            # about 200 characters a row; Arrow cuts at whole rows
+            options = csv.ReadOptions(block_size=200 * rows)
+            with csv.open_csv(path, read_options=options, convert_options=_CONVERT) as reader:
+                yield from (pa.Table.from_batches([batch]) for batch in reader)
+    except (pa.ArrowInvalid, OSError) as exc:
+        raise TableError(f"{path}: {exc}") from exc
+
+
+def _check_file(path: Path) -> None:
+    if path.suffix.lower() not in {".csv", ".parquet"}:
+        raise TableError(f"{path}: the extension must be .csv or .parquet")
+    if not path.is_file():
+        raise TableError(f"{path}: no such file")
+    if path.suffix.lower() == ".csv":
+        _check_delimiter(path)
+
+
+def _check_delimiter(path: Path) -> None:
+    """Refuse a file whose columns are not separated by commas, as spreadsheets write in half of the world.
+
+    Raises:
+        TableError: the header has no comma and something else that separates columns, or is not UTF-8.
+    """
+    with path.open("rb") as file:
+        start = file.readline(65536)
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise TableError(f"{path}: row 1: the file is UTF-16: save it as 'CSV UTF-8 (comma delimited)'")
+    header = start.decode("utf-8", errors="replace")
+    other = max(_DELIMITERS, key=header.count)
+    if "," not in header and header.count(other):
+        raise TableError(
+            f"{path}: row 1: columns are separated by {_DELIMITERS[other]} ({other!r}), and commas are expected: save "
+            "the file with commas between columns and points in numbers ('CSV UTF-8 (comma delimited)'), or as Parquet"
+        )
+
+
+def write_table(columns: Mapping[str, Column], path: Path) -> None:
+    """Write columns as CSV or Parquet, by extension.
+
+    Raises:
+        TableError: another extension.
+    """
+    table = pa.table(dict(columns))
+    if path.suffix.lower() == ".parquet":
+        parquet.write_table(table, path)
+    elif path.suffix.lower() == ".csv":
+        csv.write_csv(table, path)
+    else:
+        raise TableError(f"{path}: the extension must be .csv or .parquet")
+
+
+def fail_at(where: Where, bad: npt.ArrayLike, column: str, problem: str, values: Sequence[Any]) -> None:
+    """Raise a ``TableError`` naming the first true row of ``bad``, if there is one.
+
+    Raises:
+        TableError: ``bad`` is true somewhere.
+    """
+    rows = np.flatnonzero(bad)
+    if rows.size:
+        place = where if isinstance(where, Place) else Place.of_file(where)
+        position, value = place.position(int(rows[0])), values[int(rows[0])]
+        line = place.first + position
+        cells: dict[str, str] = {}
+        if place.file is not None and place.file.is_file():
+            line, cells = _written(place.file, position)
+        shown = _shown(value if value is not None or not cells else cells.get(column, ""))
+        raise TableError(f"{place}: row {line}, column {column}: {problem} {shown}, {rows.size} in all")
+
+
+def _shown(value: Any) -> str:
+    """A value as people wrote it; Arrow reads an empty cell and NaN alike as nothing, which in memory stays nothing."""
+    if value is None:
+        return "NaN or nothing"
+    if value == "":
+        return "an empty cell"
+    if isinstance(value, float):
+        return "NaN" if np.isnan(value) else repr(value)
+    return "NaN" if str(value).strip().lower() in {"nan", "-nan"} else repr(value)
+
+
+def _written(file: Path, position: int) -> tuple[int, dict[str, str]]:
+    """Line of a row in a CSV file, as people count, and its cells as they are written."""
+    with file.open(encoding="utf-8-sig", newline="") as stream:
+        rows = text_csv.reader(stream)
+        header = next(rows, [])
+        # Arrow leaves out lines without any character
+        filled = ((rows.line_num, cells) for cells in rows if cells)
+        line, cells = next(islice(filled, position, None), (position + 2, []))
+    return line, dict(zip(header, cells, strict=False))
+
+
+def text_column(table: pa.Table, name: str, where: Where) -> list[str]:
+    """Values of a required text column, none empty.
+
+    Raises:
+        TableError: the column is missing, or a value is.
+    """
+    if name not in table.column_names:
+        raise TableError(f"{where}: column {name!r} is missing; there are {', '.join(table.column_names)}")
+    values = table.column(name).cast(pa.string()).to_pylist()
+    fail_at(where, [not value for value in values], name, "the value is missing:", [value or None for value in values])
+    return [str(value) for value in values]
+
+
+def number_column(table: pa.Table, name: str, where: Where) -> FloatArray:
+    """Values of a numeric column as float64, none missing.
+
+    Raises:
+        TableError: text, a missing value, NaN or infinity.
+    """
+    column = table.column(name)
+    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        values = column.cast(pa.string()).to_pylist()
+        fail_at(where, np.array([not _is_number(v) for v in values], dtype=bool), name, "not a number:", values)
+        return np.array([float(v) for v in values], dtype=np.float64)
+    numbers = np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
+    fail_at(where, ~np.isfinite(numbers), name, "not a finite number:", column.to_pylist())
+    return numbers
+
+
+def _is_number(text: str | None) -> bool:
+    try:
+        return text is not None and bool(np.isfinite(float(text)))
+    except ValueError:
+        return False
+
+
+def repeated(values: Sequence[Any]) -> list[bool]:
+    """Whether each value stood before."""
+    first = {value: i for i, value in reversed(list(enumerate(values)))}
+    return [first[value] != i for i, value in enumerate(values)]

@@ -1,0 +1,298 @@
+"""Tables as auditors have them: spreadsheets' files, one column of probabilities, several findings, two models."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ml.metrics import evaluate, paired_changes
+from ml.tables import Options, evaluate_findings
+from ml.tables.evaluate import evaluate_tables
+from ml.tables.files import TableError, read_labels, read_predictions, write_table
+from tests.support.command import run_here
+
+LONG, PREDICTIONS = "case_id,annotator,label\n", "case_id,prob:x,prob:y\n"
+GOOD = PREDICTIONS + "a,0.5,0.5\nb,0.2,0.8\n"
+
+
+def write(folder: Path, **tables: str) -> dict[str, Path]:
+    for name, text in tables.items():
+        (folder / f"{name}.csv").write_text(text)
+    return {name: folder / f"{name}.csv" for name in tables}
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        (GOOD.replace(",", ";").replace("0.5", "0,5"), "semicolons"),
+        (GOOD.replace(",", "\t"), "tabs"),
+        (GOOD.replace(",", "|"), "vertical bars"),
+    ],
+)
+def test_other_delimiters_are_named_with_what_to_do(text: str, word: str, tmp_path: Path) -> None:
+    path = write(tmp_path, predictions=text)["predictions"]
+    with pytest.raises(TableError, match=rf"predictions\.csv: row 1.*{word}.*commas between columns"):
+        read_predictions(path)
+
+
+def test_utf_16_is_named_and_a_byte_order_mark_is_not_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "excel.csv").write_text(GOOD, encoding="utf-16")
+    with pytest.raises(TableError, match="UTF-16"):
+        read_predictions(tmp_path / "excel.csv")
+    (tmp_path / "marked.csv").write_text(GOOD, encoding="utf-8-sig")
+    assert read_predictions(tmp_path / "marked.csv").case_ids == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "shown"), [("NaN", "NaN"), ("nan", "NaN"), ("", "an empty cell"), ("NA", "'NA'"), ("inf", "'?inf'?")]
+)
+@pytest.mark.parametrize("words", [False, True])
+def test_what_is_no_number_is_quoted_as_it_is_written(cell: str, shown: str, words: bool, tmp_path: Path) -> None:
+    """In a column of numbers and in one that a word elsewhere turns into text."""
+    last = "c,word,0.5\n" if words else "c,0.5,0.5\n"
+    path = write(tmp_path, predictions=f"{PREDICTIONS}a,0.5,0.5\n\nb,{cell},0.5\n{last}")["predictions"]
+    with pytest.raises(TableError, match=rf"row 4, column prob:x: not a (finite )?number: {shown}, {1 + words} in all"):
+        read_predictions(path)
+
+
+def test_nan_in_memory_and_in_names_is_called_nan(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match="PREDICTIONS: row 1, column prob:x: not a finite number: NaN"):
+        read_predictions({"case_id": ["a", "b"], "prob:x": [0.5, float("nan")], "prob:y": [0.5, 0.5]})
+    path = write(tmp_path, labels=LONG + "a,r,x\na,NaN,x\n")["labels"]
+    with pytest.raises(TableError, match="row 3, column annotator: the value is missing: NaN"):
+        read_labels(path)
+
+
+def test_ties_and_fractional_counts_are_refused_with_the_place_that_says_what_to_do(tmp_path: Path) -> None:
+    paths = write(tmp_path, labels=LONG + "a,r,x\na,r,y\n", wide="case_id,count:x,count:y\na,0.5,0.5\n")
+    for path in paths.values():
+        with pytest.raises(TableError, match=r"docs/reference/tables\.md, 'Ties and fractional counts'"):
+            read_labels(path)
+    docs = Path(__file__).parent.parent.parent / "docs" / "reference" / "tables.md"
+    assert "\n## Ties and fractional counts\n" in docs.read_text()
+
+
+@pytest.mark.parametrize("other", ["absent", "0"])
+def test_one_column_stands_for_two_classes(other: str, tmp_path: Path) -> None:
+    labels = LONG + f"a,r,present\na,s,{other}\nb,r,{other}\n"
+    one = "case_id,prob:present\na,0.7\nb,0.25\n"
+    two = f"case_id,prob:present,prob:{other}\na,0.7,0.3\nb,0.25,0.75\n"
+    paths = write(tmp_path, labels=labels, one=one, two=two)
+    found = evaluate_tables(paths["labels"], paths["one"], binary=True)
+    for name, estimate in evaluate_tables(paths["labels"], paths["two"]).metrics.items():
+        assert found.metrics[name].value == pytest.approx(estimate.value, abs=1e-12, nan_ok=True)
+    assert [row.name for row in found.classes] == ["present", other]
+
+
+def test_one_column_is_refused_where_it_cannot_stand_for_two(tmp_path: Path) -> None:
+    paths = write(
+        tmp_path,
+        three=LONG + "a,r,x\na,s,y\na,t,z\n",
+        coded=LONG + "a,r,0\na,s,1\n",
+        one="case_id,prob:x\na,0.7\n",
+        present="case_id,prob:present\na,0.7\n",
+        two=PREDICTIONS + "a,0.5,0.5\n",
+    )
+    with pytest.raises(TableError, match="2 others: y, z"):
+        evaluate_tables(paths["three"], paths["one"], binary=True)
+    with pytest.raises(TableError, match="named after a label, as prob:1"):
+        evaluate_tables(paths["coded"], paths["present"], binary=True)
+    with pytest.raises(TableError, match="one column prob:<class> is needed, found 2"):
+        evaluate_tables(paths["three"], paths["two"], binary=True)
+    with pytest.raises(TableError, match="--binary takes one"):
+        evaluate_tables(paths["three"], paths["one"])
+
+
+def test_labels_without_a_prediction_are_left_out_counted_and_named(tmp_path: Path) -> None:
+    paths = write(
+        tmp_path,
+        more=LONG + "a,r,x\nz1,r,x\nb,r,y\nz2,r,y\n",
+        fewer=LONG + "a,r,x\nb,r,y\n",
+        predictions=GOOD,
+    )
+    arguments = ["evaluate", "--labels", paths["more"], "--predictions", paths["predictions"], "--json"]
+    refused = run_here(*arguments)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "'z1' has a label but no prediction, 2 in all" in refused.stderr
+    document = json.loads(run_here(*arguments, "--missing", "drop").stdout)
+    assert document.pop("left_out") == ["z1", "z2"]
+    assert document["warnings"].pop(0) == "2 cases ('z1', 'z2') had a label and no prediction and was left out"
+    assert document == evaluate_tables(paths["fewer"], paths["predictions"]).to_dict()
+
+
+def _findings(seed: int = 0) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
+    """Two findings of 30 cases, with other classes: one present or absent, the other of three grades."""
+    rng = np.random.default_rng(seed)
+    labels: dict[str, list[Any]] = {"case_id": [], "finding": [], "annotator": [], "label": [], "patient": []}
+    predictions: dict[str, list[Any]] = {"case_id": [], "finding": []}
+    names = {"mass": ["absent", "present"], "fluid": ["none", "some", "much"]}
+    columns = [f"prob:{name}" for classes in names.values() for name in classes]
+    predictions |= {column: [] for column in columns}
+    for case in range(30):
+        for finding, classes in names.items():
+            f = rng.dirichlet(np.ones(len(classes)))
+            given = dict(zip((f"prob:{name}" for name in classes), f.tolist(), strict=True))
+            predictions["case_id"].append(f"c{case}")
+            predictions["finding"].append(finding)
+            for column in columns:
+                predictions[column].append(given.get(column))
+            for reader in range(case % 4):
+                values = (f"c{case}", finding, f"r{reader}", classes[rng.integers(len(classes))], f"p{case // 3}")
+                for column, value in zip(labels, values, strict=True):
+                    labels[column].append(value)
+    return labels, predictions
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_each_finding_is_what_its_own_pair_of_tables_gives(suffix: str, tmp_path: Path) -> None:
+    labels, predictions = _findings()
+    paths = [tmp_path / f"labels{suffix}", tmp_path / f"predictions{suffix}"]
+    write_table(labels, paths[0])
+    write_table(predictions, paths[1])
+    found = evaluate_findings(*paths, Options(cluster="patient"))
+    assert list(found) == ["mass", "fluid"]
+    for finding, evaluation in found.items():
+        own = {name: column for name, column in _of(predictions, finding).items() if None not in column}
+        alone = [tmp_path / f"own_labels{suffix}", tmp_path / f"own_predictions{suffix}"]
+        write_table(_of(labels, finding), alone[0])
+        write_table(own, alone[1])
+        assert evaluation.to_dict() == evaluate_tables(*alone, cluster="patient").to_dict()
+
+
+def _of(table: dict[str, list[Any]], finding: str) -> dict[str, list[Any]]:
+    chosen = [name == finding for name in table["finding"]]
+    return {
+        name: [value for value, keep in zip(column, chosen, strict=True) if keep]
+        for name, column in table.items()
+        if name != "finding"
+    }
+
+
+def test_the_command_gives_one_row_and_one_document_per_finding(tmp_path: Path) -> None:
+    labels, predictions = _findings()
+    write_table(labels, tmp_path / "labels.csv")
+    write_table(predictions, tmp_path / "predictions.csv")
+    tables = ["--labels", tmp_path / "labels.csv", "--predictions", tmp_path / "predictions.csv"]
+    text = run_here("evaluate", *tables).stdout
+    assert [line.split()[0] for line in text.splitlines()[:3]] == ["finding", "mass", "fluid"]
+    document = json.loads(run_here("evaluate", *tables, "--json").stdout)
+    assert list(document) == ["findings"]
+    assert document["findings"]["mass"]["n_classes"] == 2
+    assert document["findings"]["fluid"]["n_classes"] == 3
+    agreement = json.loads(run_here("agreement", "--labels", tmp_path / "labels.csv", "--json").stdout)
+    assert list(agreement["findings"]) == ["mass", "fluid"]
+    assert agreement["findings"]["fluid"]["n_cases"] < 30
+
+
+@pytest.mark.slow
+def test_each_finding_is_drawn_into_a_folder_of_its_own(tmp_path: Path) -> None:
+    labels, predictions = _findings()
+    write_table(labels, tmp_path / "labels.csv")
+    write_table(predictions, tmp_path / "predictions.csv")
+    tables = ["--labels", tmp_path / "labels.csv", "--predictions", tmp_path / "predictions.csv"]
+    done = run_here("evaluate", *tables, "--plots", tmp_path / "plots")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "plots" / "fluid" / "reliability_much.svg").is_file()
+    assert (tmp_path / "plots" / "mass" / "reliability_present.svg").is_file()
+
+
+def test_errors_in_a_finding_name_the_row_of_the_file(tmp_path: Path) -> None:
+    labels = "case_id,finding,annotator,label\na,m,r,x\na,n,r,x\nb,m,r,x\nb,n,r,q\n"
+    predictions = "case_id,finding,prob:x,prob:y\na,m,1,0\na,n,1,0\nb,m,1,0\nb,n,0.5,0.4\n"
+    paths = write(tmp_path, labels=labels, predictions=predictions, plain=GOOD)
+    with pytest.raises(TableError, match=r"predictions\.csv: row 5, column prob:x … prob:y: .* 0\.9, 1 in all"):
+        evaluate_findings(paths["labels"], paths["predictions"])
+    (tmp_path / "predictions.csv").write_text(predictions.replace("0.4", "0.5"))
+    with pytest.raises(TableError, match=r"labels\.csv: row 5, column label: .*'q'"):
+        evaluate_findings(paths["labels"], paths["predictions"])
+    with pytest.raises(TableError, match=r"labels\.csv has a column 'finding' and .*plain\.csv has none"):
+        evaluate_findings(paths["labels"], paths["plain"])
+
+
+@pytest.fixture
+def two_models(tmp_path: Path) -> dict[str, Any]:
+    """Labels of 60 cases by patients, two predictions of all of them, the second with columns and rows in disorder."""
+    rng = np.random.default_rng(1)
+    q = rng.dirichlet([2, 1, 1], 60)
+    made: dict[str, Any] = {
+        "counts": np.stack([rng.multinomial(1 + i % 3, p) for i, p in enumerate(q)]),
+        "first": 0.7 * q + 0.1,
+        "second": 0.4 * q + 0.2,
+        "patients": np.arange(60) // 4,
+    }
+    rows = [(i, k, j) for i in range(60) for k in range(3) for j in range(made["counts"][i, k])]
+    long = {
+        "case_id": [f"c{i}" for i, _, _ in rows],
+        "annotator": [f"r{k}{j}" for _, k, j in rows],
+        "label": ["xyz"[k] for _, k, _ in rows],
+        "patient": [f"p{i // 4}" for i, _, _ in rows],
+    }
+    write_table(long, tmp_path / "labels.csv")
+    ids = [f"c{i}" for i in range(60)]
+    write_table({"case_id": ids} | _columns(made["first"], "xyz"), tmp_path / "first.csv")
+    order = rng.permutation(60)
+    shuffled = _columns(made["second"][order][:, [2, 0, 1]], "zxy")
+    write_table({"case_id": [ids[i] for i in order]} | shuffled, tmp_path / "second.csv")
+    return made | {"folder": tmp_path}
+
+
+def _columns(probs: Any, classes: str) -> dict[str, Any]:
+    return {f"prob:{name}": probs[:, k] for k, name in enumerate(classes)}
+
+
+def _compare(made: dict[str, Any], *more: object) -> Any:
+    folder = made["folder"]
+    tables = ["--labels", folder / "labels.csv", "--predictions", folder / "first.csv"]
+    return run_here("evaluate", *tables, "--against", folder / "second.csv", "--json", *more)
+
+
+def test_two_models_are_compared_case_by_case(two_models: dict[str, Any]) -> None:
+    done = _compare(two_models, "--cluster", "patient")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["against"]
+    pair = [(two_models[side], 1 - (two_models[side] ** 2).sum(axis=1)) for side in ("first", "second")]
+    expected = paired_changes(two_models["counts"], pair[0], pair[1], cluster=two_models["patients"])
+    assert set(found["changes"]) == set(expected)
+    for name, estimate in expected.items():
+        assert found["changes"][name]["value"] == pytest.approx(estimate.value, abs=1e-9)
+        assert found["changes"][name]["low"] == pytest.approx(estimate.low, abs=1e-9)
+    assert found["changes"]["L"]["low"] > 0, "the second is further from the truth"
+    assert found["second"]["L"]["value"] == pytest.approx(
+        evaluate(two_models["counts"], two_models["second"]).metrics["L"].value, abs=1e-9
+    )
+    ordinal = json.loads(_compare(two_models, "--level", "ordinal").stdout)["against"]["changes"]
+    assert ordinal["RPS"]["value"] > 0
+
+
+def test_a_model_that_lacks_labelled_cases_is_refused_or_they_are_left_out_of_both(two_models: dict[str, Any]) -> None:
+    path = two_models["folder"] / "second.csv"
+    lines = path.read_text().splitlines()
+    kept = [line for line in lines if not line.startswith(('"c3",', '"c8",'))]
+    path.write_text("\n".join(kept) + "\n")
+    refused = _compare(two_models)
+    assert refused.returncode == 1
+    assert "2 cases ('c3', 'c8')" in refused.stderr
+    found = json.loads(_compare(two_models, "--missing", "drop").stdout)["against"]
+    assert (found["n_cases"], found["left_out"], found["first"]["L"]["n"]) == (58, ["c3", "c8"], 58)
+    path.write_text(path.read_text().replace("prob:z", "prob:w"))
+    assert "its classes are w, x, y" in _compare(two_models).stderr
+
+
+def test_the_order_of_the_columns_is_the_scale(two_models: dict[str, Any]) -> None:
+    folder = two_models["folder"]
+    command = ["evaluate", "--labels", folder / "labels.csv", "--json", "--level", "ordinal", "--predictions"]
+    first = json.loads(run_here(*command, folder / "first.csv").stdout)
+    assert first["level"] == "ordinal"
+    assert {"RPS", "skill_RPS", "RPS_epistemic", "weighted_kappa", "krippendorff_alpha"} <= set(first["metrics"])
+    ids = [f"c{i}" for i in range(60)]
+    write_table({"case_id": ids} | _columns(two_models["first"][:, [1, 0, 2]], "yxz"), folder / "other.csv")
+    other = json.loads(run_here(*command, folder / "other.csv").stdout)
+    assert first["metrics"]["RPS"]["value"] != pytest.approx(other["metrics"]["RPS"]["value"], abs=1e-3)
+    assert first["metrics"]["L"]["value"] == pytest.approx(other["metrics"]["L"]["value"], abs=1e-12)
+
+
+def test_choices_that_do_not_fit_are_bad_usage(two_models: dict[str, Any]) -> None:
+    for more in (["--stream"], ["--level", "cardinal"], ["--missing", "guess"]):
+        assert _compare(two_models, *more).returncode == 2
