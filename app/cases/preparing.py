@@ -16,6 +16,7 @@ from app.platform.principal import Principal
 from app.predictions.inference import Served
 from app.predictions.stored import output_values, prediction_values
 from app.releases.queries import champion
+from app.releases.training import Known, uses_of
 from app.tables import Case, CasePrediction, CaseTwin, NetworkOutput, new_id, now
 from app.triage.planning import coin, plan_case, policy_for_planning
 from ml.images.image_statistics import optical_density
@@ -87,7 +88,9 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
         return 200, show_case(session, known.id)
     case = _case_row(context.keys, principal, new, twin)
     release, prediction = new.served.predictor.release, new.prediction
-    row = CasePrediction(**prediction_values([case.id], new.served.release_id, prediction)[0])
+    looked_up = Known(case.id, case.patient, case.pixels_sha256)
+    trained_on = uses_of(release.training, context.keys.training, [looked_up])
+    row = CasePrediction(**prediction_values([case.id], new.served.release_id, prediction, trained_on)[0])
     output = output_values([case.id], release.network_sha256, prediction.logits, prediction.features)[0]
     in_force = policy_for_planning(session)
     planned = plan_case(session, case, row, in_force)
@@ -128,6 +131,7 @@ def _case_row(keys: Keys, principal: Principal, new: NewCase, twin: Case | None)
         site=fields.site,
         case_metadata=dict(fields.metadata),
         image_sha256=new.sha256,
+        pixels_sha256=picture.digest.hex(),
         stored_sha256=new.stored_sha256,
         width=picture.width,
         height=picture.height,

@@ -51,6 +51,7 @@ class Columns:
         stain: (N, 3) mean optical density of red, green and blue; NaN where it was not measured.
         out_of_distribution: (N,) whether the image is unlike the training cells.
         feature_distance: (N,) from them, NaN where it is unknown.
+        trained_on: (N,) whether the release was trained on the image, or on others of its patient.
     """
 
     classes: list[str]
@@ -74,6 +75,7 @@ class Columns:
     stain: FloatArray
     out_of_distribution: npt.NDArray[np.bool_]
     feature_distance: FloatArray
+    trained_on: npt.NDArray[np.bool_]
 
     @classmethod
     def empty(cls, classes: list[str], n: int) -> "Columns":
@@ -101,6 +103,7 @@ class Columns:
             stain=np.full((n, 3), np.nan),
             out_of_distribution=np.zeros(n, dtype=bool),
             feature_distance=np.full(n, np.nan),
+            trained_on=np.zeros(n, dtype=bool),
         )
 
     def __len__(self) -> int:

@@ -87,6 +87,7 @@ def _predictions(release_id: uuid.UUID) -> Select[*tuple[Any, ...]]:
             CasePrediction.feature_distance,
             _first.id.label("first_id"),
             _first.patient.label("first_patient"),
+            CasePrediction.trained_on,
         )
         .join(CasePrediction, CasePrediction.case_id == Case.id)
         .outerjoin(_first, _first.id == Case.same_image_as)
@@ -117,6 +118,7 @@ def _block(session: Session, classes: list[str], rows: list[Any], inside: _Insid
     columns.pi[:] = [row.pi for row in rows]
     columns.out_of_distribution[:] = [row.out_of_distribution for row in rows]
     columns.feature_distance[:] = [np.nan if row.feature_distance is None else row.feature_distance for row in rows]
+    columns.trained_on[:] = [row.trained_on is not None for row in rows]
     columns.stain[:] = [(np.nan,) * 3 if row.stain is None else row.stain for row in rows]
     columns.class_probs[:] = [row.class_probs for row in rows]
     columns.disagreement_probs[:] = _disagreement(rows)

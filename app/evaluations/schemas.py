@@ -132,6 +132,17 @@ class EvaluationDocument(Out):
         return EvaluationDocument.model_validate(evaluation.to_dict())
 
 
+class TrainedOnOut(Out):
+    """Cases of the question that were left out because a release was trained on them, or on others of their patient.
+
+    ``unknown`` where a release carries no digests of its images, or of patients of this service.
+    """
+
+    n_left_out: int
+    images: Literal["known", "unknown"]
+    patients: Literal["known", "unknown"]
+
+
 class MetricsBody(EvaluationDocument):
     """The document of ``secondread evaluate``, with who was labelled, what labels are worth, and drift."""
 
@@ -140,6 +151,7 @@ class MetricsBody(EvaluationDocument):
     triage_curve: list[CapacityOut]
     drift: list[DriftOut]
     groups: list[GroupOut]
+    trained_on: TrainedOnOut | None = None
 
 
 class MetricsOut(MetricsBody, MetricsHead):
@@ -172,6 +184,7 @@ class ComparisonOut(Out):
     n_labels: int
     n_labelled: int
     n_labelled_not_predicted: int
+    trained_on: TrainedOnOut
     metrics: dict[str, ComparedOut]
 
 

@@ -13,6 +13,7 @@ from app.platform.keys import Keys
 from app.tables import Case, Look, PolicyRow, ReadRequest
 from app.triage.planning import coin
 from ml.images.image_statistics import difference_hash, hash_distance
+from ml.images.pixel_digest import pixel_digest
 from ml.images.preprocess import ImageRejectedError, decode_image
 
 # another version of Pillow may round a pixel differently
@@ -85,5 +86,6 @@ def _from_picture(context: Context, case: Case) -> Iterator[str]:
         yield f"case {case.id}: its image cannot be read"
         return
     near = hash_distance(case.image_hash, difference_hash(picture)) <= _NEAR
-    if picture.size != (case.width, case.height) or not near:
+    same = case.pixels_sha256 in {None, pixel_digest(picture).hex()}
+    if picture.size != (case.width, case.height) or not near or not same:
         yield f"case {case.id}: points to another picture than the one that was stored"

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import select
+from sqlalchemy import Exists, exists, func, select
 from sqlalchemy.orm import Session, aliased
 
 from app.evaluations.clusters import cluster_name
 from app.evaluations.queries import LabelRow, blind_labels, label_rows
-from app.tables import Case, NetworkOutput
+from app.tables import Case, CasePrediction, NetworkOutput
 from ml.arrays import IntArray
 from ml.calibration.calibrators import Calibration
 from ml.distributions.families import PredictiveDistribution
@@ -51,9 +51,22 @@ class StoredOutputs:
 
 
 def stored_outputs(
-    session: Session, network_sha256: str, partition: str, since: datetime | None = None
+    session: Session,
+    network_sha256: str,
+    partition: str,
+    since: datetime | None = None,
+    *,
+    seen_by: uuid.UUID | None = None,
 ) -> StoredOutputs:
-    """Outputs of a network for every case of a partition, stored at a time or later, ordered by case."""
+    """Outputs of a network for every case of a partition, stored at a time or later, ordered by case.
+
+    Args:
+        session: for reading.
+        network_sha256: of the network.
+        partition: calibration or evaluation.
+        since: only cases stored then or later.
+        seen_by: a release whose network's own training cells are left out.
+    """
     first = aliased(Case)
     statement = (
         select(
@@ -66,6 +79,8 @@ def stored_outputs(
     )
     if since is not None:
         statement = statement.where(Case.created_at >= since)
+    if seen_by is not None:
+        statement = statement.where(~_seen(seen_by))
     rows = session.execute(statement).all()
     return StoredOutputs(
         [row[0] for row in rows],
@@ -73,6 +88,20 @@ def stored_outputs(
         vectors([row[4] for row in rows]),
         vectors([row[5] for row in rows]),
     )
+
+
+def _seen(release_id: uuid.UUID) -> Exists:
+    """Whether the network of a release was trained on a case."""
+    used = (CasePrediction.case_id == Case.id, CasePrediction.release_id == release_id)
+    return exists().where(*used, CasePrediction.trained_on == "network")
+
+
+def n_seen_by(session: Session, release_id: uuid.UUID, partition: str, since: datetime | None) -> int:
+    """Cases of a partition that ``stored_outputs`` leaves out for a release."""
+    wanted = select(func.count()).select_from(Case).where(Case.partition == partition, _seen(release_id))
+    if since is not None:
+        wanted = wanted.where(Case.created_at >= since)
+    return session.execute(wanted).scalar_one()
 
 
 def vectors(blobs: list[bytes]) -> npt.NDArray[np.float32]:

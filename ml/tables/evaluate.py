@@ -109,7 +109,7 @@ def evaluate_tables(
     binary: bool = False,
     level: Level = "nominal",
 ) -> Evaluation:
-    """Evaluate a PREDICTIONS table against a LABELS table.
+    """Evaluate a PREDICTIONS table against a LABELS table, without cells that PREDICTIONS says were trained on.
 
     Args:
         labels: LABELS, long or wide; a file or a table in memory.

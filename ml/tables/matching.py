@@ -29,6 +29,7 @@ from ml.tables.files import (
     without_prediction,
 )
 from ml.tables.findings import by_finding
+from ml.tables.trained_cells import without_trained_cells
 
 Level = Literal["nominal", "ordinal"]
 #: What is done with a case that has a label and no prediction.
@@ -111,6 +112,7 @@ class Cases:
         cluster: (N,) patients.
         left_out: cases with a label and no prediction.
         rival: other predictions to compare with.
+        said: about cells that a release was trained on, which are left out.
     """
 
     finding: str | None
@@ -124,10 +126,13 @@ class Cases:
     cluster: npt.NDArray[Any] | None
     left_out: tuple[str, ...]
     rival: Rival | None
+    said: tuple[str, ...] = ()
 
     def warnings(self) -> tuple[str, ...]:
         """What was left out, by name."""
-        return () if not self.left_out else (f"{named(self.left_out)} had a label and no prediction and was left out",)
+        if not self.left_out:
+            return self.said
+        return (*self.said, f"{named(self.left_out)} had a label and no prediction and was left out")
 
 
 def named(cases: tuple[str, ...]) -> str:
@@ -190,13 +195,17 @@ def _match(finding: str | None, tables: list[_Table], options: Options) -> Cases
     complement = _complement(labels, predictions) if options.binary else None
     predicted = check_predictions(predictions.table, predictions.place, complement=complement)
     labelled = check_labels(labels.table, labels.place, predicted.classes)
+    judged = [(predicted, predictions.place)]
+    judged += [
+        (check_predictions(table.table, table.place, complement=complement), table.place) for table in tables[2:]
+    ]
+    labelled, (predicted, *others), said = without_trained_cells(labelled, judged)
     stray = tuple(without_prediction(labelled, predicted))
     dropped = options.missing == "drop"
     rows = rows_of_labels(labelled, predicted) if dropped else align(labelled, predicted, labels.place)
     counts = aligned_counts(labelled, rows)
     rival = None
-    if len(tables) == 3:
-        other = check_predictions(tables[2].table, tables[2].place, complement=complement)
+    for other in others:
         rival = _rival(predicted, counts.sum(axis=1) > 0, other, (predictions.place, tables[2].place), dropped)
     return Cases(
         finding=finding,
@@ -210,6 +219,7 @@ def _match(finding: str | None, tables: list[_Table], options: Options) -> Cases
         cluster=aligned_clusters(labelled, predicted, options.cluster, rows, labels.place),
         left_out=stray,
         rival=rival,
+        said=said,
     )
 
 

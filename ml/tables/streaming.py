@@ -27,6 +27,7 @@ from ml.tables.files import (
     read_batches,
 )
 from ml.tables.matching import aligned_counts, aligned_first_counts, aligned_weights
+from ml.tables.trained_cells import TRAINED_ON
 
 BATCH_ROWS = 50_000
 
@@ -109,6 +110,11 @@ def _joined(labels_path: Path, predictions_path: Path, rows: int) -> Iterator[tu
             continue
         last = ids[-1]
         predictions = check_predictions(batch, predictions_path)
+        if "yes" in predictions.columns.get(TRAINED_ON, ()):
+            raise TableError(
+                f"{predictions_path}: column {TRAINED_ON}: the release was trained on some of the cells; take their "
+                "rows and labels out first, or leave --stream out"
+            )
         labels = labels or _SortedLabels(labels_path, predictions.classes, rows)
         yield predictions, labels.up_to(last)
     left = labels.up_to(None) if labels is not None else None
