@@ -93,9 +93,10 @@ def _in_chunks(
 
 @dataclass(frozen=True)
 class CaseName:
-    """What a case is called, the name of its cluster, and its site, empty if not recorded."""
+    """What a case is called, its patient, the name of its cluster, and its site, empty if not recorded."""
 
     external_id: str
+    patient: str | None
     cluster: str
     site: str
 
@@ -107,7 +108,7 @@ def case_names(session: Session, case_ids: list[uuid.UUID]) -> dict[uuid.UUID, C
         first, first.id == Case.same_image_as
     )
     return {
-        case_id: CaseName(external_id, cluster_name(case_id, patient, first_id, first_patient), site or "")
+        case_id: CaseName(external_id, patient, cluster_name(case_id, patient, first_id, first_patient), site or "")
         for case_id, external_id, site, patient, first_id, first_patient in _in_chunks(
             session, wanted, Case.id, case_ids
         )
