@@ -4,8 +4,8 @@ from alembic import op
 
 from app.tables.append_only import create_triggers, drop_triggers
 
-revision = "0023"
-down_revision = "0022"
+revision = "0024"
+down_revision = "0023"
 branch_labels = None
 depends_on = None
 

@@ -5,8 +5,8 @@ the loss on those predicts it for all cases; the weighted mean of what it misses
 
     θ̂ = Σ_all v λ m(x) / Σ v + Σ_labelled w (ℓ − λ m(x)) / Σ w,
 
-λ least in estimated variance, so that a useless m costs nothing. m is fitted without the patient that it predicts, so
-that θ̂ is as unbiased as the weighted mean alone, whatever m is. Source: generalised difference estimator (Cassel,
+λ least in estimated variance, so that a useless m costs nothing. m and λ are fitted without the patient they are used
+for, so that θ̂ is as unbiased as the weighted mean alone, whatever m is. Source: generalised difference estimator (Cassel,
 Särndal and Wretman 1976); prediction-powered inference (Angelopoulos et al. 2023, arXiv 2301.09633; PPI++ 2024,
 arXiv 2311.01453).
 
@@ -100,20 +100,34 @@ def model_assisted(
     values = np.where(weight > 0, loss, 0.0)
     plain = mean_replicates(values, known)
     predicted = cross_fitted(values, np.maximum(weight * (weight - 1), 0.0), features, population)
+    # a constant is known of all cases and needs no estimate
+    predicted -= mean_replicates(predicted, population).value
     noise = mean_replicates(predicted, known) - mean_replicates(predicted, population)
-    share = _share(plain, noise)
-    better = Replicates(plain.value - share * noise.value, plain.without - share * noise.without)
-    estimate = to_estimate(better, known, bounds=bounds)
+    moved, by = plain.value - plain.without, noise.value - noise.without
+    if not (np.isfinite(moved).all() and np.isfinite(by).all()):
+        estimate = to_estimate(plain, known, bounds=bounds)
+        return ModelAssisted(estimate.value, estimate.se, estimate.low, estimate.high)
+    share = _shares(moved, by)
+    value = plain.value - float(share @ (_parts(predicted, known) - _parts(predicted, population)))
+    estimate = to_estimate(Replicates(value, value - (moved - share * by)), known, bounds=bounds)
     return ModelAssisted(estimate.value, estimate.se, estimate.low, estimate.high)
 
 
-def _share(plain: Replicates, noise: Replicates) -> float:
-    """λ in [0, 1] with the least variance of plain − λ noise."""
-    moved, by = plain.value - plain.without, noise.value - noise.without
-    spread = float(((by - by.mean()) ** 2).sum())
-    if not (np.isfinite(moved).all() and np.isfinite(by).all()) or spread <= 0:
-        return 0.0
-    return float(np.clip(((moved - moved.mean()) * (by - by.mean())).sum() / spread, 0.0, 1.0))
+def _parts(values: FloatArray, sample: Sample) -> FloatArray:
+    """What each cluster (G,) contributes to the mean of values (n,)."""
+    return sample.per_cluster(sample.weight * values) / float(sample.weight.sum())
+
+
+def _shares(moved: FloatArray, by: FloatArray) -> FloatArray:
+    """λ (G,) in [0, 1] with the least variance of Σ (moved − λ by), each by the other clusters.
+
+    A λ that has seen the cluster whose noise it takes away is biased: of EL at 500 cases by −3.4 % (± 1.3).
+    """
+    moved, by = moved - moved.mean(), by - by.mean()
+    crossed, spread = moved * by, by**2
+    rest = spread.sum() - spread
+    usable = rest > 1e-12 * spread.sum()
+    return np.where(usable, np.clip((crossed.sum() - crossed) / np.where(usable, rest, 1.0), 0.0, 1.0), 0.0)
 
 
 def cross_fitted(values: FloatArray, precision: FloatArray, features: FloatArray, population: Sample) -> FloatArray:

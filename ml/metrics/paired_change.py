@@ -13,7 +13,7 @@ from ml.metrics.histograms import (
     squared_terms,
     statistic_terms,
 )
-from ml.metrics.inputs import check_inputs
+from ml.metrics.inputs import check_inputs, first_labels
 from ml.metrics.jackknife import Estimate, EstimateDocument, Sample, mean_replicates, to_estimate
 from ml.metrics.model_assisted import Known, prediction_features
 from ml.metrics.reliability import Binned
@@ -49,6 +49,7 @@ def paired_change(
     before: tuple[FloatArray, FloatArray],
     after: tuple[FloatArray, FloatArray],
     *,
+    first_label_counts: npt.ArrayLike | None = None,
     weights: npt.ArrayLike | None = None,
     weights2: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
@@ -59,6 +60,7 @@ def paired_change(
         label_counts: (N, K).
         before: class probabilities (N, K) and DPEs (N,).
         after: the same of the candidate.
+        first_label_counts: (N, K) those of the labels that L uses; all where left out.
         weights: (N,) order-1 weights.
         weights2: (N,) order-2 weights.
         cluster: (N,) patients.
@@ -66,7 +68,7 @@ def paired_change(
     Raises:
         ValueError: shapes that do not match or values out of range.
     """
-    pair = _Pair.of(label_counts, before, after, weights, weights2, cluster)
+    pair = _Pair.of(label_counts, before, after, first_label_counts, weights, weights2, cluster)
     return Change(pair.loss(), pair.disagreement_loss())
 
 
@@ -75,6 +77,7 @@ def paired_changes(
     before: tuple[FloatArray, FloatArray],
     after: tuple[FloatArray, FloatArray],
     *,
+    first_label_counts: npt.ArrayLike | None = None,
     n_bins: int = 15,
     weights: npt.ArrayLike | None = None,
     weights2: npt.ArrayLike | None = None,
@@ -89,6 +92,7 @@ def paired_changes(
         label_counts: (N, K).
         before: class probabilities (N, K) and DPEs (N,).
         after: the same of the other prediction.
+        first_label_counts: (N, K) those of the labels that metrics which need one label use; all where left out.
         n_bins: equal-width bins of [0, 1].
         weights: (N,) order-1 weights.
         weights2: (N,) order-2 weights.
@@ -97,7 +101,7 @@ def paired_changes(
     Raises:
         ValueError: shapes that do not match or values out of range.
     """
-    pair = _Pair.of(label_counts, before, after, weights, weights2, cluster)
+    pair = _Pair.of(label_counts, before, after, first_label_counts, weights, weights2, cluster)
     return {
         "agreement": pair.agreement(),
         "L": pair.loss(),
@@ -114,6 +118,7 @@ class _Pair:
 
     Attributes:
         counts: (N, K) labels.
+        first_counts: (N, K) those of them that metrics which need one label use.
         probs: class probabilities (N, K), before and after.
         dpe: (N,), before and after.
         labelled: cases with a label.
@@ -122,6 +127,7 @@ class _Pair:
     """
 
     counts: IntArray
+    first_counts: IntArray
     probs: tuple[FloatArray, FloatArray]
     dpe: tuple[FloatArray, FloatArray]
     labelled: Sample
@@ -134,12 +140,14 @@ class _Pair:
         label_counts: npt.ArrayLike,
         before: tuple[FloatArray, FloatArray],
         after: tuple[FloatArray, FloatArray],
+        first_label_counts: npt.ArrayLike | None,
         weights: npt.ArrayLike | None,
         weights2: npt.ArrayLike | None,
         cluster: npt.ArrayLike | None,
     ) -> "_Pair":
         same_rows(
             **{"label_counts": label_counts, "weights": weights, "weights2": weights2, "cluster": cluster},
+            **{"first_label_counts": first_label_counts},
             **{"class_probs before": before[0], "disagreement_probs before": before[1]},
             **{"class_probs after": after[0], "disagreement_probs after": after[1]},
         )
@@ -147,21 +155,22 @@ class _Pair:
         second = check_inputs(label_counts, after[0], weights if weights2 is None else weights2, cluster)
         n = len(first.counts)
         dpe = [as_vector(prediction[1], n, "disagreement_probs", 0.0, 1.0) for prediction in (before, after)]
-        labelled, paired = first.sample(1), second.sample(2)
-        pair = cls(first.counts, (first.probs, second.probs), (dpe[0], dpe[1]), labelled, paired, None)
+        counts = first.counts
+        if first_label_counts is not None:
+            first = first_labels(first, first_label_counts, before[0], None)
+        labelled, paired, probs = first.sample(1), second.sample(2), (first.probs, second.probs)
+        pair = cls(counts, first.counts, probs, (dpe[0], dpe[1]), labelled, paired, None)
         if weights is None and weights2 is None:
             return pair
-        features = [prediction_features(probs, phi) for probs, phi in zip(pair.probs, dpe, strict=True)]
+        old, new = (prediction_features(f, phi) for f, phi in zip(probs, dpe, strict=True))
         everyone = replace(first, weight=None).sample(0)
-        return replace(
-            pair, known=Known(features[1] - features[0], everyone, labelled, pair._squared_change(labelled), paired)
-        )
+        first_change = pair._squared_change(first.counts, labelled)
+        return replace(pair, known=Known(new - old, everyone, labelled, first_change, paired))
 
-    def _squared_change(self, sample: Sample) -> FloatArray:
+    def _squared_change(self, counts: IntArray, sample: Sample) -> FloatArray:
         """Change of the squared loss (n,) of a sample's cases."""
-        before, after = (
-            squared_terms(self.counts[sample.rows], probs[sample.rows]).sum(axis=1) for probs in self.probs
-        )
+        rows = sample.rows
+        before, after = (squared_terms(counts[rows], probs[rows]).sum(axis=1) for probs in self.probs)
         change: FloatArray = after - before
         return change
 
@@ -174,21 +183,21 @@ class _Pair:
 
     def agreement(self) -> Estimate:
         rows = self.labelled.rows
-        freqs = class_frequencies(self.counts[rows])
+        freqs = class_frequencies(self.first_counts[rows])
         return self._means([agreement_terms(freqs, probs[rows]) for probs in self.probs], self.labelled)
 
     def loss(self) -> Estimate:
-        terms = self._squared_change(self.labelled)
+        terms = self._squared_change(self.first_counts, self.labelled)
         estimate = to_estimate(mean_replicates(terms, self.labelled), self.labelled)
         return estimate if self.known is None else replace(estimate, model_assisted=self.known.of_order_1(terms))
 
     def epistemic_loss(self) -> Estimate:
         """L and EL differ by what no prediction can change, so on the same cases their changes are equal."""
-        return self._mean_of_order_2(self._squared_change(self.paired))
+        return self._mean_of_order_2(self._squared_change(self.counts, self.paired))
 
     def calibration_loss(self, n_bins: int) -> Estimate:
         rows = self.labelled.rows
-        freqs = class_frequencies(self.counts[rows])
+        freqs = class_frequencies(self.first_counts[rows])
         return self._calibration(freqs, [probs[rows] for probs in self.probs], self.labelled, n_bins)
 
     def disagreement_loss(self) -> Estimate:
