@@ -86,10 +86,7 @@ def evaluate(
     if n_cases > 0 and (weights is not None or weights2 is not None):
         pairs = {} if debias != "pair" else _pair_forms(first, dpe, labelled, paired, binned_dpe, n_bins)
         metrics = _with_horvitz_thompson(metrics, pairs, labelled.sample, paired.sample)
-        features = prediction_features(first.probs, dpe)
-        everyone = replace(first, weight=None).sample(0)
-        known = Known(features, everyone, labelled.sample, labelled.terms.loss, paired.sample)
-        metrics |= _model_assisted(metrics, known, labelled.terms, paired.terms, kept[:, 0], debias)
+        metrics |= _model_assisted(metrics, first, dpe, labelled, paired, debias)
     return Evaluation(
         n_cases=n_cases,
         n_labels=int(second.counts.sum()),
@@ -242,11 +239,15 @@ FIRST_ORDER = ("agreement", "L", "skill", "CL", "CL_plugin", "CE")
 
 
 def _model_assisted(
-    metrics: dict[str, Estimate], known: Known, first: CaseTerms, second: CaseTerms, dpe: FloatArray, debias: Debias
+    metrics: dict[str, Estimate], data: Inputs, dpe: FloatArray, labelled: _Used, paired: _Used, debias: Debias
 ) -> dict[str, Estimate]:
-    """The means of losses once more, each with its model-assisted form; ``dpe`` (n,) of the cases with two labels."""
+    """The means of losses once more, each with its model-assisted form."""
+    everyone = replace(data, weight=None).sample(0)
+    features = prediction_features(data.probs, dpe)
+    known = Known(features, everyone, labelled.sample, labelled.terms.loss, paired.sample)
+    first, second = labelled.terms, paired.terms
     epistemic = second.plugin if debias is None else second.epistemic
-    disagreement = statistic_terms(second.observed_disagreement, dpe)
+    disagreement = statistic_terms(second.observed_disagreement, dpe[paired.sample.rows])
     forms = {
         "L": known.of_order_1(first.loss, SQUARED_LOSS),
         "EL": known.of_order_2(epistemic),
