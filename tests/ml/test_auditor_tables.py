@@ -296,3 +296,28 @@ def test_the_order_of_the_columns_is_the_scale(two_models: dict[str, Any]) -> No
 def test_choices_that_do_not_fit_are_bad_usage(two_models: dict[str, Any]) -> None:
     for more in (["--stream"], ["--level", "cardinal"], ["--missing", "guess"]):
         assert _compare(two_models, *more).returncode == 2
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_streamed_table_names_the_row_of_the_whole_file(suffix: str, tmp_path: Path) -> None:
+    from ml.tables.streaming import evaluate_stream
+
+    ids, header = [f"c{i:04}" for i in range(300)], {".csv": 2, ".parquet": 1}[suffix]
+    labels: dict[str, Any] = {"case_id": ids, "count:x": np.ones(300), "count:y": np.ones(300)}
+    predictions: dict[str, Any] = {"case_id": ids, "prob:x": np.full(300, 0.5), "prob:y": np.full(300, 0.5)}
+    paths = [tmp_path / f"labels{suffix}", tmp_path / f"predictions{suffix}"]
+
+    def evaluated() -> None:
+        write_table(labels, paths[0])
+        write_table(predictions, paths[1])
+        evaluate_stream(*paths, batch_rows=20)
+
+    labels["count:y"][217] = 0.5
+    with pytest.raises(TableError, match=rf"labels\S+: row {217 + header}, column count:y"):
+        evaluated()
+    predictions["prob:x"][205] = 0.75
+    with pytest.raises(TableError, match=rf"predictions\S+: row {205 + header}, column prob:x … prob:y"):
+        evaluated()
+    predictions["finding"] = ["mass"] * 300
+    with pytest.raises(TableError, match="several findings"):
+        evaluated()
