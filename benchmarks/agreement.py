@@ -2,7 +2,7 @@
 
 Each table is measured in a process of its own: seconds of processor, memory at its peak, and Krippendorff's α beside
 that of the package ``krippendorff`` on the same labels, with its seconds, where its N × K × K numbers fit into memory
-(the first table would take 6.4 GB, of which this machine killed it). ``--save`` keeps the figures in ``results/``.
+(of the first table they would take 6.4 GB). ``--save`` keeps the figures in ``results/``.
 """
 
 import json
