@@ -16,6 +16,7 @@ from app.platform.principal import Principal
 from app.predictions.inference import Served
 from app.predictions.stored import output_values, prediction_values
 from app.releases.queries import champion
+from app.releases.training import Known, uses_of
 from app.tables import Case, CasePrediction, CaseTwin, NetworkOutput, new_id, now
 from app.triage.planning import coin, plan_case, policy_for_planning
 from ml.images.image_statistics import optical_density
@@ -81,13 +82,15 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
     Raises:
         OtherImage: the external id belongs to another image.
     """
-    known, twin = queries.known_case_and_first_image(session, new.fields.external_id, new.sha256)
+    known, twin = queries.known_case_and_first_image(session, new.fields.external_id, new.stored_sha256)
     _same_image(known, new.sha256)
     if known is not None:
         return 200, show_case(session, known.id)
     case = _case_row(context.keys, principal, new, twin)
     release, prediction = new.served.predictor.release, new.prediction
-    row = CasePrediction(**prediction_values([case.id], new.served.release_id, prediction)[0])
+    looked_up = Known(case.id, case.patient, case.pixels_sha256)
+    trained_on = uses_of(release.training, context.keys.training, [looked_up])
+    row = CasePrediction(**prediction_values([case.id], new.served.release_id, prediction, trained_on)[0])
     output = output_values([case.id], release.network_sha256, prediction.logits, prediction.features)[0]
     in_force = policy_for_planning(session)
     planned = plan_case(session, case, row, in_force)
@@ -110,6 +113,13 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
     return 201, case_out(case, stored_prediction_out(case, row, judging, planned.decision), 0)
 
 
+def _partition(key: DerivedKey, fields: CaseIn, twin: Case | None) -> str:
+    """Partition of a new case: that of the first case with the same pixels, where no patient says otherwise."""
+    if twin is not None and fields.patient is None:
+        return twin.partition
+    return partition_of(key, fields.patient, fields.external_id)
+
+
 def _case_row(keys: Keys, principal: Principal, new: NewCase, twin: Case | None) -> Case:
     """The row of a new case, without its plan."""
     fields, picture = new.fields, new.picture
@@ -121,11 +131,12 @@ def _case_row(keys: Keys, principal: Principal, new: NewCase, twin: Case | None)
         site=fields.site,
         case_metadata=dict(fields.metadata),
         image_sha256=new.sha256,
+        pixels_sha256=picture.digest.hex(),
         stored_sha256=new.stored_sha256,
         width=picture.width,
         height=picture.height,
         same_image_as=None if twin is None else twin.id,
-        partition=partition_of(keys.partition, fields.patient, fields.external_id),
+        partition=_partition(keys.partition, fields, twin),
         u=coin(keys.coin, fields.external_id),
         pi=0.0,
         image_hash=picture.image_hash,

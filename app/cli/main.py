@@ -67,12 +67,17 @@ def release_add(path: Annotated[Path, typer.Argument(help="Release folder.")], a
     """Verify a release, try its network in a limited process, and register it; the first one is served at once."""
     from app.releases.adding import add_release
     from app.releases.service import describe
+    from app.releases.training import overlap_with
+    from ml.release.artifact import read_release
 
     with parts() as context:
         row, new = add_release(context.database, context.keys.audit, path, context.settings.releases_folder)
+        index = read_release(context.settings.releases_folder / str(row.id)).training
         with context.database.read() as session:
             shown = describe(session, row)
-    emit(shown.model_dump(mode="json"), as_json, f"{shown.id}  {shown.name}{'' if new else '  (known already)'}")
+            overlap = overlap_with(session, context.keys.training, row.card, index)
+    text = f"{shown.id}  {shown.name}{'' if new else '  (known already)'}\n{overlap.sentence()}"
+    emit(shown.model_dump(mode="json") | {"overlap": overlap.model_dump()}, as_json, text)
 
 
 @release.command("list")
@@ -134,8 +139,9 @@ def recalibrate(
 def dataset_export(
     out: Annotated[Path, typer.Option(help="Folder to make.")],
     partition: Annotated[
-        Literal["all", "calibration", "evaluation"], typer.Option(help="all, calibration or evaluation.")
-    ] = "all",
+        Literal["all", "calibration", "evaluation"] | None,
+        typer.Option(help="calibration, evaluation or all; calibration where left out, with --proof all."),
+    ] = None,
     kind: Annotated[Literal["csv", "parquet"], typer.Option("--format", help="Of the tables.")] = "csv",
     images: Annotated[bool, typer.Option("--images/--no-images", help="Write the images too.")] = True,
     proof: Annotated[
@@ -146,8 +152,9 @@ def dataset_export(
     """Write collected labels, predictions, images and the audit as tables and files."""
     from app.operations.export import export_dataset
 
+    chosen: Literal["all", "calibration", "evaluation"] = partition or ("all" if proof else "calibration")
     with parts() as context, context.database.read_moment() as session:
-        counts = export_dataset(session, context, out, partition, kind=kind, images=images, proof=proof)
+        counts = export_dataset(session, context, out, chosen, kind=kind, images=images, proof=proof)
     emit(counts, as_json, f"{counts['n_cases']:,} cases and {counts['n_labels']:,} labels in {out}")
 
 

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from app.context import Context
 from app.evaluations.cohort import Question, cohort_of, evaluate_cohort
+from app.evaluations.held_out import held_out
 from app.evaluations.snapshots import current_columns
 from app.platform import audit_chain
 from app.platform.database import insert_if_absent
@@ -47,7 +48,7 @@ def publish_estimates(context: Context) -> None:
             return
         classes = class_codes(existing_release(session, release_id))
         columns = current_columns(session, context.settings.home, release_id, classes)
-        metrics = evaluate_cohort(cohort_of(columns, Question(), now().timestamp())).metrics
+        metrics = evaluate_cohort(cohort_of(held_out(columns), Question(), now().timestamp())).metrics
     values = {name: estimate.to_dict()["value"] for name, estimate in metrics.items()}
     known = {name: value for name, value in values.items() if value is not None}
     with context.database.write() as session:

@@ -49,7 +49,7 @@ def get_metrics(
     group_by: Annotated[Literal["site", "month"] | None, Query(description="Headline metrics of each group.")] = None,
 ) -> MetricsOut:
     """Metrics recomputed now: prior predictions against blind planned labels, clustered by patient."""
-    return service.metrics(session, context.settings.home, release, question, group_by)
+    return service.metrics(session, context, release, question, group_by)
 
 
 @router.get("/v1/releases/{release_id}/comparison", responses=responses(NotFound), dependencies=_VIEWING)
@@ -57,7 +57,7 @@ def get_comparison(
     release_id: uuid.UUID, context: Parts, session: Reader, question: Annotated[Question, Depends(_question)]
 ) -> ComparisonOut:
     """A release compared with the champion on the cases that both predicted, with the interval of each difference."""
-    return compare(session, context.settings.home, release_id, question)
+    return compare(session, context, release_id, question)
 
 
 @router.get("/v1/agreement", responses=responses(), response_model_exclude_unset=True, dependencies=_VIEWING)

@@ -8,6 +8,8 @@ import numpy as np
 import pyarrow as pa
 from sqlalchemy.orm import Session
 
+from app.context import Context
+from app.evaluations.after_reveal import changes_after_reveal
 from app.evaluations.cohort import (
     Cohort,
     Question,
@@ -20,6 +22,7 @@ from app.evaluations.cohort import (
 )
 from app.evaluations.corrections import corrections_of
 from app.evaluations.drift import drift_of
+from app.evaluations.held_out import held_out, left_out, left_out_warnings, trained_on_out
 from app.evaluations.reading import read_columns
 from app.evaluations.schemas import (
     AgreementOut,
@@ -28,6 +31,7 @@ from app.evaluations.schemas import (
     MetricsBody,
     MetricsHead,
     MetricsOut,
+    TrainedOnOut,
     TriageCurve,
 )
 from app.evaluations.snapshots import current_columns
@@ -60,6 +64,17 @@ def cohort_for(session: Session, release_id: uuid.UUID | None, question: Questio
     return release_id, cohort_of(read_columns(session, release_id, classes), question, now().timestamp())
 
 
+def judged_cohort(
+    session: Session, context: Context, release_id: uuid.UUID | None, question: Question
+) -> tuple[uuid.UUID, Cohort, TrainedOnOut]:
+    """The same without the cases that the release was trained on, and how many these were."""
+    release_id, classes = release_or_champion(session, release_id)
+    columns = read_columns(session, release_id, classes)
+    card = existing_release(session, release_id).card
+    trained_on = trained_on_out(left_out(columns, question), context.keys.training, card)
+    return release_id, cohort_of(held_out(columns), question, now().timestamp()), trained_on
+
+
 def _recent_cohort(session: Session, home: Path, release_id: uuid.UUID, classes: list[str], asked: Question) -> Cohort:
     """The same from the release's snapshot, and from the database where cases have changed since."""
     return cohort_of(current_columns(session, home, release_id, classes), asked, now().timestamp())
@@ -75,6 +90,7 @@ def metrics_of(
     evaluated: EvaluationDocument,
     group_by: GroupBy | None = None,
     reference: ReferenceDocument | None = None,
+    trained_on: TrainedOnOut | None = None,
 ) -> MetricsBody:
     """Everything that ``GET /v1/metrics`` says of a cohort.
 
@@ -83,9 +99,11 @@ def metrics_of(
         evaluated: their evaluation.
         group_by: by what the headline metrics are grouped too.
         reference: of the release's card.
+        trained_on: cases that were left out before.
     """
     drift = drift_of(cohort.columns, reference)
     warnings = [*evaluated.warnings, *cohort_warnings(cohort), *_dependence(cohort)]
+    warnings += [] if trained_on is None else left_out_warnings(trained_on)
     warnings += [text for row in drift for text in row.warnings]
     return MetricsBody(
         **dict(evaluated) | {"warnings": warnings},
@@ -94,6 +112,7 @@ def metrics_of(
         triage_curve=triage_curve(cohort),
         drift=drift,
         groups=[] if group_by is None else _groups(cohort, group_by),
+        trained_on=trained_on,
     )
 
 
@@ -139,16 +158,20 @@ def _groups(cohort: Cohort, group_by: GroupBy) -> list[GroupOut]:
 
 
 def metrics(
-    session: Session, home: Path, release_id: uuid.UUID | None, question: Question, group_by: GroupBy | None
+    session: Session, context: Context, release_id: uuid.UUID | None, question: Question, group_by: GroupBy | None
 ) -> MetricsOut:
     """Every metric of prior predictions against blind planned labels, clustered by patient.
 
-    Cases come from the release's snapshot in ``home``, and from the database where they have changed since.
+    Cases come from the release's snapshot, and from the database where they have changed since; those that it was
+    trained on are left out.
     """
     release_id, classes = release_or_champion(session, release_id)
-    cohort = _recent_cohort(session, home, release_id, classes, question)
+    columns = current_columns(session, context.settings.home, release_id, classes)
+    cohort = cohort_of(held_out(columns), question, now().timestamp())
+    card = existing_release(session, release_id).card
+    trained_on = trained_on_out(left_out(columns, question), context.keys.training, card)
     evaluated = EvaluationDocument.of(evaluate_cohort(cohort))
-    body = metrics_of(cohort, evaluated, group_by, reference_of(session, release_id))
+    body = metrics_of(cohort, evaluated, group_by, card.get("reference"), trained_on)
     head = MetricsHead(release=str(release_id), partition=question.partition, weighting=question.weighting)
     return MetricsOut(**dict(head), **dict(body))
 
@@ -160,7 +183,8 @@ def reference_of(session: Session, release_id: uuid.UUID) -> ReferenceDocument |
 
 def triage_curve_now(session: Session, home: Path, question: Question) -> TriageCurve:
     """The champion's triage curve alone, without the other metrics."""
-    cohort = _recent_cohort(session, home, *release_or_champion(session, None), question)
+    columns = current_columns(session, home, *release_or_champion(session, None))
+    cohort = cohort_of(held_out(columns), question, now().timestamp())
     return TriageCurve(n_cases=len(cohort.columns), rows=triage_curve(cohort))
 
 
@@ -186,8 +210,11 @@ def agreement(session: Session, home: Path, question: Question, group_by: str | 
         group_by: annotator, class or site, to leave out the other groupings; None for all of them.
     """
     cohort = _recent_cohort(session, home, *release_or_champion(session, None), question)
-    corrections = corrections_of(session, cohort.columns.ids())
-    document = agreement_of(labels_of(session, cohort)).model_copy(update={"corrections": corrections})
+    changes = {
+        "corrections": corrections_of(session, cohort.columns.ids()),
+        "after_reveal": changes_after_reveal(session, cohort.columns),
+    }
+    document = agreement_of(labels_of(session, cohort)).model_copy(update=changes)
     if group_by is None:
         return document
     left_out = set().union(*_GROUPED.values()) - _GROUPED[group_by]

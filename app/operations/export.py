@@ -6,18 +6,23 @@ import uuid
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.context import Context
-from app.evaluations.cohort import Partition, Question
-from app.evaluations.queries import stored_images
-from app.evaluations.service import collected_tables
+from app.evaluations.cohort import Cohort, Partition, Question
+from app.evaluations.queries import case_names, stored_images
+from app.evaluations.service import cohort_for
+from app.evaluations.tables import CohortTables, cohort_tables
 from app.operations.audit_events import reasons_of
 from app.operations.proof import write_proof
-from app.releases.queries import reading_classes
+from app.releases.queries import existing_release, reading_classes
+from app.releases.training import patient_hmac, unit_of
 from app.tables import AuditEvent
-from ml.tables.files import write_table
+from ml.splits import stratified_partitions
+from ml.tables.files import Column, write_table
+from ml.tables.trained_cells import TRAINED_ON
 
 #: Kinds of tables.
 Kind = Literal["csv", "parquet"]
@@ -34,6 +39,9 @@ def export_dataset(
     proof: bool = False,
 ) -> dict[str, int]:
     """Write labels, predictions, classes and the audit as tables, and the images; all of it, or nothing.
+
+    Cases of the evaluation partition get the partition ``test``, of which no training sees anything; those of the
+    calibration partition are shared out, by patient and alike in each class, to what a training uses.
 
     Args:
         session: for reading.
@@ -68,7 +76,8 @@ def _write(
     session: Session, context: Context, out: Path, partition: Partition, kind: Kind, *, images: bool, proof: bool
 ) -> dict[str, int]:
     """Write the files of an export into an empty folder; the numbers of cases and labels."""
-    data = collected_tables(session, Question(partition=partition, weighting="none"))
+    release_id, cohort = cohort_for(session, None, Question(partition=partition, weighting="none"))
+    data = cohort_tables(session, cohort)
     (out / "images").mkdir()
     stored = stored_images(session, data.case_ids)
     names = [f"images/{case_id}.png" for case_id in data.case_ids]
@@ -76,8 +85,11 @@ def _write(
         if images and stored[case_id] is not None:
             (out / name).write_bytes(context.images.get(str(stored[case_id])))
     files = [names[row] for row in data.labels.row]
-    write_table(data.labels_table() | {"file": files}, out / f"labels.{kind}")
-    write_table(data.predictions, out / f"predictions.{kind}")
+    write_table(
+        data.labels_table() | _for_training(session, context, cohort, data) | {"file": files}, out / f"labels.{kind}"
+    )
+    known = "training" in existing_release(session, release_id).card
+    write_table(data.predictions | _trained_on(cohort, known=known), out / f"predictions.{kind}")
     classes = reading_classes(session)
     columns = {key: [getattr(info, key) for info in classes] for key in ("code", "name", "shortcut", "group")}
     write_table(columns, out / "classes.csv")
@@ -85,6 +97,32 @@ def _write(
     if proof:
         write_proof(session, context, out)
     return {"n_cases": len(data.case_ids), "n_labels": len(files)}
+
+
+#: Shares of the calibration cases, by patient: without ``test`` where the evaluation cases come along as that.
+SHARES = {"train": 0.6, "valid": 0.1, "calibration": 0.1, "test": 0.2}
+SHARES_BESIDE_EVALUATION = {"train": 0.7, "valid": 0.15, "calibration": 0.15}
+
+
+def _for_training(session: Session, context: Context, cohort: Cohort, data: CohortTables) -> dict[str, Column]:
+    """Columns of LABELS that a training goes by: partition, and the digest of each case's patient."""
+    columns, rows = cohort.columns, data.labels.row
+    partition = np.full(len(columns), "test", dtype="U12")
+    fitting = np.flatnonzero(~columns.evaluation & (columns.n_labels > 0))
+    if fitting.size:
+        shares = SHARES_BESIDE_EVALUATION if columns.evaluation.any() else SHARES
+        patients = [str(number) for number in columns.cluster[fitting]]
+        partition[fitting] = stratified_partitions(patients, columns.label_counts[fitting], shares, seed=0)
+    ids = columns.ids()
+    names = case_names(session, ids)
+    hmacs = [patient_hmac(context.keys.training, unit_of(names[case_id].patient, case_id)) for case_id in ids]
+    return {"partition": [str(partition[row]) for row in rows], "patient_hmac": [hmacs[row] for row in rows]}
+
+
+def _trained_on(cohort: Cohort, *, known: bool) -> dict[str, Column]:
+    """Column of PREDICTIONS that says whether the champion was trained on each case."""
+    answers = ["yes" if trained else "no" if known else "unknown" for trained in cohort.columns.trained_on]
+    return {TRAINED_ON: answers}
 
 
 def _audit_table(session: Session) -> dict[str, list[Any]]:

@@ -54,6 +54,6 @@ def release(session: Session, context: Context, release_id: uuid.UUID) -> Releas
     serving = known.get("champion")
     beside: ComparisonOut | None = None
     if serving is not None and serving.release_id != release_id:
-        beside = compare(session, context.settings.home, release_id, Question())
+        beside = compare(session, context, release_id, Question())
     revisions = {name: known[name].revision if name in known else 0 for name in ("champion", "challenger")}
     return ReleaseView(detail, revisions, verdict_of(gate), gate, compared, beside, WORDS)

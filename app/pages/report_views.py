@@ -129,7 +129,7 @@ def _key(context: Context, state: str, chosen: ReportFilter, name: str) -> tuple
 
 def _document(session: Session, context: Context, state: str, chosen: ReportFilter) -> MetricsOut:
     def compute() -> MetricsOut:
-        return metrics(session, context.settings.home, None, chosen.question, chosen.group_by)
+        return metrics(session, context, None, chosen.question, chosen.group_by)
 
     return _part(context, state, chosen, "document", compute)
 

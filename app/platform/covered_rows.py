@@ -65,7 +65,18 @@ COVERED: Mapping[str, Coverage] = {
         frozenset({"token_sha256"}), {"seen_at": "written while somebody is signed in, at most once a minute"}
     ),
     "cases": Coverage(
-        frozenset({"external_id", "patient", "case_metadata", "image_sha256", "stored_sha256", "image_hash", "stain"}),
+        frozenset(
+            {
+                "external_id",
+                "patient",
+                "case_metadata",
+                "image_sha256",
+                "stored_sha256",
+                "pixels_sha256",
+                "image_hash",
+                "stain",
+            }
+        ),
         {"need": "order of the worklist; set anew whenever another release is served"},
         key="digest_key",
     ),

@@ -199,6 +199,7 @@ class Keys:
         readers: for handles and orders.
         cookies: for cookies of sign-ins, the oldest first.
         erasures: for the list of erasures; never moves, so that any backup's keys can check it.
+        training: for digests of patients in exports and releases; never moves, so that old releases stay comparable.
     """
 
     audit: AuditKeys
@@ -207,6 +208,7 @@ class Keys:
     readers: ReaderKeys
     cookies: tuple[CookieKey, ...]
     erasures: DerivedKey
+    training: DerivedKey
 
 
 def derive(ring: KeyRing) -> Keys:
@@ -224,4 +226,5 @@ def derive(ring: KeyRing) -> Keys:
         ),
         cookies=tuple(map(CookieKey, cookies, replaced)),
         erasures=DerivedKey(first, b"erasure list:"),
+        training=DerivedKey(first, b"training patients:"),
     )

@@ -45,6 +45,7 @@ class PredictionValues(TypedDict):
     members: bytes | None
     out_of_distribution: bool
     feature_distance: float | None
+    trained_on: str | None
 
 
 class OutputValues(TypedDict):
@@ -60,9 +61,16 @@ class OutputValues(TypedDict):
 
 
 def prediction_values(
-    case_ids: list[uuid.UUID], release_id: uuid.UUID, prediction: Prediction
+    case_ids: list[uuid.UUID], release_id: uuid.UUID, prediction: Prediction, trained_on: Sequence[str | None]
 ) -> list[PredictionValues]:
-    """Rows of the table of predictions for N cases, in their order."""
+    """Rows of the table of predictions for N cases, in their order.
+
+    Args:
+        case_ids: N identifiers.
+        release_id: of the release.
+        prediction: of the N images.
+        trained_on: what the release used each case for, None for nothing.
+    """
     distribution = prediction.distribution
     probs, dpe = distribution.class_probs, distribution.disagreement_probs
     a = distribution.log_concentration if isinstance(distribution, DirichletCpe) else None
@@ -79,6 +87,7 @@ def prediction_values(
             "members": members_bytes(distribution, row),
             "out_of_distribution": bool(prediction.out_of_distribution[row]),
             "feature_distance": float(distance) if np.isfinite(distance := prediction.feature_distance[row]) else None,
+            "trained_on": trained_on[row],
         }
         for row, case_id in enumerate(case_ids)
     ]

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy import Exists, exists, func, select
+from sqlalchemy.orm import Session, aliased
 
+from app.evaluations.clusters import cluster_name
 from app.evaluations.queries import LabelRow, blind_labels, label_rows
-from app.tables import Case, NetworkOutput
+from app.tables import Case, CasePrediction, NetworkOutput
 from ml.arrays import IntArray
 from ml.calibration.calibrators import Calibration
 from ml.distributions.families import PredictiveDistribution
@@ -24,7 +25,7 @@ class StoredOutputs:
 
     Attributes:
         case_ids: N identifiers.
-        groups: patient of each case, or the case itself.
+        groups: cluster of each case: its patient, or the first case with the same pixels.
         logits: (N, K) float32.
         features: (N, D) float32, pooled where the release has a dropout head.
     """
@@ -50,24 +51,57 @@ class StoredOutputs:
 
 
 def stored_outputs(
-    session: Session, network_sha256: str, partition: str, since: datetime | None = None
+    session: Session,
+    network_sha256: str,
+    partition: str,
+    since: datetime | None = None,
+    *,
+    seen_by: uuid.UUID | None = None,
 ) -> StoredOutputs:
-    """Outputs of a network for every case of a partition, stored at a time or later, ordered by case."""
+    """Outputs of a network for every case of a partition, stored at a time or later, ordered by case.
+
+    Args:
+        session: for reading.
+        network_sha256: of the network.
+        partition: calibration or evaluation.
+        since: only cases stored then or later.
+        seen_by: a release whose network's own training cells are left out.
+    """
+    first = aliased(Case)
     statement = (
-        select(NetworkOutput.case_id, Case.patient, NetworkOutput.logits, NetworkOutput.features)
+        select(
+            NetworkOutput.case_id, Case.patient, first.id, first.patient, NetworkOutput.logits, NetworkOutput.features
+        )
         .join(Case, Case.id == NetworkOutput.case_id)
+        .outerjoin(first, first.id == Case.same_image_as)
         .where(NetworkOutput.network_sha256 == network_sha256, Case.partition == partition)
         .order_by(NetworkOutput.case_id)
     )
     if since is not None:
         statement = statement.where(Case.created_at >= since)
+    if seen_by is not None:
+        statement = statement.where(~_seen(seen_by))
     rows = session.execute(statement).all()
     return StoredOutputs(
         [row[0] for row in rows],
-        [f"case:{row[0]}" if row[1] is None else f"patient:{row[1]}" for row in rows],
-        vectors([row[2] for row in rows]),
-        vectors([row[3] for row in rows]),
+        [cluster_name(*row[:4]) for row in rows],
+        vectors([row[4] for row in rows]),
+        vectors([row[5] for row in rows]),
     )
+
+
+def _seen(release_id: uuid.UUID) -> Exists:
+    """Whether the network of a release was trained on a case."""
+    used = (CasePrediction.case_id == Case.id, CasePrediction.release_id == release_id)
+    return exists().where(*used, CasePrediction.trained_on == "network")
+
+
+def n_seen_by(session: Session, release_id: uuid.UUID, partition: str, since: datetime | None) -> int:
+    """Cases of a partition that ``stored_outputs`` leaves out for a release."""
+    wanted = select(func.count()).select_from(Case).where(Case.partition == partition, _seen(release_id))
+    if since is not None:
+        wanted = wanted.where(Case.created_at >= since)
+    return session.execute(wanted).scalar_one()
 
 
 def vectors(blobs: list[bytes]) -> npt.NDArray[np.float32]:
@@ -94,3 +128,18 @@ def histograms(
         if row is not None and k is not None and label.annotator != without:
             counts[row, k] += 1
     return counts
+
+
+def first_answers(
+    labels: list[LabelRow], case_ids: list[uuid.UUID], classes: list[str], without: str | None = None
+) -> IntArray:
+    """Class (N,) that answers the first planned read of each case, −1 without one, or where one annotator gave it."""
+    row_of = {case_id: row for row, case_id in enumerate(case_ids)}
+    column = {code: k for k, code in enumerate(classes)}
+    answers = np.full(len(case_ids), -1, dtype=np.int64)
+    for label in labels:
+        row, k = row_of.get(label.case_id), column.get(label.class_code)
+        counts = label.ordinal == 1 and not label.outside and label.annotator != without
+        if counts and row is not None and k is not None:
+            answers[row] = k
+    return answers

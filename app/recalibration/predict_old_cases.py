@@ -19,7 +19,9 @@ from app.platform.written_rows import note_rows
 from app.predictions.stored import output_values, prediction_values
 from app.recalibration.outputs import vectors
 from app.releases.queries import class_codes, existing_release, served_release_id
+from app.releases.training import Known, uses_of
 from app.tables import Case, CasePrediction, NetworkOutput
+from ml.images.pixel_digest import pixel_digest
 from ml.images.preprocess import decode_image
 from ml.release.artifact import Release, read_release
 from ml.release.predictor import BATCH, Predictor, prediction_of
@@ -50,7 +52,7 @@ def predict_again(job: RunningJob) -> PredictionResult:
     while True:
         with job.write() as session:
             rows = _outputs_after(session, release, after)
-            new = _predict(session, release_id, release, rows) if rows else []
+            new = _predict(session, job.context, release_id, release, rows) if rows else []
             if new:
                 _record_predictions(session, job, release_id, new)
         if not rows:
@@ -127,7 +129,9 @@ def _outputs_after(session: Session, release: Release, after: uuid.UUID) -> list
     return list(session.execute(statement).all())
 
 
-def _predict(session: Session, release_id: uuid.UUID, release: Release, rows: list[Any]) -> list[uuid.UUID]:
+def _predict(
+    session: Session, context: Context, release_id: uuid.UUID, release: Release, rows: list[Any]
+) -> list[uuid.UUID]:
     """Insert the predictions that are missing, and set the places in the worklist where this is the champion.
 
     Returns:
@@ -140,7 +144,8 @@ def _predict(session: Session, release_id: uuid.UUID, release: Release, rows: li
     if not new:
         return []
     prediction = prediction_of(release, vectors([row[1] for row in new]), vectors([row[2] for row in new]))
-    values = prediction_values([row[0] for row in new], release_id, prediction)
+    trained_on = _trained_on(session, context, release, [row[0] for row in new])
+    values = prediction_values([row[0] for row in new], release_id, prediction, trained_on)
     session.execute(insert(CasePrediction), values)
     note_rows(session, CasePrediction, values)
     waiting = set(session.execute(select(Case.id).where(Case.id.between(first, last), Case.waiting)).scalars())
@@ -149,3 +154,16 @@ def _predict(session: Session, release_id: uuid.UUID, release: Release, rows: li
     if places and served_release_id(session) == release_id:
         session.execute(update(Case), places)
     return [row[0] for row in new]
+
+
+def _trained_on(session: Session, context: Context, release: Release, case_ids: list[uuid.UUID]) -> list[str | None]:
+    """What the release used each case for; the image of a case of an earlier version is decoded to find out."""
+    if release.training is None:
+        return [None] * len(case_ids)
+    wanted = select(Case.id, Case.patient, Case.pixels_sha256, Case.stored_sha256)
+    rows = {row[0]: row for row in session.execute(wanted.where(Case.id.in_(case_ids)))}
+    known = []
+    for case_id, patient, digest, stored in (rows[case_id] for case_id in case_ids):
+        image = _image(context, stored) if digest is None else None
+        known.append(Known(case_id, patient, digest if image is None else pixel_digest(image).hex()))
+    return uses_of(release.training, context.keys.training, known)

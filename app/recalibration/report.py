@@ -60,6 +60,8 @@ class Findings(Out):
         candidate: the same of the candidate.
         fit: report of the fit.
         n_evaluated: cases of the evaluation partition.
+        n_left_out_of_fit: cases of the calibration partition that the champion's network was trained on.
+        n_left_out_of_judgement: cases of the evaluation partition that the champion was trained on.
     """
 
     parent: str
@@ -73,6 +75,8 @@ class Findings(Out):
     candidate: dict[str, MetricOut]
     fit: FitOut
     n_evaluated: int
+    n_left_out_of_fit: int = 0
+    n_left_out_of_judgement: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values."""

@@ -18,12 +18,20 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from app.evaluations.cohort import Cohort, Question, cohort_of, evaluate_cohort
+from app.evaluations.held_out import held_out, left_out
 from app.evaluations.queries import LabelRow, blind_labels, label_rows
 from app.evaluations.reading import read_columns
 from app.jobs.running import JobResult, RunningJob
 from app.platform.values import MetricOut
 from app.recalibration.change_plan import ChangePlan
-from app.recalibration.outputs import StoredOutputs, fitting_labels, histograms, stored_outputs
+from app.recalibration.outputs import (
+    StoredOutputs,
+    first_answers,
+    fitting_labels,
+    histograms,
+    n_seen_by,
+    stored_outputs,
+)
 from app.recalibration.report import Findings, FitOut, Moved, RecalibrationReport
 from app.releases.adding import UNFINISHED, register_release
 from app.releases.gate import Gate, WithoutAnnotator
@@ -37,6 +45,7 @@ from ml.metrics.paired_change import Change, paired_change
 from ml.metrics.skill import verdict_of
 from ml.release.artifact import DISTANCE_FILE, HEAD_FILE, Release, read_release, write_release
 from ml.release.card import CardContents, readme_text
+from ml.release.training_index import INDEX_FILE
 
 SHOWN = ("agreement", "L", "skill", "EL", "CE", "L_D", "skill_D", "CE_D")
 # share of the job that is done when a step begins; leaving annotators out goes from one share to the other
@@ -57,6 +66,8 @@ class Material:
         cohort: evaluation partition with the champion's predictions and weights.
         judging: outputs of the same cases, in their order.
         judging_labels: blind planned labels.
+        n_left_out_of_fit: cases of the calibration partition that the champion's network was trained on.
+        n_left_out_of_judgement: cases of the evaluation partition that the champion was trained on.
     """
 
     parent_id: uuid.UUID
@@ -66,6 +77,8 @@ class Material:
     cohort: Cohort
     judging: StoredOutputs
     judging_labels: list[LabelRow]
+    n_left_out_of_fit: int = 0
+    n_left_out_of_judgement: int = 0
 
 
 def gather(session: Session, releases_folder: Path, since: datetime | None = None) -> Material:
@@ -76,17 +89,19 @@ def gather(session: Session, releases_folder: Path, since: datetime | None = Non
     """
     parent_id = served_release_id(session)
     parent = read_release(releases_folder / str(parent_id))
-    columns = read_columns(session, parent_id, list(parent.classes))
-    cohort = cohort_of(columns, Question(since=since), now().timestamp())
+    columns, question = read_columns(session, parent_id, list(parent.classes)), Question(since=since)
+    cohort = cohort_of(held_out(columns), question, now().timestamp())
     outputs = stored_outputs(session, parent.network_sha256, "evaluation", since)
     position = {case_id: row for row, case_id in enumerate(outputs.case_ids)}
     ids = cohort.columns.ids()
     known = np.array([case_id in position for case_id in ids], dtype=bool)
     cohort = cohort.take(known)
     rows = np.array([position[case_id] for case_id in ids if case_id in position], dtype=np.intp)
-    fitting = stored_outputs(session, parent.network_sha256, "calibration", since)
+    fitting = stored_outputs(session, parent.network_sha256, "calibration", since, seen_by=parent_id)
     judging_labels = label_rows(session, blind_labels(), cohort.columns.ids())
-    return Material(parent_id, parent, fitting, fitting_labels(session), cohort, outputs.take(rows), judging_labels)
+    trained_on = n_seen_by(session, parent_id, "calibration", since), left_out(columns, question)
+    judging = outputs.take(rows)
+    return Material(parent_id, parent, fitting, fitting_labels(session), cohort, judging, judging_labels, *trained_on)
 
 
 def fit(material: Material, method: Method, plan: ChangePlan, without: str | None = None) -> FitReport:
@@ -96,7 +111,10 @@ def fit(material: Material, method: Method, plan: ChangePlan, without: str | Non
         ValueError: too few labels, or a fit that fails.
     """
     outputs, parent = material.fitting, material.parent
-    counts = histograms(material.fitting_labels, outputs.case_ids, list(parent.classes), without)
+    classes = list(parent.classes)
+    counts = histograms(material.fitting_labels, outputs.case_ids, classes, without)
+    planned = [label for label in material.fitting_labels if label.round == "planned"]
+    scaled_by = histograms(planned, outputs.case_ids, classes, without)
     rows = np.flatnonzero(counts.sum(axis=1))
     labelled = outputs.take(rows)
     if without is None and (len(rows) < plan.min_labelled_cases or len(set(labelled.groups)) < plan.min_patients):
@@ -105,7 +123,9 @@ def fit(material: Material, method: Method, plan: ChangePlan, without: str | Non
             f"calibration partition; there are {len(rows)} of {len(set(labelled.groups))}"
         )
     logits, features = labelled.by_members(parent)
-    return calibrate(logits, features, counts[rows], labelled.groups, method=method, alpha=True)
+    return calibrate(
+        logits, features, counts[rows], labelled.groups, method=method, scaling_label_counts=scaled_by[rows]
+    )
 
 
 def judge(material: Material, calibration: Calibration, without: str | None = None) -> Change:
@@ -113,13 +133,17 @@ def judge(material: Material, calibration: Calibration, without: str | None = No
     cohort = material.cohort
     if without is not None:
         ids = cohort.columns.ids()
-        counts = histograms(material.judging_labels, ids, cohort.columns.classes, without)
-        cohort = cohort_of(replace(cohort.columns, label_counts=counts), Question(), now().timestamp())
+        classes = cohort.columns.classes
+        counts = histograms(material.judging_labels, ids, classes, without)
+        first = first_answers(material.judging_labels, ids, classes, without)
+        columns = replace(cohort.columns, label_counts=counts, first_class=first)
+        cohort = cohort_of(columns, Question(), now().timestamp())
     data, after = cohort.columns, material.judging.predicted(material.parent, calibration)
     return paired_change(
-        data.label_counts,
+        cohort.counted(),
         (data.class_probs, data.disagreement_probs),
         (after.class_probs, after.disagreement_probs),
+        first_label_counts=cohort.first_counts(),
         weights=cohort.weight,
         weights2=cohort.weight2,
         cluster=data.cluster,
@@ -182,6 +206,8 @@ def recalibrate(job: RunningJob) -> JobResult:
         candidate=shown_metrics(material.cohort, material.judging.predicted(material.parent, fitted.calibration)),
         fit=FitOut.model_validate(fitted.report),
         n_evaluated=len(material.cohort.columns),
+        n_left_out_of_fit=material.n_left_out_of_fit,
+        n_left_out_of_judgement=material.n_left_out_of_judgement,
     )
     job.report(_WRITING, "writing the candidate")
     return _write(job, material, fitted, findings)
@@ -244,6 +270,8 @@ def _card(parent: Release, parent_id: uuid.UUID, fitted: FitReport, findings: Fi
             "candidate": {name: metric.to_dict() for name, metric in findings.candidate.items()},
         },
         "n_held_out": findings.n_evaluated,
+        "recall": [],  # of the parent, as it was trained
+        "baseline": None,
         "recalibration": {
             "label_snapshot": findings.label_snapshot,
             "change_plan_sha256": findings.change_plan_sha256,
@@ -260,7 +288,8 @@ def _write(job: RunningJob, material: Material, fitted: FitReport, findings: Fin
         The report, with the candidate's identifier.
     """
     parent = material.parent
-    names = ["network.onnx", *[name for name in (HEAD_FILE, DISTANCE_FILE) if name in parent.card["files"]]]
+    kept = (HEAD_FILE, DISTANCE_FILE, INDEX_FILE)
+    names = ["network.onnx", *[name for name in kept if name in parent.card["files"]]]
     card = _card(parent, material.parent_id, fitted, findings)
     settings = job.context.settings
     folder = settings.releases_folder / UNFINISHED.replace("*", str(job.job_id))

@@ -42,6 +42,8 @@ class Case(Identified, Forgettable, Table):
     # of the uploaded bytes, and of the stored PNG, which is its name in the store
     image_sha256: Mapped[str] = mapped_column(String(64), index=True)
     stored_sha256: Mapped[str] = mapped_column(String(64), index=True)
+    # of the decoded pixels, by which a release knows what it was trained on; null in rows of earlier versions
+    pixels_sha256: Mapped[str | None] = mapped_column(String(64))
     width: Mapped[int] = mapped_column(Integer)
     height: Mapped[int] = mapped_column(Integer)
     # an earlier case with the same image under another external id
@@ -91,6 +93,8 @@ class CasePrediction(Identified, Table):
     members: Mapped[bytes | None] = mapped_column(LargeBinary)
     # farther from the training cells than held-out cells are
     out_of_distribution: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
+    # the release was trained on this image, or on others of its patient: network or calibration, null for neither
+    trained_on: Mapped[str | None] = mapped_column(String(11))
     # from the training cells in the network's features, for noticing that images drift
     feature_distance: Mapped[float | None] = mapped_column(Float(53))
 

@@ -12,6 +12,8 @@ import typer
 from ml.cli.shared import Json, emit, say
 
 if TYPE_CHECKING:
+    from ml.charts.rows import EpochMetrics
+    from ml.datasets.base import ImageDataset
     from ml.release.card import DisagreementDocument
     from ml.training.learner import StepReport
 
@@ -32,8 +34,13 @@ def train(
     data: Annotated[str, typer.Option(help="cells, mix_mnist, mix_cifar10, cifar10h, pbc, pbc_nucleus, or a folder.")],
     out: Annotated[Path, typer.Option(help="Run folder; the same command resumes if interrupted.")],
     network: Annotated[str, typer.Option(help="compact, cnn3 or vgg16.")] = "compact",
-    epochs: Annotated[int, typer.Option(help="Epochs at most.")] = 13,
-    batch_size: Annotated[int, typer.Option(help="Images per step.")] = 128,
+    epochs: Annotated[
+        int | None,
+        typer.Option(help="Epochs at most, each image once; left out: 13, of at least 600 steps in all.", min=1),
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Images per step; left out: an eighth of the training images, 16 to 128.", min=1)
+    ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Of Adam; 0.002 for compact, else 0.001.")] = None,
     warmup_epochs: Annotated[int, typer.Option(help="Epochs over which the rate rises.")] = 1,
     decay: Annotated[
@@ -44,6 +51,9 @@ def train(
         float, typer.Option(min=0, max=1, help="Keep a moving average of weights, such as 0.999; 0 does not.")
     ] = 0.0,
     shift: Annotated[int, typer.Option(min=0, help="Whole pixels by which training images are moved at most.")] = 0,
+    class_balance: Annotated[
+        float, typer.Option(min=0, max=1, help="Weight of rare classes in the loss: 0 none, 1 as if equally frequent.")
+    ] = 0.0,
     seed: Annotated[int, typer.Option(help="Of weights, order, augmentation and split.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     precision: Annotated[str, typer.Option(help="auto, float32 or bf16.")] = "auto",
@@ -61,6 +71,7 @@ def train(
 
     from ml.datasets.registry import load_dataset
     from ml.training.run_folder import RunFolder, TrainConfig
+    from ml.training.small_sets import EPOCHS, batch_for, passes_for
     from ml.training.train import choose_device, choose_precision
     from ml.training.train import train as run
 
@@ -68,15 +79,19 @@ def train(
         torch.set_num_threads(threads)
     where = choose_device(device)
     options = _data_options(data, cases, valid_labels, size, crop, seed)
+    say(f"loading data set {data}")
+    dataset = load_dataset(data, options)
+    n_images, n_epochs = dataset.rows("train").size, epochs or EPOCHS
+    batch_size = batch_size or batch_for(n_images)
     config = TrainConfig(
         data=data,
         data_options=options,
         network=network,
-        epochs=epochs,
+        epochs=n_epochs,
         batch_size=batch_size,
         learning_rate=learning_rate or (2e-3 if network == "compact" else 1e-3),
         warmup_epochs=warmup_epochs,
-        decay_epochs=_decay_epochs(decay, epochs),
+        decay_epochs=_decay_epochs(decay, n_epochs),
         patience=patience,
         seed=seed,
         precision=choose_precision(precision, where),
@@ -84,16 +99,38 @@ def train(
         backbone_weights=backbone_weights,
         weight_averaging=weight_averaging,
         shift=shift,
+        passes=1 if epochs else passes_for(n_images, batch_size),
+        class_balance=class_balance,
     )
-    say(f"loading data set {data}")
-    dataset = load_dataset(data, options)
-    say(f"training {network} on {dataset.rows('train').size:,} images, {where}, {config.precision}")
-    with _TrainingBar(epochs) as bar:
+    _announce(dataset, f"training {network} on {n_images:,} images, {where}, {config.precision}")
+    with _TrainingBar(n_epochs) as bar:
         best = run(dataset, config, RunFolder(out), device=where, observer=bar.update)
+    _report(best, out, as_json)
+
+
+def _announce(dataset: "ImageDataset", what: str) -> None:
+    """What is too small, before it is trained on, and what is trained."""
+    from ml.training.small_sets import shortages
+
+    for sentence in shortages(dataset):
+        say(f"small: {sentence}")
+    say(what)
+
+
+def _report(best: "EpochMetrics", out: Path, as_json: bool) -> None:
+    """The best epoch, and the network beside the simple baseline."""
+    from ml.release.card import baseline_verdict
+    from ml.training.own_figures import trained_beside_baseline
+    from ml.training.run_folder import RunFolder
+
     text = f"best epoch {best['epoch'] + 1}: validation loss {best['valid_loss']:.4f} nats per label, "
     if "valid_agreement" in best:  # not in the best epoch of a run that an earlier version began
         text += f"agreement {best['valid_agreement']:.4f}"
-    emit(best, as_json, text.removesuffix(", ") + f"\nrun: {out}")
+    text = text.removesuffix(", ") + "\n"
+    baseline = trained_beside_baseline(RunFolder(out))
+    if baseline is not None:
+        text += f"before calibration: {baseline_verdict(baseline)}\n"
+    emit({**best, "baseline": baseline}, as_json, f"{text}run: {out}")
 
 
 def _decay_epochs(decay: str, epochs: int) -> tuple[int, ...]:
@@ -168,7 +205,7 @@ def _on_disagreement(judged: "DisagreementDocument | None") -> list[str]:
         return ["the disagreement probability was not judged: no held-out case has two labels"]
     if judged["constant"] is not None:
         return [
-            "the disagreement probability is worse than a constant on held-out cases: the release will say "
+            "the disagreement probability is worse than a constant on held-out cases: the release says "
             f"{judged['constant']:.4f} of every case"
         ]
     if judged["verdict"] == "better":
@@ -200,6 +237,7 @@ def export(
             f"\nparity on {parity['n']} images: probabilities within {parity['max_probability_difference']:.1e}, "
             f"logits within {parity['max_relative_logit_difference']:.1e}"
         )
+    text += "".join(f"\n{line}" for line in _on_disagreement(release.card.get("disagreement")))
     emit(release.card, as_json, text)
 
 

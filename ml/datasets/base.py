@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,8 @@ import numpy.typing as npt
 from ml.arrays import FloatArray, IntArray
 from ml.images.preprocess import Orientation, Pixels, Preprocessing
 from ml.release.card import ClassDocument
+
+T = TypeVar("T")
 
 #: train: fits the network; valid: stops it; calibration: fits the calibrators; test: is held out.
 PARTITIONS = ("train", "valid", "calibration", "test")
@@ -58,6 +61,10 @@ class ImageDataset:
         source: where images and labels come from, in one sentence.
         licence: of the data.
         true_probs: (N, K) where the truth is known (simulated data).
+        pixel_digests: N digests of the pictures as they were decoded, before crop and resize (``pixel_digest``); of
+            ``pixels`` where left out.
+        patient_hmacs: N digests of patients by the service that exported them, None where none did.
+        annotators: names of those who labelled, None where they are not known.
     """
 
     name: str
@@ -72,6 +79,9 @@ class ImageDataset:
     source: str
     licence: str
     true_probs: FloatArray | None = None
+    pixel_digests: list[bytes] | None = None
+    patient_hmacs: list[str] | None = None
+    annotators: tuple[str, ...] | None = None
 
     def rows(self, *partitions: str) -> npt.NDArray[np.intp]:
         """Row numbers of the given partitions."""
@@ -86,7 +96,9 @@ class ImageDataset:
             label_counts=self.label_counts[kept],
             partition=self.partition[kept],
             case_ids=[self.case_ids[row] for row in kept],
-            patients=None if self.patients is None else [self.patients[row] for row in kept],
+            patients=_picked(self.patients, kept),
+            pixel_digests=_picked(self.pixel_digests, kept),
+            patient_hmacs=_picked(self.patient_hmacs, kept),
             true_probs=None if self.true_probs is None else self.true_probs[kept],
         )
 
@@ -94,6 +106,10 @@ class ImageDataset:
     def calibration_partition(self) -> str:
         """Where calibrators are fitted: ``calibration``, or ``valid`` in data that set none aside."""
         return "calibration" if (self.partition == "calibration").any() else "valid"
+
+
+def _picked(values: list[T] | None, rows: npt.NDArray[np.intp]) -> list[T] | None:
+    return None if values is None else [values[row] for row in rows]
 
 
 def datasets_folder(name: str, where: str) -> Path:

@@ -10,6 +10,7 @@ from ml.datasets.annotators import AnnotatorPool, count_labels
 from ml.datasets.base import ImageDataset
 from ml.datasets.cells_morphology import CLASSES, draw_morphology, true_class_probs
 from ml.datasets.cells_render import draw_stain, render
+from ml.images.pixel_digest import pixel_digest
 from ml.images.preprocess import Pixels, Preprocessing, fit_normalisation
 from ml.splits import split_partitions
 
@@ -88,4 +89,5 @@ def load_cells(count: int = 6000, seed: int = 0, annotators: AnnotatorPool | Non
         source=f"{count} simulated stained white cells with simulated annotators (seed {seed})",
         licence="Apache-2.0, simulated by this project",
         true_probs=true_probs,
+        pixel_digests=[pixel_digest(cell.pixels) for cell in cells],
     )

@@ -3,7 +3,8 @@
 ::
 
     DIR/labels.csv (or .parquet)   case_id, annotator, label  or  case_id, count:<class>…
-                                   optional: file, patient, partition
+                                   optional: file, patient, partition (train, valid, calibration, test),
+                                   patient_hmac (of the service that exported the cells)
     DIR/images/<case_id>.png       or .jpg, .jpeg, .tif, .tiff, or the path in column `file`
     DIR/classes.csv                optional: code, name; shortcut, group
 """
@@ -13,9 +14,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from ml.arrays import IntArray
 from ml.datasets.base import PARTITIONS, ClassInfo, ImageDataset
+from ml.images.pixel_digest import pixel_digest
 from ml.images.preprocess import ImageRejectedError, Orientation, Pixels, Preprocessing, decode_image, fit_normalisation
-from ml.splits import split_partitions
+from ml.release.training_index import parse_patient_hmac
+from ml.splits import stratified_partitions
 from ml.tables.files import Labels, TableError, case_column, read_labels, read_table, text_column
 
 SHARES = {"train": 0.6, "valid": 0.1, "calibration": 0.1, "test": 0.2}
@@ -67,24 +71,54 @@ def _image_paths(folder: Path, labels: Labels, table_path: Path) -> list[Path]:
     return paths
 
 
-def _read_pixels(paths: list[Path], preprocessing: Preprocessing) -> Pixels:
+def _read_pixels(paths: list[Path], preprocessing: Preprocessing) -> tuple[Pixels, list[bytes]]:
+    """What the network sees of each image, and the digest of its decoded pixels.
+
+    Raises:
+        TableError: an image cannot be read.
+    """
+    digests = []
     pixels = np.empty((len(paths), preprocessing.size, preprocessing.size, preprocessing.channels), dtype=np.uint8)
     for row, path in enumerate(paths):
         try:
-            pixels[row] = preprocessing.pixels(decode_image(path.read_bytes()))
+            image = decode_image(path.read_bytes())
+            pixels[row] = preprocessing.pixels(image)
+            digests.append(pixel_digest(image))
         except (OSError, ImageRejectedError) as exc:
             raise TableError(f"{path}: {exc}") from exc
-    return pixels
+    return pixels, digests
+
+
+def own_partitions(groups: list[str], label_counts: IntArray, seed: int) -> npt.NDArray[np.str_]:
+    """Partition of each case (N,) where nobody has set one: 60/10/10/20 by patient, and alike in each class."""
+    return stratified_partitions(groups, label_counts, SHARES, seed)
 
 
 def _partition(labels: Labels, groups: list[str], path: Path, seed: int) -> npt.NDArray[np.str_]:
     if "partition" not in labels.columns:
-        return split_partitions(groups, SHARES, seed)
+        return own_partitions(groups, labels.counts, seed)
     given = [str(name) for name in case_column(labels, "partition", path)]
     wrong = sorted(set(given) - set(PARTITIONS))
     if wrong:
         raise TableError(f"{path}: column 'partition': {wrong[0]!r} is none of {', '.join(PARTITIONS)}")
     return np.array(given, dtype="U12")
+
+
+def _patient_hmacs(labels: Labels, path: Path) -> list[str] | None:
+    """Digests of the patients, where a service exported them.
+
+    Raises:
+        TableError: one is malformed.
+    """
+    if "patient_hmac" not in labels.columns:
+        return None
+    given = [str(text) for text in case_column(labels, "patient_hmac", path)]
+    try:
+        for text in given:
+            parse_patient_hmac(text)
+    except ValueError as exc:
+        raise TableError(f"{path}: column 'patient_hmac': {exc}") from exc
+    return given
 
 
 def load_folder(
@@ -104,7 +138,8 @@ def load_folder(
         crop: side of the central square to keep, in px of the images; all of it where left out.
         grey: read grey images.
         orientation: how images may be turned in training.
-        seed: of the split, 60/10/10/20 by patient, where the table has no column ``partition``.
+        seed: of the split, 60/10/10/20 by patient and alike in each class, where the table has no column
+            ``partition``.
 
     Raises:
         TableError: the folder, the table or an image cannot be used; the message says which and why.
@@ -121,7 +156,7 @@ def load_folder(
     patients = [str(p) for p in case_column(labels, "patient", path)] if "patient" in labels.columns else None
     channels = 1 if grey else 3
     plain = Preprocessing(channels, crop, size, (0.0,) * channels, (1.0,) * channels)
-    pixels = _read_pixels(_image_paths(folder, labels, path), plain)
+    pixels, digests = _read_pixels(_image_paths(folder, labels, path), plain)
     partition = _partition(labels, patients or labels.case_ids, path, seed)
     training = pixels[partition == "train"]
     mean, std = fit_normalisation(training if len(training) else pixels)
@@ -137,4 +172,7 @@ def load_folder(
         orientation=orientation,
         source=f"{len(pixels)} images of the folder {folder.name!r}",
         licence="not stated",
+        pixel_digests=digests,
+        patient_hmacs=_patient_hmacs(labels, path),
+        annotators=tuple(sorted(set(labels.annotators))) or None,
     )

@@ -24,6 +24,7 @@ class _Header:
     width: int = 0
     height: int = 0
     image_hash: int = 0
+    digest: str = ""
     shape: tuple[int, ...] = ()
 
 
@@ -62,7 +63,8 @@ def _picture(header: _Header, rest: bytes) -> Picture:
         raise ImageRejectedError(header.reason, header.message)  # type: ignore[arg-type]
     size = int(np.prod(header.shape))
     pixels = np.frombuffer(rest, dtype=np.uint8, count=size).reshape(header.shape)
-    return Picture(header.width, header.height, header.image_hash, pixels, rest[size:])
+    digest = bytes.fromhex(header.digest)
+    return Picture(header.width, header.height, header.image_hash, digest, pixels, rest[size:])
 
 
 def main() -> None:
@@ -75,7 +77,8 @@ def main() -> None:
     except ImageRejectedError as exc:
         _answer(_Header(exc.reason, str(exc)))
         return
-    header = _Header("", "", picture.width, picture.height, picture.image_hash, picture.pixels.shape)
+    size = picture.width, picture.height
+    header = _Header("", "", *size, picture.image_hash, picture.digest.hex(), picture.pixels.shape)
     _answer(header, np.ascontiguousarray(picture.pixels).tobytes(), picture.png)
 
 

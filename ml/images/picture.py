@@ -6,6 +6,7 @@ from io import BytesIO
 from PIL import Image
 
 from ml.images.image_statistics import difference_hash
+from ml.images.pixel_digest import pixel_digest
 from ml.images.preprocess import ALLOWED_FORMATS, Pixels, Preprocessing, decode_image, encode_png
 
 #: Bytes of memory per pixel: 27 at most of any kind while it is decoded, laid on white, converted and packed (measured,
@@ -25,6 +26,7 @@ class Picture:
         width: in px.
         height: in px.
         image_hash: difference hash.
+        digest: SHA-256 of the decoded pixels (``pixel_digest``).
         pixels: what the network sees of it, uint8 (size, size, C).
         png: its pixels as a PNG without metadata; empty where nobody asked for it.
     """
@@ -32,6 +34,7 @@ class Picture:
     width: int
     height: int
     image_hash: int
+    digest: bytes
     pixels: Pixels
     png: bytes
 
@@ -82,4 +85,5 @@ def read_picture(data: bytes, preprocessing: Preprocessing, *, png: bool) -> Pic
     """
     image = decode_image(data)
     packed = encode_png(image) if png else b""
-    return Picture(image.width, image.height, difference_hash(image), preprocessing.pixels(image), packed)
+    digest = pixel_digest(image)
+    return Picture(image.width, image.height, difference_hash(image), digest, preprocessing.pixels(image), packed)

@@ -11,6 +11,8 @@
                                dropout; features are then tapped before the first dropout
     RELEASE/feature_distance.safetensors
                                optional: how far an image lies from the training cells, to flag unfamiliar ones
+    RELEASE/training.index     optional: digests of the images that it was made with, and of their patients, so that
+                               whatever judges it leaves them out
 
 Identical inputs give identical bytes: no date, no machine, no chance enters a release.
 """
@@ -26,13 +28,14 @@ from ml.images.preprocess import Preprocessing
 from ml.release.card import Card, CardContents
 from ml.release.dropout_head import DropoutHead
 from ml.release.feature_distance import FeatureDistance
+from ml.release.training_index import INDEX_FILE, TrainingIndex
 
 CARD_VERSION = 1
 MAX_FILE_BYTES = 500_000_000
 _REQUIRED = ("network.onnx", "calibration.json", "README.md")
 HEAD_FILE = "head.safetensors"
 DISTANCE_FILE = "feature_distance.safetensors"
-_ALLOWED = {*_REQUIRED, "fused.onnx", HEAD_FILE, DISTANCE_FILE}
+_ALLOWED = {*_REQUIRED, "fused.onnx", HEAD_FILE, DISTANCE_FILE, INDEX_FILE}
 
 
 class ReleaseError(ValueError):
@@ -52,6 +55,7 @@ class Release:
         calibration: what the network's outputs go through.
         head: dropout head between network and calibration, or None.
         distance: how far features lie from the training cells, or None.
+        training: what it was made with, mapped from its file; None where that is unknown.
     """
 
     path: Path
@@ -62,6 +66,7 @@ class Release:
     calibration: Calibration
     head: DropoutHead | None = None
     distance: FeatureDistance | None = None
+    training: TrainingIndex | None = None
 
     @property
     def network(self) -> Path:
@@ -124,11 +129,14 @@ def read_release(path: Path) -> Release:
         distance = (
             FeatureDistance.from_bytes((path / DISTANCE_FILE).read_bytes()) if DISTANCE_FILE in card["files"] else None
         )
+        training = TrainingIndex.read(path / INDEX_FILE) if INDEX_FILE in card["files"] else None
+        if card.get("training") != (None if training is None else training.document()):
+            raise ReleaseError(f"{path}: card.json does not say of {INDEX_FILE} what is in it")
     except ReleaseError:
         raise
     except (ValueError, KeyError, TypeError) as exc:
         raise ReleaseError(f"{path}: the release cannot be read: {exc}") from exc
-    return Release(path, card, file_sha256(card_path), classes, preprocessing, calibration, head, distance)
+    return Release(path, card, file_sha256(card_path), classes, preprocessing, calibration, head, distance, training)
 
 
 def _verify_files(path: Path, card: Card) -> None:

@@ -7,6 +7,7 @@ from ml.calibration.calibrators import FitDocument
 from ml.images.preprocess import Orientation, PreprocessingDocument
 from ml.metrics.jackknife import EstimateDocument
 from ml.metrics.skill import Verdict
+from ml.release.training_index import TrainingDocument
 
 
 class ClassDocument(TypedDict):
@@ -19,12 +20,36 @@ class ClassDocument(TypedDict):
 
 
 class DataDocument(TypedDict):
-    """Where a release's cells come from: cases of each partition, and whether these were split by patient or case."""
+    """Where a release's cells come from: cases of each partition, and whether these were split by patient or case.
+
+    Cells of each class (in the order of the classes) by partition, and who labelled them, are missing on earlier cards;
+    annotators are null where their names are not known.
+    """
 
     name: str
     source: str
     partitions: dict[str, int]
     split_by: str
+    class_counts: NotRequired[dict[str, list[int]]]
+    annotators: NotRequired[list[str] | None]
+
+
+RecallDocument = TypedDict("RecallDocument", {"class": str, "recall": float | None, "n_cells": int, "n_labels": int})
+"""Recall of one class on held-out cells, and how many cells and labels of it there were."""
+
+
+class BaselineDocument(TypedDict):
+    """The simple baseline beside the network on the same cells; ``change`` is network minus baseline.
+
+    ``judged_on`` is ``test``, or ``valid`` where no cell was held out.
+    """
+
+    name: str
+    judged_on: str
+    n_cells: int
+    baseline: dict[str, EstimateDocument]
+    network: dict[str, EstimateDocument]
+    change: dict[str, EstimateDocument]
 
 
 class DropoutDocument(TypedDict):
@@ -104,6 +129,9 @@ class CardContents(TypedDict):
     versions: dict[str, str]
     limits_of_use: Sequence[str]
     reference: NotRequired[ReferenceDocument]
+    training: NotRequired[TrainingDocument]
+    recall: NotRequired[list[RecallDocument]]
+    baseline: NotRequired[BaselineDocument | None]
     recalibration: NotRequired[RecalibrationDocument]
 
 
@@ -177,6 +205,62 @@ def _metrics_table(card: CardContents) -> str:
     return "\n".join(lines)
 
 
+def _training_paragraph(card: CardContents) -> str:
+    training = card.get("training")
+    if training is None:
+        return "Which cells it was trained on is unknown: it carries no digests of them."
+    patients = "Whose they were is unknown: no service had exported them with digests of their patients."
+    if training["n_patients"] is not None:
+        patients = f"They are of {training['n_patients']:,} patients (a cell without a patient counts as one)."
+    return (
+        f"It was made with {training['n_images']:,} images, whose digests it carries (`training.index`), so that they "
+        f"are left out wherever it is judged. {patients}"
+    )
+
+
+def _annotators_sentence(card: CardContents) -> str:
+    names = card["data"].get("annotators")
+    if names is None:
+        return "Who labelled them is not known."
+    return f"Labelled by {len(names)} annotators: {', '.join(names)}."
+
+
+def _classes_table(card: CardContents) -> str:
+    """Classes with the cells of each partition, and recall where cells were held out."""
+    counts, recall = card["data"].get("class_counts"), {row["class"]: row for row in card.get("recall", [])}
+    if counts is None:
+        return "\n".join(f"- {info['name']} (`{info['code']}`)" for info in card["classes"])
+    heads = [*counts, *(["recall", "of held-out cells"] if recall else [])]
+    lines = ["| class | " + " | ".join(heads) + " |", "|---|" + "---|" * len(heads)]
+    for k, info in enumerate(card["classes"]):
+        cells = [f"{counts[name][k]:,}" for name in counts]
+        if recall:
+            row = recall[info["code"]]
+            cells += ["–" if row["recall"] is None else f"{row['recall']:.2f}", f"{row['n_cells']:,}"]
+        lines.append(f"| {info['name']} (`{info['code']}`) | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def baseline_verdict(document: BaselineDocument) -> str:
+    """What the comparison with the simple baseline says, in a sentence."""
+    change, n = document["change"]["L"], document["n_cells"]
+    where = f"{document['name']}, on {n:,} cells of the partition {document['judged_on']}"
+    if change["value"] is None or change["low"] is None or change["high"] is None:
+        return f"The network cannot be judged beside the simple baseline ({where}): too few cells."
+    word = "no better than the simple baseline so far"
+    if change["low"] > 0:
+        word = "WORSE than the simple baseline: use that one, or collect more cells"
+    if change["high"] < 0:
+        word = "better than the simple baseline"
+    figures = f"change of L {change['value']:+.4f} ({change['low']:+.4f} to {change['high']:+.4f})"
+    return f"The network is {word} ({where}; {figures}, negative is better)."
+
+
+def _baseline_paragraph(card: CardContents) -> str:
+    document = card.get("baseline")
+    return "" if document is None else f"\n{baseline_verdict(document)}\n"
+
+
 def _input_sentence(preprocessing: PreprocessingDocument) -> str:
     colour = "colour" if preprocessing["channels"] == 3 else "grey"
     square = "the largest central square"
@@ -188,7 +272,6 @@ def _input_sentence(preprocessing: PreprocessingDocument) -> str:
 
 def readme_text(card: CardContents) -> str:
     """The card as Markdown, for people."""
-    classes = "\n".join(f"- {info['name']} (`{info['code']}`)" for info in card["classes"])
     parts = ", ".join(f"{name} {count:,}" for name, count in sorted(card["data"]["partitions"].items()))
     limits = "\n".join(f"- {sentence}" for sentence in card["limits_of_use"])
     by = "patient" if card["data"]["split_by"] == "patient" else "cell (the source names no patients)"
@@ -201,19 +284,21 @@ probability that two experts would disagree.
 
 ## Classes
 
-{classes}
+{_classes_table(card)}
 
 ## Where it comes from
 
 Data: {card["data"]["source"]}. Cells: {parts}; split by {by}. Licence of the data: {card["licence"]}.
-Network `{card["network"]}`, seed {card["seed"]}.{_ensemble_sentence(card)}
+{_annotators_sentence(card)} Network `{card["network"]}`, seed {card["seed"]}.{_ensemble_sentence(card)}
+
+{_training_paragraph(card)}
 
 ## How good it was on {card["n_held_out"]:,} cells it had never seen
 
 With 95 % intervals; smaller is better except for agreement and skill.
 
 {_metrics_table(card)}
-
+{_baseline_paragraph(card)}
 ## Limits of use
 
 {limits}

@@ -8,11 +8,16 @@ import numpy as np
 from PIL import Image
 
 from ml.distributions.families import DirichletCpe, PredictiveDistribution, has_concentration
+from ml.images.pixel_digest import DIGEST_BYTES, pixel_digest
 from ml.images.preprocess import ImageRejectedError, decode_image
-from ml.release.artifact import read_release
+from ml.release.artifact import Release, read_release
 from ml.release.predictor import BATCH, Predictor
+from ml.release.training_index import as_digests, parse_patient_hmac
 from ml.tables.files import Column, TableError, fail_at, read_table, text_column, write_table
+from ml.tables.trained_cells import TRAINED_ON
 
+#: Column of a manifest with digests of patients, as exports have it.
+PATIENTS = "patient_hmac"
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".tif", ".tiff"}
 
 
@@ -85,7 +90,13 @@ def prediction_columns(
     return columns
 
 
-def _listed_images(images: Path) -> tuple[list[str], list[Path]]:
+def _listed_images(images: Path) -> tuple[list[str], list[Path], list[str] | None]:
+    """Names and files of cases, and digests of their patients where a manifest has them.
+
+    Raises:
+        TableError: no image, a malformed manifest, or a case that stands twice.
+    """
+    hmacs = None
     if images.is_dir():
         paths = sorted(path for path in images.iterdir() if path.suffix.lower() in _SUFFIXES)
         if not paths:
@@ -95,9 +106,23 @@ def _listed_images(images: Path) -> tuple[list[str], list[Path]]:
         table = read_table(images)
         case_ids, source = text_column(table, "case_id", images), images
         paths = [images.parent / name for name in text_column(table, "file", images)]
+        hmacs = text_column(table, PATIENTS, images) if PATIENTS in table.column_names else None
     seen = {case: row for row, case in reversed(list(enumerate(case_ids)))}
     fail_at(source, [seen[case] != row for row, case in enumerate(case_ids)], "case_id", "duplicated case", case_ids)
-    return case_ids, paths
+    return case_ids, paths, hmacs
+
+
+def _trained_on(release: Release, images: list[Image.Image], hmacs: list[str] | None) -> list[str]:
+    """Whether a release was trained on each image, or on others of its patient: yes, no, or unknown."""
+    index = release.training
+    if index is None:
+        return ["unknown"] * len(images)
+    patients = None
+    if hmacs is not None:
+        parsed = [parse_patient_hmac(text) for text in hmacs]
+        patients = as_digests(digest if key in index.patient_keys else bytes(DIGEST_BYTES) for key, digest in parsed)
+    uses = index.uses(as_digests(pixel_digest(image) for image in images), patients)
+    return ["yes" if use else "no" for use in uses]
 
 
 def score_images(
@@ -110,6 +135,9 @@ def score_images(
     seed: int = 0,
 ) -> int:
     """Predict a folder of images, or a manifest with columns case_id and file, into a PREDICTIONS table.
+
+    Two further columns say which release it was (``release_sha256``, the digest of its card) and whether it was trained
+    on the cell (``trained_on``: yes, no or unknown), so that an evaluation leaves such cells out.
 
     Args:
         release: release folder.
@@ -129,12 +157,15 @@ def score_images(
     if out.suffix.lower() not in {".csv", ".parquet"}:
         raise TableError(f"{out}: the extension must be .csv or .parquet")
     predictor = Predictor(read_release(release))
-    case_ids, paths = _listed_images(images)
+    case_ids, paths, hmacs = _listed_images(images)
     parts = []
     for start in range(0, len(paths), BATCH):
-        distribution = _predict(predictor, [_decode_file(path) for path in paths[start : start + BATCH]], tta, seed)
-        batch = case_ids[start : start + BATCH]
-        parts.append(prediction_columns(batch, predictor.release.classes, distribution))
+        rows = slice(start, start + BATCH)
+        decoded, batch = [_decode_file(path) for path in paths[rows]], case_ids[rows]
+        columns = prediction_columns(batch, predictor.release.classes, _predict(predictor, decoded, tta, seed))
+        columns["release_sha256"] = [predictor.release.card_sha256] * len(batch)
+        columns[TRAINED_ON] = _trained_on(predictor.release, decoded, None if hmacs is None else hmacs[rows])
+        parts.append(columns)
         observer(start + len(batch), len(paths))
     write_table({name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, out)
     return len(paths)

@@ -109,7 +109,7 @@ def evaluate_tables(
     binary: bool = False,
     level: Level = "nominal",
 ) -> Evaluation:
-    """Evaluate a PREDICTIONS table against a LABELS table.
+    """Evaluate a PREDICTIONS table against a LABELS table, without cells that PREDICTIONS says were trained on.
 
     Args:
         labels: LABELS, long or wide; a file or a table in memory.
@@ -173,6 +173,7 @@ def evaluate_cases(cases: Cases, options: Options) -> Evaluation:
         cases.counts,
         cases.predictions.class_probs,
         cases.predictions.disagreement_probs,
+        first_label_counts=cases.first_counts,
         n_bins=options.n_bins,
         debias=options.debias,
         classes=cases.predictions.classes,
@@ -180,7 +181,9 @@ def evaluate_cases(cases: Cases, options: Options) -> Evaluation:
     )
     metrics = evaluation.metrics
     if options.level == "ordinal":
-        metrics = metrics | ordinal_metrics(cases.counts, cases.predictions.class_probs, **columns)
+        metrics = metrics | ordinal_metrics(
+            cases.counts, cases.predictions.class_probs, first_label_counts=cases.first_counts, **columns
+        )
     warnings = (*cases.warnings(), *evaluation.warnings, *_reader_warnings(cases, options.cluster))
     return replace(evaluation, metrics=metrics, warnings=warnings)
 

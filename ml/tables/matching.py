@@ -1,6 +1,6 @@
 """LABELS and PREDICTIONS brought together: matched by case, and by finding where both tables have several."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +21,7 @@ from ml.tables.files import (
     check_labels,
     check_predictions,
     classes_of_labels,
+    fail_at,
     place_of,
     probability_columns,
     read_table,
@@ -28,10 +29,13 @@ from ml.tables.files import (
     without_prediction,
 )
 from ml.tables.findings import by_finding
+from ml.tables.trained_cells import without_trained_cells
 
 Level = Literal["nominal", "ordinal"]
 #: What is done with a case that has a label and no prediction.
 Missing = Literal["error", "drop"]
+#: Column of LABELS with the number of the planned read that a label answers.
+PLANNED_READ = "planned_read"
 #: Names in a warning; the document lists all.
 _NAMED = 5
 
@@ -102,11 +106,13 @@ class Cases:
         place: what messages call LABELS.
         predictions: N cases.
         counts: (N, K) label histograms of the predictions; zero rows without a label.
+        first_counts: (N, K) those of the labels that answer the first planned reads; None where no column says which.
         weights: (N,) of order 1.
         weights2: (N,) of order 2.
         cluster: (N,) patients.
         left_out: cases with a label and no prediction.
         rival: other predictions to compare with.
+        said: about cells that a release was trained on, which are left out.
     """
 
     finding: str | None
@@ -114,15 +120,19 @@ class Cases:
     place: Place
     predictions: Predictions
     counts: IntArray
+    first_counts: IntArray | None
     weights: FloatArray | None
     weights2: FloatArray | None
     cluster: npt.NDArray[Any] | None
     left_out: tuple[str, ...]
     rival: Rival | None
+    said: tuple[str, ...] = ()
 
     def warnings(self) -> tuple[str, ...]:
         """What was left out, by name."""
-        return () if not self.left_out else (f"{named(self.left_out)} had a label and no prediction and was left out",)
+        if not self.left_out:
+            return self.said
+        return (*self.said, f"{named(self.left_out)} had a label and no prediction and was left out")
 
 
 def named(cases: tuple[str, ...]) -> str:
@@ -185,13 +195,17 @@ def _match(finding: str | None, tables: list[_Table], options: Options) -> Cases
     complement = _complement(labels, predictions) if options.binary else None
     predicted = check_predictions(predictions.table, predictions.place, complement=complement)
     labelled = check_labels(labels.table, labels.place, predicted.classes)
+    judged = [(predicted, predictions.place)]
+    judged += [
+        (check_predictions(table.table, table.place, complement=complement), table.place) for table in tables[2:]
+    ]
+    labelled, (predicted, *others), said = without_trained_cells(labelled, judged)
     stray = tuple(without_prediction(labelled, predicted))
     dropped = options.missing == "drop"
     rows = rows_of_labels(labelled, predicted) if dropped else align(labelled, predicted, labels.place)
     counts = aligned_counts(labelled, rows)
     rival = None
-    if len(tables) == 3:
-        other = check_predictions(tables[2].table, tables[2].place, complement=complement)
+    for other in others:
         rival = _rival(predicted, counts.sum(axis=1) > 0, other, (predictions.place, tables[2].place), dropped)
     return Cases(
         finding=finding,
@@ -199,11 +213,13 @@ def _match(finding: str | None, tables: list[_Table], options: Options) -> Cases
         place=labels.place,
         predictions=predicted,
         counts=counts,
+        first_counts=aligned_first_counts(labelled, rows, labels.place),
         weights=aligned_weights(labelled, options.weights, rows, labels.place),
         weights2=aligned_weights(labelled, options.weights2, rows, labels.place),
         cluster=aligned_clusters(labelled, predicted, options.cluster, rows, labels.place),
         left_out=stray,
         rival=rival,
+        said=said,
     )
 
 
@@ -258,6 +274,25 @@ def aligned_counts(labels: Labels, rows: npt.NDArray[np.intp]) -> IntArray:
     if not labels.case_ids:
         return np.zeros((len(rows), len(labels.classes)), dtype=np.int64)
     return np.asarray(np.where(rows[:, None] >= 0, labels.counts[rows], 0), dtype=np.int64)
+
+
+def aligned_first_counts(labels: Labels, rows: npt.NDArray[np.intp], where: Where) -> IntArray | None:
+    """Labels (N, K) that metrics which need one label use: answers to the first planned reads; None for all.
+
+    They are the labels whose column ``planned_read``, where there is one, is 1.
+
+    Raises:
+        TableError: a number of a planned read is missing, or is none.
+    """
+    if PLANNED_READ not in labels.columns or not labels.numbers.size:
+        return None
+    values = labels.columns[PLANNED_READ]
+    problem = "not the number of a planned read (1, 2, …; 0 of none):"
+    fail_at(where, [not str(value).isdecimal() for value in values], PLANNED_READ, problem, values)
+    first = np.array([int(value) == 1 for value in values], dtype=bool)
+    counts = np.zeros_like(labels.counts)
+    np.add.at(counts, (labels.rows[first], labels.numbers[first]), 1)
+    return aligned_counts(replace(labels, counts=counts), rows)
 
 
 def aligned_clusters(

@@ -20,8 +20,10 @@ from ml.release.card import CardContents, ParityDocument, ReferenceDocument, rea
 from ml.release.dropout_head import DropoutHead
 from ml.release.feature_distance import fit_feature_distance
 from ml.release.predictor import open_session
+from ml.release.training_index import INDEX_FILE, TrainingIndex
 from ml.training.networks import Network
-from ml.training.run_folder import CachedOutputs, CalibrationReport, RunDocument, RunFolder
+from ml.training.own_figures import figures_of
+from ml.training.run_folder import CachedOutputs, CalibrationReport, DatasetDocument, RunDocument, RunFolder
 from ml.training.train import load_trained
 
 #: Largest difference of class probabilities, and of logits as a share of the largest |logit|.
@@ -201,6 +203,11 @@ def export_run(folder: RunFolder, out: Path, *, fused: bool = False, name: str |
     held_out, familiar = _add_feature_distance(folder, files)
     card = _card(name or folder.path.name, config, report, parity)
     card["reference"] = {**_reference(folder, held_out), **familiar}
+    head_of = DropoutHead.from_bytes(files[HEAD_FILE]) if HEAD_FILE in files else None
+    card["recall"], card["baseline"] = figures_of(folder, calibration, head_of)
+    if folder.training_index.is_file():  # runs of earlier versions have none
+        files[INDEX_FILE] = folder.training_index.read_bytes()
+        card["training"] = TrainingIndex.read(folder.training_index).document()
     return write_release(out, files, calibration, card, readme_text(card))
 
 
@@ -262,6 +269,7 @@ def _card(name: str, config: RunDocument, report: CalibrationReport, parity: Par
             "source": data["source"],
             "partitions": data["partitions"],
             "split_by": data["split_by"],
+            **_who_and_what(data),
         },
         "licence": data["licence"],
         "calibration": report["fit"],
@@ -275,6 +283,19 @@ def _card(name: str, config: RunDocument, report: CalibrationReport, parity: Par
         "versions": config["versions"],
         "limits_of_use": LIMITS_OF_USE,
     }
+
+
+class _Labelled(TypedDict, total=False):
+    """Cells of each class by partition, and who labelled them; nothing of runs of earlier versions."""
+
+    class_counts: dict[str, list[int]]
+    annotators: list[str] | None
+
+
+def _who_and_what(data: DatasetDocument) -> _Labelled:
+    if "class_counts" not in data:
+        return {}
+    return {"class_counts": data["class_counts"], "annotators": data.get("annotators")}
 
 
 LIMITS_OF_USE = (

@@ -14,7 +14,7 @@ from torch.optim.optimizer import StateDict
 from ml.training.augmentation import augment, shift
 from ml.training.averaging import average_weights
 from ml.training.device_data import DeviceData
-from ml.training.losses import count_weighted_nll
+from ml.training.losses import balancing_weights, count_weighted_nll
 from ml.training.networks import Network, build_network, read_backbone_weights
 from ml.training.run_folder import TrainConfig
 
@@ -68,11 +68,21 @@ class Learner:
         decay = config.weight_averaging
         self.average = average_weights(self.network, decay) if decay else None
         self.judged = self.network if self.average is None else cast(Network, self.average.module)
+        self._log_weights = self._class_weights()
+
+    def _class_weights(self) -> Tensor | None:
+        """Logarithms of the weights of the K classes, None where all weigh the same."""
+        if self.config.class_balance == 0:
+            return None
+        dataset = self.data.dataset
+        weights = balancing_weights(dataset.label_counts[dataset.rows("train")], self.config.class_balance)
+        return torch.log(torch.tensor(weights, dtype=torch.float32)).to(self.data.device)
 
     def train_epoch(self, epoch: int, rows: npt.NDArray[np.intp], observer: Observer) -> float:
-        """Train on each row once, in an order and with augmentation that depend on seed and epoch only."""
+        """Train on each row ``passes`` times, in an order and with augmentation that depend on seed and epoch only."""
         config = self.config
-        order = np.random.default_rng([config.seed, epoch]).permutation(rows)
+        rng = np.random.default_rng([config.seed, epoch])
+        order = np.concatenate([rng.permutation(rows) for _ in range(config.passes)])
         generator = torch.Generator().manual_seed(config.seed * 100_003 + epoch)
         torch.manual_seed(config.seed * 100_003 + epoch)
         for group in self.optimiser.param_groups:
@@ -94,7 +104,7 @@ class Learner:
         images = augment(images, self.data.dataset.orientation, generator)
         with torch.autocast(self.data.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
             logits, _ = self._forward(images)
-            loss = count_weighted_nll(logits.float(), self.data.counts(batch))
+            loss = count_weighted_nll(logits.float(), self.data.counts(batch), self._log_weights)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         self.optimiser.step()

@@ -15,6 +15,7 @@ from ml.files import read_json, write_bytes_atomically, write_json
 from ml.images.preprocess import Orientation, PreprocessingDocument
 from ml.metrics.jackknife import EstimateDocument
 from ml.release.card import ClassDocument, DisagreementDocument, DropoutDocument
+from ml.release.training_index import INDEX_FILE
 
 #: Dropout rate, weight (out, in) and bias (out,) of one layer of a network's head.
 HeadArrays = tuple[float, npt.NDArray[np.float32], npt.NDArray[np.float32]]
@@ -24,7 +25,7 @@ DataOptions = dict[str, int]
 
 
 class TrainDocument(TypedDict):
-    """A ``TrainConfig`` as JSON values; runs of earlier versions lack the last two."""
+    """A ``TrainConfig`` as JSON values; runs of earlier versions lack the last ones."""
 
     data: str
     data_options: DataOptions
@@ -41,16 +42,20 @@ class TrainDocument(TypedDict):
     backbone_weights: str | None
     weight_averaging: NotRequired[float]
     shift: NotRequired[int]
+    passes: NotRequired[int]
+    class_balance: NotRequired[float]
 
 
 class DatasetDocument(TypedDict):
-    """What a run keeps of its data set; runs of earlier versions name no orientation."""
+    """What a run keeps of its data set; runs of earlier versions lack what may be missing."""
 
     name: str
     classes: list[ClassDocument]
     preprocessing: PreprocessingDocument
     orientation: NotRequired[Orientation]
     partitions: dict[str, int]
+    class_counts: NotRequired[dict[str, list[int]]]
+    annotators: NotRequired[list[str] | None]
     calibration_partition: str
     split_by: str
     source: str
@@ -98,6 +103,8 @@ class TrainConfig:
         backbone_weights: file with pretrained weights, or None.
         weight_averaging: share of the moving average of weights that each step keeps; 0 for the weights themselves.
         shift: pixels by which training images are moved at most, each way.
+        passes: times that an epoch shows each training image: more than once in small sets.
+        class_balance: exponent of the weights of rare classes in the loss: 0 none, 1 as if all were equally frequent.
     """
 
     data: str
@@ -115,10 +122,14 @@ class TrainConfig:
     backbone_weights: str | None
     weight_averaging: float = 0.0
     shift: int = 0
+    passes: int = 1
+    class_balance: float = 0.0
 
     def __post_init__(self) -> None:
-        if min(self.epochs, self.batch_size, self.patience) < 1 or not self.learning_rate > 0:
-            raise ValueError("epochs, batch size, patience and learning rate must be positive")
+        if min(self.epochs, self.batch_size, self.patience, self.passes) < 1 or not self.learning_rate > 0:
+            raise ValueError("epochs, passes, batch size, patience and learning rate must be positive")
+        if not 0 <= self.class_balance <= 1:
+            raise ValueError(f"class balance must be in [0, 1], got {self.class_balance}")
         if self.shift < 0:
             raise ValueError(f"shift must not be negative, got {self.shift}")
         if not 0 <= self.weight_averaging < 1:
@@ -148,6 +159,8 @@ class TrainConfig:
             "backbone_weights": self.backbone_weights,
             "weight_averaging": self.weight_averaging,
             "shift": self.shift,
+            "passes": self.passes,
+            "class_balance": self.class_balance,
         }
 
 
@@ -198,6 +211,8 @@ class RunFolder:
         self.calibration = path / "calibration.json"
         self.report = path / "calibration_report.json"
         self.curves = path / "learning_curves.svg"
+        self.training_index = path / INDEX_FILE
+        self.baseline = path / "baseline.npy"
 
     @property
     def finished(self) -> bool:

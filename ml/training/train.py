@@ -16,12 +16,16 @@ from ml.charts.reliability import learning_curves, write_chart
 from ml.charts.rows import EpochMetrics
 from ml.datasets.base import ImageDataset
 from ml.files import write_bytes_atomically
+from ml.images.pixel_digest import pixel_digest
+from ml.release.training_index import TrainingIndex
+from ml.training.baseline import fit_baseline
 from ml.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from ml.training.device_data import DeviceData
 from ml.training.evaluation import cached_outputs, validate
 from ml.training.learner import Learner, Observer
 from ml.training.networks import Network, build_network
 from ml.training.run_folder import DatasetDocument, RunFolder, TrainConfig
+from ml.training.small_sets import class_counts, require_two
 
 #: Held-out images kept in the run, on which the exported network must agree with the trained one.
 EXPORT_EXAMPLES = 256
@@ -83,9 +87,7 @@ def train(
     Raises:
         ValueError: the folder contains a run of another config, or a partition is empty.
     """
-    for name in ("train", "valid"):
-        if dataset.rows(name).size < 2:
-            raise ValueError(f"data set {dataset.name!r} has fewer than two cases in partition {name!r}")
+    require_two(dataset)
     folder.claim({"train": config.to_dict(), "dataset": describe(dataset), "versions": versions()})
     if folder.finished:
         return min(folder.read_metrics(), key=lambda row: row["valid_loss"])
@@ -103,14 +105,30 @@ def train(
 def _write_trained(
     folder: RunFolder, network: Network, weights: dict[str, Tensor], data: DeviceData, seed: int
 ) -> None:
-    """Write weights, examples for the export, layers of the head and cached outputs."""
+    """Write weights, examples for the export, layers of the head, index, baseline and, last, cached outputs."""
     write_bytes_atomically(folder.network, save({name: tensor.contiguous().cpu() for name, tensor in weights.items()}))
     held_out = data.dataset.rows("valid", "calibration", "test")
     chosen = np.random.default_rng(seed).permutation(held_out)[:EXPORT_EXAMPLES]
     folder.write_examples(data.dataset.pixels[chosen])
     layers = [(rate, layer.weight, layer.bias) for rate, layer in network.head_layers()]
     folder.write_head_layers([(rate, w.detach().cpu().numpy(), b.detach().cpu().numpy()) for rate, w, b in layers])
+    write_bytes_atomically(folder.training_index, index_of(data.dataset).to_bytes())
+    # of the cases whose outputs are cached, in their order
+    np.save(folder.baseline, fit_baseline(data.dataset)(data.dataset.pixels[held_out]), allow_pickle=False)
     folder.write_outputs(cached_outputs(network, data))
+
+
+#: What the cases of each partition are used for; those of ``test`` for nothing.
+_USES = {"train": "network", "valid": "network", "calibration": "calibration"}
+
+
+def index_of(dataset: ImageDataset) -> TrainingIndex:
+    """Digests of everything that a training on this data set uses."""
+    uses = [_USES.get(str(name), "") for name in dataset.partition]
+    if dataset.calibration_partition == "valid":  # then ``valid`` calibrates too, but it has stopped the network
+        uses = ["network" if use else "" for use in uses]
+    digests = dataset.pixel_digests or [pixel_digest(pixels) for pixels in dataset.pixels]
+    return TrainingIndex.of(digests, uses, dataset.patient_hmacs)
 
 
 def _run_epochs(learner: Learner, progress: Progress, folder: RunFolder, observer: Observer) -> None:
@@ -156,6 +174,8 @@ def describe(dataset: ImageDataset) -> DatasetDocument:
         "preprocessing": dataset.preprocessing.to_dict(),
         "orientation": dataset.orientation,
         "partitions": {str(n): int(c) for n, c in zip(*np.unique(dataset.partition, return_counts=True), strict=True)},
+        "class_counts": class_counts(dataset),
+        "annotators": None if dataset.annotators is None else list(dataset.annotators),
         "calibration_partition": dataset.calibration_partition,
         "split_by": "case" if dataset.patients is None else "patient",
         "source": dataset.source,

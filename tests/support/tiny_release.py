@@ -5,6 +5,7 @@ and in faded stain (so that it still tells cells apart where a test lets the sta
 with a feature distance, a reference and held-out metrics on its card.
 """
 
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,15 @@ from ml.calibration.calibrators import calibrate
 from ml.datasets.annotators import AnnotatorPool, count_labels
 from ml.datasets.cells import SimulatedCell, simulate_cells
 from ml.datasets.cells_morphology import CLASSES
+from ml.files import file_sha256, read_json, write_json
 from ml.images.image_statistics import optical_density
 from ml.images.preprocess import Preprocessing, fit_normalisation
 from ml.metrics import evaluate
-from ml.release.artifact import DISTANCE_FILE, write_release
+from ml.release.artifact import DISTANCE_FILE, read_release, write_release
 from ml.release.card import readme_text
 from ml.release.feature_distance import fit_feature_distance
 from ml.release.predictor import open_session
+from ml.release.training_index import INDEX_FILE, TrainingIndex
 
 SIDE, FEATURES, CELLS, LABELS = 8, 12, 240, 3
 FITTED, CALIBRATED = slice(0, 120), slice(120, 180)
@@ -63,6 +66,16 @@ def write_tiny_release(path: Path, name: str = "tiny cells") -> Path:
     }
     files = {"network.onnx": network, DISTANCE_FILE: distance.to_bytes()}
     return write_release(path, files, fit.calibration, card, readme_text(card)).path
+
+
+def with_training(source: Path, out: Path, index: TrainingIndex) -> Path:
+    """The same release, which says that it was trained on what the index has."""
+    shutil.copytree(source, out)
+    (out / INDEX_FILE).write_bytes(index.to_bytes())
+    card = read_json(out / "card.json")
+    card["files"][INDEX_FILE] = file_sha256(out / INDEX_FILE)
+    write_json(out / "card.json", card | {"training": index.document()})
+    return read_release(out).path
 
 
 def _network(inputs: npt.NDArray[np.float32], truth: npt.NDArray[np.float64]) -> bytes:

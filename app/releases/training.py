@@ -1,0 +1,127 @@
+"""Which stored cases a release was trained on: by the pixels of their images, and by their patients.
+
+A patient is known to a release by an HMAC under a key of this installation that is good for nothing else. An export
+carries the HMACs, never the key: whoever has a release can neither read nor try out whose cells it was trained on, and
+this service finds them again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+from uuid import UUID
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.platform.keys import DerivedKey
+from app.platform.values import Out
+from app.tables import Case
+from ml.release.card import CardContents
+from ml.release.training_index import TrainingIndex, as_digests
+
+_BLOCK = 10_000
+_KEY_NAME = 16
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is compared of a case: identifier, patient or None, digest of its pixels or None where it was not kept."""
+
+    case_id: UUID
+    patient: str | None
+    pixels_sha256: str | None
+
+
+def patient_key(key: DerivedKey) -> str:
+    """Name of this installation's key for patients, from which the key cannot be computed."""
+    return key.digest(b"").hex()[:_KEY_NAME]
+
+
+def patient_hmac(key: DerivedKey, unit: str) -> str:
+    """What an export says of a patient: ``key:hexadecimal``.
+
+    Args:
+        key: of this installation, for patients of training sets.
+        unit: ``patient:NAME``, or ``case:ID`` of a case without a patient, which is its own.
+    """
+    return f"{patient_key(key)}:{key.digest(unit.encode()).hex()}"
+
+
+def uses_of(index: TrainingIndex | None, key: DerivedKey, cases: Sequence[Known]) -> list[str | None]:
+    """What a release used each case for: ``network``, ``calibration``, or None for neither or where it is unknown.
+
+    Args:
+        index: of the release, None where it has none.
+        key: of this installation, for patients of training sets.
+        cases: to look up.
+    """
+    if index is None or not cases:
+        return [None] * len(cases)
+    images = as_digests(bytes.fromhex(case.pixels_sha256 or "00" * 32) for case in cases)
+    patients = None
+    if patient_key(key) in index.patient_keys:
+        units = {unit: key.digest(unit.encode()) for unit in {unit_of(case.patient, case.case_id) for case in cases}}
+        patients = as_digests(units[unit_of(case.patient, case.case_id)] for case in cases)
+    return [str(use) or None for use in index.uses(images, patients)]
+
+
+def unit_of(patient: str | None, case_id: UUID) -> str:
+    """What is one patient: all cases of a name, or a case without one."""
+    return f"case:{case_id}" if patient is None else f"patient:{patient}"
+
+
+class OverlapOut(Out):
+    """Stored cases that a release was trained on, which are left out wherever it is judged.
+
+    ``unknown`` where the release carries no digests: of its images, or of patients of this service.
+    """
+
+    n_cases: int
+    n_trained_on: int
+    n_unchecked: int
+    images: Literal["known", "unknown"]
+    patients: Literal["known", "unknown"]
+
+    def sentence(self) -> str:
+        """The same for people."""
+        if self.images == "unknown":
+            return "which cells it was trained on is unknown: it carries no digests of them"
+        of = f"{self.n_trained_on:,} of {self.n_cases:,}"
+        text = f"{of} stored cases were trained on, and are left out where it is judged"
+        if self.patients == "unknown":
+            text += "; whether it was trained on other cells of the same patients is unknown"
+        if self.n_unchecked:
+            text += f"; {self.n_unchecked:,} cases of an earlier version are compared when it predicts them"
+        return text
+
+
+def what_is_known(
+    card: CardContents, key: DerivedKey
+) -> tuple[Literal["known", "unknown"], Literal["known", "unknown"]]:
+    """Whether a release says which images, and which patients of this installation, it was trained on."""
+    training = card.get("training")
+    if training is None:
+        return "unknown", "unknown"
+    return "known", "known" if patient_key(key) in training.get("patient_keys", []) else "unknown"
+
+
+def overlap_with(session: Session, key: DerivedKey, card: CardContents, index: TrainingIndex | None) -> OverlapOut:
+    """Look every stored case up in the index of a release.
+
+    Args:
+        session: for reading.
+        key: of this installation, for patients of training sets.
+        card: of the release.
+        index: of the release.
+    """
+    images, patients = what_is_known(card, key)
+    wanted = select(Case.id, Case.patient, Case.pixels_sha256).where(Case.erased_at.is_(None))
+    n_cases = n_trained_on = n_unchecked = 0
+    for rows in session.execute(wanted.execution_options(yield_per=_BLOCK)).partitions():
+        known = [Known(*row) for row in rows]
+        uses = uses_of(index, key, known)
+        n_cases, n_trained_on = n_cases + len(known), n_trained_on + sum(use is not None for use in uses)
+        n_unchecked += sum(case.pixels_sha256 is None and use is None for case, use in zip(known, uses, strict=True))
+    return OverlapOut(
+        n_cases=n_cases, n_trained_on=n_trained_on, n_unchecked=n_unchecked, images=images, patients=patients
+    )

@@ -1,0 +1,166 @@
+"""The default training on two small sets beside logistic regression on colour histograms, over grouped splits.
+
+``python -m benchmarks.small_sets [--save] [--splits 5] [--cells 400]``: real blood cells of eight types in natural
+proportions (one label each; the source names no patients, so that each cell is its own group), and simulated cells of
+40 patients with rare classes (two labels each). Each split trains as ``secondread train`` does by default, as it did
+before there were passes (13 epochs of batches of 128), and with rare classes weighed up. L is the squared error of the
+class probabilities for one label; a change is network minus baseline on the same held-out cells, negative is better.
+"""
+
+import argparse
+import json
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+
+from ml.arrays import FloatArray
+from ml.calibration.calibrators import Calibration
+from ml.datasets.annotators import AnnotatorPool, count_labels
+from ml.datasets.base import ImageDataset
+from ml.datasets.cells import load_cells
+from ml.datasets.folder import own_partitions
+from ml.datasets.pbc import load_pbc
+from ml.files import read_json
+from ml.images.preprocess import Preprocessing, fit_normalisation
+from ml.training.calibrate import calibrate_run
+from ml.training.own_figures import figures_of, trained_beside_baseline
+from ml.training.run_folder import RunFolder, TrainConfig
+from ml.training.small_sets import EPOCHS, batch_for, passes_for
+from ml.training.train import choose_precision, train
+
+CPU = torch.device("cpu")
+#: Batch size, passes (None: as many as the default takes), exponent of the class weights.
+WAYS: dict[str, tuple[int | None, int | None, float]] = {
+    "default": (None, None, 0.0),
+    "before (one pass, batches of 128)": (128, 1, 0.0),
+    "rare classes weighed up (0.5)": (None, None, 0.5),
+}
+
+
+def picked(data: ImageDataset, rows: FloatArray, groups: list[str], counts: FloatArray, seed: int) -> ImageDataset:
+    """Some cells of a data set with these labels, split anew by group."""
+    partition = own_partitions(groups, counts, seed)
+    pixels = data.pixels[rows]
+    mean, std = fit_normalisation(pixels[partition == "train"])
+    old = data.preprocessing
+    return replace(
+        data,
+        pixels=pixels,
+        label_counts=counts,
+        partition=partition,
+        case_ids=[data.case_ids[row] for row in rows],
+        patients=groups,
+        preprocessing=Preprocessing(old.channels, old.crop, old.size, mean, std),
+        true_probs=None,
+        pixel_digests=None,
+    )
+
+
+def blood_cells(n: int, seed: int, whole: ImageDataset) -> ImageDataset:
+    rows = np.random.default_rng([seed, 1]).choice(len(whole.case_ids), n, replace=False)
+    return picked(whole, rows, [whole.case_ids[row] for row in rows], whole.label_counts[rows], seed)
+
+
+def rare_cells(n: int, seed: int, whole: ImageDataset) -> ImageDataset:
+    """Each class half as frequent as the one before, down to a hundredth, in the cells of 40 patients."""
+    rng = np.random.default_rng([seed, 2])
+    truth, patients = np.asarray(whole.true_probs), np.array(whole.patients)
+    kind = truth.argmax(axis=1)
+    share = np.maximum(0.5 ** np.arange(truth.shape[1]), 0.02)
+    weight = share[rng.permutation(truth.shape[1])][kind] / np.bincount(kind)[kind]
+    rows = rng.choice(len(kind), n, replace=False, p=weight / weight.sum())
+    _, labels = AnnotatorPool().read(truth[rows], 2, rng)
+    order = np.unique(patients[rows], return_inverse=True)[1] % 40
+    return picked(whole, rows, [f"p{k}" for k in order], count_labels(labels, truth.shape[1]), seed)
+
+
+def one_run(data: ImageDataset, way: str, seed: int, folder: Path) -> dict[str, float]:
+    """L, agreement and recall of one training, raw and as calibrated by default, and of the baseline."""
+    batch, passes, balance = WAYS[way]
+    n = data.rows("train").size
+    batch = batch or batch_for(n)
+    config = TrainConfig(
+        data=data.name,
+        data_options={},
+        network="compact",
+        epochs=EPOCHS,
+        batch_size=batch,
+        learning_rate=2e-3,
+        warmup_epochs=1,
+        decay_epochs=(round(0.6 * EPOCHS), round(0.85 * EPOCHS)),
+        patience=10,
+        seed=seed,
+        precision=choose_precision("auto", CPU),
+        compiled=False,
+        backbone_weights=None,
+        passes=passes or passes_for(n, batch),
+        class_balance=balance,
+    )
+    run = RunFolder(folder)
+    train(data, config, run, device=CPU)
+    raw = trained_beside_baseline(run)
+    calibrate_run(run, method="temperature", alpha=False)
+    recall, beside = figures_of(run, Calibration.from_dict(read_json(run.calibration)))
+    assert raw is not None
+    assert beside is not None
+    known = [row["recall"] for row in recall if row["recall"] is not None]
+    figures = {
+        "baseline L": beside["baseline"]["L"]["value"],
+        "network L, raw": raw["network"]["L"]["value"],
+        "network L": beside["network"]["L"]["value"],
+        "change of L": beside["change"]["L"]["value"],
+        "change of L, low": beside["change"]["L"]["low"],
+        "change of L, high": beside["change"]["L"]["high"],
+        "mean recall": float(np.mean(known)),
+        "n": float(beside["n_cells"]),
+    }
+    return {name: float("nan") if value is None else float(value) for name, value in figures.items()}
+
+
+def summary(rows: list[dict[str, float]]) -> dict[str, float | int]:
+    change = np.array([row["change of L"] for row in rows])
+    figures: dict[str, float | int] = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+    figures["standard error of the mean change"] = float(change.std(ddof=1) / np.sqrt(len(rows)))
+    figures["splits"] = len(rows)
+    figures["splits better"] = int((change < 0).sum())
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--splits", type=int, default=5)
+    parser.add_argument("--cells", type=int, default=400)
+    parser.add_argument("--ways", nargs="*", default=list(WAYS))
+    parser.add_argument("--save", action="store_true")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    real, drawn = load_pbc(), load_cells(2500, seed=100)
+    sets = {
+        "blood cells": lambda s: blood_cells(asked.cells, s, real),
+        "simulated": lambda s: rare_cells(asked.cells, s, drawn),
+    }
+    results: dict[str, dict[str, dict[str, float | int]]] = {}
+    for name, make in sets.items():
+        for way in asked.ways:
+            rows = []
+            for seed in range(asked.splits):
+                with TemporaryDirectory() as folder:
+                    rows.append(one_run(make(seed), way, seed, Path(folder) / "run"))
+                print(
+                    f"{name}, {way}, split {seed}: " + ", ".join(f"{k} {v:.4f}" for k, v in rows[-1].items()),
+                    flush=True,
+                )
+            results.setdefault(name, {})[way] = summary(rows)
+            print(f"= {name}, {way}: " + ", ".join(f"{k} {v:.4f}" for k, v in summary(rows).items()), flush=True)
+    if asked.save:
+        path = Path(__file__).parent / "results" / f"{date.today().isoformat()}_small_sets.json"
+        command = f"python -m benchmarks.small_sets --save --splits {asked.splits} --cells {asked.cells}"
+        path.write_text(json.dumps({"command": command, "sets": results}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

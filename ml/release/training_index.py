@@ -1,0 +1,170 @@
+"""Which images a release was made with, and whose: digests, so that whatever judges it can leave these out.
+
+``training.index`` is one line that says what it is, one line of JSON with the sizes, and four blocks of sorted digests
+of 32 bytes each, which are looked up by bisection where they lie on the disk. An image is known by the digest of its
+decoded pixels, so that another name or another lossless container does not hide it. A patient is known by an HMAC that
+the service which exported their cells computed with a key of its own: without that key nobody can try names out.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NotRequired, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+from ml.images.pixel_digest import DIGEST_BYTES
+
+INDEX_FILE = "training.index"
+#: What an image was used for. ``network``: its weights were fitted or stopped by it; ``calibration``: only what comes
+#: after the network was fitted to it, so that a later calibration may be fitted to it again.
+Use = Literal["network", "calibration"]
+USES: tuple[Use, ...] = ("network", "calibration")
+Digests = npt.NDArray[np.bytes_]
+
+_MAGIC = b"secondread training index 1\n"
+_TYPE = f"S{DIGEST_BYTES}"
+_LONGEST_HEADER = 1 << 16
+_NONE = np.empty(0, dtype=_TYPE)
+
+
+class TrainingDocument(TypedDict):
+    """What a card says of the index: how many images and patients; patients null where their digests are unknown."""
+
+    n_images: int
+    n_patients: int | None
+    patient_keys: NotRequired[list[str]]
+
+
+class _Header(TypedDict):
+    """Second line of the file: digests of each block, in their order, and the keys of the patients' digests."""
+
+    images: dict[str, int]
+    patients: dict[str, int]
+    patient_keys: list[str]
+
+
+def as_digests(values: Iterable[bytes]) -> Digests:
+    """Digests of 32 bytes each as an array that can be sorted and searched."""
+    return np.frombuffer(b"".join(values), dtype=_TYPE)
+
+
+def parse_patient_hmac(text: str) -> tuple[str, bytes]:
+    """Key and digest of a value of the column ``patient_hmac``, which is ``key:hexadecimal``.
+
+    Raises:
+        ValueError: it is not of that form.
+    """
+    key, _, digest = text.partition(":")
+    try:
+        value = bytes.fromhex(digest)
+    except ValueError:
+        value = b""
+    if not key or len(value) != DIGEST_BYTES:
+        raise ValueError(f"{text!r} is not the digest of a patient (key:64 hexadecimal digits)")
+    return key, value
+
+
+@dataclass(frozen=True)
+class TrainingIndex:
+    """Digests of the images and patients that a release was made with, sorted, each once.
+
+    Attributes:
+        images: digests of decoded pixels, for each use.
+        patients: HMACs of patients, for each use.
+        patient_keys: the keys that made these; empty where no patient is known.
+    """
+
+    images: dict[Use, Digests]
+    patients: dict[Use, Digests]
+    patient_keys: tuple[str, ...] = field(default=())
+
+    @classmethod
+    def of(cls, images: Sequence[bytes], uses: Sequence[str], patient_hmacs: Sequence[str] | None) -> "TrainingIndex":
+        """Index of cases.
+
+        Args:
+            images: N digests of pixels.
+            uses: of each case, ``network`` or ``calibration``; anything else leaves it out.
+            patient_hmacs: of each case, as in the column of that name; None where the source has none.
+
+        Raises:
+            ValueError: a patient's digest is malformed.
+        """
+        parsed = [parse_patient_hmac(text) for text in patient_hmacs or ()]
+        of_use = {use: [row for row, other in enumerate(uses) if other == use] for use in USES}
+        used = {row for rows in of_use.values() for row in rows}
+        return cls(
+            {use: np.unique(as_digests(images[row] for row in rows)) for use, rows in of_use.items()},
+            {use: np.unique(as_digests(parsed[row][1] for row in rows if parsed)) for use, rows in of_use.items()},
+            tuple(sorted({parsed[row][0] for row in used if parsed})),
+        )
+
+    def document(self) -> TrainingDocument:
+        """What the card says."""
+        n_images, n_patients = (len(np.unique(np.concatenate(list(part.values())))) for part in self._parts())
+        if not self.patient_keys:
+            return {"n_images": n_images, "n_patients": None}
+        return {"n_images": n_images, "n_patients": n_patients, "patient_keys": list(self.patient_keys)}
+
+    def uses(self, images: Digests, patients: Digests | None = None) -> npt.NDArray[np.str_]:
+        """What each of N cases was used for: ``network``, ``calibration``, or an empty text for neither.
+
+        Args:
+            images: (N,) digests of pixels; an empty one is not looked up.
+            patients: (N,) HMACs under one of ``patient_keys``, or None.
+        """
+        found = np.full(len(images), "", dtype="U11")
+        for use in reversed(USES):  # whatever the network was fitted to, stays that
+            known = _among(images, self.images[use])
+            if patients is not None:
+                known |= _among(patients, self.patients[use])
+            found[known] = use
+        return found
+
+    def _parts(self) -> tuple[dict[Use, Digests], dict[Use, Digests]]:
+        return self.images, self.patients
+
+    def to_bytes(self) -> bytes:
+        """The file; the same cases in any order give the same bytes."""
+        images, patients = ({use: len(part[use]) for use in USES} for part in self._parts())
+        header = {"images": images, "patients": patients, "patient_keys": list(self.patient_keys)}
+        blocks = [part[use].tobytes() for part in self._parts() for use in USES]
+        return b"".join([_MAGIC, json.dumps(header, sort_keys=True).encode(), b"\n", *blocks])
+
+    @classmethod
+    def read(cls, path: Path) -> "TrainingIndex":
+        """Map a file that ``to_bytes`` wrote.
+
+        Raises:
+            ValueError: it is not one, or its digests are not sorted.
+        """
+        with path.open("rb") as stream:
+            magic, line = stream.read(len(_MAGIC)), stream.readline(_LONGEST_HEADER)
+            start = stream.tell()
+        try:
+            header: _Header = json.loads(line)
+            sizes = [int(header[part][use]) for part in ("images", "patients") for use in USES]
+            keys = tuple(str(key) for key in header["patient_keys"])
+        except (ValueError, KeyError, TypeError) as exc:
+            raise ValueError(f"{path.name}: not a training index") from exc
+        total = sum(sizes)
+        if magic != _MAGIC or min(sizes) < 0 or path.stat().st_size != start + total * DIGEST_BYTES:
+            raise ValueError(f"{path.name}: not a training index, or cut short")
+        every = np.memmap(path, dtype=_TYPE, mode="r", offset=start, shape=(total,)) if total else _NONE
+        blocks = np.split(every, np.cumsum(sizes)[:-1])
+        if not all((block[:-1] < block[1:]).all() for block in blocks):
+            raise ValueError(f"{path.name}: its digests are not sorted")
+        return cls(dict(zip(USES, blocks[:2], strict=True)), dict(zip(USES, blocks[2:], strict=True)), keys)
+
+
+def _among(wanted: Digests, known: Digests) -> npt.NDArray[np.bool_]:
+    """Whether each of the wanted digests (N,) is among sorted ones; an empty one never is."""
+    if not len(known):
+        return np.zeros(len(wanted), dtype=bool)
+    order = np.argsort(wanted)  # so that bisection walks through the file once
+    place = np.empty(len(wanted), dtype=np.intp)
+    place[order] = np.minimum(np.searchsorted(known, wanted[order]), len(known) - 1)
+    return np.asarray((known[place] == wanted) & (wanted != b""))

@@ -1,0 +1,134 @@
+"""The simplest thing that could do the job: logistic regression on colour histograms, beside every network."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import log_softmax, softmax
+
+from ml.arrays import FloatArray, IntArray
+from ml.datasets.base import ImageDataset
+from ml.images.preprocess import Pixels
+from ml.metrics import evaluate
+from ml.metrics.paired_change import paired_changes
+from ml.release.card import BaselineDocument
+
+NAME = "multinomial logistic regression on colour histograms"
+#: Strengths of the penalty, of which the partition ``valid`` chooses one.
+_PENALTIES = (1.0, 0.1, 0.01, 0.001)
+_LEVELS, _SHADES = 4, 8
+# images at a time: their pixels are counted as whole numbers of eight bytes
+_BLOCK = 256
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A fitted baseline: standardisation of D features, weights (D + 1, K), the last row for the intercept."""
+
+    mean: FloatArray
+    scale: FloatArray
+    weight: FloatArray
+
+    def __call__(self, pixels: Pixels) -> FloatArray:
+        """Class probabilities (N, K) of images (N, H, W, C)."""
+        return np.asarray(softmax(_columns(histograms(pixels), self.mean, self.scale) @ self.weight, axis=1))
+
+
+def histograms(pixels: Pixels) -> FloatArray:
+    """Square roots of the shares of colours: 8 shades of each channel, and of RGB images 4 × 4 × 4 colours together.
+
+    Args:
+        pixels: uint8 (N, H, W, C).
+
+    Returns:
+        (N, 88), of grey images (N, 8).
+    """
+    blocks = [_histograms(pixels[start : start + _BLOCK]) for start in range(0, len(pixels), _BLOCK)]
+    return np.sqrt(np.concatenate(blocks or [_histograms(pixels)]))
+
+
+def _histograms(pixels: Pixels) -> FloatArray:
+    n, channels = len(pixels), pixels.shape[-1]
+    flat = pixels.reshape(n, -1, channels).astype(np.int64)
+    parts = [_shares(flat[..., c] * _SHADES // 256, _SHADES) for c in range(channels)]
+    if channels == 3:
+        level = flat * _LEVELS // 256
+        parts.append(_shares((level[..., 0] * _LEVELS + level[..., 1]) * _LEVELS + level[..., 2], _LEVELS**3))
+    return np.hstack(parts)
+
+
+def _shares(values: IntArray, n_values: int) -> FloatArray:
+    """Share of each value among the columns of each row (N, n_values)."""
+    offset = np.arange(len(values))[:, None] * n_values
+    counts = np.bincount((values + offset).ravel(), minlength=len(values) * n_values)
+    return np.asarray(counts.reshape(len(values), n_values) / values.shape[1])
+
+
+def _columns(features: FloatArray, mean: FloatArray, scale: FloatArray) -> FloatArray:
+    return np.hstack([(features - mean) / scale, np.ones((len(features), 1))])
+
+
+def fit_baseline(dataset: ImageDataset) -> Baseline:
+    """Fit to the partition ``train`` by L-BFGS, with the penalty under which ``valid`` is most likely."""
+    train, valid = dataset.rows("train"), dataset.rows("valid")
+    features = histograms(dataset.pixels[train])
+    mean, scale = features.mean(axis=0), np.maximum(features.std(axis=0), 1e-3)
+    inner, counts = _columns(features, mean, scale), dataset.label_counts[train].astype(np.float64)
+    outer = _columns(histograms(dataset.pixels[valid]), mean, scale)
+    weight = np.zeros((inner.shape[1], counts.shape[1]))
+    fits: list[tuple[float, FloatArray]] = []
+    for penalty in _PENALTIES:
+        weight = _fitted(inner, counts, penalty, weight)
+        fits.append((_nll(outer @ weight, dataset.label_counts[valid]), weight))
+    return Baseline(mean, scale, min(fits, key=lambda fit: fit[0])[1])
+
+
+def _nll(logits: FloatArray, counts: IntArray | FloatArray) -> float:
+    """Mean negative log-likelihood of a label."""
+    return -float((counts * log_softmax(logits, axis=1)).sum()) / max(float(counts.sum()), 1.0)
+
+
+def _fitted(columns: FloatArray, counts: FloatArray, penalty: float, start: FloatArray) -> FloatArray:
+    """Weights (D + 1, K) that minimise the mean loss of a label and half the penalty times their squares."""
+    total, shape = max(float(counts.sum()), 1.0), start.shape
+    n_labels = counts.sum(axis=1, keepdims=True)
+    free = np.ones((shape[0], 1))
+    free[-1] = 0.0  # the intercept is not shrunk
+
+    def loss(flat: FloatArray) -> tuple[float, FloatArray]:
+        weight = flat.reshape(shape)
+        logits = columns @ weight
+        gradient = columns.T @ (n_labels * softmax(logits, axis=1) - counts) / total + penalty * free * weight
+        return _nll(logits, counts) + penalty / 2 * float((free * weight**2).sum()), gradient.ravel()
+
+    found = minimize(loss, start.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 300})
+    return np.asarray(found.x, dtype=np.float64).reshape(shape)
+
+
+def beside_baseline(
+    label_counts: IntArray, baseline: FloatArray, network: FloatArray, judged_on: str, cluster: Sequence[str]
+) -> BaselineDocument:
+    """The baseline beside the network on the same N cells, with intervals by patient of both and of the difference.
+
+    Args:
+        label_counts: (N, K).
+        baseline: its class probabilities (N, K).
+        network: the network's.
+        judged_on: partition of the cells.
+        cluster: patient of each cell.
+    """
+    probs = [(values, 1 - np.square(values).sum(axis=1)) for values in (baseline, network)]
+    clusters = np.array(cluster) if len(set(cluster)) < len(cluster) else None
+    changes = paired_changes(label_counts, *probs, cluster=clusters)
+    found = [evaluate(label_counts, *pair, cluster=clusters).metrics for pair in probs]
+    names = [name for name in ("L", "agreement", "accuracy") if name in changes and name in found[0]]
+    before, after = ({str(name): metrics[name].to_dict() for name in names} for metrics in found)
+    return {
+        "name": NAME,
+        "judged_on": judged_on,
+        "n_cells": len(label_counts),
+        "baseline": before,
+        "network": after,
+        "change": {name: changes[name].to_dict() for name in names},
+    }

@@ -1,0 +1,92 @@
+"""Small sets of one's own: what is too few, said before the training, and how a training is cut to their size."""
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from ml.datasets.base import PARTITIONS, ImageDataset
+
+#: Steps that a training takes at least, where nobody says how many epochs.
+MIN_STEPS = 600
+EPOCHS = 13
+_BATCHES_PER_PASS, _SMALLEST_BATCH, _LARGEST_BATCH = 8, 16, 128
+#: Cells of a class below which its figures say next to nothing, by partition.
+FEW_CELLS = {"train": 10, "test": 10}
+#: Cells of a partition below which what is fitted or judged on it says next to nothing.
+FEW_IN_PARTITION = {"train": 100, "valid": 20, "calibration": 50, "test": 50}
+_PURPOSE = {
+    "train": "the network is fitted to them",
+    "valid": "they stop the training",
+    "calibration": "the probabilities are calibrated on them",
+    "test": "they say how good it is",
+}
+
+
+def class_counts(dataset: ImageDataset) -> dict[str, list[int]]:
+    """Cells of each class in each partition that has any; a cell counts for every class that it was called."""
+    called = dataset.label_counts > 0
+    return {name: called[rows].sum(axis=0).tolist() for name in PARTITIONS if (rows := dataset.rows(name)).size}
+
+
+def batch_for(n_images: int) -> int:
+    """Images per step for a training set: an eighth of it, from 16 to 128."""
+    return min(_LARGEST_BATCH, max(_SMALLEST_BATCH, n_images // _BATCHES_PER_PASS))
+
+
+def passes_for(n_images: int, batch_size: int) -> int:
+    """How often each image is seen in one of ``EPOCHS`` epochs, for ``MIN_STEPS`` steps in all; once in a large set."""
+    steps = max(1, math.ceil(n_images / batch_size))
+    return math.ceil(MIN_STEPS / (EPOCHS * steps))
+
+
+def shortages(dataset: ImageDataset) -> list[str]:
+    """What is too small for figures that mean something: a sentence each, with how many there are and what to do."""
+    return [*_partitions_too_small(dataset), *_classes_too_small(dataset)]
+
+
+def _partitions_too_small(dataset: ImageDataset) -> Iterable[str]:
+    for name, enough in FEW_IN_PARTITION.items():
+        rows = dataset.rows(name)
+        if rows.size >= enough or (name == "calibration" and dataset.calibration_partition == "valid"):
+            continue
+        of = "" if dataset.patients is None else f" of {len({dataset.patients[row] for row in rows})} patients"
+        more = enough - rows.size
+        yield (
+            f"partition {name} has {rows.size} cells{of} ({_PURPOSE[name]}): fewer than {enough} say little; "
+            f"collect {more} more there"
+        )
+
+
+def _classes_too_small(dataset: ImageDataset) -> Iterable[str]:
+    counts = class_counts(dataset)
+    for k, info in enumerate(dataset.classes):
+        few = {name: counts[name][k] for name, n in FEW_CELLS.items() if name in counts and counts[name][k] < n}
+        if not few:
+            continue
+        have = " and ".join(f"{n} cells in {name}" for name, n in few.items())
+        lost = "it can hardly be learned" if "train" in few else "its recall will be a guess"
+        yield (
+            f"class {info.code} has {have}: {lost}; collect at least {max(FEW_CELLS.values())} in each partition, or "
+            "merge it with another class"
+        )
+
+
+def require_two(dataset: ImageDataset) -> None:
+    """Refuse what cannot be trained on at all.
+
+    Raises:
+        ValueError: ``train`` or ``valid`` has fewer than two cases, or all cells that it would learn are of one class.
+    """
+    sizes = {name: dataset.rows(name).size for name in PARTITIONS}
+    patients = "" if dataset.patients is None else f", {len(set(dataset.patients))} patients"
+    for name in ("train", "valid"):
+        if sizes[name] < 2:
+            shares = ", ".join(f"{part} {n}" for part, n in sizes.items())
+            raise ValueError(
+                f"data set {dataset.name!r} has fewer than two cases in partition {name!r} ({shares}; "
+                f"{len(dataset.case_ids)} cells{patients}): at least four patients with several cells each are needed, "
+                "or a column 'partition' that says which is which"
+            )
+    if np.count_nonzero(dataset.label_counts[dataset.rows("train")].sum(axis=0)) < 2:
+        raise ValueError(f"data set {dataset.name!r}: all cells of partition 'train' are of one class")

@@ -1,0 +1,237 @@
+"""From the labels of a service to a release and back: what it was trained on never judges it, whatever it is called."""
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from sqlalchemy import select, update
+
+from app.cases.preparing import partition_of
+from app.evaluations.cohort import Question
+from app.evaluations.service import judged_cohort
+from app.operations.export import export_dataset
+from app.recalibration.service import gather
+from app.releases.adding import add_release
+from app.releases.training import overlap_with, patient_hmac
+from app.tables import Case, CasePrediction
+from ml.datasets.folder import load_folder
+from ml.release.artifact import read_release
+from ml.release.training_index import TrainingIndex
+from ml.tables.evaluate import evaluate_tables
+from ml.training.train import index_of
+from tests.app.test_comparison import added, comparison, make
+from tests.support.command import run_here
+from tests.support.images import encode
+from tests.support.service import Service, cell_png, store
+from tests.support.tiny_release import with_training
+
+EVERYTHING = {"partition": "all", "weighting": "none"}
+
+
+def patients_of(service: Service, partition: str, n: int) -> list[str]:
+    """Patients that fall into a partition."""
+    key = service.context.keys.partition
+    names = (f"patient {number}" for number in range(1000))
+    return [name for name in names if partition_of(key, name, "") == partition][:n]
+
+
+def fill(service: Service, n_calibration: int, n_evaluation: int, size: int = 32) -> None:
+    """Two cells of each patient, each labelled twice."""
+    number = 0
+    for partition, n in (("calibration", n_calibration), ("evaluation", n_evaluation)):
+        for patient in patients_of(service, partition, n):
+            for _ in range(2):
+                labels = {"r": number % 3, "s": (number + (number % 5 == 0)) % 3}
+                store(service, f"case-{number}", cell_png(number, size), labels, patient=patient)
+                number += 1
+
+
+def exported(service: Service, out: Path, partition: Any = "calibration") -> list[dict[str, str]]:
+    with service.context.database.read() as session:
+        export_dataset(session, service.context, out, partition)
+    return list(csv.DictReader(io.StringIO((out / "labels.csv").read_text())))
+
+
+def external_ids(service: Service, *conditions: Any) -> set[str]:
+    with service.context.database.read() as session:
+        return set(session.execute(select(Case.external_id).where(*conditions)).scalars())
+
+
+def test_an_export_says_what_may_be_trained_on(service: Service, tmp_path: Path) -> None:
+    fill(service, 12, 6, size=16)
+    evaluation = external_ids(service, Case.partition == "evaluation")
+    everything = exported(service, tmp_path / "all", "all")
+    assert {row["case_id"] for row in everything if row["partition"] == "test"} == evaluation
+    assert {row["partition"] for row in everything} == {"train", "valid", "calibration", "test"}
+    dataset = load_folder(tmp_path / "all", size=8)
+    assert {dataset.case_ids[row] for row in dataset.rows("test")} == evaluation
+    assert dataset.annotators == ("r", "s")
+    rows = exported(service, tmp_path / "default")
+    assert {row["case_id"] for row in rows} == external_ids(service, Case.partition == "calibration")
+    assert {row["partition"] for row in rows} == {"train", "valid", "calibration", "test"}
+    for table in (
+        everything,
+        rows,
+    ):  # no patient is on both sides, and nobody is named by a digest that can be tried out
+        assert len({(row["patient"], row["partition"]) for row in table}) == len({row["patient"] for row in table})
+        for row in table:
+            assert row["patient_hmac"] == patient_hmac(service.context.keys.training, row["patient"])
+
+
+def trained(service: Service, tiny_release: Path, tmp_path: Path) -> tuple[Path, set[str], set[str]]:
+    """A release that was trained on the export of a service; cases that its network saw, and that calibrated it."""
+    rows = exported(service, tmp_path / "out")
+    index = index_of(load_folder(tmp_path / "out", size=8))
+    network = {row["case_id"] for row in rows if row["partition"] in {"train", "valid"}}
+    calibration = {row["case_id"] for row in rows if row["partition"] == "calibration"}
+    return with_training(tiny_release, tmp_path / "trained", index), network, calibration
+
+
+def marked(service: Service, release: str) -> dict[str, str | None]:
+    with service.context.database.read() as session:
+        wanted = select(Case.external_id, CasePrediction.trained_on).join(CasePrediction)
+        rows = session.execute(wanted.where(CasePrediction.release_id == _uuid(release)))
+        return {row[0]: row[1] for row in rows}
+
+
+def _uuid(text: str) -> Any:
+    from uuid import UUID
+
+    return UUID(text)
+
+
+@pytest.mark.slow_on_second_database
+@pytest.mark.both_databases
+def test_what_a_release_was_trained_on_is_found_under_any_name_and_judges_nothing(
+    service: Service, tiny_release: Path, tmp_path: Path
+) -> None:
+    fill(service, 8, 4, size=16)
+    source, network, calibration = trained(service, tiny_release, tmp_path)
+    first = min(network, key=lambda name: int(name.split("-")[1]))
+    number = int(first.split("-")[1])
+    again = encode(Image.open(io.BytesIO(cell_png(number, 16))), "TIFF", compression="tiff_lzw")
+    (stranger,) = patients_of(service, "evaluation", 5)[4:]
+    store(service, "renamed", again, {"r": 0, "s": 1}, patient=stranger)
+    seen_patient = next(row["patient"] for row in exported(service, tmp_path / "who") if row["case_id"] == first)
+    store(service, "same patient", cell_png(900, 16), {"r": 0}, patient=seen_patient.removeprefix("patient:"))
+    store(service, "unknown", cell_png(901, 16), {"r": 0, "s": 0}, patient=patients_of(service, "evaluation", 6)[5])
+    context = service.context
+    with context.database.write() as session:  # as a case of an earlier version, whose picture is decoded later
+        session.execute(update(Case).where(Case.external_id == "renamed").values(pixels_sha256=None))
+    service.written_past = True
+    release, _ = add_release(context.database, context.keys.audit, source, context.settings.releases_folder)
+    with context.database.read() as session:
+        overlap = overlap_with(session, context.keys.training, release.card, read_release(source).training)
+    found = network | calibration | {"same patient"}
+    assert (overlap.n_trained_on, overlap.n_unchecked, overlap.patients) == (
+        len(found),
+        1 + len(unlabelled(service)),
+        "known",
+    )
+    make(service, "challenger", str(release.id), 0)
+    uses = marked(service, str(release.id))
+    expected = dict.fromkeys(network | {"same patient", "renamed"}, "network") | dict.fromkeys(
+        calibration, "calibration"
+    )
+    assert {name: use for name, use in uses.items() if use} == expected
+    compared = comparison(service, str(release.id))
+    assert compared["trained_on"] == {"n_left_out": len(expected), "images": "unknown", "patients": "unknown"}
+    assert compared["n_cases"] == len(uses) - len(expected)
+    metrics = service.get("viewer", "/v1/metrics", params=EVERYTHING | {"release": str(release.id)}).json()
+    assert metrics["trained_on"] == {"n_left_out": len(expected), "images": "known", "patients": "known"}
+    assert metrics["n_cases"] == compared["n_cases"]
+    assert any("left out because the release was trained on them" in text for text in metrics["warnings"])
+    champion = service.get("viewer", "/v1/metrics", params=EVERYTHING).json()
+    assert champion["trained_on"] == {"n_left_out": 0, "images": "unknown", "patients": "unknown"}
+    assert champion["n_cases"] == len(uses)
+    evaluation = service.get("viewer", "/v1/metrics", params={"weighting": "none", "release": str(release.id)}).json()
+    assert evaluation["trained_on"]["n_left_out"] == 1  # the renamed one
+
+
+def unlabelled(service: Service) -> set[str]:
+    """Cases without a digest of their pixels, apart from the one that this module makes."""
+    return external_ids(service, Case.pixels_sha256.is_(None)) - {"renamed"}
+
+
+def test_new_cases_are_compared_as_they_come_and_recalibration_leaves_them_out(
+    service: Service, tiny_release: Path, tmp_path: Path
+) -> None:
+    fill(service, 8, 4, size=16)
+    source, network, calibration = trained(service, tiny_release, tmp_path)
+    make(service, "champion", added(service, source), 1)
+    context = service.context
+    (stranger,) = patients_of(service, "evaluation", 5)[4:]
+    store(service, "again", cell_png(int(min(network).split("-")[1]), 16), {"r": 0, "s": 1}, patient=stranger)
+    store(service, "new", cell_png(901, 16), {"r": 0, "s": 1}, patient=stranger)
+    with context.database.read() as session:
+        release_id, cohort, out = judged_cohort(session, context, None, Question(weighting="none"))
+        material = gather(session, context.settings.releases_folder)
+        names = {row.id: row.external_id for row in session.execute(select(Case)).scalars()}
+    assert marked(service, str(release_id))["again"] == "network"
+    assert out.n_left_out == 1
+    judged = {names[case_id] for case_id in cohort.columns.ids()}
+    assert judged == external_ids(service, Case.partition == "evaluation") - {"again"}
+    fitted = {names[case_id] for case_id in material.fitting.case_ids}
+    # what only calibrated it, its network has never seen: a later calibration may be fitted to it again
+    assert fitted == external_ids(service, Case.partition == "calibration") - network
+    assert calibration <= fitted
+    assert "again" not in {names[case_id] for case_id in material.cohort.columns.ids()}
+    assert (material.n_left_out_of_fit, material.n_left_out_of_judgement) == (len(network), 1)
+    tables = tmp_path / "later"
+    exported(service, tables, "all")
+    evaluation = evaluate_tables(tables / "labels.csv", tables / "predictions.csv", cluster="patient")
+    everything = service.get("viewer", "/v1/metrics", params=EVERYTHING).json()
+    assert evaluation["n_cases"] == everything["n_cases"]
+    assert evaluation["metrics"]["L"]["value"] == pytest.approx(everything["metrics"]["L"]["value"], abs=1e-12)
+
+
+def test_digests_of_another_installation_say_nothing_about_patients(
+    service: Service, tmp_path: Path, tiny_release: Path
+) -> None:
+    fill(service, 3, 1, size=16)
+    foreign = TrainingIndex.of([bytes([1]) * 32], ["network"], [f"another:{'0' * 64}"])
+    source = read_release(with_training(tiny_release, tmp_path / "foreign", foreign))
+    with service.context.database.read() as session:
+        overlap = overlap_with(session, service.context.keys.training, source.card, source.training)
+    assert (overlap.n_trained_on, overlap.images, overlap.patients) == (0, "known", "unknown")
+    assert "same patients is unknown" in overlap.sentence()
+
+
+@pytest.mark.heavy
+def test_the_whole_cycle_through_the_command_line(service: Service, tmp_path: Path) -> None:
+    """Export, train, calibrate, export, add, predict, compare; then score and evaluate the same folder."""
+    fill(service, 30, 6, size=32)
+    rows = exported(service, tmp_path / "own")
+    run, out = tmp_path / "run", tmp_path / "release"
+    for command in (
+        ("train", "--data", tmp_path / "own", "--out", run, "--size", 16, "--epochs", 1, "--threads", 1),
+        ("calibrate", run),
+        ("export", run, "--out", out),
+        ("score", out, "--images", tmp_path / "own" / "images", "--out", tmp_path / "scores.csv"),
+    ):
+        done = run_here(*command)
+        assert done.returncode == 0, done.stderr
+    used = {row["case_id"] for row in rows if row["partition"] != "test"}
+    context = service.context
+    release, _ = add_release(context.database, context.keys.audit, out, context.settings.releases_folder)
+    make(service, "challenger", str(release.id), 0)
+    assert {name for name, use in marked(service, str(release.id)).items() if use} == used
+    assert comparison(service, str(release.id))["trained_on"]["n_left_out"] == len(used)
+    with context.database.read() as session:
+        ids = {str(row.id): row.external_id for row in session.execute(select(Case)).scalars()}
+    with (tmp_path / "own" / "labels.csv").open() as file, (tmp_path / "byid.csv").open("w", newline="") as other:
+        of = {name: case for case, name in ids.items()}
+        writer = csv.writer(other)
+        writer.writerow(["case_id", "annotator", "label"])
+        writer.writerows([of[row["case_id"]], row["annotator"], row["label"]] for row in csv.DictReader(file))
+    done = run_here("evaluate", "--labels", tmp_path / "byid.csv", "--predictions", tmp_path / "scores.csv", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["n_cases"] == len({row["case_id"] for row in rows}) - len(used)
+    assert any(f"{len(used):,} of" in text for text in document["warnings"])
+    np.testing.assert_allclose(sum(row["n"] for row in document["disagreement_bins"]), document["n_cases"])
