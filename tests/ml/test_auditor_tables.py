@@ -321,3 +321,25 @@ def test_a_streamed_table_names_the_row_of_the_whole_file(suffix: str, tmp_path:
     predictions["finding"] = ["mass"] * 300
     with pytest.raises(TableError, match="several findings"):
         evaluated()
+
+
+def test_metrics_of_grades_use_the_labels_that_answer_first_reads(two_models: dict[str, Any]) -> None:
+    """As L does: order 1 from planned read 1 only, order 2 from all labels."""
+    from ml.metrics import epistemic_ranked_probability_score, ranked_probability_score
+
+    lines = (two_models["folder"] / "labels.csv").read_text().splitlines()
+    seen: set[str] = set()
+    numbers = []
+    for line in lines[1:]:
+        case = line.split(",")[0]
+        numbers.append("0" if case in seen else "1")
+        seen.add(case)
+    rows = [f"{line},{number}" for line, number in zip(lines[1:], numbers, strict=True)]
+    path = two_models["folder"] / "planned.csv"
+    path.write_text("\n".join([f"{lines[0]},planned_read", *rows]) + "\n")
+    found = evaluate_tables(path, two_models["folder"] / "first.csv", level="ordinal").metrics
+    first = (two_models["counts"] > 0) & (np.cumsum(two_models["counts"] > 0, axis=1) == 1)
+    expected = ranked_probability_score(first.astype(int), two_models["first"])
+    assert (found["RPS"].value, found["RPS"].n) == (pytest.approx(expected.value, abs=1e-9), expected.n)
+    whole = epistemic_ranked_probability_score(two_models["counts"], two_models["first"])
+    assert found["RPS_epistemic"].value == pytest.approx(whole.value, abs=1e-9)
