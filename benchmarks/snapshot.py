@@ -90,11 +90,13 @@ def fill(context: Context, release_id: uuid.UUID, classes: list[str], n: int) ->
     with context.database.write() as session:
         account = auth.add_account(session, context.keys.audit, "filler", "service").id
         policy = session.execute(select(PolicyRow.version)).scalar_one()
+        accounts = [auth.add_account(session, context.keys.audit, f"reader {i}", "annotator").id for i in range(4)]
     readers = [other_id() for _ in range(4)]
     read = [(i, k, other_id()) for i in range(n) for k in range(cells.reads[i])]
     with psycopg.connect(context.settings.sqlalchemy_url.replace("+psycopg", "")) as connection:
         people = (
-            {"id": reader, "created_at": MADE, "name": f"reader {reader}", "account_id": None} for reader in readers
+            {"id": reader, "created_at": MADE, "name": f"reader {reader}", "account_id": account_id}
+            for reader, account_id in zip(readers, accounts, strict=True)
         )
         copy(connection, "annotators", people)
         copy(connection, "cases", (case_row(cells, i, account) for i in range(n)))

@@ -82,7 +82,7 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
     Raises:
         OtherImage: the external id belongs to another image.
     """
-    known, twin = queries.known_case_and_first_image(session, new.fields.external_id, new.sha256)
+    known, twin = queries.known_case_and_first_image(session, new.fields.external_id, new.stored_sha256)
     _same_image(known, new.sha256)
     if known is not None:
         return 200, show_case(session, known.id)
@@ -113,6 +113,13 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
     return 201, case_out(case, stored_prediction_out(case, row, judging, planned.decision), 0)
 
 
+def _partition(key: DerivedKey, fields: CaseIn, twin: Case | None) -> str:
+    """Partition of a new case: that of the first case with the same pixels, where no patient says otherwise."""
+    if twin is not None and fields.patient is None:
+        return twin.partition
+    return partition_of(key, fields.patient, fields.external_id)
+
+
 def _case_row(keys: Keys, principal: Principal, new: NewCase, twin: Case | None) -> Case:
     """The row of a new case, without its plan."""
     fields, picture = new.fields, new.picture
@@ -129,7 +136,7 @@ def _case_row(keys: Keys, principal: Principal, new: NewCase, twin: Case | None)
         width=picture.width,
         height=picture.height,
         same_image_as=None if twin is None else twin.id,
-        partition=partition_of(keys.partition, fields.patient, fields.external_id),
+        partition=_partition(keys.partition, fields, twin),
         u=coin(keys.coin, fields.external_id),
         pi=0.0,
         image_hash=picture.image_hash,

@@ -31,15 +31,15 @@ def case_by_external_id(session: Session, external_id: str) -> Case | None:
 
 
 def known_case_and_first_image(
-    session: Session, external_id: str, image_sha256: str
+    session: Session, external_id: str, stored_sha256: str
 ) -> tuple[Case | None, Case | None]:
-    """The case of an external id, and the earliest case with an image; None where there is none."""
-    earliest = select(Case.id).where(Case.image_sha256 == image_sha256).order_by(Case.id).limit(1).scalar_subquery()
+    """The case of an external id, and the earliest case with the same pixels; None where there is none."""
+    earliest = select(Case.id).where(Case.stored_sha256 == stored_sha256).order_by(Case.id).limit(1).scalar_subquery()
     cases = session.execute(select(Case).where(or_(Case.external_id == external_id, Case.id == earliest))).scalars()
     known = first = None
     for case in cases:
         known = case if case.external_id == external_id else known
-        first = case if case.image_sha256 == image_sha256 and (first is None or case.id < first.id) else first
+        first = case if case.stored_sha256 == stored_sha256 and (first is None or case.id < first.id) else first
     return known, first
 
 
@@ -149,10 +149,18 @@ class NamedLabel:
     annotator: str
 
 
-def active_of(history: Sequence[NamedLabel]) -> list[NamedLabel]:
-    """Heads of the label chains that are no retraction, among every label row of a case."""
-    superseded = {row.label.supersedes_id for row in history}
-    return [row for row in history if row.label.id not in superseded and row.label.kind != "retraction"]
+def blind_opinions(history: Sequence[NamedLabel]) -> list[NamedLabel]:
+    """The last blind label of each chain that does not end in a retraction, among every label row of a case.
+
+    Who revised after the reveal has not had another opinion of the image: what they said before it still counts. Else
+    those who give in to the prediction would leave, and the labels that are left would agree with it.
+    """
+    chains: dict[uuid.UUID, list[NamedLabel]] = {}
+    for row in sorted(history, key=lambda row: row.label.position):
+        chains.setdefault(row.label.annotator_id, []).append(row)
+    standing = [chain for chain in chains.values() if chain[-1].label.kind != "retraction"]
+    last = [[row for row in chain if row.label.blind and row.label.kind != "retraction"][-1:] for chain in standing]
+    return sorted((row for rows in last for row in rows), key=lambda row: row.label.id)
 
 
 def labels_of_case(session: Session, case_id: uuid.UUID) -> list[NamedLabel]:

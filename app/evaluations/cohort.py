@@ -28,8 +28,8 @@ class Question:
 
     Attributes:
         partition: evaluation, calibration or all.
-        weighting: ``ipw``: cases whose planned reads have closed, weighted by inverse selection probabilities;
-            ``none``: all cases, unweighted.
+        weighting: ``ipw``: cases that are due or whose first planned read has ended, weighted by inverse selection
+            probabilities; ``none``: all cases, unweighted.
         since: cases stored at this time or later.
         until: cases stored before this time.
         site: of one site only.
@@ -51,8 +51,9 @@ class Cohort:
         quintile: (N,) of the DPE, 1 to 5.
         first: weights for estimates that need one label; None unweighted.
         second: weights for those that need two.
-        n_open: cases left out because a planned read is still open.
+        n_open: cases left out because their first planned read is still open, and not due.
         outside_share: share of the cases with labels of an outside system, whose selection is unknown.
+        all_outside: nobody but outside systems labelled, so that nothing can be weighted.
     """
 
     columns: Columns
@@ -61,6 +62,7 @@ class Cohort:
     second: SelectionWeights | None
     n_open: int
     outside_share: float
+    all_outside: bool = False
 
     @property
     def weight(self) -> FloatArray | None:
@@ -72,16 +74,21 @@ class Cohort:
         """Order-2 weights (N,), None unweighted."""
         return None if self.second is None else self.second.weight
 
-    def counted(self) -> npt.NDArray[np.int64]:
-        """Label counts (N, K), without those of cases whose weight is 0: nobody planned to read them."""
-        counts, weight = self.columns.label_counts, self.weight
-        if weight is None:
-            return counts
-        unasked = np.flatnonzero((weight <= 0) & (self.columns.n_labels > 0))
-        if unasked.size:
-            counts = counts.copy()
-            counts[unasked] = 0
+    def first_counts(self) -> IntArray | None:
+        """Labels (N, K) that estimates of order 1 use: the answers to the first planned reads; None unweighted: all."""
+        if self.weight is None:
+            return None
+        counts = np.zeros_like(self.columns.label_counts)
+        used = np.flatnonzero(self.weight > 0)
+        counts[used, self.columns.first_class[used]] = 1
         return counts
+
+    def counted(self) -> IntArray:
+        """Label counts (N, K): all labels of cases that estimates of order 2 use, of others the first one's, if any."""
+        first, weight2 = self.first_counts(), self.weight2
+        if first is None or weight2 is None:
+            return self.columns.label_counts
+        return np.where((weight2 > 0)[:, None], self.columns.label_counts, first)
 
     def take(self, rows: npt.NDArray[np.bool_]) -> "Cohort":
         """Some of the cases, with the weights that they have among all."""
@@ -108,30 +115,39 @@ def in_question(columns: Columns, question: Question) -> npt.NDArray[np.bool_]:
 
 
 def cohort_of(columns: Columns, question: Question, at: float) -> Cohort:
-    """Cases that a question is about, with weights.
+    """Cases that a question is about, with weights, such that reads that are still open move no expectation.
 
-    Labels of an outside system answer to a selection that this service does not know: their cases count once, and
-    the share of such cases is reported.
+    A case belongs to the cohort when its first planned read has ended or is due, which has nothing to do with whether
+    there is a second one: all reads of a case have one place in the queue. Estimates of order 1 use the answer to that
+    first read, whatever became of the second. Estimates of order 2 use the cases planned twice whose reads have both
+    been answered; those of them that wait are stood in for by the answered ones of their cell. Cases that are due and
+    not answered are non-response, adjusted in the same way.
+
+    Labels of an outside system answer to a selection that this service does not know: they change no weight, their
+    cases are left out of weighted estimates of that order, and the share of such cases is reported. Where there are no
+    other labels nothing can be weighted: all count once, and a warning says so.
 
     Args:
         columns: of one release.
         question: which cases, how weighted.
-        at: the time, seconds since 1970: planned reads that are due by then count as closed.
+        at: the time, seconds since 1970: planned reads that are due by then are not waited for.
     """
     chosen = in_question(columns, question)
-    if question.weighting == "none":
+    all_outside = bool(columns.outside[chosen].any()) and bool((columns.first_class[chosen] < 0).all())
+    if question.weighting == "none" or all_outside:
         everybody = columns.take(np.flatnonzero(chosen))
-        return Cohort(everybody, quintiles(everybody.disagreement_probs), None, None, 0, _share(everybody.outside))
-    closed = columns.open_until <= at
-    cases = columns.take(np.flatnonzero(chosen & closed))
-    n_labels, quintile = cases.n_labels, quintiles(cases.disagreement_probs)
-    planned = np.where(cases.outside, n_labels, cases.n_planned)
-    pi = np.where(cases.outside, 1.0, cases.pi)
-    first, second = (
-        selection_weights(order, planned, np.minimum(n_labels, planned), pi, np.asarray(pi >= 1), quintile)
-        for order in (1, 2)
-    )
-    return Cohort(cases, quintile, first, second, int((chosen & ~closed).sum()), _share(cases.outside))
+        quintile, outside = quintiles(everybody.disagreement_probs), _share(everybody.outside)
+        return Cohort(everybody, quintile, None, None, 0, outside, all_outside and question.weighting != "none")
+    begun = columns.first_open_until <= at
+    cases = columns.take(np.flatnonzero(chosen & begun))
+    quintile = quintiles(cases.disagreement_probs)
+    selected = np.asarray(cases.pi >= 1)
+    first_answer = (cases.first_class >= 0).astype(np.int64)
+    waiting, ended = cases.open_until > at, cases.open_until == -np.inf
+    both = np.where(ended & ~cases.outside, np.minimum(cases.n_labels, cases.n_planned), 0)
+    first = selection_weights(1, cases.n_planned, first_answer, cases.pi, selected, quintile)
+    second = selection_weights(2, cases.n_planned, both, cases.pi, selected, quintile, waiting)
+    return Cohort(cases, quintile, first, second, int((chosen & ~begun).sum()), _share(cases.outside))
 
 
 def _share(flags: npt.NDArray[np.bool_]) -> float:
@@ -145,6 +161,7 @@ def evaluate_cohort(cohort: Cohort, *, n_bins: int = 15) -> Evaluation:
         cohort.counted(),
         data.class_probs,
         data.disagreement_probs,
+        first_label_counts=cohort.first_counts(),
         n_bins=n_bins,
         weights=cohort.weight,
         weights2=cohort.weight2,
@@ -159,6 +176,7 @@ def selection_report(cohort: Cohort) -> SelectionOut:
     return SelectionOut(
         n_closed=len(cohort.columns),
         n_open=cohort.n_open,
+        n_waiting=0 if cohort.second is None else sum(cell.waiting for cell in cohort.second.cells),
         outside_share=cohort.outside_share,
         orders=[_order(order) for order in weights],
         cannot_tell=_cannot_tell(cohort),
@@ -196,11 +214,13 @@ def _cannot_tell(cohort: Cohort) -> list[CannotTellOut]:
 def cohort_warnings(cohort: Cohort) -> list[str]:
     """What a reader of the estimates must know about who was labelled."""
     texts = [text for weights in (cohort.first, cohort.second) if weights is not None for text in weights.warnings()]
-    if cohort.outside_share > 0:
-        texts.append(
-            f"{cohort.outside_share:.0%} of the cases have labels of an outside system; how it selected them is "
-            "unknown, and each counts once"
-        )
+    outside = f"{cohort.outside_share:.0%} of the cases have labels of an outside system"
+    unknown = f"{outside}; how it selected them is unknown"
+    if cohort.all_outside:
+        texts.append(f"{unknown}, and nobody else labelled: estimates are not weighted")
+    elif cohort.outside_share > 0:
+        effect = "each counts once" if cohort.weight is None else "weighted estimates leave them out"
+        texts.append(f"{unknown}, and {effect}")
     return texts
 
 

@@ -40,9 +40,13 @@ class Columns:
         label_counts: (N, K) blind planned labels.
         posterior_gain: (N,) fall of the loss by one label over all splits of these; NaN with fewer than two labels or
             without a concentration.
-        outside: (N,) whether an outside system gave one of them.
+        first_class: (N,) class that answers the first planned read, −1 without an answer by one of the service's own
+            annotators.
+        outside: (N,) whether an outside system gave one of the labels.
         n_planned: (N,) planned reads.
-        open_until: (N,) latest due time of the planned reads that are open, −∞ for none.
+        first_open_until: (N,) when the first planned read is due, −∞ once it has ended, ∞ while its answer may still
+            be corrected.
+        open_until: (N,) the same of all planned reads, the latest.
         cannot_tell: (N,) planned reads that ended without a diagnosis.
         stain: (N, 3) mean optical density of red, green and blue; NaN where it was not measured.
         out_of_distribution: (N,) whether the image is unlike the training cells.
@@ -62,8 +66,10 @@ class Columns:
     disagreement_probs: FloatArray
     label_counts: IntArray
     posterior_gain: FloatArray
+    first_class: IntArray
     outside: npt.NDArray[np.bool_]
     n_planned: IntArray
+    first_open_until: FloatArray
     open_until: FloatArray
     cannot_tell: IntArray
     stain: FloatArray
@@ -88,8 +94,10 @@ class Columns:
             disagreement_probs=np.zeros(n),
             label_counts=np.zeros((n, k), dtype=np.int64),
             posterior_gain=np.full(n, np.nan),
+            first_class=np.full(n, -1, dtype=np.int64),
             outside=np.zeros(n, dtype=bool),
             n_planned=np.zeros(n, dtype=np.int64),
+            first_open_until=np.full(n, -np.inf),
             open_until=np.full(n, -np.inf),
             cannot_tell=np.zeros(n, dtype=np.int64),
             stain=np.full((n, 3), np.nan),

@@ -12,6 +12,7 @@ from typing import TypedDict
 
 from sqlalchemy import select
 
+from app.evaluations.after_reveal import changes_after_reveal
 from app.evaluations.cohort import Cohort, Question, evaluate_cohort
 from app.evaluations.corrections import corrections_of
 from app.evaluations.report import csv_report, html_report
@@ -52,13 +53,16 @@ def freeze_evaluation(job: RunningJob) -> FreezingResult:
         release_id, cohort, trained_on = judged_cohort(session, job.context, asked.release, _question(asked))
         tables = cohort_tables(session, cohort, identified=False)
         reference = reference_of(session, release_id)
-        corrections = corrections_of(session, cohort.columns.ids())
+        changes = {
+            "corrections": corrections_of(session, cohort.columns.ids()),
+            "after_reveal": changes_after_reveal(session, cohort.columns),
+        }
     folder = folder_of(job.context.settings.home, job.job_id)
     folder.mkdir(parents=True, exist_ok=True)
     _write_tables(tables, folder)
     job.report(_COMPUTING, "computing every metric")
     body = metrics_of(cohort, _evaluated(folder, tables, cohort), "site", reference, trained_on)
-    agreement = agreement_of(tables.labels).model_copy(update={"corrections": corrections})
+    agreement = agreement_of(tables.labels).model_copy(update=changes)
     document = FrozenDocument(**dict(body), release=str(release_id), question=asked, agreement=agreement)
     job.report(_DRAWING, "drawing the report")
     write_bytes_atomically(folder / "report.html", html_report(document, str(job.job_id)).encode())

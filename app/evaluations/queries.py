@@ -5,11 +5,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, exists, or_, select
+from sqlalchemy import Select, and_, exists, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from app.cases.provisional import is_provisional
-from app.tables import Annotator, Case, Label
+from app.evaluations.clusters import cluster_name
+from app.tables import Annotator, Case, Label, ReadRequest
 
 # identifiers in one IN (…); SQLite takes 32,766 variables
 _CHUNK = 10_000
@@ -17,30 +18,52 @@ _CHUNK = 10_000
 
 @dataclass(frozen=True)
 class LabelRow:
-    """One label that counts."""
+    """One label that counts.
+
+    Attributes:
+        case_id: what was labelled.
+        annotator: name of who labelled it.
+        class_code: what they called it.
+        outside: they are known to an outside system only.
+        ordinal: number of the request of the case that the label's chain answers, 1 for the first; None for a label
+            that nobody asked for.
+        round: planned or adjudication.
+    """
 
     case_id: uuid.UUID
     annotator: str
     class_code: str
     outside: bool
+    ordinal: int | None
+    round: str
 
 
 def blind_labels(rounds: tuple[str, ...] = ("planned",)) -> Select[*tuple[Any, ...]]:
     """Labels that may judge or fit: blind, final, in time, of the rounds, not retracted; of a chain the last blind one.
 
+    What an annotator did after they had been shown anything of the case changes nothing: neither a revision nor a
+    retraction. Else those who disagree with the prediction could leave, and take their disagreement with them.
+
     Args:
         rounds: ``planned`` for evaluations; fits of the likelihood take adjudications too.
     """
-    later = aliased(Label)
+    later, first = aliased(Label), aliased(Label)
     overruled = exists().where(
         later.case_id == Label.case_id,
         later.annotator_id == Label.annotator_id,
         later.position > Label.position,
+        later.post_reveal.is_(False),
         or_(later.blind.is_(True), later.kind == "retraction"),
     )
+    begins_chain = and_(
+        first.case_id == Label.case_id, first.annotator_id == Label.annotator_id, first.supersedes_id.is_(None)
+    )
+    outside = Annotator.account_id.is_(None)
     return (
-        select(Label.case_id, Annotator.name, Label.class_code, Annotator.account_id.is_(None))
+        select(Label.case_id, Annotator.name, Label.class_code, outside, ReadRequest.ordinal, Label.round)
         .join(Annotator, Annotator.id == Label.annotator_id)
+        .join(first, begins_chain)
+        .outerjoin(ReadRequest, ReadRequest.label_id == first.id)
         .where(
             Label.blind.is_(True),
             Label.late.is_(False),
@@ -68,10 +91,28 @@ def _in_chunks(
         yield from session.execute(wanted.where(column.in_(ids[start : start + _CHUNK])))
 
 
-def external_ids(session: Session, case_ids: list[uuid.UUID]) -> dict[uuid.UUID, tuple[str, str | None, str | None]]:
-    """External id, patient and site of cases."""
-    wanted = select(Case.id, Case.external_id, Case.patient, Case.site)
-    return {row[0]: (row[1], row[2], row[3]) for row in _in_chunks(session, wanted, Case.id, case_ids)}
+@dataclass(frozen=True)
+class CaseName:
+    """What a case is called, its patient, the name of its cluster, and its site, empty if not recorded."""
+
+    external_id: str
+    patient: str | None
+    cluster: str
+    site: str
+
+
+def case_names(session: Session, case_ids: list[uuid.UUID]) -> dict[uuid.UUID, CaseName]:
+    """What cases are called."""
+    first = aliased(Case)
+    wanted = select(Case.id, Case.external_id, Case.site, Case.patient, first.id, first.patient).outerjoin(
+        first, first.id == Case.same_image_as
+    )
+    return {
+        case_id: CaseName(external_id, patient, cluster_name(case_id, patient, first_id, first_patient), site or "")
+        for case_id, external_id, site, patient, first_id, first_patient in _in_chunks(
+            session, wanted, Case.id, case_ids
+        )
+    }
 
 
 def stored_images(session: Session, case_ids: list[uuid.UUID]) -> dict[uuid.UUID, str | None]:

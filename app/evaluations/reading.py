@@ -1,8 +1,8 @@
 """From the database to columns, a block of cases at a time: no statement and no memory grows with all of them.
 
 Who is evaluated: *prior* predictions. Which labels: blind ones of planned reads. Of an annotator's chain the last
-label given before anything was shown counts, so that a change of mind after the reveal neither enters nor throws a
-case out; a retraction takes the label out.
+label given before anything was shown counts, so that a change of mind after the reveal, a retraction too, neither
+enters nor throws a case out. A case with the pixels of an earlier one, and no patient named, belongs to its cluster.
 """
 
 import uuid
@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 from sqlalchemy import ColumnElement, Select, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
+from app.evaluations.clusters import cluster_name
 from app.evaluations.columns import Columns, number_of
 from app.evaluations.queries import LabelRow, blind_labels
 from app.predictions.stored import stored_predictions
@@ -24,6 +25,8 @@ from ml.metrics.posterior_gain import posterior_gain_terms
 #: Cases read at once; SQLite takes 32,766 variables in one statement.
 BLOCK = 5_000
 
+# the first case with the same pixels
+_first = aliased(Case)
 # whether a column of case identifiers lies in a block
 _Inside = Callable[[Any], ColumnElement[bool]]
 
@@ -82,9 +85,12 @@ def _predictions(release_id: uuid.UUID) -> Select[*tuple[Any, ...]]:
             CasePrediction.members,
             CasePrediction.out_of_distribution,
             CasePrediction.feature_distance,
+            _first.id.label("first_id"),
+            _first.patient.label("first_patient"),
             CasePrediction.trained_on,
         )
         .join(CasePrediction, CasePrediction.case_id == Case.id)
+        .outerjoin(_first, _first.id == Case.same_image_as)
         .where(CasePrediction.release_id == release_id)
         .order_by(Case.id)
     )
@@ -104,7 +110,7 @@ def _block(session: Session, classes: list[str], rows: list[Any], inside: _Insid
         return columns
     row_of = {row.id: number for number, row in enumerate(rows)}
     columns.case_id[:] = np.frombuffer(b"".join(row.id.bytes for row in rows), dtype=np.uint8).reshape(-1, 16)
-    columns.cluster[:] = [_cluster(row.patient, row.id) for row in rows]
+    columns.cluster[:] = [number_of(cluster_name(row.id, row.patient, row.first_id, row.first_patient)) for row in rows]
     columns.site[:] = [number_of(row.site or "") for row in rows]
     columns.sites.update({number_of(row.site): row.site for row in rows if row.site})
     columns.created_at[:] = [row.created_at.timestamp() for row in rows]
@@ -122,11 +128,6 @@ def _block(session: Session, classes: list[str], rows: list[Any], inside: _Insid
     return columns
 
 
-def _cluster(patient: str | None, case_id: uuid.UUID) -> int:
-    """Number of a patient; a case without one is its own cluster."""
-    return number_of(f"case:{case_id}" if patient is None else f"patient:{patient}")
-
-
 def _disagreement(rows: list[Any]) -> FloatArray:
     """DPEs recomputed from what is stored, so that they are those of the library to the last bit."""
     if any(row.members is not None for row in rows):
@@ -142,6 +143,8 @@ def _fill_labels(session: Session, columns: Columns, row_of: dict[uuid.UUID, int
         if row is not None and label.class_code in position:
             columns.label_counts[row, position[label.class_code]] += 1
             columns.outside[row] |= label.outside
+            if label.ordinal == 1 and not label.outside:
+                columns.first_class[row] = position[label.class_code]
 
 
 def _fill_gain(columns: Columns, rows: list[Any]) -> None:
@@ -154,23 +157,28 @@ def _fill_gain(columns: Columns, rows: list[Any]) -> None:
 
 
 def _fill_requests(session: Session, columns: Columns, row_of: dict[uuid.UUID, int], inside: _Inside) -> None:
-    """Planned reads of each case, until when one is open, and how many were declined as undiagnosable.
+    """Planned reads of each case, until when they are open, and how many were declined as undiagnosable.
 
-    A case is open as long as somebody may still correct their label.
+    A read is open as long as somebody may still correct its label.
     """
     open_ones: ColumnElement[bool] = ReadRequest.state.in_(("open", "leased"))
-    wanted = select(ReadRequest.case_id, ReadRequest.due_at, open_ones).where(ReadRequest.round == "planned")
-    for case_id, due_at, is_open in session.execute(wanted.where(inside(ReadRequest.case_id))):
+    wanted = select(ReadRequest.case_id, ReadRequest.ordinal, ReadRequest.due_at, open_ones)
+    planned = wanted.where(ReadRequest.round == "planned", inside(ReadRequest.case_id))
+    for case_id, ordinal, due_at, is_open in session.execute(planned):
         row = row_of.get(case_id)
         if row is not None:
             columns.n_planned[row] += 1
             if is_open:
-                columns.open_until[row] = max(columns.open_until[row], due_at.timestamp())
-    provisional = select(ProvisionalLabel.case_id).where(inside(ProvisionalLabel.case_id))
-    for case_id in session.execute(provisional).scalars():
+                _keep_open(columns, row, ordinal, due_at.timestamp())
+    provisional = (
+        select(ProvisionalLabel.case_id, ReadRequest.ordinal)
+        .join(Read, Read.id == ProvisionalLabel.read_id)
+        .join(ReadRequest, ReadRequest.id == Read.request_id)
+    )
+    for case_id, ordinal in session.execute(provisional.where(inside(ProvisionalLabel.case_id))):
         row = row_of.get(case_id)
         if row is not None:
-            columns.open_until[row] = np.inf
+            _keep_open(columns, row, ordinal, np.inf)
     declined = (
         select(Read.case_id, func.count())
         .join(ReadRequest, ReadRequest.id == Read.request_id)
@@ -181,3 +189,10 @@ def _fill_requests(session: Session, columns: Columns, row_of: dict[uuid.UUID, i
         row = row_of.get(case_id)
         if row is not None:
             columns.cannot_tell[row] = count
+
+
+def _keep_open(columns: Columns, row: int, ordinal: int, until: float) -> None:
+    """A planned read of a case is open until a time, seconds since 1970."""
+    columns.open_until[row] = max(columns.open_until[row], until)
+    if ordinal == 1:
+        columns.first_open_until[row] = max(columns.first_open_until[row], until)

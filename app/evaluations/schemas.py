@@ -40,6 +40,7 @@ class CellOut(Out):
     quintile: int
     planned: int
     answered: int
+    waiting: int = 0
 
 
 class WeightsOut(Out):
@@ -62,10 +63,15 @@ class CannotTellOut(Out):
 
 
 class SelectionOut(Out):
-    """How the labelled cases were selected; ``orders`` is empty without weights."""
+    """How the labelled cases were selected; ``orders`` is empty without weights.
+
+    ``n_closed`` cases are in the cohort; the first planned read of ``n_open`` further ones is open; of those in the
+    cohort ``n_waiting`` wait for another planned read.
+    """
 
     n_closed: int
     n_open: int
+    n_waiting: int = 0
     outside_share: float
     orders: list[WeightsOut]
     cannot_tell: list[CannotTellOut]
@@ -253,6 +259,21 @@ class CorrectionsOut(Out):
     directions: list[DirectionOut]
 
 
+class AfterRevealOut(Out):
+    """What annotators changed after they had been shown a case; none of it enters evaluations or fits.
+
+    Of the ``n_labels`` blind labels ``n_revised`` were changed to another class or to the same one, and ``n_retracted``
+    taken back. ``towards_prediction``: away from another class, to the most probable one or to nothing;
+    ``away_from_prediction``: away from the most probable class.
+    """
+
+    n_labels: int
+    n_revised: int
+    n_retracted: int
+    towards_prediction: int
+    away_from_prediction: int
+
+
 class AgreementOut(Out):
     """Agreement between annotators; without labels, and of groupings that were not asked for, parts are missing."""
 
@@ -267,6 +288,7 @@ class AgreementOut(Out):
     sites: list[SiteAgreementOut] = Field(default_factory=list)
     rater_marginals: RaterMarginalsOut | None = None
     corrections: CorrectionsOut | None = None
+    after_reveal: AfterRevealOut | None = None
     warnings: list[str]
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.evaluations.after_reveal import changes_after_reveal
 from app.evaluations.cohort import (
     Cohort,
     Question,
@@ -209,8 +210,11 @@ def agreement(session: Session, home: Path, question: Question, group_by: str | 
         group_by: annotator, class or site, to leave out the other groupings; None for all of them.
     """
     cohort = _recent_cohort(session, home, *release_or_champion(session, None), question)
-    corrections = corrections_of(session, cohort.columns.ids())
-    document = agreement_of(labels_of(session, cohort)).model_copy(update={"corrections": corrections})
+    changes = {
+        "corrections": corrections_of(session, cohort.columns.ids()),
+        "after_reveal": changes_after_reveal(session, cohort.columns),
+    }
+    document = agreement_of(labels_of(session, cohort)).model_copy(update=changes)
     if group_by is None:
         return document
     left_out = set().union(*_GROUPED.values()) - _GROUPED[group_by]

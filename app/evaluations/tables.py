@@ -1,14 +1,13 @@
 """A cohort as the LABELS and PREDICTIONS tables that ``secondread evaluate`` and ``agreement`` read."""
 
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from sqlalchemy.orm import Session
 
 from app.evaluations.cohort import Cohort
-from app.evaluations.queries import blind_labels, external_ids, label_rows
+from app.evaluations.queries import LabelRow, blind_labels, case_names, label_rows
 from ml.tables.files import Column
 
 
@@ -22,6 +21,7 @@ class LabelColumns:
         label: class code.
         patient: the cluster; a case without a patient is its own.
         site: where the image came from, empty if not recorded.
+        planned_read: number of the planned read that it answers, 0 of none.
         row: the case's number in the cohort.
     """
 
@@ -30,6 +30,7 @@ class LabelColumns:
     label: list[str] = field(default_factory=list)
     patient: list[str] = field(default_factory=list)
     site: list[str] = field(default_factory=list)
+    planned_read: list[int] = field(default_factory=list)
     row: list[int] = field(default_factory=list)
 
 
@@ -39,6 +40,7 @@ class CohortTables:
 
     Attributes:
         labels: columns of LABELS.
+        weighted: whether the cohort is; without weights estimates of order 1 use every label.
         weight: inverse selection probability of order 1 of each label's case.
         weight2: the same of order 2.
         predictions: columns of PREDICTIONS.
@@ -46,6 +48,7 @@ class CohortTables:
     """
 
     labels: LabelColumns
+    weighted: bool
     weight: list[float]
     weight2: list[float]
     predictions: dict[str, Column]
@@ -53,7 +56,7 @@ class CohortTables:
 
     def labels_table(self) -> dict[str, Column]:
         """Columns of LABELS with their weights, as they are written to a file."""
-        return {
+        table: dict[str, Column] = {
             "case_id": self.labels.case_id,
             "annotator": self.labels.annotator,
             "label": self.labels.label,
@@ -62,6 +65,7 @@ class CohortTables:
             "weight": self.weight,
             "weight2": self.weight2,
         }
+        return table | {"planned_read": self.labels.planned_read} if self.weighted else table
 
 
 def cohort_tables(session: Session, cohort: Cohort, *, identified: bool = True) -> CohortTables:
@@ -75,20 +79,34 @@ def cohort_tables(session: Session, cohort: Cohort, *, identified: bool = True) 
     """
     data, ids = cohort.columns, cohort.columns.ids()
     names = _names(session, ids) if identified else _names_without_identity(session, cohort, ids)
-    labels = _label_columns(session, ids, names)
+    labels = _label_columns(ids, names, _used_labels(session, cohort, ids))
     first, second = _weights(cohort)
     predictions: dict[str, Column] = {"case_id": names.case}
     predictions |= {f"prob:{code}": data.class_probs[:, k] for k, code in enumerate(data.classes)}
     predictions |= {"disagreement_prob": data.disagreement_probs, "patient": names.patient}
     weight, weight2 = ([weights[row] for row in labels.row] for weights in (first, second))
-    return CohortTables(labels, weight, weight2, predictions, ids)
+    return CohortTables(labels, cohort.weight is not None, weight, weight2, predictions, ids)
 
 
 def labels_of(session: Session, cohort: Cohort) -> LabelColumns:
     """LABELS of a cohort alone, with external ids and patients, in the order of the case identifiers."""
     labelled = cohort.take(cohort.columns.n_labels > 0)
     ids = sorted(labelled.columns.ids())
-    return _label_columns(session, ids, _names(session, ids))
+    return _label_columns(ids, _names(session, ids), label_rows(session, blind_labels(), ids))
+
+
+def _used_labels(session: Session, cohort: Cohort, ids: list[uuid.UUID]) -> list[LabelRow]:
+    """Labels that the estimates use: weighted, all of a case that order 2 uses, else the answer to its first read."""
+    labels = label_rows(session, blind_labels(), ids)
+    first, second = cohort.weight, cohort.weight2
+    if first is None or second is None:
+        return labels
+    one, two = ({ids[row] for row in np.flatnonzero(weight > 0)} for weight in (first, second))
+    return [
+        label
+        for label in labels
+        if label.case_id in two or (label.case_id in one and label.ordinal == 1 and not label.outside)
+    ]
 
 
 @dataclass(frozen=True)
@@ -101,35 +119,32 @@ class _Names:
 
 
 def _names(session: Session, ids: list[uuid.UUID]) -> _Names:
-    known = external_ids(session, ids)
-    rows = [known[case_id] for case_id in ids]
-    return _Names([row[0] for row in rows], _clusters(ids, [row[1] for row in rows]), [row[2] or "" for row in rows])
+    known = case_names(session, ids)
+    names = [known[case_id] for case_id in ids]
+    return _Names([name.external_id for name in names], [name.cluster for name in names], [name.site for name in names])
 
 
 def _names_without_identity(session: Session, cohort: Cohort, ids: list[uuid.UUID]) -> _Names:
-    known = external_ids(session, ids)
+    known = case_names(session, ids)
     numbers = np.unique(cohort.columns.cluster, return_inverse=True)[1]  # of nobody outside of this table
-    patients = _clusters(ids, [str(number) for number in numbers])
-    return _Names([str(case_id) for case_id in ids], patients, [known[case_id][2] or "" for case_id in ids])
+    return _Names(
+        [str(case_id) for case_id in ids],
+        [f"patient:{number}" for number in numbers],
+        [known[case_id].site for case_id in ids],
+    )
 
 
-def _clusters(ids: list[uuid.UUID], patients: Sequence[str | None]) -> list[str]:
-    """Name of each case's cluster; a case without a patient is its own."""
-    return [
-        f"case:{case_id}" if name is None else f"patient:{name}" for case_id, name in zip(ids, patients, strict=True)
-    ]
-
-
-def _label_columns(session: Session, ids: list[uuid.UUID], names: _Names) -> LabelColumns:
+def _label_columns(ids: list[uuid.UUID], names: _Names, labels: list[LabelRow]) -> LabelColumns:
     row_of = {case_id: row for row, case_id in enumerate(ids)}
     columns = LabelColumns()
-    for label in label_rows(session, blind_labels(), ids):
+    for label in labels:
         row = row_of[label.case_id]
         columns.case_id.append(names.case[row])
         columns.annotator.append(label.annotator)
         columns.label.append(label.class_code)
         columns.patient.append(names.patient[row])
         columns.site.append(names.site[row])
+        columns.planned_read.append(label.ordinal or 0)
         columns.row.append(row)
     return columns
 

@@ -38,17 +38,23 @@ def wrong_columns(session: Session, context: Context, cases: Mapping[uuid.UUID, 
             looks[look.case_id].append(look)
         for request in session.execute(select(ReadRequest).where(ReadRequest.case_id.in_(ids))).scalars():
             requests[request.case_id].append(request)
+        first_ids = [case.same_image_as for case in rows if case.same_image_as is not None]
+        firsts = select(Case.id, Case.partition).where(Case.id.in_(first_ids))
+        inherited = {row[0]: row[1] for row in session.execute(firsts)}
         for case in rows:
             if case.erased_at is None:
-                yield from _from_key(context.keys, case, keyed=cases.get(case.id, True))
+                twins = None if case.same_image_as is None else inherited.get(case.same_image_as)
+                yield from _from_key(context.keys, case, twins, keyed=cases.get(case.id, True))
                 yield from _from_picture(context, case)
             yield from _from_plan(case, looks[case.id], requests[case.id], rates)
         after = ids[-1]
         session.expunge_all()
 
 
-def _from_key(keys: Keys, case: Case, *, keyed: bool) -> Iterator[str]:
-    if case.partition != partition_of(keys.partition, case.patient, case.external_id):
+def _from_key(keys: Keys, case: Case, inherited: str | None, *, keyed: bool) -> Iterator[str]:
+    own = partition_of(keys.partition, case.patient, case.external_id)
+    # without a patient a case is where the first one with its pixels is; before version 0.2.0 it went by its own name
+    if case.partition != own and (case.patient is not None or case.partition != inherited):
         yield f"case {case.id}: partition is not that of its patient"
     if keyed and case.u != coin(keys.coin, case.external_id):
         yield f"case {case.id}: its coin u is not that of its external id"

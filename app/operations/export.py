@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from app.context import Context
 from app.evaluations.cohort import Cohort, Partition, Question
-from app.evaluations.queries import external_ids, stored_images
+from app.evaluations.queries import case_names, stored_images
 from app.evaluations.service import cohort_for
 from app.evaluations.tables import CohortTables, cohort_tables
 from app.operations.audit_events import reasons_of
@@ -114,8 +114,8 @@ def _for_training(session: Session, context: Context, cohort: Cohort, data: Coho
         patients = [str(number) for number in columns.cluster[fitting]]
         partition[fitting] = stratified_partitions(patients, columns.label_counts[fitting], shares, seed=0)
     ids = columns.ids()
-    names = external_ids(session, ids)
-    hmacs = [patient_hmac(context.keys.training, unit_of(names[case_id][1], case_id)) for case_id in ids]
+    names = case_names(session, ids)
+    hmacs = [patient_hmac(context.keys.training, unit_of(names[case_id].patient, case_id)) for case_id in ids]
     return {"partition": [str(partition[row]) for row in rows], "patient_hmac": [hmacs[row] for row in rows]}
 
 

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from app.auth.annotators import annotator_of_account
 from app.cases.blindness import hidden_before_final, was_exposed
 from app.cases.provisional import is_over
-from app.cases.queries import NamedLabel, active_of, label_history
+from app.cases.queries import NamedLabel, blind_opinions, label_history
 from app.context import Context
 from app.platform import audit_chain
 from app.platform.errors import LabelFinal, Superseded
@@ -181,6 +181,6 @@ def _close(session: Session, case_id: uuid.UUID) -> None:
     """Ask for an adjudication where all labels of a case are final and leave it undecided."""
     at_hand = queries.case_at_hand(session, case_id)
     if at_hand.case.erased_at is None:
-        posterior = posterior_of(at_hand.prediction, at_hand.classes, active_of(label_history(session, case_id)))
+        posterior = posterior_of(at_hand.prediction, at_hand.classes, blind_opinions(label_history(session, case_id)))
         requests = queries.requests_of_case(session, case_id)
         adjudicate_if_undecided(session, at_hand, posterior, requests, unsettled=False)

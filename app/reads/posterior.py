@@ -1,4 +1,4 @@
-"""The posterior of a case: always from the stored prior and all active blind labels, never from an earlier one."""
+"""The posterior of a case: always from the stored prior and everybody's last blind label, never from an earlier one."""
 
 import uuid
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from app.cases import provisional
 from app.cases import queries as cases
-from app.cases.queries import NamedLabel
+from app.cases.queries import NamedLabel, blind_opinions
 from app.platform.values import PosteriorOut
 from app.predictions.stored import stored_prediction
 from app.releases.queries import class_codes, existing_release
@@ -27,7 +27,7 @@ class CasePosterior:
     Attributes:
         release_id: whose prediction is the prior.
         classes: K class codes.
-        label_counts: (1, K) active blind labels.
+        label_counts: (1, K) blind opinions.
         distribution: after them; without a concentration it is unknown how much a label weighs, and it is the prior.
     """
 
@@ -50,12 +50,12 @@ def posterior_of(
     Args:
         prediction: the prior.
         classes: K codes of its release.
-        labels: active ones of the case.
+        labels: blind opinions of the case, one per annotator.
         exclude_annotator: name of an annotator whose label is left out.
     """
     counts = np.zeros((1, len(classes)), dtype=np.int64)
     for row in labels:
-        if row.label.blind and row.annotator != exclude_annotator and row.label.class_code in classes:
+        if row.annotator != exclude_annotator and row.label.class_code in classes:
             counts[0, classes.index(row.label.class_code)] += 1
     prior = stored_prediction(prediction)
     after = prior.posterior(counts) if has_concentration(prior) else prior
@@ -96,6 +96,6 @@ def posterior(session: Session, case_id: uuid.UUID, exclude_annotator: str | Non
     prediction = cases.latest_prediction(session, case_id)
     classes = class_codes(existing_release(session, prediction.release_id))
     waiting = provisional.annotators_of_case(session, case_id)
-    labels = [row for row in cases.labels_of_case(session, case_id) if row.label.annotator_id not in waiting]
-    after = posterior_of(prediction, classes, labels, exclude_annotator)
+    history = [row for row in cases.label_history(session, case_id) if row.label.annotator_id not in waiting]
+    after = posterior_of(prediction, classes, blind_opinions(history), exclude_annotator)
     return posterior_out(after, current_policy(session).target_error)

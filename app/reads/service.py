@@ -16,7 +16,7 @@ from app.cases.blindness import (
     hidden_before_final,
     was_exposed,
 )
-from app.cases.queries import NamedLabel, active_of, label_history
+from app.cases.queries import NamedLabel, blind_opinions, label_history
 from app.context import Context
 from app.platform import audit_chain
 from app.platform.errors import AlreadyLabelled, Forbidden, Invalid, NotFound, Superseded
@@ -245,7 +245,7 @@ def _conclude(
     session: Session, context: Context, principal: Principal, at_hand: CaseAtHand, given: _Given, action: str
 ) -> tuple[int, SubmittedOut]:
     """What follows from a label: an adjudication where one is called for, the reveal, the audit event, the answer."""
-    posterior = posterior_of(at_hand.prediction, at_hand.classes, active_of(given.history))
+    posterior = posterior_of(at_hand.prediction, at_hand.classes, blind_opinions(given.history))
     adjudicate_if_undecided(session, at_hand, posterior, given.requests, unsettled=given.unsettled)
     hidden = reveal(session, principal, at_hand, given)
     shown = None if hidden is not None else posterior_out(posterior, at_hand.policy.target_error)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from sqlalchemy import Exists, exists, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
+from app.evaluations.clusters import cluster_name
 from app.evaluations.queries import LabelRow, blind_labels, label_rows
 from app.tables import Case, CasePrediction, NetworkOutput
 from ml.arrays import IntArray
@@ -24,7 +25,7 @@ class StoredOutputs:
 
     Attributes:
         case_ids: N identifiers.
-        groups: patient of each case, or the case itself.
+        groups: cluster of each case: its patient, or the first case with the same pixels.
         logits: (N, K) float32.
         features: (N, D) float32, pooled where the release has a dropout head.
     """
@@ -66,9 +67,13 @@ def stored_outputs(
         since: only cases stored then or later.
         seen_by: a release whose network's own training cells are left out.
     """
+    first = aliased(Case)
     statement = (
-        select(NetworkOutput.case_id, Case.patient, NetworkOutput.logits, NetworkOutput.features)
+        select(
+            NetworkOutput.case_id, Case.patient, first.id, first.patient, NetworkOutput.logits, NetworkOutput.features
+        )
         .join(Case, Case.id == NetworkOutput.case_id)
+        .outerjoin(first, first.id == Case.same_image_as)
         .where(NetworkOutput.network_sha256 == network_sha256, Case.partition == partition)
         .order_by(NetworkOutput.case_id)
     )
@@ -79,9 +84,9 @@ def stored_outputs(
     rows = session.execute(statement).all()
     return StoredOutputs(
         [row[0] for row in rows],
-        [f"case:{row[0]}" if row[1] is None else f"patient:{row[1]}" for row in rows],
-        vectors([row[2] for row in rows]),
-        vectors([row[3] for row in rows]),
+        [cluster_name(*row[:4]) for row in rows],
+        vectors([row[4] for row in rows]),
+        vectors([row[5] for row in rows]),
     )
 
 
@@ -123,3 +128,18 @@ def histograms(
         if row is not None and k is not None and label.annotator != without:
             counts[row, k] += 1
     return counts
+
+
+def first_answers(
+    labels: list[LabelRow], case_ids: list[uuid.UUID], classes: list[str], without: str | None = None
+) -> IntArray:
+    """Class (N,) that answers the first planned read of each case, −1 without one, or where one annotator gave it."""
+    row_of = {case_id: row for row, case_id in enumerate(case_ids)}
+    column = {code: k for k, code in enumerate(classes)}
+    answers = np.full(len(case_ids), -1, dtype=np.int64)
+    for label in labels:
+        row, k = row_of.get(label.case_id), column.get(label.class_code)
+        counts = label.ordinal == 1 and not label.outside and label.annotator != without
+        if counts and row is not None and k is not None:
+            answers[row] = k
+    return answers

@@ -24,7 +24,14 @@ from app.evaluations.reading import read_columns
 from app.jobs.running import JobResult, RunningJob
 from app.platform.values import MetricOut
 from app.recalibration.change_plan import ChangePlan
-from app.recalibration.outputs import StoredOutputs, fitting_labels, histograms, n_seen_by, stored_outputs
+from app.recalibration.outputs import (
+    StoredOutputs,
+    first_answers,
+    fitting_labels,
+    histograms,
+    n_seen_by,
+    stored_outputs,
+)
 from app.recalibration.report import Findings, FitOut, Moved, RecalibrationReport
 from app.releases.adding import UNFINISHED, register_release
 from app.releases.gate import Gate, WithoutAnnotator
@@ -104,7 +111,10 @@ def fit(material: Material, method: Method, plan: ChangePlan, without: str | Non
         ValueError: too few labels, or a fit that fails.
     """
     outputs, parent = material.fitting, material.parent
-    counts = histograms(material.fitting_labels, outputs.case_ids, list(parent.classes), without)
+    classes = list(parent.classes)
+    counts = histograms(material.fitting_labels, outputs.case_ids, classes, without)
+    planned = [label for label in material.fitting_labels if label.round == "planned"]
+    scaled_by = histograms(planned, outputs.case_ids, classes, without)
     rows = np.flatnonzero(counts.sum(axis=1))
     labelled = outputs.take(rows)
     if without is None and (len(rows) < plan.min_labelled_cases or len(set(labelled.groups)) < plan.min_patients):
@@ -113,7 +123,9 @@ def fit(material: Material, method: Method, plan: ChangePlan, without: str | Non
             f"calibration partition; there are {len(rows)} of {len(set(labelled.groups))}"
         )
     logits, features = labelled.by_members(parent)
-    return calibrate(logits, features, counts[rows], labelled.groups, method=method, alpha=True)
+    return calibrate(
+        logits, features, counts[rows], labelled.groups, method=method, scaling_label_counts=scaled_by[rows]
+    )
 
 
 def judge(material: Material, calibration: Calibration, without: str | None = None) -> Change:
@@ -121,13 +133,17 @@ def judge(material: Material, calibration: Calibration, without: str | None = No
     cohort = material.cohort
     if without is not None:
         ids = cohort.columns.ids()
-        counts = histograms(material.judging_labels, ids, cohort.columns.classes, without)
-        cohort = cohort_of(replace(cohort.columns, label_counts=counts), Question(), now().timestamp())
+        classes = cohort.columns.classes
+        counts = histograms(material.judging_labels, ids, classes, without)
+        first = first_answers(material.judging_labels, ids, classes, without)
+        columns = replace(cohort.columns, label_counts=counts, first_class=first)
+        cohort = cohort_of(columns, Question(), now().timestamp())
     data, after = cohort.columns, material.judging.predicted(material.parent, calibration)
     return paired_change(
-        data.label_counts,
+        cohort.counted(),
         (data.class_probs, data.disagreement_probs),
         (after.class_probs, after.disagreement_probs),
+        first_label_counts=cohort.first_counts(),
         weights=cohort.weight,
         weights2=cohort.weight2,
         cluster=data.cluster,

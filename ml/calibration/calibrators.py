@@ -222,6 +222,7 @@ def calibrate(
     method: Method = "temperature",
     alpha: bool = True,
     seed: int = 0,
+    scaling_label_counts: npt.ArrayLike | None = None,
 ) -> FitReport:
     """Fit scaling and concentration head on 80 % of the groups, choose what helps on the other 20 %, refit on all.
 
@@ -233,6 +234,10 @@ def calibrate(
         method: how class probabilities are calibrated.
         alpha: whether to fit the concentration head.
         seed: of the split.
+        scaling_label_counts: (N, K) those of the labels that class probabilities alone are scaled by; all where left
+            out. Leave out labels that were asked for because others differ: to the likelihood of a Dirichlet
+            multinomial it does not matter why somebody was asked, to that of independent labels it does, and more
+            labels of contested cases pass for overconfidence (T = 1.24 fitted where 1 is true).
 
     Returns:
         The calibration and a report of its losses.
@@ -247,7 +252,10 @@ def calibrate(
     >>> round(float(np.exp(overconfident.calibration.scaling.log_temperature)), 1)
     3.0
     """
-    same_rows(logits=logits, features=features, label_counts=label_counts, groups=groups)
+    same_rows(
+        **{"logits": logits, "features": features, "label_counts": label_counts, "groups": groups},
+        **{"scaling_label_counts": scaling_label_counts},
+    )
     refuse_names(logits, "logits")
     scores, counts = np.asarray(logits, dtype=np.float64), as_label_counts(label_counts)
     hidden = np.asarray(features, dtype=np.float64)
@@ -257,11 +265,14 @@ def calibrate(
     fit, cv = part == "fit", part == "cv"
     if counts[fit].sum() == 0 or counts[cv].sum() == 0:
         raise FitError(f"calibration needs labelled cases of at least three patients, got {len(set(groups))} patients")
+    scaled_by = counts if scaling_label_counts is None else as_label_counts(scaling_label_counts)
+    if (scaled_by > counts).any() or scaled_by[fit].sum() == 0 or scaled_by[cv].sum() == 0:
+        raise FitError("scaling_label_counts must be some of label_counts, of at least three patients")
     parts = _Parts(scores, hidden, counts, fit, cv)
     chosen = scaling = Scaling()
     scaling_choice = head = head_choice = joint = None
     if method != "none":
-        chosen, scaling, scaling_choice = choose_scaling(scores, counts, fit, cv, method)
+        chosen, scaling, scaling_choice = choose_scaling(scores, scaled_by, fit, cv, method)
     if alpha and (counts[fit].sum(axis=1) >= 2).any() and (counts[cv].sum(axis=1) >= 2).any():
         probs = softmax_probs(chosen(scores)), softmax_probs(scaling(scores))
         head, kind, head_choice = choose_head(hidden, probs, counts, fit, cv)

@@ -205,7 +205,7 @@ def _on_disagreement(judged: "DisagreementDocument | None") -> list[str]:
         return ["the disagreement probability was not judged: no held-out case has two labels"]
     if judged["constant"] is not None:
         return [
-            "the disagreement probability is worse than a constant on held-out cases: the release will say "
+            "the disagreement probability is worse than a constant on held-out cases: the release says "
             f"{judged['constant']:.4f} of every case"
         ]
     if judged["verdict"] == "better":
@@ -237,6 +237,7 @@ def export(
             f"\nparity on {parity['n']} images: probabilities within {parity['max_probability_difference']:.1e}, "
             f"logits within {parity['max_relative_logit_difference']:.1e}"
         )
+    text += "".join(f"\n{line}" for line in _on_disagreement(release.card.get("disagreement")))
     emit(release.card, as_json, text)
 
 

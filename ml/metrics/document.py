@@ -16,7 +16,7 @@ from ml.metrics.binning import Debias, Slots
 from ml.metrics.cautions import cautions
 from ml.metrics.evaluation import ClassEvaluation, Evaluation
 from ml.metrics.histograms import CaseTerms, class_frequencies, statistic_terms
-from ml.metrics.inputs import Inputs, check_inputs, check_weights
+from ml.metrics.inputs import Inputs, check_inputs, check_weights, first_labels
 from ml.metrics.jackknife import Estimate, Sample, mean_replicates, root, to_estimate
 from ml.metrics.reliability import Binned, PairCounts
 from ml.metrics.skill import frequency_loss, rate_loss, skill_replicates
@@ -31,6 +31,7 @@ def evaluate(
     class_probs: npt.ArrayLike,
     disagreement_probs: npt.ArrayLike | None = None,
     *,
+    first_label_counts: npt.ArrayLike | None = None,
     n_bins: int = 15,
     debias: Debias = "pair",
     weights: npt.ArrayLike | None = None,
@@ -44,6 +45,8 @@ def evaluate(
         label_counts: (N, K) label histograms; a case without labels is counted as dropped.
         class_probs: (N, K) class probability estimates.
         disagreement_probs: (N,) DPEs; 1 − Σf² where left out.
+        first_label_counts: (N, K) those of the labels that metrics which need one label use, such as the answers to
+            the first planned read of each case; all where left out.
         n_bins: equal-width bins of [0, 1].
         debias: form of CL; None takes the plug-in of EL and DL too.
         weights: (N,) inverse probabilities of having at least one label, for L, skill, agreement, CL and CE.
@@ -59,6 +62,7 @@ def evaluate(
         ValueError: shapes that do not match or values out of range.
     """
     columns = {"disagreement_probs": disagreement_probs, "weights": weights, "weights2": weights2, "cluster": cluster}
+    columns |= {"first_label_counts": first_label_counts}
     same_rows(label_counts=label_counts, class_probs=class_probs, **columns)
     first = check_inputs(label_counts, class_probs, weights, cluster, classes)
     n_cases, n_classes = first.counts.shape
@@ -68,6 +72,8 @@ def evaluate(
         raise ValueError(f"classes must name {n_classes} classes, got {len(names)}")
     given = gini(first.probs) if disagreement_probs is None else disagreement_probs
     dpe = as_vector(given, n_cases, "disagreement_probs", 0.0, 1.0)
+    if first_label_counts is not None:
+        first = first_labels(first, first_label_counts, class_probs, classes)
     labelled, paired = _Used.of(first, 1, n_bins, debias), _Used.of(second, 2, n_bins, debias)
     observed, kept = paired.terms.observed_disagreement[:, None], dpe[paired.sample.rows][:, None]
     binned_dpe = Binned.of(observed, kept, paired.sample, n_bins, "uniform", debias)
@@ -80,7 +86,7 @@ def evaluate(
         metrics = _with_horvitz_thompson(metrics, pairs, labelled.sample, paired.sample)
     return Evaluation(
         n_cases=n_cases,
-        n_labels=int(first.counts.sum()),
+        n_labels=int(second.counts.sum()),
         n_classes=n_classes,
         n_bins=n_bins,
         debias=debias or "none",

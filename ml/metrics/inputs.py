@@ -1,6 +1,6 @@
 """Checking what estimators are given, once, in the public function."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +63,32 @@ def check_inputs(
         raise ValueError(f"class_probs {probs.shape} and label_counts {counts.shape} must have one shape")
     weights, clusters = check_weights(sample_weight, len(counts)), check_clusters(cluster, len(counts))
     return Inputs(counts, probs, weights, clusters, names)
+
+
+def first_labels(
+    data: Inputs, first_label_counts: npt.ArrayLike, class_probs: npt.ArrayLike, classes: list[str] | None
+) -> Inputs:
+    """What estimators that need one label take, where these are not all labels.
+
+    Args:
+        data: of all labels.
+        first_label_counts: (N, K) those of the labels that are used.
+        class_probs: (N, K) as they were given, to match columns by name.
+        classes: K names.
+
+    Raises:
+        ValueError: another shape or other names, or a label that is not among all.
+    """
+    counted = as_label_counts(by_class(first_label_counts, class_probs, classes)[0])
+    if counted.shape != data.counts.shape:
+        raise ValueError(f"first_label_counts {counted.shape} and label_counts {data.counts.shape} must have one shape")
+    strange = np.flatnonzero((counted > data.counts).any(axis=1))
+    if strange.size:
+        raise ValueError(
+            f"first_label_counts must be some of label_counts, but row {strange[0]} has more labels of a class, "
+            f"{strange.size} in all"
+        )
+    return replace(data, counts=counted)
 
 
 def check_weights(sample_weight: npt.ArrayLike | None, length: int) -> FloatArray | None:

@@ -13,7 +13,7 @@ from ml.metrics.histograms import (
     squared_terms,
     statistic_terms,
 )
-from ml.metrics.inputs import check_inputs
+from ml.metrics.inputs import check_inputs, first_labels
 from ml.metrics.jackknife import Estimate, EstimateDocument, Sample, mean_replicates, to_estimate
 from ml.metrics.reliability import Binned
 from ml.named_columns import same_rows
@@ -48,6 +48,7 @@ def paired_change(
     before: tuple[FloatArray, FloatArray],
     after: tuple[FloatArray, FloatArray],
     *,
+    first_label_counts: npt.ArrayLike | None = None,
     weights: npt.ArrayLike | None = None,
     weights2: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
@@ -58,6 +59,7 @@ def paired_change(
         label_counts: (N, K).
         before: class probabilities (N, K) and DPEs (N,).
         after: the same of the candidate.
+        first_label_counts: (N, K) those of the labels that L uses; all where left out.
         weights: (N,) order-1 weights.
         weights2: (N,) order-2 weights.
         cluster: (N,) patients.
@@ -65,7 +67,7 @@ def paired_change(
     Raises:
         ValueError: shapes that do not match or values out of range.
     """
-    pair = _Pair.of(label_counts, before, after, weights, weights2, cluster)
+    pair = _Pair.of(label_counts, before, after, first_label_counts, weights, weights2, cluster)
     return Change(pair.loss(), pair.disagreement_loss())
 
 
@@ -74,6 +76,7 @@ def paired_changes(
     before: tuple[FloatArray, FloatArray],
     after: tuple[FloatArray, FloatArray],
     *,
+    first_label_counts: npt.ArrayLike | None = None,
     n_bins: int = 15,
     weights: npt.ArrayLike | None = None,
     weights2: npt.ArrayLike | None = None,
@@ -88,6 +91,7 @@ def paired_changes(
         label_counts: (N, K).
         before: class probabilities (N, K) and DPEs (N,).
         after: the same of the other prediction.
+        first_label_counts: (N, K) those of the labels that metrics which need one label use; all where left out.
         n_bins: equal-width bins of [0, 1].
         weights: (N,) order-1 weights.
         weights2: (N,) order-2 weights.
@@ -96,7 +100,7 @@ def paired_changes(
     Raises:
         ValueError: shapes that do not match or values out of range.
     """
-    pair = _Pair.of(label_counts, before, after, weights, weights2, cluster)
+    pair = _Pair.of(label_counts, before, after, first_label_counts, weights, weights2, cluster)
     return {
         "agreement": pair.agreement(),
         "L": pair.loss(),
@@ -113,6 +117,7 @@ class _Pair:
 
     Attributes:
         counts: (N, K) labels.
+        first_counts: (N, K) those of them that metrics which need one label use.
         probs: class probabilities (N, K), before and after.
         dpe: (N,), before and after.
         labelled: cases with a label.
@@ -120,6 +125,7 @@ class _Pair:
     """
 
     counts: IntArray
+    first_counts: IntArray
     probs: tuple[FloatArray, FloatArray]
     dpe: tuple[FloatArray, FloatArray]
     labelled: Sample
@@ -131,12 +137,14 @@ class _Pair:
         label_counts: npt.ArrayLike,
         before: tuple[FloatArray, FloatArray],
         after: tuple[FloatArray, FloatArray],
+        first_label_counts: npt.ArrayLike | None,
         weights: npt.ArrayLike | None,
         weights2: npt.ArrayLike | None,
         cluster: npt.ArrayLike | None,
     ) -> "_Pair":
         same_rows(
             **{"label_counts": label_counts, "weights": weights, "weights2": weights2, "cluster": cluster},
+            **{"first_label_counts": first_label_counts},
             **{"class_probs before": before[0], "disagreement_probs before": before[1]},
             **{"class_probs after": after[0], "disagreement_probs after": after[1]},
         )
@@ -144,20 +152,24 @@ class _Pair:
         second = check_inputs(label_counts, after[0], weights if weights2 is None else weights2, cluster)
         n = len(first.counts)
         dpe = [as_vector(prediction[1], n, "disagreement_probs", 0.0, 1.0) for prediction in (before, after)]
-        return cls(first.counts, (first.probs, second.probs), (dpe[0], dpe[1]), first.sample(1), second.sample(2))
+        counts = first.counts
+        if first_label_counts is not None:
+            first = first_labels(first, first_label_counts, before[0], None)
+        probs = (first.probs, second.probs)
+        return cls(counts, first.counts, probs, (dpe[0], dpe[1]), first.sample(1), second.sample(2))
 
     def _means(self, terms: list[FloatArray], sample: Sample) -> Estimate:
         return to_estimate(mean_replicates(terms[1] - terms[0], sample), sample)
 
     def agreement(self) -> Estimate:
         rows = self.labelled.rows
-        freqs = class_frequencies(self.counts[rows])
+        freqs = class_frequencies(self.first_counts[rows])
         return self._means([agreement_terms(freqs, probs[rows]) for probs in self.probs], self.labelled)
 
     def loss(self) -> Estimate:
         rows = self.labelled.rows
         return self._means(
-            [squared_terms(self.counts[rows], probs[rows]).sum(axis=1) for probs in self.probs], self.labelled
+            [squared_terms(self.first_counts[rows], probs[rows]).sum(axis=1) for probs in self.probs], self.labelled
         )
 
     def epistemic_loss(self) -> Estimate:
@@ -169,7 +181,7 @@ class _Pair:
 
     def calibration_loss(self, n_bins: int) -> Estimate:
         rows = self.labelled.rows
-        freqs = class_frequencies(self.counts[rows])
+        freqs = class_frequencies(self.first_counts[rows])
         return self._calibration(freqs, [probs[rows] for probs in self.probs], self.labelled, n_bins)
 
     def disagreement_loss(self) -> Estimate:

@@ -26,6 +26,7 @@ class CellDocument(TypedDict):
     quintile: int
     planned: int
     answered: int
+    waiting: int
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,14 @@ class Cell:
         quintile: of the DPE, 1 to 5 over all cases.
         planned: cases planned to get the labels that the order needs.
         answered: those of them that got them.
+        waiting: those that may still get them in time.
     """
 
     selected: bool
     quintile: int
     planned: int
     answered: int
+    waiting: int = 0
 
     def to_dict(self) -> CellDocument:
         """Return it as JSON values."""
@@ -51,6 +54,7 @@ class Cell:
             "quintile": self.quintile,
             "planned": self.planned,
             "answered": self.answered,
+            "waiting": self.waiting,
         }
 
 
@@ -70,8 +74,8 @@ class SelectionWeights:
 
     @property
     def non_response(self) -> float:
-        """Share of planned cases without the labels."""
-        planned = sum(cell.planned for cell in self.cells)
+        """Share of planned cases without the labels, those that wait for them not counted."""
+        planned = sum(cell.planned - cell.waiting for cell in self.cells)
         return 1 - sum(cell.answered for cell in self.cells) / planned if planned else 0.0
 
     def warnings(self) -> list[str]:
@@ -82,7 +86,7 @@ class SelectionWeights:
                 f"{self.non_response:.1%} of the cases planned for {self.order} "
                 f"label{'' if self.order == 1 else 's'} did not get them; adjusted by arm and disagreement"
             )
-        lost = sum(cell.planned for cell in self.cells if cell.answered == 0)
+        lost = sum(cell.planned - cell.waiting for cell in self.cells if cell.answered == 0)
         if lost:
             texts.append(f"{lost} planned cases lie in cells where nobody answered: no weight can stand in for them")
         return texts
@@ -107,10 +111,12 @@ def selection_weights(
     pi: FloatArray,
     selected: npt.NDArray[np.bool_],
     quintile: IntArray,
+    waiting: npt.NDArray[np.bool_] | None = None,
 ) -> SelectionWeights:
     """Weights for estimates that need ``order`` planned labels per case.
 
     w_i = 1/π_i · (planned in i's cell) / (answered in i's cell), where the order-1 probability is 1 for every case.
+    Planned cases that wait are among those that the answered ones stand for.
 
     Args:
         order: 1 or 2.
@@ -119,6 +125,7 @@ def selection_weights(
         pi: (N,) probability of a second planned label.
         selected: (N,) whether triage selected the case.
         quintile: (N,) of the DPE, 1 to 5.
+        waiting: (N,) whether a planned read is open and not due yet; None: of no case.
 
     Raises:
         ValueError: another order, or a planned case with probability 0.
@@ -131,11 +138,12 @@ def selection_weights(
         raise ValueError("a planned case has selection probability 0; its labels cannot stand for others")
     cell = np.where(selected, 0, QUINTILES) + quintile - 1
     used = planned & answered
-    wanted, got = (np.bincount(cell[mask], minlength=2 * QUINTILES) for mask in (planned, used))
+    open_ones = planned & ~answered & (np.zeros(len(pi), dtype=bool) if waiting is None else waiting)
+    wanted, got, open_yet = (np.bincount(cell[mask], minlength=2 * QUINTILES) for mask in (planned, used, open_ones))
     factor = wanted / np.maximum(got, 1)
     weight = np.where(used, factor[cell] / np.where(planned, probability, 1.0), 0.0)
     cells = [
-        Cell(number < QUINTILES, number % QUINTILES + 1, int(wanted[number]), int(got[number]))
+        Cell(number < QUINTILES, number % QUINTILES + 1, int(wanted[number]), int(got[number]), int(open_yet[number]))
         for number in np.flatnonzero(wanted).tolist()
     ]
     return SelectionWeights(order, weight, cells)

@@ -62,6 +62,7 @@ def compare(cases: Cases, options: Options) -> Comparison:
     first, second = _both(cases, cases.rival)
     columns = {"weights": first.weights, "weights2": first.weights2, "cluster": first.cluster}
     pair = [(side.predictions.class_probs, side.predictions.disagreement_probs) for side in (first, second)]
+    columns["first_label_counts"] = first.first_counts
     changes = paired_changes(first.counts, pair[0], pair[1], n_bins=options.n_bins, **columns)
     if options.level == "ordinal":
         changes["RPS"] = ranked_probability_change(
@@ -78,6 +79,7 @@ def _both(cases: Cases, rival: Rival) -> tuple[Cases, Cases]:
         cases,
         predictions=Predictions(names, given.classes, given.class_probs[rows], given.disagreement_probs[rows]),
         counts=cases.counts[rows],
+        first_counts=None if cases.first_counts is None else cases.first_counts[rows],
         weights=None if cases.weights is None else cases.weights[rows],
         weights2=None if cases.weights2 is None else cases.weights2[rows],
         cluster=None if cases.cluster is None else cases.cluster[rows],

@@ -173,6 +173,7 @@ def evaluate_cases(cases: Cases, options: Options) -> Evaluation:
         cases.counts,
         cases.predictions.class_probs,
         cases.predictions.disagreement_probs,
+        first_label_counts=cases.first_counts,
         n_bins=options.n_bins,
         debias=options.debias,
         classes=cases.predictions.classes,

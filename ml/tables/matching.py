@@ -1,6 +1,6 @@
 """LABELS and PREDICTIONS brought together: matched by case, and by finding where both tables have several."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +21,7 @@ from ml.tables.files import (
     check_labels,
     check_predictions,
     classes_of_labels,
+    fail_at,
     place_of,
     probability_columns,
     read_table,
@@ -33,6 +34,8 @@ from ml.tables.trained_cells import without_trained_cells
 Level = Literal["nominal", "ordinal"]
 #: What is done with a case that has a label and no prediction.
 Missing = Literal["error", "drop"]
+#: Column of LABELS with the number of the planned read that a label answers.
+PLANNED_READ = "planned_read"
 #: Names in a warning; the document lists all.
 _NAMED = 5
 
@@ -103,6 +106,7 @@ class Cases:
         place: what messages call LABELS.
         predictions: N cases.
         counts: (N, K) label histograms of the predictions; zero rows without a label.
+        first_counts: (N, K) those of the labels that answer the first planned reads; None where no column says which.
         weights: (N,) of order 1.
         weights2: (N,) of order 2.
         cluster: (N,) patients.
@@ -116,6 +120,7 @@ class Cases:
     place: Place
     predictions: Predictions
     counts: IntArray
+    first_counts: IntArray | None
     weights: FloatArray | None
     weights2: FloatArray | None
     cluster: npt.NDArray[Any] | None
@@ -194,10 +199,10 @@ def _match(finding: str | None, tables: list[_Table], options: Options) -> Cases
     judged += [
         (check_predictions(table.table, table.place, complement=complement), table.place) for table in tables[2:]
     ]
-    labelled, (predicted, *others), said = without_trained_cells(labelled, judged)
+    labelled, place, (predicted, *others), said = without_trained_cells(labelled, labels.place, judged)
     stray = tuple(without_prediction(labelled, predicted))
     dropped = options.missing == "drop"
-    rows = rows_of_labels(labelled, predicted) if dropped else align(labelled, predicted, labels.place)
+    rows = rows_of_labels(labelled, predicted) if dropped else align(labelled, predicted, place)
     counts = aligned_counts(labelled, rows)
     rival = None
     for other in others:
@@ -205,12 +210,13 @@ def _match(finding: str | None, tables: list[_Table], options: Options) -> Cases
     return Cases(
         finding=finding,
         labels=labelled,
-        place=labels.place,
+        place=place,
         predictions=predicted,
         counts=counts,
-        weights=aligned_weights(labelled, options.weights, rows, labels.place),
-        weights2=aligned_weights(labelled, options.weights2, rows, labels.place),
-        cluster=aligned_clusters(labelled, predicted, options.cluster, rows, labels.place),
+        first_counts=aligned_first_counts(labelled, rows, place),
+        weights=aligned_weights(labelled, options.weights, rows, place),
+        weights2=aligned_weights(labelled, options.weights2, rows, place),
+        cluster=aligned_clusters(labelled, predicted, options.cluster, rows, place),
         left_out=stray,
         rival=rival,
         said=said,
@@ -268,6 +274,25 @@ def aligned_counts(labels: Labels, rows: npt.NDArray[np.intp]) -> IntArray:
     if not labels.case_ids:
         return np.zeros((len(rows), len(labels.classes)), dtype=np.int64)
     return np.asarray(np.where(rows[:, None] >= 0, labels.counts[rows], 0), dtype=np.int64)
+
+
+def aligned_first_counts(labels: Labels, rows: npt.NDArray[np.intp], where: Where) -> IntArray | None:
+    """Labels (N, K) that metrics which need one label use: answers to the first planned reads; None for all.
+
+    They are the labels whose column ``planned_read``, where there is one, is 1.
+
+    Raises:
+        TableError: a number of a planned read is missing, or is none.
+    """
+    if PLANNED_READ not in labels.columns or not labels.numbers.size:
+        return None
+    values = labels.columns[PLANNED_READ]
+    problem = "not the number of a planned read (1, 2, …; 0 of none):"
+    fail_at(where, [not str(value).isdecimal() for value in values], PLANNED_READ, problem, values)
+    first = np.array([int(value) == 1 for value in values], dtype=bool)
+    counts = np.zeros_like(labels.counts)
+    np.add.at(counts, (labels.rows[first], labels.numbers[first]), 1)
+    return aligned_counts(replace(labels, counts=counts), rows)
 
 
 def aligned_clusters(

@@ -12,7 +12,7 @@ from typing import TypedDict
 import numpy as np
 import pyarrow as pa
 
-from ml.arrays import FloatArray
+from ml.arrays import FloatArray, IntArray
 from ml.metrics.accumulator import Accumulator
 from ml.metrics.binning import Debias
 from ml.metrics.document import FIRST_ORDER
@@ -26,7 +26,7 @@ from ml.tables.files import (
     check_predictions,
     read_batches,
 )
-from ml.tables.matching import aligned_counts, aligned_weights
+from ml.tables.matching import aligned_counts, aligned_first_counts, aligned_weights
 from ml.tables.trained_cells import TRAINED_ON
 
 BATCH_ROWS = 50_000
@@ -159,14 +159,17 @@ def evaluate_stream(
             accumulators = [Accumulator(len(predictions.classes), n_bins) for _ in range(2)]
         counts = np.zeros(predictions.class_probs.shape, dtype=np.int64)
         names = None if cluster is None else np.zeros(len(counts), dtype=str)
+        first_counts: IntArray | None = None
         both: list[FloatArray | None] = [None, None]
         if labels is not None:
             rows = align(labels, predictions, labels_path)
             counts = aligned_counts(labels, rows)
+            first_counts = aligned_first_counts(labels, rows, labels_path)
             both = [aligned_weights(labels, name, rows, labels_path) for name in (weights, weights2 or weights)]
             names = None if cluster is None else case_column(labels, cluster, labels_path)[rows]
-        for acc, weight in zip(accumulators, both, strict=True):
-            acc.update(counts, predictions.class_probs, predictions.disagreement_probs, weight, names)
+        used = (counts if first_counts is None else first_counts, counts)
+        for acc, weight, labelled in zip(accumulators, both, used, strict=True):
+            acc.update(labelled, predictions.class_probs, predictions.disagreement_probs, weight, names)
         observer(accumulators[0].n_cases)
     if not accumulators:
         raise TableError(f"{predictions_path}: contains no predictions")
@@ -190,7 +193,7 @@ def _document(accumulators: list[Accumulator], n_bins: int, debias: Debias) -> S
         }
     return {
         "n_cases": first.n_cases,
-        "n_labels": first.n_labels,
+        "n_labels": second.n_labels,
         "n_classes": first.n_classes,
         "n_bins": n_bins,
         "debias": debias or "none",

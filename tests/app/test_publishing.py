@@ -11,7 +11,7 @@ from app.evaluations import publishing
 from app.evaluations.publishing import publish_estimates
 from app.releases.queries import champion
 from app.tables import Alias, PublishedEstimates, ReleaseRow, now
-from tests.support.service import Service, cell_png, collect
+from tests.support.service import Service, cell_png, collect, store
 
 
 def published(service: Service) -> list[tuple[UUID, datetime]]:
@@ -36,7 +36,12 @@ def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_estimates_are_computed_again_only_when_what_they_follow_from_changed(
     service: Service, evaluations: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    collect(service, [cell_png(number) for number in range(4)], patients=True)
+    for number in range(4):
+        store(service, f"case-{number}", cell_png(number), {})
+    while (lease := service.post("anna", "/v1/reads")).status_code == 201:
+        body = {"label": lease.json()["classes"][0]["code"]}
+        assert service.post("anna", f"/v1/reads/{lease.json()['id']}/labels", json=body).status_code == 201
+    service.make_labels_final()
     for _ in range(3):
         publish_estimates(service.context)
     assert len(evaluations) == 1
@@ -47,7 +52,8 @@ def test_estimates_are_computed_again_only_when_what_they_follow_from_changed(
     assert len(evaluations) == 2
     (second,) = published(service)
     assert second[1] > first[1]
-    service.add_case("one more", cell_png(99))
+    for number in range(4):  # of which some are to be evaluated
+        service.add_case(f"one more {number}", cell_png(99 + number))
     for _ in range(2):
         publish_estimates(service.context)
     assert len(evaluations) == 3

@@ -6,8 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from ml.agreement.coefficients import rater_marginal_test
+from ml.agreement import excess_disagreement_test, measure_agreement, rater_marginal_test
 from ml.metrics.reader_test import reader_test
+from ml.tables.evaluate import evaluate_tables
 
 Ints = npt.NDArray[np.int64]
 
@@ -94,3 +95,46 @@ def test_renaming_changes_nothing_and_lone_labels_count_for_nothing() -> None:
     assert reader_test(**lonely) == reader_test(**rows)
     alone = reader_test(np.arange(5), np.zeros(5, int), np.ones(5, int))
     assert (alone.p_value, alone.n) == (1.0, 0)
+
+
+def table(labels: Ints, patient: Ints) -> dict[str, list[str]]:
+    """LABELS, long."""
+    rows = long(labels, patient)
+    columns = {"case_id": "case", "annotator": "annotator", "label": "label", "patient": "cluster"}
+    return {name: [f"{name} {value}" for value in rows[of]] for name, of in columns.items()}
+
+
+def test_an_evaluation_and_the_agreement_warn_where_annotators_differ_and_only_there() -> None:
+    """Of annotators who are alike, a draw that permuting case by case calls different and turning patients does not."""
+
+    def misleads(seed: int) -> bool:
+        labels, patient = readings(seed, lean=0.2, patients=12)
+        by_case = rater_marginal_test(labels, 2, permutations=99).p_value
+        return by_case <= 0.01 and reader_test(**long(labels, patient), permutations=99).p_value > 0.1
+
+    unlucky = next(seed for seed in range(100) if misleads(seed))
+    for seed, lean, moved in ((unlucky, 0.2, 0.0), (0, 0.0, 0.3)):
+        labels, patient = readings(seed, lean=lean, moved=moved, patients=12)
+        given = table(labels, patient)
+        halves = {f"prob:label {k}": np.full(len(labels), 0.5) for k in range(2)}
+        predictions = {"case_id": [f"case_id {i}" for i in range(len(labels))], **halves}
+        said = evaluate_tables(given, predictions, cluster="patient").warnings
+        assert any("use the classes differently" in text for text in said) == (moved > 0)
+        warnings = measure_agreement(given, cluster="patient").warnings
+        assert any("use the classes differently" in text for text in warnings) == (moved > 0)
+
+
+def test_the_excess_of_disagreement_is_that_of_patients_and_of_weighted_cases() -> None:
+    """Cases that stand ten times in one patient tell no more than once; a weight of two is to stand twice."""
+    rng = np.random.default_rng(0)
+    q = rng.dirichlet(np.ones(3), 60)
+    counts, f = rng.multinomial(2, q), rng.dirichlet(np.full(3, 0.7), 60)
+    alone = excess_disagreement_test(counts, f)
+    often, patient = np.repeat(np.arange(60), 10), np.repeat(np.arange(60), 10)
+    tenfold = excess_disagreement_test(counts[often], f[often], cluster=patient)
+    assert tenfold.p_value == pytest.approx(alone.p_value, rel=1e-9)
+    assert excess_disagreement_test(counts[often], f[often]).statistic > 3 * alone.statistic > 0
+    twice = np.concatenate([np.arange(60), np.arange(30)])
+    weighted = excess_disagreement_test(counts, f, sample_weight=np.repeat([2.0, 1.0], 30), cluster=np.arange(60))
+    doubled = excess_disagreement_test(counts[twice], f[twice], cluster=twice)
+    assert (weighted.statistic, weighted.p_value) == pytest.approx((doubled.statistic, doubled.p_value), rel=1e-9)

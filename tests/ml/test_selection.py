@@ -85,7 +85,7 @@ def test_cells_are_of_one_arm_and_one_quintile() -> None:
     weights = selection_weights(2, planned, 1 + answers, pi, selected, quintile)
     assert (weights.order, len(weights.cells)) == (2, 10)
     assert [cell.to_dict() for cell in weights.cells] == [
-        {"arm": arm, "quintile": q, "planned": 6, "answered": q if arm == "triage" else 6}
+        {"arm": arm, "quintile": q, "planned": 6, "answered": q if arm == "triage" else 6, "waiting": 0}
         for arm in ("triage", "audit")
         for q in range(1, 6)
     ]
@@ -114,3 +114,16 @@ def test_quintiles_by_hand() -> None:
     assert quintiles(np.array([3.0, 1.0, 4.0, 2.0])).tolist() == [3, 1, 4, 2]
     none = quintiles(np.zeros(0))
     assert (none.shape, none.dtype) == ((0,), np.int64)
+
+
+def test_those_that_wait_are_stood_in_for_and_are_no_non_response() -> None:
+    """Of eight planned twice at π = 1/2 five have answered, two wait, one never answered."""
+    ones, n_labels = np.ones(8, dtype=np.int64), np.array([2, 2, 2, 2, 2, 1, 1, 1])
+    waiting = np.array([False] * 5 + [True, True, False])
+    half = np.full(8, 0.5)
+    weights = selection_weights(2, 2 * ones, n_labels, half, half >= 1, ones, waiting)
+    np.testing.assert_allclose(weights.weight, [2 * 8 / 5] * 5 + [0] * 3)
+    assert [(cell.planned, cell.answered, cell.waiting) for cell in weights.cells] == [(8, 5, 2)]
+    assert weights.non_response == pytest.approx(1 / 6)
+    none_yet = selection_weights(2, 2 * ones, ones, half, half >= 1, ones, ones > 0)
+    assert (none_yet.non_response, none_yet.warnings()) == (0.0, [])

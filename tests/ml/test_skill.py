@@ -222,3 +222,27 @@ def test_a_prediction_that_exaggerates_twofold_is_called_worse_in_one_of_twenty(
     # standard errors .7 % and .5 %
     assert 0.029 <= verdicts.count("worse") / 1000 <= 0.075
     assert verdicts.count("better") / 1000 <= 0.045
+
+
+@pytest.mark.parametrize("patients", [False, True])
+def test_intervals_of_the_skill_cover_with_patients_and_without(patients: bool) -> None:
+    """Cases of a patient share their difficulty; the skill aimed at is that of many cases with known truth."""
+    rng = np.random.default_rng(4)
+
+    def draw(n: int) -> tuple[Floats, Floats, Counts]:
+        shared = rng.normal(0, 0.8, n // 5).repeat(5) if patients else rng.normal(0, 0.8, n)
+        truth = 1 / (1 + np.exp(1.2 - shared - rng.normal(0, 0.6, n)))
+        return truth, np.clip(truth**0.8 + 0.05, 0, 1), np.arange(n) // 5
+
+    truth, phi, _ = draw(400_000)
+    rate = truth.mean()
+    aim = 1 - ((truth - phi) ** 2 + truth * (1 - truth)).mean() / (rate * (1 - rate))
+    covered, runs = 0, 500
+    for _ in range(runs):
+        truth, phi, group = draw(300)
+        y = np.where((rng.random(300) < truth)[:, None], [1, 1], [2, 0])
+        found = disagreement_skill(y, phi, cluster=group if patients else None)
+        assert found.low is not None
+        assert found.high is not None
+        covered += found.low <= aim <= found.high
+    assert 0.925 <= covered / runs <= 0.98, "the Monte-Carlo error is 1 %"

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from ml.calibration.scaling import Scaling
 from ml.datasets.base import ImageDataset
 from ml.datasets.cells import load_cells
 from ml.distributions.families import DirichletCpe
-from ml.files import write_json
+from ml.files import read_json, write_json
 from ml.release.artifact import ReleaseError, read_release
 from ml.release.predictor import Predictor
+from ml.release.score import predict_files
 from ml.training.augmentation import augment, shift
 from ml.training.averaging import average_weights
 from ml.training.calibrate import calibrate_run
@@ -271,6 +273,22 @@ def test_one_label_a_case_gives_a_release_that_says_so(cells: ImageDataset, trai
         "class_probs",
         "disagreement_prob",
     ]
+
+
+@pytest.mark.slow
+def test_a_constant_goes_from_the_calibration_to_card_and_prediction(trained_run: Path, tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "run")
+    shutil.copytree(trained_run, run.path)
+    calibration = Calibration.from_dict(read_json(run.calibration))
+    write_json(run.calibration, replace(calibration, constant_disagreement=0.2).to_dict())
+    write_json(run.report, run.read_report() | {"disagreement": {"verdict": "worse", "constant": 0.2}})
+    release = export_run(run, tmp_path / "release")
+    assert release.card["disagreement"] == {"verdict": "worse", "constant": 0.2}
+    assert "is 0.200 for every cell" in (release.path / "README.md").read_text()
+    image = tmp_path / "cell.png"
+    Image.fromarray(run.read_examples()[0]).save(image)
+    (row,) = predict_files(release.path, [image])
+    assert (row["disagreement_prob"], row["disagreement_constant"]) == (0.2, True)
 
 
 def _flip(path: Path) -> None:

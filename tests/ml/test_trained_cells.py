@@ -112,3 +112,17 @@ def test_score_says_which_cells_its_release_was_trained_on(tiny_release: Path, t
     score_images(tiny_release, tmp_path / "all.csv", tmp_path / "unknown.csv")
     with (tmp_path / "unknown.csv").open() as file:
         assert {row["trained_on"] for row in csv.DictReader(file)} == {"unknown"}
+
+
+def test_messages_name_rows_of_the_whole_table() -> None:
+    labels, predictions = tables(3, 4, wide=True)
+    weighted = labels | {"w": [1.0, 2.0, "none", 1.0]}
+    own = predictions | {"trained_on": ["yes", "no", "no", "no"]}
+    with pytest.raises(TableError, match="weights must be numbers"):
+        evaluate_tables(weighted, own, weights="w")
+    long, predictions = tables(3, 4, wide=False)
+    rows = [row for row, case in enumerate(long["case_id"]) if case != "c0"]
+    numbers = ["1"] * len(long["case_id"])
+    numbers[rows[-1]] = "x"
+    with pytest.raises(TableError, match=f"row {rows[-1]}, column planned_read"):
+        evaluate_tables(long | {"planned_read": numbers}, own)

@@ -190,7 +190,10 @@ def test_a_retraction_does_not_wash_away_what_was_seen(service: Service) -> None
     body = {"label": codes[1], "reason": "again"}
     again = service.post("anna", f"/v1/labels/{gone['id']}/revisions", json=body).json()["label"]
     assert (again["blind"], again["post_reveal"]) == (False, True)
-    assert judging(service) == []
+    # nor does taking back what was said blind: it goes on to judge
+    assert judging(service) == ["anna"]
+    with service.context.database.read() as session:
+        assert [row[2] for row in session.execute(blind_labels())] == [codes[0]]
 
 
 def outside_blindness(service: Service, path: str, **body: Any) -> bool:

@@ -80,6 +80,7 @@ def columns_of(lab: Laboratory, pi: FloatArray, reads: IntArray) -> Columns:
         class_probs=lab.prediction.class_probs,
         disagreement_probs=lab.prediction.disagreement_probs,
         label_counts=counts,
+        first_class=lab.labels[:, 0].astype(np.int64),
         n_planned=reads,
     )
 

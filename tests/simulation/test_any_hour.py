@@ -1,0 +1,34 @@
+"""Whatever is still open, however people decline and take back: the estimates of a working laboratory do not move."""
+
+import pytest
+
+from tests.simulation.queue_laboratory import QUANTITIES, Bias, Habits, QueueLaboratory, biases
+
+
+def simulated(n_laboratories: int, n_cases: int, habits: Habits) -> dict[str, dict[str, Bias]]:
+    weeks = [QueueLaboratory(seed, n_cases, habits).run() for seed in range(2000, 2000 + n_laboratories)]
+    return biases(weeks)
+
+
+def z(bias: Bias) -> float:
+    return bias.value / bias.error
+
+
+@pytest.mark.slow
+def test_open_second_reads_and_retractions_after_the_reveal_move_nothing() -> None:
+    """A few laboratories, in which the estimates of version 0.1.0 are visibly off."""
+    found = simulated(8, 300, Habits(retractions=0.2))
+    assert z(found["0.1.0"]["L"]) < -4
+    assert all(abs(z(found["now"][name])) < 4 for name in QUANTITIES)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("retractions", [0.0, 0.05, 0.2])
+def test_a_week_with_open_second_reads(retractions: float) -> None:
+    found = simulated(80, 600, Habits(retractions=retractions))
+    print(found)
+    assert z(found["0.1.0"]["L"]) < -10
+    if retractions >= 0.2:
+        assert z(found["0.1.0"]["L_D"]) < -5
+    for name in QUANTITIES:
+        assert abs(z(found["now"][name])) < 3.5, (name, found["now"][name])
