@@ -290,3 +290,23 @@ def test_a_browser_shows_the_page_without_an_error_and_asks_nobody(
     free.goto(audited["out"].as_uri())
     found = Axe().run(free)
     assert found.violations_count == 0, found.generate_report()
+
+
+@pytest.mark.slow
+def test_a_weighted_page_has_the_other_estimates_beside(tmp_path: Path) -> None:
+    tables = make_tables(tmp_path, findings=False)
+    lines = tables["labels"].read_text().splitlines()
+    weighed = [f"{lines[0]},w"] + [f"{line},{1 + int(line.split(',')[0].strip(chr(34))[1:]) % 3}" for line in lines[1:]]
+    tables["labels"].write_text("\n".join(weighed) + "\n")
+    command = ["--labels", tables["labels"], "--predictions", tables["first"], "--weights", "w"]
+    done = run_here("audit", *command, "-o", tmp_path / "report.html")
+    assert done.returncode == 0, done.stderr
+    metrics = json.loads(run_here("evaluate", *command, "--json").stdout)["metrics"]
+    html = (tmp_path / "report.html").read_text()
+    assert f"Horvitz–Thompson form {probability(metrics['L']['horvitz_thompson'], 4)}" in html
+    helped = [row["model_assisted"] for row in metrics.values() if row["model_assisted"] is not None]
+    assert helped
+    for row in helped:
+        between = f"{probability(row['low'], 4)} to {probability(row['high'], 4)}"
+        assert f"model-assisted {probability(row['value'], 4)} ({between})" in html
+    assert "w (one label), w (two labels)" in html
