@@ -9,6 +9,7 @@ class probabilities for one label; a change is network minus baseline on the sam
 
 import argparse
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -124,42 +125,47 @@ def one_run(data: ImageDataset, way: str, seed: int, folder: Path) -> dict[str, 
 def summary(rows: list[dict[str, float]]) -> dict[str, float | int]:
     change = np.array([row["change of L"] for row in rows])
     figures: dict[str, float | int] = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
-    figures["standard error of the mean change"] = float(change.std(ddof=1) / np.sqrt(len(rows)))
+    if len(rows) > 1:
+        figures["standard error of the mean change"] = float(change.std(ddof=1) / np.sqrt(len(rows)))
     figures["splits"] = len(rows)
     figures["splits better"] = int((change < 0).sum())
     return figures
+
+
+def keep(path: Path, name: str, way: str, rows: list[dict[str, float]]) -> None:
+    """Write what is known so far; other sets and ways in the file stay."""
+    document = read_json(path) if path.is_file() else {"command": "python -m benchmarks.small_sets --save", "sets": {}}
+    document["sets"].setdefault(name, {})[way] = {"splits": rows, "mean": summary(rows)}
+    path.write_text(json.dumps(document, indent=2) + "\n")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--cells", type=int, default=400)
+    parser.add_argument("--sets", nargs="*", default=["blood cells", "simulated"])
     parser.add_argument("--ways", nargs="*", default=list(WAYS))
-    parser.add_argument("--save", action="store_true")
+    parser.add_argument("--save", action="store_true", help="keep the figures in results/, after each split")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    real, drawn = load_pbc(), load_cells(2500, seed=100)
-    sets = {
-        "blood cells": lambda s: blood_cells(asked.cells, s, real),
-        "simulated": lambda s: rare_cells(asked.cells, s, drawn),
-    }
-    results: dict[str, dict[str, dict[str, float | int]]] = {}
-    for name, make in sets.items():
+    makers = {"blood cells": (load_pbc, blood_cells), "simulated": (lambda: load_cells(2500, seed=100), rare_cells)}
+    path = Path(__file__).parent / "results" / f"{date.today().isoformat()}_small_sets.json"
+    for name in asked.sets:
+        load, make = makers[name]
+        whole = load()
         for way in asked.ways:
-            rows = []
+            rows: list[dict[str, float]] = []
             for seed in range(asked.splits):
                 with TemporaryDirectory() as folder:
-                    rows.append(one_run(make(seed), way, seed, Path(folder) / "run"))
-                print(
-                    f"{name}, {way}, split {seed}: " + ", ".join(f"{k} {v:.4f}" for k, v in rows[-1].items()),
-                    flush=True,
-                )
-            results.setdefault(name, {})[way] = summary(rows)
-            print(f"= {name}, {way}: " + ", ".join(f"{k} {v:.4f}" for k, v in summary(rows).items()), flush=True)
-    if asked.save:
-        path = Path(__file__).parent / "results" / f"{date.today().isoformat()}_small_sets.json"
-        command = f"python -m benchmarks.small_sets --save --splits {asked.splits} --cells {asked.cells}"
-        path.write_text(json.dumps({"command": command, "sets": results}, indent=2) + "\n")
+                    rows.append(one_run(make(asked.cells, seed, whole), way, seed, Path(folder) / "run"))
+                print(f"{name}, {way}, split {seed}: " + _line(rows[-1]), flush=True)
+                if asked.save:
+                    keep(path, name, way, rows)
+            print(f"= {name}, {way}: " + _line(summary(rows)), flush=True)
+
+
+def _line(figures: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
 
 
 if __name__ == "__main__":

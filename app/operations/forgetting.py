@@ -65,7 +65,7 @@ class ErasureReport:
             lines.append(f"not removed: an image that other cases have too: {', '.join(self.shared)}")
         if self.unfinished is not None:
             lines.append(f"not finished: {self.unfinished}; the worker tries again every minute")
-        lines.append("not reached: exports, log archives of the database, copies of the disk")
+        lines.append("not reached: exports, releases trained on them, log archives of the database, copies of the disk")
         lines += [f"not reached: the backup {backup}" for backup in self.backups]
         return lines
 

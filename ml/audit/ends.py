@@ -35,11 +35,12 @@ class Ends:
 
 def end_bins(cases: Cases) -> Ends:
     """Bin the probabilities of matched tables finely at both ends."""
-    data = check_inputs(cases.counts, cases.predictions.class_probs, cases.weights, cases.cluster)
-    first, totals = data.sample(1), data.counts.sum(axis=1)
+    counts = cases.counts if cases.first_counts is None else cases.first_counts
+    data = check_inputs(counts, cases.predictions.class_probs, cases.weights, cases.cluster)
+    first, totals = data.sample(1), cases.counts.sum(axis=1)
     weights2 = check_weights(cases.weights if cases.weights2 is None else cases.weights2, len(totals))
     second = select(totals >= 2, weights2, data.cluster)
-    observed = observed_disagreement(data.counts[second.rows])[:, None]
+    observed = observed_disagreement(cases.counts[second.rows])[:, None]
     said = cases.predictions.disagreement_probs[second.rows][:, None]
     return Ends(
         _at_ends(class_frequencies(data.counts[first.rows]), data.probs[first.rows], first),

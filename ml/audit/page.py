@@ -30,7 +30,7 @@ MAX_CLASSES = 12
 #: Annotators and pairs that are listed.
 MAX_ROWS = 50
 #: Metrics of the table that stands above several findings, where they are there.
-OVERVIEW = ("agreement", "L", "skill", "CE", "L_D", "skill_D", "CE_D", "RPS", "skill_RPS")
+OVERVIEW = ("agreement", "L", "skill", "CE", "skill_D", "CE_D", "skill_RPS")
 
 
 @dataclass(frozen=True)

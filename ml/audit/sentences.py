@@ -65,11 +65,13 @@ def _skill(estimate: Estimate | None, what: str, constant: str) -> list[str]:
     be = "are" if what.endswith("probabilities") else "is"
     known = _between(estimate)
     if estimate.low is None or estimate.high is None:
-        verdict = f"cannot be compared with {constant}: there are too few cases for an interval ({known})"
+        verdict = f"cannot be compared with {constant}: there are too few cases for an interval"
     elif estimate.low > 0:
-        verdict = f"{be} better than {constant}: the error is {share(estimate.value)} smaller ({known})"
+        ends = f"{share(estimate.low)} to {share(estimate.high)}"
+        verdict = f"{be} better than {constant}: the error is {share(estimate.value)} smaller (95 % interval {ends})"
     elif estimate.high < 0:
-        verdict = f"{be} worse than {constant}: the error is {share(-estimate.value)} larger (skill {known})"
+        ends = f"{share(-estimate.high)} to {share(-estimate.low)}"
+        verdict = f"{be} worse than {constant}: the error is {share(-estimate.value)} larger (95 % interval {ends})"
     else:
         verdict = f"{be} not shown to be better than {constant}: the skill is {probability(estimate.value)} ({known})"
     return [f"{what[0].upper()}{what[1:]} {verdict}."]

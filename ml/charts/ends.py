@@ -29,7 +29,7 @@ def _panel(bins: Sequence[ReliabilityBin], what: str) -> ChartType | None:
     values = [row.to_dict() | {"range": f"{100 * row.low:g} to {100 * row.high:g} %"} for row in bins]
     order = [str(row["range"]) for row in values]
     base = alt.Chart(alt.Data(values=values)).encode(
-        x=alt.X("range:N", sort=order, title=f"predicted {what}", axis=alt.Axis(labelAngle=0))
+        x=alt.X("range:N", sort=order, title=f"predicted {what}", axis=alt.Axis(labelAngle=0, labelAlign="center"))
     )
     scale = alt.Scale(zero=False, nice=True)
     known = alt.Chart(alt.Data(values=[row for row in values if row["freq_low"] is not None]))

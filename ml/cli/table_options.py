@@ -8,19 +8,21 @@ import typer
 TABLES_HELP = """
 Tables are CSV (UTF-8, commas) or Parquet, by extension; cases are matched by case_id.
 
-LABELS, one row per label, or one row per case with counts:
+LABELS, one row per label, or where annotators are unknown one per case:
 
   case_id,annotator,label,patient        case_id,count:blast,count:monocyte
   cell-1,anna,monocyte,P1                cell-1,0,2
   cell-1,ben,blast,P1                    cell-2,1,1
 
-PREDICTIONS, one row per case; log_concentration or disagreement_prob may be left out:
+PREDICTIONS, one row per case; disagreement_prob (or log_concentration) if
+there is one:
 
   case_id,prob:blast,prob:monocyte,disagreement_prob
   cell-1,0.2,0.8,0.3
 
-A column finding in both tables evaluates each finding on its own. One column such as prob:present is enough with
---binary. More examples, ties and fractional counts: docs/reference/tables.md.
+A column finding in both tables evaluates each finding on its own.
+With --binary one column such as prob:present is enough.
+More examples, ties and fractional counts: docs/reference/tables.md.
 """
 
 LabelsFile = Annotated[Path, typer.Option(help="LABELS table, .csv or .parquet.")]

@@ -186,6 +186,7 @@ def ordinal_metrics(
     label_counts: npt.ArrayLike,
     class_probs: npt.ArrayLike,
     *,
+    first_label_counts: npt.ArrayLike | None = None,
     weights: npt.ArrayLike | None = None,
     weights2: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
@@ -195,17 +196,20 @@ def ordinal_metrics(
     Args:
         label_counts: (N, K) label histograms, classes in their order.
         class_probs: (N, K) class probability estimates.
+        first_label_counts: (N, K) the labels that metrics which need one label use; all where left out.
         weights: (N,) inverse probabilities of having at least one label.
         weights2: (N,) of having at least two, for the score against the histogram.
         cluster: (N,) patient of each case.
     """
-    tables = (label_counts, class_probs)
+    first = (label_counts if first_label_counts is None else first_label_counts, class_probs)
     second = weights if weights2 is None else weights2
     return {
-        "RPS": ranked_probability_score(*tables, sample_weight=weights, cluster=cluster),
-        "skill_RPS": ranked_probability_skill(*tables, sample_weight=weights, cluster=cluster),
-        "RPS_epistemic": epistemic_ranked_probability_score(*tables, sample_weight=second, cluster=cluster),
-        "weighted_kappa": weighted_kappa(*tables, sample_weight=weights, cluster=cluster),
+        "RPS": ranked_probability_score(*first, sample_weight=weights, cluster=cluster),
+        "skill_RPS": ranked_probability_skill(*first, sample_weight=weights, cluster=cluster),
+        "RPS_epistemic": epistemic_ranked_probability_score(
+            label_counts, class_probs, sample_weight=second, cluster=cluster
+        ),
+        "weighted_kappa": weighted_kappa(*first, sample_weight=weights, cluster=cluster),
     }
 
 

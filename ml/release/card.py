@@ -230,10 +230,11 @@ def _classes_table(card: CardContents) -> str:
     counts, recall = card["data"].get("class_counts"), {row["class"]: row for row in card.get("recall", [])}
     if counts is None:
         return "\n".join(f"- {info['name']} (`{info['code']}`)" for info in card["classes"])
-    heads = [*counts, *(["recall", "of held-out cells"] if recall else [])]
+    parts = [name for name in ("train", "valid", "calibration", "test") if name in counts]
+    heads = [*parts, *(["recall", "of held-out cells"] if recall else [])]
     lines = ["| class | " + " | ".join(heads) + " |", "|---|" + "---|" * len(heads)]
     for k, info in enumerate(card["classes"]):
-        cells = [f"{counts[name][k]:,}" for name in counts]
+        cells = [f"{counts[name][k]:,}" for name in parts]
         if recall:
             row = recall[info["code"]]
             cells += ["–" if row["recall"] is None else f"{row['recall']:.2f}", f"{row['n_cells']:,}"]

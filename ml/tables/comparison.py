@@ -66,7 +66,11 @@ def compare(cases: Cases, options: Options) -> Comparison:
     changes = paired_changes(first.counts, pair[0], pair[1], n_bins=options.n_bins, **columns)
     if options.level == "ordinal":
         changes["RPS"] = ranked_probability_change(
-            first.counts, pair[0][0], pair[1][0], sample_weight=first.weights, cluster=first.cluster
+            first.counts if first.first_counts is None else first.first_counts,
+            pair[0][0],
+            pair[1][0],
+            sample_weight=first.weights,
+            cluster=first.cluster,
         )
     return Comparison(evaluate_cases(first, options), evaluate_cases(second, options), changes, cases.rival.left_out)
 

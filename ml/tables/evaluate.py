@@ -181,7 +181,9 @@ def evaluate_cases(cases: Cases, options: Options) -> Evaluation:
     )
     metrics = evaluation.metrics
     if options.level == "ordinal":
-        metrics = metrics | ordinal_metrics(cases.counts, cases.predictions.class_probs, **columns)
+        metrics = metrics | ordinal_metrics(
+            cases.counts, cases.predictions.class_probs, first_label_counts=cases.first_counts, **columns
+        )
     warnings = (*cases.warnings(), *evaluation.warnings, *_reader_warnings(cases, options.cluster))
     return replace(evaluation, metrics=metrics, warnings=warnings)
 

@@ -199,10 +199,10 @@ def _match(finding: str | None, tables: list[_Table], options: Options) -> Cases
     judged += [
         (check_predictions(table.table, table.place, complement=complement), table.place) for table in tables[2:]
     ]
-    labelled, (predicted, *others), said = without_trained_cells(labelled, judged)
+    labelled, place, (predicted, *others), said = without_trained_cells(labelled, labels.place, judged)
     stray = tuple(without_prediction(labelled, predicted))
     dropped = options.missing == "drop"
-    rows = rows_of_labels(labelled, predicted) if dropped else align(labelled, predicted, labels.place)
+    rows = rows_of_labels(labelled, predicted) if dropped else align(labelled, predicted, place)
     counts = aligned_counts(labelled, rows)
     rival = None
     for other in others:
@@ -210,13 +210,13 @@ def _match(finding: str | None, tables: list[_Table], options: Options) -> Cases
     return Cases(
         finding=finding,
         labels=labelled,
-        place=labels.place,
+        place=place,
         predictions=predicted,
         counts=counts,
-        first_counts=aligned_first_counts(labelled, rows, labels.place),
-        weights=aligned_weights(labelled, options.weights, rows, labels.place),
-        weights2=aligned_weights(labelled, options.weights2, rows, labels.place),
-        cluster=aligned_clusters(labelled, predicted, options.cluster, rows, labels.place),
+        first_counts=aligned_first_counts(labelled, rows, place),
+        weights=aligned_weights(labelled, options.weights, rows, place),
+        weights2=aligned_weights(labelled, options.weights2, rows, place),
+        cluster=aligned_clusters(labelled, predicted, options.cluster, rows, place),
         left_out=stray,
         rival=rival,
         said=said,

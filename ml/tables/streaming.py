@@ -18,6 +18,7 @@ from ml.metrics.binning import Debias
 from ml.metrics.document import FIRST_ORDER
 from ml.tables.files import (
     Labels,
+    Place,
     Predictions,
     TableError,
     align,
@@ -62,6 +63,7 @@ class _SortedLabels:
         self.path, self.classes = path, classes
         self.batches = read_batches(path, rows)
         self.held: pa.Table | None = None
+        self.given = 0
         self.last = ""
 
     def up_to(self, case: str | None) -> Labels | None:
@@ -78,7 +80,13 @@ class _SortedLabels:
         ids = self.held.column("case_id").cast(pa.string()).to_pylist()
         count = len(ids) if case is None else int(np.searchsorted(np.array(ids, dtype=object), case, side="right"))
         taken, self.held = self.held.slice(0, count), self.held.slice(count)
-        return check_labels(taken, self.path, self.classes) if count else None
+        place, self.given = _part(self.path, self.given, count), self.given + count
+        return check_labels(taken, place, self.classes) if count else None
+
+
+def _part(path: Path, start: int, count: int) -> Place:
+    """What messages call some rows of a file, by their places in the whole of it."""
+    return Place.of_file(path).part(np.arange(start, start + count))
 
 
 def _sorted_ids(table: pa.Table, path: Path, last: str, *, strictly: bool) -> list[str]:
@@ -89,6 +97,8 @@ def _sorted_ids(table: pa.Table, path: Path, last: str, *, strictly: bool) -> li
     """
     if "case_id" not in table.column_names:
         raise TableError(f"{path}: column 'case_id' is missing; there are {', '.join(table.column_names)}")
+    if "finding" in table.column_names:
+        raise TableError(f"{path}: has several findings, and --stream evaluates one: leave it out")
     ids = table.column("case_id").cast(pa.string()).to_pylist()
     before = last
     for case in ids:
@@ -103,18 +113,19 @@ def _sorted_ids(table: pa.Table, path: Path, last: str, *, strictly: bool) -> li
 
 def _joined(labels_path: Path, predictions_path: Path, rows: int) -> Iterator[tuple[Predictions, Labels | None]]:
     labels: _SortedLabels | None = None
-    last = ""
+    last, done = "", 0
     for batch in read_batches(predictions_path, rows):
         ids = _sorted_ids(batch, predictions_path, last, strictly=True)
         if not ids:
             continue
         last = ids[-1]
-        predictions = check_predictions(batch, predictions_path)
+        predictions = check_predictions(batch, _part(predictions_path, done, len(ids)))
         if "yes" in predictions.columns.get(TRAINED_ON, ()):
             raise TableError(
                 f"{predictions_path}: column {TRAINED_ON}: the release was trained on some of the cells; take their "
                 "rows and labels out first, or leave --stream out"
             )
+        done += len(ids)
         labels = labels or _SortedLabels(labels_path, predictions.classes, rows)
         yield predictions, labels.up_to(last)
     left = labels.up_to(None) if labels is not None else None

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from ml.tables.files import Labels, Place, Predictions, TableError, fail_at
 
@@ -13,38 +14,42 @@ _ANSWERS = {"yes", "no", "unknown"}
 
 
 def without_trained_cells(
-    labels: Labels, several: Sequence[tuple[Predictions, Place]]
-) -> tuple[Labels, list[Predictions], tuple[str, ...]]:
+    labels: Labels, place: Place, several: Sequence[tuple[Predictions, Place]]
+) -> tuple[Labels, Place, list[Predictions], tuple[str, ...]]:
     """Tables without the cells that a release was trained on, and a sentence about how many these were.
 
     Args:
         labels: LABELS.
+        place: what messages call them.
         several: PREDICTIONS that are judged by them, each with what messages call it; the column ``trained_on``, where
             there is one, says yes, no or unknown. A cell that one of them was trained on judges none.
 
     Returns:
-        LABELS, each PREDICTIONS, and what is to be said.
+        LABELS, what messages call them, each PREDICTIONS, and what is to be said.
 
     Raises:
         TableError: another word than these, or nothing is left to judge by.
     """
     trained: set[str] = set()
     said = []
-    for predictions, place in several:
-        answers = _answers(predictions, place)
+    for predictions, of in several:
+        answers = _answers(predictions, of)
         trained |= {case for case, answer in zip(predictions.case_ids, answers, strict=True) if answer == "yes"}
         if "unknown" in answers:
             n = answers.count("unknown")
-            said.append(f"{place}: whether the release was trained on {n:,} of {len(answers):,} cells is unknown")
-    first, place = several[0]
+            said.append(f"{of}: whether the release was trained on {n:,} of {len(answers):,} cells is unknown")
+    first, of = several[0]
     found = trained & set(first.case_ids)
     if not found:
-        return labels, [predictions for predictions, _ in several], tuple(said)
+        return labels, place, [predictions for predictions, _ in several], tuple(said)
     if len(found) == len(first.case_ids):
-        raise TableError(f"{place}: the release was trained on all {len(found):,} cells: none is left to judge it by")
+        raise TableError(f"{of}: the release was trained on all {len(found):,} cells: none is left to judge it by")
     said.append(f"{len(found):,} of {len(first.case_ids):,} cells are left out because the release was trained on them")
     kept = [_predictions_without(predictions, trained) for predictions, _ in several]
-    return _labels_without(labels, trained), kept, tuple(said)
+    kept_cases = np.array([case not in trained for case in labels.case_ids], dtype=bool)
+    rows = np.flatnonzero(kept_cases[labels.rows])
+    part = place.part(rows if place.rows is None else place.rows[rows])
+    return _labels_at(labels, kept_cases, rows), part, kept, tuple(said)
 
 
 def _answers(predictions: Predictions, place: Place) -> list[str]:
@@ -67,14 +72,12 @@ def _predictions_without(predictions: Predictions, trained: set[str]) -> Predict
     )
 
 
-def _labels_without(labels: Labels, trained: set[str]) -> Labels:
-    """LABELS of the other cases, numbered anew."""
-    kept = np.array([case not in trained for case in labels.case_ids], dtype=bool)
+def _labels_at(labels: Labels, kept: npt.NDArray[np.bool_], rows: npt.NDArray[np.intp]) -> Labels:
+    """LABELS of the cases that are kept, numbered anew, by the rows about them."""
     number = np.cumsum(kept) - 1
-    rows = np.flatnonzero(kept[labels.rows]) if len(labels.rows) else np.empty(0, dtype=np.intp)
     return replace(
         labels,
-        case_ids=[case for case in labels.case_ids if case not in trained],
+        case_ids=[case for case, stays in zip(labels.case_ids, kept, strict=True) if stays],
         counts=labels.counts[kept],
         rows=number[labels.rows[rows]],
         columns={name: [values[row] for row in rows] for name, values in labels.columns.items()},

@@ -13,6 +13,8 @@ EPOCHS = 13
 _BATCHES_PER_PASS, _SMALLEST_BATCH, _LARGEST_BATCH = 8, 16, 128
 #: Cells of a class below which its figures say next to nothing, by partition.
 FEW_CELLS = {"train": 10, "test": 10}
+#: Labelled cases below which ``ml.calibration.calibrate`` refuses to fit anything.
+MIN_CALIBRATION = 10
 #: Cells of a partition below which what is fitted or judged on it says next to nothing.
 FEW_IN_PARTITION = {"train": 100, "valid": 20, "calibration": 50, "test": 50}
 _PURPOSE = {
@@ -51,6 +53,9 @@ def _partitions_too_small(dataset: ImageDataset) -> Iterable[str]:
         if rows.size >= enough or (name == "calibration" and dataset.calibration_partition == "valid"):
             continue
         of = "" if dataset.patients is None else f" of {len({dataset.patients[row] for row in rows})} patients"
+        if name == "calibration" and rows.size < MIN_CALIBRATION:
+            yield f"partition calibration has {rows.size} cells{of}: `calibrate` refuses fewer than {MIN_CALIBRATION}"
+            continue
         more = enough - rows.size
         yield (
             f"partition {name} has {rows.size} cells{of} ({_PURPOSE[name]}): fewer than {enough} say little; "

@@ -205,7 +205,7 @@ def test_digests_of_another_installation_say_nothing_about_patients(
 @pytest.mark.heavy
 def test_the_whole_cycle_through_the_command_line(service: Service, tmp_path: Path) -> None:
     """Export, train, calibrate, export, add, predict, compare; then score and evaluate the same folder."""
-    fill(service, 30, 6, size=32)
+    fill(service, 58, 6, size=32)
     rows = exported(service, tmp_path / "own")
     run, out = tmp_path / "run", tmp_path / "release"
     for command in (

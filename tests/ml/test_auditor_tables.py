@@ -296,3 +296,50 @@ def test_the_order_of_the_columns_is_the_scale(two_models: dict[str, Any]) -> No
 def test_choices_that_do_not_fit_are_bad_usage(two_models: dict[str, Any]) -> None:
     for more in (["--stream"], ["--level", "cardinal"], ["--missing", "guess"]):
         assert _compare(two_models, *more).returncode == 2
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_streamed_table_names_the_row_of_the_whole_file(suffix: str, tmp_path: Path) -> None:
+    from ml.tables.streaming import evaluate_stream
+
+    ids, header = [f"c{i:04}" for i in range(300)], {".csv": 2, ".parquet": 1}[suffix]
+    labels: dict[str, Any] = {"case_id": ids, "count:x": np.ones(300), "count:y": np.ones(300)}
+    predictions: dict[str, Any] = {"case_id": ids, "prob:x": np.full(300, 0.5), "prob:y": np.full(300, 0.5)}
+    paths = [tmp_path / f"labels{suffix}", tmp_path / f"predictions{suffix}"]
+
+    def evaluated() -> None:
+        write_table(labels, paths[0])
+        write_table(predictions, paths[1])
+        evaluate_stream(*paths, batch_rows=20)
+
+    labels["count:y"][217] = 0.5
+    with pytest.raises(TableError, match=rf"labels\S+: row {217 + header}, column count:y"):
+        evaluated()
+    predictions["prob:x"][205] = 0.75
+    with pytest.raises(TableError, match=rf"predictions\S+: row {205 + header}, column prob:x … prob:y"):
+        evaluated()
+    predictions["finding"] = ["mass"] * 300
+    with pytest.raises(TableError, match="several findings"):
+        evaluated()
+
+
+def test_metrics_of_grades_use_the_labels_that_answer_first_reads(two_models: dict[str, Any]) -> None:
+    """As L does: order 1 from planned read 1 only, order 2 from all labels."""
+    from ml.metrics import epistemic_ranked_probability_score, ranked_probability_score
+
+    lines = (two_models["folder"] / "labels.csv").read_text().splitlines()
+    seen: set[str] = set()
+    numbers = []
+    for line in lines[1:]:
+        case = line.split(",")[0]
+        numbers.append("0" if case in seen else "1")
+        seen.add(case)
+    rows = [f"{line},{number}" for line, number in zip(lines[1:], numbers, strict=True)]
+    path = two_models["folder"] / "planned.csv"
+    path.write_text("\n".join([f"{lines[0]},planned_read", *rows]) + "\n")
+    found = evaluate_tables(path, two_models["folder"] / "first.csv", level="ordinal").metrics
+    first = (two_models["counts"] > 0) & (np.cumsum(two_models["counts"] > 0, axis=1) == 1)
+    expected = ranked_probability_score(first.astype(int), two_models["first"])
+    assert (found["RPS"].value, found["RPS"].n) == (pytest.approx(expected.value, abs=1e-9), expected.n)
+    whole = epistemic_ranked_probability_score(two_models["counts"], two_models["first"])
+    assert found["RPS_epistemic"].value == pytest.approx(whole.value, abs=1e-9)

@@ -170,11 +170,11 @@ def test_the_verdict_goes_by_the_interval() -> None:
 
 @pytest.fixture(scope="module")
 def own_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Forty cells of two kinds, by twenty patients, one of them hardly ever seen."""
+    """A hundred and twenty cells of two kinds, by sixty patients, one of them hardly ever seen."""
     folder = tmp_path_factory.mktemp("own")
     (folder / "images").mkdir()
     rows = []
-    for number, cell in enumerate(simulate_cells(40, seed=3, size=24)):
+    for number, cell in enumerate(simulate_cells(120, seed=3, size=24)):
         (folder / "images" / f"cell-{number}.png").write_bytes(encode(cell.pixels))
         for who in ("anna", "ben")[: 1 + number % 2]:
             rows.append((f"cell-{number}", who, "rare" if number % 13 == 0 else "common", f"p{number // 2}"))
@@ -190,11 +190,11 @@ def test_a_small_folder_is_trained_for_enough_steps_and_its_card_says_what_it_is
     run, out = tmp_path / "run", tmp_path / "release"
     trained = run_here("train", "--data", own_folder, "--out", run, "--size", 16, "--threads", 1)
     assert trained.returncode == 0, trained.stderr
-    assert "small: partition train has 24 cells" in trained.stderr
+    assert "small: partition train has 72 cells of 36 patients" in trained.stderr
     assert "small: class rare has" in trained.stderr
     assert trained.stderr.index("small:") < trained.stderr.index("training compact")
     config = RunFolder(run).read_config()["train"]
-    steps = config["epochs"] * config["passes"] * -(-24 // config["batch_size"])
+    steps = config["epochs"] * config["passes"] * -(-72 // config["batch_size"])
     assert (config["epochs"], steps >= MIN_STEPS) == (EPOCHS, True)
     assert "simple baseline" in trained.stdout
     for command in (("calibrate", run), ("export", run, "--out", out)):

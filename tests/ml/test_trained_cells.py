@@ -112,3 +112,13 @@ def test_score_says_which_cells_its_release_was_trained_on(tiny_release: Path, t
     score_images(tiny_release, tmp_path / "all.csv", tmp_path / "unknown.csv")
     with (tmp_path / "unknown.csv").open() as file:
         assert {row["trained_on"] for row in csv.DictReader(file)} == {"unknown"}
+
+
+def test_messages_name_rows_of_the_whole_table() -> None:
+    labels, predictions = tables(3, 4, wide=False)
+    own = predictions | {"trained_on": ["yes", "no", "no", "no"]}
+    last = max(row for row, case in enumerate(labels["case_id"]) if case != "c0")
+    numbers = ["1"] * last + ["x"] + ["1"] * (len(labels["case_id"]) - last - 1)
+    assert labels["case_id"][:last].count("c0") > 0
+    with pytest.raises(TableError, match=f"row {last}, column planned_read"):
+        evaluate_tables(labels | {"planned_read": numbers}, own)
