@@ -282,6 +282,9 @@ def test_a_browser_shows_the_page_without_an_error_and_asks_nobody(
     page.emulate_media(media="print")
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert background == "rgb(255, 255, 255)", "paper is white, whatever the screen was"
+    page.set_viewport_size({"width": 700, "height": 900})
+    overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert overflow <= 0, "a page of A4 cuts nothing off"
     page.close()
     free = browser.new_context(color_scheme=scheme, bypass_csp=True).new_page()
     free.goto(audited["out"].as_uri())
