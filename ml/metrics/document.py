@@ -154,7 +154,7 @@ def _class_metrics(labelled: _Used, debias: Debias) -> dict[str, Estimate]:
 
 def _accuracy(many: Sample, paired: CaseTerms) -> Estimate:
     """Accuracy on the cases with three labels, which stand among those with two in the same order."""
-    return to_estimate(mean_replicates(paired.hits[paired.n_labels >= 3], many), many)
+    return to_estimate(mean_replicates(paired.hits[paired.n_labels >= 3], many), many, bounds=SHARE)
 
 
 def _paired_metrics(paired: _Used, debias: Debias) -> dict[str, Estimate]:

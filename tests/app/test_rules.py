@@ -211,6 +211,7 @@ def cases(n: int, seed: int, **changed: Any) -> Columns:
     stain = rng.normal([0.2, 0.3, 0.1], 0.05, (n, 3))
     distance = np.sqrt(rng.chisquare(12, n) / 12)
     columns = replace(Columns.empty(["a", "b"], n), label_counts=counts, stain=stain, feature_distance=distance)
+    columns = replace(columns, cluster=np.arange(n))
     columns = replace(columns, site=np.full(n, number_of("north")), sites={number_of("north"): "north"})
     return replace(columns, **changed)
 
@@ -247,6 +248,19 @@ def test_the_feature_shift_is_the_root_of_what_a_moved_mean_adds() -> None:
     assert unknown.feature_shift is None
     older = {name: value for name, value in REFERENCE.items() if "distance" not in name}
     assert drift_of(cases(100, 2), older)[0].feature_shift is None
+
+
+def test_second_labels_of_the_cases_that_triage_selected_are_no_drift_of_the_mix() -> None:
+    """Class b is rare and hard: triage has all its cases read twice. The first reads have the reference's mix."""
+    n = 2000
+    rng = np.random.default_rng(6)
+    first = (rng.random(n) < 0.2).astype(np.int64)
+    counts = np.eye(2, dtype=np.int64)[first] * np.where(first == 1, 2, 1)[:, None]
+    reference: Any = REFERENCE | {"label_share": [0.8, 0.2], "n_labels": 4000}
+    row = drift_of(cases(n, 7, label_counts=counts, first_class=first), reference)[0]
+    assert row.label_shift is not None
+    assert row.label_shift < 0.03
+    assert row.warnings == []
 
 
 @given(st.floats(0.01, 3), st.floats(0.01, 1))
