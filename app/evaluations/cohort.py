@@ -256,6 +256,6 @@ def triage_curve(cohort: Cohort) -> list[CapacityOut]:
     except ValueError:  # no two labels of a case differ
         return []
     return [
-        CapacityOut(capacity=capacity, **estimate.to_dict())
+        CapacityOut.model_validate({"capacity": capacity, **estimate.to_dict()})
         for capacity, estimate in zip(CAPACITIES, recalls, strict=True)
     ]

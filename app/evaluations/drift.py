@@ -2,11 +2,12 @@
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import binom, chi2, norm
+from scipy.stats import binom, norm
 
 from app.evaluations.columns import Columns
 from app.evaluations.schemas import DriftOut
-from ml.arrays import FloatArray, IntArray
+from ml.arrays import FloatArray
+from ml.metrics.class_mix import ClassMixChange, class_mix_change
 from ml.release.card import ReferenceDocument
 from ml.release.feature_distance import FAMILIAR_SHARE
 
@@ -16,6 +17,11 @@ STAIN_LIMIT = 1.0
 FEATURE_LIMIT = 0.5
 #: Probability of chance below which a share is warned about.
 P_LIMIT = 0.001
+#: The mix of labels: probability of chance, and total variation, that are warned about. In simulated laboratories with
+#: patients who differ this alarms without drift less than once in 1,000 looks (`benchmarks/class_mix.py`).
+MIX_P_LIMIT, MIX_LIMIT = 0.0003, 0.05
+# patients from whom a variance between patients can be told, for so small a probability
+_MIN_CLUSTERS = 20
 _MIN_CASES = 20
 # all cases, or positions
 _Rows = slice | npt.NDArray[np.intp]
@@ -47,7 +53,7 @@ def _row(site: str | None, data: Columns, rows: _Rows, reference: ReferenceDocum
     flags, stain = data.out_of_distribution[rows], _stain_shift(data.stain[rows], reference)
     n_cases, unfamiliar = len(flags), int(flags.sum())
     chance = float(binom.sf(unfamiliar - 1, n_cases, 1 - FAMILIAR_SHARE)) if unfamiliar else 1.0
-    labels, p_labels = _label_shift(data.label_counts[rows], reference)
+    mix = _label_shift(data, rows, reference)
     where = "" if site is None else f" at site {site}"
     moved, p_moved = _feature_shift(data.feature_distance[rows], reference)
     warnings = []
@@ -62,18 +68,24 @@ def _row(site: str | None, data: Columns, rows: _Rows, reference: ReferenceDocum
             f"{unfamiliar / n_cases:.1%} of the images{where} are unlike the training cells, "
             f"where {1 - FAMILIAR_SHARE:.1%} would be expected"
         )
-    if p_labels is not None and p_labels < P_LIMIT:
-        warnings.append(f"the mix of labels{where} differs from the reference by {labels:.0%} (total variation)")
+    if mix is not None and _notable(mix):
+        warnings.append(f"the mix of labels{where} differs from the reference by {mix.distance:.0%} (total variation)")
     return DriftOut(
         site=site,
         n_cases=n_cases,
         stain_shift=stain,
         feature_shift=moved,
         unfamiliar_share=unfamiliar / n_cases,
-        label_shift=labels,
-        label_p_value=p_labels,
+        label_shift=None if mix is None else mix.distance,
+        label_p_value=None if mix is None else mix.p_value,
         warnings=warnings,
     )
+
+
+def _notable(mix: ClassMixChange) -> bool:
+    """Whether a change of the mix is no chance, and large enough to matter."""
+    sure = mix.p_value is not None and mix.p_value < MIX_P_LIMIT and mix.n_clusters >= _MIN_CLUSTERS
+    return sure and mix.distance > MIX_LIMIT
 
 
 def _stain_shift(stain: FloatArray, reference: ReferenceDocument) -> list[float] | None:
@@ -103,16 +115,17 @@ def _feature_shift(distance: FloatArray, reference: ReferenceDocument) -> tuple[
     return float(np.sqrt(max(excess, 0.0))), chance
 
 
-def _label_shift(label_counts: IntArray, reference: ReferenceDocument) -> tuple[float | None, float | None]:
-    """Total variation between the labels' shares and the reference's, and its probability by chance (χ²)."""
-    counts = np.einsum("nk->k", label_counts).astype(np.float64)
-    share, n_reference = np.array(reference["label_share"]), float(reference["n_labels"])
-    if counts.sum() == 0 or n_reference == 0:
-        return None, None
-    before = share * n_reference
-    total = counts + before
-    used = total > 0
-    expected = np.stack([counts.sum() * total, n_reference * total]) / total.sum()
-    statistic = (np.square(np.stack([counts, before]) - expected)[:, used] / expected[:, used]).sum()
-    distance = float(np.abs(counts / counts.sum() - share).sum() / 2)
-    return distance, float(chi2.sf(statistic, max(int(used.sum()) - 1, 1)))
+def _label_shift(data: Columns, rows: _Rows, reference: ReferenceDocument) -> ClassMixChange | None:
+    """The mix of labels compared with the reference's: every labelled case once, by its first planned read if it can.
+
+    Two labels of each case that triage selected would shift the mix towards the hard cases without any drift.
+    """
+    counts, first = data.label_counts[rows].astype(np.float64), data.first_class[rows]
+    answered = np.flatnonzero(first >= 0)
+    counts[answered] = np.eye(counts.shape[1])[first[answered]]
+    labelled = np.flatnonzero(np.einsum("nk->n", counts) > 0)
+    if labelled.size == 0 or reference["n_labels"] == 0:
+        return None
+    frequencies = counts[labelled] / np.einsum("nk->n", counts[labelled])[:, None]
+    share = np.array(reference["label_share"])
+    return class_mix_change(frequencies, data.cluster[rows][labelled], share, reference["n_labels"])

@@ -202,7 +202,9 @@ def csv_report(document: MetricsBody) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream)
     columns = ("value", "se", "low", "high", "n", "dropped", "ess", "horvitz_thompson", "largest_weight")
-    writer.writerow(["metric", *columns])
+    assisted = ("value", "se", "low", "high")
+    writer.writerow(["metric", *columns, *(f"model_assisted_{column}" for column in assisted)])
     for name, estimate in document.metrics.items():
-        writer.writerow([name, *(getattr(estimate, column) for column in columns)])
+        also = [getattr(estimate.model_assisted, column, None) for column in assisted]
+        writer.writerow([name, *(getattr(estimate, column) for column in columns), *also])
     return stream.getvalue()

@@ -158,11 +158,24 @@ class MetricsOut(MetricsBody, MetricsHead):
     """The document of ``secondread evaluate``, and what it was computed over."""
 
 
+class DesignOut(Out):
+    """A design of second reads: its cost (share of the cases), its catch (of disagreements) and what it tells.
+
+    ``width`` is the length of the 95 % interval of EL and of L_D.
+    """
+
+    design: str
+    share: float
+    catch: float
+    width: dict[str, float]
+
+
 class TriageCurve(Out):
-    """Share of disagreements caught at each capacity, and the number of cases that it rests on."""
+    """Share of disagreements caught at each capacity, the designs compared, and the number of cases they rest on."""
 
     n_cases: int
     rows: list[CapacityOut]
+    designs: list[DesignOut]
 
 
 class ComparedOut(Out):

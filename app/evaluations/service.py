@@ -21,6 +21,7 @@ from app.evaluations.cohort import (
     triage_curve,
 )
 from app.evaluations.corrections import corrections_of
+from app.evaluations.designs import designs_of
 from app.evaluations.drift import drift_of
 from app.evaluations.held_out import held_out, left_out, left_out_warnings, trained_on_out
 from app.evaluations.reading import read_columns
@@ -39,6 +40,7 @@ from app.evaluations.tables import CohortTables, LabelColumns, cohort_tables, la
 from app.platform.values import MetricOut
 from app.releases.queries import class_codes, existing_release, served_release_id
 from app.tables import now
+from app.triage.queries import current_policy
 from ml.agreement import measure_agreement
 from ml.agreement.coefficients import excess_disagreement_test
 from ml.release.card import ReferenceDocument
@@ -185,7 +187,8 @@ def triage_curve_now(session: Session, home: Path, question: Question) -> Triage
     """The champion's triage curve alone, without the other metrics."""
     columns = current_columns(session, home, *release_or_champion(session, None))
     cohort = cohort_of(held_out(columns), question, now().timestamp())
-    return TriageCurve(n_cases=len(cohort.columns), rows=triage_curve(cohort))
+    designs = designs_of(cohort, current_policy(session).audit_rate)
+    return TriageCurve(n_cases=len(cohort.columns), rows=triage_curve(cohort), designs=designs)
 
 
 def agreement_of(labels: LabelColumns) -> AgreementOut:

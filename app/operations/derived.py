@@ -4,17 +4,19 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
+import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.cases.preparing import partition_of
 from app.context import Context
 from app.platform.keys import Keys
-from app.tables import Case, Look, PolicyRow, ReadRequest
+from app.tables import Case, CasePrediction, DailyThreshold, Look, PolicyRow, ReadRequest
 from app.triage.planning import coin
 from ml.images.image_statistics import difference_hash, hash_distance
 from ml.images.pixel_digest import pixel_digest
 from ml.images.preprocess import ImageRejectedError, decode_image
+from ml.metrics.selection_designs import graded_probabilities
 
 # another version of Pillow may round a pixel differently
 _NEAR = 4
@@ -29,7 +31,7 @@ def wrong_columns(session: Session, context: Context, cases: Mapping[uuid.UUID, 
         context: for the key and the image store.
         cases: that an audit event explains, with whether the coin follows from the key for sure.
     """
-    rates = {row[0]: row[1] for row in session.execute(select(PolicyRow.version, PolicyRow.audit_rate))}
+    rules = _Rules(session)
     after = uuid.UUID(int=0)
     while rows := session.execute(select(Case).where(Case.id > after).order_by(Case.id).limit(_ROWS)).scalars().all():
         ids = [case.id for case in rows]
@@ -46,9 +48,44 @@ def wrong_columns(session: Session, context: Context, cases: Mapping[uuid.UUID, 
                 twins = None if case.same_image_as is None else inherited.get(case.same_image_as)
                 yield from _from_key(context.keys, case, twins, keyed=cases.get(case.id, True))
                 yield from _from_picture(context, case)
-            yield from _from_plan(case, looks[case.id], requests[case.id], rates)
+            yield from _from_plan(case, looks[case.id], requests[case.id], rules)
         after = ids[-1]
         session.expunge_all()
+
+
+class _Rules:
+    """What probabilities of a second read the policies allow.
+
+    Args:
+        session: for reading.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._policies = {policy.version: policy for policy in session.execute(select(PolicyRow)).scalars()}
+        self._scales = defaultdict[int, list[float]](list)
+        for row in session.execute(select(DailyThreshold).where(DailyThreshold.threshold.is_not(None))).scalars():
+            self._scales[row.policy_version].append(row.threshold or 0.0)
+
+    def allow(self, look: Look) -> bool:
+        """Whether the policy of a look gives this probability, the graded rule on one of its days."""
+        policy = self._policies.get(look.policy_version)
+        if policy is None:
+            return False
+        if look.selected or policy.rule != "graded":
+            return look.pi == (1.0 if look.selected else policy.audit_rate)
+        if look.pi == policy.audit_rate:  # a near-duplicate, or before there was a scale
+            return True
+        of_case = (CasePrediction.case_id == look.case_id, CasePrediction.release_id == look.release_id)
+        known = np.array(
+            self._session.execute(select(CasePrediction.disagreement_prob).where(*of_case)).scalars().all()
+        )
+        if known.size == 0:  # erased
+            return policy.audit_rate < look.pi < 1
+        return any(
+            np.isclose(graded_probabilities(known, scale, policy.audit_rate), look.pi, rtol=1e-9).any()
+            for scale in self._scales[look.policy_version]
+        )
 
 
 def _from_key(keys: Keys, case: Case, inherited: str | None, *, keyed: bool) -> Iterator[str]:
@@ -60,9 +97,9 @@ def _from_key(keys: Keys, case: Case, inherited: str | None, *, keyed: bool) -> 
         yield f"case {case.id}: its coin u is not that of its external id"
 
 
-def _from_plan(case: Case, looks: list[Look], requests: list[ReadRequest], rates: Mapping[int, float]) -> Iterator[str]:
+def _from_plan(case: Case, looks: list[Look], requests: list[ReadRequest], rules: _Rules) -> Iterator[str]:
     for look in looks:
-        if look.pi != (1.0 if look.selected else rates.get(look.policy_version)):
+        if not rules.allow(look):
             yield f"case {case.id}: π of a look is not that of its policy"
     if looks and case.pi != max(look.pi for look in looks):
         yield f"case {case.id}: π is not that of its looks"

@@ -50,6 +50,6 @@ class PolicyForm(BaseModel):
         Raises:
             Invalid: what is wrong with the form, in words.
         """
-        unused = "threshold" if self.rule == "capacity" else "capacity_per_day"
+        unused = "threshold" if self.rule in {"capacity", "graded"} else "capacity_per_day"
         values = {name: text for name, text in self.model_dump().items() if text != "" and name != unused}
         return checked(PolicyIn, **{"adjudicate_below": None} | values)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
-from ml.metrics.jackknife import Estimate, EstimateDocument
+from ml.metrics.jackknife import Estimate, EstimateDocument, ModelAssistedDocument
 
 
 def _storable(text: str) -> str:
@@ -71,6 +71,19 @@ class Out(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+class ModelAssistedOut(Out):
+    """A mean with the help of what is known of all cases: predictions and first labels."""
+
+    value: float | None
+    se: float | None
+    low: float | None
+    high: float | None
+
+    def to_dict(self) -> ModelAssistedDocument:
+        """The same as it stands on a release's card."""
+        return {"value": self.value, "se": self.se, "low": self.low, "high": self.high}
+
+
 class MetricOut(Out):
     """One estimate."""
 
@@ -85,11 +98,13 @@ class MetricOut(Out):
     singleton_mass: float
     horvitz_thompson: float | None
     largest_weight: float | None
+    # absent from what earlier versions stored
+    model_assisted: ModelAssistedOut | None = None
 
     @classmethod
     def of(cls, estimate: Estimate) -> "MetricOut":
         """An estimate as the API shows it: what is not a number becomes null."""
-        return MetricOut(**estimate.to_dict())
+        return MetricOut.model_validate(estimate.to_dict())
 
     def to_dict(self) -> EstimateDocument:
         """The estimate as it stands on a release's card."""
@@ -105,6 +120,7 @@ class MetricOut(Out):
             "singleton_mass": self.singleton_mass,
             "horvitz_thompson": self.horvitz_thompson,
             "largest_weight": self.largest_weight,
+            "model_assisted": None if self.model_assisted is None else self.model_assisted.to_dict(),
         }
 
 
@@ -118,12 +134,13 @@ class ClassOut(Out):
 
 
 class TriageOut(Out):
-    """Whether a second read is asked, and why."""
+    """Whether a second read is asked, why, and with which probability ``pi``."""
 
     decision: str
     priority: float
     expected_gain: float | None
     reason: str
+    pi: float
 
 
 class DistributionOut(Out):

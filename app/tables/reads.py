@@ -20,7 +20,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app.tables.base import Identified, Table, UtcDateTime
 
-RULES = ("disagreement", "expected_gain", "capacity")
+RULES = ("disagreement", "expected_gain", "capacity", "graded")
 REVEALS = ("after_commit", "after_case_closed", "never")
 ARMS = ("first", "triage", "audit", "adjudication")
 REQUEST_STATES = ("open", "leased", "answered", "closed")
@@ -41,7 +41,7 @@ class PolicyRow(Identified, Table):
     rule: Mapped[str] = mapped_column(String(20))
     # of the rules by disagreement and by expected gain
     threshold: Mapped[float | None] = mapped_column(Float(53))
-    # second reads per day, of the rule by capacity
+    # second reads per day, of the rule by capacity and of the graded one
     capacity_per_day: Mapped[int | None] = mapped_column(Integer)
     audit_rate: Mapped[float] = mapped_column(Float(53))
     target_error: Mapped[float] = mapped_column(Float(53))
@@ -56,7 +56,10 @@ class PolicyRow(Identified, Table):
 
 
 class DailyThreshold(Table):
-    """Score above which the rule by capacity selects on one day, from the days before it."""
+    """What a rule that spends a number of reads goes by on one day, from the days before it.
+
+    Of the rule by capacity the score above which it selects, of the graded one the scale of its probabilities.
+    """
 
     __tablename__ = "daily_thresholds"
 

@@ -114,7 +114,7 @@ def plan_case(session: Session, case: Case, prediction: CasePrediction, in_force
     case.twin_selected = twins.selected
     decision = judge(case, prediction, stored_prediction(prediction), in_force.rule)
     selected = decision.decision == "second_read"
-    planned = plan(case.u, selected, policy.audit_rate, case.pi)
+    planned = plan(case.u, selected, decision.pi, case.pi)
     case.pi, case.waiting = planned.pi, True
     case.need = float(prediction.disagreement_prob) - (1.0 if twins.exist else 0.0)
     look = Look(
@@ -122,7 +122,7 @@ def plan_case(session: Session, case: Case, prediction: CasePrediction, in_force
         policy_version=policy.version,
         release_id=prediction.release_id,
         selected=selected,
-        pi=1.0 if selected else policy.audit_rate,
+        pi=decision.pi,
         reason=decision.reason,
     )
     arms: list[RequestArm] = ["first"] if planned.arm is None else ["first", planned.arm]

@@ -10,9 +10,11 @@ from sqlalchemy.orm import Session
 from app.platform.database import insert_if_absent
 from app.predictions.queries import shown_first
 from app.tables import Case, CasePrediction, DailyThreshold, PolicyRow, now
-from app.triage.rules import Rule, Score, capacity_threshold
+from app.triage.rules import Rule, Score, capacity_scale, capacity_threshold
 
-#: Days whose cases set the threshold of a rule by capacity.
+#: Rules that spend a number of second reads per day: the cases of earlier days set their threshold, or scale.
+DAILY = ("capacity", "graded")
+#: Days whose cases set it.
 CAPACITY_DAYS = 14
 # of the newest of those days' cases at most, so that the first case of a day is not kept waiting
 _CAPACITY_CASES = 20_000
@@ -40,9 +42,9 @@ def rule_of(policy: PolicyRow, threshold: float | None) -> Rule:
         policy: one version.
         threshold: by ``threshold_of``; None selects no case, and is enough for whatever follows the planned reads.
     """
-    score: Score = "expected_gain" if policy.rule == "expected_gain" else "disagreement"
+    scores: dict[str, Score] = {"expected_gain": "expected_gain", "graded": "graded"}
     return Rule(
-        score=score,
+        score=scores.get(policy.rule, "disagreement"),
         threshold=math.inf if threshold is None else threshold,
         audit_rate=policy.audit_rate,
         target_error=policy.target_error,
@@ -58,25 +60,25 @@ def current_rule(session: Session) -> Rule:
 
 
 def threshold_of(session: Session, policy: PolicyRow, at: datetime) -> float | None:
-    """Threshold of a policy on a day, None where it selects no case; nothing is stored.
+    """Threshold of a policy on a day, of the graded rule its scale; None where it selects no case; nothing is stored.
 
-    Before the day's threshold of a rule by capacity is set, this is what it will be.
+    Before the day's threshold of a rule that spends a number of reads is set, this is what it will be.
     """
-    if policy.rule != "capacity":
+    if policy.rule not in DAILY:
         return policy.threshold
     stored = session.get(DailyThreshold, (policy.version, at.date().isoformat()))
     return _threshold_before(session, policy, at)[0] if stored is None else stored.threshold
 
 
 def set_threshold(session: Session, policy: PolicyRow, at: datetime) -> float | None:
-    """Threshold of a policy on a day, which a rule by capacity sets once and keeps until midnight (UTC).
+    """Threshold of a policy on a day; a rule that spends reads sets it once and keeps it until midnight (UTC).
 
     Args:
         session: writing session.
         policy: the one in force.
         at: a time of that day.
     """
-    if policy.rule != "capacity":
+    if policy.rule not in DAILY:
         return policy.threshold
     day = at.date().isoformat()
     if session.get(DailyThreshold, (policy.version, day)) is None:
@@ -103,5 +105,6 @@ def _threshold_before(session: Session, policy: PolicyRow, at: datetime) -> tupl
     shown = select(ranked.c.disagreement_prob).where(ranked.c.place == 1)
     scores = np.array(session.execute(shown).scalars().all(), dtype=np.float64)
     days = max(1.0, (midnight - first).total_seconds() / 86_400) * scores.size / n_cases
-    threshold = capacity_threshold(scores, policy.capacity_per_day or 0, days, policy.audit_rate)
+    found = capacity_scale if policy.rule == "graded" else capacity_threshold
+    threshold = found(scores, policy.capacity_per_day or 0, days, policy.audit_rate)
     return (None if math.isinf(threshold) else threshold), int(n_cases)

@@ -1,9 +1,9 @@
 """Whom to ask next: pure rules on a predictive distribution.
 
-The number of planned reads of a case follows from its image and its prediction only, never from a label: a rule
-selects it for a second read, and of those that it does not select a share ε, the audit rate, is read twice as
-well. So every case has a known probability π > 0 of two planned reads, and what is measured on cases read twice
-can be weighted back to all cases.
+The number of planned reads of a case follows from its image and its prediction only, never from a label. Most rules
+select it for a second read, and of those that they do not select a share ε, the audit rate, is read twice as well; the
+graded rule gives each case a probability that grows with its disagreement probability. So every case has a known
+probability π > 0 of two planned reads, and what is measured on cases read twice can be weighted back to all cases.
 """
 
 import math
@@ -15,9 +15,10 @@ import numpy as np
 from ml.arrays import FloatArray
 from ml.distributions.decisions import class_intervals, expected_gain, further_labels_expected, majority_prob
 from ml.distributions.families import DirichletCpe, PredictiveDistribution, has_concentration
+from ml.metrics.selection_designs import graded_probabilities, graded_scale
 
 Decision = Literal["single_read", "second_read"]
-Score = Literal["disagreement", "expected_gain"]
+Score = Literal["disagreement", "expected_gain", "graded"]
 Arm = Literal["triage", "audit"]
 
 #: Bits in which the perceptual hashes of near-duplicates differ at most.
@@ -29,9 +30,10 @@ class Rule:
     """What decides about reads, with every number resolved.
 
     Attributes:
-        score: what is compared with the threshold.
-        threshold: score above which a second read is asked; infinite: of no case.
-        audit_rate: ε, probability of a second read of a case that is not selected.
+        score: what is compared with the threshold; graded: what the probability of a second read grows with.
+        threshold: score above which a second read is asked; infinite: of no case. Of the graded rule the scale c of
+            π = c √φ; infinite: not known yet.
+        audit_rate: ε, probability of a second read of a case that is not selected; the least π of the graded rule.
         target_error: expected squared error of the class probabilities at which labels are enough.
         adjudicate_below: probability that the leading class is the majority, below which another annotator is
             asked once the planned reads are in; None for never.
@@ -55,12 +57,14 @@ class Triage:
         priority: disagreement probability as a share of the largest possible one, 1 − 1/K.
         expected_gain: fall of the expected squared error by one more label; None without a concentration.
         reason: in words.
+        pi: probability of a second read by this decision.
     """
 
     decision: Decision
     priority: float
     expected_gain: float | None
     reason: str
+    pi: float
 
 
 def triage(
@@ -82,24 +86,35 @@ def triage(
     calibrated = has_concentration(distribution)
     gain = float(expected_gain(distribution)[0]) if calibrated else None
     priority = min(1.0, disagreement / (1 - 1 / distribution.class_probs.shape[1]))
-    selected, reason = _judge(rule, disagreement, gain)
+    pi, reason = _judge(rule, disagreement, gain)
     if out_of_distribution:
-        selected, reason = True, "unlike the cells that the network was trained on"
-    elif selected and near_duplicate:
-        selected, reason = False, "near-duplicate of a cell of this patient that is read twice"
-    return Triage("second_read" if selected else "single_read", priority, gain, reason)
+        pi, reason = 1.0, "unlike the cells that the network was trained on"
+    elif pi > rule.audit_rate and near_duplicate:
+        pi, reason = rule.audit_rate, "near-duplicate of a cell of this patient that is read twice"
+    return Triage("second_read" if pi >= 1 else "single_read", priority, gain, reason, pi)
 
 
-def _judge(rule: Rule, disagreement: float, gain: float | None) -> tuple[bool, str]:
-    """Whether the rule selects, and why in words."""
+def _judge(rule: Rule, disagreement: float, gain: float | None) -> tuple[float, str]:
+    """Probability of a second read, and why in words."""
+    if rule.score == "graded":
+        return _graded(rule, disagreement)
     by_gain = rule.score == "expected_gain" and gain is not None
     value = gain if by_gain and gain is not None else disagreement
     name, digits = ("expected gain", 4) if by_gain else ("disagreement", 2)
     note = "" if gain is not None else " (not calibrated)"
     if math.isinf(rule.threshold):
-        return False, f"no threshold for {name} yet: too few earlier cases{note}"
+        return rule.audit_rate, f"no threshold for {name} yet: too few earlier cases{note}"
     selected = value > rule.threshold
-    return selected, f"{name} {'above' if selected else 'at most'} {rule.threshold:.{digits}f}{note}"
+    reason = f"{name} {'above' if selected else 'at most'} {rule.threshold:.{digits}f}{note}"
+    return 1.0 if selected else rule.audit_rate, reason
+
+
+def _graded(rule: Rule, disagreement: float) -> tuple[float, str]:
+    """Probability of a second read by the graded rule, and why in words."""
+    if math.isinf(rule.threshold):
+        return rule.audit_rate, "no scale for disagreement yet: too few earlier cases"
+    pi = float(graded_probabilities(np.array([disagreement]), rule.threshold, rule.audit_rate)[0])
+    return pi, f"disagreement {disagreement:.2f}: read twice with a probability of {pi:.2f}"
 
 
 @dataclass(frozen=True)
@@ -152,6 +167,23 @@ def capacity_threshold(scores: FloatArray, capacity_per_day: float, days: float,
     if share <= 0:
         return math.inf
     return float(np.quantile(scores, 1 - share)) if share < 1 else 0.0
+
+
+def capacity_scale(scores: FloatArray, capacity_per_day: float, days: float, audit_rate: float) -> float:
+    """Scale c of the graded rule π = clip(c √φ, π_min, 1), from the disagreement probabilities of earlier days.
+
+    With capacity c per day and n cases per day the mean of π over those cases is c / n. Today's queue never enters.
+
+    Args:
+        scores: (N,) of the cases of earlier days.
+        capacity_per_day: second reads per day.
+        days: number of those days.
+        audit_rate: π_min.
+
+    Returns:
+        The scale; infinite without earlier cases, where every case has π_min.
+    """
+    return graded_scale(scores, capacity_per_day * days / scores.size, audit_rate) if scores.size else math.inf
 
 
 def another_annotator(posterior: PredictiveDistribution, n_labels: int, rule: Rule) -> bool:

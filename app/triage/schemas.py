@@ -11,7 +11,7 @@ from app.platform.values import In, Line, Out
 class PolicyIn(In):
     """A new version of the policy, whole; what is left out takes its default."""
 
-    rule: Literal["disagreement", "expected_gain", "capacity"] = "disagreement"
+    rule: Literal["disagreement", "expected_gain", "capacity", "graded"] = "disagreement"
     threshold: Annotated[float, Field(ge=0, lt=1)] | None = None
     capacity_per_day: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     audit_rate: Annotated[float, Field(gt=0, le=1)] = 0.10
@@ -31,12 +31,15 @@ class PolicyIn(In):
             ValueError: it is missing, or the other is given.
         """
         wanted, other = (
-            ("capacity_per_day", "threshold") if self.rule == "capacity" else ("threshold", "capacity_per_day")
+            ("capacity_per_day", "threshold")
+            if self.rule in {"capacity", "graded"}
+            else ("threshold", "capacity_per_day")
         )
+        name = "the graded rule" if self.rule == "graded" else f"the rule by {self.rule.replace('_', ' ')}"
         if getattr(self, wanted) is None:
-            raise ValueError(f"the rule by {self.rule.replace('_', ' ')} needs {wanted}")
+            raise ValueError(f"{name} needs {wanted}")
         if getattr(self, other) is not None:
-            raise ValueError(f"the rule by {self.rule.replace('_', ' ')} takes no {other}")
+            raise ValueError(f"{name} takes no {other}")
         return self
 
 

@@ -15,6 +15,7 @@ from ml.agreement.dawid_skene import fit_long
 from ml.agreement.long_labels import LongLabels
 from ml.agreement.report import AgreementReport, AnnotatorAgreement, ClassAgreement, PairAgreement, SiteAgreement
 from ml.arrays import FloatArray, IntArray
+from ml.metrics.intervals import SHARE
 from ml.metrics.jackknife import Estimate, Sample, mean_replicates, select, to_estimate
 from ml.metrics.reader_test import reader_test
 from ml.tables.files import (
@@ -240,7 +241,7 @@ def _agreement_with_others(long: LongLabels, counts: IntArray, groups: IntArray 
     for first, last in pairwise(ends.tolist()):
         own = order[first:last]
         sample = _sample_of(case[own], groups, long.n_cases)
-        estimates.append(to_estimate(mean_replicates(shares[own][sample.rows], sample), sample))
+        estimates.append(to_estimate(mean_replicates(shares[own][sample.rows], sample), sample, bounds=SHARE))
     return estimates
 
 

@@ -159,14 +159,10 @@ def thinning_chart(rows: Sequence[ThinningRow]) -> ChartType:
 
 
 def coverage_chart(rows: Sequence[CoverageRow]) -> ChartType:
-    """Share of 95 % intervals that contain the truth, by estimator; the grey band is chance around 95 %."""
-    runs = rows[0].runs
+    """Share of 95 % intervals that contain the truth, by estimator; the grey band is chance at the fewest runs."""
+    runs = min(row.runs for row in rows)
     half = 1.96 * float(np.sqrt(0.95 * 0.05 / runs))
-    values = [
-        asdict(row)
-        | {"panel": "by patient" if row.clustered else "independent cases", "size": f"{row.n_cases:,} cases"}
-        for row in rows
-    ]
+    values = [asdict(row) | {"size": f"{row.n_cases:,} cases"} for row in rows]
     names = list(dict.fromkeys(row.estimator for row in rows))
     sizes = list(dict.fromkeys(row["size"] for row in values))
     base = alt.Chart().encode(y=alt.Y("estimator:N", sort=names, title=None))

@@ -113,19 +113,25 @@ class CoverageRow:
     Attributes:
         estimator: name.
         n_cases: N.
-        clustered: whether cases come from patients.
+        panel: how cases and labels came.
         truth: what it aims at.
         bias: mean of the estimates less the truth.
         bias_se: Monte-Carlo standard error of the bias.
+        spread: standard deviation of the estimates.
         coverage: share of 95 % intervals that contain the truth.
+        above: share with the truth above the upper end.
+        below: share with the truth below the lower end.
         runs: number of simulated data sets.
     """
 
     estimator: str
     n_cases: int
-    clustered: bool
+    panel: str
     truth: float
     bias: float
     bias_se: float
+    spread: float
     coverage: float
+    above: float
+    below: float
     runs: int

@@ -1,6 +1,6 @@
 """Mergeable sums from which the label-histogram metrics follow: memory O(K · bins), independent of N."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
 from ml.distributions.families import gini
-from ml.metrics.binning import BinSums, Debias, Slots, contributions
+from ml.metrics.binning import BinSums, Debias, Slots, contributions, merge_map, usable_bins
 from ml.metrics.cells import Batch
 from ml.metrics.cluster_sums import ClusterCells
 from ml.metrics.histograms import CaseTerms, class_frequencies, statistic_terms
@@ -153,18 +153,22 @@ class Accumulator:
             self.cells[table].add(names, batch.cells())
         return batch
 
-    def _table(self, *names: str) -> BinSums:
-        """One table, or the sum of two, with its cells where there are clusters."""
+    def _table(self, *names: str, paired: bool = False) -> BinSums:
+        """One table, or the sum of two, with its cells where there are clusters; bins joined until each has a pair."""
         table = self.tables[names[0]]
         for name in names[1:]:
             table = table + self.tables[name]
-        if self.cells is None:
+        cells, owner = None, np.where(table.weight > 0, np.arange(table.weight.size), -1)
+        if self.cells is not None:
+            cells = ClusterCells(len(table.cases))
+            for name in names:
+                cells.merge(self.cells[name])
+            table, owner = cells.within(table), cells.owners()
+        if not paired:
             return table
-        cells = ClusterCells(len(table.cases))
-        for name in names:
-            cells.merge(self.cells[name])
-        number, weight_sq, diff_sq = cells.per_slot()
-        return replace(table, cells=number, cell_weight_sq=weight_sq, cell_diff_sq=diff_sq)
+        target = merge_map(usable_bins(table), owner, self.slots[names[0]].first)
+        table = table.merged(target)
+        return table if cells is None else cells.merged(target).within(table)
 
     def merge(self, other: "Accumulator") -> "Accumulator":
         """Add another accumulator's sums to this one, and return this one.
@@ -206,8 +210,8 @@ class Accumulator:
             ("CL_paired", 2, ("several",)),
             ("CL_D", 2, ("disagreement",)),
         ):
-            table = self._table(*tables)
             for form, suffix in ((debias, ""), (None, "_plugin")):
+                table = self._table(*tables, paired=form == "pair")
                 total = float(contributions(table, form).sum())
                 values[name + suffix] = _ratio(total, self.weight[order])
         if debias is None:

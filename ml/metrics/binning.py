@@ -7,6 +7,7 @@ streaming and merging are subtraction and addition.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -42,6 +43,12 @@ class BinSums:
 
     def __add__(self, other: "BinSums") -> "BinSums":
         return BinSums(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def merged(self, target: npt.NDArray[np.intp]) -> "BinSums":
+        """Sums of slots that go to others, where no two slots that are joined share a cluster."""
+        sums = (np.bincount(target, getattr(self, f.name), target.size) for f in fields(self))
+        kinds = (getattr(self, f.name).dtype for f in fields(self))
+        return BinSums(*(column.astype(kind) for column, kind in zip(sums, kinds, strict=True)))
 
     @classmethod
     def zeros(cls, size: int) -> "BinSums":
@@ -156,7 +163,7 @@ def _pair(
     weight: FloatArray, cells: IntArray, diff: FloatArray, cell_weight_sq: FloatArray, cell_diff_sq: FloatArray
 ) -> FloatArray:
     pairs = weight**2 - cell_weight_sq
-    usable = (cells >= 2) & (pairs > _NO_PAIRS * cell_weight_sq)
+    usable = (cells >= 2) & (pairs > _NO_PAIRS * cell_weight_sq)  # as ``usable_bins``
     ratio = (diff**2 - cell_diff_sq) / np.where(usable, pairs, 1.0)
     return np.where(usable, weight * ratio, 0.0)
 
@@ -184,7 +191,7 @@ def contributions(sums: BinSums, debias: Debias) -> FloatArray:
 
     ``None``: A (c̄ − z̄)². ``"paper"`` (§4.1): minus A σ̄²/(m − 1), σ̄² the variance of μ̂ and m the effective
     number of cases. ``"pair"``: A [(Σwd)² − Σ_cells(Σwd)²] / [(Σw)² − Σ_cells(Σw)²], unbiased because no cell
-    is paired with itself. The debiased forms give a bin with one member nothing.
+    is paired with itself. The debiased forms give a bin with one member nothing; ``merge_map`` joins such bins first.
 
     Raises:
         ValueError: an unknown ``debias``.
@@ -219,5 +226,39 @@ def lonely_weight(sums: BinSums, debias: Debias) -> float:
     """Weight in bins that a debiased form cannot use, because one member stands alone in them."""
     if debias is None:
         return 0.0
-    members = sums.cells if debias == "pair" else sums.cases
-    return float(sums.weight[members == 1].sum())
+    alone = sums.cases == 1 if debias == "paper" else ~usable_bins(sums)
+    return float(sums.weight[alone].sum())
+
+
+def usable_bins(sums: BinSums) -> npt.NDArray[np.bool_]:
+    """Whether each bin has a pair of cells that both weigh something."""
+    return np.asarray((sums.cells >= 2) & (sums.weight**2 - sums.cell_weight_sq > _NO_PAIRS * sums.cell_weight_sq))
+
+
+def merge_map(
+    usable: npt.NDArray[np.bool_], owner: npt.NDArray[np.intp], first: npt.NDArray[np.intp]
+) -> npt.NDArray[np.intp]:
+    """Slot (S,) to which each slot goes so that every bin has a pair, as far as there are pairs.
+
+    A bin without a pair says nothing alone. Left out it would take the most miscalibrated cases with it, since rare
+    probabilities are where predictions are bold. It joins the bins below it until there is a pair, from the high
+    end down, where bins are emptiest; what is left at the low end joins the last bin that was made.
+
+    Args:
+        usable: (S,) whether a slot has a pair.
+        owner: (S,) the only cluster of a slot without a pair, −1 where it is empty; any number ≥ 0 elsewhere.
+        first: (C + 1,) first slot of each column.
+    """
+    target = np.arange(usable.size)
+    for start, stop in pairwise(first.tolist()):
+        group: list[int] = []
+        last = None
+        for slot in range(stop - 1, start - 1, -1):
+            if owner[slot] < 0:
+                continue
+            group.append(slot)
+            if usable[slot] or len({int(owner[member]) for member in group}) > 1:
+                target[group], last, group = slot, slot, []
+        if group and last is not None:
+            target[group] = last
+    return target

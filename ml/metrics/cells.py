@@ -4,7 +4,7 @@ Both engines run on it. The evaluation in memory keeps the cells, from which int
 accumulator keeps the sums by bin, and of the cells what the clustered pair form needs.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -42,6 +42,31 @@ class Cells:
     def cell_diff_sq(self) -> FloatArray:
         """(Σwd)² of each."""
         return self.diff**2
+
+    def merged(self, target: npt.NDArray[np.intp], *, alone: bool) -> "Cells":
+        """Cells of slots that go to others, for the pair form: a cluster has one cell in each, in any order.
+
+        Args:
+            target: (S,) slot to which each slot goes.
+            alone: whether every case is its own cluster, which no two slots of a column share.
+        """
+        slot = target[self.slot]
+        joined = np.bincount(target, minlength=target.size) > 1
+        moved = np.flatnonzero(joined[slot])
+        if alone or moved.size == 0:
+            return replace(self, slot=slot.astype(np.int32))
+        keys, cell = np.unique(self.cluster[moved].astype(np.int64) * target.size + slot[moved], return_inverse=True)
+        kept = np.flatnonzero(~joined[slot])
+
+        def sums(values: FloatArray) -> FloatArray:
+            return np.concatenate([values[kept], sums_by_slot(cell, values[moved], keys.size)])
+
+        return Cells(
+            np.concatenate([slot[kept], keys % target.size]).astype(np.int32),
+            np.concatenate([self.cluster[kept], keys // target.size]).astype(np.int32),
+            sums(self.cases.astype(np.float64)).astype(np.int32),
+            *(sums(values) for values in (self.weight, self.freq, self.diff)),
+        )
 
     def sums(self, n_slots: int) -> BinSums:
         """Sums over the cells of each slot (n_slots,)."""

@@ -1,12 +1,13 @@
 """Sums per (cluster, bin) cell, which the clustered pair form of CL needs: they grow with the cells seen."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray
-from ml.metrics.binning import sums_by_slot
+from ml.metrics.binning import BinSums, sums_by_slot
 from ml.metrics.cells import Cells
 
 
@@ -61,6 +62,26 @@ class ClusterCells:
         slot = keys % self.n_slots
         cells = np.asarray(np.bincount(slot, minlength=self.n_slots), dtype=np.int64)
         return cells, sums_by_slot(slot, weight**2, self.n_slots), sums_by_slot(slot, diff**2, self.n_slots)
+
+    def within(self, sums: BinSums) -> BinSums:
+        """Sums of slots with what follows from these cells."""
+        number, weight_sq, diff_sq = self.per_slot()
+        return replace(sums, cells=number, cell_weight_sq=weight_sq, cell_diff_sq=diff_sq)
+
+    def owners(self) -> npt.NDArray[np.intp]:
+        """A cluster (n_slots,) that weighs something in each slot, −1 where there is none."""
+        keys, weight, _ = self._compact()
+        owner = np.full(self.n_slots, -1)
+        here = keys[weight > 0]
+        owner[here % self.n_slots] = here // self.n_slots
+        return owner
+
+    def merged(self, target: npt.NDArray[np.intp]) -> "ClusterCells":
+        """The same cells where slots go to others (n_slots,); not for adding to."""
+        keys, weight, diff = self._compact()
+        cells = ClusterCells(self.n_slots)
+        cells._parts = [_gathered(keys // self.n_slots * self.n_slots + target[keys % self.n_slots], weight, diff)]
+        return cells
 
     def to_dict(self) -> dict[str, Any]:
         """Return the sums as JSON values."""

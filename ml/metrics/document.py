@@ -17,7 +17,9 @@ from ml.metrics.cautions import cautions
 from ml.metrics.evaluation import ClassEvaluation, Evaluation
 from ml.metrics.histograms import CaseTerms, class_frequencies, statistic_terms
 from ml.metrics.inputs import Inputs, check_inputs, check_weights, first_labels
+from ml.metrics.intervals import SHARE, SQUARED_LOSS
 from ml.metrics.jackknife import Estimate, Sample, mean_replicates, root, to_estimate
+from ml.metrics.model_assisted import Known, prediction_features
 from ml.metrics.reliability import Binned, PairCounts
 from ml.metrics.skill import frequency_loss, rate_loss, skill_replicates
 from ml.named_columns import same_rows
@@ -84,6 +86,7 @@ def evaluate(
     if n_cases > 0 and (weights is not None or weights2 is not None):
         pairs = {} if debias != "pair" else _pair_forms(first, dpe, labelled, paired, binned_dpe, n_bins)
         metrics = _with_horvitz_thompson(metrics, pairs, labelled.sample, paired.sample)
+        metrics |= _model_assisted(metrics, first, dpe, labelled, paired, debias)
     return Evaluation(
         n_cases=n_cases,
         n_labels=int(second.counts.sum()),
@@ -140,8 +143,8 @@ def _class_metrics(labelled: _Used, debias: Debias) -> dict[str, Estimate]:
     loss = mean_replicates(labelled.terms.loss, sample)
     constant = frequency_loss(labelled.binned.frequency_totals(), labelled.binned.frequency_sums(), sample)
     return {
-        "agreement": to_estimate(mean_replicates(labelled.terms.agreement, sample), sample),
-        "L": to_estimate(loss, sample),
+        "agreement": to_estimate(mean_replicates(labelled.terms.agreement, sample), sample, bounds=SHARE),
+        "L": to_estimate(loss, sample, bounds=SQUARED_LOSS),
         "skill": to_estimate(skill_replicates(loss, constant), sample),
         "CL": calibration,
         "CL_plugin": labelled.binned.estimate(None),
@@ -151,7 +154,7 @@ def _class_metrics(labelled: _Used, debias: Debias) -> dict[str, Estimate]:
 
 def _accuracy(many: Sample, paired: CaseTerms) -> Estimate:
     """Accuracy on the cases with three labels, which stand among those with two in the same order."""
-    return to_estimate(mean_replicates(paired.hits[paired.n_labels >= 3], many), many)
+    return to_estimate(mean_replicates(paired.hits[paired.n_labels >= 3], many), many, bounds=SHARE)
 
 
 def _paired_metrics(paired: _Used, debias: Debias) -> dict[str, Estimate]:
@@ -164,7 +167,7 @@ def _paired_metrics(paired: _Used, debias: Debias) -> dict[str, Estimate]:
     lonely = paired.binned.singleton_mass(debias)
     return {
         "EL": to_estimate(epistemic, sample),
-        "EL_plugin": to_estimate(plugin, sample),
+        "EL_plugin": to_estimate(plugin, sample, bounds=SQUARED_LOSS),
         "CL_paired": to_estimate(calibration, sample, lonely),
         "DL": to_estimate(epistemic - calibration, sample, lonely),
         "DL_plugin": to_estimate(plugin - plain, sample),
@@ -176,7 +179,7 @@ def _disagreement_metrics(
 ) -> dict[str, Estimate]:
     calibration, loss = binned.estimate(debias), mean_replicates(statistic_terms(observed, dpe), sample)
     return {
-        "L_D": to_estimate(loss, sample),
+        "L_D": to_estimate(loss, sample, bounds=SHARE),
         "skill_D": to_estimate(skill_replicates(loss, rate_loss(observed, sample)), sample),
         "CL_D": calibration,
         "CL_D_plugin": binned.estimate(None),
@@ -233,6 +236,25 @@ def _with_horvitz_thompson(
 
 #: Metrics of cases with one label, to which order-1 weights belong; all others take order-2 weights.
 FIRST_ORDER = ("agreement", "L", "skill", "CL", "CL_plugin", "CE")
+
+
+def _model_assisted(
+    metrics: dict[str, Estimate], data: Inputs, dpe: FloatArray, labelled: _Used, paired: _Used, debias: Debias
+) -> dict[str, Estimate]:
+    """The means of losses once more, each with its model-assisted form."""
+    everyone = replace(data, weight=None).sample(0)
+    features = prediction_features(data.probs, dpe)
+    known = Known(features, everyone, labelled.sample, labelled.terms.loss, paired.sample)
+    first, second = labelled.terms, paired.terms
+    epistemic = second.plugin if debias is None else second.epistemic
+    disagreement = statistic_terms(second.observed_disagreement, dpe[paired.sample.rows])
+    forms = {
+        "L": known.of_order_1(first.loss, SQUARED_LOSS),
+        "EL": known.of_order_2(epistemic),
+        "EL_plugin": known.of_order_2(second.plugin, SQUARED_LOSS),
+        "L_D": known.of_order_2(disagreement, SHARE),
+    }
+    return {name: replace(metrics[name], model_assisted=form) for name, form in forms.items()}
 
 
 def _finite(value: float) -> float | None:

@@ -5,11 +5,20 @@ from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtrit
 
 from ml.arrays import FloatArray
+from ml.metrics.intervals import Bounds, skewed_interval
 
 _T = TypeVar("_T", bound=np.generic)
+
+
+class ModelAssistedDocument(TypedDict):
+    """A ``ModelAssisted`` as JSON values; what is not a number is None."""
+
+    value: float | None
+    se: float | None
+    low: float | None
+    high: float | None
 
 
 class EstimateDocument(TypedDict):
@@ -26,6 +35,30 @@ class EstimateDocument(TypedDict):
     singleton_mass: float
     horvitz_thompson: float | None
     largest_weight: float | None
+    model_assisted: ModelAssistedDocument | None
+
+
+@dataclass(frozen=True)
+class ModelAssisted:
+    """A mean with the help of what is known of all cases (``ml.metrics.model_assisted``).
+
+    Attributes:
+        value: the estimate; NaN where no case could be used.
+        se: standard error, None where fewer than two clusters could be used.
+        low: lower end of the 95 % interval.
+        high: upper end.
+    """
+
+    value: float
+    se: float | None
+    low: float | None
+    high: float | None
+
+    def to_dict(self) -> ModelAssistedDocument:
+        """Return it as JSON values: NaN becomes None."""
+        ends = (self.value, self.se, self.low, self.high)
+        value, se, low, high = (_finite(end) for end in ends)
+        return {"value": value, "se": se, "low": low, "high": high}
 
 
 @dataclass(frozen=True)
@@ -44,6 +77,7 @@ class Estimate:
         singleton_mass: share of the weight (mean over classes) in bins with one member.
         horvitz_thompson: the estimate over the number of all cases, where weights were inverse probabilities.
         largest_weight: of the cases used, where there were weights.
+        model_assisted: a mean with the help of what is known of all cases, where there were weights.
 
     >>> Estimate(0.14, 0.01, 0.12, 0.16, n=90, dropped=10, ess=90.0).to_dict()["dropped"]
     10
@@ -60,6 +94,7 @@ class Estimate:
     singleton_mass: float = 0.0
     horvitz_thompson: float | None = None
     largest_weight: float | None = None
+    model_assisted: ModelAssisted | None = None
 
     def to_dict(self) -> EstimateDocument:
         """Return it as JSON values: NaN becomes None."""
@@ -75,6 +110,7 @@ class Estimate:
             "singleton_mass": self.singleton_mass,
             "horvitz_thompson": _finite(self.horvitz_thompson),
             "largest_weight": _finite(self.largest_weight),
+            "model_assisted": None if self.model_assisted is None else self.model_assisted.to_dict(),
         }
 
 
@@ -116,8 +152,17 @@ class Sample:
     @property
     def ess(self) -> float:
         """Effective sample size (Σw)²/Σw²."""
-        squares = float((self.weight**2).sum())
-        return float(self.weight.sum()) ** 2 / squares if squares > 0 else 0.0
+        return _effective(self.weight)
+
+    @property
+    def effective_clusters(self) -> float:
+        """Effective number of clusters, the same by the weights of the clusters."""
+        return _effective(self.per_cluster(self.weight))
+
+
+def _effective(weight: FloatArray) -> float:
+    squares = float((weight**2).sum())
+    return float(weight.sum()) ** 2 / squares if squares > 0 else 0.0
 
 
 def select(usable: npt.NDArray[np.bool_], weight: FloatArray | None, cluster: npt.NDArray[Any] | None) -> Sample:
@@ -171,14 +216,29 @@ def ratio_replicates(total: float, removed: FloatArray, sample: Sample) -> Repli
     return Replicates(total / weight, without)
 
 
-def to_estimate(replicates: Replicates, sample: Sample, singleton_mass: float = 0.0) -> Estimate:
-    """Estimate with a 95 % interval by Student's t: ten patients tell less about their own spread than a thousand."""
-    se = replicates.standard_error()
-    half = None if se is None else float(stdtrit(replicates.without.size - 1, 0.975)) * se
-    low = None if half is None else replicates.value - half
-    high = None if half is None else replicates.value + half
+def to_estimate(
+    replicates: Replicates,
+    sample: Sample,
+    singleton_mass: float = 0.0,
+    *,
+    bounds: Bounds | None = None,
+    curvature: float = 0.0,
+) -> Estimate:
+    """Estimate with a 95 % interval that knows of few, unequal and skewed clusters (``skewed_interval``).
+
+    Args:
+        replicates: value, and what it would be without each cluster.
+        sample: the cases it rests on.
+        singleton_mass: share of the weight that could not be used.
+        bounds: range of the quantity, which its interval keeps; None for signed quantities.
+        curvature: of a quadratic estimate, as in ``skewed_interval``.
+    """
+    value, se, low, high = replicates.value, replicates.standard_error(), None, None
+    if se is not None:
+        influence = value - replicates.without
+        low, high = skewed_interval(value, se, influence, sample.effective_clusters, bounds, curvature)
     size = sample.rows.size
-    return Estimate(replicates.value, se, low, high, size, sample.dropped, sample.ess, singleton_mass=singleton_mass)
+    return Estimate(value, se, low, high, size, sample.dropped, sample.ess, singleton_mass=singleton_mass)
 
 
 def root(squared: Estimate) -> Estimate:

@@ -19,6 +19,7 @@ from ml.metrics.histograms import (
     statistic_terms,
 )
 from ml.metrics.inputs import Inputs, check_inputs
+from ml.metrics.intervals import SHARE, SQUARED_LOSS
 from ml.metrics.jackknife import Estimate, mean_replicates, to_estimate
 from ml.metrics.reliability import Binned
 
@@ -48,7 +49,7 @@ def expected_squared_loss(
     data = check_inputs(label_counts, class_probs, sample_weight, cluster)
     sample = data.sample(1)
     terms = squared_terms(data.counts[sample.rows], data.probs[sample.rows]).sum(axis=1)
-    return to_estimate(mean_replicates(terms, sample), sample)
+    return to_estimate(mean_replicates(terms, sample), sample, bounds=SQUARED_LOSS)
 
 
 def epistemic_loss(
@@ -174,7 +175,7 @@ def disagreement_loss(
     data = Inputs.of_scores(label_counts, disagreement_probs, "disagreement_probs", sample_weight, cluster)
     sample = data.sample(2)
     terms = statistic_terms(observed_disagreement(data.counts[sample.rows]), data.probs[sample.rows, 0])
-    return to_estimate(mean_replicates(terms, sample), sample)
+    return to_estimate(mean_replicates(terms, sample), sample, bounds=SHARE)
 
 
 def disagreement_calibration_loss(

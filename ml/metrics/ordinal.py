@@ -14,6 +14,7 @@ import numpy.typing as npt
 from ml.arrays import FloatArray
 from ml.metrics.histograms import class_frequencies
 from ml.metrics.inputs import Inputs, check_inputs
+from ml.metrics.intervals import Bounds
 from ml.metrics.jackknife import Estimate, Replicates, Sample, mean_replicates, to_estimate
 from ml.named_columns import refuse_names
 
@@ -45,7 +46,8 @@ def ranked_probability_score(
     data = _checked(label_counts, class_probs, sample_weight, cluster)
     sample = data.sample(1)
     gap, freqs = _cuts(data, sample)
-    return to_estimate(mean_replicates((gap**2 + freqs * (1 - freqs)).sum(axis=1), sample), sample)
+    terms = (gap**2 + freqs * (1 - freqs)).sum(axis=1)
+    return to_estimate(mean_replicates(terms, sample), sample, bounds=Bounds(0.0, float(gap.shape[1])))
 
 
 def epistemic_ranked_probability_score(

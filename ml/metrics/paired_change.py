@@ -1,6 +1,6 @@
 """Two predictions of the same cases side by side: the paired change of metrics, and of the proper scores for a gate."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypedDict
 
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from ml.metrics.histograms import (
 )
 from ml.metrics.inputs import check_inputs, first_labels
 from ml.metrics.jackknife import Estimate, EstimateDocument, Sample, mean_replicates, to_estimate
+from ml.metrics.model_assisted import Known, prediction_features
 from ml.metrics.reliability import Binned
 from ml.named_columns import same_rows
 
@@ -122,6 +123,7 @@ class _Pair:
         dpe: (N,), before and after.
         labelled: cases with a label.
         paired: cases with two.
+        known: what is known of all cases, where there were weights.
     """
 
     counts: IntArray
@@ -130,6 +132,7 @@ class _Pair:
     dpe: tuple[FloatArray, FloatArray]
     labelled: Sample
     paired: Sample
+    known: Known | None
 
     @classmethod
     def of(
@@ -155,8 +158,25 @@ class _Pair:
         counts = first.counts
         if first_label_counts is not None:
             first = first_labels(first, first_label_counts, before[0], None)
-        probs = (first.probs, second.probs)
-        return cls(counts, first.counts, probs, (dpe[0], dpe[1]), first.sample(1), second.sample(2))
+        labelled, paired, probs = first.sample(1), second.sample(2), (first.probs, second.probs)
+        pair = cls(counts, first.counts, probs, (dpe[0], dpe[1]), labelled, paired, None)
+        if weights is None and weights2 is None:
+            return pair
+        old, new = (prediction_features(f, phi) for f, phi in zip(probs, dpe, strict=True))
+        everyone = replace(first, weight=None).sample(0)
+        first_change = pair._squared_change(first.counts, labelled)
+        return replace(pair, known=Known(new - old, everyone, labelled, first_change, paired))
+
+    def _squared_change(self, counts: IntArray, sample: Sample) -> FloatArray:
+        """Change of the squared loss (n,) of a sample's cases."""
+        rows = sample.rows
+        before, after = (squared_terms(counts[rows], probs[rows]).sum(axis=1) for probs in self.probs)
+        change: FloatArray = after - before
+        return change
+
+    def _mean_of_order_2(self, terms: FloatArray) -> Estimate:
+        estimate = to_estimate(mean_replicates(terms, self.paired), self.paired)
+        return estimate if self.known is None else replace(estimate, model_assisted=self.known.of_order_2(terms))
 
     def _means(self, terms: list[FloatArray], sample: Sample) -> Estimate:
         return to_estimate(mean_replicates(terms[1] - terms[0], sample), sample)
@@ -167,17 +187,13 @@ class _Pair:
         return self._means([agreement_terms(freqs, probs[rows]) for probs in self.probs], self.labelled)
 
     def loss(self) -> Estimate:
-        rows = self.labelled.rows
-        return self._means(
-            [squared_terms(self.first_counts[rows], probs[rows]).sum(axis=1) for probs in self.probs], self.labelled
-        )
+        terms = self._squared_change(self.first_counts, self.labelled)
+        estimate = to_estimate(mean_replicates(terms, self.labelled), self.labelled)
+        return estimate if self.known is None else replace(estimate, model_assisted=self.known.of_order_1(terms))
 
     def epistemic_loss(self) -> Estimate:
         """L and EL differ by what no prediction can change, so on the same cases their changes are equal."""
-        rows = self.paired.rows
-        return self._means(
-            [squared_terms(self.counts[rows], probs[rows]).sum(axis=1) for probs in self.probs], self.paired
-        )
+        return self._mean_of_order_2(self._squared_change(self.counts, self.paired))
 
     def calibration_loss(self, n_bins: int) -> Estimate:
         rows = self.labelled.rows
@@ -187,7 +203,8 @@ class _Pair:
     def disagreement_loss(self) -> Estimate:
         rows = self.paired.rows
         observed = observed_disagreement(self.counts[rows])
-        return self._means([statistic_terms(observed, dpe[rows]) for dpe in self.dpe], self.paired)
+        before, after = (statistic_terms(observed, dpe[rows]) for dpe in self.dpe)
+        return self._mean_of_order_2(after - before)
 
     def disagreement_calibration_loss(self, n_bins: int) -> Estimate:
         rows = self.paired.rows

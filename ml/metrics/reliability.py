@@ -7,11 +7,9 @@ Cases run through in chunks whose cells stay in the processor's cache; the cases
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import betaincinv
 
 from ml.arrays import FloatArray
 from ml.metrics.binning import (
@@ -22,27 +20,17 @@ from ml.metrics.binning import (
     contributions,
     contributions_without,
     lonely_weight,
+    merge_map,
     sums_by_slot,
+    usable_bins,
 )
 from ml.metrics.cells import Batch, Cells, numbered_cells
 from ml.metrics.evaluation import ReliabilityBin
+from ml.metrics.intervals import binomial_interval
 from ml.metrics.jackknife import Estimate, Replicates, Sample, ratio_replicates, to_estimate
 
 # half an interval below which differences are rounding
 _NO_SPREAD = 1e-9
-
-
-def binomial_interval(mean: FloatArray, n: npt.NDArray[Any]) -> tuple[FloatArray, FloatArray]:
-    """95 % intervals of shares by Clopper and Pearson, for n answers of which n · mean were yes.
-
-    Args:
-        mean: (B,) shares; n · mean need not be whole.
-        n: (B,) answers.
-    """
-    hits = np.clip(mean, 0.0, 1.0) * n
-    low = np.where(hits > 0, betaincinv(np.maximum(hits, 1e-12), n - hits + 1, 0.025), 0.0)
-    high = np.where(hits < n, betaincinv(hits + 1, np.maximum(n - hits, 1e-12), 0.975), 1.0)
-    return low, high
 
 
 @dataclass
@@ -116,19 +104,42 @@ class Binned:
     def value(self, debias: Debias, column: int | None = None) -> float:
         """CL over all columns or of one; NaN without cases."""
         weight = float(self.sample.weight.sum())
-        total = float(contributions(self.bins, debias)[self._chosen(column)].sum())
+        bins = self._paired.bins if debias == "pair" else self.bins
+        total = float(contributions(bins, debias)[self._chosen(column)].sum())
         return total / weight if weight > 0 else float("nan")
 
     def replicates(self, debias: Debias) -> Replicates:
-        """CL over all columns, with its leave-one-cluster-out values."""
-        full = contributions(self.bins, debias)
+        """CL over all columns, with its leave-one-cluster-out values; bins are joined as those of all cases are."""
+        binned = self._paired if debias == "pair" else self
+        full = contributions(binned.bins, debias)
         taken = np.zeros(self.sample.n_clusters)
-        for cells in self.cells:
+        for cells in binned.cells:
             slot = cells.slot.astype(np.intp)
-            gone = full[slot] - contributions_without(self.bins, cells, slot, debias)
-            low, high = int(cells.cluster[0]), int(cells.cluster[-1]) + 1
+            gone = full[slot] - contributions_without(binned.bins, cells, slot, debias)
+            low, high = int(cells.cluster.min()), int(cells.cluster.max()) + 1
             taken[low:high] = np.bincount(cells.cluster - low, gone, high - low)
         return ratio_replicates(float(full.sum()), taken, self.sample)
+
+    @cached_property
+    def _paired(self) -> "Binned":
+        """The same with bins joined until each has a pair of clusters."""
+        usable = usable_bins(self.bins)
+        owner = np.where(self.bins.weight > 0, np.arange(len(self.slots)), -1)
+        if self.sample.cluster is not None:
+            for cells in self.cells:
+                lonely = np.flatnonzero(~usable[cells.slot] & (cells.weight > 0))
+                owner[cells.slot[lonely]] = cells.cluster[lonely]
+        return self._merged(merge_map(usable, owner, self.slots.first))
+
+    def _merged(self, target: npt.NDArray[np.intp]) -> "Binned":
+        if (target == np.arange(target.size)).all():
+            return self
+        alone = self.sample.cluster is None
+        cells = [part.merged(target, alone=alone) for part in self.cells]
+        bins = self.bins.merged(target) if alone else BinSums.zeros(target.size)
+        for part in [] if alone else cells:
+            bins = bins + part.sums(target.size)
+        return Binned(self.sample, self.slots, self.debias, bins, cells)
 
     def frequency_totals(self) -> FloatArray:
         """Weighted sums Σwμ̂ (C,) over all cases, one per class."""
@@ -144,21 +155,45 @@ class Binned:
             yield sums_by_slot(at, cells.freq, (high - low) * n_columns).reshape(-1, n_columns)
 
     def singleton_mass(self, debias: Debias) -> float:
-        """Share of the weight in bins that the debiased form cannot use."""
+        """Share of the weight in bins that the debiased form cannot use alone; the pair form joins them to others."""
         weight = float(self.sample.weight.sum()) * len(self.slots.edges)
         return lonely_weight(self.bins, debias) / weight if weight > 0 else 0.0
 
     def estimate(self, debias: Debias) -> Estimate:
         """CL over all columns."""
-        return to_estimate(self.replicates(debias), self.sample, self.singleton_mass(debias))
+        replicates, lonely = self.replicates(debias), self.singleton_mass(debias)
+        curvature = self._paired.curvature(replicates) if debias == "pair" else 0.0
+        return to_estimate(replicates, self.sample, lonely, curvature=curvature)
+
+    def curvature(self, replicates: Replicates) -> float:
+        """Σ_{g ≠ h} u_g u_h ψ_gh over clusters, of the pair form: how its error grows with its value.
+
+        ψ_gh = 2 Σ_b c_b e_gb e_hb, e_gb what cluster g's differences in bin b are above the bin's mean and c_b the
+        factor of its pairs; u_g what leaving g out changes.
+        """
+        bins, moved = self.bins, replicates.value - replicates.without
+        if self.sample.weight.sum() <= 0 or not np.isfinite(moved).all():
+            return 0.0
+        pairs = np.where(usable_bins(bins), bins.weight**2 - bins.cell_weight_sq, np.inf)
+        mean = bins.diff / np.where(bins.weight > 0, bins.weight, 1.0)
+        sums, squares = np.zeros(len(self.slots)), np.zeros(len(self.slots))
+        for cells in self.cells:
+            slot = cells.slot.astype(np.intp)
+            crossed = moved[cells.cluster] * (cells.diff - mean[slot] * cells.weight)
+            sums += sums_by_slot(slot, crossed, len(self.slots))
+            squares += sums_by_slot(slot, crossed**2, len(self.slots))
+        share = bins.weight / (pairs * float(self.sample.weight.sum()))
+        return float((2 * share * (sums**2 - squares)).sum())
 
     def horvitz_thompson(self, pairs: "PairCounts") -> float:
         """CL in the pair form over all cases, Σ_b N_b/N · Σ_{i≠j} w_i w_j d_i d_j / (pairs of bin b).
 
         Each pair of cases is selected with the product of their probabilities; N_b and the number of pairs are
-        those of all cases, with labels or without, so no weight stands in a denominator.
+        those of all cases, with labels or without, so no weight stands in a denominator; bins are joined where all
+        cases of one are of one cluster.
         """
-        crossed = self.bins.diff**2 - self.bins.cell_diff_sq
+        bins = self._merged(pairs.target).bins
+        crossed = bins.diff**2 - bins.cell_diff_sq
         shares = pairs.cases * crossed / np.where(pairs.pairs > 0, pairs.pairs, np.inf)
         return float(shares.sum()) / pairs.n_cases
 
@@ -220,11 +255,13 @@ class PairCounts:
         n_cases: N.
         cases: (S,) N_b.
         pairs: (S,).
+        target: (S,) slot that each was joined to, because no two clusters meet in it.
     """
 
     n_cases: int
     cases: FloatArray
     pairs: FloatArray
+    target: npt.NDArray[np.intp]
 
     @classmethod
     def of(cls, probs: FloatArray, everyone: Sample, n_bins: int) -> "PairCounts":
@@ -236,15 +273,29 @@ class PairCounts:
             n_bins: bins of [0, 1].
         """
         slots = Slots.of(probs[:0], n_bins, "uniform")
-        cases, own = np.zeros(len(slots)), np.zeros(len(slots))
-        for part in slots.chunks(len(probs), everyone.cluster):
-            slot = slots.index(probs[part])
-            here = np.bincount(slot.ravel(), minlength=len(slots))
-            cases += here
-            if everyone.cluster is None:
-                own += here
-                continue
-            keys, entry = numbered_cells(everyone.cluster[part], slot, len(slots))
-            size = np.bincount(entry, minlength=keys.size).astype(np.float64)
-            own += np.bincount(keys % len(slots), size**2, len(slots))
-        return cls(len(probs), cases, cases**2 - own)
+        apart = np.arange(len(slots))
+        cases, own, owner = _counted(probs, everyone, slots, apart)
+        target = merge_map(cases**2 > own, owner, slots.first)
+        if (target != apart).any():
+            cases, own, _ = _counted(probs, everyone, slots, target)
+        return cls(len(probs), cases, cases**2 - own, target)
+
+
+def _counted(
+    probs: FloatArray, everyone: Sample, slots: Slots, target: npt.NDArray[np.intp]
+) -> tuple[FloatArray, FloatArray, npt.NDArray[np.intp]]:
+    """Cases of each slot, their number squared within clusters, and a cluster (−1 for none), (S,) each."""
+    cases, own, owner = np.zeros(len(slots)), np.zeros(len(slots)), np.full(len(slots), -1)
+    for part in slots.chunks(len(probs), everyone.cluster):
+        slot = target[slots.index(probs[part])]
+        here = np.bincount(slot.ravel(), minlength=len(slots))
+        cases += here
+        if everyone.cluster is None:
+            own += here
+            owner = np.where(cases > 0, np.arange(len(slots)), -1)
+            continue
+        keys, entry = numbered_cells(everyone.cluster[part], slot, len(slots))
+        size = np.bincount(entry, minlength=keys.size).astype(np.float64)
+        own += np.bincount(keys % len(slots), size**2, len(slots))
+        owner[keys % len(slots)] = keys // len(slots) + int(everyone.cluster[part].min())
+    return cases, own, owner

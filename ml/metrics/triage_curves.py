@@ -13,6 +13,7 @@ from scipy.special import xlogy
 from ml.arrays import FloatArray, as_class_probs, as_label_counts
 from ml.metrics.histograms import observed_disagreement
 from ml.metrics.inputs import check_clusters, check_weights
+from ml.metrics.intervals import SHARE
 from ml.metrics.jackknife import Estimate, Replicates, Sample, mean_replicates, select, to_estimate
 from ml.named_columns import same_rows
 
@@ -134,7 +135,8 @@ def triage_recall(
         value = float(sample.weight @ (sent * observed) / (sample.weight @ observed))
         influence = (sent * (observed - at_threshold) + capacity * at_threshold - value * observed) / mean
         spread = mean_replicates(influence, sample)
-        estimates.append(to_estimate(Replicates(value, spread.without + (value - spread.value)), sample))
+        replicates = Replicates(value, spread.without + (value - spread.value))
+        estimates.append(to_estimate(replicates, sample, bounds=SHARE))
     return estimates
 
 

@@ -20,6 +20,7 @@ from ml.distributions.families import PredictiveDistribution
 from ml.metrics.binning import Debias, Strategy
 from ml.metrics.histograms import statistic_terms
 from ml.metrics.inputs import Inputs
+from ml.metrics.intervals import SHARE
 from ml.metrics.jackknife import Estimate, Sample, mean_replicates, to_estimate
 from ml.metrics.reliability import Binned
 
@@ -116,7 +117,7 @@ def statistic_loss(
         cluster: (N,) patient of each case.
     """
     observed, estimate, sample = _observed(label_counts, predicted, kernel, m, sample_weight, cluster)
-    return to_estimate(mean_replicates(statistic_terms(observed, estimate), sample), sample)
+    return to_estimate(mean_replicates(statistic_terms(observed, estimate), sample), sample, bounds=SHARE)
 
 
 def statistic_calibration_loss(

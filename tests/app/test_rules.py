@@ -16,7 +16,17 @@ from app.evaluations.drift import drift_of
 from app.platform.keys import KeyRing, derive
 from app.recalibration.change_plan import ChangePlan
 from app.triage.planning import coin
-from app.triage.rules import Plan, Rule, Summary, another_annotator, capacity_threshold, plan, summarise, triage
+from app.triage.rules import (
+    Plan,
+    Rule,
+    Summary,
+    another_annotator,
+    capacity_scale,
+    capacity_threshold,
+    plan,
+    summarise,
+    triage,
+)
 from ml.distributions.decisions import class_intervals, expected_gain, further_labels_expected, majority_prob
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe
 
@@ -201,6 +211,7 @@ def cases(n: int, seed: int, **changed: Any) -> Columns:
     stain = rng.normal([0.2, 0.3, 0.1], 0.05, (n, 3))
     distance = np.sqrt(rng.chisquare(12, n) / 12)
     columns = replace(Columns.empty(["a", "b"], n), label_counts=counts, stain=stain, feature_distance=distance)
+    columns = replace(columns, cluster=np.arange(n))
     columns = replace(columns, site=np.full(n, number_of("north")), sites={number_of("north"): "north"})
     return replace(columns, **changed)
 
@@ -237,3 +248,53 @@ def test_the_feature_shift_is_the_root_of_what_a_moved_mean_adds() -> None:
     assert unknown.feature_shift is None
     older = {name: value for name, value in REFERENCE.items() if "distance" not in name}
     assert drift_of(cases(100, 2), older)[0].feature_shift is None
+
+
+def test_second_labels_of_the_cases_that_triage_selected_are_no_drift_of_the_mix() -> None:
+    """Class b is rare and hard: triage has all its cases read twice. The first reads have the reference's mix."""
+    n = 2000
+    rng = np.random.default_rng(6)
+    first = (rng.random(n) < 0.2).astype(np.int64)
+    counts = np.eye(2, dtype=np.int64)[first] * np.where(first == 1, 2, 1)[:, None]
+    reference: Any = REFERENCE | {"label_share": [0.8, 0.2], "n_labels": 4000}
+    row = drift_of(cases(n, 7, label_counts=counts, first_class=first), reference)[0]
+    assert row.label_shift is not None
+    assert row.label_shift < 0.03
+    assert row.warnings == []
+
+
+@given(st.floats(0.01, 3), st.floats(0.01, 1))
+def test_the_graded_rule_gives_each_case_a_probability_that_grows_with_its_disagreement(
+    scale: float, floor: float
+) -> None:
+    rule = replace(RULE, score="graded", threshold=scale, audit_rate=floor)
+    sure, unsure = triage(SURE, rule), triage(UNSURE, rule)
+    for found, prediction in ((sure, SURE), (unsure, UNSURE)):
+        phi = float(prediction.disagreement_probs[0])
+        assert found.pi == pytest.approx(min(1.0, max(floor, scale * math.sqrt(phi))))
+        assert found.decision == ("second_read" if found.pi >= 1 else "single_read")
+        assert f"{phi:.2f}" in found.reason
+        assert f"{found.pi:.2f}" in found.reason
+    assert sure.pi <= unsure.pi
+    assert triage(SURE, rule, out_of_distribution=True).pi == 1
+    assert triage(UNSURE, rule, near_duplicate=True).pi == floor
+    unknown = triage(UNSURE, replace(rule, threshold=math.inf))
+    assert (unknown.pi, unknown.reason) == (floor, "no scale for disagreement yet: too few earlier cases")
+
+
+def test_the_probability_of_a_decision_is_what_the_other_rules_always_had() -> None:
+    assert (triage(SURE, RULE).pi, triage(UNSURE, RULE).pi) == (0.1, 1.0)
+    assert triage(UNSURE, RULE, near_duplicate=True).pi == 0.1
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0.12, 0.95))
+def test_the_graded_rule_spends_its_reads(seed: int, share: float) -> None:
+    scores = np.random.default_rng(seed).random(500)
+    scale = capacity_scale(scores, share * 50, 10.0, 0.1)
+    pi = [triage_pi(float(score), scale) for score in scores]
+    assert np.mean(pi) == pytest.approx(share, abs=1e-6)
+    assert capacity_scale(np.zeros(0), 10, 1, 0.1) == math.inf
+
+
+def triage_pi(phi: float, scale: float) -> float:
+    return min(1.0, max(0.1, scale * math.sqrt(phi)))

@@ -29,7 +29,8 @@ def test_what_was_served_is_what_is_stored_and_shown(family: str, constant: floa
     served = made[family]
     plain = np.zeros((4, 1), dtype=np.float32)
     prediction = Prediction(served, plain, plain, np.full(4, np.nan), np.zeros(4, dtype=bool))
-    rows = [CasePrediction(**row) for row in prediction_values([uuid.uuid4() for _ in PROBS], uuid.uuid4(), prediction)]
+    ids = [uuid.uuid4() for _ in PROBS]
+    rows = [CasePrediction(**row) for row in prediction_values(ids, uuid.uuid4(), prediction, [None] * 4)]
     back = stored_predictions(rows)
     np.testing.assert_array_equal(back.disagreement_probs, served.disagreement_probs)
     np.testing.assert_array_equal(back.class_probs, served.class_probs)

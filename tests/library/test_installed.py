@@ -111,6 +111,8 @@ def test_evaluate_and_agreement_work_and_the_examples_run(lean: LeanEnvironment,
         ("score release --images . --out p.csv", "[cpu]"),
         ("reproduce debias --quick", "[charts]"),
         ("evaluate --labels labels.csv --predictions predictions.csv --plots plots", "[charts]"),
+        ("evaluate --labels labels.csv --predictions predictions.csv --report r.html", "[report]"),
+        ("audit --labels labels.csv --predictions predictions.csv -o r.html", "[report]"),
     ],
 )
 def test_a_command_that_needs_an_extra_names_it(lean: LeanEnvironment, command: str, extra: str) -> None:

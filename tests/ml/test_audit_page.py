@@ -282,8 +282,31 @@ def test_a_browser_shows_the_page_without_an_error_and_asks_nobody(
     page.emulate_media(media="print")
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert background == "rgb(255, 255, 255)", "paper is white, whatever the screen was"
+    page.set_viewport_size({"width": 700, "height": 900})
+    overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert overflow <= 0, "a page of A4 cuts nothing off"
     page.close()
     free = browser.new_context(color_scheme=scheme, bypass_csp=True).new_page()
     free.goto(audited["out"].as_uri())
     found = Axe().run(free)
     assert found.violations_count == 0, found.generate_report()
+
+
+@pytest.mark.slow
+def test_a_weighted_page_has_the_other_estimates_beside(tmp_path: Path) -> None:
+    tables = make_tables(tmp_path, findings=False)
+    lines = tables["labels"].read_text().splitlines()
+    weighed = [f"{lines[0]},w"] + [f"{line},{1 + int(line.split(',')[0].strip(chr(34))[1:]) % 3}" for line in lines[1:]]
+    tables["labels"].write_text("\n".join(weighed) + "\n")
+    command = ["--labels", tables["labels"], "--predictions", tables["first"], "--weights", "w"]
+    done = run_here("audit", *command, "-o", tmp_path / "report.html")
+    assert done.returncode == 0, done.stderr
+    metrics = json.loads(run_here("evaluate", *command, "--json").stdout)["metrics"]
+    html = (tmp_path / "report.html").read_text()
+    assert f"Horvitz–Thompson form {probability(metrics['L']['horvitz_thompson'], 4)}" in html
+    helped = [row["model_assisted"] for row in metrics.values() if row["model_assisted"] is not None]
+    assert helped
+    for row in helped:
+        between = f"{probability(row['low'], 4)} to {probability(row['high'], 4)}"
+        assert f"model-assisted {probability(row['value'], 4)} ({between})" in html
+    assert "w (one label), w (two labels)" in html

@@ -48,6 +48,7 @@ def test_each_change_is_the_difference_of_two_evaluations_and_of_their_replicate
                 counts[rows],
                 probs[rows],
                 dpe[rows],
+                n_bins=2,  # which all have pairs, whoever is left out
                 weights=weight[rows],
                 weights2=weight[rows],
                 cluster=None if cluster is None else cluster[rows],
@@ -56,7 +57,7 @@ def test_each_change_is_the_difference_of_two_evaluations_and_of_their_replicate
         ]
         return {name: documents[1][name]["value"] - documents[0][name]["value"] for name in changes}
 
-    changes = paired_changes(counts, *both, weights=weight, weights2=weight, cluster=cluster)
+    changes = paired_changes(counts, *both, n_bins=2, weights=weight, weights2=weight, cluster=cluster)
     whole = values(np.arange(90))
     units = patient if by_patient else np.arange(90)
     for name, estimate in changes.items():

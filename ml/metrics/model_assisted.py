@@ -1,0 +1,171 @@
+"""Means of losses that are known of some cases only, with the help of what is known of all.
+
+Triage reads few cases twice, but every case has a prediction and nearly every case a first label. A regression m(x) of
+the loss on those predicts it for all cases; the weighted mean of what it misses corrects it:
+
+    θ̂ = Σ_all v λ m(x) / Σ v + Σ_labelled w (ℓ − λ m(x)) / Σ w,
+
+λ least in estimated variance, so that a useless m costs nothing. m and λ are fitted without the patient for whom they
+are used, so that θ̂ is as unbiased as the weighted mean alone, whatever m is. Source: generalised difference
+estimator (Cassel, Särndal and Wretman 1976); prediction-powered inference (Angelopoulos et al. 2023, arXiv 2301.09633;
+PPI++ 2024, arXiv 2311.01453).
+
+The first label's loss is a feature by its mean over a case's labels, each taken as the first in turn. m is linear, so
+that this changes no expectation, and it needs no order of labels.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from ml.arrays import FloatArray
+from ml.distributions.families import gini
+from ml.metrics.intervals import Bounds
+from ml.metrics.jackknife import ModelAssisted, Replicates, Sample, mean_replicates, to_estimate
+
+# clusters whose regressions are solved at once
+_CLUSTERS = 2**14
+# of the regression's slopes, in cases: keeps it from following a handful of labels
+_RIDGE = 1.0
+
+
+def prediction_features(class_probs: FloatArray, disagreement_probs: FloatArray) -> FloatArray:
+    """What a prediction says about its own loss (n, 3): φ, 1 − Σf² and φ(1 − φ)."""
+    columns = (disagreement_probs, gini(class_probs), disagreement_probs * (1 - disagreement_probs))
+    return np.stack(columns, axis=1)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of the N cases of an evaluation, of which some were labelled once and fewer twice.
+
+    Attributes:
+        features: (N, p) of the predictions.
+        everyone: all N cases.
+        labelled: those with a label, with weights of order 1.
+        first_loss: (n,) loss of the first label of each of these.
+        paired: those with two, with weights of order 2.
+    """
+
+    features: FloatArray
+    everyone: Sample
+    labelled: Sample
+    first_loss: FloatArray
+    paired: Sample
+
+    def of_order_1(self, terms: FloatArray, bounds: Bounds | None = None) -> ModelAssisted | None:
+        """Mean of the labelled cases' terms (n,) for all cases; None where all are labelled: it is known already."""
+        if self.labelled.dropped == 0:
+            return None
+        return self._assisted(terms, self.labelled, self.features, self.everyone, bounds)
+
+    def of_order_2(self, terms: FloatArray, bounds: Bounds | None = None) -> ModelAssisted:
+        """Mean of the terms (n,) of cases with two labels for all that were to get one."""
+        first = _spread(self.first_loss, self.labelled, len(self.features))
+        features = np.column_stack([self.features, first])
+        return self._assisted(terms, self.paired, features, self.labelled, bounds)
+
+    def _assisted(
+        self, terms: FloatArray, sample: Sample, features: FloatArray, population: Sample, bounds: Bounds | None
+    ) -> ModelAssisted:
+        size = len(features)
+        loss, weight = (_spread(values, sample, size)[population.rows] for values in (terms, sample.weight))
+        return model_assisted(loss, weight, features[population.rows], population, bounds)
+
+
+def _spread(values: FloatArray, sample: Sample, size: int) -> FloatArray:
+    """Values (n,) of a sample's cases at their positions among all (size,), 0 elsewhere."""
+    spread = np.zeros(size)
+    spread[sample.rows] = values
+    return spread
+
+
+def model_assisted(
+    loss: FloatArray, weight: FloatArray, features: FloatArray, population: Sample, bounds: Bounds | None = None
+) -> ModelAssisted:
+    """Mean loss of a population of which some cases' losses are known.
+
+    Args:
+        loss: (n,) losses of the population's cases, in its order; not looked at where the weight is 0.
+        weight: (n,) inverse probabilities of knowing the loss, 0 where it is unknown.
+        features: (n, p) known of every case.
+        population: all n cases, with weights where some of them are left out as well.
+        bounds: range of the loss.
+
+    Returns:
+        The mean with a standard error by patient, linearised: m is taken as fixed.
+    """
+    known = replace(population, weight=weight)
+    values = np.where(weight > 0, loss, 0.0)
+    plain = mean_replicates(values, known)
+    predicted = cross_fitted(values, np.maximum(weight * (weight - 1), 0.0), features, population)
+    # a constant is known of all cases and needs no estimate
+    predicted -= mean_replicates(predicted, population).value
+    noise = mean_replicates(predicted, known) - mean_replicates(predicted, population)
+    moved, by = plain.value - plain.without, noise.value - noise.without
+    if not (np.isfinite(moved).all() and np.isfinite(by).all()):
+        estimate = to_estimate(plain, known, bounds=bounds)
+        return ModelAssisted(estimate.value, estimate.se, estimate.low, estimate.high)
+    share = _shares(moved, by)
+    value = plain.value - float(share @ (_parts(predicted, known) - _parts(predicted, population)))
+    estimate = to_estimate(Replicates(value, value - (moved - share * by)), known, bounds=bounds)
+    return ModelAssisted(estimate.value, estimate.se, estimate.low, estimate.high)
+
+
+def _parts(values: FloatArray, sample: Sample) -> FloatArray:
+    """What each cluster (G,) contributes to the mean of values (n,)."""
+    return sample.per_cluster(sample.weight * values) / float(sample.weight.sum())
+
+
+def _shares(moved: FloatArray, by: FloatArray) -> FloatArray:
+    """λ (G,) in [0, 1] with the least variance of Σ (moved − λ by), each by the other clusters.
+
+    A λ that has seen the cluster whose noise it takes away biased L_φ at 500 cases by .9 % (± .3); this way it is −.3 %
+    (± .2).
+    """
+    moved, by = moved - moved.mean(), by - by.mean()
+    crossed, spread = moved * by, by**2
+    rest = spread.sum() - spread
+    usable = rest > 1e-12 * spread.sum()
+    return np.where(usable, np.clip((crossed.sum() - crossed) / np.where(usable, rest, 1.0), 0.0, 1.0), 0.0)
+
+
+def cross_fitted(values: FloatArray, precision: FloatArray, features: FloatArray, population: Sample) -> FloatArray:
+    """Predictions (n,) by weighted least squares, each case's by a fit without its own patient.
+
+    Args:
+        values: (n,) to be predicted.
+        precision: (n,) weights of the fit, 0 for cases that it must not see. w(w − 1) of inverse probabilities w makes
+            it best where the design is noisiest: a case read with certainty adds no noise to take away.
+        features: (n, p).
+        population: the n cases and their patients.
+    """
+    design = _standardised(features, population.weight)
+    rows = np.flatnonzero(precision > 0)
+    if rows.size == 0:
+        return np.zeros(len(values))
+    cluster = np.arange(len(values)) if population.cluster is None else population.cluster
+    used, target = design[rows], (precision[rows] * values[rows])[:, None]
+    scaled = precision[rows, None] * used
+    ridge = np.diag([1e-6, *[_RIDGE] * features.shape[1]]) * precision[rows].mean()
+    gram, moment = scaled.T @ used + ridge, (used * target).sum(axis=0)
+    slopes = np.tile(np.linalg.solve(gram, moment), (population.n_clusters, 1))
+    starts = np.flatnonzero(np.diff(cluster[rows], prepend=-1))
+    for first in range(0, starts.size, _CLUSTERS):
+        last = starts[first + _CLUSTERS] if first + _CLUSTERS < starts.size else rows.size
+        part, at = slice(starts[first], last), starts[first : first + _CLUSTERS] - starts[first]
+        own_gram = np.add.reduceat(scaled[part, :, None] * used[part, None, :], at)
+        own_moment = np.add.reduceat(used[part] * target[part], at)
+        without = np.linalg.solve(gram - own_gram, (moment - own_moment)[..., None])[..., 0]
+        slopes[cluster[rows[part]][at]] = without
+    return np.asarray(np.einsum("np,np->n", design, slopes[cluster]))
+
+
+def _standardised(features: FloatArray, weight: npt.NDArray[np.float64]) -> FloatArray:
+    """Intercept and features (n, 1 + p) of mean 0 and variance 1; a constant one is 0."""
+    total = max(float(weight.sum()), np.finfo(np.float64).tiny)
+    centred = features - weight @ features / total
+    spread = np.sqrt(weight @ centred**2 / total)
+    scaled = np.where(spread > 1e-9, centred / np.where(spread > 1e-9, spread, 1.0), 0.0)
+    return np.column_stack([np.ones(len(features)), scaled])
