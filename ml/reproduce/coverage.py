@@ -84,7 +84,7 @@ def run(seed: int = 0, *, quick: bool = False, observer: Any = lambda what, done
         rng = np.random.default_rng([seed, clustered])
         aims = truths(draw(large, rng, clustered=clustered))
         for n_cases in SIZES:
-            one = _drawing(rng, clustered=clustered)
+            one = drawing(rng, clustered=clustered)
             rows += simulate(panel, n_cases, runs, one, of_everybody, aims, observer)
     return rows + run_service(seed, aims, quick=quick, observer=observer)
 
@@ -98,12 +98,13 @@ def run_service(
     for panel, design in designs(np.random.default_rng([seed, 2]), QUICK_LARGE).items():
         rng = np.random.default_rng([seed, 3])
         for n_cases in sizes:
-            one = _drawing(rng, clustered=True, design=design)
+            one = drawing(rng, clustered=True, design=design)
             rows += simulate(panel, n_cases, runs, one, of_a_service, aims, observer)
     return rows
 
 
-def _drawing(rng: np.random.Generator, **options: Any) -> Callable[[int], Simulated]:
+def drawing(rng: np.random.Generator, **options: Any) -> Callable[[int], Simulated]:
+    """Draw as many cases as asked for, with the options of ``draw``."""
     return lambda n_cases: draw(n_cases, rng, **options)
 
 

@@ -101,9 +101,9 @@ def test_intervals_keep_the_range(seed: int, n: int) -> None:
 
 @pytest.mark.slow
 def test_skewed_means_are_covered_on_both_sides() -> None:
-    """A tenth of 400 cases stands for nine tenths: plain t misses above three times as often as below."""
+    """Rare large values: plain t misses above far too often, the transformed interval on neither side."""
     rng = np.random.default_rng(1)
-    truth, missed = 0.0, np.zeros((2, 2))
+    missed = np.zeros((2, 2))
     runs = 3000
     values = (np.array([0.05, 1.8, -0.1]), [0.86, 0.06, 0.08])
     truth = float(values[0] @ values[1])
@@ -119,7 +119,7 @@ def test_skewed_means_are_covered_on_both_sides() -> None:
     plain, found = missed / runs
     assert plain[0] > 0.04
     assert max(found) < 0.035
-    assert 0.94 <= 1 - found.sum() <= 0.97
+    assert 0.94 <= 1 - found.sum() <= 0.99
 
 
 def test_signed_estimates_may_leave_the_range() -> None:
