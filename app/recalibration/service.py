@@ -33,6 +33,7 @@ from app.recalibration.outputs import (
     stored_outputs,
 )
 from app.recalibration.report import Findings, FitOut, Moved, RecalibrationReport
+from app.recalibration.stability import Stability
 from app.releases.adding import UNFINISHED, register_release
 from app.releases.gate import Gate, WithoutAnnotator
 from app.releases.queries import served_release_id
@@ -219,6 +220,7 @@ def _gate(job: RunningJob, material: Material, calibration: Calibration, method:
     reasons = _reasons(whole, plan, "")
     left_out = []
     names = sorted({label.annotator for label in [*material.fitting_labels, *material.judging_labels]})
+    stability = Stability(whole, material.cohort.columns.cluster, len(names))
     for number, name in enumerate(names):
         done = _LEAVING_OUT + (_LEFT_OUT - _LEAVING_OUT) * number / len(names)
         job.report(done, f"judging without annotator {number + 1} of {len(names)}")
@@ -229,7 +231,7 @@ def _gate(job: RunningJob, material: Material, calibration: Calibration, method:
             reasons.append(f"without {name} the fit fails: {exc}")
             continue
         left_out.append(WithoutAnnotator(annotator=name, **_changes(change)))
-        reasons += _reasons(change, plan, f" without {name}")
+        reasons += [*_reasons(change, plan, f" without {name}"), *stability.reasons(name, change)]
     return Gate(passed=not reasons, reasons=reasons, **_changes(whole), without_annotator=left_out)
 
 

@@ -104,7 +104,7 @@ def model_assisted(
     predicted -= mean_replicates(predicted, population).value
     noise = mean_replicates(predicted, known) - mean_replicates(predicted, population)
     moved, by = plain.value - plain.without, noise.value - noise.without
-    if not (np.isfinite(moved).all() and np.isfinite(by).all()):
+    if not (moved.size and np.isfinite(moved).all() and np.isfinite(by).all()):
         estimate = to_estimate(plain, known, bounds=bounds)
         return ModelAssisted(estimate.value, estimate.se, estimate.low, estimate.high)
     share = _shares(moved, by)

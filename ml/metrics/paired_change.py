@@ -1,8 +1,9 @@
 """Two predictions of the same cases side by side: the paired change of metrics, and of the proper scores for a gate."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypedDict
 
+import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray, as_vector
@@ -34,10 +35,12 @@ class Change:
     Attributes:
         loss: of L, on cases with a label.
         disagreement_loss: of L_φ, on cases with two.
+        parts: (2, N) what each case adds to either, less its share of the mean: w(x − x̄)/Σw.
     """
 
     loss: Estimate
     disagreement_loss: Estimate
+    parts: FloatArray = field(repr=False, compare=False)
 
     def to_dict(self) -> ChangeDocument:
         """Return it as JSON values."""
@@ -69,7 +72,46 @@ def paired_change(
         ValueError: shapes that do not match or values out of range.
     """
     pair = _Pair.of(label_counts, before, after, first_label_counts, weights, weights2, cluster)
-    return Change(pair.loss(), pair.disagreement_loss())
+    return Change(pair.loss(), pair.disagreement_loss(), pair.parts())
+
+
+@dataclass(frozen=True)
+class Shift:
+    """How much larger a change of one loss is by some of the labels than by all, and its standard error by patient."""
+
+    value: float
+    se: float
+
+
+def shifts_of(some: Change, everything: Change, cluster: npt.ArrayLike) -> dict[str, Shift]:
+    """Compare a change by some labels (and a candidate fitted on such) with that by all labels of the same cases.
+
+    The two are judged by mostly the same labels, so the error of their difference is found case by case: it is much
+    smaller than that of either.
+
+    Args:
+        some: the change by some of the labels.
+        everything: the change by all.
+        cluster: (N,) patients.
+
+    Returns:
+        Shifts of ``L`` and of ``L_D``; NaN where a change could not be estimated.
+
+    Raises:
+        ValueError: other cases.
+    """
+    names = np.asarray(cluster)
+    if not some.parts.shape == everything.parts.shape == (2, len(names)):
+        raise ValueError("changes are compared over the same cases")
+    numbers = np.unique(names, return_inverse=True)[1]
+    n = int(numbers.max(initial=-1)) + 1
+    totals = [np.bincount(numbers, weights=part, minlength=n) for part in some.parts - everything.parts]
+    factor = n / (n - 1) if n > 1 else np.nan
+    pairs = ((some.loss, everything.loss), (some.disagreement_loss, everything.disagreement_loss))
+    return {
+        name: Shift(float(less.value - more.value), float(np.sqrt(factor * np.square(total).sum())))
+        for name, (less, more), total in zip(("L", "L_D"), pairs, totals, strict=True)
+    }
 
 
 def paired_changes(
@@ -160,12 +202,29 @@ class _Pair:
             first = first_labels(first, first_label_counts, before[0], None)
         labelled, paired, probs = first.sample(1), second.sample(2), (first.probs, second.probs)
         pair = cls(counts, first.counts, probs, (dpe[0], dpe[1]), labelled, paired, None)
-        if weights is None and weights2 is None:
+        if n == 0 or (weights is None and weights2 is None):
             return pair
         old, new = (prediction_features(f, phi) for f, phi in zip(probs, dpe, strict=True))
         everyone = replace(first, weight=None).sample(0)
         first_change = pair._squared_change(first.counts, labelled)
         return replace(pair, known=Known(new - old, everyone, labelled, first_change, paired))
+
+    def parts(self) -> FloatArray:
+        """What each case adds to the change of L and of L_φ (2, N), less its share of the mean."""
+        rows = self.paired.rows
+        observed = observed_disagreement(self.counts[rows])
+        before, after = (statistic_terms(observed, dpe[rows]) for dpe in self.dpe)
+        parts = np.zeros((2, len(self.counts)))
+        changes = (
+            (self._squared_change(self.first_counts, self.labelled), self.labelled),
+            (after - before, self.paired),
+        )
+        for part, (terms, sample) in zip(parts, changes, strict=True):
+            total = float(sample.weight.sum())
+            if total > 0:
+                share = sample.weight / total
+                part[sample.rows] = share * (terms - share @ terms)
+        return parts
 
     def _squared_change(self, counts: IntArray, sample: Sample) -> FloatArray:
         """Change of the squared loss (n,) of a sample's cases."""

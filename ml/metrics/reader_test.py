@@ -57,7 +57,7 @@ def reader_test(
     if n_cases == 0:
         return ReaderTest(0.0, 1.0, 0)
     groups = case if cluster is None else cluster[several]
-    differences, expected = _differences(case, annotator, label, np.unique(groups, return_inverse=True)[1])
+    differences, expected = _differences(case, annotator, label, _as_they_come(groups))
     observed = float((differences.sum(axis=0) ** 2 / expected).sum())
     rng, larger = np.random.default_rng(seed), 0
     for start in range(0, permutations, _BLOCK):
@@ -65,6 +65,12 @@ def reader_test(
         sums = np.asarray(signs @ differences)
         larger += int((np.einsum("bc,bc,c->b", sums, sums, 1 / expected) >= observed * (1 - 1e-9)).sum())
     return ReaderTest(observed, (1 + larger) / (1 + permutations), n_cases)
+
+
+def _as_they_come(groups: IntArray) -> npt.NDArray[np.intp]:
+    """Number groups (M,) by their first rows, so that the signs do not depend on what patients are called."""
+    _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
+    return np.asarray(np.argsort(np.argsort(first))[inverse])
 
 
 def _differences(

@@ -112,3 +112,11 @@ def test_scaling_is_fitted_without_the_labels_that_were_asked_for_because_others
 
     assert temperature() > 1.1
     assert temperature(scaling_label_counts=planned) == pytest.approx(1.0, abs=0.05)
+
+
+def test_changes_of_no_case_are_unknown_with_weights_too() -> None:
+    none, vector = np.zeros((0, 3)), np.zeros(0)
+    for weights in ({}, {"weights": vector, "weights2": vector}):
+        pair = ((none, vector), (none, vector))
+        found = paired_changes(none.astype(np.int64), *pair, cluster=vector, **weights)
+        assert all(np.isnan(change.value) for change in found.values())
