@@ -16,10 +16,13 @@ def z(bias: Bias) -> float:
 
 @pytest.mark.slow
 def test_open_second_reads_and_retractions_after_the_reveal_move_nothing() -> None:
-    """A few laboratories, in which the estimates of version 0.1.0 are visibly off."""
-    found = simulated(8, 300, Habits(retractions=0.2))
-    assert z(found["0.1.0"]["L"]) < -4
-    assert all(abs(z(found["now"][name])) < 4 for name in QUANTITIES)
+    """A few laboratories; L, which hardly varies, is off by version 0.1.0, and what was taken back is gone from it."""
+    found = simulated(6, 300, Habits(retractions=0.2))
+    print(found)
+    assert found["0.1.0"]["L"].value < -0.01
+    assert abs(found["now"]["L"].value) < 0.008
+    assert found["0.1.0"]["L_D"].value < found["now"]["L_D"].value - 0.05
+    assert all(abs(z(found["now"][name])) < 4.5 for name in QUANTITIES)
 
 
 @pytest.mark.heavy
@@ -27,8 +30,8 @@ def test_open_second_reads_and_retractions_after_the_reveal_move_nothing() -> No
 def test_a_week_with_open_second_reads(retractions: float) -> None:
     found = simulated(80, 600, Habits(retractions=retractions))
     print(found)
-    assert z(found["0.1.0"]["L"]) < -10
+    assert z(found["0.1.0"]["L"]) < -5
     if retractions >= 0.2:
-        assert z(found["0.1.0"]["L_D"]) < -5
+        assert found["0.1.0"]["L_D"].value < found["now"]["L_D"].value - 0.05
     for name in QUANTITIES:
         assert abs(z(found["now"][name])) < 3.5, (name, found["now"][name])
