@@ -154,7 +154,7 @@ class Accumulator:
         return batch
 
     def _table(self, *names: str, paired: bool = False) -> BinSums:
-        """One table, or the sum of two, with its cells where there are clusters; bins joined until each has a pair."""
+        """One table, or the sum of two, with its cells where there are clusters; joined as ``Binned`` joins bins."""
         table = self.tables[names[0]]
         for name in names[1:]:
             table = table + self.tables[name]
@@ -164,7 +164,9 @@ class Accumulator:
             for name in names:
                 cells.merge(self.cells[name])
             table, owner = cells.within(table), cells.owners()
-        if not paired:
+        # all cases weigh the same where Σw² · n is not above (Σw)²
+        even = table.weight_sq.sum() * table.cases.sum() <= table.weight.sum() ** 2 * (1 + 1e-12)
+        if not paired or even:
             return table
         target = merge_map(usable_bins(table), owner, self.slots[names[0]].first)
         table = table.merged(target)

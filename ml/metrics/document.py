@@ -78,7 +78,7 @@ def evaluate(
         first = first_labels(first, first_label_counts, class_probs, classes)
     labelled, paired = _Used.of(first, 1, n_bins, debias), _Used.of(second, 2, n_bins, debias)
     observed, kept = paired.terms.observed_disagreement[:, None], dpe[paired.sample.rows][:, None]
-    binned_dpe = Binned.of(observed, kept, paired.sample, n_bins, "uniform", debias)
+    binned_dpe = Binned.of(observed, kept, paired.sample, n_bins, "uniform", debias, joining=True)
     metrics = _class_metrics(labelled, debias) | _paired_metrics(paired, debias)
     metrics |= _disagreement_metrics(paired.sample, observed[:, 0], kept[:, 0], binned_dpe, debias)
     metrics |= _simple_rules(paired, kept[:, 0])
@@ -124,7 +124,7 @@ class _Used:
     def of(cls, data: Inputs, min_labels: int, n_bins: int, debias: Debias) -> "_Used":
         """One pass over the cases with that many labels."""
         sample = data.sample(min_labels)
-        binned = Binned.empty(sample, Slots.of(data.probs[:0], n_bins, "uniform"), debias)
+        binned = Binned.empty(sample, Slots.of(data.probs[:0], n_bins, "uniform"), debias, joining=True)
         parts, class_terms = [], np.zeros((2, data.probs.shape[1]))
         for part in binned.chunks():
             rows, weight = sample.rows[part], sample.weight[part]

@@ -271,5 +271,6 @@ class _Pair:
         return self._calibration(observed, [dpe[rows][:, None] for dpe in self.dpe], self.paired, n_bins)
 
     def _calibration(self, freqs: FloatArray, probs: list[FloatArray], sample: Sample, n_bins: int) -> Estimate:
-        before, after = (Binned.of(freqs, z, sample, n_bins, "uniform", "pair").replicates("pair") for z in probs)
+        binned = [Binned.of(freqs, z, sample, n_bins, "uniform", "pair", joining=True) for z in probs]
+        before, after = (side.replicates("pair") for side in binned)
         return to_estimate(after - before, sample)

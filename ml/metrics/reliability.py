@@ -43,6 +43,7 @@ class Binned:
         debias: the form of CL that will be asked for, besides the plug-in.
         bins: sums over all cells.
         cells: those of each batch.
+        joining: whether the pair form joins bins without a pair to others where weights differ, as evaluations do.
     """
 
     sample: Sample
@@ -50,11 +51,12 @@ class Binned:
     debias: Debias
     bins: BinSums
     cells: list[Cells] = field(default_factory=list)
+    joining: bool = False
 
     @classmethod
-    def empty(cls, sample: Sample, slots: Slots, debias: Debias) -> "Binned":
+    def empty(cls, sample: Sample, slots: Slots, debias: Debias, *, joining: bool = False) -> "Binned":
         """Nothing yet; ``add`` takes the sample's cases chunk by chunk."""
-        return cls(sample, slots, debias, BinSums.zeros(len(slots)))
+        return cls(sample, slots, debias, BinSums.zeros(len(slots)), joining=joining)
 
     @classmethod
     def of(
@@ -65,6 +67,8 @@ class Binned:
         n_bins: int,
         strategy: Strategy | FloatArray,
         debias: Debias,
+        *,
+        joining: bool = False,
     ) -> "Binned":
         """Bin frequencies and probabilities (n, C) of the sample's cases, each column by its own edges.
 
@@ -75,8 +79,9 @@ class Binned:
             n_bins: bins of [0, 1].
             strategy: as in ``bin_edges``.
             debias: the form that will be asked for, besides the plug-in.
+            joining: whether bins without a pair join others where weights differ.
         """
-        binned = cls.empty(sample, Slots.of(probs, n_bins, strategy), debias)
+        binned = cls.empty(sample, Slots.of(probs, n_bins, strategy), debias, joining=joining)
         for part in binned.chunks():
             binned.add(part, freqs[part], probs[part])
         return binned
@@ -121,8 +126,16 @@ class Binned:
         return ratio_replicates(float(full.sum()), taken, self.sample)
 
     @cached_property
+    def joins(self) -> bool:
+        """Whether bins without a pair join others: where weights differ, and few heavy cases stand for many."""
+        weight = self.sample.weight
+        return self.joining and bool(weight.size) and bool((weight != weight[0]).any())
+
+    @cached_property
     def _paired(self) -> "Binned":
-        """The same with bins joined until each has a pair of clusters."""
+        """The same with bins joined until each has a pair of clusters; as it is where all cases weigh the same."""
+        if not self.joins:
+            return self
         usable = usable_bins(self.bins)
         owner = np.where(self.bins.weight > 0, np.arange(len(self.slots)), -1)
         if self.sample.cluster is not None:
@@ -155,7 +168,7 @@ class Binned:
             yield sums_by_slot(at, cells.freq, (high - low) * n_columns).reshape(-1, n_columns)
 
     def singleton_mass(self, debias: Debias) -> float:
-        """Share of the weight in bins that the debiased form cannot use alone; the pair form joins them to others."""
+        """Share of the weight in bins that the debiased form cannot use alone, whether they join others or not."""
         weight = float(self.sample.weight.sum()) * len(self.slots.edges)
         return lonely_weight(self.bins, debias) / weight if weight > 0 else 0.0
 
@@ -189,11 +202,9 @@ class Binned:
         """CL in the pair form over all cases, Σ_b N_b/N · Σ_{i≠j} w_i w_j d_i d_j / (pairs of bin b).
 
         Each pair of cases is selected with the product of their probabilities; N_b and the number of pairs are
-        those of all cases, with labels or without, so no weight stands in a denominator; bins are joined where all
-        cases of one are of one cluster.
+        those of all cases, with labels or without, so no weight stands in a denominator.
         """
-        bins = self._merged(pairs.target).bins
-        crossed = bins.diff**2 - bins.cell_diff_sq
+        crossed = self.bins.diff**2 - self.bins.cell_diff_sq
         shares = pairs.cases * crossed / np.where(pairs.pairs > 0, pairs.pairs, np.inf)
         return float(shares.sum()) / pairs.n_cases
 
@@ -255,13 +266,11 @@ class PairCounts:
         n_cases: N.
         cases: (S,) N_b.
         pairs: (S,).
-        target: (S,) slot that each was joined to, because no two clusters meet in it.
     """
 
     n_cases: int
     cases: FloatArray
     pairs: FloatArray
-    target: npt.NDArray[np.intp]
 
     @classmethod
     def of(cls, probs: FloatArray, everyone: Sample, n_bins: int) -> "PairCounts":
@@ -273,29 +282,15 @@ class PairCounts:
             n_bins: bins of [0, 1].
         """
         slots = Slots.of(probs[:0], n_bins, "uniform")
-        apart = np.arange(len(slots))
-        cases, own, owner = _counted(probs, everyone, slots, apart)
-        target = merge_map(cases**2 > own, owner, slots.first)
-        if (target != apart).any():
-            cases, own, _ = _counted(probs, everyone, slots, target)
-        return cls(len(probs), cases, cases**2 - own, target)
-
-
-def _counted(
-    probs: FloatArray, everyone: Sample, slots: Slots, target: npt.NDArray[np.intp]
-) -> tuple[FloatArray, FloatArray, npt.NDArray[np.intp]]:
-    """Cases of each slot, their number squared within clusters, and a cluster (−1 for none), (S,) each."""
-    cases, own, owner = np.zeros(len(slots)), np.zeros(len(slots)), np.full(len(slots), -1)
-    for part in slots.chunks(len(probs), everyone.cluster):
-        slot = target[slots.index(probs[part])]
-        here = np.bincount(slot.ravel(), minlength=len(slots))
-        cases += here
-        if everyone.cluster is None:
-            own += here
-            owner = np.where(cases > 0, np.arange(len(slots)), -1)
-            continue
-        keys, entry = numbered_cells(everyone.cluster[part], slot, len(slots))
-        size = np.bincount(entry, minlength=keys.size).astype(np.float64)
-        own += np.bincount(keys % len(slots), size**2, len(slots))
-        owner[keys % len(slots)] = keys // len(slots) + int(everyone.cluster[part].min())
-    return cases, own, owner
+        cases, own = np.zeros(len(slots)), np.zeros(len(slots))
+        for part in slots.chunks(len(probs), everyone.cluster):
+            slot = slots.index(probs[part])
+            here = np.bincount(slot.ravel(), minlength=len(slots))
+            cases += here
+            if everyone.cluster is None:
+                own += here
+                continue
+            keys, entry = numbered_cells(everyone.cluster[part], slot, len(slots))
+            size = np.bincount(entry, minlength=keys.size).astype(np.float64)
+            own += np.bincount(keys % len(slots), size**2, len(slots))
+        return cls(len(probs), cases, cases**2 - own)

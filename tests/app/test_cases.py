@@ -26,7 +26,7 @@ def test_a_prediction_has_the_shape_of_the_contract(populated: Service) -> None:
     assert body["log_concentration"] == expected.log_concentration[0]  # type: ignore[union-attr]
     np.testing.assert_array_equal(list(body["class_intervals"].values()), class_intervals(expected)[0])  # type: ignore[arg-type]
     assert body["disagreement_calibrated"] is True
-    assert set(body["triage"]) == {"decision", "priority", "expected_gain", "reason"}
+    assert set(body["triage"]) == {"decision", "priority", "expected_gain", "pi", "reason"}
     assert body["triage"]["decision"] == ("second_read" if body["disagreement_prob"] > 0.2 else "single_read")
     assert len(body["image_sha256"]) == 64
 

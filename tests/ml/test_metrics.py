@@ -33,43 +33,21 @@ def draw(seed: int, n: int = 120, k: int = 3, low: int = 0, high: int = 5) -> tu
     return y, rng.dirichlet(np.ones(k) + 1, n)
 
 
-def joined_bins(f: Floats, n_bins: int, w: Floats, g: Counts) -> Counts:
-    """Bin (n, K) of each case, where bins without a pair of two clusters join the next ones below, from the top."""
-    bins = np.minimum((f * n_bins).astype(int), n_bins - 1)
-    for k in range(f.shape[1]):
-        groups: list[list[int]] = [[]]
-        for b in range(n_bins - 1, -1, -1):
-            groups[-1].append(b)
-            groups += [[]] if len(set(g[np.isin(bins[:, k], groups[-1]) & (w > 0)])) >= 2 else []
-        left = groups.pop()
-        groups = [*groups[:-1], groups[-1] + left] if groups else [left]
-        for group in groups:
-            bins[np.isin(bins[:, k], group), k] = group[0]
-    return bins
-
-
-def enumerate_pairs(y: Counts, f: Floats, bins: Counts, w: Floats, g: Counts) -> float:
-    """Pair-debiased CL by looking at every pair of cases of different clusters in one bin (n, K)."""
+def enumerate_pairs(y: Counts, f: Floats, n_bins: int, w: Floats, g: Counts) -> float:
+    """Pair-debiased CL by looking at every pair of cases of different clusters."""
+    rows = y.sum(1) >= 1
+    y, f, w, g = y[rows], f[rows], w[rows], g[rows]
     d = y / y.sum(1, keepdims=True) - f
     total = 0.0
     for k in range(y.shape[1]):
-        for b in np.unique(bins[:, k]):
-            members = np.flatnonzero(bins[:, k] == b)
+        bins = np.minimum((f[:, k] * n_bins).astype(int), n_bins - 1)
+        for b in range(n_bins):
+            members = np.flatnonzero(bins == b)
             pairs = [(i, j) for i, j in itertools.permutations(members, 2) if g[i] != g[j]]
             weight = sum(w[i] * w[j] for i, j in pairs)
             if weight > 0:
                 total += w[members].sum() / w.sum() * sum(w[i] * w[j] * d[i, k] * d[j, k] for i, j in pairs) / weight
     return float(total)
-
-
-def pair_form_error(y: Counts, f: Floats, n_bins: int, w: Floats, g: Counts) -> float:
-    """Delete-one jackknife of CL by pairs, in the bins of all cases."""
-    bins = joined_bins(f, n_bins, w, g)
-    values = []
-    for group in np.unique(g):
-        rows = g != group
-        values.append(enumerate_pairs(y[rows], f[rows], bins[rows], w[rows], g[rows]))
-    return float(np.sqrt((len(values) - 1) / len(values) * ((values - np.mean(values)) ** 2).sum()))
 
 
 @settings(max_examples=15, deadline=None)
@@ -82,9 +60,7 @@ def test_pair_form_equals_enumeration_of_pairs(seed: int, n_bins: int, clustered
     found = calibration_loss(
         y, f, n_bins=n_bins, sample_weight=w if weighted else None, cluster=g if clustered else None
     )
-    rows = y.sum(1) >= 1
-    y, f, w, g = y[rows], f[rows], w[rows], g[rows]
-    assert found.value == pytest.approx(enumerate_pairs(y, f, joined_bins(f, n_bins, w, g), w, g), abs=1e-12)
+    assert found.value == pytest.approx(enumerate_pairs(y, f, n_bins, w, g), abs=1e-12)
 
 
 def test_paper_form_equals_its_formula_bin_by_bin() -> None:
@@ -146,12 +122,9 @@ def test_standard_errors_are_the_delete_one_jackknife(debias: Debias, clustered:
         return float(np.sqrt((len(values) - 1) / len(values) * spread))
 
     cluster = g if clustered else None
-    for estimator in (calibration_loss, dispersion_loss) if debias != "pair" else ():
+    for estimator in (calibration_loss, dispersion_loss):
         expected = jackknife(lambda a, b, c, e=estimator: e(a, b, debias=debias, cluster=c, n_bins=6).value)
         assert estimator(y, f, debias=debias, cluster=cluster, n_bins=6).se == pytest.approx(expected, rel=1e-9)
-    if debias == "pair":
-        found = calibration_loss(y, f, cluster=cluster, n_bins=6)
-        assert found.se == pytest.approx(pair_form_error(y, f, 6, np.ones(60), g), rel=1e-9)
     expected = jackknife(lambda a, b, c: epistemic_loss(a, b, cluster=c).value)
     assert epistemic_loss(y, f, cluster=cluster).se == pytest.approx(expected, rel=1e-9)
 
@@ -164,7 +137,15 @@ def test_standard_errors_are_the_jackknife_also_where_weights_are_zero(seed: int
     rng = np.random.default_rng(seed)
     w = np.where(rng.random(60) < 0.4, 0.0, rng.uniform(0.3, 4, 60))
     g = rng.integers(0, 20, 60) if clustered else np.arange(60)
-    expected = pair_form_error(y, f, 12, w, g)
+    values = []
+    for group in np.unique(g):
+        rows = g != group
+        values.append(
+            calibration_loss(
+                y[rows], f[rows], n_bins=12, sample_weight=w[rows], cluster=g[rows] if clustered else None
+            ).value
+        )
+    expected = np.sqrt((len(values) - 1) / len(values) * ((values - np.mean(values)) ** 2).sum())
     estimate = calibration_loss(y, f, n_bins=12, sample_weight=w, cluster=g if clustered else None)
     assert estimate.se == pytest.approx(expected, rel=1e-9)
 
@@ -205,15 +186,10 @@ def test_bins_open_at_their_edge_and_the_last_is_closed() -> None:
     assert [row["n"] for row in bins] == [0, 1, 0, 1, 1]
 
 
-def test_singleton_bins_join_others_and_their_mass_is_told() -> None:
+def test_singleton_bins_contribute_nothing_and_their_mass_is_told() -> None:
     y, f = np.array([[1, 1], [2, 0]]), np.array([[0.1, 0.9], [0.9, 0.1]])
     found = calibration_loss(y, f)
-    one_bin = calibration_loss(y, f, n_bins=1)
-    assert (found.value, found.singleton_mass) == (pytest.approx(one_bin.value), 1.0)
-    assert one_bin.singleton_mass == 0
-    alone = calibration_loss(y, f, cluster=[1, 1])  # no two clusters anywhere
-    assert (alone.value, alone.singleton_mass) == (0.0, 1.0)
-    assert calibration_loss(y, f, debias="paper").value == 0
+    assert (found.value, found.singleton_mass) == (0.0, 1.0)
     assert calibration_loss(y, f, debias=None).value > 0
 
 
@@ -398,3 +374,42 @@ def test_an_interval_of_members_that_are_alike_covers_the_truth() -> None:
         if not hits.any():
             assert (cell["freq_low"], cell["freq_high"]) == (0, pytest.approx(1 - 0.025 ** (1 / n_cases)))
     assert covered / runs > 0.93
+
+
+def joined_bins(f: Floats, n_bins: int, w: Floats, g: Counts) -> Counts:
+    """Bin (n, K) of each case, where bins without a pair of two clusters join the next ones below, from the top."""
+    bins = np.minimum((f * n_bins).astype(int), n_bins - 1)
+    for k in range(f.shape[1]):
+        groups: list[list[int]] = [[]]
+        for b in range(n_bins - 1, -1, -1):
+            groups[-1].append(b)
+            groups += [[]] if len(set(g[np.isin(bins[:, k], groups[-1]) & (w > 0)])) >= 2 else []
+        left = groups.pop()
+        groups = [*groups[:-1], groups[-1] + left] if groups else [left]
+        for group in groups:
+            bins[np.isin(bins[:, k], group), k] = group[0]
+    return bins
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+def test_evaluations_with_uneven_weights_join_bins_without_a_pair(clustered: bool) -> None:
+    """CL of an evaluation is the enumeration of pairs in joined bins; with even weights, the formula bin by bin."""
+    y, f = draw(8, n=40, low=1)
+    rng = np.random.default_rng(8)
+    w = rng.uniform(0.3, 8, 40)
+    g = rng.integers(0, 12, 40) if clustered else np.arange(40)
+    cluster = g if clustered else None
+    joined, total = joined_bins(f, 15, w, g), 0.0
+    d = y / y.sum(1, keepdims=True) - f
+    for k, b in itertools.product(range(3), range(15)):
+        members = np.flatnonzero(joined[:, k] == b)
+        pairs = [(i, j) for i, j in itertools.permutations(members, 2) if g[i] != g[j]]
+        weight = sum(w[i] * w[j] for i, j in pairs)
+        if weight > 0:
+            total += w[members].sum() / w.sum() * sum(w[i] * w[j] * d[i, k] * d[j, k] for i, j in pairs) / weight
+    found = evaluate(y, f, weights=w, cluster=cluster).metrics["CL"]
+    assert found.value == pytest.approx(total, abs=1e-12)
+    assert found.singleton_mass > 0
+    assert found.value != pytest.approx(calibration_loss(y, f, sample_weight=w, cluster=cluster).value, abs=1e-6)
+    even = evaluate(y, f, weights=np.full(40, 2.0), cluster=cluster).metrics["CL"].value
+    assert even == pytest.approx(calibration_loss(y, f, cluster=cluster).value, abs=1e-12)
