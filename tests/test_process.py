@@ -66,7 +66,9 @@ def test_from_an_empty_folder_to_metrics_and_back_after_a_kill(installation: Ins
     assert installation.get(f"/v1/cases/{case['id']}/posterior", key) == before
     assert installation.stop() in {0, -signal.SIGTERM}  # requests are finished, then the signal takes its course
     assert json.loads(installation.run("db", "verify", "--json").stdout)["faults"] == []
-    exported = json.loads(installation.run("dataset", "export", "--out", tmp_path / "out", "--json").stdout)
+    exported = json.loads(
+        installation.run("dataset", "export", "--out", tmp_path / "out", "--partition", "all", "--json").stdout
+    )
     assert exported == {"n_cases": 1, "n_labels": 2}
     tables = ("--labels", tmp_path / "out/labels.csv", "--predictions", tmp_path / "out/predictions.csv")
     assert json.loads(installation.run("evaluate", *tables, "--json").stdout)["n_labels"] == 2
