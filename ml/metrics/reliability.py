@@ -175,7 +175,8 @@ class Binned:
     def estimate(self, debias: Debias) -> Estimate:
         """CL over all columns."""
         replicates, lonely = self.replicates(debias), self.singleton_mass(debias)
-        curvature = self._paired.curvature(replicates) if debias == "pair" else 0.0
+        # with even weights the jackknife alone covers, and is the interval that was published
+        curvature = self._paired.curvature(replicates) if debias == "pair" and self.joins else 0.0
         return to_estimate(replicates, self.sample, lonely, curvature=curvature)
 
     def curvature(self, replicates: Replicates) -> float:
