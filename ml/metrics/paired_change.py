@@ -211,13 +211,10 @@ class _Pair:
 
     def parts(self) -> FloatArray:
         """What each case adds to the change of L and of L_φ (2, N), less its share of the mean."""
-        rows = self.paired.rows
-        observed = observed_disagreement(self.counts[rows])
-        before, after = (statistic_terms(observed, dpe[rows]) for dpe in self.dpe)
         parts = np.zeros((2, len(self.counts)))
         changes = (
             (self._squared_change(self.first_counts, self.labelled), self.labelled),
-            (after - before, self.paired),
+            (self._disagreement_change(), self.paired),
         )
         for part, (terms, sample) in zip(parts, changes, strict=True):
             total = float(sample.weight.sum())
@@ -230,6 +227,14 @@ class _Pair:
         """Change of the squared loss (n,) of a sample's cases."""
         rows = sample.rows
         before, after = (squared_terms(counts[rows], probs[rows]).sum(axis=1) for probs in self.probs)
+        change: FloatArray = after - before
+        return change
+
+    def _disagreement_change(self) -> FloatArray:
+        """Change of the squared loss (n,) of the DPE of cases with two labels."""
+        rows = self.paired.rows
+        observed = observed_disagreement(self.counts[rows])
+        before, after = (statistic_terms(observed, dpe[rows]) for dpe in self.dpe)
         change: FloatArray = after - before
         return change
 
@@ -260,10 +265,7 @@ class _Pair:
         return self._calibration(freqs, [probs[rows] for probs in self.probs], self.labelled, n_bins)
 
     def disagreement_loss(self) -> Estimate:
-        rows = self.paired.rows
-        observed = observed_disagreement(self.counts[rows])
-        before, after = (statistic_terms(observed, dpe[rows]) for dpe in self.dpe)
-        return self._mean_of_order_2(after - before)
+        return self._mean_of_order_2(self._disagreement_change())
 
     def disagreement_calibration_loss(self, n_bins: int) -> Estimate:
         rows = self.paired.rows

@@ -114,6 +114,25 @@ def command(service: Service, monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
+def test_what_a_server_renames_while_its_files_are_searched_is_found(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "a").write_bytes(b"nothing")
+    (folder / "pg_internal.init.17").write_bytes(PATIENT.encode())
+    read = Path.read_bytes
+
+    def renaming(path: Path) -> bytes:
+        if (folder / "pg_internal.init.17").exists():
+            (folder / "pg_internal.init.17").rename(folder / "A_pg_internal.init")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", renaming)
+    found = remains({"name": PATIENT}, [folder], service.context.database.engine, None)
+    assert found == {f"name in {folder / 'A_pg_internal.init'}"}
+
+
 @pytest.mark.both_databases
 @pytest.mark.slow_on_second_database
 def test_nothing_of_an_erased_patient_is_found_anywhere(
