@@ -1,4 +1,4 @@
-"""An alarm that may be looked at every morning: has the log score become worse than it was?
+"""An alarm that may be looked at every morning, on a log score that has become worse than it was.
 
 A gambler puts money on "worse". Every day they get a stake, a year's stakes add up to 1. At each unit (a patient) they
 risk a share c of it, which comes back multiplied by loss / (μ + τ): μ is the mean loss of the reference period, τ the
