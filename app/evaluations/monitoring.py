@@ -67,7 +67,7 @@ def series_of(columns: Columns, since: datetime, at: datetime) -> dict[str | Non
     """Units of all cases (None) and of those of each site, where there are any; arguments as in ``score_monitors``."""
     rows = np.flatnonzero((columns.created_at >= since.timestamp()) & ~np.isnan(columns.first_due_at))
     until = (at.timestamp() - _SETTLED) // _DAY * _DAY
-    series = {None: units_of(columns, rows, until)}
+    series: dict[str | None, Units] = {None: units_of(columns, rows, until)}
     for number, name in sorted(columns.sites.items(), key=lambda item: item[1]):
         series[name] = units_of(columns, rows[columns.site[rows] == number], until)
     return {site: units for site, units in series.items() if len(units.day)}

@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -70,15 +70,24 @@ def cohort_for(session: Session, release_id: uuid.UUID | None, question: Questio
     return release_id, cohort_of(read_columns(session, release_id, classes), question, now().timestamp())
 
 
-def judged_cohort(
-    session: Session, context: Context, release_id: uuid.UUID | None, question: Question
-) -> tuple[uuid.UUID, Cohort, TrainedOnOut]:
-    """The same without the cases that the release was trained on, and how many these were."""
+class Judged(NamedTuple):
+    """A release, the cases that judge it, how many others it was trained on, and its alarms if it is the champion."""
+
+    release_id: uuid.UUID
+    cohort: Cohort
+    trained_on: TrainedOnOut
+    monitors: list[ScoreMonitorOut]
+
+
+def judged_cohort(session: Session, context: Context, release_id: uuid.UUID | None, question: Question) -> Judged:
+    """The same without the cases that the release was trained on."""
     release_id, classes = release_or_champion(session, release_id)
     columns = read_columns(session, release_id, classes)
     card = existing_release(session, release_id).card
     trained_on = trained_on_out(left_out(columns, question), context.keys.training, card)
-    return release_id, cohort_of(held_out(columns), question, now().timestamp()), trained_on
+    judged = held_out(columns)
+    cohort = cohort_of(judged, question, now().timestamp())
+    return Judged(release_id, cohort, trained_on, _monitors(session, release_id, judged))
 
 
 def _recent_cohort(session: Session, home: Path, release_id: uuid.UUID, classes: list[str], asked: Question) -> Cohort:
@@ -167,14 +176,8 @@ def _groups(cohort: Cohort, group_by: GroupBy) -> list[GroupOut]:
     return groups
 
 
-def monitors_of(session: Session, release_id: uuid.UUID, columns: Columns) -> list[ScoreMonitorOut]:
-    """The alarm on the champion's log score; nothing for another release.
-
-    Args:
-        session: for reading.
-        release_id: the release.
-        columns: its, without the cases that it was trained on.
-    """
+def _monitors(session: Session, release_id: uuid.UUID, columns: Columns) -> list[ScoreMonitorOut]:
+    """The alarm on the champion's log score; nothing for another release."""
     alias, since = champion(session), champion_since(session)
     if alias is None or since is None or alias.release_id != release_id:
         return []
@@ -192,7 +195,7 @@ def metrics(
     release_id, classes = release_or_champion(session, release_id)
     columns = current_columns(session, context.settings.home, release_id, classes)
     judged = held_out(columns)
-    cohort, monitors = cohort_of(judged, question, now().timestamp()), monitors_of(session, release_id, judged)
+    cohort, monitors = cohort_of(judged, question, now().timestamp()), _monitors(session, release_id, judged)
     card = existing_release(session, release_id).card
     trained_on = trained_on_out(left_out(columns, question), context.keys.training, card)
     evaluated = EvaluationDocument.of(evaluate_cohort(cohort))
