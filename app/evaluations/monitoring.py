@@ -103,16 +103,17 @@ def units_of(columns: Columns, rows: npt.NDArray[np.intp], until: float) -> Unit
 
 
 def _shown(site: str | None, since: datetime, units: Units, path: CapitalPath) -> ScoreMonitorOut:
-    recent = units.loss[units.day > path.day[-1] - _RECENT_DAYS]
+    is_recent = units.day > path.day[-1] - _RECENT_DAYS
+    reference = units.loss[:N_REFERENCE][~is_recent[:N_REFERENCE]]
     rung = path.alarm_day()
     alarm = None if rung is None else _date(rung)
     found = ScoreMonitorOut(
         site=site,
         since=since,
         n_units=len(units.day),
-        n_reference=min(len(units.day), N_REFERENCE),
-        reference_loss=float(units.loss[:N_REFERENCE].mean()),
-        recent_loss=float(recent.mean()),
+        n_reference=len(reference),
+        reference_loss=float(reference.mean()) if len(reference) else None,
+        recent_loss=float(units.loss[is_recent].mean()),
         floor=FLOOR,
         tolerance=TOLERANCE,
         level=LEVEL,
@@ -126,10 +127,10 @@ def _shown(site: str | None, since: datetime, units: Units, path: CapitalPath) -
 
 def _warning(found: ScoreMonitorOut) -> str:
     where = "" if found.site is None else f" at site {found.site}"
+    before = "" if found.reference_loss is None else f" after {found.reference_loss:.2f} in the reference period"
     return (
-        f"the champion's log score{where} has become worse by more than {found.tolerance:g} since the reference period "
-        f"(alarm on {found.alarm_on}; mean loss {found.reference_loss:.2f} then, {found.recent_loss:.2f} in the last "
-        f"{_RECENT_DAYS} days)"
+        f"the champion's log score{where} has become worse by more than {found.tolerance:g} per label (alarm on "
+        f"{found.alarm_on}; mean loss {found.recent_loss:.2f} in the last {_RECENT_DAYS} days{before})"
     )
 
 

@@ -109,16 +109,17 @@ class MonitorStepOut(Out):
 class ScoreMonitorOut(Out):
     """Alarm on the champion's clipped log score since it was promoted; ``site`` null: all.
 
-    Patients are the units, each with the cases of their first day. ``reference_loss`` is the mean loss (nats per label)
-    of the first ``n_reference`` of them, ``recent_loss`` that of the last 30 days. The alarm is on from the day on
-    which the capital reached its threshold until a champion is promoted, the same one too.
+    Patients are the units, each with the cases of their first day. ``recent_loss`` is the mean loss (nats per label) of
+    the last 30 days, ``reference_loss`` that of ``n_reference`` units before: those of the reference period, null
+    without any. The alarm is on from the day on which the capital reached its threshold until a champion is promoted,
+    the same one too.
     """
 
     site: str | None
     since: datetime
     n_units: int
     n_reference: int
-    reference_loss: float
+    reference_loss: float | None
     recent_loss: float
     floor: float
     tolerance: float

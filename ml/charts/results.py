@@ -131,7 +131,8 @@ def capital_chart(rows: Sequence[CapitalPoint], *, log10_threshold: float) -> Ch
     names = list(dict.fromkeys(row["series"] for row in rows))
     top = max(log10_threshold, *(row["log10_capital"] for row in rows)) + 0.7
     y = alt.Y("log10_capital:Q", title="log₁₀ of the bets' worth", scale=alt.Scale(domain=[-4, top]))
-    base = alt.Chart(alt.Data(values=rows)).encode(x=alt.X("n_units:Q", title="patients counted"), y=y)
+    x = alt.X("n_units:Q", title="patients counted", axis=alt.Axis(tickCount=5, labelOverlap="parity"))
+    base = alt.Chart(alt.Data(values=rows)).encode(x=x, y=y)
     dash = alt.StrokeDash("series:N", sort=names, legend=None)
     lines = base.mark_line(clip=True).encode(color=_colour("series", names).legend(orient="bottom"), strokeDash=dash)
     if len(names) > len(SERIES):  # the lines of the sites tell each other apart no longer

@@ -37,8 +37,8 @@ _STEP = 0.01
 # shares of the capital at risk, after a presumed change and, on the mean of the reference period, before it
 _RISING = np.array([0.0, 0.03, 0.06, 0.12, 0.25, 0.5])
 _FALLING = np.array([0.05, 0.1, 0.2, 0.4, 0.8])
-# cells of the unknown mean: around that of the first units, 2 % wide
-_CELLS = 1.02 ** np.arange(-40, 61)
+# ends of cells of the unknown mean, shares of the mean of the first units: 2 % wide around that, wider far above
+_CELLS = np.concatenate([1.02 ** np.arange(-40, 51), 1.02**50 * 1.1 ** np.arange(1, 80)])
 
 
 @dataclass(frozen=True)

@@ -139,14 +139,17 @@ def test_the_site_that_changed_is_named_and_the_other_is_not() -> None:
         first_answered_at=np.sort(stored) + 60,
         first_due_at=np.sort(stored) + DAY,
     )
-    everybody, first, second = score_monitors(columns, START, START + timedelta(days=121))
+    everybody, first, second = score_monitors(columns, START, START + timedelta(days=122))
     assert (everybody.site, first.site, second.site) == (None, "east", "west")
     assert first.alarm_on is None
     assert second.alarm_on is not None
     assert second.alarm_on > (START + timedelta(days=60)).date()
     assert "at site west" in second.warnings[0]
     assert everybody.n_units == first.n_units + second.n_units == day.size
-    assert everybody.reference_loss == pytest.approx(-np.log(np.where(label, 0.1, 0.9)).mean())
+    loss, recent = -np.log(np.where(label, 0.1, 0.9)), (columns.first_answered_at - START.timestamp()) // DAY > 90
+    assert (everybody.n_reference, everybody.n_units) == ((~recent).sum(), day.size)
+    assert everybody.reference_loss == pytest.approx(loss[~recent].mean())
+    assert everybody.recent_loss == pytest.approx(loss[recent].mean())
     assert [row.day for row in everybody.steps] == sorted({row.day for row in everybody.steps})
 
 
@@ -176,26 +179,34 @@ def fill(context: Context, per_day: int, days: int, changed_from: int, begin: da
             session.execute(insert(table), values)
 
 
+@pytest.fixture
+def begin(service: Service) -> datetime:
+    """Cases of 36 days to come, of which the last twelve are worse: as a service that runs on would know them."""
+    tomorrow = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+    fill(service.context, 12, 36, 24, tomorrow)
+    service.written_past = True
+    return tomorrow
+
+
+def looked_at(service: Service, at: datetime, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Metrics at a time, asked about another partition: the alarm is about all cases."""
+    monkeypatch.setattr(evaluations, "now", lambda: at)
+    document: dict[str, Any] = service.get("viewer", "/v1/metrics", params={"partition": "calibration"}).json()
+    return document
+
+
 @pytest.mark.both_databases
 @pytest.mark.slow_on_second_database
-def test_a_champion_that_became_worse_is_said_first_and_until_one_is_promoted(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+def test_a_champion_that_became_worse_is_said_first(
+    service: Service, begin: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Days to come, as the clocks of a service that runs on would show them."""
-    begin = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
-    fill(service.context, 12, 36, 24, begin)
-    service.written_past = True
-    looks = {}
-    for name, days in (("before", 24), ("after", 37)):
-        at = begin + timedelta(days=days, hours=2)
-        monkeypatch.setattr(evaluations, "now", lambda at=at: at)
-        looks[name] = service.get("viewer", "/v1/metrics", params={"partition": "calibration"}).json()
-    (before,), (after,) = looks["before"]["score_monitor"], looks["after"]["score_monitor"]
+    early, late = (looked_at(service, begin + timedelta(days=days, hours=2), monkeypatch) for days in (24, 37))
+    (before,), (after,) = early["score_monitor"], late["score_monitor"]
     assert (before["alarm_on"], before["n_units"], after["n_units"]) == (None, 24 * 12, 36 * 12)
     assert before["warnings"] == []
     day = datetime.fromisoformat(after["alarm_on"]).replace(tzinfo=UTC)
     assert begin + timedelta(days=24) <= day <= begin + timedelta(days=36)
-    assert looks["after"]["warnings"][0] == after["warnings"][0]
+    assert late["warnings"][0] == after["warnings"][0]
     assert "has become worse" in after["warnings"][0]
     assert after["alarm_on"] in after["warnings"][0]
     capital = {step["day"]: step["log10_capital"] for step in after["steps"]}
@@ -204,7 +215,15 @@ def test_a_champion_that_became_worse_is_said_first_and_until_one_is_promoted(
         assert capital[step["day"]] == pytest.approx(step["log10_capital"])
     write_snapshots(service.context)
     assert_snapshots_tell_all(service.context)
-    assert service.get("viewer", "/v1/metrics", params={"partition": "calibration"}).json() == looks["after"]
+    assert service.get("viewer", "/v1/metrics", params={"partition": "calibration"}).json() == late
+
+
+@pytest.mark.slow
+@pytest.mark.both_databases
+def test_the_alarm_is_shown_and_frozen_and_stays_until_a_champion_is_promoted(
+    service: Service, begin: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (after,) = looked_at(service, begin + timedelta(days=37, hours=2), monkeypatch)["score_monitor"]
     shown = service.get("viewer", "/report?partition=calibration")
     assert "Alarm on the log score" in shown.text
     assert shown.text.index("The champion&#39;s log score has become worse") < shown.text.index("Headline metrics")
@@ -219,7 +238,7 @@ def test_a_champion_that_became_worse_is_said_first_and_until_one_is_promoted(
     assert frozen["error"] is None
     assert frozen["document"]["score_monitor"] == [after]
     promote_again(service.context, begin + timedelta(days=30), monkeypatch)
-    again = service.get("viewer", "/v1/metrics", params={"partition": "calibration"}).json()
+    again = looked_at(service, begin + timedelta(days=37, hours=2), monkeypatch)
     assert [row["alarm_on"] for row in again["score_monitor"]] == [None]
     assert again["score_monitor"][0]["n_units"] == 6 * 12
     assert not any("has become worse" in text for text in again["warnings"])
