@@ -68,13 +68,15 @@ def test_a_number_is_right_where_it_is_the_value_rounded(said: str, value: float
 def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A document and results of its own."""
     monkeypatch.setattr("tests.support.numbers.ROOT", tmp_path)
-    monkeypatch.setattr("tests.support.numbers.RESULTS", tmp_path)
+    results = tmp_path / "results"
+    results.mkdir()
+    monkeypatch.setattr("tests.support.numbers.RESULTS", results)
     prose.cache_clear()
-    (tmp_path / "2026-01-01_loss.json").write_text('{"rows": [{"method": "old", "L": 0.5}]}')
-    (tmp_path / "2026-01-02_loss.json").write_text(
+    (results / "2026-01-01_loss.json").write_text('{"rows": [{"method": "old", "L": 0.5}]}')
+    (results / "2026-01-02_loss.json").write_text(
         '{"rows": [{"method": "a", "L": 0.123, "worse": false}, {"method": "b", "L": 0.4, "worse": true}]}'
     )
-    (tmp_path / "2026-01-02_bias.md").write_text("| who | kind | L |\n|---|---|---|\n| a | now | +1.5 ± 0.25 % |\n")
+    (results / "2026-01-02_bias.md").write_text("| who | kind | L |\n|---|---|---|\n| a | now | +1.5 ± 0.25 % |\n")
     page = tmp_path / "page.md"
     page.write_text("L is .12\nwith `0.9` of\n12 % wrong, version 0.1.0, and 1,234 cells.\n")
     yield page
@@ -94,6 +96,7 @@ def test_a_number_of_another_row_is_refused(page: Path) -> None:
 def test_values_are_counted_averaged_and_read_from_tables(page: Path) -> None:
     assert value_at("loss.json", "rows > worse=False > count") == 1
     assert value_at("loss.json", "rows > L > max") == 0.4
+    assert value_at("loss.json", "rows > method=a > values > count") == 3
     assert value_at("loss.json", "rows > method=b > L ÷ rows > method=a > L") == pytest.approx(0.4 / 0.123)
     assert value_at("bias.md", "a|now > L") == 0.015
     assert value_at("bias.md", "a|now > L#1") == 0.0025

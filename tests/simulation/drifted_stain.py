@@ -103,8 +103,8 @@ def live(folder: Path) -> Drift:
     change = now()
     store(context, principal, BEFORE, AFTER, rng, drifted=True)
     with context.database.read() as session:
-        then = metrics(session, settings.home, None, Question(until=change), None)
-        drifted = metrics(session, settings.home, None, Question(since=change), None)
+        then = metrics(session, context, None, Question(until=change), None)
+        drifted = metrics(session, context, None, Question(since=change), None)
     with context.database.write() as session:
         job_id = engine.submit(session, context, "recalibration", {"since": change.isoformat()}, None).id
     work_off(context)

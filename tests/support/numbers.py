@@ -144,9 +144,9 @@ def undeclared(document: str, claims: list[Claim], constants: list[Constant]) ->
 def value_at(file: str, path: str) -> float:
     """The number at a path of the newest result of a name.
 
-    JSON: names separated by " > "; ``name=value`` keeps the members of a list that have it; the last may be ``count``,
-    ``mean``, ``min``, ``max`` or ``sum``. Markdown: the first cells of a row, separated by "|", then " > " and the
-    heading of the column; ``#1`` is the cell's second number. "a ÷ b" is the ratio of two numbers.
+    JSON: names separated by " > "; ``name=value`` keeps the members of a list that have it; ``values`` has those of all
+    names; the last may be ``count``, ``mean``, ``min``, ``max`` or ``sum``. Markdown: the first cells of a row, joined
+    by "|", then " > " and the heading of the column; ``#1`` is the cell's second number. "a ÷ b" is the ratio of two.
 
     Raises:
         NumberError: there is none, or more than one.
@@ -168,7 +168,9 @@ def _in_document(file: Path, path: str) -> float:
         if any(part in node for node in members):
             nodes = [node[part] for node in members if part in node]
         elif part in _REDUCED:
-            nodes = [_REDUCED[part](_values(nodes))]
+            nodes = [_REDUCED[part](_members(nodes))]
+        elif part == "values":
+            nodes = [value for node in members for value in node.values()]
         else:
             nodes = [node for node in members if str(node.get(key)) == wanted]
     if len(nodes) != 1 or isinstance(nodes[0], bool) or not isinstance(nodes[0], int | float):
@@ -178,10 +180,6 @@ def _in_document(file: Path, path: str) -> float:
 
 def _members(nodes: list[Any]) -> list[Any]:
     return [member for node in nodes for member in (node if isinstance(node, list) else [node])]
-
-
-def _values(nodes: list[Any]) -> list[Any]:
-    return list(nodes[0].values()) if len(nodes) == 1 and isinstance(nodes[0], dict) else _members(nodes)
 
 
 def _in_table(file: Path, path: str) -> float:
