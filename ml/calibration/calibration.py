@@ -9,7 +9,7 @@ import numpy.typing as npt
 from ml.arrays import FloatArray
 from ml.calibration.coherent import put_back
 from ml.calibration.concentration import ConcentrationHead
-from ml.calibration.disagreement_map import AnyMap, map_from_dict
+from ml.calibration.disagreement_map import AnyMap, DisagreementMap, PiecewiseMap
 from ml.calibration.scaling import Scaling
 from ml.calibration.summaries import N_SUMMARIES, Summaries
 from ml.distributions.families import (
@@ -27,6 +27,7 @@ CALIBRATION_VERSION = 1
 _WITH_CONSTANT = 2
 # of a document with summaries or a map of disagreement probabilities
 _REFINED = 3
+_MAPS: dict[str, type[DisagreementMap] | type[PiecewiseMap]] = {"beta": DisagreementMap, "piecewise": PiecewiseMap}
 _VERSIONS = (CALIBRATION_VERSION, _WITH_CONSTANT, _REFINED)
 
 
@@ -71,11 +72,12 @@ class Refinement:
             raise ValueError("not a calibration document: temperature_weight is misshapen or not finite")
         if (by_case is None) != (summaries is None):
             raise ValueError("not a calibration document: summaries and temperature_weight go together")
-        return cls(
-            None if summaries is None else Summaries.from_dict(summaries),
-            by_case,
-            None if mapped is None else map_from_dict(mapped),
-        )
+        found: AnyMap | None = None
+        if mapped is not None:
+            if mapped["kind"] not in _MAPS:
+                raise ValueError(f"unknown map of disagreement probabilities {mapped['kind']!r}")
+            found = _MAPS[mapped["kind"]].from_dict(mapped)
+        return cls(None if summaries is None else Summaries.from_dict(summaries), by_case, found)
 
 
 @dataclass(frozen=True)

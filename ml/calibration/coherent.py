@@ -1,10 +1,10 @@
 """A disagreement probability put back into the distribution that it belongs to.
 
 A map of φ must not be a second truth beside the distribution. For a Dirichlet with φ = σ(a)(1 − Σf²) the concentration
-that says φ′ is a′ = ln φ′ − ln(1 − Σf² − φ′). A larger a′ makes the posterior slower, and exists only below 1 − Σf²; so a is
-raised by at most 1 (or to 0, where labels still weigh as much as the prediction), and what is missing then is reached by
-a case-wise temperature that flattens f until σ(a′)(1 − Σf²) = φ′. A label then moves no posterior less than before by
-more than a factor e. Members of a mixture are shifted and flattened together.
+that says φ′ is a′ = ln φ′ − ln(1 − Σf² − φ′). A larger a′ makes the posterior slower, and exists only below 1 − Σf²; so
+a is raised by at most 1 (or to 0, where a label still weighs as much as the prediction), and what is missing then is
+reached by a case-wise temperature that flattens f until σ(a′)(1 − Σf²) = φ′. A label then moves no posterior less than
+before by more than a factor e. Members of a mixture are shifted and flattened together.
 """
 
 import numpy as np
@@ -60,13 +60,13 @@ def _moved(differ: FloatArray, a: FloatArray, wanted: FloatArray) -> FloatArray:
     if a.ndim == 1:
         with np.errstate(divide="ignore", invalid="ignore"):
             exact = np.log(wanted) - np.log(differ - wanted)
-        return np.where(differ > wanted, np.clip(exact, a - _FARTHEST, highest), highest)
+        return np.asarray(np.where(differ > wanted, np.clip(exact, a - _FARTHEST, highest), highest))
     low, high = np.full(wanted.shape, -_FARTHEST), np.full(wanted.shape, _FARTHEST)
     for _ in range(_STEPS):
         middle = (low + high) / 2
         enough = _said(differ, np.minimum(a + middle, highest)) >= wanted
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-    return np.minimum(a + high, highest)
+    return np.asarray(np.minimum(a + high, highest))
 
 
 def _sharpness(logits: FloatArray, a: FloatArray, wanted: FloatArray) -> FloatArray:

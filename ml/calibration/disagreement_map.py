@@ -60,6 +60,18 @@ class DisagreementMap:
         """Return it as JSON values."""
         return {"kind": "beta", "low": self.low, "high": self.high, "offset": self.offset}
 
+    @classmethod
+    def from_dict(cls, document: dict[str, Any]) -> "DisagreementMap":
+        """Read back what ``to_dict`` wrote.
+
+        Raises:
+            ValueError: it would turn an order round, or a number is not finite.
+        """
+        found = cls(*(float(document[name]) for name in ("low", "high", "offset")))
+        if not (np.isfinite(found._parameters).all() and min(found.low, found.high) >= 0):
+            raise ValueError("not a calibration document: the map of disagreement probabilities is not increasing")
+        return found
+
 
 @dataclass(frozen=True)
 class PiecewiseMap:
@@ -91,35 +103,26 @@ class PiecewiseMap:
         knots, slopes = self.knots.tolist(), self.slopes.tolist()
         return {"kind": "piecewise", "knots": knots, "slopes": slopes, "offset": self.offset}
 
+    @classmethod
+    def from_dict(cls, document: dict[str, Any]) -> "PiecewiseMap":
+        """Read back what ``to_dict`` wrote.
+
+        Raises:
+            ValueError: it is misshapen, would turn an order round, or a number is not finite.
+        """
+        knots, slopes = (np.array(document[name], dtype=np.float64) for name in ("knots", "slopes"))
+        offset = float(document["offset"])
+        if knots.ndim != 1 or slopes.shape != (len(knots) + 1,) or len(knots) < 1:
+            raise ValueError("not a calibration document: the map of disagreement probabilities is misshapen")
+        rising = (np.diff(knots) > 0).all() and (slopes >= 0).all()
+        if not (rising and np.isfinite([*knots, *slopes, offset]).all()):
+            raise ValueError("not a calibration document: the map of disagreement probabilities is not increasing")
+        return cls(knots, slopes, offset)
+
 
 AnyMap = DisagreementMap | PiecewiseMap
 MapKind = Literal["beta", "piecewise"]
 IDENTITY = DisagreementMap(1.0, 1.0, 0.0)
-
-
-def map_from_dict(document: dict[str, Any]) -> AnyMap:
-    """Read back what a map's ``to_dict`` wrote.
-
-    Raises:
-        ValueError: an unknown kind, a map that would turn an order round, or numbers that are not finite.
-    """
-    offset = float(document["offset"])
-    found: AnyMap
-    if document["kind"] == "beta":
-        found = DisagreementMap(float(document["low"]), float(document["high"]), offset)
-        numbers, rising = np.array([found.low, found.high, offset]), True
-        slopes = numbers[:2]
-    elif document["kind"] == "piecewise":
-        knots, slopes = (np.array(document[name], dtype=np.float64) for name in ("knots", "slopes"))
-        if knots.ndim != 1 or slopes.shape != (len(knots) + 1,) or len(knots) < 1:
-            raise ValueError("not a calibration document: the map of disagreement probabilities is misshapen")
-        found = PiecewiseMap(knots, slopes, offset)
-        numbers, rising = np.concatenate([knots, slopes, [offset]]), bool((np.diff(knots) > 0).all())
-    else:
-        raise ValueError(f"unknown map of disagreement probabilities {document['kind']!r}")
-    if not (np.isfinite(numbers).all() and rising and (slopes >= 0).all()):
-        raise ValueError("not a calibration document: the map of disagreement probabilities is not increasing")
-    return found
 
 
 def _clipped(disagreement_probs: npt.ArrayLike) -> FloatArray:
@@ -191,7 +194,7 @@ class MapChoice(TypedDict):
 
 def fit_disagreement_map(
     disagreement_probs: npt.ArrayLike, label_counts: npt.ArrayLike, groups: list[str], *, seed: int = 0
-) -> tuple[DisagreementMap, MapChoice]:
+) -> tuple[AnyMap, MapChoice]:
     """Fit the map, and keep it if it lowers the loss of pairs of labels on folds that it has not seen.
 
     Args:

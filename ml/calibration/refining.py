@@ -138,9 +138,7 @@ class _Tried:
 class _Folds:
     """Fits on all folds but one, and what they say of that one."""
 
-    def __init__(
-        self, outputs: Outputs, fold: npt.NDArray[np.str_], kind: HeadKind, temperature_fixed: bool
-    ) -> None:
+    def __init__(self, outputs: Outputs, fold: npt.NDArray[np.str_], kind: HeadKind, temperature_fixed: bool) -> None:
         self.outputs, self.fold, self.kind, self.temperature_fixed = outputs, fold, kind, temperature_fixed
 
     def tried(self, start: Fitted, variant: Variant) -> "_Tried | None":

@@ -47,7 +47,7 @@ class Summaries:
     high: FloatArray
 
     def __call__(self, logits: npt.ArrayLike) -> FloatArray:
-        """Summaries (..., 4) of uncalibrated logits (..., K); beyond the range seen a fit is a guess, so they stop there."""
+        """Summaries (..., 4) of logits (..., K); beyond the range seen a fit is a guess, so they stop there."""
         return np.asarray(np.clip((logit_summaries(logits) - self.centre) / self.spread, self.low, self.high))
 
     @classmethod

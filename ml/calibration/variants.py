@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ml.arrays import FloatArray, IntArray
 from ml.calibration.concentration import ConcentrationHead, HeadKind, case_temperature_loss
 from ml.calibration.optimise import minimise
-from ml.calibration.summaries import N_SUMMARIES, Summaries
+from ml.calibration.summaries import N_SUMMARIES
 
 #: Ridge ρ/2 |·|² on the weights of the standardised summaries.
 SUMMARY_RIDGE = 1e-3
@@ -61,7 +61,10 @@ class Outputs:
     def rows(self, rows: npt.NDArray[np.bool_]) -> "Outputs":
         """Some of the cases."""
         return Outputs(
-            self.logits[..., rows, :], self.features[..., rows, :], self.summaries[..., rows, :], self.label_counts[rows]
+            self.logits[..., rows, :],
+            self.features[..., rows, :],
+            self.summaries[..., rows, :],
+            self.label_counts[rows],
         )
 
 
@@ -102,7 +105,13 @@ def started(log_temperature: float, head: ConcentrationHead) -> Fitted:
 
 
 def fit_variant(
-    outputs: Outputs, start: Fitted, kind: HeadKind, variant: Variant, *, temperature_fixed: bool = False, rough: bool = False
+    outputs: Outputs,
+    start: Fitted,
+    kind: HeadKind,
+    variant: Variant,
+    *,
+    temperature_fixed: bool = False,
+    rough: bool = False,
 ) -> Fitted:
     """Fit a variant by the penalised Dirichlet-multinomial likelihood.
 

@@ -37,6 +37,11 @@ def _sorted(values: Tensor) -> Tensor:
 class _SummariesGraph(nn.Module):
     """``ml.calibration.summaries`` of logits (N, K)."""
 
+    centre: Tensor
+    spread: Tensor
+    low: Tensor
+    high: Tensor
+
     def __init__(self, summaries: Summaries) -> None:
         super().__init__()
         self.register_buffer("centre", _buffer(summaries.centre))
@@ -56,6 +61,8 @@ class _SummariesGraph(nn.Module):
 class _MapGraph(nn.Module):
     """A map of disagreement probabilities, and how it is put back."""
 
+    slopes: Tensor
+
     def __init__(self, mapped: AnyMap) -> None:
         super().__init__()
         self.beta = isinstance(mapped, DisagreementMap)
@@ -72,9 +79,7 @@ class _MapGraph(nn.Module):
         if self.beta:
             return self.low * torch.log(inside) - self.high * torch.log1p(-inside) + self.offset
         z = torch.log(inside) - torch.log1p(-inside)
-        between = [
-            (z - low).clamp(0.0, high - low) for low, high in zip(self.knots[:-1], self.knots[1:], strict=True)
-        ]
+        between = [(z - low).clamp(0.0, high - low) for low, high in zip(self.knots[:-1], self.knots[1:], strict=True)]
         terms = [(z - self.knots[0]).clamp(max=0.0), *between, (z - self.knots[-1]).clamp(min=0.0)]
         return torch.stack(terms, dim=1) @ self.slopes + self.offset
 

@@ -1,5 +1,6 @@
 """Laws of a disagreement probability that is put back into the distribution it belongs to."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,19 +57,18 @@ def test_one_distribution_says_what_is_wanted_and_a_label_still_counts(seed: int
 def test_the_vectorised_solution_is_that_of_one_case_at_a_time() -> None:
     logits, a, wanted = case(3, n=60)
     flat, moved = put_back(logits, a, wanted)
-    for row in range(60):
-        u, highest = logits[row], max(a[row] + 1, 0.0)
+    for u, was, target, served, a_served in zip(logits, a, wanted, flat, moved, strict=True):
+        highest = max(was + 1, 0.0)
 
-        def said(a: float, sharpness: float = 1.0, u: Any = u) -> float:
-            return float(expit(a) * gini(softmax_probs(sharpness * u)))
+        def missing(log_a: float, sharpness: float = 1.0, u: Any = u, target: float = target) -> float:
+            return float(expit(log_a) * gini(softmax_probs(sharpness * u)) - target)
 
-        if said(highest) >= wanted[row]:
-            expected = brentq(lambda x: said(x) - wanted[row], -60, highest, xtol=1e-12)
-            assert moved[row] == pytest.approx(expected, abs=1e-6)
-            np.testing.assert_array_equal(flat[row], u)
-        elif said(highest, 1e-9) > wanted[row]:
-            sharpness = brentq(lambda s: said(highest, s) - wanted[row], 1e-9, 1, xtol=1e-14)
-            np.testing.assert_allclose(flat[row], sharpness * u, rtol=1e-6, atol=1e-9)
+        if missing(highest) >= 0:
+            assert a_served == pytest.approx(brentq(missing, -60, highest, xtol=1e-12), abs=1e-6)
+            np.testing.assert_array_equal(served, u)
+        elif missing(highest, 1e-9) > 0:
+            sharpness = brentq(partial(missing, highest), 1e-9, 1, xtol=1e-14)
+            np.testing.assert_allclose(served, sharpness * u, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("members", [0, 3])

@@ -10,7 +10,7 @@ import pytest
 from ml.calibration.calibration import Refinement
 from ml.calibration.calibrators import Calibration, calibrate
 from ml.calibration.concentration import HeadKind, case_temperature_loss
-from ml.calibration.disagreement_map import IDENTITY, DisagreementMap, PiecewiseMap, fit_map, map_from_dict
+from ml.calibration.disagreement_map import IDENTITY, DisagreementMap, PiecewiseMap, fit_map
 from ml.calibration.summaries import Summaries, logit_summaries
 from ml.calibration.variants import VARIANTS, Outputs, _Problem, fit_variant, started
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, softmax_probs
@@ -175,13 +175,14 @@ def test_a_map_keeps_the_order_and_finds_a_known_bend(kind: Any) -> None:
     found = fit_map(said, (rng.random(20_000) < true).astype(float), kind)
     assert np.abs(found(said) - true).mean() < 0.012
     assert (np.diff(found(np.linspace(0, 1, 301))) >= -1e-12).all()
-    assert map_from_dict(json.loads(json.dumps(found.to_dict()))).to_dict() == found.to_dict()
+    assert type(found).from_dict(json.loads(json.dumps(found.to_dict()))).to_dict() == found.to_dict()
 
 
-def test_what_is_refined_says_the_truth_better_before_and_after_labels() -> None:
+@pytest.mark.parametrize("n", [700, pytest.param(2500, marks=pytest.mark.slow)])
+def test_what_is_refined_says_the_truth_better_before_and_after_labels(n: int) -> None:
     """On blends, which no Dirichlet describes: less error of φ, of the class probabilities, and of the posterior."""
-    logits, features, y, _ = world(2500, 8)
-    plain, refined = (calibrate(logits, features, y, names(2500), refined=refined) for refined in (False, True))
+    logits, features, y, _ = world(n, 8)
+    plain, refined = (calibrate(logits, features, y, names(n), refined=refined) for refined in (False, True))
     assert refined.report["refinement"]["variant"] != "neither"
     new, new_features, label, q = world(4000, 9)
     said = [fit.calibration.apply(new, new_features) for fit in (plain, refined)]
