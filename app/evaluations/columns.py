@@ -42,6 +42,8 @@ class Columns:
             without a concentration.
         first_class: (N,) class that answers the first planned read, −1 without an answer by one of the service's own
             annotators.
+        first_answered_at: (N,) when that answer was given, seconds since 1970; NaN without one.
+        first_due_at: (N,) when the first planned read was due, NaN without one.
         outside: (N,) whether an outside system gave one of the labels.
         n_planned: (N,) planned reads.
         first_open_until: (N,) when the first planned read is due, −∞ once it has ended, ∞ while its answer may still
@@ -67,6 +69,8 @@ class Columns:
     label_counts: IntArray
     posterior_gain: FloatArray
     first_class: IntArray
+    first_answered_at: FloatArray
+    first_due_at: FloatArray
     outside: npt.NDArray[np.bool_]
     n_planned: IntArray
     first_open_until: FloatArray
@@ -95,6 +99,8 @@ class Columns:
             label_counts=np.zeros((n, k), dtype=np.int64),
             posterior_gain=np.full(n, np.nan),
             first_class=np.full(n, -1, dtype=np.int64),
+            first_answered_at=np.full(n, np.nan),
+            first_due_at=np.full(n, np.nan),
             outside=np.zeros(n, dtype=bool),
             n_planned=np.zeros(n, dtype=np.int64),
             first_open_until=np.full(n, -np.inf),
