@@ -49,7 +49,7 @@ def freeze_evaluation(job: RunningJob) -> FreezingResult:
             return {"evaluation": str(done.id)}
     asked = EvaluationIn.model_validate(job.parameters)
     job.report(_READING, "reading labels and predictions")
-    with job.context.database.read() as session:
+    with job.context.database.read_moment() as session:
         release_id, cohort, trained_on, monitors = judged_cohort(session, job.context, asked.release, _question(asked))
         tables = cohort_tables(session, cohort, identified=False)
         reference = reference_of(session, release_id)

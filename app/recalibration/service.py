@@ -184,7 +184,7 @@ def recalibrate(job: RunningJob) -> JobResult:
     if asked.method not in plan.methods:
         raise ValueError(f"the change plan allows the methods {', '.join(plan.methods)}, not {asked.method}")
     job.report(_READING, "reading labels and stored outputs")
-    with job.context.database.read() as session:
+    with job.context.database.read_moment() as session:
         material = gather(session, settings.releases_folder, asked.since)
     job.report(_FITTING, f"fitting on {len(material.fitting.case_ids):,} stored cases")
     fitted = fit(material, asked.method, plan)

@@ -11,7 +11,7 @@ import numpy as np
 from ml.arrays import IntArray
 from ml.charts.reliability import reliability_diagram
 from ml.charts.results import thinning_chart, triage_chart
-from ml.charts.rows import ThinningRow
+from ml.charts.rows import ThinningRow, TriagePoint
 from ml.datasets.cifar import load_cifar10h
 from ml.distributions.families import PredictiveDistribution
 from ml.metrics import evaluate
@@ -111,6 +111,7 @@ def reproduce(setting: Setting) -> Reproduction:
     """Train with one and with three labels, calibrate on three, test on all."""
     rows: list[_HumanRow] = []
     thinning: list[ThinningRow] = []
+    triage: list[TriagePoint] = []
     sections, charts = [], {}
     for labels in TRAIN_LABELS:
         for seed in setting.seeds:
@@ -128,10 +129,11 @@ def reproduce(setting: Setting) -> Reproduction:
             best = predicted["Raw+ts+α"]
             if labels == TRAIN_LABELS[-1] and not thinning:
                 thinning = _thinning_rows(test, best, seed)
+                triage = triage_rows(test.label_counts, best, None)
                 evaluation = evaluate(test.label_counts, best.class_probs, best.disagreement_probs)
                 charts = {
                     "thinning": thinning_chart(thinning),
-                    "triage": triage_chart(triage_rows(test.label_counts, best, None)),
+                    "triage": triage_chart(triage),
                     "reliability_disagreement": reliability_diagram(
                         evaluation.disagreement_bins, title="Raw+ts+α: disagreement", what="disagreement"
                     ),
@@ -142,5 +144,5 @@ def reproduce(setting: Setting) -> Reproduction:
         rows=rows,
         text=text,
         charts=charts,
-        further={"thinning": thinning, "network": _config(setting, 0, 3, "float32").network},
+        further={"thinning": thinning, "triage": triage, "network": _config(setting, 0, 3, "float32").network},
     )

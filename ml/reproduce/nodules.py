@@ -124,6 +124,7 @@ def reproduce(setting: Setting) -> Reproduction:
     majority, majority_rows = _majority_table(data, predicted)
     best = predicted["Raw+ts+α"]
     evaluation = evaluate(data.label_counts, best.class_probs, best.disagreement_probs, cluster=data.patients)
+    triage = triage_rows(data.label_counts, best, data.patients)
     agree = f"Krippendorff's α (ordinal) {ordinal.value:.3f} ({ordinal.low:.3f} to {ordinal.high:.3f}), "
     agree += f"Fleiss' κ {fleiss.value:.3f} ({fleiss.low:.3f} to {fleiss.high:.3f})."
     text = f"{len(data.patients)} nodules of {len(set(data.patients.tolist()))} patients; errors by patient. {agree}"
@@ -133,7 +134,7 @@ def reproduce(setting: Setting) -> Reproduction:
         rows=rows,
         text=text,
         charts={
-            "triage": triage_chart(triage_rows(data.label_counts, best, data.patients)),
+            "triage": triage_chart(triage),
             "reliability_disagreement": reliability_diagram(
                 evaluation.disagreement_bins, title="Raw+ts+α: disagreement", what="disagreement"
             ),
@@ -141,5 +142,10 @@ def reproduce(setting: Setting) -> Reproduction:
                 evaluation.class_bins, title="Raw+ts+α: all classes", what="probability"
             ),
         },
-        further={"majority": majority_rows, "krippendorff_ordinal": ordinal.to_dict(), "fleiss": fleiss.to_dict()},
+        further={
+            "majority": majority_rows,
+            "krippendorff_ordinal": ordinal.to_dict(),
+            "fleiss": fleiss.to_dict(),
+            "triage": triage,
+        },
     )

@@ -83,6 +83,7 @@ def reproduce(setting: Setting) -> Reproduction:
     excess = excess_disagreement_test(test.label_counts, predicted["Raw+ts"].class_probs)
     best = predicted["Raw+ts+α"]
     evaluation = evaluate(test.label_counts, best.class_probs, best.disagreement_probs)
+    triage = triage_rows(test.label_counts, best, None)
     benefits = net_benefit_rows(test.label_counts, best, capacity=CAPACITY, threshold=THRESHOLD)
     text = f"Calibrated on {len(fitted.case_ids)} cells labelled twice, tested on {len(test.case_ids)} others. "
     text += f"Krippendorff's α {alpha.value:.3f} ({alpha.low:.3f} to {alpha.high:.3f}). "
@@ -97,7 +98,7 @@ def reproduce(setting: Setting) -> Reproduction:
         rows=rows,
         text=f"{text}\n\n{markdown(rows)}",
         charts={
-            "triage": triage_chart(triage_rows(test.label_counts, best, None)),
+            "triage": triage_chart(triage),
             "reliability_disagreement": reliability_diagram(
                 evaluation.disagreement_bins, title="Raw+ts+α: disagreement", what="disagreement"
             ),
@@ -106,6 +107,7 @@ def reproduce(setting: Setting) -> Reproduction:
             "krippendorff": alpha.to_dict(),
             "excess_disagreement": asdict(excess),
             "net_benefit_differences": benefits,
+            "triage": triage,
         },
     )
 
