@@ -44,7 +44,7 @@ from ml.calibration.scaling import Method
 from ml.distributions.families import PredictiveDistribution
 from ml.metrics.paired_change import Change, paired_change
 from ml.metrics.skill import verdict_of
-from ml.release.artifact import DISTANCE_FILE, HEAD_FILE, Release, read_release, write_release
+from ml.release.artifact import DISTANCE_FILE, FAMILIARITY_FILE, HEAD_FILE, Release, read_release, write_release
 from ml.release.card import CardContents, readme_text
 from ml.release.training_index import INDEX_FILE
 
@@ -290,7 +290,7 @@ def _write(job: RunningJob, material: Material, fitted: FitReport, findings: Fin
         The report, with the candidate's identifier.
     """
     parent = material.parent
-    kept = (HEAD_FILE, DISTANCE_FILE, INDEX_FILE)
+    kept = (HEAD_FILE, DISTANCE_FILE, FAMILIARITY_FILE, INDEX_FILE)
     names = ["network.onnx", *[name for name in kept if name in parent.card["files"]]]
     card = _card(parent, material.parent_id, fitted, findings)
     settings = job.context.settings

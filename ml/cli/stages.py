@@ -54,6 +54,10 @@ def train(
     class_balance: Annotated[
         float, typer.Option(min=0, max=1, help="Weight of rare classes in the loss: 0 none, 1 as if equally frequent.")
     ] = 0.0,
+    augmentation: Annotated[
+        str,
+        typer.Option(help="wide: stain, magnification, focus and framing vary; light: orientation and colour only."),
+    ] = "wide",
     seed: Annotated[int, typer.Option(help="Of weights, order, augmentation and split.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     precision: Annotated[str, typer.Option(help="auto, float32 or bf16.")] = "auto",
@@ -101,6 +105,7 @@ def train(
         shift=shift,
         passes=1 if epochs else passes_for(n_images, batch_size),
         class_balance=class_balance,
+        augmentation=augmentation,
     )
     _announce(dataset, f"training {network} on {n_images:,} images, {where}, {config.precision}")
     with _TrainingBar(n_epochs) as bar:

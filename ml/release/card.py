@@ -81,6 +81,7 @@ class ParityDocument(TypedDict):
 class ReferenceDocument(TypedDict):
     """What familiar data look like: stain by colour, shares of the classes, squared distances of the features.
 
+    ``false_alarm_rate``: expected share of such images that are flagged as unlike the release's.
     Releases of before there were distances have none, others None where there were too few cells.
     """
 
@@ -89,6 +90,7 @@ class ReferenceDocument(TypedDict):
     n_stain: int
     label_share: list[float]
     n_labels: int
+    false_alarm_rate: NotRequired[float | None]
     distance_sq_mean: NotRequired[float | None]
     distance_sq_sd: NotRequired[float | None]
     n_distance: NotRequired[int | None]
