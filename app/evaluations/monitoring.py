@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
 import numpy as np
-import numpy.typing as npt
 
 from app.evaluations.columns import Columns
 from app.evaluations.schemas import MonitorStepOut, ScoreMonitorOut
@@ -41,10 +40,17 @@ class Units:
     Attributes:
         loss: (N,) mean clipped log loss of the answers that count, nats.
         day: (N,) on which the unit was completed, days since 1970, UTC.
+        site: (N,) number of the site at which the first of its cases was stored.
     """
 
     loss: FloatArray
     day: IntArray
+    site: IntArray
+
+    def at(self, site: int) -> "Units":
+        """Those of one site."""
+        here = self.site == site
+        return Units(self.loss[here], self.day[here], self.site[here])
 
 
 def score_monitors(columns: Columns, since: datetime, at: datetime) -> list[ScoreMonitorOut]:
@@ -64,31 +70,28 @@ def score_monitors(columns: Columns, since: datetime, at: datetime) -> list[Scor
 
 
 def series_of(columns: Columns, since: datetime, at: datetime) -> dict[str | None, Units]:
-    """Units of all cases (None) and of those of each site, where there are any; arguments as in ``score_monitors``."""
-    rows = np.flatnonzero((columns.created_at >= since.timestamp()) & ~np.isnan(columns.first_due_at))
+    """Units of all cases (None) and of each site, where there are any; arguments as in ``score_monitors``."""
     until = (at.timestamp() - _SETTLED) // _DAY * _DAY
-    series: dict[str | None, Units] = {None: units_of(columns, rows, until)}
+    units = units_of(columns, since.timestamp(), until)
+    series: dict[str | None, Units] = {None: units}
     for number, name in sorted(columns.sites.items(), key=lambda item: item[1]):
-        series[name] = units_of(columns, rows[columns.site[rows] == number], until)
+        series[name] = units.at(number)
     return {site: units for site, units in series.items() if len(units.day)}
 
 
-def units_of(columns: Columns, rows: npt.NDArray[np.intp], until: float) -> Units:
-    """Units of some cases that were completed before a time.
-
-    Args:
-        columns: of the champion.
-        rows: cases with a planned read.
-        until: seconds since 1970.
-    """
-    if rows.size == 0:
-        return Units(np.zeros(0), np.zeros(0, dtype=np.int64))
-    rows = rows[np.lexsort((columns.created_at[rows], columns.cluster[rows]))]
-    new = np.diff(columns.cluster[rows], prepend=columns.cluster[rows[0]] - 1) != 0
-    first_stored = columns.created_at[rows][new][np.cumsum(new) - 1]
-    on_first_day = columns.created_at[rows] // _DAY == first_stored // _DAY
-    rows, new, first_stored = rows[on_first_day], new[on_first_day], first_stored[on_first_day]
-    starts, unit = np.flatnonzero(new), np.cumsum(new) - 1
+def units_of(columns: Columns, since: float, until: float) -> Units:
+    """Units whose cases were stored from one time on and that were completed before another, seconds since 1970."""
+    rows = np.flatnonzero((columns.created_at >= since) & ~np.isnan(columns.first_due_at))
+    # snapshots have patients together, which a stable sort is fast on
+    rows = rows[np.argsort(columns.cluster[rows], kind="stable")]
+    cluster, stored = columns.cluster[rows], columns.created_at[rows]
+    new = np.append(np.ones(min(len(rows), 1), dtype=bool), cluster[1:] != cluster[:-1])
+    if not new.any():
+        return Units(np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+    first_stored, unit = np.minimum.reduceat(stored, np.flatnonzero(new)), np.cumsum(new) - 1
+    on_first_day = stored < ((first_stored // _DAY + 1) * _DAY)[unit]
+    rows, unit, stored = rows[on_first_day], unit[on_first_day], stored[on_first_day]
+    starts = np.flatnonzero(np.append([True], unit[1:] != unit[:-1]))
     answered, due = columns.first_answered_at[rows], columns.first_due_at[rows]
     ended = np.maximum.reduceat(np.where(answered <= due, answered, due), starts)
     in_time = np.logical_or.reduceat(answered <= ended[unit], starts)
@@ -96,10 +99,12 @@ def units_of(columns: Columns, rows: npt.NDArray[np.intp], until: float) -> Unit
     counts = answered <= completed[unit]
     loss = np.zeros(len(rows))
     loss[counts] = clipped_log_loss(columns.class_probs[rows[counts]], columns.first_class[rows[counts]])
-    order = np.lexsort((columns.cluster[rows][starts], first_stored[starts], completed))
+    order = np.lexsort((columns.cluster[rows[starts]], first_stored, completed))
     order = order[completed[order] < until]
-    n_counted = np.add.reduceat(counts, starts, dtype=np.float64)[order]
-    return Units(np.add.reduceat(loss, starts)[order] / n_counted, (completed[order] // _DAY).astype(np.int64))
+    n_counted = np.add.reduceat(counts, starts, dtype=np.float64)
+    site = np.maximum.reduceat(np.where(stored == first_stored[unit], columns.site[rows], -1), starts)
+    mean = np.add.reduceat(loss, starts)[order] / n_counted[order]
+    return Units(mean, (completed[order] // _DAY).astype(np.int64), site[order])
 
 
 def _shown(site: str | None, since: datetime, units: Units, path: CapitalPath) -> ScoreMonitorOut:

@@ -141,6 +141,10 @@ def _fill_labels(session: Session, columns: Columns, row_of: dict[uuid.UUID, int
     for label in (LabelRow(*row) for row in session.execute(wanted.where(inside(wanted.selected_columns[0])))):
         row = row_of.get(label.case_id)
         if row is not None and label.class_code in position:
+            place = int(columns.label_counts[row].sum())
+            if place < columns.said.shape[1]:
+                columns.annotators[row, place] = number_of(label.annotator)
+                columns.said[row, place] = position[label.class_code]
             columns.label_counts[row, position[label.class_code]] += 1
             columns.outside[row] |= label.outside
             if label.ordinal == 1 and not label.outside:

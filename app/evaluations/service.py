@@ -16,6 +16,7 @@ from app.evaluations.cohort import (
     Question,
     cohort_of,
     cohort_warnings,
+    differing_annotators,
     evaluate_cohort,
     gain_of,
     selection_report,
@@ -199,6 +200,7 @@ def metrics(
     card = existing_release(session, release_id).card
     trained_on = trained_on_out(left_out(columns, question), context.keys.training, card)
     evaluated = EvaluationDocument.of(evaluate_cohort(cohort))
+    evaluated = evaluated.model_copy(update={"warnings": [*evaluated.warnings, *differing_annotators(cohort)]})
     body = metrics_of(cohort, evaluated, group_by, card.get("reference"), trained_on, monitors)
     head = MetricsHead(release=str(release_id), partition=question.partition, weighting=question.weighting)
     return MetricsOut(**dict(head), **dict(body))

@@ -59,14 +59,14 @@ def known_at(columns: Columns, at: datetime) -> Columns:
     )
 
 
-def patient_by_patient(columns: Columns, since: datetime, until: float) -> list[tuple[float, int]]:
-    """Loss and day of each unit that was completed before a time, in order."""
+def patient_by_patient(columns: Columns, since: datetime, until: float) -> list[tuple[float, int, int]]:
+    """Loss, day and site of each unit that was completed before a time, in order."""
     found = []
     rows = [row for row in range(len(columns)) if columns.created_at[row] >= since.timestamp()]
     rows = [row for row in rows if not np.isnan(columns.first_due_at[row])]
     for patient in {int(columns.cluster[row]) for row in rows}:
-        own = [row for row in rows if columns.cluster[row] == patient]
-        first = min(columns.created_at[row] for row in own)
+        own = sorted((row for row in rows if columns.cluster[row] == patient), key=lambda row: columns.created_at[row])
+        first = columns.created_at[own[0]]
         own = [row for row in own if columns.created_at[row] // DAY == first // DAY]
         answers = {row: columns.first_answered_at[row] for row in own if columns.first_class[row] >= 0}
         completed = max(min(answers.get(row, np.inf), columns.first_due_at[row]) for row in own)
@@ -78,8 +78,8 @@ def patient_by_patient(columns: Columns, since: datetime, until: float) -> list[
             if moment <= completed
         ]
         if completed < until:
-            found.append((completed, first, float(np.mean(told)), int(completed // DAY)))
-    return [(loss, day) for _, _, loss, day in sorted(found)]
+            found.append((completed, first, float(np.mean(told)), int(completed // DAY), int(columns.site[own[0]])))
+    return [unit[2:] for unit in sorted(found)]
 
 
 @given(st.integers(0, 10**6), st.integers(0, 20))
@@ -87,13 +87,12 @@ def patient_by_patient(columns: Columns, since: datetime, until: float) -> list[
 def test_units_are_the_first_days_of_the_patients_in_the_order_of_their_completion(seed: int, days: int) -> None:
     columns = laboratory(seed)
     found = series_of(columns, START, START + timedelta(days=days, hours=1.5))
-    until = (START + timedelta(days=days)).timestamp()
+    everybody = patient_by_patient(columns, START, (START + timedelta(days=days)).timestamp())
     for site in (None, "east", "west"):
-        of_site = columns if site is None else columns.take(np.flatnonzero(columns.site == number_of(site)))
-        expected = patient_by_patient(of_site, START, until)
-        units = found.get(site, Units(np.zeros(0), np.zeros(0, dtype=np.int64)))
-        assert units.day.tolist() == [day for _, day in expected]
-        np.testing.assert_allclose(units.loss, [loss for loss, _ in expected])
+        expected = [unit for unit in everybody if site is None or unit[2] == number_of(site)]
+        units = found.get(site, Units(np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)))
+        assert units.day.tolist() == [day for _, day, _ in expected]
+        np.testing.assert_allclose(units.loss, [loss for loss, _, _ in expected])
 
 
 @given(st.integers(0, 10**6), st.integers(0, 12), st.integers(0, 12))
