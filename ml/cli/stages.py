@@ -188,6 +188,7 @@ def calibrate(
 ) -> None:
     """Fit temperature and concentration head on cached outputs (stage 2)."""  # noqa: DOC501
     from ml.calibration.scaling import METHODS
+    from ml.release.card import refinement_sentence
     from ml.training.calibrate import calibrate_run
     from ml.training.run_folder import RunFolder
 
@@ -200,6 +201,8 @@ def calibrate(
         lines.append(f"{step:<26}" + "  ".join(cells))
     if alpha and not report["disagreement_calibrated"]:
         lines.append("no concentration head: no case of the calibration part has two labels")
+    refined = refinement_sentence(report["fit"]).strip()
+    lines += [refined] if refined else []
     lines += _on_disagreement(report.get("disagreement"))
     emit(report, as_json, "\n".join(lines))
 

@@ -15,7 +15,7 @@ from ml.charts.rows import ThinningRow, TriagePoint
 from ml.datasets.cifar import load_cifar10h
 from ml.distributions.families import PredictiveDistribution
 from ml.metrics import evaluate
-from ml.reproduce.scoring import ScoredRow, calibration_steps, markdown, scored_rows, triage_rows
+from ml.reproduce.scoring import SERVED, ScoredRow, calibration_steps, markdown, scored_rows, triage_rows
 from ml.reproduce.setting import Reproduction, Setting
 from ml.training.run_folder import CachedOutputs, RunFolder, TrainConfig
 from ml.training.train import choose_device, choose_precision, train
@@ -126,7 +126,7 @@ def reproduce(setting: Setting) -> Reproduction:
             ]
             rows += scored
             sections.append(f"## {labels} label(s) a training photograph, seed {seed}\n\n{markdown(scored)}")
-            best = predicted["Raw+ts+α"]
+            best = predicted[SERVED]
             if labels == TRAIN_LABELS[-1] and not thinning:
                 thinning = _thinning_rows(test, best, seed)
                 triage = triage_rows(test.label_counts, best, None)
@@ -135,10 +135,10 @@ def reproduce(setting: Setting) -> Reproduction:
                     "thinning": thinning_chart(thinning),
                     "triage": triage_chart(triage),
                     "reliability_disagreement": reliability_diagram(
-                        evaluation.disagreement_bins, title="Raw+ts+α: disagreement", what="disagreement"
+                        evaluation.disagreement_bins, title="served: disagreement", what="disagreement"
                     ),
                 }
-    text = "\n\n".join([*sections, "## Few labels against all of them (Raw+ts+α)", _thinning_table(thinning)])
+    text = "\n\n".join([*sections, "## Few labels against all of them (served)", _thinning_table(thinning)])
     return Reproduction(
         what="CIFAR-10N → CIFAR-10H: real human labels",
         rows=rows,

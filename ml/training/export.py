@@ -19,6 +19,7 @@ from ml.release.card import CardContents, ParityDocument, readme_text
 from ml.release.dropout_head import DropoutHead
 from ml.release.predictor import open_session
 from ml.release.training_index import INDEX_FILE, TrainingIndex
+from ml.training.fused import Fused
 from ml.training.known_images import add_checks
 from ml.training.networks import Network
 from ml.training.own_figures import figures_of
@@ -32,35 +33,6 @@ OPSET = 18
 
 class ParityError(ValueError):
     """The exported network does not compute what the trained one does."""
-
-
-class _Fused(nn.Module):
-    """Network, scaling and concentration head in one graph."""
-
-    def __init__(self, network: nn.Module, calibration: Calibration, n_classes: int) -> None:
-        super().__init__()
-        self.network = network
-        # W and b of the scaling, read off from what it makes of zero and of the unit vectors
-        offset = calibration.scaling(np.zeros((1, n_classes)))[0]
-        weight = (calibration.scaling(np.eye(n_classes)) - offset).T
-        self.register_buffer("scale", torch.tensor(weight, dtype=torch.float32))
-        self.register_buffer("offset", torch.tensor(offset, dtype=torch.float32))
-        self.constant = calibration.constant_disagreement
-        head = calibration.concentration
-        self.has_head = head is not None
-        if head is not None:
-            self.register_buffer("weight", torch.tensor(head.weight, dtype=torch.float32))
-            self.bias = float(head.bias)
-
-    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
-        logits, features = self.network(image)
-        probs = torch.softmax(logits @ self.scale.T + self.offset, dim=1)
-        differ = 1 - (probs * probs).sum(dim=1)
-        a = features @ self.weight + self.bias if self.has_head else None
-        stated = differ if a is None else torch.sigmoid(a) * differ
-        if self.constant is not None:
-            stated = torch.zeros_like(differ) + self.constant
-        return (probs, stated) if a is None else (probs, a, stated)
 
 
 class _Tapped(nn.Module):
@@ -197,7 +169,7 @@ def export_run(folder: RunFolder, out: Path, *, fused: bool = False, name: str |
         head = ["log_concentration"] if calibration.concentration is not None else []
         outputs = ["class_probs", *head, "disagreement_prob"]
         files["fused.onnx"] = to_onnx(
-            _Fused(network, calibration, len(config["dataset"]["classes"])).eval(), example, outputs
+            Fused(network, calibration, len(config["dataset"]["classes"])).eval(), example, outputs
         )
     card = _card(name or folder.path.name, config, report, parity)
     card["reference"] = add_checks(folder, preprocessing, files)
