@@ -33,7 +33,7 @@ class Prediction:
 
     release: str
     class_probs: dict[str, float]
-    disagreement_prob: float
+    disagreement_prob: float | None  # null of an image unlike those of the release
     second_read: bool
     reason: str
 
