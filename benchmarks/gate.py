@@ -3,8 +3,8 @@
     python -m benchmarks.gate --runs 1000 --save
 
 Five annotators, 1,000 cases in each partition, a tenth read twice for certain and a tenth of the others for audit
-(tests/simulation/gate_worlds.py). The candidates are judged by the code that the service calls. Results are kept after
-each world, so that a long run may be ended.
+(tests/simulation/gate_worlds.py). The candidates are judged by the code that the service calls. A run that is ended goes
+on where it stopped when it is asked for again.
 """
 
 import argparse
@@ -31,6 +31,8 @@ LOOKS: dict[Looks, str] = {
     "growing": "all labels so far",
     "same": "the same labels again",
 }
+#: Runs after which the next world has its turn, and runs of each world in which the rule of stability is read twice.
+ROUND, READINGS = 100, 200
 #: Standard errors at which both readings of the rule of stability are compared.
 LIMITS = (2.0, float(norm.isf(FALSE_REFUSALS / (2 * N_ANNOTATORS))))
 
@@ -68,16 +70,16 @@ class Passed:
         return PassRow(name, self.share, float(low[0]), float(high[0]), self.wanted_low, self.wanted_high)
 
 
-def simulate(world: World, runs: int, looks: Looks = "new") -> Passed:
-    """Try the gate in independent runs of a world."""
-    began, found = time.process_time(), np.zeros(world.attempts + 1, dtype=np.int64)
-    for seed in range(runs):
+def simulate(world: World, known: Passed | None, runs: int, looks: Looks) -> Passed:
+    """Try the gate in further independent runs of a world, until there are so many."""
+    began, first = time.process_time(), 0 if known is None else known.runs
+    found = np.zeros(world.attempts + 1, dtype=np.int64)
+    for seed in range(first, runs):
         found[passes(world, seed, looks)] += 1
-        if seed % 50 == 49:
-            print(f"{world.name}, {LOOKS[looks]}: {seed + 1:,} of {runs:,}", file=sys.stderr, flush=True)
-    seconds = round(time.process_time() - began, 1)
-    goal, passed = world.passes, int(found[1:].sum())
-    return Passed(world.name, LOOKS[looks], world.attempts, runs, passed, *goal, found[1:].tolist(), seconds)
+    by_attempt = found[1:] + (0 if known is None else np.array(known.by_attempt))
+    seconds = time.process_time() - began + (0.0 if known is None else known.cpu_seconds)
+    passed, goal = int(by_attempt.sum()), world.passes
+    return Passed(world.name, LOOKS[looks], world.attempts, runs, passed, *goal, by_attempt.tolist(), round(seconds, 1))
 
 
 def readings(world: World, runs: int) -> dict[str, float | str]:
@@ -132,28 +134,34 @@ def save(out: Path, command: str, rows: list[Passed], stability: list[dict[str, 
 
 
 def main() -> None:
-    """Try all worlds, print the table, and keep it where asked to."""
+    """Try all worlds, a round of runs each in turn, and keep after each what was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=1_000, help="of each world")
+    parser.add_argument("--looks-runs", type=int, default=0, help="of ten attempts on the same and on growing labels")
     parser.add_argument("--save", action="store_true", help="keep numbers, table and chart in benchmarks/results")
     asked = parser.parse_args()
-    command = f"python -m benchmarks.gate --runs {asked.runs}{' --save' if asked.save else ''}"
+    command = f"python -m benchmarks.gate --runs {asked.runs} --looks-runs {asked.looks_runs} --save"
     out = Path(__file__).parent / "results" / f"{date.today().isoformat()}_gate"
-    rows: list[Passed] = []
-    stability: list[dict[str, float | str]] = []
-    for world in worlds():
-        rows.append(simulate(world, asked.runs))
-        print(table(rows[-1:]).splitlines()[-1], flush=True)
-        if asked.save:
-            save(out, command, rows, stability)
-    for world in worlds():
-        if world.passes[0] > 0 or world.name == "lives on one annotator":
-            stability.append(readings(world, min(asked.runs, 300)))
-    for world in (world for world in worlds() if world.attempts > 1):
-        rows += [simulate(world, min(asked.runs, 300), looks) for looks in ("growing", "same")]
-    print(table(rows), readings_table(stability), sep="\n\n")
-    if asked.save:
-        save(out, command, rows, stability)
+    kept = json.loads((out / "gate.json").read_text()) if asked.save and (out / "gate.json").is_file() else {}
+    rows = {(row["world"], row["looks"]): Passed(**row) for row in kept.get("worlds", [])}
+    wanted: list[tuple[World, Looks, int]] = [(world, "new", asked.runs) for world in worlds()]
+    several = [world for world in worlds() if world.attempts > 1]
+    wanted += [(world, looks, asked.looks_runs) for world in several for looks in ("same", "growing")]
+    stability = kept.get("stability") or [
+        readings(world, min(asked.runs, READINGS))
+        for world in worlds()
+        if world.passes[0] > 0 or world.name == "lives on one annotator"
+    ]
+    for until in range(ROUND, max(runs for _, _, runs in wanted) + ROUND, ROUND):
+        for world, looks, runs in wanted:
+            known = rows.get((world.name, LOOKS[looks]))
+            if (known.runs if known else 0) < min(until, runs):
+                rows[world.name, LOOKS[looks]] = simulate(world, known, min(until, runs), looks)
+                print(table([rows[world.name, LOOKS[looks]]]).splitlines()[-1], file=sys.stderr, flush=True)
+            if asked.save:
+                order = [(one.name, LOOKS[kind]) for one, kind, _ in wanted]
+                save(out, command, [rows[name] for name in order if name in rows], stability)
+    print(table(list(rows.values())), readings_table(stability), sep="\n\n")
 
 
 if __name__ == "__main__":
