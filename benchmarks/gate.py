@@ -3,8 +3,8 @@
     python -m benchmarks.gate --runs 1000 --save
 
 Five annotators, 1,000 cases in each partition, a tenth read twice for certain and a tenth of the others for audit
-(tests/simulation/gate_worlds.py). The candidates are judged by the code that the service calls. A run that is ended goes
-on where it stopped when it is asked for again.
+(tests/simulation/gate_worlds.py). The candidates are judged by the code that the service calls. A run that was ended
+goes on where it stopped when it is asked for again.
 """
 
 import argparse

@@ -16,8 +16,9 @@ from app.platform.errors import Invalid
 from app.platform.principal import Principal
 from app.platform.values import PageText
 from app.recalibration.change_plan import ChangePlan
+from app.releases.judgements import submit_judgement
 from app.releases.schemas import RecalibrationIn
-from app.releases.service import ask_predictions, ask_recalibration, move_alias, submit_judgement
+from app.releases.service import ask_predictions, ask_recalibration, move_alias
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _Viewer = Annotated[Principal, Depends(Policy("metrics:read"))]

@@ -7,7 +7,6 @@ from sqlalchemy.orm import Session
 
 from app.context import Context
 from app.jobs import engine
-from app.jobs.queries import JobView
 from app.jobs.schemas import JobOut, job_out
 from app.platform import audit_chain
 from app.platform.database import insert_if_absent
@@ -17,6 +16,7 @@ from app.platform.values import ClassOut
 from app.platform.written_rows import note_rows
 from app.releases.gate import Verdict, gate_fault, verdict_of
 from app.releases.history import gate_against, last_gate
+from app.releases.judgements import submit_judgement
 from app.releases.queries import aliases, all_releases, existing_release, served_release_id
 from app.releases.schemas import AliasesOut, AliasOut, RecalibrationIn, ReleaseDetailOut, ReleaseOut, ReleasesOut
 from app.tables import Alias, ReleaseRow
@@ -178,23 +178,6 @@ def ask_judgement(
         NoRelease: there is no champion.
     """
     return 202, job_out(submit_judgement(session, context, principal, release_id))
-
-
-def submit_judgement(session: Session, context: Context, principal: Principal | None, release_id: uuid.UUID) -> JobView:
-    """Queue the judgement of a release against the champion.
-
-    Raises:
-        Conflict: it is the champion, or its card cannot be read.
-        NotFound: no such release.
-        NoRelease: there is no champion.
-    """
-    row = existing_release(session, release_id)
-    if served_release_id(session) == release_id:
-        raise Conflict("this release is the champion; there is nothing to judge it against")
-    if (fault := gate_fault(row.card)) is not None:
-        raise Conflict(f"{fault}; such a release cannot be promoted")
-    parameters = {"release": str(release_id)}
-    return engine.submit(session, context, "judgement", parameters, principal)
 
 
 def list_releases(session: Session) -> ReleasesOut:
