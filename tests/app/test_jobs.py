@@ -46,7 +46,7 @@ def collect_reads(service: Service, cells: int = CELLS) -> None:
 
 
 def collect_sure_reads(service: Service, cells: int = CELLS) -> None:
-    """Cells whose readers are surer than the release: all name the class that it thinks likeliest, one in nine another."""
+    """Cells whose readers are surer than the release: they name the class that it thinks likeliest, few another."""
     for index in range(cells):
         cell = simulate_cell(index, seed=5, size=32)
         store(service, f"case-{index}", encode(cell.pixels), {}, patient=f"p{index // 2}")
