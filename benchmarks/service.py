@@ -120,7 +120,7 @@ class Bench:
         with self.context.database.read() as session:
             session.execute(text("SET LOCAL statement_timeout = 0"))
             started = time.perf_counter()
-            metrics(session, self.release.id, Question(partition="all", weighting="none"), None)
+            metrics(session, self.context, self.release.id, Question(partition="all", weighting="none"), None)
             return time.perf_counter() - started
 
 

@@ -1,97 +1,21 @@
 """The stain drifts half way: the service says so, disagreement is no longer calibrated, recalibration mends it."""
 
 from pathlib import Path
-from typing import Any
-from uuid import UUID
 
-import numpy as np
 import pytest
-from PIL import Image
-from pydantic import SecretStr
-from sqlalchemy import select
 
-from app.auth import service as auth
-from app.cases.preparing import prepare_case, store_case
-from app.cases.schemas import CaseIn
-from app.context import Context, build_context
-from app.evaluations.cohort import Question
-from app.evaluations.service import metrics
-from app.jobs import engine
-from app.operations import demo
-from app.platform.migrate import upgrade
-from app.platform.principal import Principal
-from app.reads.schemas import LabelIn
-from app.reads.service import submit_label
-from app.settings import Settings
-from app.tables import Account, now
-from ml.datasets.cells import simulate_cell
-from ml.images.preprocess import encode_png
-from tests.support.jobs import work_off
-from tests.support.service import put_release
-
-# with half of the second number in the evaluation partition, the gain in L_φ (.008) is five standard errors
-BEFORE, AFTER = 600, 2800
-
-
-def darker(pixels: Any) -> Any:
-    """A stain that was left on too long: three fifths more optical density, most of it in the red."""
-    density = -np.log10((pixels.astype(np.float64) + 1) / 256)
-    return np.asarray(np.clip(256 * 10 ** -(density * [1.8, 1.5, 1.4]) - 1, 0, 255).round(), dtype=np.uint8)
-
-
-def store(context: Context, principal: Principal, first: int, count: int, rng: Any, *, drifted: bool) -> None:
-    """Cells, each read by two of six outside annotators."""
-    for number in range(first, first + count):
-        cell = simulate_cell(number, seed=44, size=96)
-        image = Image.fromarray(darker(cell.pixels) if drifted else cell.pixels)
-        fields = CaseIn(external_id=f"c{number}", patient=f"p{number // 4}")
-        new = prepare_case(context, fields, encode_png(image))
-        codes = new.served.predictor.release.classes
-        with context.database.write() as session:
-            _, case = store_case(session, context, principal, new)
-            for person in rng.choice(6, size=2, replace=False):
-                code = codes[int(rng.choice(len(codes), p=cell.true_probs / cell.true_probs.sum()))]
-                body = LabelIn(label=code, annotator=f"reader {person}", blind=True)
-                submit_label(session, context, principal, UUID(case.id), body)
+from tests.simulation.drifted_stain import live
 
 
 @pytest.mark.heavy
 def test_recalibration_restores_the_calibration_of_disagreement(tmp_path: Path) -> None:
-    key = SecretStr("the same coins and partitions in every run")
-    settings = Settings(home=tmp_path / "home", min_free_bytes=0, secret_key=key)
-    settings.home.mkdir()
-    context = build_context(settings)
-    upgrade(context.database.engine)
-    demo._train(tmp_path / "run", tmp_path / "release", print)
-    with context.database.write() as session:
-        release = put_release(session, context.keys.audit, tmp_path / "release", settings.releases_folder)
-        auth.add_account(session, context.keys.audit, "robot", "service")
-        account = session.execute(select(Account)).scalar_one()
-    principal = Principal(account.id, "robot", "service", frozenset({"cases:write", "labels:write"}))
-    rng = np.random.default_rng(0)
-    store(context, principal, 0, BEFORE, rng, drifted=False)
-    change = now()
-    store(context, principal, BEFORE, AFTER, rng, drifted=True)
-    with context.database.read() as session:
-        then = metrics(session, settings.home, None, Question(until=change), None)
-        drifted = metrics(session, settings.home, None, Question(since=change), None)
-    assert not any("stain" in text for text in then.warnings)
-    assert any("stain" in text for text in drifted.warnings)
-    with context.database.write() as session:
-        job_id = engine.submit(session, context, "recalibration", {"since": change.isoformat()}, None).id
-    work_off(context)
-    with context.database.read() as session:
-        job = engine.job_by_id(session, job_id)
-        assert job.state == "succeeded", job.error
-        report = job.result
-    assert report is not None
+    drift = live(tmp_path)
+    assert not any("stain" in text for text in drift.then.warnings)
+    assert any("stain" in text for text in drift.drifted.warnings)
+    report = drift.report
+    print(drift.rows(), report["gate"]["passed"], report["gate"]["reasons"])
     before, after = report["champion"], report["candidate"]
-    print(f"{'':10}{'before':>10}{'drifted':>10}{'mended':>10}")
-    for name in ("L", "CE", "L_D", "CE_D"):
-        values = (then.metrics[name].value, before[name]["value"], after[name]["value"])
-        print(f"{name:<10}" + "".join(f"{value:>10.4f}" for value in values))
-    print(report["gate"]["passed"], report["gate"]["reasons"])
-    assert report["parent"] == str(release.id)
+    assert report["parent"] == drift.release
     assert after["CE_D"]["value"] < before["CE_D"]["value"]
     assert after["L_D"]["value"] < before["L_D"]["value"]
     assert report["gate"]["L_D"]["high"] < 0

@@ -91,7 +91,8 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
     looked_up = Known(case.id, case.patient, case.pixels_sha256)
     trained_on = uses_of(release.training, context.keys.training, [looked_up])
     row = CasePrediction(**prediction_values([case.id], new.served.release_id, prediction, trained_on)[0])
-    output = output_values([case.id], release.network_sha256, prediction.logits, prediction.features)[0]
+    made = (prediction.logits, prediction.features, prediction.appearance)
+    output = output_values([case.id], release.network_sha256, *made)[0]
     in_force = policy_for_planning(session)
     planned = plan_case(session, case, row, in_force)
     session.add(case)

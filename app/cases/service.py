@@ -9,12 +9,13 @@ from app.cases import queries
 from app.cases.cursors import decode_cursor, decode_need_cursor, encode_cursor, encode_need_cursor
 from app.cases.preparing import NewCase, prepare_case, store_case
 from app.cases.schemas import CaseIn, CaseOut, CasesOut, PredictionsOut, RequestOut, WorklistOut, WorkOut
-from app.cases.showing import cases_out, judging_of, prediction_out, stored_prediction_out
+from app.cases.showing import Likeness, cases_out, judging_of, prediction_out, stored_prediction_out
 from app.context import Context
 from app.platform.errors import Unavailable
 from app.platform.idempotency import answered, request_digest
 from app.platform.principal import Principal
 from app.platform.values import PredictionOut
+from app.predictions.stored import finite_or_none
 from app.releases.queries import champion
 from app.tables import ReadRequest
 from app.triage.queries import current_rule
@@ -36,8 +37,14 @@ def stateless_prediction(context: Context, data: bytes) -> PredictionOut:
     with context.pictures.opened(data, release.preprocessing) as picture:
         prediction = context.inference.predict(served, picture.pixels)
     classes = list(release.classes)
-    unusual = bool(prediction.out_of_distribution[0])
-    decision = triage(prediction.distribution, rule, out_of_distribution=unusual)
+    unlike = prediction.unlikeness
+    likeness = Likeness(
+        bool(unlike.flagged[0]),
+        unlike.reasons[0],
+        finite_or_none(unlike.distance[0]),
+        finite_or_none(unlike.percentile[0]),
+    )
+    decision = triage(prediction.distribution, rule, out_of_distribution=likeness.out_of_distribution)
     return prediction_out(
         prediction.distribution,
         served.release_id,
@@ -45,7 +52,7 @@ def stateless_prediction(context: Context, data: bytes) -> PredictionOut:
         hashlib.sha256(data).hexdigest(),
         decision,
         rule.target_error,
-        out_of_distribution=unusual,
+        likeness,
     )
 
 

@@ -16,6 +16,7 @@ from app.triage.planning import judge
 from app.triage.queries import current_rule
 from app.triage.rules import Rule, Triage, summarise
 from ml.distributions.families import PredictiveDistribution
+from ml.release.familiarity import FEATURES
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,29 @@ class Judging:
     classes: dict[uuid.UUID, list[str]]
 
 
+@dataclass(frozen=True)
+class Likeness:
+    """How far one image is from those that a release was made from, as it is shown.
+
+    Attributes:
+        out_of_distribution: whether it is flagged.
+        reasons: checks that it fails, the strangest first.
+        distance: 1 where images are flagged; None where it is unknown.
+        percentile: of the held-out images that are nearer; None where it is unknown.
+    """
+
+    out_of_distribution: bool
+    reasons: list[str]
+    distance: float | None
+    percentile: float | None
+
+
+def likeness_of(row: CasePrediction) -> Likeness:
+    """Likeness of a stored prediction; what earlier versions flagged, they flagged by the network's features."""
+    reasons = row.unlike_reasons or ([FEATURES] if row.out_of_distribution else [])
+    return Likeness(row.out_of_distribution, reasons, row.unlike_distance, row.unlike_percentile)
+
+
 def judging_of(session: Session, predictions: Iterable[CasePrediction]) -> Judging:
     """What cases with these predictions are judged by."""
     release_ids = {prediction.release_id for prediction in predictions}
@@ -44,23 +68,25 @@ def prediction_out(
     image_sha256: str,
     decision: Triage,
     target_error: float,
-    *,
-    out_of_distribution: bool,
+    likeness: Likeness,
 ) -> PredictionOut:
     """A prediction as the API shows it."""
     summary = summarise(distribution, target_error)
-    intervals = summary.class_intervals
+    intervals = None if likeness.out_of_distribution else summary.class_intervals
     return PredictionOut(
         release=str(release_id),
         classes=classes,
         class_probs=dict(zip(classes, summary.class_probs, strict=True)),
         log_concentration=summary.log_concentration,
-        disagreement_prob=summary.disagreement_prob,
+        disagreement_prob=None if likeness.out_of_distribution else summary.disagreement_prob,
         disagreement_calibrated=summary.disagreement_calibrated,
         disagreement_constant=summary.disagreement_constant,
         class_intervals=None if intervals is None else dict(zip(classes, intervals, strict=True)),
         triage=TriageOut(**vars(decision)),
-        out_of_distribution=out_of_distribution,
+        out_of_distribution=likeness.out_of_distribution,
+        reasons=likeness.reasons,
+        distance=likeness.distance,
+        distance_percentile=likeness.percentile,
         image_sha256=image_sha256,
     )
 
@@ -84,7 +110,7 @@ def stored_prediction_out(
         case.image_sha256,
         decision or judge(case, prediction, distribution, judging.rule),
         judging.rule.target_error,
-        out_of_distribution=prediction.out_of_distribution,
+        likeness_of(prediction),
     )
 
 

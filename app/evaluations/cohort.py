@@ -13,6 +13,7 @@ from app.platform.values import MetricOut
 from ml.arrays import FloatArray, IntArray
 from ml.metrics import Evaluation, evaluate
 from ml.metrics.jackknife import mean_replicates, select, to_estimate
+from ml.metrics.reader_test import reader_warnings
 from ml.metrics.selection_weights import QUINTILES, SelectionWeights, quintiles, selection_weights
 from ml.metrics.triage_curves import triage_recall
 
@@ -20,6 +21,8 @@ Weighting = Literal["ipw", "none"]
 Partition = Literal["all", "evaluation", "calibration"]
 #: Shares of cases sent, at which the triage curve is reported.
 CAPACITIES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+# cases read twice by which annotators who differ are told from others beyond doubt
+_ENOUGH = 20_000
 
 
 @dataclass(frozen=True)
@@ -222,6 +225,21 @@ def cohort_warnings(cohort: Cohort) -> list[str]:
         effect = "each counts once" if cohort.weight is None else "weighted estimates leave them out"
         texts.append(f"{unknown}, and {effect}")
     return texts
+
+
+def differing_annotators(cohort: Cohort) -> list[str]:
+    """A warning where annotators use the classes differently, from the first two labels of each case read twice.
+
+    In the order of the cases, so that it says what ``secondread evaluate`` says of the tables. Of very many cases some
+    are enough.
+    """
+    data = cohort.columns
+    several = np.flatnonzero(_pairs(data, cohort.weight2))
+    several = several[np.lexsort(data.case_id[several].T[::-1])]
+    several = several[:: 1 + several.size // _ENOUGH]
+    case = np.repeat(np.arange(several.size), 2)
+    annotator = np.unique(data.annotators[several].ravel(), return_inverse=True)[1]
+    return reader_warnings(case, annotator, data.said[several].ravel(), data.cluster[several][case])
 
 
 def gain_of(cohort: Cohort) -> MetricOut | None:

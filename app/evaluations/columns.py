@@ -40,8 +40,12 @@ class Columns:
         label_counts: (N, K) blind planned labels.
         posterior_gain: (N,) fall of the loss by one label over all splits of these; NaN with fewer than two labels or
             without a concentration.
+        annotators: (N, 2) numbers of those who gave the first two of them, 0 where there are fewer.
+        said: (N, 2) classes of these, −1 where there are fewer.
         first_class: (N,) class that answers the first planned read, −1 without an answer by one of the service's own
             annotators.
+        first_answered_at: (N,) when that answer was given, seconds since 1970; NaN without one.
+        first_due_at: (N,) when the first planned read was due, NaN without one.
         outside: (N,) whether an outside system gave one of the labels.
         n_planned: (N,) planned reads.
         first_open_until: (N,) when the first planned read is due, −∞ once it has ended, ∞ while its answer may still
@@ -66,7 +70,11 @@ class Columns:
     disagreement_probs: FloatArray
     label_counts: IntArray
     posterior_gain: FloatArray
+    annotators: IntArray
+    said: IntArray
     first_class: IntArray
+    first_answered_at: FloatArray
+    first_due_at: FloatArray
     outside: npt.NDArray[np.bool_]
     n_planned: IntArray
     first_open_until: FloatArray
@@ -94,7 +102,11 @@ class Columns:
             disagreement_probs=np.zeros(n),
             label_counts=np.zeros((n, k), dtype=np.int64),
             posterior_gain=np.full(n, np.nan),
+            annotators=np.zeros((n, 2), dtype=np.int64),
+            said=np.full((n, 2), -1, dtype=np.int64),
             first_class=np.full(n, -1, dtype=np.int64),
+            first_answered_at=np.full(n, np.nan),
+            first_due_at=np.full(n, np.nan),
             outside=np.zeros(n, dtype=bool),
             n_planned=np.zeros(n, dtype=np.int64),
             first_open_until=np.full(n, -np.inf),

@@ -52,7 +52,8 @@ def drift_of(columns: Columns, reference: ReferenceDocument | None) -> list[Drif
 def _row(site: str | None, data: Columns, rows: _Rows, reference: ReferenceDocument) -> DriftOut:
     flags, stain = data.out_of_distribution[rows], _stain_shift(data.stain[rows], reference)
     n_cases, unfamiliar = len(flags), int(flags.sum())
-    chance = float(binom.sf(unfamiliar - 1, n_cases, 1 - FAMILIAR_SHARE)) if unfamiliar else 1.0
+    expected = reference.get("false_alarm_rate") or 1 - FAMILIAR_SHARE  # of releases before there were several checks
+    chance = float(binom.sf(unfamiliar - 1, n_cases, expected)) if unfamiliar else 1.0
     mix = _label_shift(data, rows, reference)
     where = "" if site is None else f" at site {site}"
     moved, p_moved = _feature_shift(data.feature_distance[rows], reference)
@@ -66,7 +67,7 @@ def _row(site: str | None, data: Columns, rows: _Rows, reference: ReferenceDocum
     if chance < P_LIMIT:
         warnings.append(
             f"{unfamiliar / n_cases:.1%} of the images{where} are unlike the training cells, "
-            f"where {1 - FAMILIAR_SHARE:.1%} would be expected"
+            f"where {expected:.1%} would be expected"
         )
     if mix is not None and _notable(mix):
         warnings.append(f"the mix of labels{where} differs from the reference by {mix.distance:.0%} (total variation)")

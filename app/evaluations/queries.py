@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Select, and_, exists, or_, select
@@ -28,6 +29,7 @@ class LabelRow:
         ordinal: number of the request of the case that the label's chain answers, 1 for the first; None for a label
             that nobody asked for.
         round: planned or adjudication.
+        answered_at: when the label's chain began.
     """
 
     case_id: uuid.UUID
@@ -36,6 +38,7 @@ class LabelRow:
     outside: bool
     ordinal: int | None
     round: str
+    answered_at: datetime
 
 
 def blind_labels(rounds: tuple[str, ...] = ("planned",)) -> Select[*tuple[Any, ...]]:
@@ -60,7 +63,15 @@ def blind_labels(rounds: tuple[str, ...] = ("planned",)) -> Select[*tuple[Any, .
     )
     outside = Annotator.account_id.is_(None)
     return (
-        select(Label.case_id, Annotator.name, Label.class_code, outside, ReadRequest.ordinal, Label.round)
+        select(
+            Label.case_id,
+            Annotator.name,
+            Label.class_code,
+            outside,
+            ReadRequest.ordinal,
+            Label.round,
+            first.created_at,
+        )
         .join(Annotator, Annotator.id == Label.annotator_id)
         .join(first, begins_chain)
         .outerjoin(ReadRequest, ReadRequest.label_id == first.id)

@@ -141,10 +141,15 @@ def _fill_labels(session: Session, columns: Columns, row_of: dict[uuid.UUID, int
     for label in (LabelRow(*row) for row in session.execute(wanted.where(inside(wanted.selected_columns[0])))):
         row = row_of.get(label.case_id)
         if row is not None and label.class_code in position:
+            place = int(columns.label_counts[row].sum())
+            if place < columns.said.shape[1]:
+                columns.annotators[row, place] = number_of(label.annotator)
+                columns.said[row, place] = position[label.class_code]
             columns.label_counts[row, position[label.class_code]] += 1
             columns.outside[row] |= label.outside
             if label.ordinal == 1 and not label.outside:
                 columns.first_class[row] = position[label.class_code]
+                columns.first_answered_at[row] = label.answered_at.timestamp()
 
 
 def _fill_gain(columns: Columns, rows: list[Any]) -> None:
@@ -168,6 +173,8 @@ def _fill_requests(session: Session, columns: Columns, row_of: dict[uuid.UUID, i
         row = row_of.get(case_id)
         if row is not None:
             columns.n_planned[row] += 1
+            if ordinal == 1:
+                columns.first_due_at[row] = due_at.timestamp()
             if is_open:
                 _keep_open(columns, row, ordinal, due_at.timestamp())
     provisional = (

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 from markupsafe import Markup
 
-from app.evaluations.schemas import BinOut, CapacityOut, FrozenDocument, MetricsBody
+from app.evaluations.schemas import BinOut, CapacityOut, FrozenDocument, MetricsBody, ScoreMonitorOut
 from app.platform.formats import FILTERS
 from app.platform.values import MetricOut
-from ml.charts.rows import MethodLosses, TriagePoint
+from ml.charts.rows import CapitalPoint, MethodLosses, TriagePoint
 from ml.metrics.evaluation import ReliabilityBin
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ CHARTS = {
     "disagreement": "Reliability of the disagreement probability",
     "map": "Calibration-dispersion map: what recalibration and what a better network could fix",
     "triage": "Disagreements caught against the share of cases sent for a second read",
+    "monitor": "Alarm on the log score: what bets on a score that has become worse are worth",
     "each-class": "Reliability of each class's probability",
 }
 
@@ -94,6 +95,8 @@ def chart_data(document: MetricsBody, name: str) -> ChartData | None:
         return _each_class(document) if any(row.n for row in document.class_bins) else None
     if name == "map":
         return _map(document)
+    if name == "monitor":
+        return _monitor(document.score_monitor)
     return triage_data(document.triage_curve)
 
 
@@ -142,6 +145,23 @@ def _map(document: MetricsBody) -> ChartData | None:
         return calibration_dispersion_map([losses])
 
     return ChartData([{"CL": calibration, "DL": dispersion, "EL": epistemic}], draw)
+
+
+def _monitor(monitors: list[ScoreMonitorOut]) -> ChartData | None:
+    points: list[CapitalPoint] = [
+        {"series": monitor.site or "all", "n_units": step.n_units, "log10_capital": step.log10_capital}
+        for monitor in monitors
+        for step in monitor.steps
+    ]
+    if not points:
+        return None
+
+    def draw() -> "ChartType":
+        from ml.charts.results import capital_chart
+
+        return capital_chart(points, log10_threshold=monitors[0].log10_threshold)
+
+    return ChartData(points, draw)
 
 
 def triage_data(curve: list[CapacityOut]) -> ChartData | None:

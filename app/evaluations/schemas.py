@@ -1,7 +1,7 @@
 """What the routes of evaluations answer."""
 
 import uuid
-from datetime import datetime
+from datetime import date, datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
@@ -98,6 +98,38 @@ class DriftOut(Out):
     warnings: list[str]
 
 
+class MonitorStepOut(Out):
+    """What the bets against the champion were worth at the end of a day, when so many patients had been counted."""
+
+    day: date
+    n_units: int
+    log10_capital: float
+
+
+class ScoreMonitorOut(Out):
+    """Alarm on the champion's clipped log score since it was promoted; ``site`` null: all.
+
+    Patients are the units, each with the cases of their first day. ``recent_loss`` is the mean loss (nats per label) of
+    the last 30 days, ``reference_loss`` that of ``n_reference`` units before: those of the reference period, null
+    without any. The alarm is on from the day on which the capital reached its threshold until a champion is promoted,
+    the same one too.
+    """
+
+    site: str | None
+    since: datetime
+    n_units: int
+    n_reference: int
+    reference_loss: float | None
+    recent_loss: float
+    floor: float
+    tolerance: float
+    level: float
+    log10_threshold: float
+    alarm_on: date | None
+    steps: list[MonitorStepOut]
+    warnings: list[str]
+
+
 class CapacityOut(MetricOut):
     """Share of disagreements caught when this share of the cases is sent for a second read."""
 
@@ -150,6 +182,7 @@ class MetricsBody(EvaluationDocument):
     posterior_gain: MetricOut | None
     triage_curve: list[CapacityOut]
     drift: list[DriftOut]
+    score_monitor: list[ScoreMonitorOut] = Field(default_factory=list)
     groups: list[GroupOut]
     trained_on: TrainedOnOut | None = None
 

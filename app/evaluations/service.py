@@ -1,8 +1,9 @@
 """Metrics and agreement over collected labels, computed at each call."""
 
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,15 +16,18 @@ from app.evaluations.cohort import (
     Question,
     cohort_of,
     cohort_warnings,
+    differing_annotators,
     evaluate_cohort,
     gain_of,
     selection_report,
     triage_curve,
 )
+from app.evaluations.columns import Columns
 from app.evaluations.corrections import corrections_of
 from app.evaluations.designs import designs_of
 from app.evaluations.drift import drift_of
 from app.evaluations.held_out import held_out, left_out, left_out_warnings, trained_on_out
+from app.evaluations.monitoring import score_monitors
 from app.evaluations.reading import read_columns
 from app.evaluations.schemas import (
     AgreementOut,
@@ -32,13 +36,14 @@ from app.evaluations.schemas import (
     MetricsBody,
     MetricsHead,
     MetricsOut,
+    ScoreMonitorOut,
     TrainedOnOut,
     TriageCurve,
 )
 from app.evaluations.snapshots import current_columns
 from app.evaluations.tables import CohortTables, LabelColumns, cohort_tables, labels_of
 from app.platform.values import MetricOut
-from app.releases.queries import class_codes, existing_release, served_release_id
+from app.releases.queries import champion, champion_since, class_codes, existing_release, served_release_id
 from app.tables import now
 from app.triage.queries import current_policy
 from ml.agreement import measure_agreement
@@ -66,15 +71,24 @@ def cohort_for(session: Session, release_id: uuid.UUID | None, question: Questio
     return release_id, cohort_of(read_columns(session, release_id, classes), question, now().timestamp())
 
 
-def judged_cohort(
-    session: Session, context: Context, release_id: uuid.UUID | None, question: Question
-) -> tuple[uuid.UUID, Cohort, TrainedOnOut]:
-    """The same without the cases that the release was trained on, and how many these were."""
+class Judged(NamedTuple):
+    """A release, the cases that judge it, how many others it was trained on, and its alarms if it is the champion."""
+
+    release_id: uuid.UUID
+    cohort: Cohort
+    trained_on: TrainedOnOut
+    monitors: list[ScoreMonitorOut]
+
+
+def judged_cohort(session: Session, context: Context, release_id: uuid.UUID | None, question: Question) -> Judged:
+    """The same without the cases that the release was trained on."""
     release_id, classes = release_or_champion(session, release_id)
     columns = read_columns(session, release_id, classes)
     card = existing_release(session, release_id).card
     trained_on = trained_on_out(left_out(columns, question), context.keys.training, card)
-    return release_id, cohort_of(held_out(columns), question, now().timestamp()), trained_on
+    judged = held_out(columns)
+    cohort = cohort_of(judged, question, now().timestamp())
+    return Judged(release_id, cohort, trained_on, _monitors(session, release_id, judged))
 
 
 def _recent_cohort(session: Session, home: Path, release_id: uuid.UUID, classes: list[str], asked: Question) -> Cohort:
@@ -93,6 +107,7 @@ def metrics_of(
     group_by: GroupBy | None = None,
     reference: ReferenceDocument | None = None,
     trained_on: TrainedOnOut | None = None,
+    monitors: Sequence[ScoreMonitorOut] = (),
 ) -> MetricsBody:
     """Everything that ``GET /v1/metrics`` says of a cohort.
 
@@ -102,9 +117,11 @@ def metrics_of(
         group_by: by what the headline metrics are grouped too.
         reference: of the release's card.
         trained_on: cases that were left out before.
+        monitors: of the champion's log score, whatever the cohort is.
     """
     drift = drift_of(cohort.columns, reference)
-    warnings = [*evaluated.warnings, *cohort_warnings(cohort), *_dependence(cohort)]
+    warnings = [text for monitor in monitors for text in monitor.warnings]
+    warnings += [*evaluated.warnings, *cohort_warnings(cohort), *_dependence(cohort)]
     warnings += [] if trained_on is None else left_out_warnings(trained_on)
     warnings += [text for row in drift for text in row.warnings]
     return MetricsBody(
@@ -113,6 +130,7 @@ def metrics_of(
         posterior_gain=gain_of(cohort),
         triage_curve=triage_curve(cohort),
         drift=drift,
+        score_monitor=list(monitors),
         groups=[] if group_by is None else _groups(cohort, group_by),
         trained_on=trained_on,
     )
@@ -159,6 +177,14 @@ def _groups(cohort: Cohort, group_by: GroupBy) -> list[GroupOut]:
     return groups
 
 
+def _monitors(session: Session, release_id: uuid.UUID, columns: Columns) -> list[ScoreMonitorOut]:
+    """The alarm on the champion's log score; nothing for another release."""
+    alias, since = champion(session), champion_since(session)
+    if alias is None or since is None or alias.release_id != release_id:
+        return []
+    return score_monitors(columns, since, now())
+
+
 def metrics(
     session: Session, context: Context, release_id: uuid.UUID | None, question: Question, group_by: GroupBy | None
 ) -> MetricsOut:
@@ -169,11 +195,13 @@ def metrics(
     """
     release_id, classes = release_or_champion(session, release_id)
     columns = current_columns(session, context.settings.home, release_id, classes)
-    cohort = cohort_of(held_out(columns), question, now().timestamp())
+    judged = held_out(columns)
+    cohort, monitors = cohort_of(judged, question, now().timestamp()), _monitors(session, release_id, judged)
     card = existing_release(session, release_id).card
     trained_on = trained_on_out(left_out(columns, question), context.keys.training, card)
     evaluated = EvaluationDocument.of(evaluate_cohort(cohort))
-    body = metrics_of(cohort, evaluated, group_by, card.get("reference"), trained_on)
+    evaluated = evaluated.model_copy(update={"warnings": [*evaluated.warnings, *differing_annotators(cohort)]})
+    body = metrics_of(cohort, evaluated, group_by, card.get("reference"), trained_on, monitors)
     head = MetricsHead(release=str(release_id), partition=question.partition, weighting=question.weighting)
     return MetricsOut(**dict(head), **dict(body))
 

@@ -98,7 +98,7 @@ COVERED: Mapping[str, Coverage] = {
     ),
     "labels": Coverage(),
     "looks": Coverage(),
-    "network_outputs": _forgettable("logits", "features"),
+    "network_outputs": _forgettable("logits", "features", "appearance"),
     "policies": Coverage(),
     "predictions": Coverage(),
     "provisional_labels": Coverage(

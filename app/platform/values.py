@@ -146,24 +146,33 @@ class TriageOut(Out):
 class DistributionOut(Out):
     """A predictive distribution; what needs a concentration is null in a release without one.
 
-    ``disagreement_constant``: the disagreement probability is one number for every case without labels.
+    ``disagreement_constant``: the disagreement probability is one number for every case without labels. The
+    disagreement probability and the intervals of an image unlike those that the release was made from are null until
+    two labels say more.
     """
 
     class_probs: dict[str, float]
     log_concentration: float | None
-    disagreement_prob: float
+    disagreement_prob: float | None
     disagreement_calibrated: bool
     disagreement_constant: bool
     class_intervals: dict[str, tuple[float, float]] | None
 
 
 class PredictionOut(DistributionOut):
-    """A prediction by a release."""
+    """A prediction by a release.
+
+    ``reasons``: checks that the image fails, the strangest first: place, size, focus, stain, features. ``distance``: of
+    the strangest check, 1 where images are flagged; ``distance_percentile``: of the held-out images that are nearer.
+    """
 
     release: str
     classes: list[str]
     triage: TriageOut
     out_of_distribution: bool
+    reasons: list[str]
+    distance: float | None
+    distance_percentile: float | None
     image_sha256: str
 
 

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
 from app.platform.errors import NoRelease, Overloaded
@@ -18,6 +19,7 @@ from app.tables import Alias
 from ml.images.preprocess import Pixels
 from ml.release.artifact import ReleaseError, read_release
 from ml.release.predictor import BATCH, Prediction, Predictor, prediction_of
+from ml.release.unlikeness import appearance_of
 
 QUEUE_SECONDS = 10.0
 
@@ -134,10 +136,13 @@ class LocalInference:
         predictor = taken[0].served.predictor
         BATCHES.observe(len(taken))
         try:
-            logits, features = predictor.outputs([wanted.image for wanted in taken])
+            pixels = predictor.pixels([wanted.image for wanted in taken])
+            logits, features = predictor.outputs(pixels)
+            seen = appearance_of(predictor.release, np.stack(pixels))
             for row, wanted in enumerate(taken):
-                outputs = logits[row : row + 1], features[row : row + 1]
-                wanted.result.set_result(prediction_of(predictor.release, *outputs))
+                one = slice(row, row + 1)
+                own = None if seen is None else seen[one]
+                wanted.result.set_result(prediction_of(predictor.release, logits[one], features[one], own))
         except Exception as exc:  # whatever it is, each caller must learn of it
             for wanted in taken:
                 if not wanted.result.done():

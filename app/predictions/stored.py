@@ -44,6 +44,9 @@ class PredictionValues(TypedDict):
     disagreement_prob: float
     members: bytes | None
     out_of_distribution: bool
+    unlike_reasons: list[str] | None
+    unlike_distance: float | None
+    unlike_percentile: float | None
     feature_distance: float | None
     trained_on: str | None
 
@@ -57,6 +60,7 @@ class OutputValues(TypedDict):
     network_sha256: str
     logits: bytes
     features: bytes
+    appearance: bytes | None
     digest_key: bytes
 
 
@@ -71,7 +75,7 @@ def prediction_values(
         prediction: of the N images.
         trained_on: what the release used each case for, None for nothing.
     """
-    distribution = prediction.distribution
+    distribution, unlike = prediction.distribution, prediction.unlikeness
     probs, dpe = distribution.class_probs, distribution.disagreement_probs
     a = distribution.log_concentration if isinstance(distribution, DirichletCpe) else None
     time = now()
@@ -85,18 +89,30 @@ def prediction_values(
             "log_concentration": None if a is None else float(a[row]),
             "disagreement_prob": float(dpe[row]),
             "members": members_bytes(distribution, row),
-            "out_of_distribution": bool(prediction.out_of_distribution[row]),
-            "feature_distance": float(distance) if np.isfinite(distance := prediction.feature_distance[row]) else None,
+            "out_of_distribution": bool(unlike.flagged[row]),
+            "unlike_reasons": unlike.reasons[row] or None,
+            "unlike_distance": finite_or_none(unlike.distance[row]),
+            "unlike_percentile": finite_or_none(unlike.percentile[row]),
+            "feature_distance": finite_or_none(prediction.feature_distance[row]),
             "trained_on": trained_on[row],
         }
         for row, case_id in enumerate(case_ids)
     ]
 
 
+def finite_or_none(value: float) -> float | None:
+    """A number as the database and JSON take it."""
+    return float(value) if np.isfinite(value) else None
+
+
 def output_values(
-    case_ids: list[uuid.UUID], network_sha256: str, logits: npt.NDArray[np.float32], features: npt.NDArray[np.float32]
+    case_ids: list[uuid.UUID],
+    network_sha256: str,
+    logits: npt.NDArray[np.float32],
+    features: npt.NDArray[np.float32],
+    appearance: npt.NDArray[np.float32] | None,
 ) -> list[OutputValues]:
-    """Rows of the table of what a network made of N images."""
+    """Rows of the table of what a network made of N images, and of what their pixels look like, where that is known."""
     time = now()
     return [
         {
@@ -106,6 +122,7 @@ def output_values(
             "network_sha256": network_sha256,
             "logits": np.asarray(logits[row], dtype="<f4").tobytes(),
             "features": np.asarray(features[row], dtype="<f4").tobytes(),
+            "appearance": None if appearance is None else np.asarray(appearance[row], dtype="<f4").tobytes(),
             "digest_key": new_digest_key(),
         }
         for row, case_id in enumerate(case_ids)

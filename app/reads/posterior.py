@@ -19,6 +19,9 @@ from app.triage.rules import summarise
 from ml.arrays import IntArray
 from ml.distributions.families import PredictiveDistribution, has_concentration
 
+#: Labels of an image unlike those of the release, from which on its posterior is shown in full.
+SHOWN_FROM = 2
+
 
 @dataclass(frozen=True)
 class CasePosterior:
@@ -29,12 +32,14 @@ class CasePosterior:
         classes: K class codes.
         label_counts: (1, K) blind opinions.
         distribution: after them; without a concentration it is unknown how much a label weighs, and it is the prior.
+        withheld: whether the image is unlike those that the release was made from, and fewer than two labels say more.
     """
 
     release_id: uuid.UUID
     classes: list[str]
     label_counts: IntArray
     distribution: PredictiveDistribution
+    withheld: bool = False
 
     @property
     def n_labels(self) -> int:
@@ -59,7 +64,8 @@ def posterior_of(
             counts[0, classes.index(row.label.class_code)] += 1
     prior = stored_prediction(prediction)
     after = prior.posterior(counts) if has_concentration(prior) else prior
-    return CasePosterior(prediction.release_id, classes, counts, after)
+    withheld = prediction.out_of_distribution and int(counts.sum()) < SHOWN_FROM
+    return CasePosterior(prediction.release_id, classes, counts, after, withheld)
 
 
 def posterior_out(posterior: CasePosterior, target_error: float) -> PosteriorOut:
@@ -70,19 +76,20 @@ def posterior_out(posterior: CasePosterior, target_error: float) -> PosteriorOut
         target_error: of the policy in force.
     """
     summary = summarise(posterior.distribution, target_error)
-    intervals = summary.class_intervals
+    withheld = posterior.withheld
+    intervals = None if withheld else summary.class_intervals
     return PosteriorOut(
         release=str(posterior.release_id),
         class_probs=dict(zip(posterior.classes, summary.class_probs, strict=True)),
         log_concentration=summary.log_concentration,
-        disagreement_prob=summary.disagreement_prob,
+        disagreement_prob=None if withheld else summary.disagreement_prob,
         disagreement_calibrated=summary.disagreement_calibrated,
         disagreement_constant=summary.disagreement_constant,
         class_intervals=None if intervals is None else dict(zip(posterior.classes, intervals, strict=True)),
         n_labels=posterior.n_labels,
         label_counts=dict(zip(posterior.classes, posterior.label_counts[0].tolist(), strict=True)),
-        majority_prob=summary.majority_prob,
-        further_labels_expected=summary.further_labels_expected,
+        majority_prob=None if withheld else summary.majority_prob,
+        further_labels_expected=None if withheld else summary.further_labels_expected,
     )
 
 

@@ -48,7 +48,7 @@ def judge_release(job: RunningJob) -> JobResult:
     plan = ChangePlan.read(job.context.settings.change_plan)
     predict_again(job)
     job.report(0.96, "judging against the champion")
-    with job.context.database.read() as session:
+    with job.context.database.read_moment() as session:
         material = _gather(session, release_id)
     gate = _gate(job, material, plan)
 

@@ -7,6 +7,7 @@ import uuid
 from typing import Any, TypedDict
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 from sqlalchemy import exists, func, insert, select, update
 from sqlalchemy.orm import Session
@@ -25,6 +26,7 @@ from ml.images.pixel_digest import pixel_digest
 from ml.images.preprocess import decode_image
 from ml.release.artifact import Release, read_release
 from ml.release.predictor import BATCH, Predictor, prediction_of
+from ml.release.unlikeness import appearance_of
 
 CHUNK = 5_000
 
@@ -87,7 +89,9 @@ def _show_images(job: RunningJob, release: Release) -> int:
             return unreadable
         images = {row[0]: image for row in rows if (image := _image(context, row[1])) is not None}
         if images:
-            outputs = output_values(list(images), sha256, *predictor.outputs(list(images.values())))
+            pixels = predictor.pixels(list(images.values()))
+            appearance = appearance_of(release, np.stack(pixels))
+            outputs = output_values(list(images), sha256, *predictor.outputs(pixels), appearance)
             with job.write() as session:
                 # a patient may have been erased, and another job may have been quicker, while the network ran
                 still = select(Case.id).where(Case.id.in_(images), *lacking).order_by(Case.id).with_for_update()
@@ -121,7 +125,7 @@ def _record_predictions(session: Session, job: RunningJob, release_id: uuid.UUID
 
 def _outputs_after(session: Session, release: Release, after: uuid.UUID) -> list[Any]:
     statement = (
-        select(NetworkOutput.case_id, NetworkOutput.logits, NetworkOutput.features)
+        select(NetworkOutput.case_id, NetworkOutput.logits, NetworkOutput.features, NetworkOutput.appearance)
         .where(NetworkOutput.network_sha256 == release.network_sha256, NetworkOutput.case_id > after)
         .order_by(NetworkOutput.case_id)
         .limit(CHUNK)
@@ -143,7 +147,8 @@ def _predict(
     new = [row for row in rows if row[0] in lacking]
     if not new:
         return []
-    prediction = prediction_of(release, vectors([row[1] for row in new]), vectors([row[2] for row in new]))
+    logits, features = (vectors([row[column] for row in new]) for column in (1, 2))
+    prediction = prediction_of(release, logits, features, _appearances([row[3] for row in new]))
     trained_on = _trained_on(session, context, release, [row[0] for row in new])
     values = prediction_values([row[0] for row in new], release_id, prediction, trained_on)
     session.execute(insert(CasePrediction), values)
@@ -154,6 +159,15 @@ def _predict(
     if places and served_release_id(session) == release_id:
         session.execute(update(Case), places)
     return [row[0] for row in new]
+
+
+def _appearances(blobs: list[bytes | None]) -> npt.NDArray[np.float32] | None:
+    """Stored statistics of pixels (N, F), rows of NaN where they are unknown; None where all are."""
+    known = [blob for blob in blobs if blob is not None]
+    if not known:
+        return None
+    unknown = np.full(len(known[0]) // 4, np.nan, dtype="<f4").tobytes()
+    return vectors([unknown if blob is None else blob for blob in blobs])
 
 
 def _trained_on(session: Session, context: Context, release: Release, case_ids: list[uuid.UUID]) -> list[str | None]:

@@ -33,6 +33,16 @@ class JointFitOut(Out):
     failed: str | None = None
 
 
+class RefinementOut(Out):
+    """What reads summaries of the logits and how φ is mapped, by losses on folds that no fit has seen."""
+
+    variant: str | None = None
+    likelihood: dict[str, float | None] | None = None
+    map: str | None = None
+    pairs: dict[str, float | None] | None = None
+    failed: str | None = None
+
+
 class FitOut(Out):
     """How a calibration was chosen: numbers of cases, and each step that was tried."""
 
@@ -43,6 +53,7 @@ class FitOut(Out):
     matrix: ChoiceOut | None = None
     concentration: ChoiceOut | None = None
     joint: JointFitOut | None = None
+    refinement: RefinementOut | None = None
 
 
 class Findings(Out):

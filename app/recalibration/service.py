@@ -49,7 +49,7 @@ from ml.calibration.scaling import Method
 from ml.distributions.families import PredictiveDistribution
 from ml.metrics.paired_change import Change
 from ml.metrics.skill import verdict_of
-from ml.release.artifact import DISTANCE_FILE, HEAD_FILE, Release, read_release, write_release
+from ml.release.artifact import DISTANCE_FILE, FAMILIARITY_FILE, HEAD_FILE, Release, read_release, write_release
 from ml.release.card import CardContents, readme_text
 from ml.release.training_index import INDEX_FILE
 
@@ -175,7 +175,7 @@ def recalibrate(job: RunningJob) -> JobResult:
     if asked.method not in plan.methods:
         raise ValueError(f"the change plan allows the methods {', '.join(plan.methods)}, not {asked.method}")
     job.report(_READING, "reading labels and stored outputs")
-    with job.context.database.read() as session:
+    with job.context.database.read_moment() as session:
         material = gather(session, settings.releases_folder, asked.since)
     job.report(_FITTING, f"fitting on {len(material.fitting.case_ids):,} stored cases")
     fitted = fit(material, asked.method, plan)
@@ -258,7 +258,7 @@ def _write(job: RunningJob, material: Material, fitted: FitReport, findings: Fin
         The report, with the candidate's identifier.
     """
     parent = material.parent
-    kept = (HEAD_FILE, DISTANCE_FILE, INDEX_FILE)
+    kept = (HEAD_FILE, DISTANCE_FILE, FAMILIARITY_FILE, INDEX_FILE)
     names = ["network.onnx", *[name for name in kept if name in parent.card["files"]]]
     card = _card(parent, material.parent_id, fitted, findings)
     settings = job.context.settings

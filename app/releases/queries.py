@@ -3,13 +3,14 @@
 import hashlib
 import uuid
 from collections.abc import Collection
+from datetime import datetime
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.platform.errors import NoRelease, NotFound
 from app.platform.values import ClassOut
-from app.tables import Alias, ReleaseRow
+from app.tables import Alias, AuditEvent, ReleaseRow
 from ml.release.artifact import HEAD_FILE
 
 
@@ -28,6 +29,20 @@ def served_release_id(session: Session) -> uuid.UUID:
     if alias is None:
         raise NoRelease("no release is served; add one with `secondread release add`")
     return alias.release_id
+
+
+def champion_since(session: Session) -> datetime | None:
+    """When the champion was promoted, the last time if it was more than once; None without a champion."""
+    alias = champion(session)
+    if alias is None:
+        return None
+    events = (
+        select(AuditEvent.created_at, AuditEvent.details)
+        .where(AuditEvent.object == str(alias.release_id), AuditEvent.action.in_(("release.add", "alias.move")))
+        .order_by(AuditEvent.sequence.desc())
+    )
+    moments = (moment for moment, details in session.execute(events) if details.get("alias") == "champion")
+    return next(moments, existing_release(session, alias.release_id).created_at)
 
 
 def release_by_id(session: Session, release_id: uuid.UUID) -> ReleaseRow | None:

@@ -95,6 +95,11 @@ class CasePrediction(Identified, Table):
     out_of_distribution: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
     # the release was trained on this image, or on others of its patient: network or calibration, null for neither
     trained_on: Mapped[str | None] = mapped_column(String(11))
+    # checks by which the image is unlike those that the release was made from, the strangest first; null for none
+    unlike_reasons: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
+    # of the strangest check, 1 where images are flagged, and the percentile of the held-out images that are nearer
+    unlike_distance: Mapped[float | None] = mapped_column(Float(53))
+    unlike_percentile: Mapped[float | None] = mapped_column(Float(53))
     # from the training cells in the network's features, for noticing that images drift
     feature_distance: Mapped[float | None] = mapped_column(Float(53))
 
@@ -110,3 +115,5 @@ class NetworkOutput(Identified, Forgettable, Table):
     # little-endian float32, (K,) and (D,)
     logits: Mapped[bytes] = mapped_column(LargeBinary)
     features: Mapped[bytes] = mapped_column(LargeBinary)
+    # statistics of the pixels, little-endian float32 (F,), by which a release tells unlike images; null where unknown
+    appearance: Mapped[bytes | None] = mapped_column(LargeBinary)

@@ -87,8 +87,8 @@ def triage(
     gain = float(expected_gain(distribution)[0]) if calibrated else None
     priority = min(1.0, disagreement / (1 - 1 / distribution.class_probs.shape[1]))
     pi, reason = _judge(rule, disagreement, gain)
-    if out_of_distribution:
-        pi, reason = 1.0, "unlike the cells that the network was trained on"
+    if out_of_distribution:  # what the network says of such a cell is no ground for a priority or a gain
+        pi, reason, priority, gain = 1.0, "unlike the cells that the network was trained on", 1.0, None
     elif pi > rule.audit_rate and near_duplicate:
         pi, reason = rule.audit_rate, "near-duplicate of a cell of this patient that is read twice"
     return Triage("second_read" if pi >= 1 else "single_read", priority, gain, reason, pi)

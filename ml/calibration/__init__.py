@@ -1,6 +1,7 @@
 """Calibration of class probabilities and of their concentration from label histograms."""
 
-from ml.calibration.calibrators import Calibration, FitReport, calibrate
+from ml.calibration.calibration import Calibration, Refinement
+from ml.calibration.calibrators import FitReport, calibrate
 from ml.calibration.concentration import (
     ConcentrationHead,
     HeadKind,
@@ -42,6 +43,7 @@ __all__ = [
     "HeadKind",
     "Method",
     "Moments",
+    "Refinement",
     "Scaling",
     "affine_loss",
     "calibrate",

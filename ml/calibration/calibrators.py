@@ -10,207 +10,24 @@ the losses are then those of the members' uniform mixture, and the result is an 
 """
 
 from dataclasses import dataclass
-from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray, as_label_counts
+from ml.calibration.calibration import CALIBRATION_VERSION, Calibration, Refinement
 from ml.calibration.concentration import ConcentrationHead, HeadKind, choose_head, fit_jointly, joint_loss
+from ml.calibration.fit_report import FitDocument, FitReport, JointFit
 from ml.calibration.optimise import FitError
-from ml.calibration.scaling import Choice, ChoiceDocument, Method, Scaling, choose_scaling
-from ml.distributions.families import (
-    DirichletCpe,
-    DirichletMixtureCpe,
-    EnsembleCpe,
-    PointCpe,
-    PredictiveDistribution,
-    softmax_probs,
-)
-from ml.named_columns import refuse_names, refuse_row_names, same_rows
+from ml.calibration.refining import RefinementChoice, refine
+from ml.calibration.scaling import Method, Scaling, choose_scaling
+from ml.calibration.summaries import Summaries
+from ml.calibration.variants import PLAIN, Outputs, started
+from ml.distributions.families import softmax_probs
+from ml.named_columns import refuse_names, same_rows
 from ml.splits import split_partitions
 
-CALIBRATION_VERSION = 1
-# of a document with a constant disagreement probability
-_WITH_CONSTANT = 2
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """What turns a network's outputs into a predictive distribution.
-
-    Attributes:
-        scaling: how class probabilities are calibrated.
-        concentration: the head, or None where no case had two labels to learn it from.
-        constant_disagreement: disagreement probability of every case before there are labels, where the head's own was
-            found to be worse than a constant; None where it was not.
-
-    >>> from ml.calibration.scaling import Scaling
-    >>> halved = Calibration(Scaling("temperature", np.log(2.0)), None)
-    >>> halved.apply([[2.0, 0.0]], np.zeros((1, 1))).class_probs.round(3)
-    array([[0.731, 0.269]])
-    >>> Calibration.from_dict(halved.to_dict()) == halved
-    True
-    """
-
-    scaling: Scaling
-    concentration: ConcentrationHead | None
-    constant_disagreement: float | None = None
-
-    def apply(self, logits: npt.ArrayLike, features: npt.ArrayLike) -> PredictiveDistribution:
-        """Predictive distribution of logits (N, K) and features (N, D), or (S, N, K) and (S, N, D) of an ensemble.
-
-        Raises:
-            ValueError: neither two nor three axes.
-        """
-        refuse_row_names(logits=logits, features=features)
-        probs = softmax_probs(self.scaling(logits))
-        if probs.ndim not in {2, 3}:
-            raise ValueError(f"logits must have shape (N, K) or (S, N, K), got {probs.shape}")
-        constant = self.constant_disagreement
-        stated = None if constant is None else np.full(probs.shape[-2], constant)
-        if self.concentration is None:
-            family = PointCpe if probs.ndim == 2 else EnsembleCpe
-            return family(probs, stated_disagreement=stated)
-        a = self.concentration(features)
-        dirichlet = DirichletCpe if probs.ndim == 2 else DirichletMixtureCpe
-        return dirichlet(probs, a, stated_disagreement=stated)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values, float64 to the last bit."""
-        head, constant = self.concentration, self.constant_disagreement
-        document = {
-            "version": CALIBRATION_VERSION,
-            **self.scaling.to_dict(),
-            "concentration": None if head is None else {"weight": head.weight.tolist(), "bias": head.bias},
-        }
-        if constant is None:
-            return document
-        # versions that know of no constant must refuse it, not serve another number
-        return document | {"version": _WITH_CONSTANT, "constant_disagreement": constant}
-
-    @classmethod
-    def from_dict(cls, document: dict[str, Any]) -> "Calibration":
-        """Read back what ``to_dict`` wrote.
-
-        Raises:
-            ValueError: another version, or a field is missing, misshapen or not finite.
-        """
-        try:
-            version = document["version"]
-            if version not in {CALIBRATION_VERSION, _WITH_CONSTANT}:
-                raise ValueError(f"calibration version {version} is none of {CALIBRATION_VERSION}, {_WITH_CONSTANT}")
-            constant = _probability(document["constant_disagreement"]) if version == _WITH_CONSTANT else None
-            scaling, head = Scaling.from_dict(document), document["concentration"]
-            if head is None:
-                return cls(scaling, None, constant)
-            weight, bias = np.array(head["weight"], dtype=np.float64), float(head["bias"])
-        except (KeyError, TypeError) as exc:
-            raise ValueError(f"not a calibration document: {exc!r}") from exc
-        if weight.ndim != 1 or not (np.isfinite(weight).all() and np.isfinite(bias)):
-            raise ValueError("not a calibration document: the concentration head is misshapen or not finite")
-        return cls(scaling, ConcentrationHead(weight, bias), constant)
-
-
-def _probability(value: Any) -> float:
-    """Check a probability of a document.
-
-    Raises:
-        ValueError: it is none.
-    """
-    number = float(value)
-    if not 0 <= number <= 1:
-        raise ValueError(f"not a calibration document: constant_disagreement is {number}")
-    return number
-
-
-class JointFitDocument(TypedDict):
-    """What is known of a ``JointFit``, as JSON values."""
-
-    kept: bool
-    cv_before: NotRequired[float]
-    cv_after: NotRequired[float]
-    temperature: NotRequired[float]
-    failed: NotRequired[str]
-
-
-class FitDocument(TypedDict):
-    """How a calibration was chosen, as JSON values: numbers of cases, and a key for each step that was tried."""
-
-    n_fit: int
-    n_cv: int
-    temperature: NotRequired[ChoiceDocument]
-    vector: NotRequired[ChoiceDocument]
-    matrix: NotRequired[ChoiceDocument]
-    concentration: NotRequired[ChoiceDocument]
-    joint: NotRequired[JointFitDocument]
-
-
-@dataclass(frozen=True)
-class JointFit:
-    """Temperature and head fitted together.
-
-    Attributes:
-        kept: whether the result replaced what had been fitted one after the other.
-        cv_before: loss on the cv part of the latter; None where a fit failed.
-        cv_after: of the former.
-        temperature: T, where it was kept.
-        failed: why a fit failed.
-    """
-
-    kept: bool
-    cv_before: float | None = None
-    cv_after: float | None = None
-    temperature: float | None = None
-    failed: str | None = None
-
-    def to_dict(self) -> JointFitDocument:
-        """Return what is known as JSON values."""
-        document: JointFitDocument = {"kept": self.kept}
-        if self.cv_before is not None:
-            document["cv_before"] = self.cv_before
-        if self.cv_after is not None:
-            document["cv_after"] = self.cv_after
-        if self.temperature is not None:
-            document["temperature"] = self.temperature
-        if self.failed is not None:
-            document["failed"] = self.failed
-        return document
-
-
-@dataclass(frozen=True)
-class FitReport:
-    """A calibration, and how it was chosen on the cv part.
-
-    Attributes:
-        calibration: the result, refitted on all cases.
-        n_fit: cases fitted on.
-        n_cv: cases chosen on.
-        method: how class probabilities were to be calibrated.
-        scaling: choice among scalings; None for the method ``none``.
-        concentration: choice among heads; None where there was none to fit.
-        joint: temperature and head together; None where not tried.
-    """
-
-    calibration: Calibration
-    n_fit: int
-    n_cv: int
-    method: Method
-    scaling: Choice | None
-    concentration: Choice | None
-    joint: JointFit | None
-
-    @property
-    def report(self) -> FitDocument:
-        """How it was chosen, as JSON values."""
-        document: FitDocument = {"n_fit": self.n_fit, "n_cv": self.n_cv}
-        if self.method != "none" and self.scaling is not None:
-            document[self.method] = self.scaling.to_dict()
-        if self.concentration is not None:
-            document["concentration"] = self.concentration.to_dict()
-        if self.joint is not None:
-            document["joint"] = self.joint.to_dict()
-        return document
+__all__ = ["CALIBRATION_VERSION", "Calibration", "FitDocument", "FitReport", "calibrate"]
 
 
 def calibrate(
@@ -223,8 +40,11 @@ def calibrate(
     alpha: bool = True,
     seed: int = 0,
     scaling_label_counts: npt.ArrayLike | None = None,
+    refined: bool = True,
 ) -> FitReport:
     """Fit scaling and concentration head on 80 % of the groups, choose what helps on the other 20 %, refit on all.
+
+    Then head and temperature may read summaries of the logits, and φ be mapped, where that helps out of fold.
 
     Args:
         logits: (N, K), or (S, N, K) of an ensemble.
@@ -238,6 +58,7 @@ def calibrate(
             out. Leave out labels that were asked for because others differ: to the likelihood of a Dirichlet
             multinomial it does not matter why somebody was asked, to that of independent labels it does, and more
             labels of contested cases pass for overconfidence (T = 1.24 fitted where 1 is true).
+        refined: whether to try summaries and the map; without them it is the paper's method.
 
     Returns:
         The calibration and a report of its losses.
@@ -270,7 +91,7 @@ def calibrate(
         raise FitError("scaling_label_counts must be some of label_counts, of at least three patients")
     parts = _Parts(scores, hidden, counts, fit, cv)
     chosen = scaling = Scaling()
-    scaling_choice = head = head_choice = joint = None
+    scaling_choice = head = kind = head_choice = joint = None
     if method != "none":
         chosen, scaling, scaling_choice = choose_scaling(scores, scaled_by, fit, cv, method)
     if alpha and (counts[fit].sum(axis=1) >= 2).any() and (counts[cv].sum(axis=1) >= 2).any():
@@ -278,8 +99,11 @@ def calibrate(
         head, kind, head_choice = choose_head(hidden, probs, counts, fit, cv)
         if method == "temperature" and kind is not None:
             scaling, head, joint = _joined(parts, chosen.log_temperature, scaling, head, kind)
-    calibration = Calibration(scaling, head)
-    return FitReport(calibration, int(fit.sum()), int(cv.sum()), method, scaling_choice, head_choice, joint)
+    calibration, refinement = Calibration(scaling, head), None
+    if refined and head is not None and kind is not None:
+        calibration, refinement = _refined(parts, calibration, head, kind, groups, seed)
+    sizes = int(fit.sum()), int(cv.sum())
+    return FitReport(calibration, *sizes, method, scaling_choice, head_choice, joint, refinement)
 
 
 @dataclass(frozen=True)
@@ -322,3 +146,27 @@ def _joined(
         return scaling, head, JointFit(False, failed=str(exc))
     report = JointFit(True, loss_before, loss_after, temperature=float(np.exp(log_t)))
     return Scaling("temperature", log_t), joint, report
+
+
+def _refined(
+    parts: _Parts, calibration: Calibration, head: ConcentrationHead, kind: HeadKind, groups: list[str], seed: int
+) -> tuple[Calibration, RefinementChoice]:
+    """Summaries and a map of φ, where they help on folds that no fit has seen; else the calibration as it was."""
+    scaling, summaries = calibration.scaling, Summaries.of(parts.logits)
+    by_temperature = scaling.method == "temperature"
+    # of another scaling only the result is read
+    logits = parts.logits if by_temperature else scaling(parts.logits)
+    outputs = Outputs(logits, parts.features, summaries(parts.logits), parts.counts)
+    start = started(scaling.log_temperature, head)
+    try:
+        found = refine(outputs, start, kind, groups, seed=seed, temperature_fixed=not by_temperature)
+    except FitError as exc:  # the fit on all cases alone did not converge
+        return calibration, RefinementChoice(failed=str(exc))
+    if found.variant == PLAIN:
+        refinement = Refinement(disagreement_map=found.disagreement_map)
+        return Calibration(scaling, head, refinement=refinement), found.choice
+    fitted = found.fitted
+    refinement = Refinement(summaries, fitted.temperature_weight, found.disagreement_map)
+    if by_temperature:
+        scaling = Scaling("temperature", fitted.log_temperature)
+    return Calibration(scaling, fitted.head, refinement=refinement), found.choice

@@ -240,8 +240,21 @@ def joint_loss(
         log_concentration: (N,) or (S, N).
         penalty: λ_α.
     """
+    shared = np.full(logits.shape[:-1], log_temperature)
+    value, slope, by_t = case_temperature_loss(logits, label_counts, shared, log_concentration, penalty)
+    return value, slope, float(by_t.sum())
+
+
+def case_temperature_loss(
+    logits: FloatArray,
+    label_counts: IntArray,
+    log_temperatures: FloatArray,
+    log_concentration: FloatArray,
+    penalty: float,
+) -> tuple[float, FloatArray, FloatArray]:
+    """``joint_loss`` with a log T for each case (and member), (N,) or (S, N); its gradients by a and by each log T."""
     refuse_tables(logits=logits, label_counts=label_counts, log_concentration=log_concentration)
-    scaled = logits * np.exp(-log_temperature)
+    scaled = logits * np.exp(-log_temperatures)[..., None]
     logs = log_softmax(scaled, axis=-1)
     probs = np.exp(logs)
     value, slope = concentration_loss(probs, label_counts, log_concentration, penalty=penalty)
@@ -253,7 +266,7 @@ def joint_loss(
         rate[more] += expit(logs[more] - np.log(step) + log_concentration[rows])
     by_t = (rate * scaled).sum(axis=-1) - rate.sum(axis=-1) * (probs * scaled).sum(axis=-1)
     share = mixture_log_likelihood(-dirichlet_multinomial_nll(label_counts, logs, log_concentration))[1]
-    return value, slope, float((share * by_t).sum() / label_counts.sum())
+    return value, slope, np.asarray(share * by_t / label_counts.sum())
 
 
 def fit_jointly(

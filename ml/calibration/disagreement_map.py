@@ -8,7 +8,8 @@ same; class probabilities and posteriors are not touched.
 """
 
 from dataclasses import dataclass
-from typing import TypedDict
+from itertools import pairwise
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,10 @@ from ml.splits import split_partitions
 FOLDS = 5
 # probabilities beyond this are as good as certain
 _LEAST = 1e-9
+# shares of what pairs tell below the knots of a piecewise map
+_KNOTS = (0.05, 0.2, 0.4, 0.6, 0.8, 0.95)
+# pairs that the slopes' penalty is worth
+_PENALTY = 10.0
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class DisagreementMap:
 
     def logits(self, disagreement_probs: npt.ArrayLike) -> FloatArray:
         """Logits of the mapped DPEs, in the shape of the DPEs."""
-        logits: FloatArray = _design(np.asarray(disagreement_probs, dtype=np.float64)) @ self._parameters
+        logits: FloatArray = _beta_design(_clipped(disagreement_probs)) @ self._parameters
         return logits
 
     def __call__(self, disagreement_probs: npt.ArrayLike) -> FloatArray:
@@ -51,14 +56,99 @@ class DisagreementMap:
     def _parameters(self) -> FloatArray:
         return np.array([self.low, self.high, self.offset])
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {"kind": "beta", "low": self.low, "high": self.high, "offset": self.offset}
 
+    @classmethod
+    def from_dict(cls, document: dict[str, Any]) -> "DisagreementMap":
+        """Read back what ``to_dict`` wrote.
+
+        Raises:
+            ValueError: it would turn an order round, or a number is not finite.
+        """
+        found = cls(*(float(document[name]) for name in ("low", "high", "offset")))
+        if not (np.isfinite(found._parameters).all() and min(found.low, found.high) >= 0):
+            raise ValueError("not a calibration document: the map of disagreement probabilities is not increasing")
+        return found
+
+
+@dataclass(frozen=True)
+class PiecewiseMap:
+    """φ → φ′ linear between knots on the scale of logits, with slopes that are not negative.
+
+    Attributes:
+        knots: (M,) logits of DPEs, increasing; the first and the last segment go on beyond the outer ones.
+        slopes: (M + 1,) of the segments, ≥ 0.
+        offset: logit φ′ at the first knot.
+    """
+
+    knots: FloatArray
+    slopes: FloatArray
+    offset: float
+
+    def logits(self, disagreement_probs: npt.ArrayLike) -> FloatArray:
+        """Logits of the mapped DPEs, in the shape of the DPEs."""
+        result: FloatArray = _piecewise_design(_clipped(disagreement_probs), self.knots) @ np.append(
+            self.slopes, self.offset
+        )
+        return result
+
+    def __call__(self, disagreement_probs: npt.ArrayLike) -> FloatArray:
+        """Mapped DPEs, in the shape of the DPEs."""
+        return np.asarray(expit(self.logits(disagreement_probs)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        knots, slopes = self.knots.tolist(), self.slopes.tolist()
+        return {"kind": "piecewise", "knots": knots, "slopes": slopes, "offset": self.offset}
+
+    @classmethod
+    def from_dict(cls, document: dict[str, Any]) -> "PiecewiseMap":
+        """Read back what ``to_dict`` wrote.
+
+        Raises:
+            ValueError: it is misshapen, would turn an order round, or a number is not finite.
+        """
+        knots, slopes = (np.array(document[name], dtype=np.float64) for name in ("knots", "slopes"))
+        offset = float(document["offset"])
+        if knots.ndim != 1 or slopes.shape != (len(knots) + 1,) or len(knots) < 1:
+            raise ValueError("not a calibration document: the map of disagreement probabilities is misshapen")
+        rising = (np.diff(knots) > 0).all() and (slopes >= 0).all()
+        if not (rising and np.isfinite([*knots, *slopes, offset]).all()):
+            raise ValueError("not a calibration document: the map of disagreement probabilities is not increasing")
+        return cls(knots, slopes, offset)
+
+
+AnyMap = DisagreementMap | PiecewiseMap
+MapKind = Literal["beta", "piecewise"]
 IDENTITY = DisagreementMap(1.0, 1.0, 0.0)
 
 
-def _design(dpe: FloatArray) -> FloatArray:
+def _clipped(disagreement_probs: npt.ArrayLike) -> FloatArray:
+    return np.clip(np.asarray(disagreement_probs, dtype=np.float64), _LEAST, 1 - _LEAST)
+
+
+def _beta_design(dpe: FloatArray) -> FloatArray:
     """Terms (..., 3) of DPEs (...,): ln φ, −ln(1 − φ) and 1."""
-    clipped = np.clip(dpe, _LEAST, 1 - _LEAST)
-    return np.stack([np.log(clipped), -np.log1p(-clipped), np.ones_like(clipped)], axis=-1)
+    return np.stack([np.log(dpe), -np.log1p(-dpe), np.ones_like(dpe)], axis=-1)
+
+
+def _piecewise_design(dpe: FloatArray, knots: FloatArray) -> FloatArray:
+    """Terms (..., M + 2) of DPEs (...,): how far logit φ has come in each segment, and 1."""
+    z = np.log(dpe) - np.log1p(-dpe)
+    below = np.minimum(z - knots[0], 0.0)
+    between = [np.clip(z - low, 0.0, high - low) for low, high in pairwise(knots)]
+    above = np.maximum(z - knots[-1], 0.0)
+    return np.stack([below, *between, above, np.ones_like(z)], axis=-1)
+
+
+def _knots(dpe: FloatArray) -> FloatArray:
+    """Logits of DPEs (N,) that part what pairs tell, φ(1 − φ) a case, in given shares: dense where most is known."""
+    ordered = np.sort(dpe)
+    told = np.cumsum(ordered * (1 - ordered))
+    found = ordered[np.searchsorted(told, np.array(_KNOTS) * told[-1]).clip(max=len(ordered) - 1)]
+    return np.unique(np.log(found) - np.log1p(-found))
 
 
 def pair_loss(logits: FloatArray, differ: FloatArray) -> FloatArray:
@@ -66,17 +156,31 @@ def pair_loss(logits: FloatArray, differ: FloatArray) -> FloatArray:
     return np.asarray(-differ * log_expit(logits) - (1 - differ) * log_expit(-logits))
 
 
-def fit_map(dpe: FloatArray, differ: FloatArray) -> DisagreementMap:
-    """The map that minimises the mean loss of DPEs (N,) against shares φ̂ (N,) of differing pairs."""
-    design = _design(dpe)
+def fit_map(dpe: FloatArray, differ: FloatArray, kind: MapKind = "beta") -> AnyMap:
+    """The map that minimises the mean loss of DPEs (N,) against shares φ̂ (N,) of differing pairs.
+
+    Slopes of the piecewise kind are drawn to 1, and neighbours to each other, by penalties worth ten pairs.
+    """
+    clipped = _clipped(dpe)
+    knots = _knots(clipped)
+    design = _beta_design(clipped) if kind == "beta" else _piecewise_design(clipped, knots)
+    n_slopes = design.shape[1] - 1
+    start = np.append(np.ones(n_slopes), 0.0 if kind == "beta" else knots[0])
+    strength = 0.0 if kind == "beta" else _PENALTY / len(dpe)
+    change = np.diff(np.eye(n_slopes), axis=0)
 
     def objective(x: FloatArray) -> tuple[float, FloatArray]:
-        value = design @ x
-        return float(pair_loss(value, differ).mean()), design.T @ (expit(value) - differ) / len(dpe)
+        value, off, bends = design @ x, x[:-1] - 1.0, change @ x[:-1]
+        loss = float(pair_loss(value, differ).mean()) + 0.5 * strength * float(0.1 * off @ off + bends @ bends)
+        gradient = design.T @ (expit(value) - differ) / len(dpe)
+        gradient[:-1] += strength * (0.1 * off + change.T @ bends)
+        return loss, gradient
 
-    bounds = [(0.0, None), (0.0, None), (None, None)]
-    parameters, _ = minimise(objective, np.array([1.0, 1.0, 0.0]), "map of disagreement probabilities", bounds)
-    return DisagreementMap(*parameters.tolist())
+    bounds = [*[(0.0, None)] * n_slopes, (None, None)]
+    parameters, _ = minimise(objective, start, "map of disagreement probabilities", bounds)
+    if kind == "beta":
+        return DisagreementMap(*parameters.tolist())
+    return PiecewiseMap(knots, parameters[:-1], float(parameters[-1]))
 
 
 class MapChoice(TypedDict):
@@ -90,7 +194,7 @@ class MapChoice(TypedDict):
 
 def fit_disagreement_map(
     disagreement_probs: npt.ArrayLike, label_counts: npt.ArrayLike, groups: list[str], *, seed: int = 0
-) -> tuple[DisagreementMap, MapChoice]:
+) -> tuple[AnyMap, MapChoice]:
     """Fit the map, and keep it if it lowers the loss of pairs of labels on folds that it has not seen.
 
     Args:

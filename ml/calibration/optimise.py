@@ -21,6 +21,7 @@ def minimise(
     start: FloatArray,
     what: str,
     bounds: Sequence[tuple[float | None, float | None]] | None = None,
+    tolerance: float | None = None,
 ) -> tuple[FloatArray, int]:
     """Minimise from a start.
 
@@ -29,6 +30,7 @@ def minimise(
         start: (P,).
         what: name of what is fitted, for the error.
         bounds: of each parameter, None for none.
+        tolerance: relative fall of the loss in a step below which the search ends; SciPy's where left out.
 
     Returns:
         Parameters (P,) and the number of iterations.
@@ -36,7 +38,9 @@ def minimise(
     Raises:
         FitError: no convergence.
     """
-    options = {"maxiter": MAX_ITERATIONS, "maxfun": 2 * MAX_ITERATIONS + 1000}
+    options: dict[str, float] = {"maxiter": MAX_ITERATIONS, "maxfun": 2 * MAX_ITERATIONS + 1000}
+    if tolerance is not None:
+        options["ftol"] = tolerance
     with _one_thread():
         result = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
     if not (result.success and np.isfinite(result.fun)):

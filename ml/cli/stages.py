@@ -54,6 +54,10 @@ def train(
     class_balance: Annotated[
         float, typer.Option(min=0, max=1, help="Weight of rare classes in the loss: 0 none, 1 as if equally frequent.")
     ] = 0.0,
+    augmentation: Annotated[
+        str,
+        typer.Option(help="wide: stain, magnification, focus and framing vary; light: orientation and colour only."),
+    ] = "wide",
     seed: Annotated[int, typer.Option(help="Of weights, order, augmentation and split.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     precision: Annotated[str, typer.Option(help="auto, float32 or bf16.")] = "auto",
@@ -101,6 +105,7 @@ def train(
         shift=shift,
         passes=1 if epochs else passes_for(n_images, batch_size),
         class_balance=class_balance,
+        augmentation=augmentation,
     )
     _announce(dataset, f"training {network} on {n_images:,} images, {where}, {config.precision}")
     with _TrainingBar(n_epochs) as bar:
@@ -183,6 +188,7 @@ def calibrate(
 ) -> None:
     """Fit temperature and concentration head on cached outputs (stage 2)."""  # noqa: DOC501
     from ml.calibration.scaling import METHODS
+    from ml.release.card import refinement_sentence
     from ml.training.calibrate import calibrate_run
     from ml.training.run_folder import RunFolder
 
@@ -195,6 +201,8 @@ def calibrate(
         lines.append(f"{step:<26}" + "  ".join(cells))
     if alpha and not report["disagreement_calibrated"]:
         lines.append("no concentration head: no case of the calibration part has two labels")
+    refined = refinement_sentence(report["fit"]).strip()
+    lines += [refined] if refined else []
     lines += _on_disagreement(report.get("disagreement"))
     emit(report, as_json, "\n".join(lines))
 

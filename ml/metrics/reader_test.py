@@ -11,6 +11,8 @@ from ml.metrics.binning import sums_by_slot
 
 # flips that are worked on at once
 _BLOCK = 64
+# p value at or below which annotators are called different, and the random signs that it rests on
+_DIFFERENT, _TURNS = 0.01, 199
 
 
 class ReaderTest(NamedTuple):
@@ -65,6 +67,17 @@ def reader_test(
         sums = np.asarray(signs @ differences)
         larger += int((np.einsum("bc,bc,c->b", sums, sums, 1 / expected) >= observed * (1 - 1e-9)).sum())
     return ReaderTest(observed, (1 + larger) / (1 + permutations), n_cases)
+
+
+def reader_warnings(case: IntArray, annotator: IntArray, label: IntArray, cluster: IntArray | None) -> list[str]:
+    """A warning where annotators use the classes differently; arguments as in ``reader_test``."""
+    test = reader_test(case, annotator, label, cluster, permutations=_TURNS)
+    if test.p_value > _DIFFERENT:
+        return []
+    return [
+        f"annotators use the classes differently (p = {test.p_value:.3f}): the intervals, which leave out cases, speak "
+        "for these annotators, not for others"
+    ]
 
 
 def _as_they_come(groups: IntArray) -> npt.NDArray[np.intp]:

@@ -11,6 +11,9 @@
                                dropout; features are then tapped before the first dropout
     RELEASE/feature_distance.safetensors
                                optional: how far an image lies from the training cells, to flag unfamiliar ones
+    RELEASE/familiarity.safetensors
+                               optional: the checks of pixels and features that flag an image as unlike those that it
+                               was made from; a release without it flags by the distance alone
     RELEASE/training.index     optional: digests of the images that it was made with, and of their patients, so that
                                whatever judges it leaves them out
 
@@ -18,24 +21,29 @@ Identical inputs give identical bytes: no date, no machine, no chance enters a r
 """
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 from ml.calibration.calibrators import Calibration
 from ml.files import file_sha256, read_json, write_bytes_atomically, write_json
 from ml.images.preprocess import Preprocessing
 from ml.release.card import Card, CardContents
 from ml.release.dropout_head import DropoutHead
+from ml.release.familiarity import Familiarity
 from ml.release.feature_distance import FeatureDistance
 from ml.release.training_index import INDEX_FILE, TrainingIndex
+
+T = TypeVar("T")
 
 CARD_VERSION = 1
 MAX_FILE_BYTES = 500_000_000
 _REQUIRED = ("network.onnx", "calibration.json", "README.md")
 HEAD_FILE = "head.safetensors"
 DISTANCE_FILE = "feature_distance.safetensors"
-_ALLOWED = {*_REQUIRED, "fused.onnx", HEAD_FILE, DISTANCE_FILE, INDEX_FILE}
+FAMILIARITY_FILE = "familiarity.safetensors"
+_ALLOWED = {*_REQUIRED, "fused.onnx", HEAD_FILE, DISTANCE_FILE, FAMILIARITY_FILE, INDEX_FILE}
 
 
 class ReleaseError(ValueError):
@@ -56,6 +64,7 @@ class Release:
         head: dropout head between network and calibration, or None.
         distance: how far features lie from the training cells, or None.
         training: what it was made with, mapped from its file; None where that is unknown.
+        familiarity: checks of whether an image is like those that it was made from, or None.
     """
 
     path: Path
@@ -67,6 +76,7 @@ class Release:
     head: DropoutHead | None = None
     distance: FeatureDistance | None = None
     training: TrainingIndex | None = None
+    familiarity: Familiarity | None = None
 
     @property
     def network(self) -> Path:
@@ -125,10 +135,9 @@ def read_release(path: Path) -> Release:
             raise ReleaseError(f"{path}: card.json must name at least two different classes")
         preprocessing = Preprocessing.from_dict(card["preprocessing"])
         calibration = Calibration.from_dict(read_json(path / "calibration.json"))
-        head = DropoutHead.from_bytes((path / HEAD_FILE).read_bytes()) if HEAD_FILE in card["files"] else None
-        distance = (
-            FeatureDistance.from_bytes((path / DISTANCE_FILE).read_bytes()) if DISTANCE_FILE in card["files"] else None
-        )
+        head = _part(path, card, HEAD_FILE, DropoutHead.from_bytes)
+        distance = _part(path, card, DISTANCE_FILE, FeatureDistance.from_bytes)
+        familiarity = _part(path, card, FAMILIARITY_FILE, Familiarity.from_bytes)
         training = TrainingIndex.read(path / INDEX_FILE) if INDEX_FILE in card["files"] else None
         if card.get("training") != (None if training is None else training.document()):
             raise ReleaseError(f"{path}: card.json does not say of {INDEX_FILE} what is in it")
@@ -136,7 +145,23 @@ def read_release(path: Path) -> Release:
         raise
     except (ValueError, KeyError, TypeError) as exc:
         raise ReleaseError(f"{path}: the release cannot be read: {exc}") from exc
-    return Release(path, card, file_sha256(card_path), classes, preprocessing, calibration, head, distance, training)
+    return Release(
+        path=path,
+        card=card,
+        card_sha256=file_sha256(card_path),
+        classes=classes,
+        preprocessing=preprocessing,
+        calibration=calibration,
+        head=head,
+        distance=distance,
+        training=training,
+        familiarity=familiarity,
+    )
+
+
+def _part(path: Path, card: Card, name: str, read: Callable[[bytes], T]) -> T | None:
+    """An optional file of a release, None where it has none."""
+    return read((path / name).read_bytes()) if name in card["files"] else None
 
 
 def _verify_files(path: Path, card: Card) -> None:

@@ -81,6 +81,7 @@ class ParityDocument(TypedDict):
 class ReferenceDocument(TypedDict):
     """What familiar data look like: stain by colour, shares of the classes, squared distances of the features.
 
+    ``false_alarm_rate``: expected share of such images that are flagged as unlike the release's.
     Releases of before there were distances have none, others None where there were too few cells.
     """
 
@@ -89,6 +90,7 @@ class ReferenceDocument(TypedDict):
     n_stain: int
     label_share: list[float]
     n_labels: int
+    false_alarm_rate: NotRequired[float | None]
     distance_sq_mean: NotRequired[float | None]
     distance_sq_sd: NotRequired[float | None]
     n_distance: NotRequired[int | None]
@@ -165,6 +167,7 @@ def _disagreement_paragraph(card: CardContents) -> str:
             "The disagreement probability says how likely two experts are to give this cell different labels. "
             "It was learned from cells that several experts had labelled."
             + ("" if judged is None else words[judged["verdict"]])
+            + refinement_sentence(card["calibration"])
         )
     return (
         "**The disagreement probability of this release is not calibrated.** Every cell it was trained and "
@@ -172,6 +175,22 @@ def _disagreement_paragraph(card: CardContents) -> str:
         "reported as disagreement follows from the class probabilities alone, as if they were the truth; labels "
         "that arrive do not change the prediction."
     )
+
+
+_READ = {
+    "head": " The concentration also reads how sure the network is.",
+    "temperature": " The temperature of the class probabilities depends on how sure the network is.",
+    "head and temperature": " Temperature and concentration also read how sure the network is.",
+}
+
+
+def refinement_sentence(fit: FitDocument) -> str:
+    """What was refined beyond temperature and head, in sentences with a space before; nothing where nothing was."""
+    refinement = fit.get("refinement", {})
+    text = _READ.get(refinement.get("variant", ""), "")
+    if refinement.get("map", "none") != "none":
+        text += " It was calibrated once more by pairs of labels, and class probabilities and posteriors agree with it."
+    return text
 
 
 def _ensemble_sentence(card: CardContents) -> str:

@@ -12,6 +12,8 @@ from ml.distributions.families import PredictiveDistribution
 from ml.images.augmented_views import views
 from ml.images.preprocess import Pixels
 from ml.release.artifact import Release, ReleaseError
+from ml.release.familiarity import Unlikeness
+from ml.release.unlikeness import appearance_of, unlikeness_of
 
 #: Images a run of the network at most, in predictions of many images.
 BATCH = 64
@@ -26,14 +28,21 @@ class Prediction:
         logits: (N, K) float32, of the network.
         features: (N, D) float32, of the network; in a release with a dropout head the pooled vectors before it.
         feature_distance: (N,) from the training cells, NaN where the release cannot tell.
-        out_of_distribution: (N,) farther from the training cells than held-out cells are.
+        unlikeness: how far they are from the images that the release was made from, and why.
+        appearance: (N, F) statistics of their pixels, None where the release does not judge them.
     """
 
     distribution: PredictiveDistribution
     logits: npt.NDArray[np.float32]
     features: npt.NDArray[np.float32]
     feature_distance: npt.NDArray[np.float64]
-    out_of_distribution: npt.NDArray[np.bool_]
+    unlikeness: Unlikeness
+    appearance: npt.NDArray[np.float32] | None = None
+
+    @property
+    def out_of_distribution(self) -> npt.NDArray[np.bool_]:
+        """Whether each image is unlike those that the release was made from."""
+        return self.unlikeness.flagged
 
 
 def open_session(network: bytes | str, threads: int = 0, *, gpu: bool = True) -> onnxruntime.InferenceSession:
@@ -122,7 +131,20 @@ class Predictor:
         Raises:
             ValueError: no image.
         """
-        return prediction_of(self.release, *self.outputs(images))
+        pixels = self.pixels(images)
+        return prediction_of(self.release, *self.outputs(pixels), appearance_of(self.release, np.stack(pixels)))
+
+    def pixels(self, images: Sequence[Image.Image | Pixels]) -> list[Pixels]:
+        """What the network sees of images, uint8 (size, size, C) each.
+
+        Raises:
+            ValueError: no image.
+        """
+        if not images:
+            raise ValueError("no image to predict")
+        return [
+            image if isinstance(image, np.ndarray) else self.release.preprocessing.pixels(image) for image in images
+        ]
 
     def outputs(
         self, images: Sequence[Image.Image | Pixels]
@@ -149,14 +171,24 @@ class Predictor:
         return preprocessing.normalise(image[None])[0] if isinstance(image, np.ndarray) else preprocessing(image)
 
 
-def prediction_of(release: Release, logits: npt.NDArray[np.float32], features: npt.NDArray[np.float32]) -> Prediction:
-    """Prediction of a network's outputs (N, K) and (N, D), now or stored, by a release."""
+def prediction_of(
+    release: Release,
+    logits: npt.NDArray[np.float32],
+    features: npt.NDArray[np.float32],
+    appearance: npt.NDArray[np.float32] | None = None,
+) -> Prediction:
+    """Prediction of a network's outputs (N, K) and (N, D), now or stored, by a release.
+
+    Args:
+        release: whose calibration and checks are used.
+        logits: (N, K).
+        features: (N, D).
+        appearance: (N, F) statistics of the pixels (``appearance_of``); None: the features alone tell what is unlike.
+    """
+    distance = np.full(len(logits), np.nan) if release.distance is None else release.distance(features)
+    unlikeness = unlikeness_of(release, logits, features, appearance)
     distribution = distribution_of(release, logits, features)
-    if release.distance is None:
-        unknown, familiar = np.full(len(logits), np.nan), np.zeros(len(logits), dtype=bool)
-        return Prediction(distribution, logits, features, unknown, familiar)
-    distance = release.distance(features)
-    return Prediction(distribution, logits, features, distance, release.distance.unfamiliar(distance))
+    return Prediction(distribution, logits, features, distance, unlikeness, appearance)
 
 
 def distribution_of(release: Release, logits: npt.ArrayLike, features: npt.ArrayLike) -> PredictiveDistribution:

@@ -11,11 +11,11 @@ import numpy as np
 from ml.arrays import IntArray
 from ml.charts.reliability import reliability_diagram
 from ml.charts.results import thinning_chart, triage_chart
-from ml.charts.rows import ThinningRow
+from ml.charts.rows import ThinningRow, TriagePoint
 from ml.datasets.cifar import load_cifar10h
 from ml.distributions.families import PredictiveDistribution
 from ml.metrics import evaluate
-from ml.reproduce.scoring import ScoredRow, calibration_steps, markdown, scored_rows, triage_rows
+from ml.reproduce.scoring import SERVED, ScoredRow, calibration_steps, markdown, scored_rows, triage_rows
 from ml.reproduce.setting import Reproduction, Setting
 from ml.training.run_folder import CachedOutputs, RunFolder, TrainConfig
 from ml.training.train import choose_device, choose_precision, train
@@ -111,6 +111,7 @@ def reproduce(setting: Setting) -> Reproduction:
     """Train with one and with three labels, calibrate on three, test on all."""
     rows: list[_HumanRow] = []
     thinning: list[ThinningRow] = []
+    triage: list[TriagePoint] = []
     sections, charts = [], {}
     for labels in TRAIN_LABELS:
         for seed in setting.seeds:
@@ -125,22 +126,23 @@ def reproduce(setting: Setting) -> Reproduction:
             ]
             rows += scored
             sections.append(f"## {labels} label(s) a training photograph, seed {seed}\n\n{markdown(scored)}")
-            best = predicted["Raw+ts+α"]
+            best = predicted[SERVED]
             if labels == TRAIN_LABELS[-1] and not thinning:
                 thinning = _thinning_rows(test, best, seed)
+                triage = triage_rows(test.label_counts, best, None)
                 evaluation = evaluate(test.label_counts, best.class_probs, best.disagreement_probs)
                 charts = {
                     "thinning": thinning_chart(thinning),
-                    "triage": triage_chart(triage_rows(test.label_counts, best, None)),
+                    "triage": triage_chart(triage),
                     "reliability_disagreement": reliability_diagram(
-                        evaluation.disagreement_bins, title="Raw+ts+α: disagreement", what="disagreement"
+                        evaluation.disagreement_bins, title="served: disagreement", what="disagreement"
                     ),
                 }
-    text = "\n\n".join([*sections, "## Few labels against all of them (Raw+ts+α)", _thinning_table(thinning)])
+    text = "\n\n".join([*sections, "## Few labels against all of them (served)", _thinning_table(thinning)])
     return Reproduction(
         what="CIFAR-10N → CIFAR-10H: real human labels",
         rows=rows,
         text=text,
         charts=charts,
-        further={"thinning": thinning, "network": _config(setting, 0, 3, "float32").network},
+        further={"thinning": thinning, "triage": triage, "network": _config(setting, 0, 3, "float32").network},
     )

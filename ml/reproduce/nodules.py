@@ -19,7 +19,7 @@ from ml.distributions.families import DirichletCpe, PointCpe, PredictiveDistribu
 from ml.metrics import evaluate
 from ml.metrics.jackknife import EstimateDocument
 from ml.metrics.u_statistics import expected_statistic, statistic_calibration_loss, statistic_loss
-from ml.reproduce.scoring import calibration_steps, markdown, scored_rows, triage_rows
+from ml.reproduce.scoring import SERVED, calibration_steps, markdown, scored_rows, triage_rows
 from ml.reproduce.setting import Reproduction, Setting
 from ml.splits import split_partitions
 
@@ -122,8 +122,9 @@ def reproduce(setting: Setting) -> Reproduction:
     ordinal = krippendorff_alpha(data.label_counts, level="ordinal", cluster=data.patients)
     fleiss = fleiss_kappa(data.label_counts, cluster=data.patients)
     majority, majority_rows = _majority_table(data, predicted)
-    best = predicted["Raw+ts+α"]
+    best = predicted[SERVED]
     evaluation = evaluate(data.label_counts, best.class_probs, best.disagreement_probs, cluster=data.patients)
+    triage = triage_rows(data.label_counts, best, data.patients)
     agree = f"Krippendorff's α (ordinal) {ordinal.value:.3f} ({ordinal.low:.3f} to {ordinal.high:.3f}), "
     agree += f"Fleiss' κ {fleiss.value:.3f} ({fleiss.low:.3f} to {fleiss.high:.3f})."
     text = f"{len(data.patients)} nodules of {len(set(data.patients.tolist()))} patients; errors by patient. {agree}"
@@ -133,13 +134,18 @@ def reproduce(setting: Setting) -> Reproduction:
         rows=rows,
         text=text,
         charts={
-            "triage": triage_chart(triage_rows(data.label_counts, best, data.patients)),
+            "triage": triage_chart(triage),
             "reliability_disagreement": reliability_diagram(
-                evaluation.disagreement_bins, title="Raw+ts+α: disagreement", what="disagreement"
+                evaluation.disagreement_bins, title="served: disagreement", what="disagreement"
             ),
             "reliability_classes": reliability_diagram(
-                evaluation.class_bins, title="Raw+ts+α: all classes", what="probability"
+                evaluation.class_bins, title="served: all classes", what="probability"
             ),
         },
-        further={"majority": majority_rows, "krippendorff_ordinal": ordinal.to_dict(), "fleiss": fleiss.to_dict()},
+        further={
+            "majority": majority_rows,
+            "krippendorff_ordinal": ordinal.to_dict(),
+            "fleiss": fleiss.to_dict(),
+            "triage": triage,
+        },
     )

@@ -14,7 +14,15 @@ from ml.datasets.pbc import load_pbc_nucleus
 from ml.distributions.families import PredictiveDistribution
 from ml.metrics import evaluate
 from ml.release.dropout_head import SAMPLES, DropoutHead
-from ml.reproduce.scoring import NetBenefitRow, calibration_steps, markdown, net_benefit_rows, scored_rows, triage_rows
+from ml.reproduce.scoring import (
+    SERVED,
+    NetBenefitRow,
+    calibration_steps,
+    markdown,
+    net_benefit_rows,
+    scored_rows,
+    triage_rows,
+)
 from ml.reproduce.setting import Reproduction, Setting
 from ml.training.calibrate import member_outputs
 from ml.training.run_folder import CachedOutputs, RunFolder, TrainConfig
@@ -66,8 +74,9 @@ def _distributions(fitted: CachedOutputs, test: CachedOutputs, head: DropoutHead
     inside, outside = member_outputs(fitted, head), member_outputs(test, head)
     predicted["MCDO"] = Calibration(Scaling(), None).apply(*outside)
     for name, method in (("MCDO+α", "none"), ("MCDO+ts+α", "temperature")):
-        both = calibrate(*inside, fitted.label_counts, groups, method=method).calibration  # type: ignore[arg-type]
-        predicted[name] = both.apply(*outside)
+        both = calibrate(*inside, fitted.label_counts, groups, method=method, refined=False)  # type: ignore[arg-type]
+        predicted[name] = both.calibration.apply(*outside)
+    predicted["MCDO+ts+α served"] = calibrate(*inside, fitted.label_counts, groups).calibration.apply(*outside)
     return predicted
 
 
@@ -81,8 +90,9 @@ def reproduce(setting: Setting) -> Reproduction:
     rows = scored_rows(test.label_counts, predicted, None)
     alpha = krippendorff_alpha(test.label_counts)
     excess = excess_disagreement_test(test.label_counts, predicted["Raw+ts"].class_probs)
-    best = predicted["Raw+ts+α"]
+    best = predicted[SERVED]
     evaluation = evaluate(test.label_counts, best.class_probs, best.disagreement_probs)
+    triage = triage_rows(test.label_counts, best, None)
     benefits = net_benefit_rows(test.label_counts, best, capacity=CAPACITY, threshold=THRESHOLD)
     text = f"Calibrated on {len(fitted.case_ids)} cells labelled twice, tested on {len(test.case_ids)} others. "
     text += f"Krippendorff's α {alpha.value:.3f} ({alpha.low:.3f} to {alpha.high:.3f}). "
@@ -97,15 +107,16 @@ def reproduce(setting: Setting) -> Reproduction:
         rows=rows,
         text=f"{text}\n\n{markdown(rows)}",
         charts={
-            "triage": triage_chart(triage_rows(test.label_counts, best, None)),
+            "triage": triage_chart(triage),
             "reliability_disagreement": reliability_diagram(
-                evaluation.disagreement_bins, title="Raw+ts+α: disagreement", what="disagreement"
+                evaluation.disagreement_bins, title="served: disagreement", what="disagreement"
             ),
         },
         further={
             "krippendorff": alpha.to_dict(),
             "excess_disagreement": asdict(excess),
             "net_benefit_differences": benefits,
+            "triage": triage,
         },
     )
 

@@ -32,6 +32,8 @@ class NetBenefitRow(EstimateDocument):
     threshold: float
 
 
+#: Row of the calibration that a release has: temperature and head, refined where that helps out of fold.
+SERVED = "Raw+ts+α served"
 METRICS = ("agreement", "L", "skill", "EL", "CE", "DL", "L_D", "skill_D", "CE_D")
 _STEPS: dict[str, Method] = {"+ts": "temperature", "+vector": "vector", "+matrix": "matrix"}
 
@@ -39,13 +41,14 @@ _STEPS: dict[str, Method] = {"+ts": "temperature", "+vector": "vector", "+matrix
 def calibration_steps(
     logits: npt.ArrayLike, features: npt.ArrayLike, counts: IntArray, groups: list[str], *, methods: tuple[str, ...]
 ) -> dict[str, Calibration]:
-    """Raw, and each scaling, with the concentration head and without it, fitted on the given cases."""
+    """Raw, each scaling with the concentration head and without it, and what is served, fitted on the given cases."""
     calibrations = {"Raw": Calibration(Scaling(), None)}
-    calibrations["Raw+α"] = calibrate(logits, features, counts, groups, method="none").calibration
+    calibrations["Raw+α"] = calibrate(logits, features, counts, groups, method="none", refined=False).calibration
     for step in methods:
         for suffix, alpha in (("", False), ("+α", True)):
-            fitted = calibrate(logits, features, counts, groups, method=_STEPS[step], alpha=alpha)
+            fitted = calibrate(logits, features, counts, groups, method=_STEPS[step], alpha=alpha, refined=False)
             calibrations[f"Raw{step}{suffix}"] = fitted.calibration
+    calibrations[SERVED] = calibrate(logits, features, counts, groups).calibration
     return calibrations
 
 

@@ -4,7 +4,8 @@ One network a seed; its calibrators are fitted on validation images with two or 
 and TTA use calibrators fitted on the ensemble's own likelihood; ``per member`` rows feed each member through the
 deterministic network's calibrators, as the paper does. ``moment-matched`` rows are the single Dirichlet with the
 mixture's mean and DPE, ``on the mean`` rows one whose head was fitted on the ensemble's mean outputs. Rows ending in
-``+φ`` map the DPEs once more by themselves (``ml.calibration.disagreement_map``), which the paper does not do.
+``+φ`` map the DPEs once more by themselves (``ml.calibration.disagreement_map``), which the paper does not do. Rows
+ending in ``served`` are what a release has: one distribution, refined by ``ml.calibration.refining``.
 """
 
 from collections.abc import Iterator
@@ -36,8 +37,9 @@ from ml.training.train import choose_device, choose_precision, load_trained, tra
 LABELS = (2, 5)
 SAMPLES, QUICK_SAMPLES = 20, 2
 QUICK_CASES = 250
-#: What is done to a network's outputs: nothing, the concentration head, temperature scaling, both.
-STEPS = ("", "+α", "+ts", "+ts+α")
+#: What is done to a network's outputs: nothing, the concentration head, temperature scaling, both, and both refined
+#: by summaries of the logits and by a map of φ where these help out of fold, which is what a release has.
+STEPS = ("", "+α", "+ts", "+ts+α", "+ts+α served")
 METRICS = ("agreement", "accuracy", "L", "skill", "EL", "CE", "L_D", "skill_D", "CE_D", "EL_posterior")
 
 
@@ -227,9 +229,10 @@ class SeedOutputs:
         args = (outputs.logits, outputs.features, counts, names)
         return {
             "": Calibration(Scaling(), None),
-            "+α": calibrate(*args, method="none", seed=self.seed).calibration,
+            "+α": calibrate(*args, method="none", seed=self.seed, refined=False).calibration,
             "+ts": calibrate(*args, method="temperature", alpha=False, seed=self.seed).calibration,
-            "+ts+α": calibrate(*args, method="temperature", seed=self.seed).calibration,
+            "+ts+α": calibrate(*args, method="temperature", seed=self.seed, refined=False).calibration,
+            "+ts+α served": calibrate(*args, method="temperature", seed=self.seed).calibration,
         }
 
     def _metrics(self, truth: Truth, probs: FloatArray, dpe: FloatArray) -> dict[str, float]:

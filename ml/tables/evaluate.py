@@ -11,13 +11,10 @@ from ml.metrics import Evaluation
 from ml.metrics import evaluate as evaluate_arrays
 from ml.metrics.binning import Debias
 from ml.metrics.ordinal import ordinal_metrics
-from ml.metrics.reader_test import reader_test
+from ml.metrics.reader_test import reader_warnings
 from ml.named_columns import column_names
 from ml.tables.files import TableError, TableSource, case_column
 from ml.tables.matching import Cases, Level, Missing, Options, match_tables
-
-#: p value at or below which annotators are called different, and the random signs that it rests on.
-_DIFFERENT, _TURNS = 0.01, 199
 
 
 def evaluate(
@@ -199,13 +196,7 @@ def _reader_warnings(cases: Cases, cluster: str | None) -> list[str]:
     if cluster is not None:
         names = [str(value) for value in case_column(labels, cluster, cases.place)]
         groups = np.unique(names, return_inverse=True)[1][labels.rows]
-    test = reader_test(labels.rows, annotator, labels.numbers, groups, permutations=_TURNS)
-    if test.p_value > _DIFFERENT:
-        return []
-    return [
-        f"annotators use the classes differently (p = {test.p_value:.3f}): the intervals, which leave out cases, speak "
-        "for these annotators, not for others"
-    ]
+    return reader_warnings(labels.rows, annotator, labels.numbers, groups)
 
 
 def write_diagrams(evaluation: Evaluation, folder: Path) -> list[Path]:

@@ -22,6 +22,7 @@ from ml.tables.reading import (
     TableError,
     TableSource,
     Where,
+    empty_where_nan,
     fail_at,
     number_column,
     place_of,
@@ -45,6 +46,7 @@ __all__ = [
     "check_labels",
     "check_predictions",
     "classes_of_labels",
+    "empty_where_nan",
     "fail_at",
     "is_wide",
     "number_column",
@@ -127,7 +129,7 @@ def check_predictions(table: pa.Table, where: Where, *, complement: str | None =
     problem = "the row's probabilities do not sum to 1 but to"
     fail_at(where, np.abs(sums - 1) > ROW_SUM_TOLERANCE, f"{names[0]} … {names[-1]}", problem, sums.tolist())
     dpe = _disagreement(table, where, probs)
-    known = {"case_id", "log_concentration", "disagreement_prob", *names}
+    known = {"case_id", "log_concentration", *_DISAGREEMENT, *names}
     further = {name: table.column(name).to_pylist() for name in table.column_names if name not in known}
     return Predictions(case_ids, classes, probs, dpe, further)
 
@@ -152,11 +154,16 @@ def probability_columns(table: pa.Table, where: Where, *, binary: bool = False) 
     return names
 
 
+#: Of images unlike those of a release the second is empty, and the first is what it would have said.
+_DISAGREEMENT = ("disagreement_prob_raw", "disagreement_prob")
+
+
 def _disagreement(table: pa.Table, where: Where, probs: FloatArray) -> FloatArray:
-    if "disagreement_prob" in table.column_names:
-        dpe = number_column(table, "disagreement_prob", where)
-        fail_at(where, (dpe < 0) | (dpe > 1), "disagreement_prob", "not a probability:", dpe.tolist())
-        return dpe
+    for name in _DISAGREEMENT:
+        if name in table.column_names:
+            dpe = number_column(table, name, where)
+            fail_at(where, (dpe < 0) | (dpe > 1), name, "not a probability:", dpe.tolist())
+            return dpe
     if "log_concentration" in table.column_names:
         a = number_column(table, "log_concentration", where)
         return np.asarray(expit(a) * gini(probs), dtype=np.float64)

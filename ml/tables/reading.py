@@ -183,6 +183,12 @@ def _check_delimiter(path: Path) -> None:
         )
 
 
+def empty_where_nan(values: FloatArray) -> FloatArray:
+    """Numbers as a column whose cells are empty where they are NaN."""
+    masked: FloatArray = np.ma.masked_invalid(values)
+    return masked
+
+
 def write_table(columns: Mapping[str, Column], path: Path) -> None:
     """Write columns as CSV or Parquet, by extension.
 

@@ -13,17 +13,17 @@ from torch import Tensor, nn
 from ml.calibration.calibrators import Calibration
 from ml.distributions.families import softmax_probs
 from ml.files import read_json
-from ml.images.image_statistics import optical_density
 from ml.images.preprocess import Preprocessing
-from ml.release.artifact import DISTANCE_FILE, HEAD_FILE, Release, write_release
-from ml.release.card import CardContents, ParityDocument, ReferenceDocument, readme_text
+from ml.release.artifact import HEAD_FILE, Release, write_release
+from ml.release.card import CardContents, ParityDocument, readme_text
 from ml.release.dropout_head import DropoutHead
-from ml.release.feature_distance import fit_feature_distance
 from ml.release.predictor import open_session
 from ml.release.training_index import INDEX_FILE, TrainingIndex
+from ml.training.fused import Fused
+from ml.training.known_images import add_checks
 from ml.training.networks import Network
 from ml.training.own_figures import figures_of
-from ml.training.run_folder import CachedOutputs, CalibrationReport, DatasetDocument, RunDocument, RunFolder
+from ml.training.run_folder import CalibrationReport, DatasetDocument, RunDocument, RunFolder
 from ml.training.train import load_trained
 
 #: Largest difference of class probabilities, and of logits as a share of the largest |logit|.
@@ -33,35 +33,6 @@ OPSET = 18
 
 class ParityError(ValueError):
     """The exported network does not compute what the trained one does."""
-
-
-class _Fused(nn.Module):
-    """Network, scaling and concentration head in one graph."""
-
-    def __init__(self, network: nn.Module, calibration: Calibration, n_classes: int) -> None:
-        super().__init__()
-        self.network = network
-        # W and b of the scaling, read off from what it makes of zero and of the unit vectors
-        offset = calibration.scaling(np.zeros((1, n_classes)))[0]
-        weight = (calibration.scaling(np.eye(n_classes)) - offset).T
-        self.register_buffer("scale", torch.tensor(weight, dtype=torch.float32))
-        self.register_buffer("offset", torch.tensor(offset, dtype=torch.float32))
-        self.constant = calibration.constant_disagreement
-        head = calibration.concentration
-        self.has_head = head is not None
-        if head is not None:
-            self.register_buffer("weight", torch.tensor(head.weight, dtype=torch.float32))
-            self.bias = float(head.bias)
-
-    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
-        logits, features = self.network(image)
-        probs = torch.softmax(logits @ self.scale.T + self.offset, dim=1)
-        differ = 1 - (probs * probs).sum(dim=1)
-        a = features @ self.weight + self.bias if self.has_head else None
-        stated = differ if a is None else torch.sigmoid(a) * differ
-        if self.constant is not None:
-            stated = torch.zeros_like(differ) + self.constant
-        return (probs, stated) if a is None else (probs, a, stated)
 
 
 class _Tapped(nn.Module):
@@ -198,61 +169,16 @@ def export_run(folder: RunFolder, out: Path, *, fused: bool = False, name: str |
         head = ["log_concentration"] if calibration.concentration is not None else []
         outputs = ["class_probs", *head, "disagreement_prob"]
         files["fused.onnx"] = to_onnx(
-            _Fused(network, calibration, len(config["dataset"]["classes"])).eval(), example, outputs
+            Fused(network, calibration, len(config["dataset"]["classes"])).eval(), example, outputs
         )
-    held_out, familiar = _add_feature_distance(folder, files)
     card = _card(name or folder.path.name, config, report, parity)
-    card["reference"] = {**_reference(folder, held_out), **familiar}
+    card["reference"] = add_checks(folder, preprocessing, files)
     head_of = DropoutHead.from_bytes(files[HEAD_FILE]) if HEAD_FILE in files else None
     card["recall"], card["baseline"] = figures_of(folder, calibration, head_of)
     if folder.training_index.is_file():  # runs of earlier versions have none
         files[INDEX_FILE] = folder.training_index.read_bytes()
         card["training"] = TrainingIndex.read(folder.training_index).document()
     return write_release(out, files, calibration, card, readme_text(card))
-
-
-class _Familiar(TypedDict):
-    """Mean and spread of the squared distances of n familiar cells."""
-
-    distance_sq_mean: float | None
-    distance_sq_sd: float | None
-    n_distance: int | None
-
-
-def _add_feature_distance(folder: RunFolder, files: dict[str, bytes]) -> tuple[CachedOutputs, _Familiar]:
-    """Add the distance from the training cells to a release's files.
-
-    Returns:
-        The held-out outputs, and mean and spread of their squared distances.
-    """
-    outputs = folder.read_outputs()
-    features = outputs.pooled if HEAD_FILE in files else outputs.features
-    held_out = outputs.partition == "test"
-    distance = fit_feature_distance(features[~held_out], features[held_out])
-    familiar: _Familiar = {"distance_sq_mean": None, "distance_sq_sd": None, "n_distance": None}
-    if distance is not None:
-        files[DISTANCE_FILE] = distance.to_bytes()
-        squared = np.square(distance(features[held_out]))
-        familiar = {
-            "distance_sq_mean": float(squared.mean()),
-            "distance_sq_sd": float(squared.std(ddof=1)),
-            "n_distance": len(squared),
-        }
-    return outputs.take(held_out), familiar
-
-
-def _reference(folder: RunFolder, held_out: CachedOutputs) -> ReferenceDocument:
-    """What familiar data look like, for telling later whether stain or case mix drift away."""
-    pixels = folder.read_examples()
-    stain = np.array([optical_density(image) for image in pixels])
-    counts = held_out.label_counts.sum(axis=0)
-    return {
-        "stain_mean": stain.mean(axis=0).tolist(),
-        "stain_sd": stain.std(axis=0, ddof=1).tolist(),
-        "n_stain": len(stain),
-        "label_share": (counts / max(counts.sum(), 1)).tolist(),
-        "n_labels": int(counts.sum()),
-    }
 
 
 def _card(name: str, config: RunDocument, report: CalibrationReport, parity: ParityDocument) -> CardContents:

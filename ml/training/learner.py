@@ -14,6 +14,7 @@ from torch.optim.optimizer import StateDict
 from ml.training.augmentation import augment, shift
 from ml.training.averaging import average_weights
 from ml.training.device_data import DeviceData
+from ml.training.laboratory import vary
 from ml.training.losses import balancing_weights, count_weighted_nll
 from ml.training.networks import Network, build_network, read_backbone_weights
 from ml.training.run_folder import TrainConfig
@@ -101,6 +102,8 @@ class Learner:
     def _step(self, batch: npt.NDArray[np.intp], generator: torch.Generator) -> Tensor:
         """Change the weights once, and return the loss before."""
         images = shift(self.data.inputs(batch), self.config.shift, generator)
+        if self.config.augmentation == "wide":
+            images = vary(images, self.data.dataset.preprocessing, self.data.dataset.orientation, generator)
         images = augment(images, self.data.dataset.orientation, generator)
         with torch.autocast(self.data.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
             logits, _ = self._forward(images)

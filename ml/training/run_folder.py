@@ -44,6 +44,7 @@ class TrainDocument(TypedDict):
     shift: NotRequired[int]
     passes: NotRequired[int]
     class_balance: NotRequired[float]
+    augmentation: NotRequired[str]
 
 
 class DatasetDocument(TypedDict):
@@ -105,6 +106,7 @@ class TrainConfig:
         shift: pixels by which training images are moved at most, each way.
         passes: times that an epoch shows each training image: more than once in small sets.
         class_balance: exponent of the weights of rare classes in the loss: 0 none, 1 as if all were equally frequent.
+        augmentation: ``light`` (which way up, colour) or ``wide`` (stain, magnification, focus and framing as well).
     """
 
     data: str
@@ -124,12 +126,15 @@ class TrainConfig:
     shift: int = 0
     passes: int = 1
     class_balance: float = 0.0
+    augmentation: str = "light"
 
     def __post_init__(self) -> None:
         if min(self.epochs, self.batch_size, self.patience, self.passes) < 1 or not self.learning_rate > 0:
             raise ValueError("epochs, passes, batch size, patience and learning rate must be positive")
         if not 0 <= self.class_balance <= 1:
             raise ValueError(f"class balance must be in [0, 1], got {self.class_balance}")
+        if self.augmentation not in {"light", "wide"}:
+            raise ValueError(f"augmentation must be light or wide, got {self.augmentation!r}")
         if self.shift < 0:
             raise ValueError(f"shift must not be negative, got {self.shift}")
         if not 0 <= self.weight_averaging < 1:
@@ -161,6 +166,7 @@ class TrainConfig:
             "shift": self.shift,
             "passes": self.passes,
             "class_balance": self.class_balance,
+            "augmentation": self.augmentation,
         }
 
 
@@ -191,6 +197,21 @@ class CachedOutputs:
         return CachedOutputs(*(getattr(self, f.name)[rows] for f in fields(self)))
 
 
+@dataclass(frozen=True)
+class HeldOutImages:
+    """What a run keeps of the pixels of cases that are not trained on.
+
+    Attributes:
+        appearance: (N, F) float32 statistics of all whose outputs are cached, in their order.
+        rows: (M,) which of them, of the test part, are kept as pixels.
+        pixels: (M, H, W, C) uint8.
+    """
+
+    appearance: npt.NDArray[np.float32]
+    rows: npt.NDArray[np.intp]
+    pixels: npt.NDArray[np.uint8]
+
+
 class RunFolder:
     """Paths and files of one run.
 
@@ -206,6 +227,7 @@ class RunFolder:
         self.network = path / "network.safetensors"
         self.outputs = path / "outputs.npz"
         self.examples = path / "examples.npz"
+        self.held_out = path / "held_out.npz"
         self.head_layers = path / "head_layers.npz"
         self.dropout_head = path / "head.safetensors"
         self.calibration = path / "calibration.json"
@@ -302,6 +324,18 @@ class RunFolder:
             raise ValueError(f"{self.path}: training has not finished; run `secondread train` again to resume")
         with np.load(self.examples, allow_pickle=False) as data:
             return np.asarray(data["pixels"], dtype=np.uint8)
+
+    def write_held_out(self, images: HeldOutImages) -> None:
+        """Keep what exports need to tell unlike images, and to try shifts out."""
+        columns: dict[str, npt.NDArray[Any]] = {f.name: getattr(images, f.name) for f in fields(images)}
+        np.savez_compressed(self.held_out, allow_pickle=False, **columns)
+
+    def read_held_out(self) -> HeldOutImages | None:
+        """What ``write_held_out`` kept; None of a run of an earlier version."""
+        if not self.held_out.is_file():
+            return None
+        with np.load(self.held_out, allow_pickle=False) as data:
+            return HeldOutImages(*(cast(Any, data[f.name]) for f in fields(HeldOutImages)))
 
     def read_outputs(self) -> CachedOutputs:
         """Read the cached outputs.

@@ -16,6 +16,7 @@ from ml.charts.reliability import learning_curves, write_chart
 from ml.charts.rows import EpochMetrics
 from ml.datasets.base import ImageDataset
 from ml.files import write_bytes_atomically
+from ml.images.appearance import appearance
 from ml.images.pixel_digest import pixel_digest
 from ml.release.training_index import TrainingIndex
 from ml.training.baseline import fit_baseline
@@ -24,11 +25,13 @@ from ml.training.device_data import DeviceData
 from ml.training.evaluation import cached_outputs, validate
 from ml.training.learner import Learner, Observer
 from ml.training.networks import Network, build_network
-from ml.training.run_folder import DatasetDocument, RunFolder, TrainConfig
+from ml.training.run_folder import DatasetDocument, HeldOutImages, RunFolder, TrainConfig
 from ml.training.small_sets import class_counts, require_two
 
 #: Held-out images kept in the run, on which the exported network must agree with the trained one.
 EXPORT_EXAMPLES = 256
+#: Held-out images of the test part kept in the run, on which exports try out shifts.
+SHIFTED_IMAGES = 500
 
 
 def choose_device(name: str) -> torch.device:
@@ -112,9 +115,13 @@ def _write_trained(
     folder.write_examples(data.dataset.pixels[chosen])
     layers = [(rate, layer.weight, layer.bias) for rate, layer in network.head_layers()]
     folder.write_head_layers([(rate, w.detach().cpu().numpy(), b.detach().cpu().numpy()) for rate, w, b in layers])
+    test = np.flatnonzero(data.dataset.partition[held_out] == "test")
+    kept = np.sort(np.random.default_rng([seed, 1]).permutation(test)[:SHIFTED_IMAGES])
+    pixels = data.dataset.pixels[held_out]
+    folder.write_held_out(HeldOutImages(appearance(pixels), kept, pixels[kept]))
     write_bytes_atomically(folder.training_index, index_of(data.dataset).to_bytes())
     # of the cases whose outputs are cached, in their order
-    np.save(folder.baseline, fit_baseline(data.dataset)(data.dataset.pixels[held_out]), allow_pickle=False)
+    np.save(folder.baseline, fit_baseline(data.dataset)(pixels), allow_pickle=False)
     folder.write_outputs(cached_outputs(network, data))
 
 

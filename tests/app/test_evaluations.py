@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 
+from app.evaluations import freezing
 from app.evaluations.publishing import publish_estimates
+from app.evaluations.tables import CohortTables
 from app.operations.export import export_dataset
 from ml.datasets.folder import load_folder
 from ml.tables.evaluate import evaluate_tables
@@ -106,6 +109,25 @@ def test_a_service_whose_labels_are_all_of_one_class_shows_its_numbers_and_freez
     asked = service.post("admin", "/v1/evaluations", json={"partition": "all"}).json()
     work_off(service.context)
     assert service.get("viewer", f"/v1/evaluations/{asked['id']}").json()["error"] is None
+
+
+@pytest.mark.both_databases
+def test_a_frozen_evaluation_is_of_one_moment(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(4):
+        store(service, f"case-{number}", cell_png(number), {"r": 0, "s": 1}, patient=f"p{number}")
+    case = service.get("viewer", "/v1/cases").json()["items"][0]
+    tables = freezing.cohort_tables
+
+    def while_somebody_answers(*arguments: Any, **options: Any) -> CohortTables:
+        service.outside_label(case["id"], "late reader", case["prediction"]["classes"][0])
+        return tables(*arguments, **options)
+
+    monkeypatch.setattr(freezing, "cohort_tables", while_somebody_answers)
+    asked = service.post("admin", "/v1/evaluations", json={"partition": "all", "weighting": "none"}).json()
+    work_off(service.context)
+    assert service.get("viewer", f"/v1/evaluations/{asked['id']}").json()["error"] is None
+    frozen = next(service.context.settings.home.glob("evaluations/*/labels.parquet"))
+    assert set(pyarrow.parquet.read_table(frozen)["annotator"].to_pylist()) == {"r", "s"}
 
 
 def test_partitions_share_the_cases_out(populated: Service) -> None:

@@ -169,7 +169,7 @@ def test_new_cases_are_compared_as_they_come_and_recalibration_leaves_them_out(
     store(service, "again", cell_png(int(min(network).split("-")[1]), 16), {"r": 0, "s": 1}, patient=stranger)
     store(service, "new", cell_png(901, 16), {"r": 0, "s": 1}, patient=stranger)
     with context.database.read() as session:
-        release_id, cohort, out = judged_cohort(session, context, None, Question(weighting="none"))
+        release_id, cohort, out, _ = judged_cohort(session, context, None, Question(weighting="none"))
         material = gather(session, context.settings.releases_folder)
         names = {row.id: row.external_id for row in session.execute(select(Case)).scalars()}
     assert marked(service, str(release_id))["again"] == "network"

@@ -10,6 +10,7 @@ from app.predictions.stored import prediction_values, stored_predictions
 from app.tables import CasePrediction
 from app.triage.rules import summarise
 from ml.distributions import DirichletCpe, DirichletMixtureCpe, PointCpe
+from ml.release.familiarity import Unlikeness
 from ml.release.predictor import Prediction
 
 P = 0.17
@@ -27,8 +28,9 @@ def test_what_was_served_is_what_is_stored_and_shown(family: str, constant: floa
         "mixture": DirichletMixtureCpe(MEMBERS, np.ones((5, 4)), stated_disagreement=stated),
     }
     served = made[family]
-    plain = np.zeros((4, 1), dtype=np.float32)
-    prediction = Prediction(served, plain, plain, np.full(4, np.nan), np.zeros(4, dtype=bool))
+    plain, unknown = np.zeros((4, 1), dtype=np.float32), np.full(4, np.nan)
+    unlike = Unlikeness(np.zeros(4, dtype=bool), unknown, unknown, [[]] * 4)
+    prediction = Prediction(served, plain, plain, unknown, unlike)
     ids = [uuid.uuid4() for _ in PROBS]
     rows = [CasePrediction(**row) for row in prediction_values(ids, uuid.uuid4(), prediction, [None] * 4)]
     back = stored_predictions(rows)

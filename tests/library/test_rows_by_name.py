@@ -156,6 +156,7 @@ EXEMPT = {
     "metrics.disagreement_kernel": "the labels of one case",
     "calibration.Calibration": "parameters",
     "calibration.ConcentrationHead": "parameters, one per feature",
+    "calibration.Refinement": "parameters, four of each",
     "calibration.Scaling": "parameters, one per class",
 }
 

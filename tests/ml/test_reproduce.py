@@ -12,8 +12,8 @@ from ml.reproduce import coverage, coverage_worlds, debias, human_labels
 from ml.reproduce.paper import CPE_TABLE, TABLE_1, TABLE_2, paper_numbers
 from ml.reproduce.report import NAMES, reproduce
 from ml.reproduce.setting import Setting
-from ml.reproduce.synthetic import authors_posterior_loss
-from ml.reproduce.synthetic_report import compare_with_paper
+from ml.reproduce.synthetic import Row, authors_posterior_loss
+from ml.reproduce.synthetic_report import compare_with_paper, verdicts
 
 
 def quick(name: str, out: Path, **changes: Any) -> dict[str, Any]:
@@ -66,6 +66,17 @@ def test_coverage_quick(tmp_path: Path) -> None:
     everybody = {row["estimator"] for row in document["rows"] if row["panel"] == "by patient"}
     assert everybody == set(coverage_worlds.ESTIMATORS)
     assert min(row["coverage"] for row in document["rows"]) > 0.75
+
+
+def test_numbers_of_the_paper_are_counted_apart_on_seeds_that_had_no_part_in_choosing_the_training() -> None:
+    losses = {0: 0.05, 1: 0.07, 2: 0.08}  # the paper has .0755
+    rows = [Row("Raw", 2, seed, {"L_D": loss}) for seed, loss in losses.items()]
+    text, further = verdicts("mix-mnist", rows)
+    assert further["compared_with_paper"][0]["ours"] == pytest.approx(0.2 / 3)
+    assert further["compared_on_unseen_seeds"][0]["ours"] == pytest.approx(0.075)
+    assert "chosen on seed 0. On the seeds that had no part in that (1, 2): Of 1 numbers" in text
+    assert "compared_on_unseen_seeds" not in verdicts("mix-mnist", rows[1:])[1]
+    assert "compared_on_unseen_seeds" not in verdicts("mix-cifar10", rows)[1]
 
 
 @pytest.mark.usefixtures("datasets")

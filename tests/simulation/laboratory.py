@@ -1,6 +1,7 @@
 """One simulated laboratory: cases arrive day by day, triage plans second reads at a capacity, annotators answer."""
 
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 import numpy as np
 
@@ -116,3 +117,38 @@ def live(seed: int, n: int) -> Outcome:
 def _name(quantity: str) -> str:
     """CL on the cases with two labels, which triage chose; CL of order 1 has every case."""
     return "CL_paired" if quantity == "CL" else quantity
+
+
+class QuantityRow(TypedDict):
+    """One quantity over many laboratories; ``z`` counts Monte-Carlo errors, ``coverage`` is of 95 % intervals."""
+
+    complete: float
+    weighted: float
+    weighted_z: float
+    unweighted: float
+    unweighted_z: float
+    coverage: float
+
+
+def table(outcomes: list[Outcome]) -> dict[str, QuantityRow]:
+    """Weighted and unweighted means against complete labelling, by quantity."""
+    rows: dict[str, QuantityRow] = {}
+    for name in QUANTITIES:
+        complete, weighted, unweighted = (
+            np.array([getattr(outcome, kind)[name] for outcome in outcomes])
+            for kind in ("complete", "weighted", "unweighted")
+        )
+        truth = float(complete.mean())
+        rows[name] = {
+            "complete": truth,
+            "weighted": float(weighted.mean()),
+            "weighted_z": _in_errors(weighted - complete),
+            "unweighted": float(unweighted.mean()),
+            "unweighted_z": _in_errors(unweighted - complete),
+            "coverage": float(np.mean([low <= truth <= high for low, high in (o.intervals[name] for o in outcomes)])),
+        }
+    return rows
+
+
+def _in_errors(differences: FloatArray) -> float:
+    return float(differences.mean() / (differences.std(ddof=1) / np.sqrt(len(differences))))

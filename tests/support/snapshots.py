@@ -19,7 +19,7 @@ def write_snapshots(context: Context) -> None:
 
 def assert_snapshots_tell_all(context: Context) -> None:
     """Every column of every case, to the last bit."""
-    with context.database.read() as session:
+    with context.database.read_moment() as session:
         for row in all_releases(session):
             classes = class_codes(row)
             live = current_columns(session, context.settings.home, row.id, classes)

@@ -21,13 +21,15 @@ from ml.datasets.annotators import AnnotatorPool, count_labels
 from ml.datasets.cells import SimulatedCell, simulate_cells
 from ml.datasets.cells_morphology import CLASSES
 from ml.files import file_sha256, read_json, write_json
+from ml.images.appearance import appearance, columns_of
 from ml.images.image_statistics import optical_density
 from ml.images.preprocess import Preprocessing, fit_normalisation
 from ml.metrics import evaluate
-from ml.release.artifact import DISTANCE_FILE, read_release, write_release
+from ml.release.artifact import DISTANCE_FILE, FAMILIARITY_FILE, read_release, write_release
 from ml.release.card import readme_text
+from ml.release.familiarity import Seen, fit_familiarity
 from ml.release.feature_distance import fit_feature_distance
-from ml.release.predictor import open_session
+from ml.release.predictor import Predictor, open_session
 from ml.release.training_index import INDEX_FILE, TrainingIndex
 
 SIDE, FEATURES, CELLS, LABELS = 8, 12, 240, 3
@@ -151,3 +153,23 @@ def _card(name: str, preprocessing: Preprocessing, fit: dict[str, Any], held_out
         "versions": {},
         "limits_of_use": ["For tests."],
     }
+
+
+def with_familiarity(source: Path, out: Path) -> Path:
+    """The same release with checks of familiarity, fitted to cells like those that it was made from."""
+    shutil.copytree(source, out)
+    predictor = Predictor(read_release(out))
+    cells = [Image.fromarray(cell.pixels) for cell in simulate_cells(CELLS, seed=11, size=32)]
+    pixels = predictor.pixels(cells)
+    logits, features = predictor.outputs(pixels)
+    seen = [
+        Seen(features[rows], logits[rows], appearance(np.stack(pixels[rows])))
+        for rows in (slice(0, CELLS, 2), slice(1, CELLS, 2))
+    ]
+    found = fit_familiarity(*seen, columns_of(SIDE, 3))
+    assert found is not None
+    (out / FAMILIARITY_FILE).write_bytes(found.to_bytes())
+    card = read_json(out / "card.json")
+    card["files"][FAMILIARITY_FILE] = file_sha256(out / FAMILIARITY_FILE)
+    write_json(out / "card.json", card)
+    return read_release(out).path

@@ -1,0 +1,81 @@
+"""What a network's logits say of a case beyond their largest class: four numbers that calibrators may read.
+
+They are functions of the logits, so nothing new is stored, and a release, its fused graph and a service that has stored
+logits compute the same ones.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import log_softmax, logsumexp
+
+from ml.arrays import FloatArray
+from ml.named_columns import refuse_names
+
+N_SUMMARIES = 4
+
+
+def logit_summaries(logits: npt.ArrayLike) -> FloatArray:
+    """Logit of the largest probability, its square, entropy, log ratio of the two largest: (..., 4).
+
+    >>> logit_summaries([[np.log(3.0), 0.0]]).round(3)
+    array([[1.099, 1.207, 0.562, 1.099]])
+    """
+    refuse_names(logits, "logits")
+    logs = np.sort(log_softmax(np.asarray(logits, dtype=np.float64), axis=-1), axis=-1)
+    largest = logs[..., -1] - logsumexp(logs[..., :-1], axis=-1)
+    entropy = -(np.exp(logs) * logs).sum(axis=-1)
+    return np.stack([largest, largest**2, entropy, logs[..., -1] - logs[..., -2]], axis=-1)
+
+
+@dataclass(frozen=True)
+class Summaries:
+    """Standardised summaries, kept within the range of the cases that they were standardised by.
+
+    Attributes:
+        centre: (4,) means.
+        spread: (4,) standard deviations, 1 where nothing varies.
+        low: (4,) smallest standardised values.
+        high: (4,) largest.
+    """
+
+    centre: FloatArray
+    spread: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+    def __call__(self, logits: npt.ArrayLike) -> FloatArray:
+        """Summaries (..., 4) of logits (..., K); beyond the range seen a fit is a guess, so they stop there."""
+        return np.asarray(np.clip((logit_summaries(logits) - self.centre) / self.spread, self.low, self.high))
+
+    @classmethod
+    def of(cls, logits: npt.ArrayLike) -> "Summaries":
+        """Standardise by logits (..., K)."""
+        raw = logit_summaries(logits).reshape(-1, N_SUMMARIES)
+        centre, spread = raw.mean(axis=0), raw.std(axis=0)
+        spread = np.where(spread > 1e-12 * np.maximum(1.0, np.abs(centre)), spread, 1.0)
+        standardised = (raw - centre) / spread
+        return cls(centre, spread, standardised.min(axis=0), standardised.max(axis=0))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {name: getattr(self, name).tolist() for name in _FIELDS}
+
+    @classmethod
+    def from_dict(cls, document: dict[str, Any]) -> "Summaries":
+        """Read back what ``to_dict`` wrote.
+
+        Raises:
+            ValueError: numbers are missing or not finite.
+        """
+        arrays = [np.array(document[name], dtype=np.float64) for name in _FIELDS]
+        if any(array.shape != (N_SUMMARIES,) or not np.isfinite(array).all() for array in arrays):
+            raise ValueError("not a calibration document: the summaries are misshapen or not finite")
+        if not (arrays[1] > 0).all() or not (arrays[2] <= arrays[3]).all():
+            raise ValueError("not a calibration document: the summaries' spread or range is empty")
+        return cls(*arrays)
+
+
+_FIELDS = ("centre", "spread", "low", "high")

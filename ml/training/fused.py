@@ -1,0 +1,166 @@
+"""Network and calibration in one graph, for runtimes that know nothing of either.
+
+Computed in float32, as ``ml.calibration`` does it in float64: scaling, temperature by summaries of the logits,
+concentration head, and a map of φ put back into concentration and class probabilities.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ml.arrays import FloatArray
+from ml.calibration.calibration import Calibration
+from ml.calibration.coherent import ALWAYS_ALLOWED, LARGEST_RISE
+from ml.calibration.disagreement_map import AnyMap, DisagreementMap
+from ml.calibration.summaries import Summaries
+
+# Newton's on a function that is nearly straight where much is flattened: below the rounding of float32
+_STEPS = 8
+_LEAST, _MOST = 1e-9, 1 - 6e-8
+
+
+def _buffer(values: FloatArray) -> Tensor:
+    return torch.tensor(values, dtype=torch.float32)
+
+
+def _differ(probs: Tensor) -> Tensor:
+    """1 − Σf² (N,) of sorted probabilities, without cancellation: one minus the largest is the sum of the others."""
+    rest = probs[:, 1:]
+    return probs[:, 0] * rest.sum(dim=1) + (rest * (1 - rest)).sum(dim=1)
+
+
+def _sorted(values: Tensor) -> Tensor:
+    """Each row (N, K), largest first."""
+    return torch.topk(values, values.shape[1]).values
+
+
+class _SummariesGraph(nn.Module):
+    """``ml.calibration.summaries`` of logits (N, K)."""
+
+    centre: Tensor
+    spread: Tensor
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, summaries: Summaries) -> None:
+        super().__init__()
+        self.register_buffer("centre", _buffer(summaries.centre))
+        self.register_buffer("spread", _buffer(summaries.spread))
+        self.register_buffer("low", _buffer(summaries.low))
+        self.register_buffer("high", _buffer(summaries.high))
+
+    def forward(self, logits: Tensor) -> Tensor:
+        logs = _sorted(torch.log_softmax(logits, dim=1))
+        largest = logs[:, 0] - torch.logsumexp(logs[:, 1:], dim=1)
+        entropy = -(torch.exp(logs) * logs).sum(dim=1)
+        raw = torch.stack([largest, largest * largest, entropy, logs[:, 0] - logs[:, 1]], dim=1)
+        standardised = (raw - self.centre) / self.spread
+        return torch.minimum(torch.maximum(standardised, self.low), self.high)
+
+
+class _MapGraph(nn.Module):
+    """A map of disagreement probabilities, and how it is put back."""
+
+    slopes: Tensor
+
+    def __init__(self, mapped: AnyMap) -> None:
+        super().__init__()
+        self.beta = isinstance(mapped, DisagreementMap)
+        self.offset = float(mapped.offset)
+        if isinstance(mapped, DisagreementMap):
+            self.low, self.high = float(mapped.low), float(mapped.high)
+        else:
+            self.register_buffer("slopes", _buffer(mapped.slopes))
+            self.knots = [float(knot) for knot in mapped.knots]
+
+    def logits(self, dpe: Tensor) -> Tensor:
+        """Logits of mapped DPEs (N,)."""
+        inside = dpe.clamp(_LEAST, _MOST)
+        if self.beta:
+            return self.low * torch.log(inside) - self.high * torch.log1p(-inside) + self.offset
+        z = torch.log(inside) - torch.log1p(-inside)
+        between = [(z - low).clamp(0.0, high - low) for low, high in zip(self.knots[:-1], self.knots[1:], strict=True)]
+        terms = [(z - self.knots[0]).clamp(max=0.0), *between, (z - self.knots[-1]).clamp(min=0.0)]
+        return torch.stack(terms, dim=1) @ self.slopes + self.offset
+
+    def forward(self, logits: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+        """Calibrated logits and log concentrations that say φ′ (``ml.calibration.coherent.put_back``)."""
+        below = _sorted(logits)
+        below = below - below[:, :1]
+        differ = _differ(torch.softmax(below, dim=1))
+        wanted = torch.sigmoid(self.logits(torch.sigmoid(a) * differ))
+        highest = (a + LARGEST_RISE).clamp(min=ALWAYS_ALLOWED)
+        room = (differ - wanted).clamp(min=1e-30)
+        moved = torch.where(differ > wanted, torch.minimum(torch.log(wanted) - torch.log(room), highest), highest)
+        needed = wanted / torch.sigmoid(moved)
+        # rounding alone is no reason to flatten
+        sharpness = torch.where(differ < needed * (1 - 1e-5), _sharpness(below, needed), torch.ones_like(needed))
+        return logits * sharpness.unsqueeze(1), moved
+
+
+def _sharpness(below: Tensor, wanted: Tensor) -> Tensor:
+    """Inverse temperature (N,) at most 1 at which 1 − Σf² is as wanted, by Newton's method on its logarithm.
+
+    ln(1 − Σf²) is nearly a straight line in the sharpness where f is sharp, so few steps from 1 find the solution.
+
+    Args:
+        below: logits (N, K), sorted, less the largest.
+        wanted: (N,) 1 − Σf².
+    """
+    sharpness = torch.ones_like(wanted)
+    for _ in range(_STEPS):
+        probs = torch.softmax(below * sharpness.unsqueeze(1), dim=1)
+        differ = _differ(probs)
+        mean = (probs * below).sum(dim=1, keepdim=True)
+        falls = 2 * (probs * probs * (below - mean)).sum(dim=1).clamp(min=1e-30)
+        missing = torch.log(wanted) - torch.log(differ.clamp(min=1e-30))
+        sharpness = (sharpness - missing * differ / falls).clamp(0.0, 1.0)
+    return sharpness
+
+
+class Fused(nn.Module):
+    """Network and calibration: image to class probabilities, log concentration where there is one, and φ.
+
+    Args:
+        network: image → logits and features.
+        calibration: what they go through.
+        n_classes: K.
+    """
+
+    def __init__(self, network: nn.Module, calibration: Calibration, n_classes: int) -> None:
+        super().__init__()
+        self.network = network
+        # W and b of the scaling, read off from what it makes of zero and of the unit vectors
+        offset = calibration.scaling(np.zeros((1, n_classes)))[0]
+        self.register_buffer("scale", _buffer((calibration.scaling(np.eye(n_classes)) - offset).T))
+        self.register_buffer("offset", _buffer(offset))
+        self.constant = calibration.constant_disagreement
+        refinement, head = calibration.refinement, calibration.concentration
+        self.summaries = None if refinement.summaries is None else _SummariesGraph(refinement.summaries)
+        if refinement.temperature_weight is not None:
+            self.register_buffer("by_case", _buffer(refinement.temperature_weight))
+        self.has_head = head is not None
+        self.mapped = None
+        if head is not None:
+            self.register_buffer("weight", _buffer(head.weight))
+            self.bias = float(head.bias)
+            if refinement.disagreement_map is not None:
+                self.mapped = _MapGraph(refinement.disagreement_map)
+
+    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
+        """Outputs ``class_probs``, ``log_concentration`` where there is a head, ``disagreement_prob``."""
+        logits, features = self.network(image)
+        scaled = logits @ self.scale.T + self.offset
+        if self.summaries is not None:
+            seen = self.summaries(logits)
+            scaled = scaled * torch.exp(-(seen @ self.by_case)).unsqueeze(1)
+            features = torch.cat([features, seen], dim=1)
+        a = features @ self.weight + self.bias if self.has_head else None
+        if self.mapped is not None and a is not None:
+            scaled, a = self.mapped(scaled, a)
+        probs = torch.softmax(scaled, dim=1)
+        differ = _differ(_sorted(probs))
+        stated = differ if a is None else torch.sigmoid(a) * differ
+        if self.constant is not None:
+            stated = torch.zeros_like(stated) + self.constant
+        return (probs, stated) if a is None else (probs, a, stated)

@@ -1,0 +1,89 @@
+"""What a release carries to tell images unlike those that it was made from, fitted on what a run has cached."""
+
+from typing import TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+from ml.images.appearance import columns_of
+from ml.images.image_statistics import optical_density
+from ml.images.preprocess import Preprocessing
+from ml.release.artifact import DISTANCE_FILE, FAMILIARITY_FILE, HEAD_FILE
+from ml.release.card import ReferenceDocument
+from ml.release.familiarity import Familiarity, Seen, fit_familiarity
+from ml.release.feature_distance import fit_feature_distance
+from ml.training.run_folder import CachedOutputs, RunFolder
+
+
+class _Distances(TypedDict):
+    """Mean and spread of the squared distances of n familiar cells."""
+
+    distance_sq_mean: float | None
+    distance_sq_sd: float | None
+    n_distance: int | None
+
+
+def add_checks(folder: RunFolder, preprocessing: Preprocessing, files: dict[str, bytes]) -> ReferenceDocument:
+    """Add the distance from the training cells and the checks of familiarity to a release's files.
+
+    Both are fitted on cases that stopped or calibrated the network, and put on a scale by those of the test part; with
+    fewer than 20 of either there are none.
+
+    Args:
+        folder: finished run.
+        preprocessing: of the release.
+        files: of the release, to which they are added.
+
+    Returns:
+        What familiar data look like, for telling later whether stain or case mix drift away.
+    """
+    outputs = folder.read_outputs()
+    features = outputs.pooled if HEAD_FILE in files else outputs.features
+    held_out = outputs.partition == "test"
+    reference: ReferenceDocument = {
+        **_stain_and_labels(folder, outputs.take(held_out)),
+        **_add_distance(features, held_out, files),
+    }
+    familiarity = _familiarity(folder, preprocessing, outputs, features)
+    if familiarity is not None:
+        files[FAMILIARITY_FILE] = familiarity.to_bytes()
+        reference["false_alarm_rate"] = familiarity.false_alarm_rate
+    return reference
+
+
+def _add_distance(
+    features: npt.NDArray[np.float32], held_out: npt.NDArray[np.bool_], files: dict[str, bytes]
+) -> _Distances:
+    distance = fit_feature_distance(features[~held_out], features[held_out])
+    if distance is None:
+        return {"distance_sq_mean": None, "distance_sq_sd": None, "n_distance": None}
+    files[DISTANCE_FILE] = distance.to_bytes()
+    squared = np.square(distance(features[held_out]))
+    return {
+        "distance_sq_mean": float(squared.mean()),
+        "distance_sq_sd": float(squared.std(ddof=1)),
+        "n_distance": len(squared),
+    }
+
+
+def _familiarity(
+    folder: RunFolder, preprocessing: Preprocessing, outputs: CachedOutputs, features: npt.NDArray[np.float32]
+) -> Familiarity | None:
+    images = folder.read_held_out()
+    if images is None:  # a run of an earlier version
+        return None
+    held_out = outputs.partition == "test"
+    known, new = (Seen(features[rows], outputs.logits[rows], images.appearance[rows]) for rows in (~held_out, held_out))
+    return fit_familiarity(known, new, columns_of(preprocessing.size, preprocessing.channels))
+
+
+def _stain_and_labels(folder: RunFolder, held_out: CachedOutputs) -> ReferenceDocument:
+    stain = np.array([optical_density(image) for image in folder.read_examples()])
+    counts = held_out.label_counts.sum(axis=0)
+    return {
+        "stain_mean": stain.mean(axis=0).tolist(),
+        "stain_sd": stain.std(axis=0, ddof=1).tolist(),
+        "n_stain": len(stain),
+        "label_share": (counts / max(counts.sum(), 1)).tolist(),
+        "n_labels": int(counts.sum()),
+    }

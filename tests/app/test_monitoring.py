@@ -1,0 +1,264 @@
+"""The alarm on the champion's log score: which patients it counts, that it only grows, that it is shown."""
+
+import uuid
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import insert, select
+
+from app.context import Context
+from app.evaluations import service as evaluations
+from app.evaluations.columns import Columns, number_of
+from app.evaluations.monitoring import Units, score_monitors, series_of
+from app.platform import audit_chain
+from app.releases.queries import all_releases, champion_since, class_codes
+from app.releases.service import move_alias
+from app.tables import Account, Annotator, Case, CasePrediction, Label, PolicyRow, ReadRequest
+from ml.arrays import IntArray
+from tests.app.test_snapshots import case_row, label_row, new_row, request_row
+from tests.support.jobs import work_off
+from tests.support.service import Service
+from tests.support.snapshots import assert_snapshots_tell_all, write_snapshots
+
+DAY, START = 86_400, datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def laboratory(seed: int, n: int = 40) -> Columns:
+    """Cases of few patients over ten days, some answered at once, some late, some never; some of before."""
+    rng = np.random.default_rng(seed)
+    stored = START.timestamp() + DAY * rng.integers(-1, 10, n) + rng.integers(0, DAY, n)
+    due = stored + DAY * 3.0
+    answered = stored + rng.choice([600.0, 2 * DAY, 5 * DAY, np.nan], n, p=[0.5, 0.2, 0.2, 0.1])
+    names = ["east", "west"]
+    return replace(
+        Columns.empty(["a", "b", "c"], n),
+        cluster=rng.integers(1, 15, n),
+        site=np.array([number_of(name) for name in rng.choice(names, n)]),
+        sites={number_of(name): name for name in names},
+        created_at=stored,
+        class_probs=rng.dirichlet(np.ones(3), n),
+        first_class=np.where(np.isnan(answered), -1, rng.integers(0, 3, n)),
+        first_answered_at=answered,
+        first_due_at=np.where(rng.random(n) < 0.95, due, np.nan),
+    )
+
+
+def known_at(columns: Columns, at: datetime) -> Columns:
+    """What a service knew at a time."""
+    then = columns.take(np.flatnonzero(columns.created_at < at.timestamp()))
+    answered = then.first_answered_at < at.timestamp()
+    return replace(
+        then,
+        first_class=np.where(answered, then.first_class, -1),
+        first_answered_at=np.where(answered, then.first_answered_at, np.nan),
+    )
+
+
+def patient_by_patient(columns: Columns, since: datetime, until: float) -> list[tuple[float, int, int]]:
+    """Loss, day and site of each unit that was completed before a time, in order."""
+    found = []
+    rows = [row for row in range(len(columns)) if columns.created_at[row] >= since.timestamp()]
+    rows = [row for row in rows if not np.isnan(columns.first_due_at[row])]
+    for patient in {int(columns.cluster[row]) for row in rows}:
+        own = sorted((row for row in rows if columns.cluster[row] == patient), key=lambda row: columns.created_at[row])
+        first = columns.created_at[own[0]]
+        own = [row for row in own if columns.created_at[row] // DAY == first // DAY]
+        answers = {row: columns.first_answered_at[row] for row in own if columns.first_class[row] >= 0}
+        completed = max(min(answers.get(row, np.inf), columns.first_due_at[row]) for row in own)
+        if not any(moment <= completed for moment in answers.values()):
+            completed = min(answers.values(), default=np.inf)
+        told = [
+            -np.log(max(columns.class_probs[row, columns.first_class[row]], 0.01))
+            for row, moment in answers.items()
+            if moment <= completed
+        ]
+        if completed < until:
+            found.append((completed, first, float(np.mean(told)), int(completed // DAY), int(columns.site[own[0]])))
+    return [unit[2:] for unit in sorted(found)]
+
+
+@given(st.integers(0, 10**6), st.integers(0, 20))
+@settings(max_examples=40, deadline=None)
+def test_units_are_the_first_days_of_the_patients_in_the_order_of_their_completion(seed: int, days: int) -> None:
+    columns = laboratory(seed)
+    found = series_of(columns, START, START + timedelta(days=days, hours=1.5))
+    everybody = patient_by_patient(columns, START, (START + timedelta(days=days)).timestamp())
+    for site in (None, "east", "west"):
+        expected = [unit for unit in everybody if site is None or unit[2] == number_of(site)]
+        units = found.get(site, Units(np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)))
+        assert units.day.tolist() == [day for _, day, _ in expected]
+        np.testing.assert_allclose(units.loss, [loss for loss, _, _ in expected])
+
+
+@given(st.integers(0, 10**6), st.integers(0, 12), st.integers(0, 12))
+@settings(max_examples=40, deadline=None)
+def test_a_later_look_sees_what_an_earlier_one_saw_and_more(seed: int, days: int, more: int) -> None:
+    """Whatever is answered in the meantime, late answers too, the units of before keep place and value."""
+    columns = laboratory(seed)
+    looks = [START + timedelta(days=number, hours=8) for number in (days, days + more)]
+    early, late = (series_of(known_at(columns, at), START, at) for at in looks)
+    for site, units in early.items():
+        n = len(units.day)
+        np.testing.assert_array_equal(late[site].day[:n], units.day)
+        np.testing.assert_array_equal(late[site].loss[:n], units.loss)
+
+
+def test_without_cases_or_answers_there_is_no_series() -> None:
+    assert score_monitors(Columns.empty(["a", "b"], 0), START, START) == []
+    assert score_monitors(laboratory(0), START + timedelta(days=400), START + timedelta(days=500)) == []
+
+
+def shifted(days: int, per_day: int, changed_from: int, seed: int = 3) -> tuple[IntArray, IntArray]:
+    """Day and class (of two, the first one predicted with .9) of each case; from a day on a half is of the second."""
+    rng = np.random.default_rng(seed)
+    day = np.repeat(np.arange(days), per_day)
+    return day, (rng.random(day.size) < np.where(day >= changed_from, 0.5, 0.1)).astype(np.int64)
+
+
+def test_the_site_that_changed_is_named_and_the_other_is_not() -> None:
+    day, label = shifted(120, 12, 60)
+    rng = np.random.default_rng(0)
+    east = rng.random(day.size) < 0.75
+    label = np.where(east, rng.random(day.size) < 0.1, label).astype(np.int64)
+    stored = START.timestamp() + DAY * day + 60.0 * np.arange(day.size).astype(float) % DAY
+    names = {number_of(name): name for name in ("east", "west")}
+    columns = replace(
+        Columns.empty(["a", "b"], day.size),
+        cluster=np.arange(1, day.size + 1),
+        site=np.where(east, number_of("east"), number_of("west")),
+        sites=names,
+        created_at=np.sort(stored),
+        class_probs=np.tile([0.9, 0.1], (day.size, 1)),
+        first_class=label,
+        first_answered_at=np.sort(stored) + 60,
+        first_due_at=np.sort(stored) + DAY,
+    )
+    everybody, first, second = score_monitors(columns, START, START + timedelta(days=122))
+    assert (everybody.site, first.site, second.site) == (None, "east", "west")
+    assert first.alarm_on is None
+    assert second.alarm_on is not None
+    assert second.alarm_on > (START + timedelta(days=60)).date()
+    assert "at site west" in second.warnings[0]
+    assert everybody.n_units == first.n_units + second.n_units == day.size
+    loss, recent = -np.log(np.where(label, 0.1, 0.9)), (columns.first_answered_at - START.timestamp()) // DAY > 90
+    assert (everybody.n_reference, everybody.n_units) == ((~recent).sum(), day.size)
+    assert everybody.reference_loss == pytest.approx(loss[~recent].mean())
+    assert everybody.recent_loss == pytest.approx(loss[recent].mean())
+    assert [row.day for row in everybody.steps] == sorted({row.day for row in everybody.steps})
+
+
+def fill(context: Context, per_day: int, days: int, changed_from: int, begin: datetime) -> None:
+    """Cases of the days from now on, each read by its first reader within the hour."""
+    with context.database.write() as session:
+        release = all_releases(session)[0]
+        codes = class_codes(release)
+        account = session.execute(select(Account.id)).scalars().first()
+        policy = session.execute(select(PolicyRow.version)).scalar_one()
+        reader = {**new_row(), "name": "reader", "account_id": account}
+        session.execute(insert(Annotator), [reader])
+        day, label = shifted(days, per_day, changed_from)
+        probs = [0.9, *[0.1 / (len(codes) - 1)] * (len(codes) - 1)]
+        rows: dict[Any, list[dict[str, Any]]] = {Case: [], CasePrediction: [], Label: [], ReadRequest: []}
+        for number in range(day.size):
+            stored = begin + timedelta(days=int(day[number]), minutes=number % per_day)
+            case = case_row(number, account) | {"created_at": stored, "patient": f"p{number}", "site": None}
+            answer = label_row(case["id"], reader["id"], codes[int(label[number])], account)
+            answer |= {"created_at": stored + timedelta(minutes=30)}
+            request = request_row(answer, 0, policy) | {"due_at": stored + timedelta(days=7)}
+            prediction = new_row(case_id=case["id"], release_id=release.id, class_probs=probs)
+            prediction |= {"log_concentration": 1.0, "disagreement_prob": 0.2}
+            for table, row in zip(rows, (case, prediction, answer, request), strict=True):
+                rows[table].append(row)
+        for table, values in rows.items():
+            session.execute(insert(table), values)
+
+
+@pytest.fixture
+def begin(service: Service) -> datetime:
+    """Cases of 36 days to come, of which the last twelve are worse: as a service that runs on would know them."""
+    tomorrow = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+    fill(service.context, 12, 36, 24, tomorrow)
+    service.written_past = True
+    return tomorrow
+
+
+def looked_at(service: Service, at: datetime, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Metrics at a time, asked about another partition: the alarm is about all cases."""
+    monkeypatch.setattr(evaluations, "now", lambda: at)
+    document: dict[str, Any] = service.get("viewer", "/v1/metrics", params={"partition": "calibration"}).json()
+    return document
+
+
+@pytest.mark.both_databases
+@pytest.mark.slow_on_second_database
+def test_a_champion_that_became_worse_is_said_first(
+    service: Service, begin: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    early, late = (looked_at(service, begin + timedelta(days=days, hours=2), monkeypatch) for days in (24, 37))
+    (before,), (after,) = early["score_monitor"], late["score_monitor"]
+    assert (before["alarm_on"], before["n_units"], after["n_units"]) == (None, 24 * 12, 36 * 12)
+    assert before["warnings"] == []
+    day = datetime.fromisoformat(after["alarm_on"]).replace(tzinfo=UTC)
+    assert begin + timedelta(days=24) <= day <= begin + timedelta(days=36)
+    assert late["warnings"][0] == after["warnings"][0]
+    assert "has become worse" in after["warnings"][0]
+    assert after["alarm_on"] in after["warnings"][0]
+    capital = {step["day"]: step["log10_capital"] for step in after["steps"]}
+    assert capital[after["alarm_on"]] >= after["log10_threshold"]
+    for step in before["steps"]:
+        assert capital[step["day"]] == pytest.approx(step["log10_capital"])
+    write_snapshots(service.context)
+    assert_snapshots_tell_all(service.context)
+    assert service.get("viewer", "/v1/metrics", params={"partition": "calibration"}).json() == late
+
+
+@pytest.mark.slow
+@pytest.mark.both_databases
+def test_the_alarm_is_shown_and_frozen_and_stays_until_a_champion_is_promoted(
+    service: Service, begin: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (after,) = looked_at(service, begin + timedelta(days=37, hours=2), monkeypatch)["score_monitor"]
+    shown = service.get("viewer", "/report?partition=calibration")
+    assert "Alarm on the log score" in shown.text
+    assert shown.text.index("The champion&#39;s log score has become worse") < shown.text.index("Headline metrics")
+    for kind in ("svg", "csv"):
+        chart = service.get("viewer", f"/report/charts/monitor.{kind}?partition=calibration")
+        assert chart.status_code == 200
+    assert chart.text.splitlines()[0] == "series,n_units,log10_capital"
+    assert len(chart.text.splitlines()) == 1 + len(after["steps"])
+    asked = service.post("admin", "/v1/evaluations", json={"partition": "all"}).json()
+    work_off(service.context)
+    frozen = service.get("viewer", f"/v1/evaluations/{asked['id']}").json()
+    assert frozen["error"] is None
+    assert frozen["document"]["score_monitor"] == [after]
+    promote_again(service.context, begin + timedelta(days=30), monkeypatch)
+    again = looked_at(service, begin + timedelta(days=37, hours=2), monkeypatch)
+    assert [row["alarm_on"] for row in again["score_monitor"]] == [None]
+    assert again["score_monitor"][0]["n_units"] == 6 * 12
+    assert not any("has become worse" in text for text in again["warnings"])
+
+
+def promote_again(context: Context, at: datetime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same champion with a reason, which acknowledges the alarm and begins a reference period."""
+    with context.database.write() as session:
+        release_id: uuid.UUID = all_releases(session)[0].id
+        earlier = champion_since(session)
+        monkeypatch.setattr(audit_chain, "now", lambda: at)
+        move_alias(session, context, "admin", "champion", release_id, "a new reader, seen", None)
+    with context.database.read() as session:
+        assert champion_since(session) == at
+        assert earlier is not None
+        assert earlier < at
+
+
+def test_of_a_release_that_is_not_the_champion_nothing_is_said(populated: Service) -> None:
+    release = populated.get("viewer", "/v1/metrics").json()["release"]
+    with populated.context.database.read() as session:
+        other = uuid.uuid4()
+        assert evaluations._monitors(session, other, Columns.empty(["a"], 0)) == []
+        assert str(evaluations.served_release_id(session)) == release

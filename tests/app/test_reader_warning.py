@@ -1,0 +1,74 @@
+"""Metrics warn where annotators use the classes differently, by the same test as ``secondread evaluate``."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import insert, select
+
+from app.context import Context
+from app.evaluations.freezing import LABELS, PREDICTIONS, folder_of
+from app.releases.queries import all_releases, class_codes
+from app.tables import Account, Annotator, Case, CasePrediction, Label, PolicyRow, ReadRequest
+from ml.tables.evaluate import evaluate_tables
+from tests.app.test_snapshots import case_row, label_row, new_row, request_row
+from tests.support.jobs import work_off
+from tests.support.service import Service
+from tests.support.snapshots import assert_snapshots_tell_all, write_snapshots
+
+
+def fill(context: Context, n: int, leaning: float) -> None:
+    """Cases read twice by three people, of whom the first says the second class where they would say the first."""
+    rng = np.random.default_rng(0)
+    with context.database.write() as session:
+        release = all_releases(session)[0]
+        codes = class_codes(release)
+        accounts = session.execute(select(Account.id).order_by(Account.id).limit(3)).scalars().all()
+        policy = session.execute(select(PolicyRow.version)).scalar_one()
+        readers = [{**new_row(), "name": f"reader {k}", "account_id": id_} for k, id_ in enumerate(accounts)]
+        session.execute(insert(Annotator), readers)
+        rows: dict[Any, list[dict[str, Any]]] = {Case: [], CasePrediction: [], Label: [], ReadRequest: []}
+        for number in range(n):
+            case = case_row(number, accounts[0]) | {"pi": 1.0}
+            rows[Case].append(case)
+            prediction = new_row(case_id=case["id"], release_id=release.id, class_probs=[1 / len(codes)] * len(codes))
+            rows[CasePrediction].append(prediction | {"log_concentration": 1.0, "disagreement_prob": 0.2})
+            for ordinal, k in enumerate(rng.choice(3, 2, replace=False)):
+                said = int(rng.random() < 0.3) or int(k == 0 and rng.random() < leaning)
+                rows[Label].append(label_row(case["id"], readers[k]["id"], codes[said], accounts[0]))
+                rows[ReadRequest].append(request_row(rows[Label][-1], ordinal, policy))
+        for table, values in rows.items():
+            session.execute(insert(table), values)
+
+
+@pytest.mark.both_databases
+@pytest.mark.slow_on_second_database
+def test_metrics_warn_as_evaluate_does_on_the_frozen_tables(service: Service) -> None:
+    fill(service.context, 120, leaning=0.6)
+    service.written_past = True
+    asked = service.post("admin", "/v1/evaluations", json={"partition": "all"}).json()
+    work_off(service.context)
+    folder: Path = folder_of(service.context.settings.home, asked["id"])
+    tables = {"weights": "weight", "weights2": "weight2", "cluster": "patient"}
+    offline = evaluate_tables(folder / LABELS, folder / PREDICTIONS, **tables)
+    (expected,) = [text for text in offline.warnings if "use the classes differently" in text]
+    frozen = service.get("viewer", f"/v1/evaluations/{asked['id']}").json()["document"]
+    for _ in range(2):  # from all rows, and from the snapshot
+        live = service.get("viewer", "/v1/metrics", params={"partition": "all"}).json()
+        for document in (live, frozen):
+            assert document["warnings"].count(expected) == 1
+            assert sum("use the classes differently" in text for text in document["warnings"]) == 1
+        assert service.get("viewer", "/report?partition=all").text.count("Annotators use the classes differently") >= 1
+        write_snapshots(service.context)
+        assert_snapshots_tell_all(service.context)
+
+
+def test_annotators_who_are_alike_are_not_called_different(service: Service) -> None:
+    fill(service.context, 120, leaning=0.0)
+    service.written_past = True
+    for weighting in ("ipw", "none"):
+        params = {"partition": "all", "weighting": weighting}
+        document = service.get("viewer", "/v1/metrics", params=params).json()
+        assert document["metrics"]["L_D"]["n"] == 120
+        assert not any("use the classes differently" in text for text in document["warnings"])
