@@ -50,6 +50,8 @@ def test_a_fall_is_sure_at_one_in_forty_just_where_the_interval_lies_below_zero(
         high = skewed_interval(value, se, influence, 30.0)[1]
         assert (p_of_fall(value, se, influence) < 0.025) == (high < 0)
     assert p_of_fall(0.0, 0.0, np.zeros(3)) == 1
+    tiny = 1e-127 * np.array([2.0, -1.0, -1.0])  # of two calibrations that are both almost certain
+    assert p_of_fall(-3e-127, 3e-127, tiny) == pytest.approx(p_of_fall(-3.0, 3.0, 1e127 * tiny))
     assert p_of_fall(-1.0, 0.0, np.zeros(3)) == 0
 
 

@@ -49,8 +49,11 @@ def degrees_of_freedom(influence: FloatArray) -> float:
 
 def skewness(influence: FloatArray) -> float:
     """Skewness Σu³ / (Σu²)^1.5 of an estimate, between −1 and 1; 0 where nothing varies."""
-    total = float((influence**2).sum())
-    return float((influence**3).sum()) / total**1.5 if total > 0 else 0.0
+    largest = float(np.abs(influence).max(initial=0.0))
+    if largest == 0:
+        return 0.0
+    scaled = influence / largest  # powers of tiny numbers would be 0
+    return float((scaled**3).sum()) / float((scaled**2).sum()) ** 1.5
 
 
 def skewed_interval(

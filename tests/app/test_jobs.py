@@ -26,7 +26,7 @@ from ml.datasets.cells import simulate_cell
 from tests.app.test_evaluations import same
 from tests.support.images import encode
 from tests.support.jobs import submit, work_off
-from tests.support.service import LIKELIEST, Service, store
+from tests.support.service import Service, store
 from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.both_databases
@@ -45,14 +45,6 @@ def collect_reads(service: Service, cells: int = CELLS) -> None:
         store(service, f"case-{index}", encode(np.asarray(faded)), given, patient=f"p{index // 2}")
 
 
-def collect_sure_reads(service: Service, cells: int = CELLS) -> None:
-    """Cells whose readers are surer than the release: all name the class that it thinks likeliest."""
-    for index in range(cells):
-        cell = simulate_cell(index, seed=5, size=32)
-        given = {f"reader {reader}": LIKELIEST for reader in range(3)}
-        store(service, f"case-{index}", encode(cell.pixels), given, patient=f"p{index // 2}")
-
-
 def job(service: Service, job_id: str) -> dict[str, Any]:
     found: dict[str, Any] = service.get("viewer", f"/v1/jobs/{job_id}").json()
     return found
@@ -61,10 +53,9 @@ def job(service: Service, job_id: str) -> dict[str, Any]:
 @pytest.mark.one_database
 def test_recalibration_makes_a_candidate_and_a_person_promotes_and_rolls_back(service: Service) -> None:
     plan = service.context.settings.home / "plan.json"
-    bounds = {"max_mean_probability_change": 0.8, "max_mean_log_concentration_change": 9}
-    plan.write_text(json.dumps(bounds | {"min_labelled_cases": 20}))
+    plan.write_text('{"min_labelled_cases": 20, "max_increase": 0.5}')
     service.context.settings.change_plan = plan
-    collect_sure_reads(service)
+    collect_reads(service)
     asked = service.post("admin", "/v1/recalibrations", json={})
     assert (asked.status_code, asked.json()["state"]) == (202, "queued")
     assert work_off(service.context) == 1
@@ -74,7 +65,7 @@ def test_recalibration_makes_a_candidate_and_a_person_promotes_and_rolls_back(se
     before, after = report["champion"], report["candidate"]
     print({name: (before[name]["value"], after[name]["value"]) for name in before}, report["gate"]["reasons"])
     assert report["gate"]["L"]["value"] < 0.01
-    assert 0 < report["moved"]["mean_probability_change"] < 0.8
+    assert 0 < report["moved"]["mean_probability_change"] < 0.2
     assert {row["annotator"] for row in report["gate"]["without_annotator"]} == {f"reader {i}" for i in range(3)}
     champion = service.get("viewer", "/v1/aliases").json()["items"][0]
     candidate = service.get("viewer", f"/v1/releases/{report['release']}").json()
@@ -87,12 +78,14 @@ def test_recalibration_makes_a_candidate_and_a_person_promotes_and_rolls_back(se
 
 def _promote(service: Service, champion: dict[str, Any], report: dict[str, Any]) -> None:
     path, body = "/v1/aliases/champion", {"release": report["release"], "reason": "better on what was collected"}
+    # so few cells cannot show that it is better (tests/app/test_gate_memory.py promotes what passed)
+    assert not report["gate"]["passed"]
+    body |= {"despite_gate": True}
     assert service.call("admin", "PUT", path, json=body).status_code == 428
     stale = service.call("admin", "PUT", path, json=body, headers={"If-Match": '"7"'})
     assert (stale.status_code, stale.json()["type"]) == (412, "urn:secondread:problem:precondition-failed")
     assert service.call("viewer", "PUT", path, json=body, headers={"If-Match": '"1"'}).status_code == 403
     moved = service.call("admin", "PUT", path, json=body, headers={"If-Match": '"1"'})
-    assert report["gate"]["passed"], report["gate"]["reasons"]
     assert (moved.status_code, moved.headers["etag"]) == (200, '"2"')
     case = service.get("viewer", "/v1/cases").json()["items"][0]
     assert case["prediction"]["release"] == champion["release"]

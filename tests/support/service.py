@@ -188,7 +188,7 @@ def store(service: Service, external_id: str, data: bytes, labels: dict[str, int
         service: under test.
         external_id: of the case.
         data: its image.
-        labels: reader and index of the class; ``LIKELIEST`` for the one that the release thinks likeliest.
+        labels: reader and index of the class.
         fields: further ones of the case.
     """
     context = service.context
@@ -199,10 +199,8 @@ def store(service: Service, external_id: str, data: bytes, labels: dict[str, int
             for row in (session.execute(select(Account).where(Account.name == name)).scalar_one() for name in _STORERS)
         )
         _, case = store_case(session, context, admin, new)
-        probs = case.prediction.class_probs
         for reader, k in labels.items():
-            code = max(probs, key=lambda code: probs[code]) if k == LIKELIEST else case.prediction.classes[k]
-            body = LabelIn(label=code, annotator=reader, blind=True)
+            body = LabelIn(label=case.prediction.classes[k], annotator=reader, blind=True)
             submit_label(session, context, outside, uuid.UUID(case.id), body)
 
 
@@ -213,8 +211,6 @@ def put_release(session: Session, keys: AuditKeys, source: Path, releases_folder
     return register_release(session, keys, copy, releases_folder, actor="test")[0]
 
 
-#: In place of a class: the one that the release thinks likeliest.
-LIKELIEST = -1
 #: Who stores cases and who labels.
 _STORERS = ("admin", "outside")
 
