@@ -242,6 +242,7 @@ def _card(parent: Release, parent_id: uuid.UUID, fitted: FitReport, findings: Fi
         "n_held_out": findings.n_evaluated,
         "recall": [],  # of the parent, as it was trained
         "baseline": None,
+        "shifts": [],
         "recalibration": {
             "label_snapshot": findings.label_snapshot,
             "change_plan_sha256": findings.change_plan_sha256,

@@ -254,7 +254,8 @@ def case_temperature_loss(
 ) -> tuple[float, FloatArray, FloatArray]:
     """``joint_loss`` with a log T for each case (and member), (N,) or (S, N); its gradients by a and by each log T."""
     refuse_tables(logits=logits, label_counts=label_counts, log_concentration=log_concentration)
-    scaled = logits * np.exp(-log_temperatures)[..., None]
+    # a line search may try anything
+    scaled = logits * np.exp(-np.clip(log_temperatures, -20.0, 20.0))[..., None]
     logs = log_softmax(scaled, axis=-1)
     probs = np.exp(logs)
     value, slope = concentration_loss(probs, label_counts, log_concentration, penalty=penalty)

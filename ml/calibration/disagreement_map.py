@@ -25,8 +25,8 @@ FOLDS = 5
 _LEAST = 1e-9
 # shares of what pairs tell below the knots of a piecewise map
 _KNOTS = (0.05, 0.2, 0.4, 0.6, 0.8, 0.95)
-# pairs that the slopes' penalty is worth
-_PENALTY = 10.0
+# pairs that the penalty on a change of slope is worth
+_BEND = 10.0
 
 
 @dataclass(frozen=True)
@@ -156,25 +156,32 @@ def pair_loss(logits: FloatArray, differ: FloatArray) -> FloatArray:
     return np.asarray(-differ * log_expit(logits) - (1 - differ) * log_expit(-logits))
 
 
-def fit_map(dpe: FloatArray, differ: FloatArray, kind: MapKind = "beta") -> AnyMap:
+def fit_map(dpe: FloatArray, differ: FloatArray, kind: MapKind = "beta", *, pull: float = 0.0) -> AnyMap:
     """The map that minimises the mean loss of DPEs (N,) against shares φ̂ (N,) of differing pairs.
 
-    Slopes of the piecewise kind are drawn to 1, and neighbours to each other, by penalties worth ten pairs.
+    Args:
+        dpe: (N,) DPEs.
+        differ: (N,) shares of differing pairs.
+        kind: beta calibration, or piecewise linear, whose neighbouring slopes are drawn to each other.
+        pull: strength, in pairs, by which slopes are drawn to 1, where the map only shifts the level.
+
+    Raises:
+        FitError: no convergence.
     """
     clipped = _clipped(dpe)
     knots = _knots(clipped)
     design = _beta_design(clipped) if kind == "beta" else _piecewise_design(clipped, knots)
     n_slopes = design.shape[1] - 1
     start = np.append(np.ones(n_slopes), 0.0 if kind == "beta" else knots[0])
-    strength = 0.0 if kind == "beta" else _PENALTY / len(dpe)
+    bend = 0.0 if kind == "beta" else _BEND
     change = np.diff(np.eye(n_slopes), axis=0)
 
     def objective(x: FloatArray) -> tuple[float, FloatArray]:
         value, off, bends = design @ x, x[:-1] - 1.0, change @ x[:-1]
-        loss = float(pair_loss(value, differ).mean()) + 0.5 * strength * float(0.1 * off @ off + bends @ bends)
+        penalty = 0.5 * (pull * float(off @ off) + bend * float(bends @ bends)) / len(dpe)
         gradient = design.T @ (expit(value) - differ) / len(dpe)
-        gradient[:-1] += strength * (0.1 * off + change.T @ bends)
-        return loss, gradient
+        gradient[:-1] += (pull * off + bend * (change.T @ bends)) / len(dpe)
+        return float(pair_loss(value, differ).mean()) + penalty, gradient
 
     bounds = [*[(0.0, None)] * n_slopes, (None, None)]
     parameters, _ = minimise(objective, start, "map of disagreement probabilities", bounds)

@@ -24,7 +24,13 @@ from ml.splits import split_partitions
 FOLDS = 5
 #: Cases with two labels below which nothing is refined: five folds of them say nothing.
 FEWEST_PAIRS = 50
-MAPS: tuple[MapKind, ...] = ("beta", "piecewise")
+#: Kinds of maps, and pairs that the penalty on their slopes is worth: few labels want a strong one.
+MAPS: dict[str, tuple[MapKind, float]] = {
+    "beta": ("beta", 1.0),
+    "piecewise": ("piecewise", 1.0),
+    "beta, drawn to a shift": ("beta", 10.0),
+    "piecewise, drawn to a shift": ("piecewise", 10.0),
+}
 _UNMAPPED = "none"
 
 
@@ -161,18 +167,18 @@ class _Folds:
         differ, dpe = observed_disagreement(self.outputs.label_counts[usable]), said.distribution.disagreement_probs
         losses: dict[str, float | None] = {_UNMAPPED: _loss_of_pairs(dpe[usable], differ)}
         found: dict[str, AnyMap] = {}
-        for kind in MAPS:
+        for name, (kind, pull) in MAPS.items():
             try:
                 mapped = np.empty(len(dpe))
                 for k in np.unique(self.fold):
                     others = (self.fold != k) & usable
                     seen = observed_disagreement(self.outputs.label_counts[others])
-                    mapped[self.fold == k] = fit_map(dpe[others], seen, kind)(dpe[self.fold == k])
+                    mapped[self.fold == k] = fit_map(dpe[others], seen, kind, pull=pull)(dpe[self.fold == k])
                 served = said.mapped(mapped).distribution.disagreement_probs
-                found[kind] = fit_map(dpe[usable], differ, kind)
-                losses[kind] = _loss_of_pairs(served[usable], differ)
+                found[name] = fit_map(dpe[usable], differ, kind, pull=pull)
+                losses[name] = _loss_of_pairs(served[usable], differ)
             except FitError:
-                losses[kind] = None
+                losses[name] = None
         best = min(losses, key=lambda name: np.inf if losses[name] is None else losses[name] or 0.0)
         return found.get(best), best, losses
 

@@ -53,6 +53,26 @@ class ConcentrationPoint(TypedDict):
     simulated: float | None
 
 
+class ShiftPoint(TypedDict):
+    """Answers of a release to n images that were shifted in one way.
+
+    ``strength``: mild (drawn between a tenth and half of the standard shift), standard, or none. ``flagged``: share
+    called unlike the release's images. ``agreement`` and ``loss`` (L, squared error for one label) are over cases with
+    labels, ``agreement_change`` with its standard error beside the same images as they were; None without labels.
+    ``mean_disagreement``: mean of φ, of flagged images too.
+    """
+
+    kind: str
+    strength: str
+    n: int
+    flagged: float
+    agreement: float | None
+    agreement_change: float | None
+    agreement_change_se: float | None
+    loss: float | None
+    mean_disagreement: float
+
+
 class TriagePoint(TypedDict):
     """Share of disagreements that a score catches at one capacity, with its 95 % interval."""
 

@@ -12,9 +12,11 @@ import typer
 from ml.cli.shared import Json, emit, say
 
 if TYPE_CHECKING:
-    from ml.charts.rows import EpochMetrics
+    from ml.charts.rows import EpochMetrics, ShiftPoint
     from ml.datasets.base import ImageDataset
+    from ml.images.preprocess import Pixels
     from ml.release.card import DisagreementDocument
+    from ml.release.score import ImagePrediction
     from ml.training.learner import StepReport
 
 commands = typer.Typer()
@@ -231,14 +233,34 @@ def export(
     out: Annotated[Path, typer.Option(help="Release folder to make.")],
     fused: Annotated[bool, typer.Option("--fused", help="Also write one graph with the final probabilities.")] = False,
     name: Annotated[str | None, typer.Option(help="Name of the release; the run's where left out.")] = None,
+    shifts: Annotated[
+        bool, typer.Option("--shifts/--no-shifts", help="Try standard shifts of held-out images out, for the card.")
+    ] = True,
+    other: Annotated[
+        str | None, typer.Option(help="Another data set, by name or folder, to be tried out with the shifts.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write a release: ONNX network, calibration and card, after a parity check (stage 3)."""
+    from rich.console import Console
+    from rich.progress import Progress
+
     from ml.training.export import export_run
     from ml.training.run_folder import RunFolder
+    from ml.training.shift_trial import ShiftTrial
 
     say("exporting to ONNX")
-    release = export_run(RunFolder(run), out, fused=fused, name=name)
+    pixels = None if other is None else _other_pixels(other)
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("standard shifts", total=None, visible=shifts)
+
+        def observe(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        trial = ShiftTrial(pixels, observe) if shifts else None
+        release = export_run(RunFolder(run), out, fused=fused, name=name, shifts=trial)
+    _draw_shifts(release.card.get("shifts", []), run)
     text, parity = f"release {release.card['name']} in {out}", release.card["parity"]
     if parity is not None:
         text += (
@@ -247,6 +269,25 @@ def export(
         )
     text += "".join(f"\n{line}" for line in _on_disagreement(release.card.get("disagreement")))
     emit(release.card, as_json, text)
+
+
+#: Images of another data set that are tried out.
+_OTHER_IMAGES = 500
+
+
+def _other_pixels(name: str) -> "Pixels":
+    from ml.datasets.registry import load_dataset
+
+    return load_dataset(name, {}).pixels[:_OTHER_IMAGES]
+
+
+def _draw_shifts(rows: "list[ShiftPoint]", run: Path) -> None:
+    from ml.charts.reliability import write_chart
+    from ml.charts.shifts import shift_chart
+
+    if rows:
+        write_chart(shift_chart(rows), run / "shifts.svg")
+        say(f"standard shifts: {run / 'shifts.svg'}")
 
 
 @commands.command()
@@ -265,14 +306,17 @@ def predict(
     for row in rows:
         probs = row["class_probs"]
         leader = max(probs, key=probs.__getitem__)
-        marked = "" if row["disagreement_calibrated"] else " (not calibrated)"
-        if row["disagreement_constant"]:
-            marked = " (a constant)"
-        lines.append(
-            f"{row['image']}: {leader} {probs[leader]:.3f}, "
-            f"experts would disagree {row['disagreement_prob']:.3f}{marked}"
-        )
+        lines.append(f"{row['image']}: {leader} {probs[leader]:.3f}, {_disagreement_words(row)}")
     emit(rows, as_json, "\n".join(lines))
+
+
+def _disagreement_words(row: "ImagePrediction") -> str:
+    if row["disagreement_prob"] is None:
+        return f"unlike the images of the release ({', '.join(row['reasons'])}): no disagreement probability"
+    marked = "" if row["disagreement_calibrated"] else " (not calibrated)"
+    if row["disagreement_constant"]:
+        marked = " (a constant)"
+    return f"experts would disagree {row['disagreement_prob']:.3f}{marked}"
 
 
 @commands.command()

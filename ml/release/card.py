@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import NotRequired, TypedDict
 
 from ml.calibration.calibrators import FitDocument
+from ml.charts.rows import ShiftPoint
 from ml.images.preprocess import Orientation, PreprocessingDocument
 from ml.metrics.jackknife import EstimateDocument
 from ml.metrics.skill import Verdict
+from ml.release.card_shifts import shifts_section
 from ml.release.training_index import TrainingDocument
 
 
@@ -131,6 +133,7 @@ class CardContents(TypedDict):
     versions: dict[str, str]
     limits_of_use: Sequence[str]
     reference: NotRequired[ReferenceDocument]
+    shifts: NotRequired[list[ShiftPoint]]
     training: NotRequired[TrainingDocument]
     recall: NotRequired[list[RecallDocument]]
     baseline: NotRequired[BaselineDocument | None]
@@ -281,6 +284,10 @@ def _baseline_paragraph(card: CardContents) -> str:
     return "" if document is None else f"\n{baseline_verdict(document)}\n"
 
 
+def _shifts(card: CardContents) -> str:
+    return shifts_section(card.get("shifts", []), card.get("reference", {}).get("false_alarm_rate"))
+
+
 def _input_sentence(preprocessing: PreprocessingDocument) -> str:
     colour = "colour" if preprocessing["channels"] == 3 else "grey"
     square = "the largest central square"
@@ -319,7 +326,7 @@ With 95 % intervals; smaller is better except for agreement and skill.
 
 {_metrics_table(card)}
 {_baseline_paragraph(card)}
-## Limits of use
+{_shifts(card)}## Limits of use
 
 {limits}
 """

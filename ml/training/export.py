@@ -24,6 +24,7 @@ from ml.training.known_images import add_checks
 from ml.training.networks import Network
 from ml.training.own_figures import figures_of
 from ml.training.run_folder import CalibrationReport, DatasetDocument, RunDocument, RunFolder
+from ml.training.shift_trial import ShiftTrial, tried_shifts
 from ml.training.train import load_trained
 
 #: Largest difference of class probabilities, and of logits as a share of the largest |logit|.
@@ -133,7 +134,9 @@ def check_head(files: dict[str, bytes], inputs: npt.NDArray[np.float32]) -> None
         raise ParityError(f"the dropout head differs from the network's by {gap:.2g} of the largest logit")
 
 
-def export_run(folder: RunFolder, out: Path, *, fused: bool = False, name: str | None = None) -> Release:
+def export_run(
+    folder: RunFolder, out: Path, *, fused: bool = False, name: str | None = None, shifts: ShiftTrial | None = None
+) -> Release:
     """Write the release of a trained and calibrated run.
 
     Args:
@@ -141,6 +144,7 @@ def export_run(folder: RunFolder, out: Path, *, fused: bool = False, name: str |
         out: release folder to make.
         fused: also write ``fused.onnx``.
         name: of the release; the run's folder name where left out.
+        shifts: whether and how standard shifts are tried out for the card; None: they are not.
 
     Returns:
         The verified release.
@@ -178,6 +182,8 @@ def export_run(folder: RunFolder, out: Path, *, fused: bool = False, name: str |
     if folder.training_index.is_file():  # runs of earlier versions have none
         files[INDEX_FILE] = folder.training_index.read_bytes()
         card["training"] = TrainingIndex.read(folder.training_index).document()
+    if shifts is not None:
+        card["shifts"] = tried_shifts(folder, files, calibration, card, shifts)
     return write_release(out, files, calibration, card, readme_text(card))
 
 

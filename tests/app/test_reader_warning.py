@@ -42,8 +42,8 @@ def fill(context: Context, n: int, leaning: float) -> None:
             session.execute(insert(table), values)
 
 
+@pytest.mark.slow
 @pytest.mark.both_databases
-@pytest.mark.slow_on_second_database
 def test_metrics_warn_as_evaluate_does_on_the_frozen_tables(service: Service) -> None:
     fill(service.context, 120, leaning=0.6)
     service.written_past = True
@@ -64,11 +64,14 @@ def test_metrics_warn_as_evaluate_does_on_the_frozen_tables(service: Service) ->
         assert_snapshots_tell_all(service.context)
 
 
-def test_annotators_who_are_alike_are_not_called_different(service: Service) -> None:
-    fill(service.context, 120, leaning=0.0)
+@pytest.mark.parametrize("leaning", [0.0, 0.6])
+def test_annotators_who_lean_are_called_different_and_those_who_are_alike_are_not(
+    service: Service, leaning: float
+) -> None:
+    fill(service.context, 120, leaning)
     service.written_past = True
     for weighting in ("ipw", "none"):
         params = {"partition": "all", "weighting": weighting}
         document = service.get("viewer", "/v1/metrics", params=params).json()
         assert document["metrics"]["L_D"]["n"] == 120
-        assert not any("use the classes differently" in text for text in document["warnings"])
+        assert any("use the classes differently" in text for text in document["warnings"]) == (leaning > 0)

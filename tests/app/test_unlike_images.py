@@ -101,3 +101,16 @@ def test_a_familiar_case_shows_all_and_says_how_near_it_is(checking: Service) ->
     assert 0 <= shown["distance"] <= 1
     assert 0 <= shown["distance_percentile"] <= 100
     assert shown["disagreement_prob"] is not None
+
+
+def test_pages_say_why_and_show_the_disagreement_only_after_two_labels(checking: Service) -> None:
+    case = checking.add_case("strange", STRANGE)
+    for page in ("/worklist", f"/cases/{case['id']}"):
+        text = checking.get("viewer", page).text
+        assert "unlike the cells" in text
+        assert ", ".join(case["prediction"]["reasons"]) in text
+        assert "Two experts would disagree" not in text
+    codes = case["prediction"]["classes"]
+    for annotator, code in (("rita", codes[0]), ("omar", codes[1])):
+        checking.outside_label(case["id"], annotator, code)
+    assert "Two experts would disagree" in checking.get("viewer", f"/cases/{case['id']}").text

@@ -240,6 +240,9 @@ class Machine:
         """Answers of the person whose page this is."""
         with suppress(BrowserError):
             account, keys = self.tabs[0].evaluate(f"[document.body.dataset.account, {_KEPT}]")
+            if account is None:  # an answer of the other person arrived, and the page moved on to their case
+                self.visit(0, "/worklist")
+                return ["nobody's page"]
             return [key for key in keys if account in key]
         return ["the page is on its way"]
 

@@ -54,7 +54,7 @@ def series(draw: st.DrawFn) -> tuple[FloatArray, IntArray, FloatArray]:
 
 
 @given(series(), st.floats(0, 0.3), st.integers(0, 40))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_it_is_what_pots_of_each_days_stake_give_unit_by_unit(
     world: tuple[FloatArray, IntArray, FloatArray], tolerance: float, n_reference: int
 ) -> None:
@@ -70,7 +70,7 @@ def test_it_is_what_pots_of_each_days_stake_give_unit_by_unit(
 
 
 @given(series(), st.floats(0.011, 4.59), st.integers(0, 40))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_not_to_know_the_reference_never_pays(
     world: tuple[FloatArray, IntArray, FloatArray], mean: float, n_reference: int
 ) -> None:
@@ -109,7 +109,7 @@ def test_the_capital_reaches_its_threshold_in_no_more_runs_than_the_level() -> N
 
 
 @given(series(), st.integers(0, 40), st.integers(0, 59), st.floats(0, LARGEST))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_a_larger_loss_after_the_reference_period_never_lowers_the_capital(
     world: tuple[FloatArray, IntArray, FloatArray], n_reference: int, which: int, larger: float
 ) -> None:
@@ -147,7 +147,7 @@ def brute_force_stakes(series: list[IntArray]) -> tuple[list[dict[int, float]], 
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=4))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_a_day_gives_one_stake_that_the_series_of_that_day_share(seeds: list[int]) -> None:
     series = []
     for seed in seeds:

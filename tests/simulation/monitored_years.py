@@ -55,7 +55,9 @@ WORLDS = (
 )
 
 
-def year(world: World, seed: int, days: int, changed_from: int | None = None, changed_sites: int = 99) -> Columns:
+def year(
+    world: World, seed: int, days: int, changed_from: int | None = None, changed_sites: int = 99, moved: float = 0.1
+) -> Columns:
     """What a service would know of some days; the days count from ``_START``.
 
     Args:
@@ -64,6 +66,7 @@ def year(world: World, seed: int, days: int, changed_from: int | None = None, ch
         days: how many.
         changed_from: day from which labels go to other classes; None for never.
         changed_sites: at how many of the sites, the last ones.
+        moved: share of the probability of each class that then goes to the next one.
     """
     rng = np.random.default_rng([seed, 15])
     n = days * PER_DAY
@@ -78,7 +81,7 @@ def year(world: World, seed: int, days: int, changed_from: int | None = None, ch
     probs = softmax_probs(world.sharpness * (scores + 0.8 * rng.normal(size=scores.shape)))
     if changed_from is not None:
         here = (day >= changed_from) & (site >= len(world.sites) - changed_sites)
-        opinions = np.where(here[:, None], 0.9 * opinions + 0.1 * np.roll(opinions, 1, axis=1), opinions)
+        opinions = np.where(here[:, None], (1 - moved) * opinions + moved * np.roll(opinions, 1, axis=1), opinions)
     label = (rng.random((n, 1)) > opinions.cumsum(axis=1)[:, :-1]).sum(axis=1)
     stored = _START.timestamp() + _DAY * day + 1_000.0 * (1 + np.arange(n) % PER_DAY)
     numbers = np.array([number_of(f"site {k}") for k in range(len(world.sites))])

@@ -1,0 +1,99 @@
+"""The standard shifts of held-out images, as a release answers them: what is flagged, and what it costs."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ml.arrays import FloatArray, IntArray
+from ml.charts.rows import ShiftPoint
+from ml.images.preprocess import Pixels
+from ml.images.standard_shifts import shifted, shifts_for
+from ml.metrics.histograms import agreement_terms
+from ml.release.predictor import Prediction, Predictor
+
+#: Strengths by the word that names them: 1 is the standard shift.
+STRENGTHS = {"mild": (0.1, 0.5), "standard": (1.0, 1.0)}
+UNSHIFTED, OTHER = "unshifted", "another data set"
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """Of N cases with labels: agreement (N,) and squared error for a label (N,)."""
+
+    agreement: FloatArray
+    loss: FloatArray
+
+
+def _terms(label_counts: IntArray, prediction: Prediction) -> _Terms:
+    labelled = label_counts.sum(axis=1) > 0
+    counts, probs = label_counts[labelled], prediction.distribution.class_probs[labelled]
+    freqs = counts / counts.sum(axis=1, keepdims=True)
+    loss = 1 + np.square(probs).sum(axis=1) - 2 * (freqs * probs).sum(axis=1)
+    return _Terms(agreement_terms(freqs, probs), loss)
+
+
+def _row(kind: str, strength: str, prediction: Prediction, terms: _Terms | None, plain: _Terms | None) -> ShiftPoint:
+    known = terms is not None and len(terms.agreement) > 0
+    change = terms.agreement - plain.agreement if known and terms and plain is not None else None
+    several = change is not None and len(change) > 1
+    return {
+        "kind": kind,
+        "strength": strength,
+        "n": len(prediction.logits),
+        "flagged": float(prediction.out_of_distribution.mean()),
+        "agreement": float(terms.agreement.mean()) if known and terms else None,
+        "agreement_change": None if change is None else float(change.mean()),
+        "agreement_change_se": float(change.std(ddof=1) / np.sqrt(len(change)))
+        if several and change is not None
+        else None,
+        "loss": float(terms.loss.mean()) if known and terms else None,
+        "mean_disagreement": float(prediction.distribution.disagreement_probs.mean()),
+    }
+
+
+def _series(pixels: Pixels, seed: int) -> Iterator[tuple[str, str, Pixels]]:
+    """Kind, strength and images of each shift."""
+    for number, shift in enumerate(shifts_for(pixels.shape[-1])):
+        for word, strengths in STRENGTHS.items():
+            yield shift.name, word, shifted(pixels, shift, strengths, seed + number)[0]
+
+
+def shift_suite(
+    predictor: Predictor,
+    pixels: Pixels,
+    label_counts: IntArray,
+    other: Pixels | None = None,
+    observer: Callable[[int, int], None] = lambda done, total: None,
+    *,
+    seed: int = 0,
+) -> list[ShiftPoint]:
+    """Predict held-out images as they are, under each standard shift, and another data set.
+
+    Args:
+        predictor: of the release.
+        pixels: (N, H, W, C) uint8 of held-out images, as the network sees them.
+        label_counts: (N, K).
+        other: images of another data set, as the network would see them.
+        observer: called with the rows done and in all.
+        seed: of strengths, directions and noise.
+
+    Returns:
+        One row for the images as they are, then two for each kind, then one for the other data set.
+
+    Raises:
+        ValueError: no image.
+    """
+    plain = predictor.predict(list(pixels))
+    known = _terms(label_counts, plain)
+    rows = [_row(UNSHIFTED, "none", plain, known, None)]
+    total = 1 + len(shifts_for(pixels.shape[-1])) * len(STRENGTHS) + (other is not None)
+    observer(1, total)
+    for kind, strength, images in _series(pixels, seed):
+        prediction = predictor.predict(list(images))
+        rows.append(_row(kind, strength, prediction, _terms(label_counts, prediction), known))
+        observer(len(rows), total)
+    if other is not None:
+        rows.append(_row(OTHER, "none", predictor.predict(list(other)), None, None))
+        observer(len(rows), total)
+    return rows
