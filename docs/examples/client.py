@@ -33,7 +33,7 @@ class Prediction:
 
     release: str
     class_probs: dict[str, float]
-    disagreement_prob: float
+    disagreement_prob: float | None  # null of an image unlike those of the release
     second_read: bool
     reason: str
 
@@ -159,7 +159,8 @@ def main() -> None:
         found = SecondRead(client, api_key).predict(Path(path).read_bytes())
     for code, prob in sorted(found.class_probs.items(), key=lambda item: -item[1]):
         print(f"{prob:7.3f}  {code}")
-    print(f"two experts would disagree with probability {found.disagreement_prob:.3f}: {found.reason}")
+    phi = "unknown" if found.disagreement_prob is None else f"{found.disagreement_prob:.3f}"
+    print(f"two experts would disagree with probability {phi}: {found.reason}")
 
 
 if __name__ == "__main__":
