@@ -53,7 +53,7 @@ def skewness(influence: FloatArray) -> float:
     if largest == 0:
         return 0.0
     scaled = influence / largest  # powers of tiny numbers would be 0
-    return float((scaled**3).sum()) / float((scaled**2).sum()) ** 1.5
+    return float((scaled**3).sum() / (scaled**2).sum() ** 1.5)
 
 
 def skewed_interval(
