@@ -16,6 +16,7 @@ from app.jobs.running import JobFunction
 from app.operations.anchor import anchor_here
 from app.operations.unused_files import sweep_files
 from app.operations.upkeep import tidy
+from app.recalibration.outside import judge_release
 from app.recalibration.predict_old_cases import predict_again
 from app.recalibration.service import recalibrate
 from app.releases.queries import aliases, class_codes, existing_release
@@ -25,6 +26,7 @@ from app.tables import AuditHead, Job, now
 FUNCTIONS: dict[str, JobFunction] = {
     "evaluation": freeze_evaluation,
     "import": import_cases,
+    "judgement": judge_release,
     "prediction": predict_again,
     "recalibration": recalibrate,
 }

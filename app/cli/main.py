@@ -19,7 +19,7 @@ secondread = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-release = typer.Typer(no_args_is_help=True, help="Releases: add, list, promote.")
+release = typer.Typer(no_args_is_help=True, help="Releases: add, list, judge, promote.")
 dataset = typer.Typer(no_args_is_help=True, help="Collected images and labels.")
 
 
@@ -111,6 +111,20 @@ def release_promote(
     say(f"champion is {release_id}, revision {alias.revision}")
 
 
+@release.command("judge")
+def release_judge(
+    release_id: Annotated[uuid.UUID, typer.Argument(help="Release that was trained elsewhere.")], as_json: Json = False
+) -> None:
+    """Judge a release against the champion by the gate, as a recalibration's candidate is; promotes nothing."""
+    from app.job_kinds import FUNCTIONS
+    from app.recalibration.command import judge_here
+
+    with parts() as context:
+        report = judge_here(context, FUNCTIONS, release_id)
+    lines = [f"release {report.release}: {report.gate.headline()}", *report.gate.reasons, *report.gate.findings]
+    emit(report.to_dict(), as_json, "\n".join(lines))
+
+
 @secondread.command()
 def recalibrate(
     method: Annotated[
@@ -126,8 +140,7 @@ def recalibrate(
 
     with parts() as context:
         report = recalibrate_here(context, FUNCTIONS, method, None if since is None else since.replace(tzinfo=UTC))
-    verdict = "passed" if report.gate.passed else "refused"
-    lines = [f"candidate {report.release}: the gate {verdict}", *report.gate.reasons]
+    lines = [f"candidate {report.release}: {report.gate.headline()}", *report.gate.reasons, *report.gate.findings]
     for name, before in report.champion.items():
         after = report.candidate[name]
         if before.value is not None and after.value is not None:

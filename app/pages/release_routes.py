@@ -16,6 +16,7 @@ from app.platform.errors import Invalid
 from app.platform.principal import Principal
 from app.platform.values import PageText
 from app.recalibration.change_plan import ChangePlan
+from app.releases.judgements import submit_judgement
 from app.releases.schemas import RecalibrationIn
 from app.releases.service import ask_predictions, ask_recalibration, move_alias
 
@@ -67,6 +68,13 @@ def move(
 def predict_old_cases(release_id: uuid.UUID, context: Parts, principal: _Manager, session: Writer) -> Response:
     """Ask for the predictions that old cases lack, so that the release can be compared on them."""
     ask_predictions(session, context, release_id, principal)
+    return go("/jobs")
+
+
+@router.post("/releases/{release_id}/judge")
+def judge(release_id: uuid.UUID, context: Parts, principal: _Manager, session: Writer) -> Response:
+    """Ask the gate to judge a release against the champion, in a job."""
+    submit_judgement(session, context, principal, release_id)
     return go("/jobs")
 
 

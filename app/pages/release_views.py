@@ -12,7 +12,8 @@ from app.evaluations.report import WORDS
 from app.evaluations.schemas import ComparisonOut
 from app.platform.values import MetricOut
 from app.releases import service as releases_service
-from app.releases.gate import Gate, gate_of, verdict_of
+from app.releases.gate import Gate, verdict_of
+from app.releases.history import gate_against
 from app.releases.queries import aliases, existing_release
 from app.releases.schemas import ReleaseDetailOut, ReleaseOut
 
@@ -24,7 +25,10 @@ def releases(session: Session) -> list[ReleaseOut]:
 
 @dataclass(frozen=True)
 class ReleaseView:
-    """A release, what recalibration said about it at the time, and how it compares with the champion now."""
+    """A release, what the gate said about it at the time, and how it compares with the champion now.
+
+    ``verdict`` is that against the present champion.
+    """
 
     detail: ReleaseDetailOut
     revisions: dict[str, int]
@@ -43,9 +47,8 @@ def release(session: Session, context: Context, release_id: uuid.UUID) -> Releas
     """
     row = existing_release(session, release_id)
     detail, held_out = releases_service.detail(session, release_id), row.card.get("held_out", {})
-    gate = None if detail.gate_fault else gate_of(row.card)
-    compared = []
-    if gate is not None:
+    gate, compared = detail.gate, []
+    if gate is not None and {"champion", "candidate"} <= held_out.keys():
         before, after = held_out["champion"], held_out["candidate"]
         compared = [
             (name, WORDS[name], MetricOut(**before[name]), MetricOut(**after[name])) for name in WORDS if name in before
@@ -56,4 +59,7 @@ def release(session: Session, context: Context, release_id: uuid.UUID) -> Releas
     if serving is not None and serving.release_id != release_id:
         beside = compare(session, context, release_id, Question())
     revisions = {name: known[name].revision if name in known else 0 for name in ("champion", "challenger")}
-    return ReleaseView(detail, revisions, verdict_of(gate), gate, compared, beside, WORDS)
+    against = gate
+    if serving is not None and not detail.gate_fault:
+        against = gate_against(session, row, serving.release_id)
+    return ReleaseView(detail, revisions, verdict_of(against), gate, compared, beside, WORDS)

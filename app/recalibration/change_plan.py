@@ -21,7 +21,7 @@ class ChangePlan:
         min_patients: they must come from.
         max_mean_probability_change: mean over cases of ½ Σ_k |f′ − f|.
         max_mean_log_concentration_change: mean over cases of |a′ − a|.
-        max_increase: 95 % upper end of the paired change of L and of L_φ at most.
+        max_increase: 95 % upper end of the paired change of L and of L_φ at most; None for no such margin.
     """
 
     methods: tuple[str, ...] = ("none", "temperature")
@@ -29,7 +29,7 @@ class ChangePlan:
     min_patients: int = 10
     max_mean_probability_change: float = 0.20
     max_mean_log_concentration_change: float = 2.0
-    max_increase: float = 0.002
+    max_increase: float | None = None
 
     @classmethod
     def read(cls, path: Path | None) -> "ChangePlan":
@@ -45,7 +45,8 @@ class ChangePlan:
             plan = cls(**document | {"methods": tuple(document.get("methods", cls.methods))})
         except (OSError, json.JSONDecodeError, TypeError) as exc:
             raise ValueError(f"{path}: not a change plan: {exc}") from exc
-        numbers = [value for name, value in asdict(plan).items() if name != "methods"]
+        no_margin = {"max_increase"} if plan.max_increase is None else set()
+        numbers = [value for name, value in asdict(plan).items() if name not in {"methods"} | no_margin]
         if not all(isinstance(value, int | float) and value >= 0 for value in numbers):
             raise ValueError(f"{path}: every bound must be a number that is not negative")
         return plan

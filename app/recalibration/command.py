@@ -1,5 +1,6 @@
 """Recalibrating from the command line: the same job, done in this process."""
 
+import uuid
 from collections.abc import Mapping
 from datetime import datetime
 
@@ -10,7 +11,8 @@ from app.jobs import engine
 from app.jobs.foreground import do_here
 from app.jobs.queries import JobView
 from app.jobs.running import JobFunction
-from app.recalibration.report import RecalibrationReport
+from app.recalibration.report import JudgementReport, RecalibrationReport
+from app.releases.judgements import submit_judgement
 from app.releases.queries import served_release_id
 from app.releases.schemas import DEFAULT_METHOD
 from ml.calibration.scaling import METHODS
@@ -43,3 +45,26 @@ def recalibrate_here(
         return engine.submit(session, context, "recalibration", parameters, None)
 
     return RecalibrationReport.model_validate(do_here(context, ask, kinds, "recalibrating")[1])
+
+
+def judge_here(context: Context, kinds: Mapping[str, JobFunction], release_id: uuid.UUID) -> JudgementReport:
+    """Judge a release that was trained elsewhere now.
+
+    Args:
+        context: parts of the service.
+        kinds: what each kind of job does.
+        release_id: to be judged.
+
+    Returns:
+        The report.
+
+    Raises:
+        Conflict: it is the champion, or its card cannot be read.
+        NotFound: no such release.
+        NoRelease: there is no champion.
+    """
+
+    def ask(session: Session) -> JobView:
+        return submit_judgement(session, context, None, release_id)
+
+    return JudgementReport.model_validate(do_here(context, ask, kinds, "judging")[1])

@@ -94,6 +94,21 @@ class Findings(Out):
         return self.model_dump(mode="json", exclude_unset=True)
 
 
+class JudgementReport(Out):
+    """How a release that was trained elsewhere was judged, on which cases."""
+
+    release: str
+    champion: str
+    gate: Gate
+    n_evaluated: int
+    n_left_out_of_judgement: int
+    n_labelled_not_predicted: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+
 class RecalibrationReport(Findings):
     """A recalibration's report with the candidate release that was written."""
 

@@ -12,7 +12,6 @@ import uuid
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TypedDict
 
 import numpy as np
 from sqlalchemy.orm import Session
@@ -24,25 +23,31 @@ from app.evaluations.reading import read_columns
 from app.jobs.running import JobResult, RunningJob
 from app.platform.values import MetricOut
 from app.recalibration.change_plan import ChangePlan
+from app.recalibration.gating import FEWEST_ANNOTATORS, Evidence
+from app.recalibration.judging import (
+    Judgement,
+    begun_attempt,
+    change_between,
+    since_first_champion,
+    without_annotator,
+)
 from app.recalibration.outputs import (
     StoredOutputs,
-    first_answers,
     fitting_labels,
     histograms,
     n_seen_by,
     stored_outputs,
 )
 from app.recalibration.report import Findings, FitOut, Moved, RecalibrationReport
-from app.recalibration.stability import Stability
 from app.releases.adding import UNFINISHED, register_release
-from app.releases.gate import Gate, WithoutAnnotator
+from app.releases.gate import Gate
 from app.releases.queries import served_release_id
 from app.releases.schemas import RecalibrationIn
 from app.tables import now
 from ml.calibration.calibrators import Calibration, FitReport, calibrate
 from ml.calibration.scaling import Method
 from ml.distributions.families import PredictiveDistribution
-from ml.metrics.paired_change import Change, paired_change
+from ml.metrics.paired_change import Change
 from ml.metrics.skill import verdict_of
 from ml.release.artifact import DISTANCE_FILE, FAMILIARITY_FILE, HEAD_FILE, Release, read_release, write_release
 from ml.release.card import CardContents, readme_text
@@ -131,24 +136,10 @@ def fit(material: Material, method: Method, plan: ChangePlan, without: str | Non
 
 def judge(material: Material, calibration: Calibration, without: str | None = None) -> Change:
     """Paired change of L and L_φ on the evaluation partition, from the champion to a calibration."""
-    cohort = material.cohort
+    cohort, after = material.cohort, material.judging.predicted(material.parent, calibration)
     if without is not None:
-        ids = cohort.columns.ids()
-        classes = cohort.columns.classes
-        counts = histograms(material.judging_labels, ids, classes, without)
-        first = first_answers(material.judging_labels, ids, classes, without)
-        columns = replace(cohort.columns, label_counts=counts, first_class=first)
-        cohort = cohort_of(columns, Question(), now().timestamp())
-    data, after = cohort.columns, material.judging.predicted(material.parent, calibration)
-    return paired_change(
-        cohort.counted(),
-        (data.class_probs, data.disagreement_probs),
-        (after.class_probs, after.disagreement_probs),
-        first_label_counts=cohort.first_counts(),
-        weights=cohort.weight,
-        weights2=cohort.weight2,
-        cluster=data.cluster,
-    )
+        cohort = without_annotator(cohort, material.judging_labels, without)
+    return change_between(cohort, cohort.columns, after)
 
 
 def shown_metrics(cohort: Cohort, predicted: PredictiveDistribution) -> dict[str, MetricOut]:
@@ -216,46 +207,23 @@ def recalibrate(job: RunningJob) -> JobResult:
 
 def _gate(job: RunningJob, material: Material, calibration: Calibration, method: Method, plan: ChangePlan) -> Gate:
     """Judgement with everybody, and with each annotator left out of fit and judgement."""
-    whole = judge(material, calibration)
-    reasons = _reasons(whole, plan, "")
-    left_out = []
+    attempt = begun_attempt(job, material.parent_id)
     names = sorted({label.annotator for label in [*material.fitting_labels, *material.judging_labels]})
-    stability = Stability(whole, material.cohort.columns.cluster, len(names))
-    for number, name in enumerate(names):
+    tried: dict[str, Change | str] = {}
+    for number, name in enumerate(names if len(names) >= FEWEST_ANNOTATORS else []):
         done = _LEAVING_OUT + (_LEFT_OUT - _LEAVING_OUT) * number / len(names)
         job.report(done, f"judging without annotator {number + 1} of {len(names)}")
         try:
-            change = judge(material, fit(material, method, plan, name).calibration, name)
+            tried[name] = judge(material, fit(material, method, plan, name).calibration, name)
         except ValueError as exc:
-            left_out.append(WithoutAnnotator(annotator=name, failed=str(exc)))
-            reasons.append(f"without {name} the fit fails: {exc}")
-            continue
-        left_out.append(WithoutAnnotator(annotator=name, **_changes(change)))
-        reasons += [*_reasons(change, plan, f" without {name}"), *stability.reasons(name, change)]
-    return Gate(passed=not reasons, reasons=reasons, **_changes(whole), without_annotator=left_out)
-
-
-class _Changes(TypedDict):
-    """Changes of both losses, as the gate has them."""
-
-    L: MetricOut
-    L_D: MetricOut
-
-
-def _changes(change: Change) -> _Changes:
-    return {"L": MetricOut.of(change.loss), "L_D": MetricOut.of(change.disagreement_loss)}
-
-
-def _reasons(change: Change, plan: ChangePlan, where: str) -> list[str]:
-    reasons = []
-    for name, estimate in (("L", change.loss), ("L_φ", change.disagreement_loss)):
-        if estimate.high is None or not np.isfinite(estimate.high):
-            reasons.append(f"the change of {name}{where} cannot be estimated: too few labelled patients")
-        elif estimate.high > plan.max_increase:
-            reasons.append(
-                f"{name}{where} may rise by up to {estimate.high:.4f} (95 %), more than {plan.max_increase:g}"
-            )
-    return reasons
+            tried[name] = f"the fit without their labels fails ({exc})"
+    after = material.judging.predicted(material.parent, calibration)
+    with job.context.database.read() as session:
+        folder = job.context.settings.releases_folder
+        first = since_first_champion(session, folder, material.parent_id, material.cohort, after)
+    whole = change_between(material.cohort, material.cohort.columns, after)
+    evidence = Evidence(whole, material.cohort.columns.cluster, len(names), first.change, tried)
+    return Judgement(material.parent_id, attempt, evidence, first, plan.max_increase).gate()
 
 
 def _card(parent: Release, parent_id: uuid.UUID, fitted: FitReport, findings: Findings) -> CardContents:
@@ -304,7 +272,12 @@ def _write(job: RunningJob, material: Material, fitted: FitReport, findings: Fin
         def add(session: Session) -> JobResult:
             # its network is the champion's, which has been run
             row, _ = register_release(
-                session, job.context.keys.audit, candidate, settings.releases_folder, actor="recalibration"
+                session,
+                job.context.keys.audit,
+                candidate,
+                settings.releases_folder,
+                actor="recalibration",
+                judged=True,
             )
             return RecalibrationReport(**dict(findings), release=str(row.id)).to_dict()
 

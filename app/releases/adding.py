@@ -82,7 +82,7 @@ def _copied(release: Release, releases_folder: Path) -> Iterator[Release]:
 
 
 def register_release(
-    session: Session, keys: AuditKeys, release: Release, releases_folder: Path, *, actor: str
+    session: Session, keys: AuditKeys, release: Release, releases_folder: Path, *, actor: str, judged: bool = False
 ) -> tuple[ReleaseRow, bool]:
     """Make the row of a release whose network has been run, and move its folder to where the service reads it.
 
@@ -92,6 +92,7 @@ def register_release(
         release: verified, in a folder of its own on the same disk.
         releases_folder: of the service.
         actor: who, for the audit.
+        judged: whether the gate on its card is this service's; of another's nothing is believed.
 
     Returns:
         The release, and whether it is new; the folder of a known one stays where it is.
@@ -104,7 +105,8 @@ def register_release(
     if known is not None:
         return known, False
     _require_classes(session, release)
-    verdict = verdict_of(gate_of(release.card))
+    found = verdict_of(gate_of(release.card))
+    verdict = found if judged else "not_judged"
     row = ReleaseRow(
         id=new_id(), name=release.card["name"], card_sha256=release.card_sha256, card=release.card, gate=verdict
     )

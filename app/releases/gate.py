@@ -1,19 +1,33 @@
-"""The gate: whether a candidate may replace the champion, judged when it was recalibrated.
+"""The gate: whether a release may replace the champion, judged when it was recalibrated, or when somebody asked.
 
-The verdict is a column of the release. Its reasons and the changes that it rests on are on the release's card, which
-is hashed with the release.
+The verdict is a column of the release. Reasons and the changes that it rests on are on the card of a release that was
+recalibrated here, which is hashed with the release, and in the audit for one that was trained elsewhere. What a card
+from elsewhere says of a gate counts for nothing here.
 """
 
+from math import isfinite
 from typing import Any, Literal, Self
 
-from pydantic import StrictBool, ValidationError, model_validator
+from pydantic import Field, StrictBool, ValidationError, model_validator
 
 from app.platform.values import MetricOut, Out
 from ml.release.card import CardContents
 
-#: ``not_judged``: the release was trained, not recalibrated, so that no gate has compared it with a champion.
+#: ``not_judged``: no gate of this service has compared the release with a champion.
 Verdict = Literal["passed", "refused", "not_judged"]
 VERDICTS: tuple[Verdict, ...] = ("passed", "refused", "not_judged")
+
+
+class Worse(Out):
+    """By how much a change is worse than by all labels, with the standard error of that difference."""
+
+    value: float | None
+    se: float | None
+
+    @classmethod
+    def of(cls, value: float, se: float) -> "Worse":
+        """Numbers as JSON has them: what is not a number becomes null."""
+        return cls(value=value if isfinite(value) else None, se=se if isfinite(se) else None)
 
 
 class WithoutAnnotator(Out):
@@ -23,10 +37,39 @@ class WithoutAnnotator(Out):
     failed: str | None = None
     L: MetricOut | None = None
     L_D: MetricOut | None = None
+    worse: dict[str, Worse] | None = None
+
+
+class Attempt(Out):
+    """Which attempt on the champion it was, and what was asked of it.
+
+    ``level``: probability of passing by luck that this attempt may use, half of it for each loss; ``p_L``, ``p_L_D``:
+    one-sided p values of «not better»; ``stability_limit``: standard errors that a change may be worse without one
+    annotator, null where there were too few; ``max_increase``: margin of the change plan, null without one.
+    """
+
+    number: int
+    level: float
+    level_of_each_loss: float
+    p_L: float | None
+    p_L_D: float | None
+    stability_limit: float | None
+    max_increase: float | None
+
+
+class SinceFirst(Out):
+    """Changes from the release that was promoted first in this service, or why they are unknown."""
+
+    release: str | None
+    is_champion: bool = False
+    unknown: str | None = None
+    n_cases: int | None = None
+    L: MetricOut | None = None
+    L_D: MetricOut | None = None
 
 
 class Gate(Out):
-    """What the gate found.
+    """What the gate found; cards of earlier versions have the first five parts alone.
 
     Attributes:
         passed: whether the candidate may become champion.
@@ -34,6 +77,10 @@ class Gate(Out):
         L: change of L from the champion to the candidate; negative is better.
         L_D: change of L_φ.
         without_annotator: the same without each annotator in turn.
+        findings: what else was found or could not be checked, a sentence each.
+        champion: release against which it was judged.
+        attempt: number, level and limits.
+        since_first: changes from the first champion.
     """
 
     passed: StrictBool
@@ -41,6 +88,10 @@ class Gate(Out):
     L: MetricOut
     L_D: MetricOut
     without_annotator: list[WithoutAnnotator]
+    findings: list[str] = Field(default_factory=list)
+    champion: str | None = None
+    attempt: Attempt | None = None
+    since_first: SinceFirst | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -52,6 +103,11 @@ class Gate(Out):
         if self.passed == bool(self.reasons):
             raise ValueError("a gate that refuses has reasons, and one that passes has none")
         return self
+
+    def headline(self) -> str:
+        """The verdict in a few words, with the number of the attempt."""
+        verdict = "the gate passed it" if self.passed else "the gate refused it"
+        return verdict if self.attempt is None else f"{verdict}, attempt {self.attempt.number} on this champion"
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as it stands on the card."""

@@ -1,5 +1,6 @@
 """Database access of releases."""
 
+import hashlib
 import uuid
 from collections.abc import Collection
 from datetime import datetime
@@ -10,6 +11,7 @@ from sqlalchemy.orm import Session
 from app.platform.errors import NoRelease, NotFound
 from app.platform.values import ClassOut
 from app.tables import Alias, AuditEvent, ReleaseRow
+from ml.release.artifact import HEAD_FILE
 
 
 def champion(session: Session) -> Alias | None:
@@ -58,6 +60,13 @@ def existing_release(session: Session, release_id: uuid.UUID) -> ReleaseRow:
     if row is None:
         raise NotFound("there is no such release")
     return row
+
+
+def served_sha256(release: ReleaseRow) -> str:
+    """Digest of what a release predicts by, whatever its name: network, head and calibration."""
+    files = release.card["files"]
+    parts = [files.get(name, "") for name in ("network.onnx", HEAD_FILE, "calibration.json")]
+    return hashlib.sha256("/".join(parts).encode()).hexdigest()
 
 
 def class_codes(release: ReleaseRow) -> list[str]:

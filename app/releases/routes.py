@@ -98,6 +98,24 @@ def move_alias(
     return service.alias_out(alias)
 
 
+@router.post(
+    "/v1/releases/{release_id}/judgements",
+    status_code=202,
+    response_model=JobOut,
+    responses=responses(Conflict, KeyMissing, NotFound),
+)
+def judge(
+    release_id: uuid.UUID,
+    context: Parts,
+    principal: _Managing,
+    key: Annotated[str, Depends(required_key)],
+    session: Writer,
+) -> Response:
+    """Judge a release that was trained elsewhere against the champion, in a job; one attempt on that champion."""
+    digest = request_digest(f"POST /v1/releases/{release_id}/judgements", {})
+    return once(session, principal, key, digest, lambda: service.ask_judgement(session, context, principal, release_id))
+
+
 @router.post("/v1/recalibrations", status_code=202, response_model=JobOut, responses=responses(KeyMissing))
 def recalibrate(
     body: RecalibrationIn,

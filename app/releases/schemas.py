@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from app.platform.values import ClassOut, In, Moment, Out, Paragraph
+from app.releases.gate import Gate
 from ml.calibration.scaling import Method
 
 
@@ -28,9 +29,10 @@ class ReleaseOut(Out):
 
 
 class ReleaseDetailOut(ReleaseOut):
-    """A release with its whole card."""
+    """A release with its whole card, and what the gate of this service found last."""
 
     card: dict[str, Any]
+    gate: Gate | None = None
 
 
 class ReleasesOut(Out):

@@ -14,7 +14,9 @@ from app.platform.errors import Conflict, Invalid, PreconditionFailed
 from app.platform.principal import Principal
 from app.platform.values import ClassOut
 from app.platform.written_rows import note_rows
-from app.releases.gate import gate_fault, gate_of
+from app.releases.gate import Verdict, gate_fault, verdict_of
+from app.releases.history import gate_against, last_gate
+from app.releases.judgements import submit_judgement
 from app.releases.queries import aliases, all_releases, existing_release, served_release_id
 from app.releases.schemas import AliasesOut, AliasOut, RecalibrationIn, ReleaseDetailOut, ReleaseOut, ReleasesOut
 from app.tables import Alias, ReleaseRow
@@ -65,14 +67,13 @@ def move_alias(
             the gate found cannot be read, or another request moves the alias just now.
         Invalid: that choice without a reason.
     """
-    row = existing_release(session, release_id)
-    alias = session.get(Alias, name)
+    row, alias = existing_release(session, release_id), session.get(Alias, name)
     if name == "champion" and (fault := gate_fault(row.card)) is not None:
         raise Conflict(f"{fault}; such a release cannot be promoted")
     replaces_another = name == "champion" and alias is not None and alias.release_id != release_id
-    overruled = replaces_another and row.gate != "passed"
-    if overruled:
-        _require_choice(row, reason, despite_gate=despite_gate)
+    overruled: Verdict | None = None
+    if replaces_another and alias is not None:
+        overruled = _require_choice(session, row, alias.release_id, reason, despite_gate=despite_gate)
     present = 0 if alias is None else alias.revision
     if revision is not None and revision != present:
         raise PreconditionFailed(f"{name} is at revision {present} now; look again before you move it")
@@ -80,7 +81,7 @@ def move_alias(
     if not _swap(session, name, release_id, present):
         raise Conflict(f"{name} was moved meanwhile; look again")
     details = {"alias": name, "before": None if before is None else str(before), "after": str(release_id)}
-    details |= {"despite_gate": row.gate} if overruled else {}
+    details |= {"despite_gate": overruled} if overruled else {}
     ask_predictions(session, context, release_id, None)
     audit_chain.record(
         session,
@@ -94,23 +95,32 @@ def move_alias(
     return session.get_one(Alias, name, populate_existing=True)
 
 
-def _require_choice(row: ReleaseRow, reason: str, *, despite_gate: bool) -> None:
+def _require_choice(
+    session: Session, row: ReleaseRow, champion_id: uuid.UUID, reason: str, *, despite_gate: bool
+) -> Verdict | None:
     """Stop the promotion of a release that the gate did not let through, unless somebody chose it and said why.
+
+    Returns:
+        What was overruled; None where the gate let it through.
 
     Raises:
         Conflict: nobody chose it.
         Invalid: there is no reason.
     """
+    gate = gate_against(session, row, champion_id)
+    if gate is not None and gate.passed:
+        return None
     if not despite_gate:
-        gate = gate_of(row.card)
         verdict = (
-            "no gate has judged this release against a champion"
+            "no gate has judged this release against the present champion; ask for that first (`secondread release "
+            "judge`, the button on its page, or POST /v1/releases/{id}/judgements)"
             if gate is None
             else f"the gate refused this candidate: {'; '.join(gate.reasons)}"
         )
         raise Conflict(f"{verdict}; to promote it all the same, choose so (despite_gate) and give the reason")
     if not reason.strip():
         raise Invalid("say why this release is promoted although the gate did not let it through")
+    return verdict_of(gate)
 
 
 def ask_predictions(session: Session, context: Context, release_id: uuid.UUID, principal: Principal | None) -> None:
@@ -152,6 +162,22 @@ def ask_recalibration(
     """
     served_release_id(session)
     return 202, job_out(engine.submit(session, context, "recalibration", body.model_dump(mode="json"), principal))
+
+
+def ask_judgement(
+    session: Session, context: Context, principal: Principal, release_id: uuid.UUID
+) -> tuple[int, JobOut]:
+    """Ask for the judgement of a release against the champion.
+
+    Returns:
+        202 and the job.
+
+    Raises:
+        Conflict: it is the champion, or its card cannot be read.
+        NotFound: no such release.
+        NoRelease: there is no champion.
+    """
+    return 202, job_out(submit_judgement(session, context, principal, release_id))
 
 
 def list_releases(session: Session) -> ReleasesOut:
@@ -196,4 +222,6 @@ def detail(session: Session, release_id: uuid.UUID) -> ReleaseDetailOut:
         NotFound: no such release.
     """
     row = existing_release(session, release_id)
-    return ReleaseDetailOut(**describe(session, row).model_dump(), card={**row.card})
+    shown = describe(session, row)
+    gate = None if shown.gate_fault else last_gate(session, row)
+    return ReleaseDetailOut(**shown.model_dump(), card={**row.card}, gate=gate)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import betaincinv, expit, logit, stdtrit
+from scipy.special import betaincinv, expit, logit, stdtr, stdtrit
 
 from ml.arrays import FloatArray
 
@@ -49,8 +49,11 @@ def degrees_of_freedom(influence: FloatArray) -> float:
 
 def skewness(influence: FloatArray) -> float:
     """Skewness Σu³ / (Σu²)^1.5 of an estimate, between −1 and 1; 0 where nothing varies."""
-    total = float((influence**2).sum())
-    return float((influence**3).sum()) / total**1.5 if total > 0 else 0.0
+    largest = float(np.abs(influence).max(initial=0.0))
+    if largest == 0:
+        return 0.0
+    scaled = influence / largest  # powers of tiny numbers would be 0
+    return float((scaled**3).sum() / (scaled**2).sum() ** 1.5)
 
 
 def skewed_interval(
@@ -99,6 +102,27 @@ def skewed_interval(
     b -= 1.5 * (1 - 2 * p) * step
     low, high = (expit(logit(p) - step * _untransformed(end, b, shift)) for end in (t, -t))
     return bounds.low + width * float(low), bounds.low + width * float(high)
+
+
+def p_of_fall(value: float, se: float, influence: FloatArray) -> float:
+    """One-sided p value of «zero or more», small where a signed quantity is surely below zero.
+
+    By the statistic of ``skewed_interval``: it is below .025 just where the upper end of that interval is below zero.
+
+    Args:
+        value: the estimate.
+        se: its standard error.
+        influence: (G,) what each cluster adds to its error.
+
+    Returns:
+        The p value; 1 where nothing varies and the value is not below zero, 0 where it is.
+    """
+    if se <= 0:
+        return float(value >= 0)
+    centred = influence - influence.mean()
+    a, t = skewness(centred), value / se
+    transformed = t + a * t**2 / 3 + a**2 * t**3 / 27 + a / 6
+    return float(stdtr(degrees_of_freedom(centred), transformed))
 
 
 def _untransformed(quantile: float, b: float, shift: float) -> float:

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray
-from ml.metrics.intervals import Bounds, skewed_interval
+from ml.metrics.intervals import Bounds, p_of_fall, skewed_interval
 
 _T = TypeVar("_T", bound=np.generic)
 
@@ -47,12 +47,14 @@ class ModelAssisted:
         se: standard error, None where fewer than two clusters could be used.
         low: lower end of the 95 % interval.
         high: upper end.
+        p_of_fall: one-sided p value of «zero or more», for changes.
     """
 
     value: float
     se: float | None
     low: float | None
     high: float | None
+    p_of_fall: float | None = None
 
     def to_dict(self) -> ModelAssistedDocument:
         """Return it as JSON values: NaN becomes None."""
@@ -78,6 +80,7 @@ class Estimate:
         horvitz_thompson: the estimate over the number of all cases, where weights were inverse probabilities.
         largest_weight: of the cases used, where there were weights.
         model_assisted: a mean with the help of what is known of all cases, where there were weights.
+        p_of_fall: one-sided p value of «zero or more», for changes; None where there is no standard error.
 
     >>> Estimate(0.14, 0.01, 0.12, 0.16, n=90, dropped=10, ess=90.0).to_dict()["dropped"]
     10
@@ -95,6 +98,12 @@ class Estimate:
     horvitz_thompson: float | None = None
     largest_weight: float | None = None
     model_assisted: ModelAssisted | None = None
+    p_of_fall: float | None = None
+
+    @property
+    def efficient(self) -> "Estimate | ModelAssisted":
+        """The model-assisted estimate where there is one, else this one: with the smaller error of the two."""
+        return self if self.model_assisted is None else self.model_assisted
 
     def to_dict(self) -> EstimateDocument:
         """Return it as JSON values: NaN becomes None."""
@@ -233,12 +242,13 @@ def to_estimate(
         bounds: range of the quantity, which its interval keeps; None for signed quantities.
         curvature: of a quadratic estimate, as in ``skewed_interval``.
     """
-    value, se, low, high = replicates.value, replicates.standard_error(), None, None
+    value, se, low, high, p = replicates.value, replicates.standard_error(), None, None, None
     if se is not None:
         influence = value - replicates.without
         low, high = skewed_interval(value, se, influence, sample.effective_clusters, bounds, curvature)
+        p = p_of_fall(value, se, influence)
     size = sample.rows.size
-    return Estimate(value, se, low, high, size, sample.dropped, sample.ess, singleton_mass=singleton_mass)
+    return Estimate(value, se, low, high, size, sample.dropped, sample.ess, singleton_mass=singleton_mass, p_of_fall=p)
 
 
 def root(squared: Estimate) -> Estimate:

@@ -106,11 +106,11 @@ def model_assisted(
     moved, by = plain.value - plain.without, noise.value - noise.without
     if not (moved.size and np.isfinite(moved).all() and np.isfinite(by).all()):
         estimate = to_estimate(plain, known, bounds=bounds)
-        return ModelAssisted(estimate.value, estimate.se, estimate.low, estimate.high)
+        return ModelAssisted(estimate.value, estimate.se, estimate.low, estimate.high, estimate.p_of_fall)
     share = _shares(moved, by)
     value = plain.value - float(share @ (_parts(predicted, known) - _parts(predicted, population)))
     estimate = to_estimate(Replicates(value, value - (moved - share * by)), known, bounds=bounds)
-    return ModelAssisted(estimate.value, estimate.se, estimate.low, estimate.high)
+    return ModelAssisted(estimate.value, estimate.se, estimate.low, estimate.high, estimate.p_of_fall)
 
 
 def _parts(values: FloatArray, sample: Sample) -> FloatArray:

@@ -78,12 +78,14 @@ def test_recalibration_makes_a_candidate_and_a_person_promotes_and_rolls_back(se
 
 def _promote(service: Service, champion: dict[str, Any], report: dict[str, Any]) -> None:
     path, body = "/v1/aliases/champion", {"release": report["release"], "reason": "better on what was collected"}
+    # so few cells cannot show that it is better (tests/app/test_gate_memory.py promotes what passed)
+    assert not report["gate"]["passed"]
+    body |= {"despite_gate": True}
     assert service.call("admin", "PUT", path, json=body).status_code == 428
     stale = service.call("admin", "PUT", path, json=body, headers={"If-Match": '"7"'})
     assert (stale.status_code, stale.json()["type"]) == (412, "urn:secondread:problem:precondition-failed")
     assert service.call("viewer", "PUT", path, json=body, headers={"If-Match": '"1"'}).status_code == 403
     moved = service.call("admin", "PUT", path, json=body, headers={"If-Match": '"1"'})
-    assert report["gate"]["passed"], report["gate"]["reasons"]
     assert (moved.status_code, moved.headers["etag"]) == (200, '"2"')
     case = service.get("viewer", "/v1/cases").json()["items"][0]
     assert case["prediction"]["release"] == champion["release"]

@@ -1,0 +1,175 @@
+"""The decision of the gate, by changes alone: whether a candidate is better, harms nothing and leans on nobody.
+
+*Improvement*: one of the two proper scores is surely lower (one-sided, paired, clustered by patient). Every attempt on
+one champion has a level of its own, and all of them together ``ERROR_RATE``: whoever tries long enough does not pass by
+luck. *No harm*: no point estimate is above one standard error, against the champion and against the first champion, so
+that small losses do not add up from one promotion to the next. *Stability*: ``app.recalibration.stability``.
+
+Source of the levels: alpha spending by α/2^k (weighted Bonferroni; Dmitrienko, Tamhane and Bretz 2009, chapter 2).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from app.recalibration.stability import Stability
+from ml.metrics.jackknife import Estimate
+from ml.metrics.paired_change import Change
+
+#: Probability that any of all attempts on one champion passes a candidate that is not better, at most.
+ERROR_RATE = 0.05
+#: Standard errors above which a loss counts as harmed.
+HARM_LIMIT = 1.0
+#: Annotators below which it cannot be seen whether a candidate leans on one of them.
+FEWEST_ANNOTATORS = 3
+
+
+def level_of(attempt: int) -> float:
+    """Level of the attempt with a number, from 1, on one champion.
+
+    >>> level_of(1), level_of(2)
+    (0.025, 0.0125)
+    """
+    return float(ERROR_RATE / 2**attempt)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a candidate is judged by; changes are negative where it is better.
+
+    Attributes:
+        whole: change from the champion, by all labels.
+        cluster: (N,) patients of the cases.
+        n_annotators: who labelled.
+        since_first: change from the first champion, by all labels; a sentence where it is unknown, None where the
+            champion is the first one.
+        without: by annotator, change from the champion to a candidate made and judged without their labels; a sentence
+            where there is none.
+    """
+
+    whole: Change
+    cluster: npt.NDArray[np.int64]
+    n_annotators: int
+    since_first: Change | str | None = None
+    without: Mapping[str, Change | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What follows from the evidence.
+
+    Attributes:
+        reasons: why the candidate is refused, a sentence each; none where it passes.
+        findings: what else was found or could not be checked, a sentence each.
+    """
+
+    reasons: list[str]
+    findings: list[str]
+
+    def __add__(self, other: "Decision") -> "Decision":
+        return Decision(self.reasons + other.reasons, self.findings + other.findings)
+
+
+def decide(evidence: Evidence, attempt: int, max_increase: float | None = None) -> Decision:
+    """Judge a candidate.
+
+    Args:
+        evidence: its changes.
+        attempt: number of the attempt on this champion, from 1.
+        max_increase: what the 95 % upper end of neither change may exceed; None for no such margin.
+    """
+    return of_the_whole(evidence, attempt, max_increase) + of_each_annotator(evidence)
+
+
+def of_the_whole(evidence: Evidence, attempt: int, max_increase: float | None = None) -> Decision:
+    """What all labels together say; arguments as of ``decide``."""
+    whole, first = evidence.whole, evidence.since_first
+    found = _improvement(whole, attempt) + _no_harm(whole, "") + _within_margin(whole, max_increase)
+    if first is None:
+        return found
+    if not isinstance(first, str) and any(estimate.efficient.se is None for _, estimate in _losses(first)):
+        first = "too few labelled patients"
+    if isinstance(first, str):
+        return found + Decision([], [f"Harm since the first champion cannot be checked: {first}."])
+    return found + _no_harm(first, " since the first champion")
+
+
+def _losses(change: Change) -> tuple[tuple[str, Estimate], ...]:
+    return ("L", change.loss), ("L_φ", change.disagreement_loss)
+
+
+def _improvement(whole: Change, attempt: int) -> Decision:
+    each = level_of(attempt) / 2
+    found = [(name, estimate.efficient) for name, estimate in _losses(whole)]
+    better = [name for name, loss in found if loss.p_of_fall is not None and loss.p_of_fall <= each]
+    told = "; ".join(
+        f"{name} changes by {loss.value:+.4f} ± {loss.se:.4f} ({_p(loss.p_of_fall)})"
+        for name, loss in found
+        if loss.se is not None and loss.p_of_fall is not None
+    )
+    rule = (
+        f"this is attempt {attempt} on this champion, in which one of the two must fall with p ≤ {each:.2g} (half of "
+        f"the attempt's {level_of(attempt):.2g})"
+    )
+    if better:
+        return Decision([], [f"It is better in {' and '.join(better)}: {told or 'no loss can be estimated'}; {rule}."])
+    return Decision([f"it is not surely better than the champion: {told or 'no loss can be estimated'}; {rule}"], [])
+
+
+def _p(p: float) -> str:
+    return "p < .0001" if p < 1e-4 else f"p = {p:.4f}"
+
+
+def _no_harm(change: Change, when: str) -> Decision:
+    reasons = []
+    for name, estimate in _losses(change):
+        loss = estimate.efficient
+        if loss.se is None or not np.isfinite(loss.value):
+            reasons.append(f"the change of {name}{when} cannot be estimated: too few labelled patients")
+        elif loss.value > HARM_LIMIT * loss.se:
+            reasons.append(
+                f"{name} seems worse{when}, by {loss.value:.4f}; one standard error ({loss.se:.4f}) is allowed"
+            )
+    return Decision(reasons, [])
+
+
+def _within_margin(whole: Change, max_increase: float | None) -> Decision:
+    if max_increase is None:
+        return Decision([], [])
+    ends = [(name, estimate.efficient.high) for name, estimate in _losses(whole)]
+    return Decision(
+        [
+            f"{name} may rise by up to {high:.4f} (95 %), more than the {max_increase:g} of the change plan"
+            for name, high in ends
+            if high is not None and high > max_increase
+        ],
+        [],
+    )
+
+
+def of_each_annotator(evidence: Evidence) -> Decision:
+    """Whether the candidate leans on one annotator.
+
+    Where somebody cannot be left out, because too few labels remain without theirs, nothing follows: it is the case of
+    a laboratory with one or two annotators, and is said in the same way.
+    """
+    n, without = evidence.n_annotators, evidence.without
+    if n < FEWEST_ANNOTATORS:
+        few = {0: "nobody", 1: "only one annotator"}.get(n, "only two annotators")
+        return Decision([], [f"Whether it leans on one annotator cannot be checked: {few} labelled."])
+    stability = Stability(evidence.whole, evidence.cluster, n)
+    reasons, findings = [], []
+    for name, change in without.items():
+        if isinstance(change, str):
+            findings.append(f"Whether it leans on {name} cannot be checked: {change}.")
+            continue
+        reasons += stability.reasons(name, change)
+        lacking = [loss for loss, estimate in _losses(change) if estimate.se is None]
+        if lacking:
+            losses = " and ".join(lacking)
+            findings.append(f"Whether {losses} leans on {name} cannot be checked: too few labels remain without them.")
+    if not reasons:
+        findings.append(f"Nobody's labels carry it alone ({stability.limit:.1f} standard errors are allowed).")
+    return Decision(reasons, findings)

@@ -1,0 +1,140 @@
+"""A release that was trained elsewhere, judged by the same gate as a recalibration's candidate."""
+
+import uuid
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy.orm import Session
+
+from app.evaluations.cohort import Cohort, Question, cohort_of
+from app.evaluations.columns import Columns
+from app.evaluations.held_out import held_out, left_out
+from app.evaluations.queries import LabelRow, blind_labels, label_rows
+from app.evaluations.reading import read_columns
+from app.jobs.running import JobResult, RunningJob
+from app.platform.errors import Conflict
+from app.recalibration.change_plan import ChangePlan
+from app.recalibration.gating import FEWEST_ANNOTATORS, Evidence
+from app.recalibration.judging import (
+    Judgement,
+    begun_attempt,
+    change_between,
+    since_first_champion,
+    without_annotator,
+)
+from app.recalibration.predict_old_cases import predict_again
+from app.recalibration.report import JudgementReport
+from app.releases.gate import Gate
+from app.releases.history import record_judgement
+from app.releases.queries import class_codes, existing_release, served_release_id
+from app.tables import now
+from ml.metrics.paired_change import Change
+
+_JUDGED = "judged"
+
+
+def judge_release(job: RunningJob) -> JobResult:
+    """Job: predict old cases with a release, judge it against the champion, keep the verdict. It promotes nothing.
+
+    Raises:
+        Conflict: it is the champion.
+        NoRelease: there is no champion.
+    """
+    known = job.recorded(_JUDGED)
+    if known is not None:
+        return known
+    release_id = uuid.UUID(job.parameters["release"])
+    plan = ChangePlan.read(job.context.settings.change_plan)
+    predict_again(job)
+    job.report(0.96, "judging against the champion")
+    with job.context.database.read_moment() as session:
+        material = _gather(session, release_id)
+    gate = _gate(job, material, plan)
+
+    def keep(session: Session) -> JobResult:
+        row = existing_release(session, release_id)
+        record_judgement(session, job.context.keys.audit, "gate", row, material.champion_id, gate)
+        return JudgementReport(
+            release=str(release_id),
+            champion=str(material.champion_id),
+            gate=gate,
+            n_evaluated=len(material.cohort.columns),
+            n_left_out_of_judgement=material.n_left_out,
+            n_labelled_not_predicted=material.n_not_predicted,
+        ).to_dict()
+
+    return job.batch(_JUDGED, keep)
+
+
+@dataclass(frozen=True)
+class _Material:
+    """Everything that the judgement reads, at one moment.
+
+    Attributes:
+        champion_id: against which.
+        cohort: cases of the evaluation partition that both have predicted, with the champion's predictions and weights.
+        after: the release's predictions of the same cases.
+        labels: their blind planned labels.
+        n_left_out: cases that either was trained on.
+        n_not_predicted: labelled cases that the release has not predicted.
+    """
+
+    champion_id: uuid.UUID
+    cohort: Cohort
+    after: Columns
+    labels: list[LabelRow]
+    n_left_out: int
+    n_not_predicted: int
+
+
+def _gather(session: Session, release_id: uuid.UUID) -> _Material:
+    """Read what the judgement needs.
+
+    Raises:
+        Conflict: the release is the champion.
+        NoRelease: there is no champion.
+    """
+    champion_id = served_release_id(session)
+    if champion_id == release_id:
+        raise Conflict("this release is the champion; there is nothing to judge it against")
+    classes, question = class_codes(existing_release(session, release_id)), Question()
+    columns, after = (read_columns(session, one, classes) for one in (champion_id, release_id))
+    rows = _rows_in(after, columns)
+    trained_on = columns.trained_on.copy()
+    trained_on[rows >= 0] |= after.trained_on[rows[rows >= 0]]
+    cohort = cohort_of(held_out(columns, trained_on), question, now().timestamp())
+    rows = _rows_in(after, cohort.columns)
+    n_not_predicted = int(((rows < 0) & (cohort.columns.n_labels > 0)).sum())
+    known = cohort.take(rows >= 0)
+    return _Material(
+        champion_id,
+        known,
+        after.take(rows[rows >= 0]),
+        label_rows(session, blind_labels(), known.columns.ids()),
+        left_out(columns, question, trained_on),
+        n_not_predicted,
+    )
+
+
+def _rows_in(others: Columns, columns: Columns) -> npt.NDArray[np.intp]:
+    """Row (N,) of each case among other columns, −1 where it is not there."""
+    row_of = {case_id.tobytes(): row for row, case_id in enumerate(others.case_id)}
+    return np.array([row_of.get(case_id.tobytes(), -1) for case_id in columns.case_id], dtype=np.intp)
+
+
+def _gate(job: RunningJob, material: _Material, plan: ChangePlan) -> Gate:
+    """Judgement with everybody, and without each annotator: no label had a part in making the release."""
+    attempt = begun_attempt(job, material.champion_id)
+    cohort, after = material.cohort, material.after
+    names = sorted({label.annotator for label in material.labels})
+    without: dict[str, Change | str] = {}
+    for name in names if len(names) >= FEWEST_ANNOTATORS else []:
+        less = without_annotator(cohort, material.labels, name)
+        without[name] = change_between(less, less.columns, after)
+    with job.context.database.read() as session:
+        folder = job.context.settings.releases_folder
+        first = since_first_champion(session, folder, material.champion_id, cohort, after)
+    whole = change_between(cohort, cohort.columns, after)
+    evidence = Evidence(whole, cohort.columns.cluster, len(names), first.change, without)
+    return Judgement(material.champion_id, attempt, evidence, first, plan.max_increase).gate()

@@ -1,0 +1,97 @@
+"""What the audit remembers of promotions and of the gate: the first champion, attempts on a champion, judgements.
+
+Attempts are counted by what a champion predicts by, not by its name or its row: neither adding it once more nor a
+roll-back and another promotion begins to count anew. An attempt is recorded before anybody knows how it ends.
+"""
+
+import uuid
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from app.platform import audit_chain
+from app.platform.keys import AuditKeys
+from app.releases.gate import Gate, gate_of
+from app.releases.queries import existing_release, release_by_id, served_sha256
+from app.tables import AuditEvent, AuditHead, ReleaseRow
+
+_ATTEMPT, _JUDGED = "gate.attempt", "gate.judge"
+
+
+def first_champion_id(session: Session) -> uuid.UUID | None:
+    """The release that was promoted first in this service; None where the audit does not tell."""
+    moves = select(AuditEvent.object, AuditEvent.details).where(AuditEvent.action.in_(("release.add", "alias.move")))
+    for released, details in session.execute(moves.order_by(AuditEvent.sequence)):
+        if details.get("alias") == "champion":
+            return uuid.UUID(released)
+    return None
+
+
+def begin_attempt(session: Session, keys: AuditKeys, champion_id: uuid.UUID, job_id: uuid.UUID) -> int:
+    """Record an attempt on a champion.
+
+    Args:
+        session: writing session; until it ends nobody else begins one.
+        keys: of the audit.
+        champion_id: what is to be replaced.
+        job_id: which job tries it.
+
+    Returns:
+        The number of the attempt, from 1.
+    """
+    # of two that come this far, the second waits here, and then counts the first
+    session.execute(select(AuditHead.id).with_for_update())
+    served = served_sha256(existing_release(session, champion_id))
+    number = 1 + n_attempts(session, served)
+    details = {"champion": str(champion_id), "number": number, "job": str(job_id)}
+    audit_chain.record(session, keys, actor="gate", action=_ATTEMPT, object_id=served, details=details)
+    return number
+
+
+def n_attempts(session: Session, served: str) -> int:
+    """How many attempts there were on champions that predict by this."""
+    counted = select(func.count()).select_from(AuditEvent)
+    return session.execute(counted.where(AuditEvent.action == _ATTEMPT, AuditEvent.object == served)).scalar_one()
+
+
+def record_judgement(
+    session: Session, keys: AuditKeys, actor: str, row: ReleaseRow, champion_id: uuid.UUID, gate: Gate
+) -> None:
+    """Keep what the gate found of a release that was trained elsewhere: the verdict in its row, all in the audit."""
+    row.gate = "passed" if gate.passed else "refused"
+    details = {
+        "champion": str(champion_id),
+        "served_sha256": served_sha256(existing_release(session, champion_id)),
+        "gate": gate.to_dict(),
+    }
+    audit_chain.record(session, keys, actor=actor, action=_JUDGED, object_id=row.id, details=details)
+
+
+def last_gate(session: Session, row: ReleaseRow) -> Gate | None:
+    """What the gate of this service found last of a release; None where it was never judged here.
+
+    Raises:
+        ValueError: the card of a release that was recalibrated here is malformed.
+    """
+    return _last(session, row)[0]
+
+
+def gate_against(session: Session, row: ReleaseRow, champion_id: uuid.UUID) -> Gate | None:
+    """What it found last, if it was against what this champion predicts by; None otherwise.
+
+    Raises:
+        ValueError: as ``last_gate``.
+    """
+    gate, served = _last(session, row)
+    return gate if served == served_sha256(existing_release(session, champion_id)) else None
+
+
+def _last(session: Session, row: ReleaseRow) -> tuple[Gate | None, str | None]:
+    """The last judgement of a release, and what the champion predicted by."""
+    judged = select(AuditEvent.details).where(AuditEvent.action == _JUDGED, AuditEvent.object == str(row.id))
+    details = session.execute(judged.order_by(AuditEvent.sequence.desc()).limit(1)).scalar_one_or_none()
+    if details is not None:
+        return Gate.model_validate(details["gate"]), details["served_sha256"]
+    gate, parent = None if row.gate == "not_judged" else gate_of(row.card), row.card.get("parent")
+    champion = None if parent is None else release_by_id(session, uuid.UUID(parent))
+    return gate, None if champion is None else served_sha256(champion)

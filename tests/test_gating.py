@@ -1,0 +1,142 @@
+"""The gate's decision by itself: levels, improvement, harm, margin, who carries it."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from app.recalibration.gating import (
+    ERROR_RATE,
+    Evidence,
+    decide,
+    level_of,
+    of_each_annotator,
+    of_the_whole,
+)
+from ml.metrics.intervals import p_of_fall, skewed_interval
+from ml.metrics.jackknife import Estimate
+from ml.metrics.paired_change import Change, paired_change
+
+N, K, PATIENTS = 240, 3, 60
+CLUSTER = np.repeat(np.arange(PATIENTS), N // PATIENTS)
+
+
+def change(loss: float, disagreement: float, seed: int = 0) -> Change:
+    """From one prediction to another, of cases whose two labels make it about so much worse."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(K, size=(N, 2))
+    counts = np.eye(K, dtype=np.int64)[labels].sum(axis=1)
+    towards = counts / 2 - 1 / K
+    differ = (labels[:, 0] != labels[:, 1]).astype(float)
+    before = np.full((N, K), 1 / K), np.full(N, 0.5)
+    wobble = 0.1 * (rng.dirichlet(np.ones(K), size=N) - 1 / K)
+    after = before[0] - loss * towards + wobble, 0.5 - disagreement * (differ - 0.5) + rng.normal(0, 0.05, N)
+    return paired_change(counts, before, after, weights=np.ones(N), weights2=rng.uniform(1, 3, N), cluster=CLUSTER)
+
+
+def evidence(loss: float, disagreement: float, **more: object) -> Evidence:
+    return replace(Evidence(change(loss, disagreement), CLUSTER, 3), **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_fall_is_sure_at_one_in_forty_just_where_the_interval_lies_below_zero(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for _ in range(40):
+        influence = rng.gamma(0.3, size=30) * rng.choice([-1, 1, 1], size=30)
+        influence -= influence.mean()
+        se = float(np.sqrt(30 / 29 * (influence**2).sum()))
+        value = float(rng.normal(-2, 1)) * se
+        high = skewed_interval(value, se, influence, 30.0)[1]
+        assert (p_of_fall(value, se, influence) < 0.025) == (high < 0)
+    assert p_of_fall(0.0, 0.0, np.zeros(3)) == 1
+    tiny = 1e-127 * np.array([2.0, -1.0, -1.0])  # of two calibrations that are both almost certain
+    assert p_of_fall(-3e-127, 3e-127, tiny) == pytest.approx(p_of_fall(-3.0, 3.0, 1e127 * tiny))
+    assert p_of_fall(-1.0, 0.0, np.zeros(3)) == 0
+
+
+def test_the_levels_of_all_attempts_together_are_the_error_rate() -> None:
+    levels = [level_of(attempt) for attempt in range(1, 60)]
+    assert sum(levels) == pytest.approx(ERROR_RATE)
+    assert all(later == earlier / 2 for earlier, later in pairwise(levels))
+
+
+def test_who_passes_a_later_attempt_passes_an_earlier_one_and_who_is_refused_stays_refused() -> None:
+    for loss in np.linspace(-0.4, 0.1, 11):
+        verdicts = [not of_the_whole(evidence(float(loss), -0.01), attempt).reasons for attempt in (1, 2, 5, 10, 20)]
+        assert verdicts == sorted(verdicts, reverse=True)
+    assert not of_the_whole(evidence(-0.4, -0.01), 1).reasons
+    assert of_the_whole(evidence(-0.05, -0.01), 200).reasons  # no candidate of so few cases is that sure
+
+
+def test_one_loss_must_fall_and_the_other_must_not_rise_by_more_than_its_error() -> None:
+    assert not of_the_whole(evidence(-0.3, 0.0), 1).reasons
+    assert not of_the_whole(evidence(-0.01, -0.3), 1).reasons
+    refused = of_the_whole(evidence(-0.3, 0.3), 1).reasons
+    assert len(refused) == 1
+    assert "L_φ seems worse" in refused[0]
+    assert "one standard error" in refused[0]
+    same = of_the_whole(evidence(-0.001, 0.0), 1).reasons
+    assert len(same) == 1
+    assert "not surely better" in same[0]
+    assert "attempt 1" in same[0]
+
+
+def test_the_gate_takes_the_smaller_error_of_two_estimates() -> None:
+    found = change(0.0, -0.1)
+    assisted = found.disagreement_loss.model_assisted
+    assert assisted is not None
+    assert found.disagreement_loss.efficient is assisted
+    worse = replace(found.disagreement_loss, value=9.0, p_of_fall=1.0)
+    one = Evidence(found, CLUSTER, 3)
+    other = Evidence(replace(found, disagreement_loss=worse), CLUSTER, 3)
+    assert of_the_whole(one, 1) == of_the_whole(other, 1)
+
+
+def test_small_losses_do_not_add_up_over_promotions() -> None:
+    better = change(-0.3, 0.0)
+    assert not of_the_whole(evidence(-0.3, 0.0, since_first=better), 1).reasons
+    crept = of_the_whole(evidence(-0.3, 0.0, since_first=change(0.3, 0.0)), 1).reasons
+    assert len(crept) == 1
+    assert "since the first champion" in crept[0]
+    unknown = of_the_whole(evidence(-0.3, 0.0, since_first="its network has seen none of these cases"), 1)
+    assert not unknown.reasons
+    assert any("cannot be checked" in finding for finding in unknown.findings)
+
+
+def test_a_margin_holds_where_the_plan_has_one() -> None:
+    end = change(-0.3, 0.0).disagreement_loss.efficient.high
+    assert end is not None
+    assert end > 0
+    assert not of_the_whole(evidence(-0.3, 0.0), 1, end * 1.01).reasons
+    refused = of_the_whole(evidence(-0.3, 0.0), 1, end * 0.99).reasons
+    assert len(refused) == 1
+    assert "change plan" in refused[0]
+
+
+def test_what_cannot_be_estimated_is_refused_for_the_whole_and_said_of_annotators() -> None:
+    nothing = Estimate(float("nan"), None, None, None, 0, N, 0.0)
+    whole = replace(change(-0.3, 0.0), disagreement_loss=nothing)
+    assert any("cannot be estimated" in text for text in of_the_whole(Evidence(whole, CLUSTER, 3), 1).reasons)
+    good = change(-0.3, 0.0)
+    without: dict[str, Change | str] = {"anna": good, "ben": whole, "cleo": "the fit without their labels fails"}
+    found = of_each_annotator(Evidence(good, CLUSTER, 3, without=without))
+    assert found.reasons == []
+    assert [name for name in without if any(f"leans on {name} cannot" in text for text in found.findings)] == [
+        "ben",
+        "cleo",
+    ]
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_with_fewer_than_three_annotators_it_works_and_says_what_it_could_not_check(n: int) -> None:
+    found = decide(Evidence(change(-0.3, 0.0), CLUSTER, n), 1)
+    assert found.reasons == []
+    assert any("leans on one annotator cannot be checked" in text for text in found.findings)
+
+
+def test_who_carries_a_change_alone_is_named() -> None:
+    good, nothing = change(-0.3, 0.0), change(0.0, 0.0)
+    found = of_each_annotator(Evidence(good, CLUSTER, 3, without={"anna": nothing, "ben": good, "cleo": good}))
+    assert len(found.reasons) == 1
+    assert "leans on anna" in found.reasons[0]
