@@ -2,9 +2,10 @@
 
 ``python -m benchmarks.small_sets [--save] [--splits 5] [--cells 400]``: real blood cells of eight types in natural
 proportions (one label each; the source names no patients, so that each cell is its own group), and simulated cells of
-40 patients with rare classes (two labels each). Each split trains as ``secondread train`` does by default, as it did
-before there were passes (13 epochs of batches of 128), and with rare classes weighed up. L is the squared error of the
-class probabilities for one label; a change is network minus baseline on the same held-out cells, negative is better.
+40 patients with rare classes (two labels each). Each split trains as ``secondread train`` does by default, with light
+augmentation, as it did before there were passes (13 epochs of batches of 128), and with rare classes weighed up. L is
+the squared error of the class probabilities for one label; a change is network minus baseline on the same held-out
+cells, negative is better. Shifts: change of agreement on the same cells (``ml.images.standard_shifts``).
 """
 
 import argparse
@@ -27,18 +28,22 @@ from ml.datasets.folder import own_partitions
 from ml.datasets.pbc import load_pbc
 from ml.files import read_json
 from ml.images.preprocess import Preprocessing, fit_normalisation
+from ml.release.shift_suite import UNSHIFTED
 from ml.training.calibrate import calibrate_run
+from ml.training.export import export_run
 from ml.training.own_figures import figures_of, trained_beside_baseline
 from ml.training.run_folder import RunFolder, TrainConfig
+from ml.training.shift_trial import ShiftTrial
 from ml.training.small_sets import EPOCHS, batch_for, passes_for
 from ml.training.train import choose_precision, train
 
 CPU = torch.device("cpu")
-#: Batch size, passes (None: as many as the default takes), exponent of the class weights.
-WAYS: dict[str, tuple[int | None, int | None, float]] = {
-    "default": (None, None, 0.0),
-    "before (one pass, batches of 128)": (128, 1, 0.0),
-    "rare classes weighed up (0.5)": (None, None, 0.5),
+#: Batch size, passes (None: as many as the default takes), exponent of the class weights, augmentation.
+WAYS: dict[str, tuple[int | None, int | None, float, str]] = {
+    "default": (None, None, 0.0, "wide"),
+    "light augmentation": (None, None, 0.0, "light"),
+    "before (light, one pass, batches of 128)": (128, 1, 0.0, "light"),
+    "rare classes weighed up (0.5), light": (None, None, 0.5, "light"),
 }
 
 
@@ -80,8 +85,8 @@ def rare_cells(n: int, seed: int, whole: ImageDataset) -> ImageDataset:
 
 
 def one_run(data: ImageDataset, way: str, seed: int, folder: Path) -> dict[str, float]:
-    """L, agreement and recall of one training, raw and as calibrated by default, and of the baseline."""
-    batch, passes, balance = WAYS[way]
+    """L, agreement and recall of one training, raw and calibrated, and of the baseline; agreement under shifts."""
+    batch, passes, balance, augmentation = WAYS[way]
     n = data.rows("train").size
     batch = batch or batch_for(n)
     config = TrainConfig(
@@ -100,6 +105,7 @@ def one_run(data: ImageDataset, way: str, seed: int, folder: Path) -> dict[str, 
         backbone_weights=None,
         passes=passes or passes_for(n, batch),
         class_balance=balance,
+        augmentation=augmentation,
     )
     run = RunFolder(folder)
     train(data, config, run, device=CPU)
@@ -109,7 +115,7 @@ def one_run(data: ImageDataset, way: str, seed: int, folder: Path) -> dict[str, 
     assert raw is not None
     assert beside is not None
     known = [row["recall"] for row in recall if row["recall"] is not None]
-    figures = {
+    figures = shift_figures(run) | {
         "baseline L": beside["baseline"]["L"]["value"],
         "network L, raw": raw["network"]["L"]["value"],
         "network L": beside["network"]["L"]["value"],
@@ -120,6 +126,19 @@ def one_run(data: ImageDataset, way: str, seed: int, folder: Path) -> dict[str, 
         "n": float(beside["n_cells"]),
     }
     return {name: float("nan") if value is None else float(value) for name, value in figures.items()}
+
+
+def shift_figures(run: RunFolder) -> dict[str, float | None]:
+    """Agreement on the held-out cells, and by how much hue, defocus and all mild shifts change it."""
+    rows = export_run(run, run.path.parent / "release", shifts=ShiftTrial()).card["shifts"]
+    found = {(row["kind"], row["strength"]): row for row in rows}
+    mild = [row["agreement_change"] for row in rows if row["strength"] == "mild"]
+    return {
+        "agreement": found[UNSHIFTED, "none"]["agreement"],
+        "hue turned by .08": found["hue", "standard"]["agreement_change"],
+        "defocus": found["defocus", "standard"]["agreement_change"],
+        "mild shifts": float(np.mean([change for change in mild if change is not None])),
+    }
 
 
 def summary(rows: list[dict[str, float]]) -> dict[str, float | int]:
