@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.small_sets [--save] [--splits 5] [--cells 400]``: real blood cells of eight types in natural
 proportions (one label each; the source names no patients, so that each cell is its own group), and simulated cells of
-40 patients with rare classes (two labels each). Each split trains as ``secondread train`` does by default, with light
+40 patients with rare classes (two labels each). Each split trains as ``secondread train`` does by default, with wide
 augmentation, as it did before there were passes (13 epochs of batches of 128), and with rare classes weighed up. L is
 the squared error of the class probabilities for one label; a change is network minus baseline on the same held-out
 cells, negative is better. Shifts: change of agreement on the same cells (``ml.images.standard_shifts``).
@@ -40,10 +40,10 @@ from ml.training.train import choose_precision, train
 CPU = torch.device("cpu")
 #: Batch size, passes (None: as many as the default takes), exponent of the class weights, augmentation.
 WAYS: dict[str, tuple[int | None, int | None, float, str]] = {
-    "default": (None, None, 0.0, "wide"),
-    "light augmentation": (None, None, 0.0, "light"),
-    "before (light, one pass, batches of 128)": (128, 1, 0.0, "light"),
-    "rare classes weighed up (0.5), light": (None, None, 0.5, "light"),
+    "default": (None, None, 0.0, "light"),
+    "wide augmentation": (None, None, 0.0, "wide"),
+    "before (one pass, batches of 128)": (128, 1, 0.0, "light"),
+    "rare classes weighed up (0.5)": (None, None, 0.5, "light"),
 }
 
 

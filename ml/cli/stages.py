@@ -58,8 +58,8 @@ def train(
     ] = 0.0,
     augmentation: Annotated[
         str,
-        typer.Option(help="wide: stain, magnification, focus and framing vary; light: orientation and colour only."),
-    ] = "wide",
+        typer.Option(help="light: orientation and colour; wide: stain, magnification, focus and framing vary as well."),
+    ] = "light",
     seed: Annotated[int, typer.Option(help="Of weights, order, augmentation and split.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     precision: Annotated[str, typer.Option(help="auto, float32 or bf16.")] = "auto",

@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from scipy.optimize import minimize
+from scipy.special import expit
 from sqlalchemy import func, select
 
 from app.auth import service as auth
@@ -35,6 +36,12 @@ SIGNS = (
     "status before", "disagreement before", "seen of a twin", "lease seconds", "answer's length", "waiting",
     "image headers", "hidden after", "status after", "commit seconds", "bytes of the commit's answer",
 )  # fmt: skip
+
+
+def disagreement_of(prediction: dict[str, Any]) -> float:
+    """The disagreement probability of a prediction; where it is withheld, what follows from the rest."""
+    probs = np.array(list(prediction["class_probs"].values()))
+    return float(expit(prediction["log_concentration"]) * (1 - np.square(probs).sum()))
 
 
 def auc(scores: Any, truth: Any) -> tuple[float, float]:
@@ -125,7 +132,7 @@ class Harness:
             for case, image in list(adversary.read.items())[:40]:  # the oldest that were not shown yet
                 shown = self.service.get(adversary.name, f"/v1/cases/{case}")
                 if shown.status_code == 200:
-                    adversary.seen[image] = shown.json()["prediction"]["disagreement_prob"]
+                    adversary.seen[image] = disagreement_of(shown.json()["prediction"])
                     del adversary.read[case]
 
     def turn(self, who: Adversary) -> bool:
@@ -140,7 +147,7 @@ class Harness:
         moment = moment if abs(moment - time.time()) < 1e6 else 0.0
         before, image = get(who.name, f"/v1/cases/{case}"), get(who.name, read["image"])
         digest = hashlib.sha256(image.content).hexdigest()
-        disagreement = before.json()["prediction"]["disagreement_prob"] if before.status_code == 200 else 0.0
+        disagreement = disagreement_of(before.json()["prediction"]) if before.status_code == 200 else 0.0
         headers = {
             name: value for name, value in image.headers.items() if name not in {"content-length", "x-request-id"}
         }
@@ -217,7 +224,7 @@ def run(
     harness = Harness(service, 1, people)
     harness.twin_every, harness.slips = twin_every, slips
     scores = [
-        service.post("viewer", "/v1/predictions", files={"image": ("x.png", cell_png(i))}).json()["disagreement_prob"]
+        disagreement_of(service.post("viewer", "/v1/predictions", files={"image": ("x.png", cell_png(i))}).json())
         for i in range(40)
     ]
     harness.median = float(np.median(scores))

@@ -143,7 +143,11 @@ class QueueLaboratory:
         )
         self.session.add_all([*people, self.release, self.policy])
         self.session.flush()
-        self.readers = [Annotator(name=person.name, account_id=person.id) for person in people]
+        # by the seed, since each reader's own order follows from their identifier
+        self.readers = [
+            Annotator(id=uuid.UUID(bytes=self.rng.bytes(16)), name=person.name, account_id=person.id)
+            for person in people
+        ]
         self.owner = people[0].id
         self.session.add_all(self.readers)
         self.session.flush()

@@ -17,7 +17,7 @@ def z(bias: Bias) -> float:
 @pytest.mark.slow
 def test_open_second_reads_and_retractions_after_the_reveal_move_nothing() -> None:
     """A few laboratories; L, which hardly varies, is off by version 0.1.0, and what was taken back is gone from it."""
-    found = simulated(6, 300, Habits(retractions=0.2))
+    found = simulated(12, 300, Habits(retractions=0.2))
     print(found)
     assert found["0.1.0"]["L"].value < -0.01
     assert abs(found["now"]["L"].value) < 0.008
