@@ -132,7 +132,7 @@ def _gate(job: RunningJob, material: _Material, plan: ChangePlan) -> Gate:
     for name in names if len(names) >= FEWEST_ANNOTATORS else []:
         less = without_annotator(cohort, material.labels, name)
         without[name] = change_between(less, less.columns, after)
-    with job.context.database.read() as session:
+    with job.context.database.read_moment() as session:
         folder = job.context.settings.releases_folder
         first = since_first_champion(session, folder, material.champion_id, cohort, after)
     whole = change_between(cohort, cohort.columns, after)

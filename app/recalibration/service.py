@@ -218,7 +218,7 @@ def _gate(job: RunningJob, material: Material, calibration: Calibration, method:
         except ValueError as exc:
             tried[name] = f"the fit without their labels fails ({exc})"
     after = material.judging.predicted(material.parent, calibration)
-    with job.context.database.read() as session:
+    with job.context.database.read_moment() as session:
         folder = job.context.settings.releases_folder
         first = since_first_champion(session, folder, material.parent_id, material.cohort, after)
     whole = change_between(material.cohort, material.cohort.columns, after)
