@@ -256,3 +256,10 @@ def test_what_was_found_out_about_twins_at_the_planning_is_kept_with_the_case(se
     assert [case.need < 0 for case in cases] == [False, True, True, False]
     again = [service.get("viewer", f"/v1/cases/{case['id']}").json() for case in [*shown, other]]
     assert again == [*shown, other]
+
+
+def test_the_page_of_a_case_tells_the_digest_of_its_image(service: Service) -> None:
+    case = service.add_case("slide-1", cell_png())
+    page = service.get("viewer", f"/cases/{case['id']}")
+    assert page.status_code == 200
+    assert f"<code>{case['prediction']['image_sha256']}</code>" in page.text
