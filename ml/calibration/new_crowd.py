@@ -231,17 +231,26 @@ class _Reads:
         return float(self.said(calibration).disagreement_probs.mean())
 
 
+def require_head(calibration: Calibration) -> None:
+    """Refuse a calibration that cannot be adapted.
+
+    Raises:
+        FitError: it has no concentration head.
+    """
+    if calibration.concentration is None:
+        raise FitError(
+            "a calibration without a concentration head has no disagreement that could be adapted: fit one first, to "
+            "cases with two labels"
+        )
+
+
 def _require(calibration: Calibration, reads: _Reads) -> None:
     """Refuse what cannot be adapted.
 
     Raises:
         FitError: no concentration head, or too few pairs.
     """
-    if calibration.concentration is None:
-        raise FitError(
-            "a calibration without a concentration head has no disagreement that could be adapted: fit one, with "
-            "temperature, to cases with two labels"
-        )
+    require_head(calibration)
     if reads.pairs.sum() < FEWEST_PAIRS:
         raise FitError(
             f"adapting needs {FEWEST_PAIRS} cases with two labels or more, there are {int(reads.pairs.sum())}: have "

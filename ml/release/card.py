@@ -108,6 +108,13 @@ class RecalibrationDocument(TypedDict):
     method: str
 
 
+class SourceDocument(TypedDict):
+    """The release that another one was adapted from, without a service: its name and the digest of its card."""
+
+    name: str
+    card_sha256: str
+
+
 class CardContents(TypedDict):
     """A release's card before its files are listed.
 
@@ -139,6 +146,7 @@ class CardContents(TypedDict):
     recall: NotRequired[list[RecallDocument]]
     baseline: NotRequired[BaselineDocument | None]
     recalibration: NotRequired[RecalibrationDocument]
+    adapted_from: NotRequired[SourceDocument]
 
 
 class Card(CardContents):
@@ -214,8 +222,11 @@ def adaptation_sentence(change: AdaptationDocument) -> str:
 
 
 def _adapted(card: CardContents) -> str:
-    adaptation = card["calibration"].get("adaptation")
-    return "" if adaptation is None else f" {adaptation_sentence(adaptation)}"
+    adaptation, source = card["calibration"].get("adaptation"), card.get("adapted_from")
+    if adaptation is None:
+        return ""
+    origin = "" if source is None else f" It was the release {source['name']} (card {source['card_sha256'][:12]}…)."
+    return f"{origin} {adaptation_sentence(adaptation)}"
 
 
 def _ensemble_sentence(card: CardContents) -> str:
@@ -235,6 +246,10 @@ _WORDS = {
     "skill_D": "by how much L_D is smaller than that of one constant for all cells (1 best, 0 no better)",
     "CE_D": "calibration error of the disagreement probability",
 }
+
+
+#: Metrics that go on a card.
+CARD_METRICS = tuple(_WORDS)
 
 
 def _metrics_table(card: CardContents) -> str:
