@@ -90,9 +90,8 @@ def _text(report: "AdaptReport") -> str:
     before, after = report["figures"].values()
     lines += [f"{metric:<34}{_figure(before[metric]):>28}{_figure(after[metric]):>28}" for metric in before]
     if change["constant"] is not None:
-        lines.append(
-            f"what it says of single cells is not shown to be better than a constant: φ is {change['seen']:.3f}"
-        )
+        told = "what the network says of single cells is not shown to be better than a constant"
+        lines.append(f"{told}: the release says {change['seen']:.4f} of every cell")
     elif change["verdict"] != "better":
         lines.append("the disagreement probability is no better than a constant so far: have more images read twice")
     return "\n".join([*lines, f"release {report['release']}"])
