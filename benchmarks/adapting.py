@@ -3,8 +3,9 @@
     python -m benchmarks.adapting --runs 100 --save
 
 A small release (tests/support/tiny_release.py) made of simulated cells and annotators. A laboratory reads cells of its
-own twice, by five annotators in turn; half of its patients calibrate and half judge. Fits, fits without each annotator and the gate are
-the service's own; only what the database would give is made here. What is right is known: the crowd's own disagreement.
+own twice, by two of five annotators; half of its patients calibrate and half judge. Fits, fits without each annotator
+and the gate are the service's own; only what the database would give is made here. What is right is known: how often
+the crowd itself differs.
 """
 
 import argparse
