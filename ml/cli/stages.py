@@ -93,8 +93,7 @@ def train(
     say(f"loading data set {data}")
     dataset = load_dataset(data, options)
     n_images, n_epochs = dataset.rows("train").size, epochs or EPOCHS
-    batch_size = batch_size or batch_for(n_images)
-    augmentation = augmentation or augmentation_for(dataset.orientation)
+    batch_size, augmentation = batch_size or batch_for(n_images), augmentation or augmentation_for(dataset.orientation)
     config = TrainConfig(
         data=data,
         data_options=options,
