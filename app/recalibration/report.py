@@ -1,6 +1,6 @@
 """What a recalibration reports: what was fitted on, how far predictions move, and how the candidate was judged."""
 
-from typing import Any
+from typing import Any, cast
 
 from app.platform.values import MetricOut, Out
 from app.recalibration.change_plan import ChangePlan
@@ -62,7 +62,7 @@ class AdaptationOut(Out):
 
     def document(self) -> AdaptationDocument:
         """The same as it stands on a card."""
-        return AdaptationDocument(**self.model_dump())
+        return cast(AdaptationDocument, self.model_dump())
 
 
 class FitOut(Out):

@@ -126,6 +126,11 @@ class Calibrated(nn.Module):
         n_classes: K.
     """
 
+    scale: Tensor
+    offset: Tensor
+    weight: Tensor
+    by_case: Tensor
+
     def __init__(self, calibration: Calibration, n_classes: int) -> None:
         super().__init__()
         # W and b of the scaling, read off from what it makes of zero and of the unit vectors
