@@ -59,6 +59,7 @@ def test_the_levels_of_all_attempts_together_are_the_error_rate() -> None:
     levels = [level_of(attempt) for attempt in range(1, 60)]
     assert sum(levels) == pytest.approx(ERROR_RATE)
     assert all(later == earlier / 2 for earlier, later in pairwise(levels))
+    assert 0 <= level_of(2000) <= level_of(1030) < level_of(1000)  # nobody tries so often; the job must not fail then
 
 
 def test_who_passes_a_later_attempt_passes_an_earlier_one_and_who_is_refused_stays_refused() -> None:
@@ -102,6 +103,20 @@ def test_small_losses_do_not_add_up_over_promotions() -> None:
     unknown = of_the_whole(evidence(-0.3, 0.0, since_first="its network has seen none of these cases"), 1)
     assert not unknown.reasons
     assert any("cannot be checked" in finding for finding in unknown.findings)
+
+
+def test_each_loss_since_the_first_champion_is_checked_by_itself() -> None:
+    nothing = Estimate(float("nan"), None, None, None, 0, N, 0.0)
+    unread = replace(change(0.3, 0.0), disagreement_loss=nothing)  # nobody read two of these cases
+    found = of_the_whole(evidence(-0.3, 0.0, since_first=unread), 1)
+    assert ["L seems worse since the first champion" in reason for reason in found.reasons] == [True]
+    told = [finding for finding in found.findings if "cannot be checked" in finding]
+    assert told == ["Harm to L_φ since the first champion cannot be checked: too few labelled patients."]
+    both = of_the_whole(evidence(-0.3, 0.0, since_first=replace(unread, loss=nothing)), 1)
+    assert not both.reasons
+    assert sum("cannot be checked" in finding for finding in both.findings) == 2
+    harmless = of_the_whole(evidence(-0.3, 0.0, since_first=replace(unread, loss=change(-0.3, 0.0).loss)), 1)
+    assert not harmless.reasons
 
 
 def test_a_margin_holds_where_the_plan_has_one() -> None:

@@ -55,6 +55,7 @@ class Cohort:
         first: weights for estimates that need one label; None unweighted.
         second: weights for those that need two.
         n_open: cases left out because their first planned read is still open, and not due.
+        at: for which moment it was made, seconds since 1970.
         outside_share: share of the cases with labels of an outside system, whose selection is unknown.
         all_outside: nobody but outside systems labelled, so that nothing can be weighted.
     """
@@ -64,6 +65,7 @@ class Cohort:
     first: SelectionWeights | None
     second: SelectionWeights | None
     n_open: int
+    at: float
     outside_share: float
     all_outside: bool = False
 
@@ -140,7 +142,7 @@ def cohort_of(columns: Columns, question: Question, at: float) -> Cohort:
     if question.weighting == "none" or all_outside:
         everybody = columns.take(np.flatnonzero(chosen))
         quintile, outside = quintiles(everybody.disagreement_probs), _share(everybody.outside)
-        return Cohort(everybody, quintile, None, None, 0, outside, all_outside and question.weighting != "none")
+        return Cohort(everybody, quintile, None, None, 0, at, outside, all_outside and question.weighting != "none")
     begun = columns.first_open_until <= at
     cases = columns.take(np.flatnonzero(chosen & begun))
     quintile = quintiles(cases.disagreement_probs)
@@ -150,7 +152,7 @@ def cohort_of(columns: Columns, question: Question, at: float) -> Cohort:
     both = np.where(ended & ~cases.outside, np.minimum(cases.n_labels, cases.n_planned), 0)
     first = selection_weights(1, cases.n_planned, first_answer, cases.pi, selected, quintile)
     second = selection_weights(2, cases.n_planned, both, cases.pi, selected, quintile, waiting)
-    return Cohort(cases, quintile, first, second, int((chosen & ~begun).sum()), _share(cases.outside))
+    return Cohort(cases, quintile, first, second, int((chosen & ~begun).sum()), at, _share(cases.outside))
 
 
 def _share(flags: npt.NDArray[np.bool_]) -> float:

@@ -8,6 +8,7 @@ that small losses do not add up from one promotion to the next. *Stability*: ``a
 Source of the levels: alpha spending by α/2^k (weighted Bonferroni; Dmitrienko, Tamhane and Bretz 2009, chapter 2).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -32,7 +33,7 @@ def level_of(attempt: int) -> float:
     >>> level_of(1), level_of(2)
     (0.025, 0.0125)
     """
-    return float(ERROR_RATE / 2**attempt)
+    return math.ldexp(ERROR_RATE, -attempt)
 
 
 @dataclass(frozen=True)
@@ -86,14 +87,12 @@ def decide(evidence: Evidence, attempt: int, max_increase: float | None = None) 
 def of_the_whole(evidence: Evidence, attempt: int, max_increase: float | None = None) -> Decision:
     """What all labels together say; arguments as of ``decide``."""
     whole, first = evidence.whole, evidence.since_first
-    found = _improvement(whole, attempt) + _no_harm(whole, "") + _within_margin(whole, max_increase)
+    found = _improvement(whole, attempt) + _no_harm(whole) + _within_margin(whole, max_increase)
     if first is None:
         return found
-    if not isinstance(first, str) and any(estimate.efficient.se is None for _, estimate in _losses(first)):
-        first = "too few labelled patients"
     if isinstance(first, str):
         return found + Decision([], [f"Harm since the first champion cannot be checked: {first}."])
-    return found + _no_harm(first, " since the first champion")
+    return found + _no_harm_since(first)
 
 
 def _losses(change: Change) -> tuple[tuple[str, Estimate], ...]:
@@ -122,17 +121,36 @@ def _p(p: float) -> str:
     return "p < .0001" if p < 1e-4 else f"p = {p:.4f}"
 
 
-def _no_harm(change: Change, when: str) -> Decision:
+def _no_harm(change: Change) -> Decision:
     reasons = []
     for name, estimate in _losses(change):
-        loss = estimate.efficient
-        if loss.se is None or not np.isfinite(loss.value):
-            reasons.append(f"the change of {name}{when} cannot be estimated: too few labelled patients")
-        elif loss.value > HARM_LIMIT * loss.se:
-            reasons.append(
-                f"{name} seems worse{when}, by {loss.value:.4f}; one standard error ({loss.se:.4f}) is allowed"
-            )
+        if _is_estimated(estimate.efficient):
+            reasons += _harm(name, estimate.efficient, "")
+        else:
+            reasons.append(f"the change of {name} cannot be estimated: too few labelled patients")
     return Decision(reasons, [])
+
+
+def _no_harm_since(first: Change) -> Decision:
+    """Each loss by itself: what cannot be checked of the one excuses no harm to the other."""
+    when = " since the first champion"
+    reasons, findings = [], []
+    for name, estimate in _losses(first):
+        if _is_estimated(estimate.efficient):
+            reasons += _harm(name, estimate.efficient, when)
+        else:
+            findings.append(f"Harm to {name}{when} cannot be checked: too few labelled patients.")
+    return Decision(reasons, findings)
+
+
+def _is_estimated(loss: Estimate) -> bool:
+    return loss.se is not None and bool(np.isfinite(loss.value))
+
+
+def _harm(name: str, loss: Estimate, when: str) -> list[str]:
+    if loss.se is None or loss.value <= HARM_LIMIT * loss.se:
+        return []
+    return [f"{name} seems worse{when}, by {loss.value:.4f}; one standard error ({loss.se:.4f}) is allowed"]
 
 
 def _within_margin(whole: Change, max_increase: float | None) -> Decision:

@@ -19,7 +19,6 @@ from app.recalibration.stability import Stability
 from app.releases.gate import Attempt, Gate, SinceFirst, WithoutAnnotator, Worse
 from app.releases.history import begin_attempt, first_champion_id
 from app.releases.queries import existing_release, served_sha256
-from app.tables import now
 from ml.arrays import FloatArray
 from ml.metrics.paired_change import Change, paired_change, shifts_of
 from ml.release.artifact import ReleaseError, read_release
@@ -53,6 +52,8 @@ def change_between(cohort: Cohort, before: Predictions, after: Predictions) -> C
 def without_annotator(cohort: Cohort, labels: list[LabelRow], name: str) -> Cohort:
     """The same cases without one annotator's labels: a case that loses one counts as not answered.
 
+    At the moment of the cohort, so that reads which were due then are due here, whatever became of the clock.
+
     Args:
         cohort: evaluation partition.
         labels: blind planned labels of its cases.
@@ -61,7 +62,7 @@ def without_annotator(cohort: Cohort, labels: list[LabelRow], name: str) -> Coho
     ids, classes = cohort.columns.ids(), cohort.columns.classes
     counts = histograms(labels, ids, classes, name)
     columns = replace(cohort.columns, label_counts=counts, first_class=first_answers(labels, ids, classes, name))
-    return cohort_of(columns, Question(), now().timestamp())
+    return cohort_of(columns, Question(), cohort.at)
 
 
 def begun_attempt(job: RunningJob, champion_id: uuid.UUID) -> int:

@@ -92,6 +92,15 @@ def _last(session: Session, row: ReleaseRow) -> tuple[Gate | None, str | None]:
     details = session.execute(judged.order_by(AuditEvent.sequence.desc()).limit(1)).scalar_one_or_none()
     if details is not None:
         return Gate.model_validate(details["gate"]), details["served_sha256"]
-    gate, parent = None if row.gate == "not_judged" else gate_of(row.card), row.card.get("parent")
-    champion = None if parent is None else release_by_id(session, uuid.UUID(parent))
-    return gate, None if champion is None else served_sha256(champion)
+    if row.gate == "not_judged":
+        return None, None
+    champion = _parent(session, row)
+    return gate_of(row.card), None if champion is None else served_sha256(champion)
+
+
+def _parent(session: Session, row: ReleaseRow) -> ReleaseRow | None:
+    """The release that one was recalibrated from; None where its card names none of this service."""
+    try:
+        return release_by_id(session, uuid.UUID(str(row.card.get("parent"))))
+    except ValueError:
+        return None

@@ -1,14 +1,21 @@
 """A clock that is a day off (F10): sessions are not extended, and the order of what was stored stays."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
+import numpy as np
 import pytest
 from sqlalchemy import select
 
+from app.evaluations.cohort import Question, cohort_of
+from app.evaluations.columns import Columns
+from app.evaluations.queries import LabelRow
 from app.operations.verify import verify_all
+from app.recalibration.judging import without_annotator
 from app.tables import AuditEvent
 from tests.app.test_people import first_password
 from tests.faults.rounds import Rounds
@@ -43,6 +50,33 @@ def test_a_session_is_not_extended_by_a_clock_that_is_set(service: Service, shif
         assert status() == 200  # a clock that is corrected a little
     with clock_off_by(shift):
         assert status() in {303, 401}
+
+
+def test_a_clock_that_is_set_back_while_a_release_is_judged_changes_no_case() -> None:
+    """Without an annotator the same cases are judged with the same weights, but for what that annotator answered."""
+    n, rng = 40, np.random.default_rng(0)
+    ids = rng.integers(0, 255, (n, 16)).astype(np.uint8)
+    columns = replace(Columns.empty(["a", "b"], n), case_id=ids, cluster=np.arange(n), evaluation=np.ones(n, dtype=bool))
+    due = time.time() - 1
+    columns.pi[:], columns.n_planned[:] = 1.0, 2
+    columns.disagreement_probs[:] = rng.random(n)
+    columns.first_class[1:], columns.label_counts[1:, 0] = 0, 2
+    columns.first_open_until[:], columns.open_until[:] = -np.inf, -np.inf
+    columns.first_class[0], columns.first_open_until[0], columns.open_until[0] = -1, due, due
+    whole = cohort_of(columns, Question(), time.time())
+    rows = [
+        LabelRow(case_id, annotator, "a", False, 1 + second, "planned", datetime.now(UTC))
+        for case_id in whole.columns.ids()[1:]
+        for second, annotator in enumerate(("anna", "ben"))
+    ]
+    with clock_off_by(-DAY):
+        less = without_annotator(whole, rows, "nobody")
+    assert whole.columns.ids() == less.columns.ids()
+    np.testing.assert_array_equal(whole.columns.label_counts, less.columns.label_counts)
+    assert whole.weight is not None
+    assert whole.weight2 is not None
+    np.testing.assert_array_equal(whole.weight, less.weight)
+    np.testing.assert_array_equal(whole.weight2, less.weight2)
 
 
 @pytest.mark.both_databases

@@ -181,6 +181,18 @@ def test_what_a_card_from_elsewhere_says_of_a_gate_counts_for_nothing(
     assert promote(service, forged).status_code == 409
 
 
+def test_a_parent_that_is_no_identifier_is_nobodys_champion(
+    laboratory: Service, tiny_release: Path, tmp_path: Path
+) -> None:
+    """What a card from elsewhere says of its parent is a name of theirs: it breaks no page and no promotion."""
+    service = laboratory
+    child = add(service, copy_of(tiny_release, tmp_path / "child", "child", MILD, parent="resnet18 of last year"))
+    for user, path in (("viewer", "/v1/releases"), ("viewer", f"/v1/releases/{child.id}"), ("admin", "/releases")):
+        assert service.get(user, path).status_code == 200
+    assert service.get("admin", f"/releases/{child.id}").status_code == 200
+    assert promote(service, child, despite_gate=True).status_code == 200
+
+
 def test_every_recalibration_that_was_judged_counts_once_however_it_was_asked_for(laboratory: Service) -> None:
     service = laboratory
     plan = service.context.settings.home / "plan.json"

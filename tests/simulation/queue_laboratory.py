@@ -92,7 +92,7 @@ class Week:
         quintile, selected = quintiles(data.disagreement_probs), data.pi >= 1
         answered = np.minimum(data.n_labels, data.n_planned)
         weights = [selection_weights(k, data.n_planned, answered, data.pi, selected, quintile) for k in (1, 2)]
-        cohort = Cohort(data, quintile, *weights, n_open=0, outside_share=0.0)
+        cohort = Cohort(data, quintile, *weights, n_open=0, at=0.0, outside_share=0.0)
         metrics = evaluate(
             data.label_counts,
             data.class_probs,
