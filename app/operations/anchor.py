@@ -7,6 +7,7 @@ lies where they cannot write shows both. A restored backup is a shorter chain to
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -202,6 +203,14 @@ def restores(session: Session) -> list[tuple[int, int]]:
     statement = select(AuditEvent).where(AuditEvent.action == RESTORE).order_by(AuditEvent.sequence)
     heads = [(event.sequence, str(event.details.get("head"))) for event in session.execute(statement).scalars()]
     return [(sequence, int(head.partition(":")[0])) for sequence, head in heads if head.partition(":")[0].isdecimal()]
+
+
+def restored_at(session: Session) -> list[tuple[datetime, int]]:
+    """When each backup was brought back (UTC), and number of the last event that it had."""
+    heads = dict(restores(session))
+    statement = select(AuditEvent.sequence, AuditEvent.created_at).where(AuditEvent.sequence.in_(heads))
+    rows = session.execute(statement.order_by(AuditEvent.sequence))
+    return [(created_at, heads[sequence]) for sequence, created_at in rows]
 
 
 def rewrites(session: Session) -> list[tuple[int, str]]:

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from app.evaluations.cohort import Cohort, Question, cohort_of
 from app.evaluations.queries import LabelRow
 from app.jobs.running import JobResult, RunningJob
+from app.operations.anchor import restored_at
 from app.platform.values import MetricOut
 from app.recalibration.gating import FEWEST_ANNOTATORS, Evidence, decide, level_of
 from app.recalibration.outputs import first_answers, histograms, stored_outputs
@@ -134,6 +135,15 @@ def since_first_champion(
     before = outputs.take(rows[known]).predicted(first, first.calibration)
     change = change_between(cohort.take(rows >= 0), before, _Some.of(after, known))
     return SinceFirstChampion(first_id, change, int(known.size))
+
+
+def forgotten(session: Session) -> tuple[str, ...]:
+    """A sentence for each backup that was brought back: attempts which it does not know are not counted."""
+    return tuple(
+        f"A backup was brought back on {at:%Y-%m-%d at %H:%M} UTC. It ended with event {last} of the audit; attempts "
+        "after it are not counted."
+        for at, last in restored_at(session)
+    )
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,14 @@ from app.evaluations.queries import LabelRow, blind_labels, label_rows
 from app.evaluations.reading import read_columns
 from app.jobs.running import JobResult, RunningJob
 from app.platform.errors import Conflict
+from app.platform.keys import DerivedKey
 from app.recalibration.change_plan import ChangePlan
 from app.recalibration.gating import FEWEST_ANNOTATORS, Evidence
 from app.recalibration.judging import (
     Judgement,
     begun_attempt,
     change_between,
+    forgotten,
     since_first_champion,
     without_annotator,
 )
@@ -28,8 +30,10 @@ from app.recalibration.report import JudgementReport
 from app.releases.gate import Gate
 from app.releases.history import record_judgement
 from app.releases.queries import class_codes, existing_release, served_release_id
+from app.releases.training import what_is_known
 from app.tables import now
 from ml.metrics.paired_change import Change
+from ml.release.card import CardContents
 
 _JUDGED = "judged"
 
@@ -49,7 +53,7 @@ def judge_release(job: RunningJob) -> JobResult:
     predict_again(job)
     job.report(0.96, "judging against the champion")
     with job.context.database.read_moment() as session:
-        material = _gather(session, release_id)
+        material = _gather(session, release_id, job.context.keys.training)
     gate = _gate(job, material, plan)
 
     def keep(session: Session) -> JobResult:
@@ -78,6 +82,7 @@ class _Material:
         labels: their blind planned labels.
         n_left_out: cases that either was trained on.
         n_not_predicted: labelled cases that the release has not predicted.
+        findings: what is not known of its training, a sentence each.
     """
 
     champion_id: uuid.UUID
@@ -86,10 +91,16 @@ class _Material:
     labels: list[LabelRow]
     n_left_out: int
     n_not_predicted: int
+    findings: tuple[str, ...]
 
 
-def _gather(session: Session, release_id: uuid.UUID) -> _Material:
+def _gather(session: Session, release_id: uuid.UUID, key: DerivedKey) -> _Material:
     """Read what the judgement needs.
+
+    Args:
+        session: for reading.
+        release_id: what is judged.
+        key: of this installation, for patients of training sets.
 
     Raises:
         Conflict: the release is the champion.
@@ -98,7 +109,8 @@ def _gather(session: Session, release_id: uuid.UUID) -> _Material:
     champion_id = served_release_id(session)
     if champion_id == release_id:
         raise Conflict("this release is the champion; there is nothing to judge it against")
-    classes, question = class_codes(existing_release(session, release_id)), Question()
+    row = existing_release(session, release_id)
+    classes, question = class_codes(row), Question()
     columns, after = (read_columns(session, one, classes) for one in (champion_id, release_id))
     rows = _rows_in(after, columns)
     trained_on = columns.trained_on.copy()
@@ -114,7 +126,18 @@ def _gather(session: Session, release_id: uuid.UUID) -> _Material:
         label_rows(session, blind_labels(), known.columns.ids()),
         left_out(columns, question, trained_on),
         n_not_predicted,
+        _untold(row.card, key),
     )
+
+
+def _untold(card: CardContents, key: DerivedKey) -> tuple[str, ...]:
+    """What a release does not say of its training, a sentence each."""
+    images, patients = what_is_known(card, key)
+    if images == "unknown":
+        return ("Which cells it was trained on is unknown; overlaps with the evaluation cannot be left out.",)
+    if patients == "unknown":
+        return ("Whether it was trained on other cells of the patients who judge it is unknown.",)
+    return ()
 
 
 def _rows_in(others: Columns, columns: Columns) -> npt.NDArray[np.intp]:
@@ -135,6 +158,7 @@ def _gate(job: RunningJob, material: _Material, plan: ChangePlan) -> Gate:
     with job.context.database.read_moment() as session:
         folder = job.context.settings.releases_folder
         first = since_first_champion(session, folder, material.champion_id, cohort, after)
+        findings = material.findings + forgotten(session)
     whole = change_between(cohort, cohort.columns, after)
     evidence = Evidence(whole, cohort.columns.cluster, len(names), first.change, without)
-    return Judgement(material.champion_id, attempt, evidence, first, plan.max_increase).gate()
+    return Judgement(material.champion_id, attempt, evidence, first, plan.max_increase, findings).gate()

@@ -29,6 +29,7 @@ from app.recalibration.judging import (
     Judgement,
     begun_attempt,
     change_between,
+    forgotten,
     since_first_champion,
     without_annotator,
 )
@@ -216,9 +217,10 @@ def _gate(
     with job.context.database.read_moment() as session:
         folder = job.context.settings.releases_folder
         first = since_first_champion(session, folder, material.parent_id, material.cohort, after)
+        findings = forgotten(session)
     whole = change_between(material.cohort, material.cohort.columns, after)
     evidence = Evidence(whole, material.cohort.columns.cluster, len(names), first.change, tried)
-    return Judgement(material.parent_id, attempt, evidence, first, plan.max_increase).gate()
+    return Judgement(material.parent_id, attempt, evidence, first, plan.max_increase, findings).gate()
 
 
 def _card(parent: Release, parent_id: uuid.UUID, made: Fitted, findings: Findings) -> CardContents:

@@ -29,6 +29,11 @@ def _differ(probs: Tensor) -> Tensor:
     return probs[:, 0] * rest.sum(dim=1) + (rest * (1 - rest)).sum(dim=1)
 
 
+def _log_sigmoid(values: Tensor) -> Tensor:
+    """Logarithm of σ(x), exact also where ONNX Runtime's own sigmoid is zero (from −18 on)."""
+    return values.clamp(max=0.0) - torch.log1p(torch.exp(-values.abs()))
+
+
 def _sorted(values: Tensor) -> Tensor:
     """Each row (N, K), largest first."""
     return torch.topk(values, values.shape[1]).values
@@ -88,11 +93,12 @@ class _MapGraph(nn.Module):
         below = _sorted(logits)
         below = below - below[:, :1]
         differ = _differ(torch.softmax(below, dim=1))
-        wanted = torch.sigmoid(self.logits(torch.sigmoid(a) * differ))
+        log_wanted = _log_sigmoid(self.logits(torch.exp(_log_sigmoid(a)) * differ))
+        wanted = torch.exp(log_wanted)
         highest = (a + LARGEST_RISE).clamp(min=ALWAYS_ALLOWED)
         room = (differ - wanted).clamp(min=1e-30)
-        moved = torch.where(differ > wanted, torch.minimum(torch.log(wanted) - torch.log(room), highest), highest)
-        needed = wanted / torch.sigmoid(moved)
+        moved = torch.where(differ > wanted, torch.minimum(log_wanted - torch.log(room), highest), highest)
+        needed = torch.exp(log_wanted - _log_sigmoid(moved))
         # rounding alone is no reason to flatten
         sharpness = torch.where(differ < needed * (1 - 1e-5), _sharpness(below, needed), torch.ones_like(needed))
         return logits * sharpness.unsqueeze(1), moved
@@ -159,7 +165,7 @@ class Calibrated(nn.Module):
             scaled, a = self.mapped(scaled, a)
         probs = torch.softmax(scaled, dim=1)
         differ = _differ(_sorted(probs))
-        stated = differ if a is None else torch.sigmoid(a) * differ
+        stated = differ if a is None else torch.exp(_log_sigmoid(a)) * differ
         if self.constant is not None:
             stated = torch.zeros_like(stated) + self.constant
         return (probs, stated) if a is None else (probs, a, stated)

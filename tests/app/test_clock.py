@@ -56,7 +56,9 @@ def test_a_clock_that_is_set_back_while_a_release_is_judged_changes_no_case() ->
     """Without an annotator the same cases are judged with the same weights, but for what that annotator answered."""
     n, rng = 40, np.random.default_rng(0)
     ids = rng.integers(0, 255, (n, 16)).astype(np.uint8)
-    columns = replace(Columns.empty(["a", "b"], n), case_id=ids, cluster=np.arange(n), evaluation=np.ones(n, dtype=bool))
+    columns = replace(
+        Columns.empty(["a", "b"], n), case_id=ids, cluster=np.arange(n), evaluation=np.ones(n, dtype=bool)
+    )
     due = time.time() - 1
     columns.pi[:], columns.n_planned[:] = 1.0, 2
     columns.disagreement_probs[:] = rng.random(n)

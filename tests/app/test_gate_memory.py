@@ -16,9 +16,11 @@ import pytest
 from app.job_kinds import FUNCTIONS
 from app.jobs.executor import Executor
 from app.jobs.running import RunningJob, WorkerStoppingError
+from app.operations.anchor import note_restore
+from app.platform import audit_chain
 from app.releases.history import first_champion_id, n_attempts
 from app.releases.queries import existing_release, served_sha256
-from app.tables import ReleaseRow
+from app.tables import ReleaseRow, now
 from ml.release.artifact import read_release, write_release
 from tests.support.jobs import work_off
 from tests.support.service import Service, cell_png, put_release, store
@@ -191,6 +193,25 @@ def test_a_parent_that_is_no_identifier_is_nobodys_champion(
         assert service.get(user, path).status_code == 200
     assert service.get("admin", f"/releases/{child.id}").status_code == 200
     assert promote(service, child, despite_gate=True).status_code == 200
+
+
+def test_what_cannot_be_left_out_or_was_forgotten_is_said_with_the_verdict(
+    laboratory: Service, tiny_release: Path, tmp_path: Path
+) -> None:
+    service = laboratory
+    better = add(service, copy_of(tiny_release, tmp_path / "mild", "mild", MILD))
+    gate = judged(service, better)
+    assert gate["passed"]
+    assert any("overlaps with the evaluation cannot be left out" in finding for finding in gate["findings"])
+    assert not any("backup" in finding for finding in gate["findings"])
+    with service.context.database.read() as session:
+        head = audit_chain.newest(session)
+    note_restore(service.context, head)
+    gate = judged(service, better)
+    found = [finding for finding in gate["findings"] if "A backup was brought back" in finding]
+    assert len(found) == 1
+    assert "attempts after it are not counted" in found[0]
+    assert str(now().year) in found[0]
 
 
 def test_every_recalibration_that_was_judged_counts_once_however_it_was_asked_for(laboratory: Service) -> None:

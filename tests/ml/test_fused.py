@@ -67,8 +67,11 @@ RAISED = DisagreementMap(1.0, 1.0, 1.0)
 FLOOR = PiecewiseMap(np.array([-3.0, -1.0, 0.0]), np.array([0.0, 0.5, 1.0, 1.0]), -2.0)
 
 
+SLOW = {(3, "none"), (8, "temperature")}
+
+
 def unlike(n_classes: int, n: int = 50) -> Any:
-    """Images (8 n, 1, 1, K + 1) whose leading logits are equal, almost equal, near or more than 70 apart; a ~ N(1.5, 1)."""
+    """Images (8 n, 1, 1, K + 1) whose leading logits are equal, almost, near or more than 70 apart; a ~ N(1.5, 1)."""
     rng = np.random.default_rng(n_classes)
     rows = [rng.normal(0, scale, (n, n_classes)) for scale in (0.3, 3.0, 30.0)]
     for spread in (0.0, 1e-4, 0.05, 1.0, 75.0):
@@ -96,7 +99,7 @@ def says_the_same(results: Any, said: Any) -> None:
 
 @pytest.mark.parametrize("mapped", [RAISED, FLOOR], ids=["raised", "floor"])
 @pytest.mark.parametrize(("n_classes", "method"), [(2, "none"), (3, "temperature"), (8, "none")])
-def test_whatever_the_leading_logits_are_the_graph_says_what_is_served(n_classes: int, mapped: Any, method: Any) -> None:
+def test_whatever_the_leading_logits_the_graph_says_what_is_served(n_classes: int, mapped: Any, method: Any) -> None:
     """Also where two lead together, and a step by the slope alone would go past every solution."""
     images, calibration = unlike(n_classes), flattening(method, mapped)
     logits, features = images[:, 0, 0, :n_classes], images[:, 0, 0, n_classes:]
@@ -105,9 +108,15 @@ def test_whatever_the_leading_logits_are_the_graph_says_what_is_served(n_classes
     says_the_same([tensor.numpy() for tensor in results], calibration.apply(logits, features))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("mapped", "method"), [(RAISED, "none"), (FLOOR, "temperature")], ids=["raised", "floor"])
-@pytest.mark.parametrize("n_classes", range(2, 9))
+#: K, map and scaling: two that are slow, because a graph of 30 halvings takes seconds to export; the others are heavy.
+EXPORTED: list[Any] = [
+    pytest.param(k, mapped, method, marks=pytest.mark.slow if (k, method) in SLOW else pytest.mark.heavy)
+    for k in range(2, 9)
+    for mapped, method in ((RAISED, "none"), (FLOOR, "temperature"))
+]
+
+
+@pytest.mark.parametrize(("n_classes", "mapped", "method"), EXPORTED)
 def test_onnx_runtime_says_so_too(n_classes: int, mapped: Any, method: Any) -> None:
     images, calibration = unlike(n_classes, 1000), flattening(method, mapped)
     names = ["class_probs", "log_concentration", "disagreement_prob"]
