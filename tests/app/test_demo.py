@@ -13,7 +13,7 @@ from app.tables import Annotator, AuditEvent, Case, Label, PolicyRow, ReadReques
 from ml.datasets.cells import simulate_cell
 from tests.support.service import Service
 
-SMALL = Extent(studied=3, recent=1, waiting=1)
+SMALL = Extent(studied=2, recent=1, waiting=1)
 
 
 def said(service: Service) -> dict[str, dict[str, str]]:
@@ -91,3 +91,16 @@ def test_the_laboratory_disagrees_more_than_the_crowd_behind_the_release() -> No
     disagreement = 1 - np.square(opinions).sum(axis=-1)
     assert disagreement.mean() > 1.5 * (1 - np.square(probs).sum(axis=1)).mean()
     assert (opinions.mean(axis=0).argmax(axis=1) == probs.argmax(axis=1)).mean() > 0.9
+
+
+@pytest.mark.slow
+def test_whoever_reads_what_waits_does_not_take_the_judgement_from_the_laboratory(people: Service) -> None:
+    ensure_cases(people.context, print, Extent(studied=8, recent=2, waiting=3))
+    before = people.get("admin", "/v1/metrics").json()
+    for _ in range(3):
+        read = people.post("anna", "/v1/reads").json()
+        assert people.post("anna", f"/v1/reads/{read['id']}/labels", json={"label": "lymphocyte"}).status_code == 201
+    people.make_labels_final()
+    after = people.get("admin", "/v1/metrics").json()
+    assert before["n_labels"] > 4
+    assert after["n_labels"] == before["n_labels"]
