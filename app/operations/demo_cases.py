@@ -38,7 +38,7 @@ from ml.images.preprocess import encode_png
 #: Annotators of the laboratory, known to an outside system by name.
 ANNOTATORS = tuple(f"reader {letter}" for letter in "ABCDE")
 #: They tell similar cells apart worse than those on whose labels the release was trained: to this power they raise the
-#: label distribution; and what they make of one cell varies about that, as a Dirichlet distribution of this concentration.
+#: label distribution; what they make of one cell varies about that, as a Dirichlet distribution of this concentration.
 SHARPNESS, CONCENTRATION = 0.55, 10.0
 PICTURE_PX = 160
 # cells stored in one transaction, short enough for others to write in between
