@@ -97,7 +97,11 @@ def ensure_cases(context: Context, say: Say, extent: Extent | None = None) -> No
 
 
 def _fill(context: Context, say: Say, extent: Extent, unfinished: Path) -> None:
-    """Store what is missing; the file stays as long as something is."""
+    """Store what is missing; the file stays as long as something is.
+
+    Raises:
+        KeyboardInterrupt: somebody pressed Ctrl-C; what is stored stays.
+    """
     unfinished.parent.mkdir(parents=True, exist_ok=True)
     unfinished.touch()
     say(f"demo: storing {len(extent)} cells and what {len(ANNOTATORS)} annotators said of them")

@@ -24,7 +24,7 @@ def said(service: Service) -> dict[str, dict[str, str]]:
         joined = select(*columns).join(Label, Label.case_id == Case.id).join(Annotator)
         for cell, annotator, code in session.execute(joined):
             assert annotator not in found[cell]
-            found[cell][annotator] = code
+            found[cell][annotator] = str(code)
     return found
 
 
