@@ -10,7 +10,7 @@ import typer
 
 from app.cli import people, serving
 from app.cli.shared import parts
-from ml.cli import results, stages
+from ml.cli import adapting, results, stages
 from ml.cli.shared import Json, emit, run_command, say
 
 secondread = typer.Typer(
@@ -129,7 +129,11 @@ def release_judge(
 def recalibrate(
     method: Annotated[
         str | None,
-        typer.Option(help="none, temperature, vector or matrix; the change plan allows which. Left out: temperature."),
+        typer.Option(
+            help="none, temperature, vector or matrix: how class probabilities are calibrated, all fitted anew; adapt: "
+            "for other annotators than the release's and few cases read twice, keeps the champion's calibration but "
+            "for temperature, level and slope of the disagreement. The change plan allows which. Left out: temperature."
+        ),
     ] = None,
     since: Annotated[datetime | None, typer.Option(help="Only cases stored at this UTC time or later.")] = None,
     as_json: Json = False,
@@ -137,10 +141,13 @@ def recalibrate(
     """Fit a candidate release on the labels collected so far and judge it against the champion; promotes nothing."""
     from app.job_kinds import FUNCTIONS
     from app.recalibration.command import recalibrate_here
+    from ml.release.card import adaptation_sentence
 
     with parts() as context:
         report = recalibrate_here(context, FUNCTIONS, method, None if since is None else since.replace(tzinfo=UTC))
     lines = [f"candidate {report.release}: {report.gate.headline()}", *report.gate.reasons, *report.gate.findings]
+    if report.fit.adaptation is not None:
+        lines.append(adaptation_sentence(report.fit.adaptation.document()))
     for name, before in report.champion.items():
         after = report.candidate[name]
         if before.value is not None and after.value is not None:
@@ -171,7 +178,7 @@ def dataset_export(
     emit(counts, as_json, f"{counts['n_cases']:,} cases and {counts['n_labels']:,} labels in {out}")
 
 
-for commands in (stages.commands, results.commands, serving.commands):
+for commands in (stages.commands, adapting.commands, results.commands, serving.commands):
     secondread.add_typer(commands)
 for name, group in (
     ("release", release),

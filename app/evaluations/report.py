@@ -9,11 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jinja2 import Environment, FileSystemLoader, select_autoescape
+from jinja2 import Environment
 from markupsafe import Markup
 
 from app.evaluations.schemas import BinOut, CapacityOut, FrozenDocument, MetricsBody, ScoreMonitorOut
-from app.platform.formats import FILTERS
+from app.platform.formats import templates_in
 from app.platform.values import MetricOut
 from ml.charts.rows import CapitalPoint, MethodLosses, TriagePoint
 from ml.metrics.evaluation import ReliabilityBin
@@ -53,11 +53,9 @@ CHARTS = {
 
 
 @cache
-def _environment() -> Environment:
-    environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=select_autoescape())
-    environment.trim_blocks = environment.lstrip_blocks = True
-    environment.filters.update(FILTERS)
-    return environment
+def environment() -> Environment:
+    """Templates of reports."""
+    return templates_in(TEMPLATES)
 
 
 #: Stands where a chart would, on a server without the extra [charts].
@@ -209,7 +207,7 @@ def headline(document: MetricsBody) -> list[tuple[str, str, MetricOut]]:
 
 def html_report(document: FrozenDocument, evaluation_id: str) -> str:
     """The report as one page that opens offline."""
-    template = _environment().get_template("frozen_report.html")
+    template = environment().get_template("frozen_report.html")
     shown = {name: chart for name in CHARTS if (chart := chart_data(document, name)) is not None}
     # they contain numbers and class names that vega has escaped
     charts = {name: Markup(draw_chart(chart)) for name, chart in shown.items()}  # noqa: S704

@@ -3,6 +3,7 @@
 import uuid
 from dataclasses import dataclass
 
+from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from app.context import Context
@@ -11,11 +12,13 @@ from app.evaluations.comparison import compare
 from app.evaluations.report import WORDS
 from app.evaluations.schemas import ComparisonOut
 from app.platform.values import MetricOut
+from app.recalibration.report import AdaptationOut
 from app.releases import service as releases_service
 from app.releases.gate import Gate, verdict_of
 from app.releases.history import gate_against
 from app.releases.queries import aliases, existing_release
 from app.releases.schemas import ReleaseDetailOut, ReleaseOut
+from ml.release.card import Card, adaptation_sentence
 
 
 def releases(session: Session) -> list[ReleaseOut]:
@@ -37,6 +40,15 @@ class ReleaseView:
     compared: list[tuple[str, str, MetricOut, MetricOut]]
     beside: ComparisonOut | None
     words: dict[str, str]
+    adapted: str | None = None
+
+
+def _adapted(card: Card) -> str | None:
+    """What other annotators changed; None where nothing is said of it that can be read, as on a card from elsewhere."""
+    try:
+        return adaptation_sentence(AdaptationOut.model_validate(card["calibration"]["adaptation"]).document())
+    except (KeyError, TypeError, ValidationError):
+        return None
 
 
 def release(session: Session, context: Context, release_id: uuid.UUID) -> ReleaseView:
@@ -62,4 +74,4 @@ def release(session: Session, context: Context, release_id: uuid.UUID) -> Releas
     against = gate
     if serving is not None and not detail.gate_fault:
         against = gate_against(session, row, serving.release_id)
-    return ReleaseView(detail, revisions, verdict_of(against), gate, compared, beside, WORDS)
+    return ReleaseView(detail, revisions, verdict_of(against), gate, compared, beside, WORDS, _adapted(row.card))

@@ -12,16 +12,16 @@ from app.evaluations.report import TEMPLATES
 from app.pages.assets import asset
 from app.pages.handles import account_handle
 from app.platform.errors import Problem, Unauthenticated
-from app.platform.formats import FILTERS
+from app.platform.formats import templates_in
 from app.platform.principal import Principal
 from app.tables import now
 
 SEE_OTHER = 303
 
-_templates = Jinja2Templates([Path(__file__).parent / "templates", TEMPLATES])
-_templates.env.trim_blocks = _templates.env.lstrip_blocks = True
-_templates.env.filters.update(FILTERS)
-_templates.env.globals["asset"] = asset
+#: Of pages, with those of reports.
+ENVIRONMENT = templates_in(Path(__file__).parent / "templates", TEMPLATES)
+ENVIRONMENT.globals["asset"] = asset
+_templates = Jinja2Templates(env=ENVIRONMENT)
 
 
 def page(request: Request, name: str, principal: Principal | None, status: int = 200, **values: Any) -> Response:
@@ -33,10 +33,10 @@ def page(request: Request, name: str, principal: Principal | None, status: int =
     return _templates.TemplateResponse(request, name, values, status)
 
 
-def _session_times(principal: Principal) -> dict[str, int]:
-    """Seconds for which the session lasts at least: without a request, and at the longest."""
+def _session_times(principal: Principal) -> dict[str, int | None]:
+    """Seconds for which the session lasts at least, without a request and at the longest; None for a key."""
     if principal.session_ends is None:
-        return {}
+        return {"session_idle": None, "session_rest": None}
     idle, rest = SESSION_IDLE - SEEN_EVERY, principal.session_ends - now() - SEEN_EVERY
     return {"session_idle": int(idle.total_seconds()), "session_rest": int(rest.total_seconds())}
 

@@ -46,6 +46,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
+from app.platform.observability import log_defect
 from app.platform.routing import walk_routes
 
 PROBLEM_JSON = "application/problem+json"
@@ -371,9 +372,9 @@ def _on_system(request: Request, exc: OSError) -> Response:
     return answer_to(request, StorageFull("the disk is full, or takes no writes"))
 
 
-def _on_defect(request: Request, _: Exception) -> Response:
-    """A defect of the service: the caller learns nothing of it; the server's log does."""
-    return answer_to(request, Problem("the service failed; nothing of this request was stored"))
+def _on_defect(request: Request, exc: Exception) -> Response:
+    """A defect of the service: the caller learns nothing of it but where the server's log tells more."""
+    return answer_to(request, Problem(f"the service failed and stored nothing of it; reference {log_defect(exc)}"))
 
 
 #: Draws a problem as a page where a person asked for one, else returns None.

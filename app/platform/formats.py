@@ -1,7 +1,9 @@
 """Numbers, dates and names, written the same on every page and in every report."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
 from app.platform.values import ClassOut
@@ -47,3 +49,16 @@ def by_group(classes: list[ClassOut]) -> list[tuple[str, list[ClassOut]]]:
 FILTERS = {
     function.__name__: function for function in (probability, change, interval, count, share, moment, words, by_group)
 }
+
+
+def templates_in(*folders: Path) -> Environment:
+    """The templates of some folders, with the filters above.
+
+    A name that is not there is an error: a blank would pass for a field that is empty.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(folders), autoescape=select_autoescape(), undefined=StrictUndefined
+    )
+    environment.trim_blocks = environment.lstrip_blocks = True
+    environment.filters.update(FILTERS)
+    return environment

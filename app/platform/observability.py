@@ -3,6 +3,8 @@
 import logging
 import threading
 import time
+import traceback
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -22,6 +24,8 @@ BATCHES = Histogram("secondread_batch_size", "Images per run of the network.", b
 JOBS = Gauge("secondread_jobs", "Jobs by state, counted in the last ten seconds.", ["state"])
 WORKERS = Gauge("secondread_workers", "Worker processes that live, counted in the last ten seconds.")
 _COUNT_SECONDS = 10.0
+# the last ones before a defect, as logged
+_CALLS = 10
 _counted_at = -_COUNT_SECONDS
 _counting = threading.Lock()
 # the gauges are cleared and set again under it, so that no scrape sees half of them
@@ -70,6 +74,21 @@ def exposition() -> bytes:
     """Prometheus text."""
     with _showing:
         return generate_latest()
+
+
+def log_defect(error: Exception) -> str:
+    """Log a defect by its kind and the calls that led there, never by its words, which may hold what somebody sent.
+
+    Args:
+        error: that nobody expected.
+
+    Returns:
+        The identifier of the request, by which both of its lines in the log are found.
+    """
+    frames = traceback.extract_tb(error.__traceback__)[-_CALLS:]
+    calls = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames]
+    _log.error("defect", error=type(error).__name__, calls=calls, request_id=correlation_id.get())
+    return correlation_id.get() or "unknown"
 
 
 class RequestLog:

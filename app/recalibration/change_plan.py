@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ml.calibration.new_crowd import FEWEST_PAIRS
 from ml.distributions.families import DirichletCpe, PredictiveDistribution
 
 
@@ -16,16 +17,18 @@ class ChangePlan:
     """Bounds of an automatic change.
 
     Attributes:
-        methods: how class probabilities may be calibrated.
+        methods: of recalibration.
         min_labelled_cases: of the calibration partition.
+        min_double_reads: cases of it with two labels, which the method ``adapt`` asks for instead.
         min_patients: they must come from.
         max_mean_probability_change: mean over cases of ½ Σ_k |f′ − f|.
         max_mean_log_concentration_change: mean over cases of |a′ − a|.
         max_increase: 95 % upper end of the paired change of L and of L_φ at most; None for no such margin.
     """
 
-    methods: tuple[str, ...] = ("none", "temperature")
+    methods: tuple[str, ...] = ("none", "temperature", "adapt")
     min_labelled_cases: int = 50
+    min_double_reads: int = FEWEST_PAIRS
     min_patients: int = 10
     max_mean_probability_change: float = 0.20
     max_mean_log_concentration_change: float = 2.0

@@ -14,8 +14,7 @@ from app.jobs.running import JobFunction
 from app.recalibration.report import JudgementReport, RecalibrationReport
 from app.releases.judgements import submit_judgement
 from app.releases.queries import served_release_id
-from app.releases.schemas import DEFAULT_METHOD
-from ml.calibration.scaling import METHODS
+from app.releases.schemas import DEFAULT_METHOD, RECALIBRATION_METHODS
 
 
 def recalibrate_here(
@@ -26,7 +25,7 @@ def recalibrate_here(
     Args:
         context: parts of the service.
         kinds: what each kind of job does.
-        method: how class probabilities are to be calibrated; None for the default.
+        method: one of ``RECALIBRATION_METHODS``; None for the default.
         since: only cases stored at this time or later.
 
     Returns:
@@ -36,8 +35,8 @@ def recalibrate_here(
         ValueError: an unknown method, too few labels, a fit that fails, or a change beyond the plan.
     """
     method = method or DEFAULT_METHOD
-    if method not in METHODS:
-        raise ValueError(f"unknown method {method!r}; there are {', '.join(METHODS)}")
+    if method not in RECALIBRATION_METHODS:
+        raise ValueError(f"unknown method {method!r}; there are {', '.join(RECALIBRATION_METHODS)}")
     parameters = {"method": method, "since": None if since is None else since.isoformat()}
 
     def ask(session: Session) -> JobView:

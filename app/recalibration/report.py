@@ -1,10 +1,12 @@
 """What a recalibration reports: what was fitted on, how far predictions move, and how the candidate was judged."""
 
-from typing import Any
+from typing import Any, cast
 
 from app.platform.values import MetricOut, Out
 from app.recalibration.change_plan import ChangePlan
 from app.releases.gate import Gate
+from ml.calibration.new_crowd import AdaptationDocument
+from ml.metrics.skill import Verdict
 
 
 class Moved(Out):
@@ -43,8 +45,31 @@ class RefinementOut(Out):
     failed: str | None = None
 
 
+class AdaptationOut(Out):
+    """What other annotators changed; the numbers of ``ml.calibration.new_crowd.Adaptation``."""
+
+    n_cases: int
+    n_double_reads: int
+    temperature_before: float
+    temperature_after: float
+    slope: float
+    level: float
+    seen: float
+    mean_before: float
+    mean_after: float
+    verdict: Verdict
+    constant: float | None
+
+    def document(self) -> AdaptationDocument:
+        """The same as it stands on a card."""
+        return cast(AdaptationDocument, self.model_dump())
+
+
 class FitOut(Out):
-    """How a calibration was chosen: numbers of cases, and each step that was tried."""
+    """How a calibration was chosen: numbers of cases, and each step that was tried.
+
+    After the method ``adapt`` there is one step, ``adaptation``, and nothing was chosen between.
+    """
 
     n_fit: int
     n_cv: int
@@ -54,6 +79,7 @@ class FitOut(Out):
     concentration: ChoiceOut | None = None
     joint: JointFitOut | None = None
     refinement: RefinementOut | None = None
+    adaptation: AdaptationOut | None = None
 
 
 class Findings(Out):
@@ -61,7 +87,7 @@ class Findings(Out):
 
     Attributes:
         parent: release that it was recalibrated from.
-        method: how class probabilities were calibrated.
+        method: of recalibration.
         label_snapshot: digest of the labels that were used.
         change_plan: bounds of the change.
         change_plan_sha256: their digest.

@@ -23,6 +23,7 @@ from app.evaluations.reading import read_columns
 from app.jobs.running import JobResult, RunningJob
 from app.platform.values import MetricOut
 from app.recalibration.change_plan import ChangePlan
+from app.recalibration.fitting import Fitted, card_report, fitted, labelled_cases, require_labels
 from app.recalibration.gating import FEWEST_ANNOTATORS, Evidence
 from app.recalibration.judging import (
     Judgement,
@@ -42,13 +43,12 @@ from app.recalibration.report import Findings, FitOut, Moved, RecalibrationRepor
 from app.releases.adding import UNFINISHED, register_release
 from app.releases.gate import Gate
 from app.releases.queries import served_release_id
-from app.releases.schemas import RecalibrationIn
+from app.releases.schemas import RecalibrationIn, RecalibrationMethod
 from app.tables import now
-from ml.calibration.calibrators import Calibration, FitReport, calibrate
-from ml.calibration.scaling import Method
+from ml.calibration.calibrators import Calibration
 from ml.distributions.families import PredictiveDistribution
 from ml.metrics.paired_change import Change
-from ml.metrics.skill import verdict_of
+from ml.metrics.skill import Verdict, verdict_of
 from ml.release.artifact import DISTANCE_FILE, FAMILIARITY_FILE, HEAD_FILE, Release, read_release, write_release
 from ml.release.card import CardContents, readme_text
 from ml.release.training_index import INDEX_FILE
@@ -110,28 +110,21 @@ def gather(session: Session, releases_folder: Path, since: datetime | None = Non
     return Material(parent_id, parent, fitting, fitting_labels(session), cohort, judging, judging_labels, *trained_on)
 
 
-def fit(material: Material, method: Method, plan: ChangePlan, without: str | None = None) -> FitReport:
-    """Fit temperature and concentration head on the calibration partition.
+def fit(material: Material, method: RecalibrationMethod, plan: ChangePlan, without: str | None = None) -> Fitted:
+    """Fit on the calibration partition, by everybody's labels or without those of one annotator.
 
     Raises:
         ValueError: too few labels, or a fit that fails.
     """
-    outputs, parent = material.fitting, material.parent
-    classes = list(parent.classes)
-    counts = histograms(material.fitting_labels, outputs.case_ids, classes, without)
+    outputs, classes = material.fitting, list(material.parent.classes)
     planned = [label for label in material.fitting_labels if label.round == "planned"]
-    scaled_by = histograms(planned, outputs.case_ids, classes, without)
-    rows = np.flatnonzero(counts.sum(axis=1))
-    labelled = outputs.take(rows)
-    if without is None and (len(rows) < plan.min_labelled_cases or len(set(labelled.groups)) < plan.min_patients):
-        raise ValueError(
-            f"recalibration needs {plan.min_labelled_cases} labelled cases of {plan.min_patients} patients in the "
-            f"calibration partition; there are {len(rows)} of {len(set(labelled.groups))}"
-        )
-    logits, features = labelled.by_members(parent)
-    return calibrate(
-        logits, features, counts[rows], labelled.groups, method=method, scaling_label_counts=scaled_by[rows]
+    counts, scaled_by = (
+        histograms(labels, outputs.case_ids, classes, without) for labels in (material.fitting_labels, planned)
     )
+    labelled = labelled_cases(outputs, counts, scaled_by)
+    if without is None:
+        require_labels(labelled, material.parent, method, plan)
+    return fitted(labelled, material.parent, method)
 
 
 def judge(material: Material, calibration: Calibration, without: str | None = None) -> Change:
@@ -178,13 +171,13 @@ def recalibrate(job: RunningJob) -> JobResult:
     with job.context.database.read_moment() as session:
         material = gather(session, settings.releases_folder, asked.since)
     job.report(_FITTING, f"fitting on {len(material.fitting.case_ids):,} stored cases")
-    fitted = fit(material, asked.method, plan)
+    made = fit(material, asked.method, plan)
     before = material.fitting.predicted(material.parent, material.parent.calibration)
-    moved, broken = plan.violations(before, material.fitting.predicted(material.parent, fitted.calibration))
+    moved, broken = plan.violations(before, material.fitting.predicted(material.parent, made.calibration))
     if broken:
         raise ValueError(f"the change plan does not allow this change: {'; '.join(broken)}")
     job.report(_JUDGING, "judging against the champion")
-    gate = _gate(job, material, fitted.calibration, asked.method, plan)
+    gate = _gate(job, material, made.calibration, asked.method, plan)
     now_served = material.judging.predicted(material.parent, material.parent.calibration)
     findings = Findings(
         parent=str(material.parent_id),
@@ -195,17 +188,19 @@ def recalibrate(job: RunningJob) -> JobResult:
         moved=Moved(**moved),
         gate=gate,
         champion=shown_metrics(material.cohort, now_served),
-        candidate=shown_metrics(material.cohort, material.judging.predicted(material.parent, fitted.calibration)),
-        fit=FitOut.model_validate(fitted.report),
+        candidate=shown_metrics(material.cohort, material.judging.predicted(material.parent, made.calibration)),
+        fit=FitOut.model_validate(made.report),
         n_evaluated=len(material.cohort.columns),
         n_left_out_of_fit=material.n_left_out_of_fit,
         n_left_out_of_judgement=material.n_left_out_of_judgement,
     )
     job.report(_WRITING, "writing the candidate")
-    return _write(job, material, fitted, findings)
+    return _write(job, material, made, findings)
 
 
-def _gate(job: RunningJob, material: Material, calibration: Calibration, method: Method, plan: ChangePlan) -> Gate:
+def _gate(
+    job: RunningJob, material: Material, calibration: Calibration, method: RecalibrationMethod, plan: ChangePlan
+) -> Gate:
     """Judgement with everybody, and with each annotator left out of fit and judgement."""
     attempt = begun_attempt(job, material.parent_id)
     names = sorted({label.annotator for label in [*material.fitting_labels, *material.judging_labels]})
@@ -226,15 +221,15 @@ def _gate(job: RunningJob, material: Material, calibration: Calibration, method:
     return Judgement(material.parent_id, attempt, evidence, first, plan.max_increase).gate()
 
 
-def _card(parent: Release, parent_id: uuid.UUID, fitted: FitReport, findings: Findings) -> CardContents:
+def _card(parent: Release, parent_id: uuid.UUID, made: Fitted, findings: Findings) -> CardContents:
     """The parent's card with what recalibration changed."""
     contents: CardContents = parent.card
     return {
         **contents,
         "parent": str(parent_id),
-        "calibration": fitted.report,
-        "disagreement_calibrated": fitted.calibration.concentration is not None,
-        "disagreement": {"verdict": verdict_of(findings.candidate["skill_D"].to_dict()), "constant": None},
+        "calibration": card_report(parent, made),
+        "disagreement_calibrated": made.calibration.concentration is not None,
+        "disagreement": {"verdict": _verdict(made, findings), "constant": made.calibration.constant_disagreement},
         "held_out": {
             "champion": {name: metric.to_dict() for name, metric in findings.champion.items()},
             "candidate": {name: metric.to_dict() for name, metric in findings.candidate.items()},
@@ -252,7 +247,15 @@ def _card(parent: Release, parent_id: uuid.UUID, fitted: FitReport, findings: Fi
     }
 
 
-def _write(job: RunningJob, material: Material, fitted: FitReport, findings: Findings) -> JobResult:
+def _verdict(made: Fitted, findings: Findings) -> Verdict:
+    """What labels say of the network's own φ: those that judged, or where these judged a constant those of the fit."""
+    adaptation = made.report.get("adaptation")
+    if adaptation is not None and adaptation["constant"] is not None:
+        return adaptation["verdict"]
+    return verdict_of(findings.candidate["skill_D"].to_dict())
+
+
+def _write(job: RunningJob, material: Material, made: Fitted, findings: Findings) -> JobResult:
     """Write the candidate once: the same network, the new calibration and card, the parent named.
 
     Returns:
@@ -261,13 +264,13 @@ def _write(job: RunningJob, material: Material, fitted: FitReport, findings: Fin
     parent = material.parent
     kept = (HEAD_FILE, DISTANCE_FILE, FAMILIARITY_FILE, INDEX_FILE)
     names = ["network.onnx", *[name for name in kept if name in parent.card["files"]]]
-    card = _card(parent, material.parent_id, fitted, findings)
+    card = _card(parent, material.parent_id, made, findings)
     settings = job.context.settings
     folder = settings.releases_folder / UNFINISHED.replace("*", str(job.job_id))
     shutil.rmtree(folder, ignore_errors=True)
     try:
         files = {name: (parent.path / name).read_bytes() for name in names}
-        candidate = write_release(folder, files, fitted.calibration, card, readme_text(card))
+        candidate = write_release(folder, files, made.calibration, card, readme_text(card))
 
         def add(session: Session) -> JobResult:
             # its network is the champion's, which has been run

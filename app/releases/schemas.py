@@ -2,7 +2,7 @@
 
 import uuid
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
@@ -70,12 +70,24 @@ class AliasIn(In):
     ] = False
 
 
-#: How class probabilities are calibrated where nobody chooses.
-DEFAULT_METHOD: Method = "temperature"
+#: A scaling of the class probabilities with which everything is fitted anew, or ``adapt``: the champion's calibration
+#: is kept but for temperature, level and slope of the disagreement.
+RecalibrationMethod = Literal[Method, "adapt"]
+RECALIBRATION_METHODS: tuple[RecalibrationMethod, ...] = (*get_args(Method), "adapt")
+#: Where nobody chooses.
+DEFAULT_METHOD: RecalibrationMethod = "temperature"
 
 
 class RecalibrationIn(In):
-    """How class probabilities are to be calibrated, and on which cases."""
+    """How the champion is to be recalibrated, and on which cases."""
 
-    method: Method = DEFAULT_METHOD
+    method: Annotated[
+        RecalibrationMethod,
+        Field(
+            description="none, temperature, vector, matrix: how class probabilities are calibrated, with the "
+            "concentration fitted anew. adapt: for annotators who are not those of the release and few cases read "
+            "twice (20 at least); the champion's calibration is kept, and temperature, level and slope of the "
+            "disagreement are relearned."
+        ),
+    ] = DEFAULT_METHOD
     since: Annotated[Moment | None, Field(description="Only cases stored at this time or later.")] = None

@@ -17,7 +17,7 @@ from ml.agreement.report import AgreementReport, AnnotatorAgreement, ClassAgreem
 from ml.arrays import FloatArray, IntArray
 from ml.metrics.intervals import SHARE
 from ml.metrics.jackknife import Estimate, Sample, mean_replicates, select, to_estimate
-from ml.metrics.reader_test import reader_test
+from ml.metrics.reader_test import differ, reader_test
 from ml.tables.files import (
     Labels,
     Place,
@@ -33,7 +33,6 @@ from ml.tables.files import (
 )
 from ml.tables.findings import by_finding
 
-PERMUTATIONS = 999
 #: Pairs of annotators with fewer shared cases are left out, and counted.
 MIN_SHARED = 5
 #: Pairs at most, those with the most shared cases.
@@ -191,14 +190,13 @@ def _with_annotators(
         long.annotator,
         long.label,
         None if groups is None else groups[long.case],
-        permutations=PERMUTATIONS,
         seed=options.seed,
     )
     pairs, skipped = _pairs(long, names, groups, options)
     texts = (
-        []
-        if test.n == 0 or test.p_value >= 0.05
-        else [f"annotators use the classes differently (p = {test.p_value:.3f}): labels are not exchangeable"]
+        [f"annotators use the classes differently (p = {test.p_value:.3f}): labels are not exchangeable"]
+        if differ(test.p_value)
+        else []
     )
     confusion = _confusion(long)
     if confusion is None:

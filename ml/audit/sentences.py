@@ -14,6 +14,7 @@ from ml.audit.ends import Ends
 from ml.audit.words import LARGER_IS_BETTER, symbol
 from ml.metrics.evaluation import ReliabilityBin
 from ml.metrics.jackknife import Estimate
+from ml.metrics.reader_test import differ
 from ml.shown_numbers import change, count, probability, share
 from ml.tables.comparison import Comparison
 
@@ -117,7 +118,7 @@ def _annotators(agreement: AgreementReport) -> list[str]:
     )
     texts = [f"{text}; 1 is full agreement, 0 is what chance would give."]
     test = agreement.rater_marginals
-    if test is not None and test.n > 0 and test.p_value < 0.05:
+    if test is not None and differ(test.p_value):
         texts.append(
             f"Annotators use the classes differently (p = {test.p_value:.3f}): other annotators might give other "
             "numbers, and the intervals speak for these annotators only."

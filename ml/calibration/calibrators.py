@@ -54,10 +54,11 @@ def calibrate(
         method: how class probabilities are calibrated.
         alpha: whether to fit the concentration head.
         seed: of the split.
-        scaling_label_counts: (N, K) those of the labels that class probabilities alone are scaled by; all where left
-            out. Leave out labels that were asked for because others differ: to the likelihood of a Dirichlet
-            multinomial it does not matter why somebody was asked, to that of independent labels it does, and more
-            labels of contested cases pass for overconfidence (T = 1.24 fitted where 1 is true).
+        scaling_label_counts: (N, K) those of the labels that class probabilities alone are scaled by, and to whose
+            pairs φ is mapped; all where left out. Leave out labels that were asked for because others differ: to the
+            likelihood of a Dirichlet multinomial it does not matter why somebody was asked, to that of independent
+            labels it does, and more labels of contested cases pass for overconfidence (T = 1.24 fitted where 1 is
+            true); and with each further label the pairs of a case that differs differ less.
         refined: whether to try summaries and the map; without them it is the paper's method.
 
     Returns:
@@ -89,7 +90,7 @@ def calibrate(
     scaled_by = counts if scaling_label_counts is None else as_label_counts(scaling_label_counts)
     if (scaled_by > counts).any() or scaled_by[fit].sum() == 0 or scaled_by[cv].sum() == 0:
         raise FitError("scaling_label_counts must be some of label_counts, of at least three patients")
-    parts = _Parts(scores, hidden, counts, fit, cv)
+    parts = _Parts(scores, hidden, counts, scaled_by, fit, cv)
     chosen = scaling = Scaling()
     scaling_choice = head = kind = head_choice = joint = None
     if method != "none":
@@ -108,11 +109,12 @@ def calibrate(
 
 @dataclass(frozen=True)
 class _Parts:
-    """Outputs and labels, and which of them are fitted on and chosen on."""
+    """Outputs, labels, those whose number no label decided, and which cases are fitted on and chosen on."""
 
     logits: FloatArray
     features: FloatArray
     counts: IntArray
+    planned: IntArray
     fit: npt.NDArray[np.bool_]
     cv: npt.NDArray[np.bool_]
 
@@ -159,7 +161,15 @@ def _refined(
     outputs = Outputs(logits, parts.features, summaries(parts.logits), parts.counts)
     start = started(scaling.log_temperature, head)
     try:
-        found = refine(outputs, start, kind, groups, seed=seed, temperature_fixed=not by_temperature)
+        found = refine(
+            outputs,
+            start,
+            kind,
+            groups,
+            seed=seed,
+            temperature_fixed=not by_temperature,
+            pair_label_counts=parts.planned,
+        )
     except FitError as exc:  # the fit on all cases alone did not converge
         return calibration, RefinementChoice(failed=str(exc))
     if found.variant == PLAIN:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import NotRequired, TypedDict
 
 from ml.calibration.calibration import Calibration
+from ml.calibration.new_crowd import AdaptationDocument
 from ml.calibration.refining import RefinementChoice, RefinementDocument
 from ml.calibration.scaling import Choice, ChoiceDocument, Method
 
@@ -19,7 +20,10 @@ class JointFitDocument(TypedDict):
 
 
 class FitDocument(TypedDict):
-    """How a calibration was chosen, as JSON values: numbers of cases, and a key for each step that was tried."""
+    """How a calibration was chosen, as JSON values: numbers of cases, and a key for each step that was tried.
+
+    ``adaptation``: what other annotators changed afterwards.
+    """
 
     n_fit: int
     n_cv: int
@@ -29,6 +33,7 @@ class FitDocument(TypedDict):
     concentration: NotRequired[ChoiceDocument]
     joint: NotRequired[JointFitDocument]
     refinement: NotRequired[RefinementDocument]
+    adaptation: NotRequired[AdaptationDocument]
 
 
 @dataclass(frozen=True)

@@ -5,24 +5,107 @@ slope of logit φ. Each is drawn to what was shipped by a penalty worth some pai
 the concentration (``ml.calibration.coherent``), so that the result is one distribution again.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import expit
 
-from ml.arrays import FloatArray, as_label_counts
+from ml.arrays import FloatArray, IntArray, as_label_counts
 from ml.calibration.calibration import Calibration
 from ml.calibration.disagreement_map import IDENTITY, AnyMap, DisagreementMap, PiecewiseMap, pair_loss
 from ml.calibration.optimise import FitError, minimise
 from ml.calibration.scaling import Scaling
 from ml.distributions.families import PredictiveDistribution
 from ml.metrics.histograms import observed_disagreement
+from ml.metrics.skill import Verdict, judge_disagreement
+from ml.splits import split_partitions
 
 #: Pairs below which nothing is learned.
 FEWEST_PAIRS = 20
 #: Strength of the penalties on the change of log T, and on slope and level of logit φ, in labels and in pairs.
 PULL_TEMPERATURE, PULL_SLOPE, PULL_LEVEL = 40.0, 15.0, 0.1
+FOLDS = 5
+
+
+class AdaptationDocument(TypedDict):
+    """An ``Adaptation`` as JSON values."""
+
+    n_cases: int
+    n_double_reads: int
+    temperature_before: float
+    temperature_after: float
+    slope: float
+    level: float
+    seen: float
+    mean_before: float
+    mean_after: float
+    verdict: Verdict
+    constant: float | None
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """What is said of N cases by fits that have not seen them: class probabilities (N, K) and DPEs (N,)."""
+
+    class_probs: FloatArray
+    disagreement_probs: FloatArray
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """A calibration for other annotators, and what became of the one that was shipped.
+
+    Attributes:
+        calibration: the result.
+        n_cases: cases with a label.
+        n_double_reads: cases with two labels or more.
+        temperature_before: T by which the logits were divided (where it differs from case to case, at the mean case);
+            1 of another scaling than by a temperature.
+        temperature_after: T now, in the same unit.
+        slope: s of logit φ′ = s logit φ + c; 1 where nothing changed.
+        level: c; 0 where nothing changed.
+        seen: mean share of the pairs of labels of a double read that differ.
+        mean_before: mean disagreement probability of the double reads that was stated before.
+        mean_after: the same afterwards.
+        verdict: whether the calibration's own disagreement probabilities are worth more than a constant to these
+            annotators, by fits that have not seen the case.
+        constant: what is stated of every case instead; None where they are stated.
+        unseen: what fits that have not seen a case say of it.
+        own_unseen: (N,) the calibration's own disagreement probabilities among these, whether they are stated or not.
+    """
+
+    calibration: Calibration
+    n_cases: int
+    n_double_reads: int
+    temperature_before: float
+    temperature_after: float
+    slope: float
+    level: float
+    seen: float
+    mean_before: float
+    mean_after: float
+    verdict: Verdict
+    constant: float | None
+    unseen: Unseen
+    own_unseen: FloatArray
+
+    def to_dict(self) -> AdaptationDocument:
+        """Return the numbers as JSON values."""
+        return {
+            "n_cases": self.n_cases,
+            "n_double_reads": self.n_double_reads,
+            "temperature_before": self.temperature_before,
+            "temperature_after": self.temperature_after,
+            "slope": self.slope,
+            "level": self.level,
+            "seen": self.seen,
+            "mean_before": self.mean_before,
+            "mean_after": self.mean_after,
+            "verdict": self.verdict,
+            "constant": self.constant,
+        }
 
 
 def adapt(
@@ -39,27 +122,188 @@ def adapt(
     Raises:
         FitError: fewer than 20 cases with two labels, no concentration head, or no convergence.
     """
-    counts = as_label_counts(label_counts)
-    pairs = counts.sum(axis=1) >= 2
-    if pairs.sum() < FEWEST_PAIRS or calibration.concentration is None:
+    reads = _Reads.of(logits, features, label_counts)
+    _require(calibration, reads)
+    return _fitted(calibration, reads).calibration
+
+
+def relearn(
+    calibration: Calibration,
+    logits: npt.ArrayLike,
+    features: npt.ArrayLike,
+    label_counts: npt.ArrayLike,
+    groups: list[str],
+    *,
+    pair_label_counts: npt.ArrayLike | None = None,
+    seed: int = 0,
+) -> Adaptation:
+    """Adapt a calibration, judge it on cases that it has not seen, and state what the labels allow.
+
+    What the calibration did is kept unless the labels surely say otherwise: where it stated its own disagreement
+    probabilities, a constant (the rate of these annotators) takes their place only where they are surely worse; where
+    it stated a constant, they take its place only where they are surely better. An ensemble always states its own.
+
+    Args:
+        calibration: with a concentration head.
+        logits: (N, K), or (S, N, K) of an ensemble.
+        features: (N, D), or (S, N, D).
+        label_counts: (N, K) of the new annotators.
+        groups: patient of each case, or the case itself; no group is fitted on and judged at once.
+        pair_label_counts: (N, K) those of the labels whose pairs teach φ; all where left out. Leave out labels
+            that were asked for because others differ: with each of them a case that differs differs less.
+        seed: of the folds.
+
+    Raises:
+        FitError: fewer than 20 cases with two labels, or all of one patient; no concentration head; no convergence.
+    """
+    reads = _Reads.of(logits, features, label_counts, pair_label_counts)
+    _require(calibration, reads)
+    found = _fitted(calibration, reads)
+    fold = split_partitions(groups, {str(k): 1 / FOLDS for k in range(FOLDS)}, seed)
+    probs, own, rate = _out_of_fold(calibration, reads, fold)
+    cluster = np.array(groups) if len(set(groups)) < len(groups) else None
+    verdict = judge_disagreement(reads.paired, own, cluster=cluster)
+    stating = verdict != "better" if calibration.constant_disagreement is not None else verdict == "worse"
+    stating = stating and reads.logits.ndim == 2
+    adapted, seen = found.calibration, float(reads.differ.mean())
+    if stating:
+        adapted = replace(adapted, constant_disagreement=seen)
+    before, after = (reads.rows(reads.pairs).mean_disagreement(made) for made in (calibration, adapted))
+    t = np.exp([calibration.scaling.log_temperature, calibration.scaling.log_temperature + found.log_t_change])
+    return Adaptation(
+        calibration=adapted,
+        n_cases=int((reads.counts.sum(axis=1) > 0).sum()),
+        n_double_reads=int(reads.pairs.sum()),
+        temperature_before=float(t[0]),
+        temperature_after=float(t[1]),
+        slope=found.slope,
+        level=found.level,
+        seen=seen,
+        mean_before=before,
+        mean_after=after,
+        verdict=verdict,
+        constant=seen if stating else None,
+        unseen=Unseen(probs, rate if stating else own),
+        own_unseen=own,
+    )
+
+
+@dataclass(frozen=True)
+class _Reads:
+    """Outputs of a network for N cases, their labels, and those of them whose pairs count."""
+
+    logits: FloatArray
+    features: FloatArray
+    counts: IntArray
+    paired: IntArray
+
+    @classmethod
+    def of(
+        cls,
+        logits: npt.ArrayLike,
+        features: npt.ArrayLike,
+        label_counts: npt.ArrayLike,
+        pair_label_counts: npt.ArrayLike | None = None,
+    ) -> "_Reads":
+        counts = as_label_counts(label_counts)
+        paired = counts if pair_label_counts is None else as_label_counts(pair_label_counts)
+        if paired.shape != counts.shape or (paired > counts).any():
+            raise FitError("pair_label_counts must be some of label_counts")
+        return cls(np.asarray(logits, dtype=np.float64), np.asarray(features, dtype=np.float64), counts, paired)
+
+    @property
+    def pairs(self) -> npt.NDArray[np.bool_]:
+        """Whether each case was read twice."""
+        return np.asarray(self.paired.sum(axis=1) >= 2)
+
+    @property
+    def differ(self) -> FloatArray:
+        """Share of pairs that differ, of each case that was read twice."""
+        return observed_disagreement(self.paired[self.pairs])
+
+    def rows(self, rows: npt.NDArray[np.bool_]) -> "_Reads":
+        return _Reads(self.logits[..., rows, :], self.features[..., rows, :], self.counts[rows], self.paired[rows])
+
+    def said(self, calibration: Calibration) -> PredictiveDistribution:
+        return calibration.apply(self.logits, self.features)
+
+    def mean_disagreement(self, calibration: Calibration) -> float:
+        return float(self.said(calibration).disagreement_probs.mean())
+
+
+def require_head(calibration: Calibration) -> None:
+    """Refuse a calibration that cannot be adapted.
+
+    Raises:
+        FitError: it has no concentration head.
+    """
+    if calibration.concentration is None:
         raise FitError(
-            f"a calibration is adapted by {FEWEST_PAIRS} cases with two labels or more, got {int(pairs.sum())}, and "
-            "needs a concentration head"
+            "a calibration without a concentration head has no disagreement that could be adapted: fit one first, to "
+            "cases with two labels"
         )
+
+
+def _require(calibration: Calibration, reads: _Reads) -> None:
+    """Refuse what cannot be adapted.
+
+    Raises:
+        FitError: no concentration head, or too few pairs.
+    """
+    require_head(calibration)
+    if reads.pairs.sum() < FEWEST_PAIRS:
+        raise FitError(
+            f"adapting needs {FEWEST_PAIRS} cases with two labels or more, there are {int(reads.pairs.sum())}: have "
+            "more cases read twice"
+        )
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """A calibration that states its own disagreement probabilities, and the three numbers that made it."""
+
+    calibration: Calibration
+    log_t_change: float
+    slope: float
+    level: float
+
+
+def _fitted(calibration: Calibration, reads: _Reads) -> _Fitted:
     own = replace(calibration, constant_disagreement=None)
+    n_labels = reads.counts.sum()
 
     def loss(x: FloatArray) -> tuple[float, FloatArray]:
         # one number: a difference is as good as a derivative
-        values = [_nll(_tempered(own, float(x[0]) + step).apply(logits, features), counts) for step in (0, 1e-4, -1e-4)]
-        slope = (values[1] - values[2]) / 2e-4 + PULL_TEMPERATURE * x / counts.sum()
-        return values[0] + 0.5 * PULL_TEMPERATURE * float(x @ x) / counts.sum(), slope
+        values = [_nll(reads.said(_tempered(own, float(x[0]) + step)), reads.counts) for step in (0, 1e-4, -1e-4)]
+        slope = (values[1] - values[2]) / 2e-4 + PULL_TEMPERATURE * x / n_labels
+        return values[0] + 0.5 * PULL_TEMPERATURE * float(x @ x) / n_labels, slope
 
     change, _ = minimise(loss, np.zeros(1), "temperature of the new annotators", [(-2.0, 2.0)], tolerance=1e-6)
     tempered = _tempered(own, float(change[0]))
-    said = tempered.apply(logits, features).own_disagreement_probs[pairs]
-    slope, level = _affine(said, observed_disagreement(counts[pairs]))
+    said = reads.rows(reads.pairs).said(tempered).own_disagreement_probs
+    slope, level = _affine(said, reads.differ)
     mapped = _then(tempered.refinement.disagreement_map or IDENTITY, slope, level)
-    return replace(tempered, refinement=replace(tempered.refinement, disagreement_map=mapped))
+    adapted = replace(tempered, refinement=replace(tempered.refinement, disagreement_map=mapped))
+    return _Fitted(adapted, float(change[0]), slope, level)
+
+
+def _out_of_fold(
+    calibration: Calibration, reads: _Reads, fold: npt.NDArray[np.str_]
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Class probabilities (N, K), own DPEs (N,) and rate of disagreement (N,) by the other folds of each case.
+
+    Raises:
+        FitError: all double reads are in one fold.
+    """
+    probs = np.empty(reads.counts.shape)
+    own, rate = np.empty(len(fold)), np.empty(len(fold))
+    for k in np.unique(fold):
+        others, unseen = reads.rows(fold != k), fold == k
+        if not others.pairs.any():
+            raise FitError("the cases with two labels must be of at least two patients")
+        said = reads.rows(unseen).said(_fitted(calibration, others).calibration)
+        probs[unseen], own[unseen], rate[unseen] = said.class_probs, said.disagreement_probs, others.differ.mean()
+    return probs, own, rate
 
 
 def _nll(said: PredictiveDistribution, counts: npt.NDArray[np.int64]) -> float:

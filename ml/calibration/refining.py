@@ -11,7 +11,7 @@ from typing import NotRequired, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray
+from ml.arrays import FloatArray, IntArray
 from ml.calibration.coherent import put_back
 from ml.calibration.concentration import HeadKind
 from ml.calibration.disagreement_map import AnyMap, MapKind, fit_map, pair_loss
@@ -80,7 +80,14 @@ class Refined:
 
 
 def refine(
-    outputs: Outputs, start: Fitted, kind: HeadKind, groups: list[str], *, seed: int, temperature_fixed: bool
+    outputs: Outputs,
+    start: Fitted,
+    kind: HeadKind,
+    groups: list[str],
+    *,
+    seed: int,
+    temperature_fixed: bool,
+    pair_label_counts: IntArray | None = None,
 ) -> Refined:
     """Choose what reads the summaries and how φ is mapped, and fit both.
 
@@ -91,15 +98,18 @@ def refine(
         groups: patient of each case, or the case itself; no group falls into two folds.
         seed: of the folds.
         temperature_fixed: the temperature is not fitted, and reads no summaries.
+        pair_label_counts: (N, K) those of the labels whose pairs the map is fitted to; all where left out. A label
+            that was asked for because others differ makes the pairs of its case differ less.
     """
-    pairs = outputs.label_counts.sum(axis=1) >= 2
+    paired = outputs.label_counts if pair_label_counts is None else pair_label_counts
+    pairs = paired.sum(axis=1) >= 2
     if pairs.sum() < FEWEST_PAIRS:
         failed = f"{int(pairs.sum())} cases with two labels, fewer than {FEWEST_PAIRS}"
         return Refined(start, PLAIN, None, RefinementChoice(failed=failed))
     fold = split_partitions(groups, {str(k): 1 / FOLDS for k in range(FOLDS)}, seed)
     if any(not pairs[fold != k].any() or not pairs[fold == k].any() for k in np.unique(fold)):
         return Refined(start, PLAIN, None, RefinementChoice(failed="too few patients with cases that have two labels"))
-    problem = _Folds(outputs, fold, kind, temperature_fixed)
+    problem = _Folds(outputs, paired, fold, kind, temperature_fixed)
     variants = [variant for variant in VARIANTS if not (variant.temperature and temperature_fixed)]
     tried = {variant: problem.tried(start, variant) for variant in variants}
     losses = {str(variant): None if found is None else found.said.loss(outputs) for variant, found in tried.items()}
@@ -144,8 +154,11 @@ class _Tried:
 class _Folds:
     """Fits on all folds but one, and what they say of that one."""
 
-    def __init__(self, outputs: Outputs, fold: npt.NDArray[np.str_], kind: HeadKind, temperature_fixed: bool) -> None:
-        self.outputs, self.fold, self.kind, self.temperature_fixed = outputs, fold, kind, temperature_fixed
+    def __init__(
+        self, outputs: Outputs, paired: IntArray, fold: npt.NDArray[np.str_], kind: HeadKind, temperature_fixed: bool
+    ) -> None:
+        self.outputs, self.paired, self.fold = outputs, paired, fold
+        self.kind, self.temperature_fixed = kind, temperature_fixed
 
     def tried(self, start: Fitted, variant: Variant) -> "_Tried | None":
         """A variant fitted on all cases, and what it says of each fold; None where a fit did not converge."""
@@ -163,8 +176,8 @@ class _Folds:
 
     def choose_map(self, said: _Said) -> tuple[AnyMap | None, str, dict[str, float | None]]:
         """The map of out-of-fold φ with the lowest loss of pairs on folds that it was not fitted on, None for none."""
-        usable = self.outputs.label_counts.sum(axis=1) >= 2
-        differ, dpe = observed_disagreement(self.outputs.label_counts[usable]), said.distribution.disagreement_probs
+        usable = self.paired.sum(axis=1) >= 2
+        differ, dpe = observed_disagreement(self.paired[usable]), said.distribution.disagreement_probs
         losses: dict[str, float | None] = {_UNMAPPED: _loss_of_pairs(dpe[usable], differ)}
         found: dict[str, AnyMap] = {}
         for name, (kind, pull) in MAPS.items():
@@ -172,7 +185,7 @@ class _Folds:
                 mapped = np.empty(len(dpe))
                 for k in np.unique(self.fold):
                     others = (self.fold != k) & usable
-                    seen = observed_disagreement(self.outputs.label_counts[others])
+                    seen = observed_disagreement(self.paired[others])
                     mapped[self.fold == k] = fit_map(dpe[others], seen, kind, pull=pull)(dpe[self.fold == k])
                 served = said.mapped(mapped).distribution.disagreement_probs
                 found[name] = fit_map(dpe[usable], differ, kind, pull=pull)

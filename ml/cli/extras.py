@@ -5,6 +5,7 @@ from importlib.metadata import PackageNotFoundError, requires
 
 #: What to install for a command, best first; the first that brings the missing package is named.
 _FOR_COMMAND = {
+    "adapt": ("cpu", "train"),
     "audit": ("report",),
     "calibrate": ("train",),
     "demo": ("serve,train,cpu",),

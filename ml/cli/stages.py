@@ -5,7 +5,7 @@ the command that needs them, so that ``--help`` answers at once.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -38,7 +38,9 @@ def train(
     network: Annotated[str, typer.Option(help="compact, cnn3 or vgg16.")] = "compact",
     epochs: Annotated[
         int | None,
-        typer.Option(help="Epochs at most, each image once; left out: 13, of at least 600 steps in all.", min=1),
+        typer.Option(
+            help="Epochs at most, each image once; left out: 13, of at least 600 steps in all (wide: 1,200).", min=1
+        ),
     ] = None,
     batch_size: Annotated[
         int | None, typer.Option(help="Images per step; left out: an eighth of the training images, 16 to 128.", min=1)
@@ -57,9 +59,12 @@ def train(
         float, typer.Option(min=0, max=1, help="Weight of rare classes in the loss: 0 none, 1 as if equally frequent.")
     ] = 0.0,
     augmentation: Annotated[
-        str,
-        typer.Option(help="light: orientation and colour; wide: stain, magnification, focus and framing vary as well."),
-    ] = "light",
+        Literal["light", "wide"] | None,
+        typer.Option(
+            help="light: orientation and colour; wide: stain, magnification, focus and framing vary as well. "
+            "Left out: wide for cells, which lie any way up."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of weights, order, augmentation and split.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     precision: Annotated[str, typer.Option(help="auto, float32 or bf16.")] = "auto",
@@ -77,7 +82,7 @@ def train(
 
     from ml.datasets.registry import load_dataset
     from ml.training.run_folder import RunFolder, TrainConfig
-    from ml.training.small_sets import EPOCHS, batch_for, passes_for
+    from ml.training.small_sets import EPOCHS, augmentation_for, batch_for, passes_for
     from ml.training.train import choose_device, choose_precision
     from ml.training.train import train as run
 
@@ -88,7 +93,7 @@ def train(
     say(f"loading data set {data}")
     dataset = load_dataset(data, options)
     n_images, n_epochs = dataset.rows("train").size, epochs or EPOCHS
-    batch_size = batch_size or batch_for(n_images)
+    batch_size, augmentation = batch_size or batch_for(n_images), augmentation or augmentation_for(dataset.orientation)
     config = TrainConfig(
         data=data,
         data_options=options,
@@ -105,7 +110,7 @@ def train(
         backbone_weights=backbone_weights,
         weight_averaging=weight_averaging,
         shift=shift,
-        passes=1 if epochs else passes_for(n_images, batch_size),
+        passes=1 if epochs else passes_for(n_images, batch_size, augmentation),
         class_balance=class_balance,
         augmentation=augmentation,
     )

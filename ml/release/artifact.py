@@ -89,6 +89,16 @@ class Release:
         return str(self.card["files"]["network.onnx"])
 
 
+def require_empty(path: Path) -> None:
+    """Refuse a folder in which something lies.
+
+    Raises:
+        ReleaseError: something does.
+    """
+    if path.exists() and any(path.iterdir()):
+        raise ReleaseError(f"{path}: the folder is not empty; choose another --out")
+
+
 def write_release(
     path: Path, files: dict[str, bytes], calibration: Calibration, card: CardContents, readme: str
 ) -> Release:
@@ -104,8 +114,7 @@ def write_release(
     Raises:
         ReleaseError: the folder is not empty.
     """
-    if path.exists() and any(path.iterdir()):
-        raise ReleaseError(f"{path}: the folder is not empty; choose another --out")
+    require_empty(path)
     path.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
         write_bytes_atomically(path / name, data)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NotRequired, TypedDict
 
 from ml.calibration.calibrators import FitDocument
+from ml.calibration.new_crowd import AdaptationDocument
 from ml.charts.rows import ShiftPoint
 from ml.images.preprocess import Orientation, PreprocessingDocument
 from ml.metrics.jackknife import EstimateDocument
@@ -107,6 +108,13 @@ class RecalibrationDocument(TypedDict):
     method: str
 
 
+class SourceDocument(TypedDict):
+    """The release that another one was adapted from, without a service: its name and the digest of its card."""
+
+    name: str
+    card_sha256: str
+
+
 class CardContents(TypedDict):
     """A release's card before its files are listed.
 
@@ -138,6 +146,7 @@ class CardContents(TypedDict):
     recall: NotRequired[list[RecallDocument]]
     baseline: NotRequired[BaselineDocument | None]
     recalibration: NotRequired[RecalibrationDocument]
+    adapted_from: NotRequired[SourceDocument]
 
 
 class Card(CardContents):
@@ -162,6 +171,7 @@ def _disagreement_paragraph(card: CardContents) -> str:
             "which two experts differed on the cells that it was calibrated on: what the network said of single cells "
             "was worse than this constant on held-out cells. It is stated apart from the class probabilities, which "
             "are the network's own; once a cell has labels, its disagreement probability follows from them."
+            + _adapted(card)
         )
     if card["disagreement_calibrated"]:
         words = {"better": "", "no better so far": " It is no better than a constant so far."}
@@ -171,6 +181,7 @@ def _disagreement_paragraph(card: CardContents) -> str:
             "It was learned from cells that several experts had labelled."
             + ("" if judged is None else words[judged["verdict"]])
             + refinement_sentence(card["calibration"])
+            + _adapted(card)
         )
     return (
         "**The disagreement probability of this release is not calibrated.** Every cell it was trained and "
@@ -196,6 +207,28 @@ def refinement_sentence(fit: FitDocument) -> str:
     return text
 
 
+def adaptation_sentence(change: AdaptationDocument) -> str:
+    """What other annotators changed, in a sentence or two."""
+    text = (
+        f"It was adapted to other annotators by {change['n_double_reads']:,} cells that they read twice, and differed "
+        f"on by {change['seen']:.3f}: its mean disagreement there went from {change['mean_before']:.3f} to "
+        f"{change['mean_after']:.3f}, its temperature from {change['temperature_before']:.3f} to "
+        f"{change['temperature_after']:.3f}; the logit of φ was multiplied by {change['slope']:.2f} and moved by "
+        f"{change['level']:+.2f}."
+    )
+    if change["constant"] is None:
+        return text
+    return f"{text} Their labels do not show that this is better than a constant, which is stated instead."
+
+
+def _adapted(card: CardContents) -> str:
+    adaptation, source = card["calibration"].get("adaptation"), card.get("adapted_from")
+    if adaptation is None:
+        return ""
+    origin = "" if source is None else f" It was the release {source['name']} (card {source['card_sha256'][:12]}…)."
+    return f"{origin} {adaptation_sentence(adaptation)}"
+
+
 def _ensemble_sentence(card: CardContents) -> str:
     dropout = card.get("mc_dropout")
     if dropout is None:
@@ -213,6 +246,10 @@ _WORDS = {
     "skill_D": "by how much L_D is smaller than that of one constant for all cells (1 best, 0 no better)",
     "CE_D": "calibration error of the disagreement probability",
 }
+
+
+#: Metrics that go on a card.
+CARD_METRICS = tuple(_WORDS)
 
 
 def _metrics_table(card: CardContents) -> str:

@@ -9,12 +9,11 @@ from PIL import Image
 
 from ml.arrays import FloatArray
 from ml.distributions.families import DirichletCpe, PredictiveDistribution, has_concentration
-from ml.images.pixel_digest import DIGEST_BYTES, pixel_digest
+from ml.images.pixel_digest import pixel_digest
 from ml.images.preprocess import ImageRejectedError, decode_image
 from ml.release.artifact import Release, read_release
 from ml.release.familiarity import Unlikeness
 from ml.release.predictor import BATCH, Predictor
-from ml.release.training_index import as_digests, parse_patient_hmac
 from ml.tables.files import Column, TableError, empty_where_nan, fail_at, read_table, text_column, write_table
 from ml.tables.trained_cells import TRAINED_ON
 
@@ -24,7 +23,12 @@ _MAY_BE_EMPTY = ("disagreement_prob", "distance", "distance_percentile")
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".tif", ".tiff"}
 
 
-def _decode_file(path: Path) -> Image.Image:
+def decode_file(path: Path) -> Image.Image:
+    """Decode an image file.
+
+    Raises:
+        ValueError: it cannot be read; the message names it.
+    """
     try:
         return decode_image(path.read_bytes())
     except (OSError, ImageRejectedError) as exc:
@@ -80,7 +84,7 @@ def predict_files(release: Path, paths: list[Path], *, tta: int | None = None, s
     predictor = Predictor(read_release(release))
     rows: list[ImagePrediction] = []
     for path in paths:
-        distribution, unlike = _predict(predictor, [_decode_file(path)], tta, seed)
+        distribution, unlike = _predict(predictor, [decode_file(path)], tta, seed)
         phi, flagged = float(distribution.disagreement_probs[0]), bool(unlike.flagged[0])
         a = distribution.log_concentration if isinstance(distribution, DirichletCpe) else None
         rows.append(
@@ -132,8 +136,11 @@ def prediction_columns(
     return columns
 
 
-def _listed_images(images: Path) -> tuple[list[str], list[Path], list[str] | None]:
+def listed_images(images: Path) -> tuple[list[str], list[Path], list[str] | None]:
     """Names and files of cases, and digests of their patients where a manifest has them.
+
+    Args:
+        images: folder, or manifest whose files are relative to it.
 
     Raises:
         TableError: no image, a malformed manifest, or a case that stands twice.
@@ -159,12 +166,7 @@ def _trained_on(release: Release, images: list[Image.Image], hmacs: list[str] | 
     index = release.training
     if index is None:
         return ["unknown"] * len(images)
-    patients = None
-    if hmacs is not None:
-        parsed = [parse_patient_hmac(text) for text in hmacs]
-        patients = as_digests(digest if key in index.patient_keys else bytes(DIGEST_BYTES) for key, digest in parsed)
-    uses = index.uses(as_digests(pixel_digest(image) for image in images), patients)
-    return ["yes" if use else "no" for use in uses]
+    return ["yes" if use else "no" for use in index.uses_of([pixel_digest(image) for image in images], hmacs)]
 
 
 def score_images(
@@ -201,11 +203,11 @@ def score_images(
     if out.suffix.lower() not in {".csv", ".parquet"}:
         raise TableError(f"{out}: the extension must be .csv or .parquet")
     predictor = Predictor(read_release(release))
-    case_ids, paths, hmacs = _listed_images(images)
+    case_ids, paths, hmacs = listed_images(images)
     parts = []
     for start in range(0, len(paths), BATCH):
         rows = slice(start, start + BATCH)
-        decoded, batch = [_decode_file(path) for path in paths[rows]], case_ids[rows]
+        decoded, batch = [decode_file(path) for path in paths[rows]], case_ids[rows]
         distribution, unlike = _predict(predictor, decoded, tta, seed)
         columns = prediction_columns(batch, predictor.release.classes, distribution)
         columns |= unlikeness_columns(distribution.disagreement_probs, unlike)

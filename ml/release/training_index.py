@@ -124,6 +124,31 @@ class TrainingIndex:
             found[known] = use
         return found
 
+    def uses_of(self, images: Sequence[bytes], patient_hmacs: Sequence[str] | None) -> npt.NDArray[np.str_]:
+        """What each of N cases was used for, as ``uses``.
+
+        Args:
+            images: N digests of pixels.
+            patient_hmacs: of each case, as in the column of that name, under any key; None where the source has none.
+
+        Raises:
+            ValueError: a patient's digest is malformed.
+        """
+        patients = None
+        if patient_hmacs is not None:
+            parsed = [parse_patient_hmac(text) for text in patient_hmacs]
+            patients = as_digests(digest if key in self.patient_keys else bytes(DIGEST_BYTES) for key, digest in parsed)
+        return self.uses(as_digests(images), patients)
+
+    def with_calibration(self, images: Sequence[bytes], patient_hmacs: Sequence[str] | None) -> "TrainingIndex":
+        """The same, and cases that only what comes after the network was fitted to; arguments as of ``uses_of``."""
+        more = TrainingIndex.of(images, ["calibration"] * len(images), patient_hmacs)
+        both = [
+            {use: np.unique(np.concatenate([mine[use], new[use]])) for use in USES}
+            for mine, new in zip(self._parts(), more._parts(), strict=True)
+        ]
+        return TrainingIndex(both[0], both[1], tuple(sorted({*self.patient_keys, *more.patient_keys})))
+
     def _parts(self) -> tuple[dict[Use, Digests], dict[Use, Digests]]:
         return self.images, self.patients
 

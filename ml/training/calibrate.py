@@ -12,12 +12,9 @@ from ml.metrics import evaluate
 from ml.metrics.histograms import observed_disagreement
 from ml.metrics.jackknife import EstimateDocument
 from ml.metrics.skill import judge_disagreement
-from ml.release.card import DisagreementDocument
+from ml.release.card import CARD_METRICS, DisagreementDocument
 from ml.release.dropout_head import DropoutHead, Floats32
 from ml.training.run_folder import CachedOutputs, CalibrationReport, RunFolder
-
-#: Metrics of the held-out part that go on the card.
-CARD_METRICS = ("agreement", "L", "skill", "EL", "CE", "L_D", "skill_D", "CE_D")
 
 
 def calibrate_run(

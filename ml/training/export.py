@@ -19,7 +19,7 @@ from ml.release.card import CardContents, ParityDocument, readme_text
 from ml.release.dropout_head import DropoutHead
 from ml.release.predictor import open_session
 from ml.release.training_index import INDEX_FILE, TrainingIndex
-from ml.training.fused import Fused
+from ml.training.fused import Fused, output_names
 from ml.training.known_images import add_checks
 from ml.training.networks import Network
 from ml.training.own_figures import figures_of
@@ -48,29 +48,32 @@ class _Tapped(nn.Module):
         return self.network.apply_head(pooled)[0], pooled
 
 
-def to_onnx(network: nn.Module, example: Tensor, outputs: list[str]) -> bytes:
+def to_onnx(network: nn.Module, example: Tensor | dict[str, Tensor], outputs: list[str]) -> bytes:
     """Export to ONNX with a dynamic batch, without traces of the machine.
 
     Args:
-        network: in evaluation mode, one input ``image``.
-        example: (2, C, H, W).
+        network: in evaluation mode.
+        example: (2, C, H, W) of its input ``image``, or (2, …) of each of its inputs by name.
         outputs: names of its outputs.
 
     Raises:
         ParityError: torch exported nothing.
     """
     batch = torch.export.Dim("batch", min=1)
+    inputs = example if isinstance(example, dict) else {"image": example}
     with warnings.catch_warnings():
         # torch's exporter calls what torch itself has deprecated
         warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
+        # and warns that the batches of several inputs are one
+        warnings.filterwarnings("ignore", message=".*axis name: batch.*", category=UserWarning)
         program = torch.onnx.export(
             network,
-            (example,),
-            input_names=["image"],
+            tuple(inputs.values()),
+            input_names=list(inputs),
             output_names=outputs,
             opset_version=OPSET,
             dynamo=True,
-            dynamic_shapes=({0: batch},),
+            dynamic_shapes=tuple({0: batch} for _ in inputs),
             verbose=False,
         )
     if program is None:
@@ -170,11 +173,8 @@ def export_run(
         if fused:
             raise ValueError("a Monte-Carlo dropout release has no fused graph: drop --fused, or --mc-dropout before")
     if fused:
-        head = ["log_concentration"] if calibration.concentration is not None else []
-        outputs = ["class_probs", *head, "disagreement_prob"]
-        files["fused.onnx"] = to_onnx(
-            Fused(network, calibration, len(config["dataset"]["classes"])).eval(), example, outputs
-        )
+        whole = Fused(network, calibration, len(config["dataset"]["classes"])).eval()
+        files["fused.onnx"] = to_onnx(whole, example, output_names(calibration))
     card = _card(name or folder.path.name, config, report, parity)
     card["reference"] = add_checks(folder, preprocessing, files)
     head_of = DropoutHead.from_bytes(files[HEAD_FILE]) if HEAD_FILE in files else None

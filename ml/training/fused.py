@@ -118,18 +118,21 @@ def _sharpness(below: Tensor, wanted: Tensor) -> Tensor:
     return sharpness
 
 
-class Fused(nn.Module):
-    """Network and calibration: image to class probabilities, log concentration where there is one, and φ.
+class Calibrated(nn.Module):
+    """Calibration: logits and features to class probabilities, log concentration where there is one, and φ.
 
     Args:
-        network: image → logits and features.
         calibration: what they go through.
         n_classes: K.
     """
 
-    def __init__(self, network: nn.Module, calibration: Calibration, n_classes: int) -> None:
+    scale: Tensor
+    offset: Tensor
+    weight: Tensor
+    by_case: Tensor
+
+    def __init__(self, calibration: Calibration, n_classes: int) -> None:
         super().__init__()
-        self.network = network
         # W and b of the scaling, read off from what it makes of zero and of the unit vectors
         offset = calibration.scaling(np.zeros((1, n_classes)))[0]
         self.register_buffer("scale", _buffer((calibration.scaling(np.eye(n_classes)) - offset).T))
@@ -147,9 +150,8 @@ class Fused(nn.Module):
             if refinement.disagreement_map is not None:
                 self.mapped = _MapGraph(refinement.disagreement_map)
 
-    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
-        """Outputs ``class_probs``, ``log_concentration`` where there is a head, ``disagreement_prob``."""
-        logits, features = self.network(image)
+    def forward(self, logits: Tensor, features: Tensor) -> tuple[Tensor, ...]:
+        """Outputs as ``output_names``."""
         scaled = logits @ self.scale.T + self.offset
         if self.summaries is not None:
             seen = self.summaries(logits)
@@ -164,3 +166,29 @@ class Fused(nn.Module):
         if self.constant is not None:
             stated = torch.zeros_like(stated) + self.constant
         return (probs, stated) if a is None else (probs, a, stated)
+
+
+class Fused(nn.Module):
+    """Network and calibration: image to class probabilities, log concentration where there is one, and φ.
+
+    Args:
+        network: image → logits and features.
+        calibration: what they go through.
+        n_classes: K.
+    """
+
+    def __init__(self, network: nn.Module, calibration: Calibration, n_classes: int) -> None:
+        super().__init__()
+        self.network = network
+        self.calibrated = Calibrated(calibration, n_classes)
+
+    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
+        """Outputs as ``output_names``."""
+        result: tuple[Tensor, ...] = self.calibrated(*self.network(image))
+        return result
+
+
+def output_names(calibration: Calibration) -> list[str]:
+    """Outputs of a fused graph, in their order; no concentration where there is no head."""
+    head = ["log_concentration"] if calibration.concentration is not None else []
+    return ["class_probs", *head, "disagreement_prob"]

@@ -1,9 +1,11 @@
 """Training images as other laboratories would have taken them: stain, magnification, focus and framing vary.
 
-Each is changed in about half of the images, so that a network also learns those that nothing has interpolated.
+About half of the images stay as they are, so that a network learns those that nothing has interpolated as well as
+without the others; in each way about two thirds of the others are changed.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Generator, Tensor
@@ -14,7 +16,8 @@ from ml.images.preprocess import Orientation, Preprocessing
 #: Largest change: factor of magnification, shift of the centre (share of the side), σ of defocus (share of the side),
 #: factor of optical density, turn of the hue (1 for the whole circle), and σ of each channel's own density.
 MAGNIFICATION, FRAMING, FOCUS, DENSITY, HUE, CHANNEL = 1.3, 0.12, 1 / 40, 1.3, 0.09, 0.05
-_SHARE = 0.5
+#: Share of images that vary at all, and of those the share in which each way does.
+_VARIED, _EACH = 0.5, 2 / 3
 _REACH = 3
 
 
@@ -29,58 +32,63 @@ def vary(images: Tensor, preprocessing: Preprocessing, orientation: Orientation,
     """
     if orientation == "fixed":
         return images
-    if orientation == "any":
-        images = reframed(images, generator)
-    images = refocused(images, generator)
-    return restained(images, preprocessing, generator) if images.shape[1] == 3 else images
+
+    def changed(chosen: Tensor) -> Tensor:
+        if orientation == "any":
+            chosen = reframed(chosen, generator)
+        chosen = refocused(chosen, generator)
+        return restained(chosen, preprocessing, generator) if images.shape[1] == 3 else chosen
+
+    return _some(images, _VARIED, generator, changed)
 
 
 def _uniform(shape: tuple[int, ...], generator: Generator) -> Tensor:
     return 2 * torch.rand(shape, generator=generator) - 1
 
 
-def _chosen(count: int, generator: Generator) -> Tensor:
-    """Positions of about half of the images."""
-    return (torch.rand(count, generator=generator) < _SHARE).nonzero().flatten()
-
-
-def _with(images: Tensor, rows: Tensor, changed: Tensor) -> Tensor:
+def _some(images: Tensor, share: float, generator: Generator, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """Images of which about a share are changed; in a small batch that may be none."""
+    rows = (torch.rand(len(images), generator=generator) < share).nonzero().flatten().to(images.device)
     result = images.clone()
-    result[rows.to(images.device)] = changed
+    if len(rows):
+        result[rows] = change(result[rows])
     return result
 
 
 def reframed(images: Tensor, generator: Generator) -> Tensor:
     """Magnified or reduced, and off centre; what comes into view mirrors the image."""
-    rows = _chosen(len(images), generator)
-    uniform = _uniform((len(rows), 3), generator)
-    scale = torch.exp(uniform[:, 0] * math.log(MAGNIFICATION))
-    zero = torch.zeros_like(scale)
-    first = torch.stack([scale, zero, 2 * FRAMING * uniform[:, 1]], dim=1)
-    second = torch.stack([zero, scale, 2 * FRAMING * uniform[:, 2]], dim=1)
-    matrix = torch.stack([first, second], dim=1).to(images)
-    chosen = images[rows.to(images.device)]
-    grid = functional.affine_grid(matrix, list(chosen.shape), align_corners=False)
-    moved = functional.grid_sample(chosen, grid, padding_mode="reflection", align_corners=False)
-    return _with(images, rows, moved)
+
+    def change(chosen: Tensor) -> Tensor:
+        uniform = _uniform((len(chosen), 3), generator)
+        scale = torch.exp(uniform[:, 0] * math.log(MAGNIFICATION))
+        zero = torch.zeros_like(scale)
+        first = torch.stack([scale, zero, 2 * FRAMING * uniform[:, 1]], dim=1)
+        second = torch.stack([zero, scale, 2 * FRAMING * uniform[:, 2]], dim=1)
+        grid = functional.affine_grid(
+            torch.stack([first, second], dim=1).to(images), list(chosen.shape), align_corners=False
+        )
+        return functional.grid_sample(chosen, grid, padding_mode="reflection", align_corners=False)
+
+    return _some(images, _EACH, generator, change)
 
 
 def refocused(images: Tensor, generator: Generator) -> Tensor:
     """Blurred by a Gaussian of a width of each image's own."""
-    rows = _chosen(len(images), generator)
-    sigma = torch.rand(len(rows), generator=generator) * FOCUS * min(images.shape[2:])
-    steps = torch.arange(-_REACH, _REACH + 1)
-    kernel = torch.exp(-steps.square() / (2 * sigma[:, None].clamp(min=1e-3).square()))
-    kernel = (kernel / kernel.sum(1, keepdim=True)).to(images)
-    blurred = images[rows.to(images.device)]
-    for axis in (2, 3):
-        pads = [_REACH if axis == 3 else 0] * 2 + [_REACH if axis == 2 else 0] * 2
-        wide, length = functional.pad(blurred, pads, mode="replicate"), images.shape[axis]
-        total = kernel[:, 0, None, None, None] * wide.narrow(axis, 0, length)
-        for k in range(1, len(steps)):
-            total.addcmul_(kernel[:, k, None, None, None], wide.narrow(axis, k, length))
-        blurred = total
-    return _with(images, rows, blurred)
+
+    def change(chosen: Tensor) -> Tensor:
+        sigma = torch.rand(len(chosen), generator=generator) * FOCUS * min(images.shape[2:])
+        steps = torch.arange(-_REACH, _REACH + 1)
+        kernel = torch.exp(-steps.square() / (2 * sigma[:, None].clamp(min=1e-3).square()))
+        kernel = (kernel / kernel.sum(1, keepdim=True)).to(images)
+        for axis in (2, 3):
+            pads = [_REACH if axis == 3 else 0] * 2 + [_REACH if axis == 2 else 0] * 2
+            wide, length = functional.pad(chosen, pads, mode="replicate"), images.shape[axis]
+            chosen = kernel[:, 0, None, None, None] * wide.narrow(axis, 0, length)
+            for k in range(1, len(steps)):
+                chosen.addcmul_(kernel[:, k, None, None, None], wide.narrow(axis, k, length))
+        return chosen
+
+    return _some(images, _EACH, generator, change)
 
 
 def restained(images: Tensor, preprocessing: Preprocessing, generator: Generator) -> Tensor:
@@ -88,15 +96,18 @@ def restained(images: Tensor, preprocessing: Preprocessing, generator: Generator
 
     Densities are multiplied (Beer and Lambert), the hue is turned around the grey axis.
     """
-    rows = _chosen(len(images), generator)
-    uniform = _uniform((len(rows), 2), generator)
-    own = CHANNEL * torch.randn((len(rows), 3), generator=generator)
-    factor = torch.exp(uniform[:, :1] * math.log(DENSITY) + own).to(images)[:, :, None, None]
     mean, std = (torch.tensor(values).to(images)[:, None, None] for values in (preprocessing.mean, preprocessing.std))
-    light = (images[rows.to(images.device)] * std + mean).clamp(1 / 256, 1)
-    matrix = _hue_matrix(2 * math.pi * HUE * uniform[:, 1]).to(images)
-    turned = torch.einsum("nij,njhw->nihw", matrix, light.pow(factor)).clamp(0, 1)
-    return _with(images, rows, (turned - mean) / std)
+
+    def change(chosen: Tensor) -> Tensor:
+        uniform = _uniform((len(chosen), 2), generator)
+        own = CHANNEL * torch.randn((len(chosen), 3), generator=generator)
+        factor = torch.exp(uniform[:, :1] * math.log(DENSITY) + own).to(images)[:, :, None, None]
+        light = (chosen * std + mean).clamp(1 / 256, 1)
+        matrix = _hue_matrix(2 * math.pi * HUE * uniform[:, 1]).to(images)
+        turned = torch.einsum("nij,njhw->nihw", matrix, light.pow(factor)).clamp(0, 1)
+        return (turned - mean) / std
+
+    return _some(images, _EACH, generator, change)
 
 
 def _hue_matrix(angle: Tensor) -> Tensor:

@@ -2,10 +2,14 @@
 
 import math
 from collections.abc import Iterable
+from typing import Literal
 
 import numpy as np
 
 from ml.datasets.base import PARTITIONS, ImageDataset
+from ml.images.preprocess import Orientation
+
+Augmentation = Literal["light", "wide"]
 
 #: Steps that a training takes at least, where nobody says how many epochs.
 MIN_STEPS = 600
@@ -36,10 +40,18 @@ def batch_for(n_images: int) -> int:
     return min(_LARGEST_BATCH, max(_SMALLEST_BATCH, n_images // _BATCHES_PER_PASS))
 
 
-def passes_for(n_images: int, batch_size: int) -> int:
-    """How often each image is seen in one of ``EPOCHS`` epochs, for ``MIN_STEPS`` steps in all; once in a large set."""
+def augmentation_for(orientation: Orientation) -> Augmentation:
+    """``wide`` for cells, which lie any way up; ``light`` for others, on which wide augmentation was not measured."""
+    return "wide" if orientation == "any" else "light"
+
+
+def passes_for(n_images: int, batch_size: int, augmentation: Augmentation) -> int:
+    """How often each image is seen in one of ``EPOCHS`` epochs, for ``MIN_STEPS`` steps in all; once in a large set.
+
+    Twice as often with wide augmentation, which leaves half of the images as they are.
+    """
     steps = max(1, math.ceil(n_images / batch_size))
-    return math.ceil(MIN_STEPS / (EPOCHS * steps))
+    return math.ceil(MIN_STEPS / (EPOCHS * steps)) * (2 if augmentation == "wide" else 1)
 
 
 def shortages(dataset: ImageDataset) -> list[str]:

@@ -14,7 +14,7 @@ def test_a_document_without_the_new_metrics_shows_what_it_has() -> None:
     q = rng.dirichlet(np.ones(3), 30)
     today = EvaluationDocument.of(evaluate(rng.multinomial(3, q), q))
     before = today.model_copy(update={"metrics": {k: v for k, v in today.metrics.items() if k not in SINCE}})
-    groups = report._environment().from_string(
+    groups = report.environment().from_string(
         '{% import "sections.html" as sections %}{{ sections.groups(rows, "site") }}'
     )
     for document, known in ((today, True), (before, False)):

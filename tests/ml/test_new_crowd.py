@@ -11,12 +11,13 @@ from ml.calibration import new_crowd
 from ml.calibration.calibration import Calibration, Refinement
 from ml.calibration.concentration import ConcentrationHead
 from ml.calibration.disagreement_map import DisagreementMap, PiecewiseMap
-from ml.calibration.new_crowd import adapt
+from ml.calibration.new_crowd import Adaptation, adapt, relearn
 from ml.calibration.optimise import FitError
 from ml.calibration.scaling import Scaling
 from ml.distributions.families import DirichletCpe
 from ml.metrics import disagreement_loss
 from ml.metrics.histograms import observed_disagreement
+from ml.metrics.skill import judge_disagreement
 
 
 def shipped(mapped: Any = None) -> Calibration:
@@ -104,3 +105,100 @@ def test_too_few_pairs_and_no_head_are_refused() -> None:
         adapt(shipped(), logits[:19], features[:19], counts[:19])
     with pytest.raises(FitError, match="head"):
         adapt(replace(shipped(), concentration=None), logits, features, counts)
+    with pytest.raises(FitError, match="there are 19"):
+        relearned(shipped(), logits[:19], features[:19], counts[:19])
+    with pytest.raises(FitError, match="two patients"):
+        relearn(shipped(), logits, features, counts, ["one"] * 60)
+
+
+def relearned(calibration: Calibration, logits: Any, features: Any, counts: Any, **fields: Any) -> Adaptation:
+    return relearn(calibration, logits, features, counts, [str(row) for row in range(len(counts))], **fields)
+
+
+def test_whom_the_release_knows_already_changes_nearly_nothing() -> None:
+    """Labels of its own distribution: level, slope and temperature stay, up to what chance in the labels allows."""
+    logits, features = cases(1200, 9)
+    found = relearned(shipped(), logits, features, labels(shipped(), logits, features, 10, n_labels=30))
+    after, before = (made.apply(logits, features) for made in (found.calibration, shipped()))
+    assert np.abs(after.disagreement_probs - before.disagreement_probs).mean() < 0.01
+    assert np.abs(after.class_probs - before.class_probs).max() < 0.03
+    assert found.mean_after == pytest.approx(found.mean_before, abs=0.02)
+    assert found.slope == pytest.approx(1, abs=0.1)
+    assert found.temperature_after == pytest.approx(found.temperature_before, rel=0.1)
+    assert found.calibration.constant_disagreement is None
+
+
+def test_a_crowd_that_disagrees_twice_as_often_moves_the_level_and_no_leader() -> None:
+    logits, features = cases(2000, 11)
+    calm = shipped(DisagreementMap(1.0, 1.0, -1.5))
+    loud = shipped(DisagreementMap(1.0, 1.0, -0.6))
+    before, true = (made.apply(logits, features) for made in (calm, loud))
+    assert 1.8 < true.disagreement_probs.mean() / before.disagreement_probs.mean() < 2.4
+    found = relearned(calm, logits[:60], features[:60], labels(loud, logits[:60], features[:60], 12))
+    assert found.level > 0.5
+    assert found.mean_after > 1.5 * found.mean_before
+    assert found.mean_after == pytest.approx(found.seen, abs=0.05)
+    after = found.calibration.apply(logits, features)
+    np.testing.assert_array_equal(after.class_probs.argmax(axis=1), before.class_probs.argmax(axis=1))
+
+
+@pytest.mark.parametrize("scaling", [Scaling(), Scaling("vector", 0.0, np.array([1.0, 2.0, 0.5, 1.5]), np.ones(4))])
+def test_what_is_relearned_is_the_plain_fit_and_goes_through_its_document(scaling: Scaling) -> None:
+    logits, features = cases(80, 13)
+    counts = labels(shipped(), logits, features, 14)
+    parent = replace(shipped(), scaling=scaling)
+    found = relearned(parent, logits, features, counts)
+    plain, again = adapt(parent, logits, features, counts), Calibration.from_dict(found.calibration.to_dict())
+    for made in (plain, again):
+        after, wanted = (one.apply(logits, features) for one in (made, found.calibration))
+        np.testing.assert_array_equal(after.class_probs, wanted.class_probs)
+        np.testing.assert_array_equal(after.disagreement_probs, wanted.disagreement_probs)
+    factor = found.temperature_after / found.temperature_before
+    np.testing.assert_allclose(found.calibration.scaling(logits) * factor, parent.scaling(logits))
+
+
+def test_figures_of_a_case_know_nothing_of_its_labels() -> None:
+    """Other labels of one patient change what is said of all patients but theirs."""
+    logits, features = cases(60, 15)
+    groups = [f"p{row // 3}" for row in range(60)]
+    counts = labels(shipped(), logits, features, 16)
+    other = counts.copy()
+    other[:3] = np.roll(counts[:3], 1, axis=1) + 1
+    first, second = (relearn(shipped(), logits, features, one, groups).unseen for one in (counts, other))
+    np.testing.assert_array_equal(first.disagreement_probs[:3], second.disagreement_probs[:3])
+    np.testing.assert_array_equal(first.class_probs[:3], second.class_probs[:3])
+    assert (first.disagreement_probs[3:] != second.disagreement_probs[3:]).mean() > 0.5
+
+
+def test_labels_of_an_adjudication_teach_the_temperature_and_no_pair() -> None:
+    logits, features = cases(60, 17)
+    planned = labels(shipped(), logits, features, 18)
+    split = (planned > 0).sum(axis=1) == 2
+    asked = planned + np.where(split[:, None], np.eye(4, dtype=np.int64)[logits.argmax(axis=1)], 0)
+    found = relearned(shipped(), logits, features, asked, pair_label_counts=planned)
+    assert found.seen == observed_disagreement(planned).mean() > observed_disagreement(asked).mean()
+    assert found.mean_after == pytest.approx(found.seen, abs=0.03)
+    with pytest.raises(ValueError, match="some of label_counts"):
+        relearned(shipped(), logits, features, planned, pair_label_counts=asked)
+
+
+def test_a_constant_is_kept_unless_the_own_is_surely_better_and_none_is_stated_unless_surely_worse() -> None:
+    logits, features = cases(250, 19)
+    stating = replace(shipped(), constant_disagreement=0.9)
+    own = relearned(stating, logits, features, labels(shipped(), logits, features, 20, n_labels=6))
+    assert (own.verdict, own.constant, own.calibration.constant_disagreement) == ("better", None, None)
+    # labels that have nothing to do with the cells
+    random = np.random.default_rng(21).multinomial(2, [0.9, 0.1, 0.0, 0.0], 250)
+    for parent, n, verdict, states in (
+        (stating, 60, "no better so far", True),
+        (shipped(), 60, "no better so far", False),
+        (shipped(), 250, "worse", True),
+    ):
+        found = relearned(parent, logits[:n], features[:n], random[:n])
+        assert found.verdict == judge_disagreement(random[:n], found.own_unseen) == verdict
+        stated = observed_disagreement(random[:n]).mean() if states else None
+        assert (found.constant, found.calibration.constant_disagreement) == (stated, stated)
+        assert (found.unseen.disagreement_probs == found.own_unseen).all() == (not states)
+    members = np.stack([logits, logits + 0.1]), np.stack([features, features])
+    ensemble = relearned(shipped(), *members, random)
+    assert (ensemble.verdict, ensemble.constant) == ("worse", None)  # it keeps its own

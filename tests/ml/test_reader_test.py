@@ -7,8 +7,12 @@ import numpy.typing as npt
 import pytest
 
 from ml.agreement import excess_disagreement_test, measure_agreement, rater_marginal_test
-from ml.metrics.reader_test import reader_test
+from ml.audit.answers import answer
+from ml.audit.ends import end_bins
+from ml.audit.sentences import summary
+from ml.metrics.reader_test import DIFFERENT, reader_test
 from ml.tables.evaluate import evaluate_tables
+from ml.tables.matching import Options
 
 Ints = npt.NDArray[np.int64]
 
@@ -122,6 +126,27 @@ def test_an_evaluation_and_the_agreement_warn_where_annotators_differ_and_only_t
         assert any("use the classes differently" in text for text in said) == (moved > 0)
         warnings = measure_agreement(given, cluster="patient").warnings
         assert any("use the classes differently" in text for text in warnings) == (moved > 0)
+
+
+def test_one_limit_decides_wherever_annotators_are_called_different() -> None:
+    """A draw that is beyond .05 and not beyond the limit is called different nowhere; the printed p is one, too."""
+    different = "use the classes differently"
+    for seed, moved, above in ((11, 0.12, False), (0, 0.3, True)):
+        labels, patient = readings(seed, lean=0.0, moved=moved, patients=12, cells=6)
+        assert (DIFFERENT < reader_test(**long(labels, patient)).p_value < 0.05) == (not above)
+        given = table(labels, patient)
+        halves = {f"prob:label {k}": np.full(len(labels), 0.5) for k in range(2)}
+        predictions = {"case_id": [f"case_id {i}" for i in range(len(labels))], **halves}
+        (answered,) = answer(given, predictions, Options(cluster="patient"))
+        agreement = measure_agreement(given, cluster="patient")
+        places = {
+            "evaluate": evaluate_tables(given, predictions, cluster="patient").warnings,
+            "agreement": agreement.warnings,
+            "audit": summary(answered, agreement, end_bins(answered.cases)),
+        }
+        said = {place: [text for text in texts if different in text] for place, texts in places.items()}
+        assert {place: len(texts) for place, texts in said.items()} == dict.fromkeys(places, int(above))
+        assert len({text.split("(p = ")[1].split(")")[0] for texts in said.values() for text in texts}) == above
 
 
 def test_the_excess_of_disagreement_is_that_of_patients_and_of_weighted_cases() -> None:

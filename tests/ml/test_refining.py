@@ -201,3 +201,17 @@ def test_where_there_is_nothing_to_learn_the_calibration_is_the_papers() -> None
     assert "fewer than" in few.report["refinement"]["failed"]
     assert few.calibration.to_dict()["version"] == 1
     assert "refinement" not in calibrate(logits, features, y, names(60), refined=False).report
+
+
+@pytest.mark.slow
+def test_adjudicated_labels_lower_no_disagreement() -> None:
+    """A third label of each case whose first two differ: its pairs differ less, and what is served must not."""
+    rng = np.random.default_rng(0)
+    logits, features = rng.normal(0, 2, (800, 4)), rng.normal(0, 1, (800, 2))
+    gammas = rng.standard_gamma(np.exp(0.5 + 0.8 * features[:, :1]) * softmax_probs(logits) + 1e-12) + 1e-300
+    q = gammas / gammas.sum(axis=1, keepdims=True)
+    planned = np.array([rng.multinomial(2, row) for row in q])
+    third = np.array([rng.multinomial(1, row) for row in q]) * (planned.max(axis=1) == 1)[:, None]
+    fit = calibrate(logits, features, planned + third, names(800), scaling_label_counts=planned)
+    said = fit.calibration.apply(logits, features).disagreement_probs
+    assert said.mean() == pytest.approx((1 - (q**2).sum(axis=1)).mean(), abs=0.02)

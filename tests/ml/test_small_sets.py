@@ -19,7 +19,16 @@ from ml.training.baseline import Baseline, beside_baseline, fit_baseline, histog
 from ml.training.losses import balancing_weights, count_weighted_nll
 from ml.training.own_figures import figures_of, recalls
 from ml.training.run_folder import RunFolder
-from ml.training.small_sets import EPOCHS, MIN_STEPS, batch_for, class_counts, passes_for, require_two, shortages
+from ml.training.small_sets import (
+    EPOCHS,
+    MIN_STEPS,
+    augmentation_for,
+    batch_for,
+    class_counts,
+    passes_for,
+    require_two,
+    shortages,
+)
 from tests.support.command import run_here
 from tests.support.images import encode
 
@@ -45,10 +54,12 @@ def dataset(partition: list[str], classes: list[int], pixels: np.ndarray | None 
 @pytest.mark.parametrize("n", [2, 30, 200, 410, 1000, 5000, 37_500])
 def test_every_training_set_takes_enough_steps(n: int) -> None:
     batch = batch_for(n)
-    steps = EPOCHS * passes_for(n, batch) * -(-n // batch)
-    assert steps >= MIN_STEPS
+    passes, steps = passes_for(n, batch, "light"), -(-n // batch)
+    assert EPOCHS * passes * steps >= MIN_STEPS
     assert 16 <= batch <= 128
-    assert passes_for(n, batch) == 1 or EPOCHS * (passes_for(n, batch) - 1) * -(-n // batch) < MIN_STEPS
+    assert passes == 1 or EPOCHS * (passes - 1) * steps < MIN_STEPS
+    assert passes_for(n, batch, "wide") == 2 * passes
+    assert [augmentation_for(way) for way in ("any", "upright", "fixed")] == ["wide", "light", "light"]  # type: ignore[arg-type]
 
 
 def test_what_is_too_small_is_said_with_how_many_and_what_to_do() -> None:
@@ -195,7 +206,7 @@ def test_a_small_folder_is_trained_for_enough_steps_and_its_card_says_what_it_is
     assert trained.stderr.index("small:") < trained.stderr.index("training compact")
     config = RunFolder(run).read_config()["train"]
     steps = config["epochs"] * config["passes"] * -(-72 // config["batch_size"])
-    assert (config["epochs"], steps >= MIN_STEPS) == (EPOCHS, True)
+    assert (config["epochs"], steps >= 2 * MIN_STEPS, config["augmentation"]) == (EPOCHS, True, "wide")
     assert "simple baseline" in trained.stdout
     for command in (("calibrate", run), ("export", run, "--out", out)):
         done = run_here(*command)
@@ -204,9 +215,12 @@ def test_a_small_folder_is_trained_for_enough_steps_and_its_card_says_what_it_is
     assert "Labelled by 2 annotators: anna, ben." in text
     assert "| class | train | valid | calibration | test | recall | of held-out cells |" in text
     assert "simple baseline" in text
-    few = run_here("train", "--data", own_folder, "--out", tmp_path / "few", "--size", 16, "--epochs", 2)
+    few = run_here(
+        "train", "--data", own_folder, "--out", tmp_path / "few", "--size", 16, "--epochs", 2, "--augmentation", "light"
+    )
     assert few.returncode == 0, few.stderr
-    assert RunFolder(tmp_path / "few").read_config()["train"]["passes"] == 1
+    trained_as = RunFolder(tmp_path / "few").read_config()["train"]
+    assert (trained_as["passes"], trained_as["augmentation"]) == (1, "light")
 
 
 @pytest.mark.slow

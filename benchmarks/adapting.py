@@ -1,0 +1,197 @@
+"""How often the gate passes what few double reads teach: a laboratory whose annotators are not the release's.
+
+    python -m benchmarks.adapting --runs 100 --save
+
+A small release (tests/support/tiny_release.py) made of simulated cells and annotators. A laboratory reads cells of its
+own twice, by two of five annotators; half of its patients calibrate and half judge. Fits, fits without each annotator
+and the gate are the service's own; only what the database would give is made here. What is right is known: how often
+the crowd itself differs.
+"""
+
+import argparse
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from PIL import Image
+
+from app.evaluations.cohort import Question, cohort_of
+from app.evaluations.columns import Columns
+from app.evaluations.queries import LabelRow
+from app.recalibration.change_plan import ChangePlan
+from app.recalibration.gating import Evidence
+from app.recalibration.judging import Judgement, SinceFirstChampion, change_between
+from app.recalibration.outputs import StoredOutputs, histograms
+from app.recalibration.service import Material, fit, judge
+from app.releases.schemas import RecalibrationMethod
+from ml.arrays import FloatArray
+from ml.datasets.annotators import AnnotatorPool
+from ml.datasets.cells import simulate_cells
+from ml.distributions.families import gini
+from ml.metrics.paired_change import Change
+from ml.release.artifact import Release, read_release
+from ml.release.predictor import Predictor
+from ml.reproduce.report import versions
+from tests.support.tiny_release import write_tiny_release
+
+ANNOTATORS, POOL, CELLS_OF_A_PATIENT = 5, 1500, 2
+#: Powers of the true probabilities by which a crowd labels.
+CROWDS: dict[str, float] = {"as the release's": 1.0, "differ twice as often": 0.5, "differ half as often": 2.0}
+METHODS: tuple[RecalibrationMethod, ...] = ("adapt", "temperature")
+#: The shipped plan asks for 50 labelled cases before it fits everything anew; here both are tried on the same.
+PLAN = ChangePlan(min_labelled_cases=20)
+CHAMPION = uuid.UUID(int=1)
+
+
+@dataclass(frozen=True)
+class Laboratory:
+    """Cells as the release's network sees them, and how a crowd labels them."""
+
+    release: Release
+    logits: FloatArray
+    features: FloatArray
+    probs: FloatArray
+
+    def outputs(self, rows: FloatArray) -> StoredOutputs:
+        ids = [uuid.UUID(int=int(row) + 2) for row in rows]
+        groups = [f"p{row // CELLS_OF_A_PATIENT}" for row in range(len(rows))]
+        return StoredOutputs(ids, groups, self.logits[rows], self.features[rows])
+
+    def material(self, n: int, rng: np.random.Generator) -> Material:
+        """What the database gives of n cells read twice, half of them to calibrate and half to judge."""
+        rows = rng.permutation(POOL)[:n]
+        people, labels = AnnotatorPool(ANNOTATORS).read(self.probs[rows], 2, rng)
+        given = [
+            [
+                LabelRow(
+                    uuid.UUID(int=int(row) + 2),
+                    f"reader {people[at, order]}",
+                    self.release.classes[labels[at, order]],
+                    outside=False,
+                    ordinal=order + 1,
+                    round="planned",
+                    answered_at=datetime(2026, 11, 23, tzinfo=UTC),
+                )
+                for order in (0, 1)
+            ]
+            for at, row in enumerate(rows)
+        ]
+        fitting, judging = self.outputs(rows[: n // 2]), self.outputs(rows[n // 2 :])
+        judged_by = [label for two in given[n // 2 :] for label in two]
+        columns = Columns.empty(list(self.release.classes), n - n // 2)
+        said = judging.predicted(self.release, self.release.calibration)
+        columns = replace(
+            columns,
+            case_id=np.stack([np.frombuffer(case.bytes, dtype=np.uint8) for case in judging.case_ids]),
+            cluster=np.unique(judging.groups, return_inverse=True)[1],
+            evaluation=np.ones(len(columns), dtype=bool),
+            pi=np.ones(len(columns)),
+            class_probs=said.class_probs,
+            disagreement_probs=said.disagreement_probs,
+            label_counts=histograms(judged_by, judging.case_ids, list(self.release.classes)),
+            first_class=labels[n // 2 :, 0],
+            n_planned=np.full(len(columns), 2),
+        )
+        return Material(
+            CHAMPION,
+            self.release,
+            fitting,
+            [label for two in given[: n // 2] for label in two],
+            cohort_of(columns, Question(), 0.0),
+            judging,
+            judged_by,
+        )
+
+    def gap(self, calibration: object) -> float:
+        """Mean squared distance of the disagreement probability from the crowd's own, over all cells."""
+        said = calibration.apply(self.logits, self.features)  # type: ignore[attr-defined]
+        return float(np.mean((said.disagreement_probs - gini(self.probs)) ** 2))
+
+
+def one_run(laboratory: Laboratory, n: int, method: RecalibrationMethod, seed: int) -> dict[str, float | str | bool]:
+    """One recalibration and its judgement, the first attempt on the champion."""
+    material = laboratory.material(n, np.random.default_rng([seed, n]))
+    before = laboratory.gap(material.parent.calibration)
+    try:
+        made = fit(material, method, PLAN)
+    except ValueError as exc:
+        return {"passed": False, "fitted": False, "why": str(exc), "before": before, "after": before}
+    names = sorted({label.annotator for label in [*material.fitting_labels, *material.judging_labels]})
+    tried: dict[str, Change | str] = {}
+    for name in names:
+        try:
+            tried[name] = judge(material, fit(material, method, PLAN, name).calibration, name)
+        except ValueError as exc:
+            tried[name] = str(exc)
+    after = material.judging.predicted(material.parent, made.calibration)
+    whole = change_between(material.cohort, material.cohort.columns, after)
+    evidence = Evidence(whole, material.cohort.columns.cluster, len(names), None, tried)
+    gate = Judgement(CHAMPION, 1, evidence, SinceFirstChampion(CHAMPION, None)).gate()
+    return {
+        "passed": gate.passed,
+        "fitted": True,
+        "why": "; ".join(gate.reasons),
+        "before": before,
+        "after": laboratory.gap(made.calibration),
+    }
+
+
+def laboratories(folder: Path) -> dict[str, Callable[[], Laboratory]]:
+    """One for each crowd."""
+    release = read_release(write_tiny_release(folder / "release"))
+    cells = simulate_cells(POOL, seed=23, size=32)
+    logits, features = Predictor(release).outputs([Image.fromarray(cell.pixels) for cell in cells])
+    truth = np.stack([cell.true_probs for cell in cells])
+
+    def of(power: float) -> Laboratory:
+        probs = truth**power
+        return Laboratory(release, logits, features, probs / probs.sum(axis=1, keepdims=True))
+
+    return {name: lambda power=power: of(power) for name, power in CROWDS.items()}  # type: ignore[misc]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--reads", type=int, nargs="+", default=[60, 120, 240], help="cells read twice, in all")
+    parser.add_argument("--save", action="store_true", help="keep the figures in benchmarks/results")
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
+    asked = parser.parse_args()
+    path = Path(__file__).parent / "results" / f"{date.today()}_adapting.json"
+    rows = []
+    with TemporaryDirectory() as folder:
+        for crowd, made in laboratories(Path(folder)).items():
+            laboratory = made()
+            for n in asked.reads:
+                for method in asked.methods:
+                    runs = [one_run(laboratory, n, method, seed) for seed in range(asked.runs)]
+                    share = float(np.mean([run["passed"] for run in runs]))
+                    row = {
+                        "crowd": crowd,
+                        "crowd differs on": float(gini(laboratory.probs).mean()),
+                        "double reads": n,
+                        "method": method,
+                        "runs": asked.runs,
+                        "fitted": float(np.mean([run["fitted"] for run in runs])),
+                        "passed": share,
+                        "monte-carlo error": float(np.sqrt(share * (1 - share) / asked.runs)),
+                        "truly nearer": float(np.mean([run["after"] < run["before"] for run in runs])),
+                        "squared gap before": float(np.mean([run["before"] for run in runs])),
+                        "squared gap after": float(np.mean([run["after"] for run in runs])),
+                        "worst gap after": float(max(run["after"] for run in runs)),
+                        "seen reasons": sorted({str(run["why"])[:60] for run in runs})[:5],
+                    }
+                    rows.append(row)
+                    print({key: value for key, value in row.items() if key != "seen reasons"}, flush=True)
+                    document = {"what": __doc__.splitlines()[0], "versions": versions(), "rows": rows}
+                    if asked.save:
+                        path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+"""A release adapted to the annotators of a laboratory, from images that they read twice, without a service.
+
+The network stays as it is. Temperature, level and slope of the disagreement are relearned
+(``ml.calibration.new_crowd``), and judged by fits that have not seen the cell. What the release was made with teaches
+and judges nothing here; the index of the new release names the images that taught it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+from ml.arrays import FloatArray, IntArray
+from ml.calibration.calibration import Calibration
+from ml.calibration.new_crowd import Adaptation, AdaptationDocument, relearn, require_head
+from ml.images.pixel_digest import pixel_digest
+from ml.metrics import evaluate
+from ml.metrics.jackknife import EstimateDocument
+from ml.release.artifact import (
+    DISTANCE_FILE,
+    FAMILIARITY_FILE,
+    HEAD_FILE,
+    Release,
+    read_release,
+    require_empty,
+    write_release,
+)
+from ml.release.card import CARD_METRICS, CardContents, readme_text
+from ml.release.predictor import BATCH, Predictor
+from ml.release.score import decode_file, listed_images
+from ml.release.training_index import INDEX_FILE, TrainingIndex
+from ml.tables.files import Labels, TableError, case_column, fail_at, place_of, read_labels
+
+#: Steps of the figures: both on the same cells.
+BEFORE, AFTER = "as released", "adapted, by fits without the cell"
+
+
+class AdaptReport(TypedDict):
+    """What an adaptation did, as ``secondread adapt --json`` prints it.
+
+    ``figures`` has metrics by name of both releases on the same cells; those of the adapted one by fits that have not
+    seen the cell. ``trained_on``: ``known``, or ``unknown`` where the release carries no digests of its images.
+    """
+
+    release: str
+    card_sha256: str
+    adaptation: AdaptationDocument
+    figures: dict[str, dict[str, EstimateDocument]]
+    n_left_out: int
+    trained_on: str
+    n_without_labels: int
+    n_unlike: int
+
+
+@dataclass(frozen=True)
+class _Cases:
+    """What a network makes of N labelled images.
+
+    Attributes:
+        logits: (N, K) float32, of the network.
+        features: (N, D) float32.
+        counts: (N, K) labels.
+        groups: patient of each, or its picture.
+        digests: of the pictures.
+        hmacs: of the patients, None where there are none.
+        unlike: (N,) whether the release flags the image.
+    """
+
+    logits: npt.NDArray[np.float32]
+    features: npt.NDArray[np.float32]
+    counts: IntArray
+    groups: list[str]
+    digests: list[bytes]
+    hmacs: list[str] | None
+    unlike: npt.NDArray[np.bool_]
+
+    def take(self, rows: npt.NDArray[np.intp]) -> "_Cases":
+        return _Cases(
+            self.logits[rows],
+            self.features[rows],
+            self.counts[rows],
+            [self.groups[row] for row in rows],
+            [self.digests[row] for row in rows],
+            None if self.hmacs is None else [self.hmacs[row] for row in rows],
+            self.unlike[rows],
+        )
+
+    @property
+    def cluster(self) -> npt.NDArray[np.str_] | None:
+        """Groups where there are several cells of one."""
+        return np.array(self.groups) if len(set(self.groups)) < len(self.groups) else None
+
+
+def adapt_release(
+    source: Path,
+    images: Path,
+    labels: Path,
+    out: Path,
+    *,
+    cluster: str | None = None,
+    name: str | None = None,
+    fuse: Callable[[Release, Calibration], bytes] | None = None,
+    observer: Callable[[int, int], None] = lambda done, total: None,
+) -> AdaptReport:
+    """Write a release for the annotators of a LABELS table.
+
+    Args:
+        source: release folder.
+        images: folder, or manifest with columns case_id and file.
+        labels: LABELS table of some of the images.
+        out: release folder to make.
+        cluster: column of LABELS that names the patient, ``patient`` where left out; a picture counts as one without.
+        name: of the new release; the old one's with ``adapted`` where left out.
+        fuse: makes ``fused.onnx`` of the release and its new calibration; None: there is none.
+        observer: called with images predicted and in all.
+
+    Returns:
+        What changed, and figures before and after.
+
+    Raises:
+        FitError: no concentration head, or too few cells with two labels.
+        ReleaseError: the release cannot be read, or ``out`` is not empty.
+        TableError: a table cannot be used, or a label has no image.
+    """
+    release = read_release(source)
+    require_empty(out)
+    require_head(release.calibration)
+    cases, n_without = _read(release, images, labels, cluster, observer)
+    uses = np.full(len(cases.digests), "")
+    if release.training is not None:
+        uses = release.training.uses_of(cases.digests, cases.hmacs)
+    kept = cases.take(np.flatnonzero(uses == ""))
+    if len(kept.digests) == 0:
+        raise TableError(f"{labels}: the release was made with all {len(cases.digests):,} of these images")
+    logits, features = (kept.logits, kept.features) if release.head is None else release.head(kept.features)
+    found = relearn(release.calibration, logits, features, kept.counts, kept.groups)
+    before = release.calibration.apply(logits, features)
+    figures = {
+        BEFORE: _figures(kept, before.class_probs, before.disagreement_probs),
+        AFTER: _figures(kept, found.unseen.class_probs, found.unseen.disagreement_probs),
+    }
+    made = _write(release, kept, found, figures, out, name or f"{release.card['name']} adapted", fuse)
+    return {
+        "release": str(out),
+        "card_sha256": made.card_sha256,
+        "adaptation": found.to_dict(),
+        "figures": figures,
+        "n_left_out": int((uses != "").sum()),
+        "trained_on": "unknown" if release.training is None else "known",
+        "n_without_labels": n_without,
+        "n_unlike": int(kept.unlike.sum()),
+    }
+
+
+def _read(
+    release: Release, images: Path, labels: Path, cluster: str | None, observer: Callable[[int, int], None]
+) -> tuple[_Cases, int]:
+    """Labelled images as the network sees them, and how many images have no label.
+
+    Raises:
+        TableError: a label has no image, or a table cannot be used.
+    """
+    predictor = Predictor(release)
+    names, paths, hmacs = listed_images(images)
+    table = read_labels(labels, release.classes)
+    position = {case: row for row, case in enumerate(names)}
+    labelled = [table.case_ids[row] for row in table.rows]
+    missing = [case not in position for case in labelled]
+    fail_at(place_of(labels, "LABELS"), missing, "case_id", f"no image in {images} of", labelled)
+    patients = _patients(table, cluster, labels)
+    rows = [position[case] for case in table.case_ids]
+    logits, features, digests, unlike = [], [], [], []
+    for start in range(0, len(rows), BATCH):
+        pictures = [decode_file(paths[row]) for row in rows[start : start + BATCH]]
+        seen = predictor.predict(pictures)
+        logits.append(seen.logits)
+        features.append(seen.features)
+        unlike.append(seen.out_of_distribution)
+        digests += [pixel_digest(picture) for picture in pictures]
+        observer(start + len(pictures), len(rows))
+    return _Cases(
+        np.concatenate(logits),
+        np.concatenate(features),
+        table.counts,
+        [digest.hex() for digest in digests] if patients is None else patients,
+        digests,
+        None if hmacs is None else [hmacs[row] for row in rows],
+        np.concatenate(unlike),
+    ), len(names) - len(rows)
+
+
+def _patients(labels: Labels, column: str | None, path: Path) -> list[str] | None:
+    """Patient of each case; None where nobody says which column names them, and there is no column ``patient``.
+
+    Raises:
+        TableError: there is no such column, or it differs within a case.
+    """
+    if column is None and "patient" not in labels.columns:
+        return None
+    named = column or "patient"
+    if named not in labels.columns:
+        raise TableError(f"{path}: there is no column {named!r} that names the patient")
+    return [str(value) for value in case_column(labels, named, path)]
+
+
+def _figures(cases: _Cases, class_probs: FloatArray, disagreement_probs: FloatArray) -> dict[str, EstimateDocument]:
+    evaluation = evaluate(cases.counts, class_probs, disagreement_probs, cluster=cases.cluster)
+    return {name: evaluation.metrics[name].to_dict() for name in CARD_METRICS}
+
+
+def _write(
+    release: Release,
+    cases: _Cases,
+    found: Adaptation,
+    figures: dict[str, dict[str, EstimateDocument]],
+    out: Path,
+    name: str,
+    fuse: Callable[[Release, Calibration], bytes] | None,
+) -> Release:
+    """Write the release: the same network and checks, the new calibration, card and index."""
+    parent: CardContents = release.card
+    card: CardContents = {
+        **parent,
+        "name": name,
+        "parent": None,  # which only a service knows by its own identifier
+        "adapted_from": {"name": release.card["name"], "card_sha256": release.card_sha256},
+        "calibration": {**parent["calibration"], "adaptation": found.to_dict()},
+        "disagreement": {"verdict": found.verdict, "constant": found.constant},
+        "held_out": figures,
+        "n_held_out": len(cases.digests),
+        "recall": [],  # of the release as it was trained
+        "baseline": None,
+        "shifts": [],
+    }
+    card.pop("recalibration", None)  # another calibration's, and what a gate found of it
+    kept = [part for part in (HEAD_FILE, DISTANCE_FILE, FAMILIARITY_FILE) if part in release.card["files"]]
+    files = {part: (release.path / part).read_bytes() for part in ("network.onnx", *kept)}
+    if release.training is not None:
+        index: TrainingIndex = release.training.with_calibration(cases.digests, cases.hmacs)
+        files[INDEX_FILE], card["training"] = index.to_bytes(), index.document()
+    if fuse is not None:
+        files["fused.onnx"] = fuse(release, found.calibration)
+    return write_release(out, files, found.calibration, card, readme_text(card))
