@@ -123,7 +123,7 @@ def _improvement(whole: Change, attempt: int) -> Decision:
 
 
 def p_of_luck(loss: Estimate, chance: float) -> float | None:
-    """p value of a loss that fell without being better, None where it cannot be told.
+    """P value of a loss that fell without being better, None where it cannot be told.
 
     Where next to nobody disagreed, all cases speak for a candidate that says less, by nearly the same; their spread is
     then no measure of what another hundred reads would have said. So it must be unlikely by the chance of labels as
