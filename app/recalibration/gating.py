@@ -16,7 +16,7 @@ import numpy.typing as npt
 from scipy.special import ndtr
 
 from app.recalibration.stability import Stability
-from ml.metrics.jackknife import Estimate
+from ml.metrics.jackknife import Estimate, ModelAssisted
 from ml.metrics.paired_change import Change
 
 #: Probability that any of all attempts on one champion passes a candidate that is not better, at most.
@@ -122,7 +122,7 @@ def _improvement(whole: Change, attempt: int) -> Decision:
     return Decision([f"it is not surely better than the champion: {told or 'no loss can be estimated'}; {rule}"], [])
 
 
-def p_of_luck(loss: Estimate, chance: float) -> float | None:
+def p_of_luck(loss: Estimate | ModelAssisted, chance: float) -> float | None:
     """P value of a loss that fell without being better, None where it cannot be told.
 
     Where next to nobody disagreed, all cases speak for a candidate that says less, by nearly the same; their spread is
