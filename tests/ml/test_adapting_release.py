@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from ml.calibration.new_crowd import relearn
+from ml.cli.adapting import _text
 from ml.datasets.annotators import AnnotatorPool
 from ml.datasets.cells import simulate_cells
 from ml.images.pixel_digest import pixel_digest
@@ -79,6 +80,9 @@ def test_the_new_release_says_what_the_library_fits_to_the_same_images(
         before, after = (step[loss]["value"] for step in report["figures"].values())
         assert report["changes"][loss]["value"] == pytest.approx(after - before)
     assert report["changes"]["L_D"]["value"] < 0
+    for low in (-0.01, 0.01):  # of L: what helps the one loss may harm the other
+        report["changes"]["L"]["low"] = low
+        assert ("WORSE than before" in _text(report)) == (low > 0)
 
 
 def test_images_that_the_release_was_made_with_are_left_out_and_those_that_taught_are_known(
