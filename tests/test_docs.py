@@ -300,7 +300,7 @@ def test_the_reference_lists_every_route_with_its_scopes(tmp_path: Path) -> None
 
 
 def test_the_worked_example_of_the_tables_is_true(tmp_path: Path) -> None:
-    from ml.cli.results import metrics_table
+    from ml.cli.result_text import metrics_table
     from ml.tables.evaluate import evaluate_tables
 
     text = (DOCS / "reference" / "tables.md").read_text()

@@ -120,6 +120,7 @@ def test_a_release_trained_elsewhere_goes_through_the_gate(
     page = service.get("admin", f"/releases/{better.id}").text
     assert "The gate passed it" in page
     assert "Attempt 1 on this champion" in page
+    assert "Looking at this is not counted as an attempt" in page
     assert promote(service, better).status_code == 200
 
 
