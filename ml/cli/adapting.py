@@ -80,6 +80,7 @@ def _text(report: "AdaptReport") -> str:
     lines.append(f"{'':<34}{'before':>10}{'after':>10}")
     rows = (
         ("temperature", change["temperature_before"], change["temperature_after"]),
+        ("rise of the log concentration", 0.0, change["rise"]),
         ("slope of logit φ", 1.0, change["slope"]),
         ("level of logit φ", 0.0, change["level"]),
         (f"mean φ (they differ on {change['seen']:.3f})", change["mean_before"], change["mean_after"]),

@@ -135,11 +135,22 @@ def test_a_crowd_that_disagrees_twice_as_often_moves_the_level_and_no_leader() -
     before, true = (made.apply(logits, features) for made in (calm, loud))
     assert 1.8 < true.disagreement_probs.mean() / before.disagreement_probs.mean() < 2.4
     found = relearned(calm, logits[:60], features[:60], labels(loud, logits[:60], features[:60], 12))
-    assert found.level > 0.5
+    assert found.rise > 0.5
     assert found.mean_after > 1.5 * found.mean_before
     assert found.mean_after == pytest.approx(found.seen, abs=0.05)
     after = found.calibration.apply(logits, features)
     np.testing.assert_array_equal(after.class_probs.argmax(axis=1), before.class_probs.argmax(axis=1))
+
+
+def test_a_crowd_that_differs_far_more_often_blurs_no_class() -> None:
+    """Small concentrations of a release that knows little rise, where a map would make all classes equal."""
+    logits, features = cases(2000, 31)
+    knows_little = replace(shipped(), concentration=ConcentrationHead(np.array([0.2, -0.1]), -1.5))
+    loud = replace(shipped(), concentration=ConcentrationHead(np.array([0.2, -0.1]), 3.0))
+    found = relearned(knows_little, logits[:60], features[:60], labels(loud, logits[:60], features[:60], 32))
+    after, true = (made.apply(logits, features) for made in (found.calibration, loud))
+    assert abs(after.disagreement_probs.mean() - true.disagreement_probs.mean()) < 0.1
+    assert np.abs(after.class_probs - true.class_probs).sum(axis=1).mean() / 2 < 0.1
 
 
 @pytest.mark.parametrize("scaling", [Scaling(), Scaling("vector", 0.0, np.array([1.0, 2.0, 0.5, 1.5]), np.ones(4))])
