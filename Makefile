@@ -38,7 +38,7 @@ run: $(VENV)/.installed
 lint: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
-	$(VENV)/bin/mypy
+	$(VENV)/bin/mypy $(addprefix -p ,secondread app ml tests benchmarks)
 
 test: $(VENV)/.installed-dev
 	$(PYTEST) -m "not slow and not heavy and not gpu"

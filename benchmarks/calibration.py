@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from ml.distributions.families import softmax_probs
 N, D, K, LABELS = 14_000, 128, 22, 5
 EPOCHS, BATCH, RATE, PATIENCE = 50, 128, 1e-3, 10
 REPEATS = 5
+_Found = TypeVar("_Found")
 
 
 def problem(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -85,7 +87,7 @@ def adam_temperature(logits: np.ndarray, counts: np.ndarray) -> float:
     return float(log_t.detach())
 
 
-def timed(run: Callable[[], object]) -> tuple[float, object]:
+def timed(run: Callable[[], _Found]) -> tuple[float, _Found]:
     started = time.perf_counter()
     found = run()
     return time.perf_counter() - started, found

@@ -9,6 +9,7 @@ from datetime import date
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from scipy.stats import chi2_contingency
 
 from app.evaluations.drift import MIX_LIMIT, MIX_P_LIMIT, P_LIMIT
@@ -20,7 +21,9 @@ N_REFERENCE, SPREAD, READ_TWICE = 2000, 3.0, 0.28
 DESIGNS = ((1000, 1), (500, 5), (1000, 5), (2000, 10))
 
 
-def cells(rng: np.random.Generator, n: int, per_patient: int, share: FloatArray) -> tuple[IntArray, IntArray, IntArray]:
+def cells(
+    rng: np.random.Generator, n: int, per_patient: int, share: FloatArray
+) -> tuple[IntArray, IntArray, npt.NDArray[np.bool_]]:
     """Two labels of each cell (N, 2), patients, and which cells are read twice: the rarer their class, the likelier."""
     mixes = rng.dirichlet(SPREAD * share, n // per_patient)
     cluster = np.repeat(np.arange(n // per_patient), per_patient)

@@ -86,8 +86,8 @@ def main() -> None:
                 print(f"  {path:<36}{1000 * value:>9.2f} ms{value / median['one pass']:>8.2f} × one pass")
             document[name] = median
     if "--save" in sys.argv:
-        path = Path(__file__).parent / "results" / f"{document['date']}_ensembles.json"
-        path.write_text(json.dumps(document, indent=2) + "\n")
+        saved = Path(__file__).parent / "results" / f"{document['date']}_ensembles.json"
+        saved.write_text(json.dumps(document, indent=2) + "\n")
 
 
 if __name__ == "__main__":

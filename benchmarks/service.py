@@ -69,7 +69,7 @@ class Bench:
             self.release = put_release(session, context.keys.audit, release, context.settings.releases_folder)
             account = auth.add_account(session, context.keys.audit, "bench", "service")
         self.principal = Principal(account.id, "bench", "service", frozenset({"cases:write"}))
-        self.template = prepare_case(context, CaseIn(external_id="template", patient="q"), cell_png())
+        self.template = prepare_case(context, CaseIn(external_id="template", patient="q", metadata={}), cell_png())
 
     def fill(self, total: int) -> None:
         with self.context.database.write() as session:
@@ -82,7 +82,7 @@ class Bench:
             connection.execute(text("ANALYZE"))
 
     def store(self) -> None:
-        fields = CaseIn(external_id=uuid.uuid4().hex, patient=uuid.uuid4().hex)
+        fields = CaseIn(external_id=uuid.uuid4().hex, patient=uuid.uuid4().hex, metadata={})
         with self.context.database.write() as session:
             store_case(session, self.context, self.principal, replace(self.template, fields=fields))
 

@@ -17,6 +17,7 @@ import pytest
 import typer
 from PIL import Image
 
+from app.operations.demo_cases import Extent, ensure_cases
 from app.platform import errors
 from app.settings import Settings
 from tests.support.command import run_here
@@ -77,12 +78,24 @@ def blocks(document: Path) -> list[Block]:
     return found
 
 
+def fill_demo(installation: Installation, extent: Extent) -> None:
+    """What `secondread demo` does, with a laboratory of another size."""
+    from app.operations import demo
+
+    installation.run("db", "upgrade")
+    with installation.parts() as context:
+        demo.ensure_release(context, print)
+        with context.database.write() as session:
+            demo.ensure_accounts(session, context)
+        ensure_cases(context, print, extent)
+
+
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory, trained_run: Path, small_release: Path) -> Installation:
     """The project folder of a newcomer after `make run`: the demo in .secondread, docs and .venv next to it.
 
     The demo adds only what is missing; here its network is there already, trained by the same pipeline in a tenth of
-    the time. A heavy test trains the demo's own.
+    the time, and so is a smaller laboratory. A heavy test trains the demo's own and fills it whole.
     """
     folder = tmp_path_factory.mktemp("newcomer")
     (folder / "docs").symlink_to(DOCS)
@@ -90,6 +103,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory, trained_run: Path, small_rele
     installation = Installation(folder / ".secondread")
     shutil.copytree(trained_run, installation.home / "demo" / "run")
     shutil.copytree(small_release, installation.home / "demo" / "release")
+    fill_demo(installation, Extent(studied=24, recent=8, waiting=28))
     installation.run("demo")
     return installation
 
@@ -143,6 +157,11 @@ def test_the_demo_trains_a_network_that_learned_something(tmp_path: Path) -> Non
     steps = report["held_out"]
     assert steps["with concentration head"]["agreement"]["value"] > 0.6
     assert steps["with concentration head"]["L_D"]["value"] < steps["raw"]["L_D"]["value"]
+    report = json.loads(installation.run("recalibrate", "--json").stdout)
+    assert report["gate"]["passed"], report["gate"]["reasons"]
+    installation.run("release", "promote", report["release"], "--reason", "the gate passed it")
+    listed = json.loads(installation.run("release", "list", "--json").stdout)
+    assert [release["id"] for release in listed if "champion" in release["aliases"]] == [report["release"]]
 
 
 def test_every_block_is_run_or_says_why_not() -> None:
@@ -281,7 +300,7 @@ def test_the_reference_lists_every_route_with_its_scopes(tmp_path: Path) -> None
 
 
 def test_the_worked_example_of_the_tables_is_true(tmp_path: Path) -> None:
-    from ml.cli.results import metrics_table
+    from ml.cli.result_text import metrics_table
     from ml.tables.evaluate import evaluate_tables
 
     text = (DOCS / "reference" / "tables.md").read_text()

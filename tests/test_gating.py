@@ -155,3 +155,35 @@ def test_who_carries_a_change_alone_is_named() -> None:
     found = of_each_annotator(Evidence(good, CLUSTER, 3, without={"anna": nothing, "ben": good, "cleo": good}))
     assert len(found.reasons) == 1
     assert "leans on anna" in found.reasons[0]
+
+
+@pytest.mark.parametrize(("n", "rate", "share", "says"), [(200, 0.05, 0.1, 0.3), (1_000, 0.02, 0.1, 0.5)])
+def test_where_hardly_anybody_disagreed_saying_less_does_not_pass(
+    n: int, rate: float, share: float, says: float
+) -> None:
+    """A champion that is right, and a candidate that says a third or half of its φ, read twice too rarely to tell."""
+    passed = 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        phi = np.clip(rate * np.exp(rng.normal(0, 0.5, n)), 1e-4, 0.9)
+        first, differs, twice = np.zeros(n, dtype=int), rng.random(n) < phi, rng.random(n) < share
+        counts = np.column_stack([1 + (twice & ~differs), twice & differs]).astype(np.int64)
+        probs = np.column_stack([1 - phi / 2, phi / 2])
+        weights2 = np.where(twice, 1 / share, 0.0)
+        found = paired_change(counts, (probs, phi), (probs, says * phi), first_label_counts=np.eye(2, dtype=int)[first],
+                              weights=np.ones(n), weights2=weights2, cluster=np.arange(n))  # fmt: skip
+        passed += not of_the_whole(Evidence(found, np.arange(n), 3), 1).reasons
+    assert passed <= 3
+
+
+def test_patients_without_an_error_are_no_reason_for_probabilities_of_zero() -> None:
+    """Twenty patients of a champion that is right about its errors, and a candidate that says an eighth of them."""
+    passed = 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        q = np.clip(0.04 * np.exp(rng.normal(0, 0.3, 20)), 0.001, 0.4)
+        counts = rng.multinomial(2, np.column_stack([1 - q, q]))
+        sides = [(f := np.column_stack([1 - p, p]), 1 - np.square(f).sum(axis=1)) for p in (q, q / 8)]
+        found = paired_change(counts, *sides, weights=np.ones(20), weights2=np.ones(20))
+        passed += not of_the_whole(Evidence(found, np.arange(20), 3), 1).reasons
+    assert passed <= 3

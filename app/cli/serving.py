@@ -113,13 +113,14 @@ def demo(
 ) -> None:
     """Fill HOME with a demo: a release trained on simulated cells, cases, annotators; adds only what is missing."""
     from app.operations import demo as filling
+    from app.operations.demo_cases import ensure_cases
 
     with parts(check_schema=False) as context:
         _upgrade(context)
         filling.ensure_release(context, say)
         with context.database.write() as session:
             filling.ensure_accounts(session, context)
-        filling.ensure_cases(context, say)
+        ensure_cases(context, say)
         if not logins:
             return
         address = f"http://{context.settings.host}:{port or context.settings.port}/login"

@@ -5,38 +5,21 @@ Running it again changes nothing.
 
 from collections.abc import Callable
 from pathlib import Path
-from uuid import UUID
 
-import numpy as np
-from PIL import Image
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.auth import service as auth
-from app.cases.preparing import prepare_case, store_case
-from app.cases.schemas import CaseIn
 from app.context import Context
-from app.platform.principal import Principal
-from app.reads.schemas import LabelIn
-from app.reads.service import submit_label
 from app.releases.adding import add_release
 from app.releases.queries import champion
-from app.tables import Account, Case
-from app.triage.queries import current_policy
-from app.triage.schemas import PolicyIn
-from app.triage.service import add_policy
-from ml.datasets.annotators import AnnotatorPool
-from ml.datasets.cells import SimulatedCell, simulate_cell
-from ml.datasets.cells_morphology import CLASSES
-from ml.images.preprocess import encode_png
+from app.tables import Account
 
 #: Accounts of the demo and their roles.
 PEOPLE = {"admin": "admin", "viewer": "viewer", "annotator-1": "annotator", "annotator-2": "annotator"}
 TRAINING_CELLS, EPOCHS = 1500, 7
-CASES, LABELLED, PICTURE_PX = 60, 40, 240
-# the training cells are those of seed 0
-_SEED = 2021
-_ROBOT = "demo"
+#: Account that uploads.
+ROBOT = "demo"
 
 Say = Callable[[str], None]
 
@@ -89,7 +72,7 @@ def _train(run: Path, out: Path, say: Say) -> None:
 def ensure_accounts(session: Session, context: Context) -> None:
     """Accounts of the demo, the uploading robot included, and an API key in HOME/demo/api_key."""
     present = set(session.execute(select(Account.name)).scalars())
-    for name, role in {**PEOPLE, _ROBOT: "service"}.items():
+    for name, role in {**PEOPLE, ROBOT: "service"}.items():
         if name not in present:
             auth.add_account(session, context.keys.audit, name, role)
     path = context.settings.home / "demo" / "api_key"
@@ -110,44 +93,3 @@ def one_time_passwords(context: Context) -> dict[str, str | None]:
                 None if chosen else auth.issue_one_time_password(session, context.keys.audit, account.name)
             )
     return {name: passwords[name] for name in PEOPLE}
-
-
-def ensure_cases(context: Context, say: Say) -> None:
-    """Upload simulated cells of new patients; three outside annotators have read most of them."""
-    with context.database.read() as session:
-        if session.execute(select(Case.id).limit(1)).first() is not None:
-            return
-        robot = session.execute(select(Account).where(Account.name == _ROBOT)).scalar_one()
-        classes = {info.code for info in CLASSES}
-        served = context.inference.served(champion(session)).predictor.release.classes
-    if set(served) != classes:
-        return  # another release is served here: its cases come from its lab
-    scopes = frozenset({"cases:write", "labels:write"})
-    principal = Principal(robot.id, robot.name, robot.role, scopes)
-    _show_at_once(context)
-    say(f"demo: uploading {CASES} cells and the labels of three annotators")
-    cells = [simulate_cell(17 * index, seed=_SEED, size=PICTURE_PX) for index in range(CASES)]
-    _, labels = AnnotatorPool(3).read(np.stack([c.true_probs for c in cells]), 3, np.random.default_rng(_SEED))
-    for index, cell in enumerate(cells):
-        given = [CLASSES[k].code for k in labels[index]] if index < LABELLED else []
-        _upload(context, principal, cell, given)
-
-
-def _show_at_once(context: Context) -> None:
-    """Let annotators of the demo see at once what their label did; a service shows a case once it is closed."""
-    with context.database.write() as session:
-        lead = session.execute(select(Account).where(Account.name == "admin")).scalar_one()
-        principal = Principal(lead.id, lead.name, lead.role, frozenset({"manage"}))
-        threshold = current_policy(session).threshold
-        body = PolicyIn(threshold=threshold, reveal="after_commit", reason="the demo shows what a label does")
-        add_policy(session, context.keys.audit, principal, body)
-
-
-def _upload(context: Context, principal: Principal, cell: SimulatedCell, labels: list[str]) -> None:
-    fields = CaseIn(external_id=cell.case_id, patient=cell.patient, site="demo", metadata={})
-    new = prepare_case(context, fields, encode_png(Image.fromarray(cell.pixels)))
-    with context.database.write() as session:
-        _, case = store_case(session, context, principal, new)
-        for number, code in enumerate(labels):
-            body = LabelIn(label=code, annotator=f"reader {'ABC'[number]}", blind=True)
-            submit_label(session, context, principal, UUID(case.id), body)

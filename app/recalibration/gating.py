@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import ndtr
 
 from app.recalibration.stability import Stability
-from ml.metrics.jackknife import Estimate
+from ml.metrics.jackknife import Estimate, ModelAssisted
 from ml.metrics.paired_change import Change
 
 #: Probability that any of all attempts on one champion passes a candidate that is not better, at most.
@@ -101,12 +102,15 @@ def _losses(change: Change) -> tuple[tuple[str, Estimate], ...]:
 
 def _improvement(whole: Change, attempt: int) -> Decision:
     each = level_of(attempt) / 2
-    found = [(name, estimate.efficient) for name, estimate in _losses(whole)]
-    better = [name for name, loss in found if loss.p_of_fall is not None and loss.p_of_fall <= each]
+    found = [
+        (name, estimate.efficient, p_of_luck(estimate.efficient, float(chance)))
+        for (name, estimate), chance in zip(_losses(whole), whole.chance, strict=True)
+    ]
+    better = [name for name, _, p in found if p is not None and p <= each]
     told = "; ".join(
-        f"{name} changes by {loss.value:+.4f} ± {loss.se:.4f} ({_p(loss.p_of_fall)})"
-        for name, loss in found
-        if loss.se is not None and loss.p_of_fall is not None
+        f"{name} changes by {loss.value:+.4f} ± {loss.se:.4f} ({_p(p)})"
+        for name, loss, p in found
+        if loss.se is not None and p is not None
     )
     rule = (
         f"this is attempt {attempt} on this champion, in which one of the two must fall with p ≤ {each:.2g} (half of "
@@ -115,6 +119,22 @@ def _improvement(whole: Change, attempt: int) -> Decision:
     if better:
         return Decision([], [f"It is better in {' and '.join(better)}: {told or 'no loss can be estimated'}; {rule}."])
     return Decision([f"it is not surely better than the champion: {told or 'no loss can be estimated'}; {rule}"], [])
+
+
+def p_of_luck(loss: Estimate | ModelAssisted, chance: float) -> float | None:
+    """P value of a loss that fell without being better, None where it cannot be told.
+
+    Where next to nobody disagreed, all cases speak for a candidate that says less, by nearly the same; their spread is
+    then no measure of what another hundred reads would have said. So it must be unlikely by the chance of labels as
+    the champion predicts them, too.
+
+    Args:
+        loss: change of a loss.
+        chance: standard error of the change by the labels alone, if the champion were right.
+    """
+    if loss.p_of_fall is None or chance == 0:
+        return loss.p_of_fall
+    return max(loss.p_of_fall, float(ndtr(loss.value / chance)))
 
 
 def _p(p: float) -> str:

@@ -52,6 +52,7 @@ class AdaptationOut(Out):
     n_double_reads: int
     temperature_before: float
     temperature_after: float
+    rise: float
     slope: float
     level: float
     seen: float

@@ -14,6 +14,7 @@ from scipy.special import expit
 
 from ml.arrays import FloatArray, IntArray, as_label_counts
 from ml.calibration.calibration import Calibration
+from ml.calibration.concentration import ConcentrationHead
 from ml.calibration.disagreement_map import IDENTITY, AnyMap, DisagreementMap, PiecewiseMap, pair_loss
 from ml.calibration.optimise import FitError, minimise
 from ml.calibration.scaling import Scaling
@@ -36,6 +37,7 @@ class AdaptationDocument(TypedDict):
     n_double_reads: int
     temperature_before: float
     temperature_after: float
+    rise: float
     slope: float
     level: float
     seen: float
@@ -64,6 +66,7 @@ class Adaptation:
         temperature_before: T by which the logits were divided (where it differs from case to case, at the mean case);
             1 of another scaling than by a temperature.
         temperature_after: T now, in the same unit.
+        rise: of every log concentration, where these annotators differ more often; 0 where nothing changed.
         slope: s of logit φ′ = s logit φ + c; 1 where nothing changed.
         level: c; 0 where nothing changed.
         seen: mean share of the pairs of labels of a double read that differ.
@@ -81,6 +84,7 @@ class Adaptation:
     n_double_reads: int
     temperature_before: float
     temperature_after: float
+    rise: float
     slope: float
     level: float
     seen: float
@@ -98,6 +102,7 @@ class Adaptation:
             "n_double_reads": self.n_double_reads,
             "temperature_before": self.temperature_before,
             "temperature_after": self.temperature_after,
+            "rise": self.rise,
             "slope": self.slope,
             "level": self.level,
             "seen": self.seen,
@@ -176,6 +181,7 @@ def relearn(
         n_double_reads=int(reads.pairs.sum()),
         temperature_before=float(t[0]),
         temperature_after=float(t[1]),
+        rise=found.rise,
         slope=found.slope,
         level=found.level,
         seen=seen,
@@ -260,31 +266,55 @@ def _require(calibration: Calibration, reads: _Reads) -> None:
 
 @dataclass(frozen=True)
 class _Fitted:
-    """A calibration that states its own disagreement probabilities, and the three numbers that made it."""
+    """A calibration that states its own disagreement probabilities, and the numbers that made it."""
 
     calibration: Calibration
     log_t_change: float
+    rise: float
     slope: float
     level: float
 
 
 def _fitted(calibration: Calibration, reads: _Reads) -> _Fitted:
     own = replace(calibration, constant_disagreement=None)
-    n_labels = reads.counts.sum()
-
-    def loss(x: FloatArray) -> tuple[float, FloatArray]:
-        # one number: a difference is as good as a derivative
-        values = [_nll(reads.said(_tempered(own, float(x[0]) + step)), reads.counts) for step in (0, 1e-4, -1e-4)]
-        slope = (values[1] - values[2]) / 2e-4 + PULL_TEMPERATURE * x / n_labels
-        return values[0] + 0.5 * PULL_TEMPERATURE * float(x @ x) / n_labels, slope
-
-    change, _ = minimise(loss, np.zeros(1), "temperature of the new annotators", [(-2.0, 2.0)], tolerance=1e-6)
-    tempered = _tempered(own, float(change[0]))
-    said = reads.rows(reads.pairs).said(tempered).own_disagreement_probs
-    slope, level = _affine(said, reads.differ)
+    change = _changed(own, reads, rises=False)
+    paired, differ = reads.rows(reads.pairs), reads.differ
+    # a map may lower a concentration as far as it will, but hardly raise it: beyond, it would blur the classes
+    if paired.mean_disagreement(_tempered(own, float(change[0]))) < differ.mean():
+        change = _changed(own, reads, rises=True)
+    tempered = _risen(own, change)
+    slope, level = _affine(paired.said(tempered).own_disagreement_probs, differ)
     mapped = _then(tempered.refinement.disagreement_map or IDENTITY, slope, level)
     adapted = replace(tempered, refinement=replace(tempered.refinement, disagreement_map=mapped))
-    return _Fitted(adapted, float(change[0]), slope, level)
+    return _Fitted(adapted, float(change[0]), float(change[1]), slope, level)
+
+
+def _changed(own: Calibration, reads: _Reads, *, rises: bool) -> FloatArray:
+    """Change of log T and, where it may, rise of every log concentration, by the likelihood of all labels."""
+    n_labels = reads.counts.sum()
+    pull = np.array([PULL_TEMPERATURE, PULL_LEVEL])[: 1 + rises]
+
+    def likelihood(x: FloatArray) -> float:
+        return _nll(reads.said(_risen(own, x)), reads.counts)
+
+    def loss(x: FloatArray) -> tuple[float, FloatArray]:
+        # two numbers: a difference is as good as a derivative
+        steps = 1e-4 * np.eye(len(x))
+        slope = np.array([(likelihood(x + step) - likelihood(x - step)) / 2e-4 for step in steps])
+        return likelihood(x) + 0.5 * float(pull @ x**2) / n_labels, slope + pull * x / n_labels
+
+    bounds: list[tuple[float | None, float | None]] = [(-2.0, 2.0), (0.0, 8.0)]
+    what = "temperature of the new annotators"
+    change, _ = minimise(loss, np.zeros(1 + rises), what, bounds[: 1 + rises], tolerance=1e-6)
+    return np.append(change, np.zeros(2 - len(change)))
+
+
+def _risen(calibration: Calibration, change: FloatArray) -> Calibration:
+    """With another log T and, where the second number is given, larger log concentrations."""
+    tempered, head = _tempered(calibration, float(change[0])), calibration.concentration
+    if head is None or len(change) == 1:
+        return tempered
+    return replace(tempered, concentration=ConcentrationHead(head.weight, head.bias + float(change[1])))
 
 
 def _out_of_fold(

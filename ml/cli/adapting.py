@@ -80,6 +80,7 @@ def _text(report: "AdaptReport") -> str:
     lines.append(f"{'':<34}{'before':>10}{'after':>10}")
     rows = (
         ("temperature", change["temperature_before"], change["temperature_after"]),
+        ("rise of the log concentration", 0.0, change["rise"]),
         ("slope of logit φ", 1.0, change["slope"]),
         ("level of logit φ", 0.0, change["level"]),
         (f"mean φ (they differ on {change['seen']:.3f})", change["mean_before"], change["mean_after"]),
@@ -89,6 +90,16 @@ def _text(report: "AdaptReport") -> str:
     lines.append(f"{'by fits without the image':<34}{'before':>28}{'after':>28}")
     before, after = report["figures"].values()
     lines += [f"{metric:<34}{_figure(before[metric]):>28}{_figure(after[metric]):>28}" for metric in before]
+    lines += [f"change of {name:<24}{_figure(paired):>38}" for name, paired in report["changes"].items()]
+    low = report["changes"]["L"]["low"]
+    if low is not None and low > 0:
+        lines.append(
+            "warning: the class probabilities are WORSE than before; your annotators differ more often than this "
+            "release can say without blurring its classes: calibrate it anew, or keep it as it is"
+        )
+    high = report["changes"]["L_D"]["high"]
+    if high is None or high >= 0:
+        lines.append("these labels do not show that its disagreement probability suits your annotators better")
     if change["constant"] is not None:
         told = "what the network says of single cells is not shown to be better than a constant"
         lines.append(f"{told}: the release says {change['seen']:.4f} of every cell")

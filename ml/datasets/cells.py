@@ -31,6 +31,16 @@ class SimulatedCell:
     true_probs: FloatArray
 
 
+def cell_name(index: int) -> str:
+    """Identifier of the cell with this number."""
+    return f"cell-{index:06d}"
+
+
+def patient_name(index: int) -> str:
+    """Patient of the cell with this number; every ten belong to one."""
+    return f"patient-{index // CELLS_PER_PATIENT:04d}"
+
+
 def simulate_cell(index: int, *, seed: int, size: int = RENDER_SIZE, stain_spread: float = 1.0) -> SimulatedCell:
     """Simulate the cell with this number; the same number and seed give the same cell.
 
@@ -45,7 +55,7 @@ def simulate_cell(index: int, *, seed: int, size: int = RENDER_SIZE, stain_sprea
     cell = draw_morphology(rng)
     stain = draw_stain(np.random.default_rng([seed, 2, patient]), stain_spread)
     pixels = render(cell, stain, size, rng)
-    return SimulatedCell(f"cell-{index:06d}", f"patient-{patient:04d}", pixels, true_class_probs(cell))
+    return SimulatedCell(cell_name(index), patient_name(index), pixels, true_class_probs(cell))
 
 
 def simulate_cells(count: int, seed: int, size: int = RENDER_SIZE) -> list[SimulatedCell]:

@@ -26,6 +26,20 @@ class Bounds(NamedTuple):
     high: float
 
 
+class QuadraticPart(NamedTuple):
+    """What pairs of clusters add to the error Σ u_g + Σ_{g < h} ψ_gh of an estimate.
+
+    Attributes:
+        curvature: Σ_{g ≠ h} u_g u_h ψ_gh.
+        variance: of Σ_{g < h} ψ_gh.
+    """
+
+    curvature: float
+    variance: float
+
+
+#: Of a mean.
+LINEAR = QuadraticPart(0.0, 0.0)
 #: Of shares and of the squared loss of a probability.
 SHARE = Bounds(0.0, 1.0)
 #: Of the squared loss of class probabilities.

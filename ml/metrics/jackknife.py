@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray
-from ml.metrics.intervals import Bounds, p_of_fall, skewed_interval
+from ml.metrics.intervals import LINEAR, Bounds, QuadraticPart, p_of_fall, skewed_interval
 
 _T = TypeVar("_T", bound=np.generic)
 
@@ -231,7 +231,7 @@ def to_estimate(
     singleton_mass: float = 0.0,
     *,
     bounds: Bounds | None = None,
-    curvature: float = 0.0,
+    quadratic: QuadraticPart = LINEAR,
 ) -> Estimate:
     """Estimate with a 95 % interval that knows of few, unequal and skewed clusters (``skewed_interval``).
 
@@ -240,12 +240,15 @@ def to_estimate(
         sample: the cases it rests on.
         singleton_mass: share of the weight that could not be used.
         bounds: range of the quantity, which its interval keeps; None for signed quantities.
-        curvature: of a quadratic estimate, as in ``skewed_interval``.
+        quadratic: what pairs of clusters add to the error. The jackknife counts its variance twice (Efron and Stein
+            1981, Ann. Statist. 9:586), which is taken off once; what is left is no less than it.
     """
     value, se, low, high, p = replicates.value, replicates.standard_error(), None, None, None
     if se is not None:
         influence = value - replicates.without
-        low, high = skewed_interval(value, se, influence, sample.effective_clusters, bounds, curvature)
+        if quadratic.variance > 0:
+            se = float(np.sqrt(max(se**2 - quadratic.variance, quadratic.variance)))
+        low, high = skewed_interval(value, se, influence, sample.effective_clusters, bounds, quadratic.curvature)
         p = p_of_fall(value, se, influence)
     size = sample.rows.size
     return Estimate(value, se, low, high, size, sample.dropped, sample.ess, singleton_mass=singleton_mass, p_of_fall=p)

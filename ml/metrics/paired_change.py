@@ -36,11 +36,13 @@ class Change:
         loss: of L, on cases with a label.
         disagreement_loss: of L_φ, on cases with two.
         parts: (2, N) what each case adds to either, less its share of the mean: w(x − x̄)/Σw.
+        chance: (2,) standard error that labels alone would give either, if they came as the prediction before says.
     """
 
     loss: Estimate
     disagreement_loss: Estimate
     parts: FloatArray = field(repr=False, compare=False)
+    chance: FloatArray = field(repr=False, compare=False)
 
     def to_dict(self) -> ChangeDocument:
         """Return it as JSON values."""
@@ -72,7 +74,7 @@ def paired_change(
         ValueError: shapes that do not match or values out of range.
     """
     pair = _Pair.of(label_counts, before, after, first_label_counts, weights, weights2, cluster)
-    return Change(pair.loss(), pair.disagreement_loss(), pair.parts())
+    return Change(pair.loss(), pair.disagreement_loss(), pair.parts(), pair.chance())
 
 
 @dataclass(frozen=True)
@@ -223,6 +225,21 @@ class _Pair:
                 part[sample.rows] = share * (terms - share @ terms)
         return parts
 
+    def chance(self) -> FloatArray:
+        """Standard errors (2,) of the changes of L and of L_φ by labels alone, if the prediction before were right.
+
+        Labels that happen to be all alike show no spread, however few they are; what was predicted says how much they
+        could have differed. With d = f′ − f a case of n labels has the variance 4 (Σ_k f_k d_k² − (Σ_k f_k d_k)²)/n in
+        L, and 4 (φ′ − φ)² φ(1 − φ) · 2/n in L_φ, which is exact for two labels and for a rare dissent.
+        """
+        rows, (before, after) = self.labelled.rows, self.probs
+        f, d = before[rows], after[rows] - before[rows]
+        spread = 4 * ((f * d**2).sum(axis=1) - (f * d).sum(axis=1) ** 2) / self.first_counts[rows].sum(axis=1)
+        rows, (phi, other) = self.paired.rows, self.dpe
+        a, b = phi[rows], other[rows]
+        pairs = 4 * (b - a) ** 2 * a * (1 - a) * 2 / self.counts[rows].sum(axis=1)
+        return np.array([_error(spread, self.labelled), _error(pairs, self.paired)])
+
     def _squared_change(self, counts: IntArray, sample: Sample) -> FloatArray:
         """Change of the squared loss (n,) of a sample's cases."""
         rows = sample.rows
@@ -276,3 +293,9 @@ class _Pair:
         binned = [Binned.of(freqs, z, sample, n_bins, "uniform", "pair", joining=True) for z in probs]
         before, after = (side.replicates("pair") for side in binned)
         return to_estimate(after - before, sample)
+
+
+def _error(variance: FloatArray, sample: Sample) -> float:
+    """Standard error of a weighted mean of independent terms with these variances (n,)."""
+    total = float(sample.weight.sum())
+    return float(np.sqrt((sample.weight**2 * np.maximum(variance, 0.0)).sum())) / total if total > 0 else 0.0

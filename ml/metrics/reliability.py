@@ -26,7 +26,7 @@ from ml.metrics.binning import (
 )
 from ml.metrics.cells import Batch, Cells, numbered_cells
 from ml.metrics.evaluation import ReliabilityBin
-from ml.metrics.intervals import binomial_interval
+from ml.metrics.intervals import LINEAR, QuadraticPart, binomial_interval
 from ml.metrics.jackknife import Estimate, Replicates, Sample, ratio_replicates, to_estimate
 
 # half an interval below which differences are rounding
@@ -176,28 +176,32 @@ class Binned:
         """CL over all columns."""
         replicates, lonely = self.replicates(debias), self.singleton_mass(debias)
         # with even weights the jackknife alone covers, and is the interval that was published
-        curvature = self._paired.curvature(replicates) if debias == "pair" and self.joins else 0.0
-        return to_estimate(replicates, self.sample, lonely, curvature=curvature)
+        quadratic = self._paired.quadratic_part(replicates) if debias == "pair" and self.joins else LINEAR
+        return to_estimate(replicates, self.sample, lonely, quadratic=quadratic)
 
-    def curvature(self, replicates: Replicates) -> float:
-        """Σ_{g ≠ h} u_g u_h ψ_gh over clusters, of the pair form: how its error grows with its value.
+    def quadratic_part(self, replicates: Replicates) -> QuadraticPart:
+        """What pairs of clusters add to the error of the pair form: ψ_gh = 2 Σ_b c_b e_gb e_hb.
 
-        ψ_gh = 2 Σ_b c_b e_gb e_hb, e_gb what cluster g's differences in bin b are above the bin's mean and c_b the
-        factor of its pairs; u_g what leaving g out changes.
+        e_gb is what cluster g's differences in bin b are above the bin's mean and c_b the factor of its pairs. Of the
+        variance only products within a bin are taken, so that it is rather too small where clusters lie in several.
         """
         bins, moved = self.bins, replicates.value - replicates.without
         if self.sample.weight.sum() <= 0 or not np.isfinite(moved).all():
-            return 0.0
+            return LINEAR
         pairs = np.where(usable_bins(bins), bins.weight**2 - bins.cell_weight_sq, np.inf)
         mean = bins.diff / np.where(bins.weight > 0, bins.weight, 1.0)
-        sums, squares = np.zeros(len(self.slots)), np.zeros(len(self.slots))
+        crossed, own, squares, fourths = np.zeros((4, len(self.slots)))
         for cells in self.cells:
             slot = cells.slot.astype(np.intp)
-            crossed = moved[cells.cluster] * (cells.diff - mean[slot] * cells.weight)
-            sums += sums_by_slot(slot, crossed, len(self.slots))
-            squares += sums_by_slot(slot, crossed**2, len(self.slots))
+            above = cells.diff - mean[slot] * cells.weight
+            by_move = moved[cells.cluster] * above
+            for sums, terms in ((crossed, by_move), (own, by_move**2), (squares, above**2), (fourths, above**4)):
+                sums += sums_by_slot(slot, terms, len(self.slots))
         share = bins.weight / (pairs * float(self.sample.weight.sum()))
-        return float((2 * share * (sums**2 - squares)).sum())
+        return QuadraticPart(
+            curvature=float((2 * share * (crossed**2 - own)).sum()),
+            variance=float((2 * share**2 * (squares**2 - fourths)).sum()),
+        )
 
     def horvitz_thompson(self, pairs: "PairCounts") -> float:
         """CL in the pair form over all cases, Σ_b N_b/N · Σ_{i≠j} w_i w_j d_i d_j / (pairs of bin b).

@@ -19,6 +19,7 @@ from ml.calibration.new_crowd import Adaptation, AdaptationDocument, relearn, re
 from ml.images.pixel_digest import pixel_digest
 from ml.metrics import evaluate
 from ml.metrics.jackknife import EstimateDocument
+from ml.metrics.paired_change import paired_change
 from ml.release.artifact import (
     DISTANCE_FILE,
     FAMILIARITY_FILE,
@@ -42,13 +43,15 @@ class AdaptReport(TypedDict):
     """What an adaptation did, as ``secondread adapt --json`` prints it.
 
     ``figures`` has metrics by name of both releases on the same cells; those of the adapted one by fits that have not
-    seen the cell. ``trained_on``: ``known``, or ``unknown`` where the release carries no digests of its images.
+    seen the cell. ``changes``: of L and L_D between them, paired, negative where it became better. ``trained_on``:
+    ``known``, or ``unknown`` where the release carries no digests of its images.
     """
 
     release: str
     card_sha256: str
     adaptation: AdaptationDocument
     figures: dict[str, dict[str, EstimateDocument]]
+    changes: dict[str, EstimateDocument]
     n_left_out: int
     trained_on: str
     n_without_labels: int
@@ -137,17 +140,18 @@ def adapt_release(
         raise TableError(f"{labels}: the release was made with all {len(cases.digests):,} of these images")
     logits, features = (kept.logits, kept.features) if release.head is None else release.head(kept.features)
     found = relearn(release.calibration, logits, features, kept.counts, kept.groups)
-    before = release.calibration.apply(logits, features)
-    figures = {
-        BEFORE: _figures(kept, before.class_probs, before.disagreement_probs),
-        AFTER: _figures(kept, found.unseen.class_probs, found.unseen.disagreement_probs),
-    }
+    said = release.calibration.apply(logits, features)
+    before = said.class_probs, said.disagreement_probs
+    after = found.unseen.class_probs, found.unseen.disagreement_probs
+    figures = {BEFORE: _figures(kept, *before), AFTER: _figures(kept, *after)}
+    change = paired_change(kept.counts, before, after, cluster=kept.cluster)
     made = _write(release, kept, found, figures, out, name or f"{release.card['name']} adapted", fuse)
     return {
         "release": str(out),
         "card_sha256": made.card_sha256,
         "adaptation": found.to_dict(),
         "figures": figures,
+        "changes": {"L": change.loss.to_dict(), "L_D": change.disagreement_loss.to_dict()},
         "n_left_out": int((uses != "").sum()),
         "trained_on": "unknown" if release.training is None else "known",
         "n_without_labels": n_without,

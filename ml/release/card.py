@@ -213,8 +213,8 @@ def adaptation_sentence(change: AdaptationDocument) -> str:
         f"It was adapted to other annotators by {change['n_double_reads']:,} cells that they read twice, and differed "
         f"on by {change['seen']:.3f}: its mean disagreement there went from {change['mean_before']:.3f} to "
         f"{change['mean_after']:.3f}, its temperature from {change['temperature_before']:.3f} to "
-        f"{change['temperature_after']:.3f}; the logit of φ was multiplied by {change['slope']:.2f} and moved by "
-        f"{change['level']:+.2f}."
+        f"{change['temperature_after']:.3f}; log concentrations rose by {change['rise']:.2f}, the logit of φ was "
+        f"multiplied by {change['slope']:.2f} and moved by {change['level']:+.2f}."
     )
     if change["constant"] is None:
         return text

@@ -32,8 +32,9 @@ from ml.metrics.triage_curves import net_benefit, triage_recall
 K, N_BINS = 3, 10
 CASES_PER_PATIENT = 10
 CAPACITY, THRESHOLD = 0.3, 0.2
-#: Share of the cases that a service reads twice, and the least probability of a second read by either design.
-READ_TWICE, AUDIT_RATE, FLOOR = 0.2, 0.1, 0.05
+#: Share of the cases that a service reads twice, and the least probability of a second read by either design: that of
+#: a service whose policy does not say another.
+READ_TWICE, AUDIT_RATE = 0.2, 0.1
 
 
 @dataclass(frozen=True)
@@ -102,10 +103,10 @@ def designs(rng: np.random.Generator, size: int) -> dict[str, Design]:
     """Both designs at one budget, set by cases of earlier days."""
     earlier = draw(size, rng, clustered=False).dpe
     threshold = float(np.quantile(earlier, 1 - (READ_TWICE - AUDIT_RATE) / (1 - AUDIT_RATE)))
-    scale = graded_scale(earlier, READ_TWICE, FLOOR)
+    scale = graded_scale(earlier, READ_TWICE, AUDIT_RATE)
     return {
         "all or audit": lambda dpe: np.where(dpe > threshold, 1.0, AUDIT_RATE),
-        "graded": lambda dpe: graded_probabilities(dpe, scale, FLOOR),
+        "graded": lambda dpe: graded_probabilities(dpe, scale, AUDIT_RATE),
     }
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from app.evaluations import freezing
 from app.evaluations.publishing import publish_estimates
-from app.evaluations.tables import CohortTables
+from app.evaluations.tables import CohortTables, cohort_tables
 from app.operations.export import export_dataset
 from ml.datasets.folder import load_folder
 from ml.tables.evaluate import evaluate_tables
@@ -116,7 +116,7 @@ def test_a_frozen_evaluation_is_of_one_moment(service: Service, monkeypatch: pyt
     for number in range(4):
         store(service, f"case-{number}", cell_png(number), {"r": 0, "s": 1}, patient=f"p{number}")
     case = service.get("viewer", "/v1/cases").json()["items"][0]
-    tables = freezing.cohort_tables
+    tables = cohort_tables
 
     def while_somebody_answers(*arguments: Any, **options: Any) -> CohortTables:
         service.outside_label(case["id"], "late reader", case["prediction"]["classes"][0])

@@ -115,12 +115,14 @@ def test_a_release_trained_elsewhere_goes_through_the_gate(
         "max_increase": None,
     }
     assert {row["annotator"] for row in gate["without_annotator"]} == {f"reader {reader}" for reader in range(READERS)}
+    assert len({row["L"]["value"] for row in [gate, *gate["without_annotator"]]}) == 1 + READERS, "somebody stayed in"
     detail = service.get("viewer", f"/v1/releases/{better.id}").json()
     assert detail["gate_passed"] is True
     assert all(detail["gate"][part] == gate[part] for part in ("passed", "reasons", "findings", "attempt", "champion"))
     page = service.get("admin", f"/releases/{better.id}").text
     assert "The gate passed it" in page
     assert "Attempt 1 on this champion" in page
+    assert "Looking at this is not counted as an attempt" in page
     assert promote(service, better).status_code == 200
 
 
@@ -135,6 +137,7 @@ def test_trying_again_costs_and_neither_names_nor_roll_backs_give_it_back(
         levels.append(gate["attempt"]["level"])
         assert (gate["passed"], gate["attempt"]["number"]) == (False, number)
         assert "not surely better" in gate["reasons"][0]
+        assert f"attempt {number} on this champion" in gate["reasons"][0], "judged at the level of another attempt"
     assert levels == [0.025, 0.0125]
     refused = promote(service, same)
     assert (refused.status_code, "the gate refused" in refused.json()["detail"]) == (409, True)
@@ -142,12 +145,18 @@ def test_trying_again_costs_and_neither_names_nor_roll_backs_give_it_back(
     assert promote(service, same, despite_gate=True).status_code == 200
     assert attempts(service) == 2
     # another champion has a count of its own, and the first one's is kept for its return
-    mild = add(service, copy_of(tiny_release, tmp_path / "mild", "mild", MILD))
-    assert promote(service, mild, despite_gate=True).status_code == 200
+    less_sure = add(service, copy_of(tiny_release, tmp_path / "less sure", "less sure", SURE / 2))
+    assert promote(service, less_sure, despite_gate=True).status_code == 200
     assert attempts(service) == 0
     assert promote(service, sure, despite_gate=True).status_code == 200
     assert attempts(service) == 2
-    assert judged(service, mild)["attempt"]["number"] == 3
+    gate = judged(service, less_sure)
+    assert gate["attempt"]["number"] == 3
+    # it is better than that champion, which was promoted despite the gate, and worse than the first one: it harms
+    assert any("better in L and L_φ" in finding for finding in gate["findings"])
+    assert gate["since_first"]["release"] not in {sure, str(same.id)}
+    assert gate["reasons"] != []
+    assert all("since the first champion" in reason for reason in gate["reasons"])
 
 
 def test_a_verdict_against_another_champion_does_not_count(

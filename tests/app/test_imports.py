@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import func, select
 
+from app.cases.preparing import prepare_case
 from app.imports import work
 from app.imports.command import import_local
 from app.imports.receiving import receiving
@@ -104,7 +105,7 @@ def test_an_import_that_died_goes_on_where_it_stopped(service: Service, monkeypa
     monkeypatch.setattr(work, "BATCH", 2)
     asked = send(service, packed({f"{i}.png": cell_png(i) for i in range(6)})).json()
     prepared: list[str] = []
-    real = work.prepare_case
+    real = prepare_case
 
     def dies(context: Any, fields: Any, data: bytes) -> Any:
         prepared.append(fields.external_id)

@@ -16,7 +16,7 @@ from app.evaluations import service as evaluations
 from app.evaluations.columns import Columns, number_of
 from app.evaluations.monitoring import Units, score_monitors, series_of
 from app.platform import audit_chain
-from app.releases.queries import all_releases, champion_since, class_codes
+from app.releases.queries import all_releases, champion_since, class_codes, served_release_id
 from app.releases.service import move_alias
 from app.tables import Account, Annotator, Case, CasePrediction, Label, PolicyRow, ReadRequest
 from ml.arrays import IntArray
@@ -261,4 +261,4 @@ def test_of_a_release_that_is_not_the_champion_nothing_is_said(populated: Servic
     with populated.context.database.read() as session:
         other = uuid.uuid4()
         assert evaluations._monitors(session, other, Columns.empty(["a"], 0)) == []
-        assert str(evaluations.served_release_id(session)) == release
+        assert str(served_release_id(session)) == release

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import select, update
 
 from app.evaluations import publishing
+from app.evaluations.cohort import evaluate_cohort
 from app.evaluations.publishing import publish_estimates
 from app.releases.queries import champion
 from app.tables import Alias, PublishedEstimates, ReleaseRow, now
@@ -23,7 +24,7 @@ def published(service: Service) -> list[tuple[UUID, datetime]]:
 def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Cohorts that were evaluated."""
     evaluated: list[Any] = []
-    evaluate = publishing.evaluate_cohort
+    evaluate = evaluate_cohort
 
     def counted(cohort: Any) -> Any:
         evaluated.append(cohort)

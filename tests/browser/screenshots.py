@@ -6,7 +6,6 @@ Written as palette PNGs of a few tens of kilobytes to screenshots/PAGE-SCHEME-DE
 
 import argparse
 import io
-import json
 import shutil
 import sys
 import tempfile
@@ -101,10 +100,6 @@ def lead(page: Page, made: Installation, folder: Path, suffix: str) -> None:
 def demo(home: Path) -> Iterator[Installation]:
     made = Installation(home)
     made.run("demo", "--no-logins")
-    # the demo has few labels; with the usual bounds it would make no candidate to be shown
-    plan = {"min_labelled_cases": 10, "min_patients": 5, "max_mean_log_concentration_change": 10}
-    (home / "plan.json").write_text(json.dumps(plan))
-    made.environment["SECONDREAD_CHANGE_PLAN"] = str(home / "plan.json")
     made.start()
     try:
         yield made

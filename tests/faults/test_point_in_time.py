@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 
 
 def store(context: Context, external_id: str, number: int) -> None:
-    new = prepare_case(context, CaseIn(external_id=external_id), cell_png(number))
+    new = prepare_case(context, CaseIn(external_id=external_id, metadata={}), cell_png(number))
     with context.database.write() as session:
         row = session.execute(select(Account).where(Account.name == "lead")).scalar_one()
         store_case(session, context, Principal(row.id, row.name, row.role, frozenset({"cases:write"})), new)

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from ml.calibration.new_crowd import relearn
+from ml.cli.adapting import _text
 from ml.datasets.annotators import AnnotatorPool
 from ml.datasets.cells import simulate_cells
 from ml.images.pixel_digest import pixel_digest
@@ -75,8 +76,13 @@ def test_the_new_release_says_what_the_library_fits_to_the_same_images(
     assert "3 images have no label" in done.stderr
     assert "is unknown" in done.stderr
     assert "adapted to other annotators by 60 cells" in (tmp_path / "out" / "README.md").read_text()
-    losses = [step["L_D"]["value"] for step in report["figures"].values()]
-    assert losses[1] < losses[0]
+    for loss in ("L", "L_D"):
+        before, after = (step[loss]["value"] for step in report["figures"].values())
+        assert report["changes"][loss]["value"] == pytest.approx(after - before)
+    assert report["changes"]["L_D"]["value"] < 0
+    for low in (-0.01, 0.01):  # of L: what helps the one loss may harm the other
+        report["changes"]["L"]["low"] = low
+        assert ("WORSE than before" in _text(report)) == (low > 0)
 
 
 def test_images_that_the_release_was_made_with_are_left_out_and_those_that_taught_are_known(
@@ -157,3 +163,20 @@ def test_an_ensemble_is_adapted_and_has_no_fused_graph(dropout_release: Path, la
     assert done.returncode == 0, done.stderr
     change = json.loads(done.stdout)["adaptation"]
     assert change["mean_after"] == pytest.approx(change["seen"], abs=0.05)
+
+
+def test_where_nobody_differs_from_the_release_it_says_that_nothing_is_gained(
+    tiny_release: Path, lab: Path, tmp_path: Path
+) -> None:
+    """Labels of the distribution that the release itself states."""
+    pictures = [decode_image((lab / "images" / f"c{number}.png").read_bytes()) for number in range(CELLS)]
+    release = read_release(tiny_release)
+    said: Any = Predictor(release).predict(pictures).distribution
+    rng = np.random.default_rng(8)
+    true = [rng.dirichlet(np.exp(a) * f + 1e-9) for a, f in zip(said.log_concentration, said.class_probs, strict=True)]
+    rows = [f"c{n},{who},{rng.choice(release.classes, p=q)}" for n, q in enumerate(true) for who in "ab"]
+    labels = tmp_path / "labels.csv"
+    labels.write_text("\n".join(["case_id,annotator,label", *rows]) + "\n")
+    done = run_here("adapt", tiny_release, "--images", lab / "images", "--labels", labels, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "these labels do not show that its disagreement probability suits your annotators better" in done.stdout

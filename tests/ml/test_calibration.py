@@ -70,7 +70,7 @@ def test_affine_scalings_undo_what_was_done_to_the_logits() -> None:
     w, b = np.array([0.5, 1.0, 2.0, 1.5]), np.array([0.6, -0.3, 0.0, -0.3])
     seen = (truth - b) / w
     for method in ("vector", "matrix"):
-        found, _ = fit_affine(seen, y, method, off_penalty=1e-4, bias_penalty=1e-6)  # type: ignore[arg-type]
+        found, _ = fit_affine(seen, y, method, off_penalty=1e-4, bias_penalty=1e-6)
         assert found.weight is not None
         whole = np.diag(found.weight) if method == "vector" else found.weight
         # softmax does not see what is added to a whole column of W or to the whole of b
@@ -97,6 +97,7 @@ def test_a_strong_penalty_leaves_no_off_diagonal_and_no_bias() -> None:
     found, _ = fit_affine(logits, y, "matrix", off_penalty=1e6, bias_penalty=1e6)
     assert found.weight is not None
     np.testing.assert_allclose(found.weight - np.diag(np.diag(found.weight)), 0, atol=1e-4)
+    assert found.bias is not None
     np.testing.assert_allclose(found.bias, 0, atol=1e-4)
 
 

@@ -1,5 +1,7 @@
 """Laws of predictive distributions."""
 
+from typing import Any
+
 import mpmath
 import numpy as np
 import pytest
@@ -148,7 +150,7 @@ def test_bad_parameters_are_named(f: list[object], a: list[float]) -> None:
 
 
 @pytest.mark.parametrize("y", [[[1, 1]], [[-1, 1, 0], [0, 0, 0]], [[0.5, 0, 0], [0, 0, 0]]])
-def test_bad_counts_are_named(y: list[object]) -> None:
+def test_bad_counts_are_named(y: Any) -> None:
     with pytest.raises(ValueError, match="label_counts"):
         DirichletCpe(F, np.zeros(2)).posterior(y)
 

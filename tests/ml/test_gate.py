@@ -83,3 +83,16 @@ def test_without_two_labels_of_a_case_the_change_of_disagreement_cannot_be_told(
     change = paired_change(counts, (probs, gini(probs)), (probs, gini(probs)))
     assert change.disagreement_loss.to_dict()["value"] is None
     assert change.disagreement_loss.to_dict()["high"] is None
+
+
+def test_the_chance_of_labels_is_how_much_changes_vary_when_the_first_prediction_is_right() -> None:
+    rng = np.random.default_rng(5)
+    f = rng.dirichlet(np.ones(3), 150)
+    g, weight = 0.7 * f + 0.3 * rng.dirichlet(np.ones(3), 150), rng.uniform(0.5, 4, 150)
+    before, after = (f, gini(f)), (g, gini(g))
+    draws = [paired_change(rng.multinomial(2, f), before, after, weights=weight, weights2=weight) for _ in range(600)]
+    values = np.array([[change.loss.value, change.disagreement_loss.value] for change in draws])
+    np.testing.assert_allclose(draws[0].chance, values.std(axis=0, ddof=1), rtol=0.1)
+    once = paired_change(np.eye(3, dtype=int)[rng.integers(0, 3, 150)], before, after, weights=weight, weights2=weight)
+    assert once.chance[1] == 0  # nobody could disagree
+    assert once.chance[0] == pytest.approx(draws[0].chance[0] * np.sqrt(2), rel=1e-12)

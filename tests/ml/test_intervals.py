@@ -77,10 +77,10 @@ def test_where_all_terms_are_equal_the_interval_is_clopper_and_pearsons(yes: int
     y = np.tile([[1, 1]] if yes else [[2, 0]], (n, 1))
     found = disagreement_loss(y, np.zeros(n))
     ends = [0.025 ** (1 / n), 1.0] if yes else [0.0, 1 - 0.025 ** (1 / n)]
-    np.testing.assert_allclose([found.low, found.high], ends, rtol=1e-9)
+    np.testing.assert_allclose(np.array([found.low, found.high], float), ends, rtol=1e-9)
     halves = expected_squared_loss(np.tile([1, 0], (n, 1)), np.full((n, 2), 0.5))
     exact = [beta.ppf(0.025, n / 4, 3 * n / 4 + 1), beta.ppf(0.975, n / 4 + 1, 3 * n / 4)]
-    np.testing.assert_allclose([halves.low, halves.high], 2 * np.array(exact), rtol=1e-9)
+    np.testing.assert_allclose(np.array([halves.low, halves.high], float), 2 * np.array(exact), rtol=1e-9)
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(3, 40))

@@ -7,6 +7,8 @@ import numpy.typing as npt
 import pytest
 
 from ml.metrics import calibration_loss, evaluate
+from ml.metrics.jackknife import select
+from ml.metrics.reliability import Binned
 from tests.ml.test_metrics import draw
 
 Counts = npt.NDArray[np.int64]
@@ -50,3 +52,35 @@ def test_evaluations_with_uneven_weights_join_bins_without_a_pair(clustered: boo
     assert found.value != pytest.approx(calibration_loss(y, f, sample_weight=w, cluster=cluster).value, abs=1e-6)
     even = evaluate(y, f, weights=np.full(40, 2.0), cluster=cluster).metrics["CL"].value
     assert even == pytest.approx(calibration_loss(y, f, cluster=cluster).value, abs=1e-12)
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+def test_what_pairs_add_to_the_error_is_their_enumeration_and_counts_once(clustered: bool) -> None:
+    """Of an estimate Σu_g + Σψ_gh the jackknife's variance has that of ψ twice, and CL_φ's error has it once."""
+    rng = np.random.default_rng(4)
+    dpe, differ, w = rng.uniform(0, 1, 60), rng.integers(0, 2, 60).astype(float), rng.uniform(0.3, 8, 60)
+    # patients of neighbours, whose cells are in one bin
+    dpe.sort()
+    g = np.arange(60) // 3 if clustered else np.arange(60)
+    dpe = np.repeat(dpe[::3], 3) if clustered else dpe
+    sample = select(np.ones(60, dtype=bool), w, g if clustered else None)
+    binned = Binned.of(differ[:, None], dpe[:, None], sample, 4, "uniform", "pair", joining=True)
+    replicates = binned.replicates("pair")
+    moved = replicates.value - replicates.without
+    curvature, variance = 0.0, 0.0
+    for b in range(4):
+        rows = np.flatnonzero(np.minimum((dpe * 4).astype(int), 3) == b)
+        mean = np.average(differ[rows] - dpe[rows], weights=w[rows])
+        above = {h: (w * (differ - dpe - mean))[rows[g[rows] == h]].sum() for h in set(g[rows])}
+        pairs = sum(w[i] * w[j] for i, j in itertools.permutations(rows, 2) if g[i] != g[j])
+        for h, k in itertools.permutations(above, 2):
+            psi = 2 * w[rows].sum() / (w.sum() * pairs) * above[h] * above[k]
+            curvature += moved[h] * moved[k] * psi
+            variance += psi**2 / 2
+    found = binned.quadratic_part(replicates)
+    assert found.curvature == pytest.approx(curvature, rel=1e-9)
+    assert found.variance == pytest.approx(variance, rel=1e-9)
+    jackknife = replicates.standard_error()
+    assert jackknife is not None
+    assert binned.estimate("pair").se == pytest.approx(max(jackknife**2 - variance, variance) ** 0.5, rel=1e-9)
+    assert variance > 0.05 * jackknife**2

@@ -10,7 +10,7 @@ from scipy.special import expit, logit
 from ml.calibration import new_crowd
 from ml.calibration.calibration import Calibration, Refinement
 from ml.calibration.concentration import ConcentrationHead
-from ml.calibration.disagreement_map import DisagreementMap, PiecewiseMap
+from ml.calibration.disagreement_map import IDENTITY, DisagreementMap, PiecewiseMap
 from ml.calibration.new_crowd import Adaptation, adapt, relearn
 from ml.calibration.optimise import FitError
 from ml.calibration.scaling import Scaling
@@ -44,7 +44,7 @@ def labels(calibration: Calibration, logits: Any, features: Any, seed: int, n_la
     [None, DisagreementMap(0.7, 1.2, -0.3), PiecewiseMap(np.array([-2.0, 0.0]), np.array([0.5, 1.0, 1.5]), -1.5)],
 )
 def test_a_map_followed_by_slope_and_level_is_one_map(mapped: Any) -> None:
-    both = new_crowd._then(mapped or new_crowd.IDENTITY, 0.6, -0.4)
+    both = new_crowd._then(mapped or IDENTITY, 0.6, -0.4)
     dpe = np.linspace(0.01, 0.7, 50)
     first = dpe if mapped is None else mapped(dpe)
     np.testing.assert_allclose(both(dpe), expit(0.6 * logit(first) - 0.4), rtol=1e-9)
@@ -135,11 +135,22 @@ def test_a_crowd_that_disagrees_twice_as_often_moves_the_level_and_no_leader() -
     before, true = (made.apply(logits, features) for made in (calm, loud))
     assert 1.8 < true.disagreement_probs.mean() / before.disagreement_probs.mean() < 2.4
     found = relearned(calm, logits[:60], features[:60], labels(loud, logits[:60], features[:60], 12))
-    assert found.level > 0.5
+    assert found.rise > 0.5
     assert found.mean_after > 1.5 * found.mean_before
     assert found.mean_after == pytest.approx(found.seen, abs=0.05)
     after = found.calibration.apply(logits, features)
     np.testing.assert_array_equal(after.class_probs.argmax(axis=1), before.class_probs.argmax(axis=1))
+
+
+def test_a_crowd_that_differs_far_more_often_blurs_no_class() -> None:
+    """Small concentrations of a release that knows little rise, where a map would make all classes equal."""
+    logits, features = cases(2000, 31)
+    knows_little = replace(shipped(), concentration=ConcentrationHead(np.array([0.2, -0.1]), -1.5))
+    loud = replace(shipped(), concentration=ConcentrationHead(np.array([0.2, -0.1]), 3.0))
+    found = relearned(knows_little, logits[:60], features[:60], labels(loud, logits[:60], features[:60], 32))
+    after, true = (made.apply(logits, features) for made in (found.calibration, loud))
+    assert abs(after.disagreement_probs.mean() - true.disagreement_probs.mean()) < 0.1
+    assert np.abs(after.class_probs - true.class_probs).sum(axis=1).mean() / 2 < 0.1
 
 
 @pytest.mark.parametrize("scaling", [Scaling(), Scaling("vector", 0.0, np.array([1.0, 2.0, 0.5, 1.5]), np.ones(4))])

@@ -121,5 +121,6 @@ def test_the_change_is_the_difference_and_its_error_is_paired() -> None:
 
 
 def test_tables_with_names_are_refused_since_names_have_no_order() -> None:
+    counts: Any = {"low": [1, 0], "high": [0, 1]}
     with pytest.raises(ValueError, match="order"):
-        ranked_probability_score({"low": [1, 0], "high": [0, 1]}, {"low": [1.0, 0.0], "high": [0.0, 1.0]})
+        ranked_probability_score(counts, counts)

@@ -87,7 +87,8 @@ def test_tables_quick_hold_every_row_of_the_paper_and_go_on(name: str, tmp_path:
     document = quick(name, tmp_path)
     page = whole(name, tmp_path, document)
     methods = {row["method"] for row in document["rows"]}
-    for table in (*TABLE_1[name].values(), *TABLE_2[name].values(), CPE_TABLE[name]):
+    tables: list[Any] = [*TABLE_1[name].values(), *TABLE_2[name].values(), CPE_TABLE[name]]
+    for table in tables:
         assert set(table) <= methods
     assert len(document["compared_with_paper"]) == len(paper_numbers(name))
     assert "authors' posterior" in page

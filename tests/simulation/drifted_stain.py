@@ -18,6 +18,7 @@ from app.evaluations.cohort import Question
 from app.evaluations.schemas import MetricsOut
 from app.evaluations.service import metrics
 from app.jobs import engine
+from app.jobs.queries import job_by_id
 from app.operations import demo
 from app.platform.migrate import upgrade
 from app.platform.principal import Principal
@@ -45,7 +46,7 @@ def store(context: Context, principal: Principal, first: int, count: int, rng: A
     for number in range(first, first + count):
         cell = simulate_cell(number, seed=44, size=96)
         image = Image.fromarray(darker(cell.pixels) if drifted else cell.pixels)
-        fields = CaseIn(external_id=f"c{number}", patient=f"p{number // 4}")
+        fields = CaseIn(external_id=f"c{number}", patient=f"p{number // 4}", metadata={})
         new = prepare_case(context, fields, encode_png(image))
         codes = new.served.predictor.release.classes
         with context.database.write() as session:
@@ -109,7 +110,7 @@ def live(folder: Path) -> Drift:
         job_id = engine.submit(session, context, "recalibration", {"since": change.isoformat()}, None).id
     work_off(context)
     with context.database.read() as session:
-        job = engine.job_by_id(session, job_id)
+        job = job_by_id(session, job_id)
         assert job.state == "succeeded", job.error
         report = job.result
     assert report is not None

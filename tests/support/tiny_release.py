@@ -166,7 +166,7 @@ def with_familiarity(source: Path, out: Path) -> Path:
         Seen(features[rows], logits[rows], appearance(np.stack(pixels[rows])))
         for rows in (slice(0, CELLS, 2), slice(1, CELLS, 2))
     ]
-    found = fit_familiarity(*seen, columns_of(SIDE, 3))
+    found = fit_familiarity(seen[0], seen[1], columns_of(SIDE, 3))
     assert found is not None
     (out / FAMILIARITY_FILE).write_bytes(found.to_bytes())
     card = read_json(out / "card.json")
