@@ -163,11 +163,11 @@ def _no_harm_since(first: Change) -> Decision:
     return Decision(reasons, findings)
 
 
-def _is_estimated(loss: Estimate) -> bool:
+def _is_estimated(loss: Estimate | ModelAssisted) -> bool:
     return loss.se is not None and bool(np.isfinite(loss.value))
 
 
-def _harm(name: str, loss: Estimate, when: str) -> list[str]:
+def _harm(name: str, loss: Estimate | ModelAssisted, when: str) -> list[str]:
     if loss.se is None or loss.value <= HARM_LIMIT * loss.se:
         return []
     return [f"{name} seems worse{when}, by {loss.value:.4f}; one standard error ({loss.se:.4f}) is allowed"]
