@@ -271,7 +271,7 @@ def _reliability(outputs: SeedOutputs) -> dict[str, ChartType]:
     charts: dict[str, ChartType] = {}
     for method, distribution in _distributions(outputs, "Raw").items():
         evaluation = evaluate(outputs.test_counts, distribution.class_probs, distribution.disagreement_probs)
-        safe = method.lower().replace("+", "_").replace("α", "alpha")
+        safe = method.lower().replace("+", "_").replace("α", "alpha").replace(" ", "_")
         charts[f"reliability_disagreement_{safe}"] = reliability_diagram(
             evaluation.disagreement_bins, title=f"{method}: disagreement", what="disagreement"
         )
