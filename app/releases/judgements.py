@@ -6,15 +6,20 @@ from sqlalchemy.orm import Session
 
 from app.context import Context
 from app.jobs import engine
-from app.jobs.queries import JobView
+from app.jobs.queries import OPEN, JobView, newest_jobs
 from app.platform.errors import Conflict
 from app.platform.principal import Principal
 from app.releases.gate import gate_fault
 from app.releases.queries import existing_release, served_release_id
 
+# judgements among which one that has not ended is looked for
+_RECENT = 100
+
 
 def submit_judgement(session: Session, context: Context, principal: Principal | None, release_id: uuid.UUID) -> JobView:
-    """Queue the judgement of a release against the champion.
+    """Queue the judgement of a release against the champion, or name the one that waits or is under way.
+
+    Each judgement is an attempt, so pressing twice must not ask twice.
 
     Raises:
         Conflict: it is the champion, or its card cannot be read.
@@ -27,4 +32,7 @@ def submit_judgement(session: Session, context: Context, principal: Principal | 
     if (fault := gate_fault(row.card)) is not None:
         raise Conflict(f"{fault}; such a release cannot be promoted")
     parameters = {"release": str(release_id)}
+    for job in newest_jobs(session, _RECENT, "judgement"):
+        if job.state in OPEN and job.parameters == parameters:
+            return job
     return engine.submit(session, context, "judgement", parameters, principal)

@@ -279,3 +279,12 @@ def test_the_champion_is_not_judged_against_itself(laboratory: Service) -> None:
     assert laboratory.post("admin", f"/v1/releases/{champion(laboratory)}/judgements").status_code == 409
     assert laboratory.post("viewer", f"/v1/releases/{champion(laboratory)}/judgements").status_code == 403
     assert laboratory.post("admin", f"/v1/releases/{'0' * 32}/judgements").status_code == 404
+
+
+def test_asking_twice_for_a_judgement_is_one_attempt(laboratory: Service, tiny_release: Path, tmp_path: Path) -> None:
+    row = add(laboratory, copy_of(tiny_release, tmp_path / "mild", "mild", MILD))
+    asked = [laboratory.post("admin", f"/v1/releases/{row.id}/judgements").json()["id"] for _ in range(3)]
+    assert len(set(asked)) == 1
+    work_off(laboratory.context)
+    assert laboratory.get("viewer", f"/v1/releases/{row.id}").json()["gate"]["attempt"]["number"] == 1
+    assert laboratory.post("admin", f"/v1/releases/{row.id}/judgements").json()["id"] != asked[0]
