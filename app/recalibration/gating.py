@@ -102,10 +102,7 @@ def _losses(change: Change) -> tuple[tuple[str, Estimate], ...]:
 
 def _improvement(whole: Change, attempt: int) -> Decision:
     each = level_of(attempt) / 2
-    found = [
-        (name, estimate.efficient, p_of_luck(estimate.efficient, float(chance)))
-        for (name, estimate), chance in zip(_losses(whole), whole.chance, strict=True)
-    ]
+    found = changes_with_p(whole)
     better = [name for name, _, p in found if p is not None and p <= each]
     told = "; ".join(
         f"{name} changes by {loss.value:+.4f} ± {loss.se:.4f} ({_p(p)})"
@@ -119,6 +116,14 @@ def _improvement(whole: Change, attempt: int) -> Decision:
     if better:
         return Decision([], [f"It is better in {' and '.join(better)}: {told or 'no loss can be estimated'}; {rule}."])
     return Decision([f"it is not surely better than the champion: {told or 'no loss can be estimated'}; {rule}"], [])
+
+
+def changes_with_p(change: Change) -> list[tuple[str, Estimate | ModelAssisted, float | None]]:
+    """L and L_φ with their changes, and the p value that decides (``p_of_luck``)."""
+    return [
+        (name, estimate.efficient, p_of_luck(estimate.efficient, float(chance)))
+        for (name, estimate), chance in zip(_losses(change), change.chance, strict=True)
+    ]
 
 
 def p_of_luck(loss: Estimate | ModelAssisted, chance: float) -> float | None:

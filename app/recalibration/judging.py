@@ -14,7 +14,7 @@ from app.evaluations.queries import LabelRow
 from app.jobs.running import JobResult, RunningJob
 from app.operations.anchor import restored_at
 from app.platform.values import MetricOut
-from app.recalibration.gating import FEWEST_ANNOTATORS, Evidence, decide, level_of
+from app.recalibration.gating import FEWEST_ANNOTATORS, Evidence, changes_with_p, decide, level_of
 from app.recalibration.outputs import first_answers, histograms, stored_outputs
 from app.recalibration.stability import Stability
 from app.releases.gate import Attempt, Gate, SinceFirst, WithoutAnnotator, Worse
@@ -172,7 +172,7 @@ class Judgement:
         whole, without = self.evidence.whole, self.evidence.without
         checked = self.evidence.n_annotators >= FEWEST_ANNOTATORS
         stability = Stability(whole, self.evidence.cluster, self.evidence.n_annotators)
-        level = level_of(self.attempt)
+        level, p_values = level_of(self.attempt), [p for _, _, p in changes_with_p(whole)]
         return Gate(
             passed=not decision.reasons,
             reasons=decision.reasons,
@@ -185,8 +185,8 @@ class Judgement:
                 number=self.attempt,
                 level=level,
                 level_of_each_loss=level / 2,
-                p_L=whole.loss.efficient.p_of_fall,
-                p_L_D=whole.disagreement_loss.efficient.p_of_fall,
+                p_L=p_values[0],
+                p_L_D=p_values[1],
                 stability_limit=stability.limit if checked else None,
                 max_increase=self.max_increase,
             ),

@@ -1,5 +1,7 @@
 """A release that was trained elsewhere, judged by the same gate as a recalibration's candidate."""
 
+import hashlib
+import json
 import uuid
 from dataclasses import dataclass
 
@@ -28,7 +30,7 @@ from app.recalibration.judging import (
 from app.recalibration.predict_old_cases import predict_again
 from app.recalibration.report import JudgementReport
 from app.releases.gate import Gate
-from app.releases.history import record_judgement
+from app.releases.history import record_judgement, standing_gate
 from app.releases.queries import class_codes, existing_release, served_release_id
 from app.releases.training import what_is_known
 from app.tables import now
@@ -54,11 +56,14 @@ def judge_release(job: RunningJob) -> JobResult:
     job.report(0.96, "judging against the champion")
     with job.context.database.read_moment() as session:
         material = _gather(session, release_id, job.context.keys.training)
-    gate = _gate(job, material, plan)
+        basis = _basis(material, plan)
+        standing = standing_gate(session, existing_release(session, release_id), material.champion_id, basis)
+    gate = _gate(job, material, plan) if standing is None else _repeated(standing)
 
     def keep(session: Session) -> JobResult:
-        row = existing_release(session, release_id)
-        record_judgement(session, job.context.keys.audit, "gate", row, material.champion_id, gate)
+        if standing is None:
+            row = existing_release(session, release_id)
+            record_judgement(session, job.context.keys.audit, "gate", row, material.champion_id, gate, basis)
         return JudgementReport(
             release=str(release_id),
             champion=str(material.champion_id),
@@ -69,6 +74,11 @@ def judge_release(job: RunningJob) -> JobResult:
         ).to_dict()
 
     return job.batch(_JUDGED, keep)
+
+
+def _repeated(standing: Gate) -> Gate:
+    again = "Nothing that it is judged by has changed since: this verdict stands, and asking again was no attempt."
+    return standing.model_copy(update={"findings": [again, *standing.findings]})
 
 
 @dataclass(frozen=True)
@@ -82,7 +92,7 @@ class _Material:
         labels: their blind planned labels.
         n_left_out: cases that either was trained on.
         n_not_predicted: labelled cases that the release has not predicted.
-        findings: what is not known of its training, a sentence each.
+        findings: what is not known of its training, and of attempts before a backup, a sentence each.
     """
 
     champion_id: uuid.UUID
@@ -126,8 +136,15 @@ def _gather(session: Session, release_id: uuid.UUID, key: DerivedKey) -> _Materi
         label_rows(session, blind_labels(), known.columns.ids()),
         left_out(columns, question, trained_on),
         n_not_predicted,
-        _untold(row.card, key),
+        _untold(row.card, key) + forgotten(session),
     )
+
+
+def _basis(material: _Material, plan: ChangePlan) -> str:
+    """Digest of what a verdict follows from: cases, labels, bounds, and what is known of training and of backups."""
+    labels = sorted((str(row.case_id), row.annotator, row.class_code) for row in material.labels)
+    cases = sorted(str(case_id) for case_id in material.cohort.columns.ids())
+    return hashlib.sha256(json.dumps([cases, labels, plan.sha256(), material.findings]).encode()).hexdigest()
 
 
 def _untold(card: CardContents, key: DerivedKey) -> tuple[str, ...]:
@@ -158,7 +175,6 @@ def _gate(job: RunningJob, material: _Material, plan: ChangePlan) -> Gate:
     with job.context.database.read_moment() as session:
         folder = job.context.settings.releases_folder
         first = since_first_champion(session, folder, material.champion_id, cohort, after)
-        findings = material.findings + forgotten(session)
     whole = change_between(cohort, cohort.columns, after)
     evidence = Evidence(whole, cohort.columns.cluster, len(names), first.change, without)
-    return Judgement(material.champion_id, attempt, evidence, first, plan.max_increase, findings).gate()
+    return Judgement(material.champion_id, attempt, evidence, first, plan.max_increase, material.findings).gate()

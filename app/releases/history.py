@@ -5,6 +5,8 @@ roll-back and another promotion begins to count anew. An attempt is recorded bef
 """
 
 import uuid
+from collections.abc import Mapping
+from typing import NotRequired, TypedDict, cast
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -55,16 +57,54 @@ def n_attempts(session: Session, served: str) -> int:
 
 
 def record_judgement(
-    session: Session, keys: AuditKeys, actor: str, row: ReleaseRow, champion_id: uuid.UUID, gate: Gate
+    session: Session, keys: AuditKeys, actor: str, row: ReleaseRow, champion_id: uuid.UUID, gate: Gate, basis: str
 ) -> None:
-    """Keep what the gate found of a release that was trained elsewhere: the verdict in its row, all in the audit."""
+    """Keep what the gate found of a release that was trained elsewhere: the verdict in its row, all in the audit.
+
+    Args:
+        session: writing session.
+        keys: of the audit.
+        actor: who judged.
+        row: the release.
+        champion_id: against which.
+        gate: what was found.
+        basis: digest of what it was judged by.
+    """
     row.gate = "passed" if gate.passed else "refused"
     details = {
         "champion": str(champion_id),
         "served_sha256": served_sha256(existing_release(session, champion_id)),
+        "basis_sha256": basis,
         "gate": gate.to_dict(),
     }
     audit_chain.record(session, keys, actor=actor, action=_JUDGED, object_id=row.id, details=details)
+
+
+def standing_gate(session: Session, row: ReleaseRow, champion_id: uuid.UUID, basis: str) -> Gate | None:
+    """What was found last of a release, if it was by the same labels and against what this champion predicts by.
+
+    Judged by the same once more it could only lose, as each attempt asks for more than the one before.
+    """
+    details = _last_judgement(session, row)
+    if details is None or details.get("basis_sha256") != basis:
+        return None
+    same = details["served_sha256"] == served_sha256(existing_release(session, champion_id))
+    return Gate.model_validate(details["gate"]) if same else None
+
+
+class _Judged(TypedDict):
+    """Details of the event of a judgement."""
+
+    champion: str
+    served_sha256: str
+    basis_sha256: NotRequired[str]
+    gate: Mapping[str, object]
+
+
+def _last_judgement(session: Session, row: ReleaseRow) -> _Judged | None:
+    judged = select(AuditEvent.details).where(AuditEvent.action == _JUDGED, AuditEvent.object == str(row.id))
+    details = session.execute(judged.order_by(AuditEvent.sequence.desc()).limit(1)).scalar_one_or_none()
+    return cast(_Judged | None, details)
 
 
 def last_gate(session: Session, row: ReleaseRow) -> Gate | None:
@@ -88,8 +128,7 @@ def gate_against(session: Session, row: ReleaseRow, champion_id: uuid.UUID) -> G
 
 def _last(session: Session, row: ReleaseRow) -> tuple[Gate | None, str | None]:
     """The last judgement of a release, and what the champion predicted by."""
-    judged = select(AuditEvent.details).where(AuditEvent.action == _JUDGED, AuditEvent.object == str(row.id))
-    details = session.execute(judged.order_by(AuditEvent.sequence.desc()).limit(1)).scalar_one_or_none()
+    details = _last_judgement(session, row)
     if details is not None:
         return Gate.model_validate(details["gate"]), details["served_sha256"]
     if row.gate == "not_judged":

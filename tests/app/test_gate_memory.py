@@ -133,6 +133,7 @@ def test_trying_again_costs_and_neither_names_nor_roll_backs_give_it_back(
     same = add(service, copy_of(tiny_release, tmp_path / "same", "the same under another name", SURE))
     levels = []
     for number in (1, 2):
+        store(service, f"more-{number}", cell_png(100 + number), {"reader 0": number}, patient=f"more-{number}")
         gate = judged(service, same)
         levels.append(gate["attempt"]["level"])
         assert (gate["passed"], gate["attempt"]["number"]) == (False, number)
@@ -287,4 +288,11 @@ def test_asking_twice_for_a_judgement_is_one_attempt(laboratory: Service, tiny_r
     assert len(set(asked)) == 1
     work_off(laboratory.context)
     assert laboratory.get("viewer", f"/v1/releases/{row.id}").json()["gate"]["attempt"]["number"] == 1
+    # by the same labels it could only lose: its verdict stands
+    again = judged(laboratory, row)
+    assert (again["passed"], again["attempt"]["number"], attempts(laboratory)) == (True, 1, 1)
+    assert "this verdict stands" in again["findings"][0]
+    assert laboratory.get("viewer", f"/v1/releases/{row.id}").json()["gate_passed"] is True
+    store(laboratory, "another", cell_png(200), {"reader 0": 1, "reader 1": 2}, patient="another")
+    assert judged(laboratory, row)["attempt"]["number"] == 2
     assert laboratory.post("admin", f"/v1/releases/{row.id}/judgements").json()["id"] != asked[0]
