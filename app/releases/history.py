@@ -5,7 +5,6 @@ roll-back and another promotion begins to count anew. An attempt is recorded bef
 """
 
 import uuid
-from collections.abc import Mapping
 from typing import NotRequired, TypedDict, cast
 
 from sqlalchemy import func, select
@@ -98,7 +97,7 @@ class _Judged(TypedDict):
     champion: str
     served_sha256: str
     basis_sha256: NotRequired[str]
-    gate: Mapping[str, object]
+    gate: object  # a ``Gate`` as JSON
 
 
 def _last_judgement(session: Session, row: ReleaseRow) -> _Judged | None:
