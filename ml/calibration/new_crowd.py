@@ -6,7 +6,7 @@ the concentration (``ml.calibration.coherent``), so that the result is one distr
 """
 
 from dataclasses import dataclass, replace
-from typing import TypedDict
+from typing import TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -97,20 +97,7 @@ class Adaptation:
 
     def to_dict(self) -> AdaptationDocument:
         """Return the numbers as JSON values."""
-        return {
-            "n_cases": self.n_cases,
-            "n_double_reads": self.n_double_reads,
-            "temperature_before": self.temperature_before,
-            "temperature_after": self.temperature_after,
-            "rise": self.rise,
-            "slope": self.slope,
-            "level": self.level,
-            "seen": self.seen,
-            "mean_before": self.mean_before,
-            "mean_after": self.mean_after,
-            "verdict": self.verdict,
-            "constant": self.constant,
-        }
+        return cast(AdaptationDocument, {name: getattr(self, name) for name in AdaptationDocument.__annotations__})
 
 
 def adapt(
