@@ -170,6 +170,8 @@ def _read(
     predictor = Predictor(release)
     names, paths, hmacs = listed_images(images)
     table = read_labels(labels, release.classes)
+    if not table.case_ids:
+        raise TableError(f"{labels}: contains no label")
     position = {case: row for row, case in enumerate(names)}
     labelled = [table.case_ids[row] for row in table.rows]
     missing = [case not in position for case in labelled]

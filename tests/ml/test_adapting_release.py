@@ -124,6 +124,13 @@ def test_tables_that_do_not_fit_are_refused_by_row_and_nothing_is_written(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_table_without_labels_is_refused_by_name(tiny_release: Path, lab: Path, tmp_path: Path) -> None:
+    labels = tmp_path / "labels.csv"
+    labels.write_text((lab / "labels.csv").read_text().splitlines()[0] + "\n")
+    done = run_here("adapt", tiny_release, "--images", lab / "images", "--labels", labels, "--out", tmp_path / "out")
+    assert (done.returncode, "labels.csv: contains no label" in done.stderr) == (1, True), done.stderr
+
+
 def test_too_few_double_reads_and_a_full_folder_are_refused(tiny_release: Path, lab: Path, tmp_path: Path) -> None:
     labels = tmp_path / "labels.csv"
     labels.write_text("\n".join((lab / "labels.csv").read_text().splitlines()[:15]) + "\n")
