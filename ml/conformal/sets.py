@@ -1,0 +1,80 @@
+"""How far down the ranking of the classes an answer lies, and the classes down to a threshold."""
+
+import numpy as np
+import numpy.typing as npt
+
+from ml.arrays import FloatArray, IntArray, as_class_probs
+
+# sums of the same probabilities in another order differ by less
+_DIGITS = 12
+
+
+def scores(class_probs: npt.ArrayLike) -> FloatArray:
+    """Mass of the classes that are more probable than each class: s_ik = Σ_j f_ij 1[f_ij > f_ik].
+
+    The score of adaptive prediction sets (Romano, Sesia and Candès 2020, eq. 5) without its random part: 0 for the
+    leading class, the same for equal probabilities, and nothing is drawn, so that one case has one set.
+
+    Args:
+        class_probs: (N, K).
+
+    Returns:
+        (N, K), in [0, 1), rounded to 12 digits so that the order of the classes does not matter.
+
+    Raises:
+        ValueError: not probabilities.
+
+    >>> scores([[0.5, 0.2, 0.3]]).tolist()
+    [[0.0, 0.8, 0.5]]
+    """
+    probs = as_class_probs(class_probs)
+    order = np.argsort(-probs, axis=-1, kind="stable")
+    falling = np.take_along_axis(probs, order, axis=-1)
+    before = np.cumsum(falling, axis=-1) - falling
+    # of equal probabilities the first one's mass counts for all
+    begins = np.ones(falling.shape, dtype=bool)
+    begins[..., 1:] = falling[..., 1:] < falling[..., :-1]
+    before = np.maximum.accumulate(np.where(begins, before, 0.0), axis=-1)
+    result = np.empty_like(probs)
+    np.put_along_axis(result, order, before, axis=-1)
+    return np.round(result, _DIGITS)
+
+
+def answer_scores(class_probs: npt.ArrayLike, answers: IntArray) -> FloatArray:
+    """Score of the class that somebody answered.
+
+    Args:
+        class_probs: (N, K).
+        answers: (N,) numbers of the classes.
+
+    Returns:
+        (N,).
+
+    Raises:
+        ValueError: not probabilities, or no such class.
+    """
+    every = scores(class_probs)
+    if answers.shape != (len(every),) or (answers.size and not 0 <= answers.min() <= answers.max() < every.shape[1]):
+        raise ValueError(f"answers must be {len(every)} classes from 0 to {every.shape[1] - 1}")
+    return np.asarray(every[np.arange(len(every)), answers])
+
+
+def answer_sets(class_probs: npt.ArrayLike, thresholds: float | FloatArray) -> npt.NDArray[np.bool_]:
+    """Classes whose score is at most a threshold; the leading class is always among them.
+
+    Args:
+        class_probs: (N, K).
+        thresholds: one, or one per case (N,), or per class (K,) as a row (1, K).
+
+    Returns:
+        (N, K), whether the class belongs to the set.
+
+    Raises:
+        ValueError: not probabilities.
+
+    >>> answer_sets([[0.5, 0.2, 0.3]], 0.6).tolist()
+    [[True, False, True]]
+    """
+    every = scores(class_probs)
+    limits = np.asarray(thresholds, dtype=np.float64)
+    return np.asarray((every <= (limits[:, None] if limits.ndim == 1 else limits)) | (every == 0))
