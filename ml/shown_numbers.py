@@ -50,6 +50,30 @@ def interval(estimate: HasInterval | None, digits: int = 4) -> str:
     return f"{probability(estimate.low, digits)} to {probability(estimate.high, digits)}"
 
 
+class HasNewInterval(Protocol):
+    """Something with an interval for new annotators."""
+
+    @property
+    def low_new(self) -> float | None:
+        """Lower end."""
+
+    @property
+    def high_new(self) -> float | None:
+        """Upper end."""
+
+
+def new_interval(estimate: HasNewInterval | None, digits: int = 4) -> str:
+    """The 95 % interval of an estimate for new annotators.
+
+    >>> from types import SimpleNamespace
+    >>> new_interval(SimpleNamespace(low_new=0.1, high_new=0.2), 1)
+    '0.1 to 0.2'
+    """
+    if estimate is None or estimate.low_new is None:
+        return NOTHING
+    return f"{probability(estimate.low_new, digits)} to {probability(estimate.high_new, digits)}"
+
+
 def count(value: int | None) -> str:
     """A whole number.
 

@@ -22,7 +22,7 @@ from ml.audit.words import LARGER_IS_BETTER, MEANING, by_order, symbol
 from ml.charts.ends import ends_chart
 from ml.charts.reliability import reliability_by_class, reliability_diagram
 from ml.metrics.evaluation import ClassEvaluation
-from ml.shown_numbers import change, count, interval, probability, share
+from ml.shown_numbers import change, count, interval, new_interval, probability, share
 
 _TEMPLATES = Path(__file__).parent / "templates"
 #: Classes that are drawn and listed; of more, those whose calibration loss is largest.
@@ -121,7 +121,7 @@ def _environment() -> Environment:
         loader=FileSystemLoader(_TEMPLATES), autoescape=select_autoescape(), undefined=StrictUndefined
     )
     environment.trim_blocks = environment.lstrip_blocks = True
-    functions = (finite, probability, change, interval, count, share, symbol, by_order)
+    functions = (finite, probability, change, interval, new_interval, count, share, symbol, by_order)
     environment.filters.update({function.__name__: function for function in functions})
     return environment
 

@@ -4,7 +4,7 @@ Every sentence states a number with its 95 % interval and what it is a number of
 follows from the interval, never from the value.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -57,7 +57,8 @@ def _agreeing(metrics: dict[str, Estimate]) -> list[str]:
     estimate = metrics.get("agreement")
     if not _known(estimate):
         return []
-    return [f"{_share(estimate)} of annotators name the class that the predictions call the most probable."]
+    text = f"{_share(estimate)} of annotators name the class that the predictions call the most probable"
+    return [f"{text}{_for_new_annotators(estimate)}."]
 
 
 def _skill(estimate: Estimate | None, what: str, constant: str) -> list[str]:
@@ -70,9 +71,11 @@ def _skill(estimate: Estimate | None, what: str, constant: str) -> list[str]:
     elif estimate.low > 0:
         ends = f"{share(estimate.low)} to {share(estimate.high)}"
         verdict = f"{be} better than {constant}: the error is {share(estimate.value)} smaller (95 % interval {ends})"
+        verdict += _by_these_alone(estimate)
     elif estimate.high < 0:
         ends = f"{share(-estimate.high)} to {share(-estimate.low)}"
         verdict = f"{be} worse than {constant}: the error is {share(-estimate.value)} larger (95 % interval {ends})"
+        verdict += _by_these_alone(estimate)
     else:
         verdict = f"{be} not shown to be better than {constant}: the skill is {probability(estimate.value)} ({known})"
     return [f"{what[0].upper()}{what[1:]} {verdict}."]
@@ -121,7 +124,7 @@ def _annotators(agreement: AgreementReport) -> list[str]:
     if test is not None and differ(test.p_value):
         texts.append(
             f"Annotators use the classes differently (p = {test.p_value:.3f}): other annotators might give other "
-            "numbers, and the intervals speak for these annotators only."
+            "numbers, for which the table of metrics has intervals of their own where three or more are named."
         )
     return texts
 
@@ -140,12 +143,28 @@ def compared(comparison: Comparison) -> list[str]:
         verdict = "better" if better else "worse" if worse else "not shown to differ"
         known = f"{change(estimate.low, 4)} to {change(estimate.high, 4)}"
         second = "The second is" if better or worse else "The two are"
-        texts.append(f"{second} {verdict} in {symbol(name)}: {change(estimate.value, 4)} ({known}).")
+        alone = _by_these_alone(estimate, lambda end: change(end, 4)) if better or worse else ""
+        texts.append(f"{second} {verdict} in {symbol(name)}: {change(estimate.value, 4)} ({known}){alone}.")
     return texts
 
 
 def _known(estimate: Estimate | None) -> bool:
     return estimate is not None and bool(np.isfinite(estimate.value))
+
+
+def _by_these_alone(estimate: Estimate, shown: Callable[[float], str] = share) -> str:
+    """What must be added where other annotators might turn a verdict."""
+    low, high = estimate.low_new, estimate.high_new
+    if low is None or high is None or not low <= 0 <= high:
+        return ""
+    return f", by these annotators; for new annotators like these {shown(low)} to {shown(high)}, which decides nothing"
+
+
+def _for_new_annotators(estimate: Estimate | None) -> str:
+    """The interval for others, where it is known."""
+    if estimate is None or estimate.low_new is None or estimate.high_new is None:
+        return ""
+    return f"; for new annotators like these {share(estimate.low_new)} to {share(estimate.high_new)}"
 
 
 def _share(estimate: Estimate | None) -> str:

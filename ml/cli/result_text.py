@@ -61,11 +61,15 @@ def metrics_table(document: "EvaluationDocument | StreamedDocument") -> str:
     """Text table of an evaluation, with intervals, for people."""
     lines = [f"{document['n_cases']:,} cases, {document['n_labels']:,} labels, {document['n_classes']} classes"]
     width = max(12, 1 + max(map(len, document["metrics"]), default=0))
-    lines.append(f"{'metric':<{width}}{'value':>10}{'95 % interval':>22}{'cases':>9}{'dropped':>9}")
+    others = any(row["low_new"] is not None for row in document["metrics"].values())
+    head = f"{'for new annotators':>22}" if others else ""
+    lines.append(f"{'metric':<{width}}{'value':>10}{'95 % interval':>22}{head}{'cases':>9}{'dropped':>9}")
     for name, row in document["metrics"].items():
         value = "–" if row["value"] is None else f"{row['value']:.4f}"
         between = "–" if row["low"] is None else f"{row['low']:.4f} to {row['high']:.4f}"
-        lines.append(f"{name:<{width}}{value:>10}{between:>22}{row['n']:>9,}{row['dropped']:>9,}")
+        new = "–" if row["low_new"] is None else f"{row['low_new']:.4f} to {row['high_new']:.4f}"
+        also = f"{new:>22}" if others else ""
+        lines.append(f"{name:<{width}}{value:>10}{between:>22}{also}{row['n']:>9,}{row['dropped']:>9,}")
     return "\n".join(lines + [f"warning: {text}" for text in document["warnings"]])
 
 
@@ -78,12 +82,16 @@ def answer_table(document: "AnswerDocument") -> str:
 def comparison_table(document: "ComparisonDocument") -> str:
     """Text table of two predictions of the same cases."""
     lines = [f"compared on {document['n_cases']:,} cases that both predict; change: second less first"]
-    lines.append(f"{'metric':<12}{'first':>10}{'second':>10}{'change':>10}{'95 % interval':>24}{'cases':>9}")
+    others = any(row["low_new"] is not None for row in document["changes"].values())
+    head = f"{'for new annotators':>24}" if others else ""
+    lines.append(f"{'metric':<12}{'first':>10}{'second':>10}{'change':>10}{'95 % interval':>24}{head}{'cases':>9}")
     for name, row in document["changes"].items():
         values = [document[side].get(name, row)["value"] for side in ("first", "second")]
         between = "–" if row["low"] is None else f"{change(row['low'], 4)} to {change(row['high'], 4)}"
+        new = "–" if row["low_new"] is None else f"{change(row['low_new'], 4)} to {change(row['high_new'], 4)}"
+        also = f"{new:>24}" if others else ""
         shown = "".join(f"{probability(value, 4):>10}" for value in values)
-        lines.append(f"{name:<12}{shown}{change(row['value'], 4):>10}{between:>24}{row['n']:>9,}")
+        lines.append(f"{name:<12}{shown}{change(row['value'], 4):>10}{between:>24}{also}{row['n']:>9,}")
     if document["left_out"]:
         lines.append(f"warning: {len(document['left_out']):,} labelled cases are not predicted by the second")
     return "\n".join(lines)

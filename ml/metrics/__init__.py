@@ -1,6 +1,7 @@
 """Label-histogram metrics: how good class and disagreement probabilities are when the truth is a histogram."""
 
 from ml.metrics.accumulator import Accumulator
+from ml.metrics.crossed import Readings
 from ml.metrics.document import evaluate
 from ml.metrics.evaluation import ClassEvaluation, Evaluation, ReliabilityBin
 from ml.metrics.jackknife import Estimate
@@ -26,6 +27,7 @@ from ml.metrics.posterior_gain import (
     posterior_gain,
     posterior_gain_terms,
 )
+from ml.metrics.reader_studies import ReaderMean, area_under_curve, percent_correct
 from ml.metrics.skill import class_skill, disagreement_skill
 from ml.metrics.triage_curves import net_benefit, net_benefit_difference, triage_recall, uncertainty_scores
 from ml.metrics.u_statistics import (
@@ -44,7 +46,10 @@ __all__ = [
     "Estimate",
     "Evaluation",
     "Kernel",
+    "ReaderMean",
+    "Readings",
     "ReliabilityBin",
+    "area_under_curve",
     "calibration_loss",
     "class_skill",
     "disagreement_calibration_loss",
@@ -63,6 +68,7 @@ __all__ = [
     "net_benefit_difference",
     "paired_change",
     "paired_changes",
+    "percent_correct",
     "posterior_epistemic_loss",
     "posterior_gain",
     "posterior_gain_terms",

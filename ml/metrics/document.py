@@ -5,23 +5,27 @@ which divides by the number of all cases instead, is given next to them. Where t
 too uneven, or the selection was not what they say.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray, as_vector
+from ml.arrays import FloatArray, IntArray, as_vector
 from ml.distributions.families import gini
-from ml.metrics.binning import Debias, Slots
+from ml.metrics.binning import Debias
 from ml.metrics.cautions import cautions
+from ml.metrics.crossed import Readings
 from ml.metrics.evaluation import ClassEvaluation, Evaluation
-from ml.metrics.histograms import CaseTerms, class_frequencies, statistic_terms
+from ml.metrics.histograms import CaseTerms, accuracy_terms, observed_disagreement, statistic_terms
 from ml.metrics.inputs import Inputs, check_inputs, check_weights, first_labels
-from ml.metrics.intervals import SHARE, SQUARED_LOSS
-from ml.metrics.jackknife import Estimate, Sample, mean_replicates, root, to_estimate
+from ml.metrics.intervals import SHARE, SQUARED_LOSS, ReaderPart
+from ml.metrics.jackknife import Estimate, Replicates, Sample, mean_replicates, root, to_estimate
+from ml.metrics.left_out_readers import LeftOut
 from ml.metrics.model_assisted import Known, prediction_features
+from ml.metrics.new_readers import ReadTerms
 from ml.metrics.reliability import Binned, PairCounts
 from ml.metrics.skill import frequency_loss, rate_loss, skill_replicates
+from ml.metrics.used_cases import UsedCases, read_terms
 from ml.named_columns import same_rows
 
 #: Below this effective sample size a weighted estimate is warned about.
@@ -34,6 +38,7 @@ def evaluate(
     disagreement_probs: npt.ArrayLike | None = None,
     *,
     first_label_counts: npt.ArrayLike | None = None,
+    readings: Readings | None = None,
     n_bins: int = 15,
     debias: Debias = "pair",
     weights: npt.ArrayLike | None = None,
@@ -49,6 +54,7 @@ def evaluate(
         disagreement_probs: (N,) DPEs; 1 − Σf² where left out.
         first_label_counts: (N, K) those of the labels that metrics which need one label use, such as the answers to
             the first planned read of each case; all where left out.
+        readings: who gave which label, for the intervals for new readers (``low_new``, ``high_new``).
         n_bins: equal-width bins of [0, 1].
         debias: form of CL; None takes the plug-in of EL and DL too.
         weights: (N,) inverse probabilities of having at least one label, for L, skill, agreement, CL and CE.
@@ -72,17 +78,17 @@ def evaluate(
     names = first.classes or [str(k) for k in range(n_classes)]
     if len(names) != n_classes:
         raise ValueError(f"classes must name {n_classes} classes, got {len(names)}")
-    given = gini(first.probs) if disagreement_probs is None else disagreement_probs
-    dpe = as_vector(given, n_cases, "disagreement_probs", 0.0, 1.0)
+    dpe = _given(disagreement_probs, first)
     if first_label_counts is not None:
         first = first_labels(first, first_label_counts, class_probs, classes)
-    labelled, paired = _Used.of(first, 1, n_bins, debias), _Used.of(second, 2, n_bins, debias)
+    labelled = UsedCases.of(first, 1, n_bins, debias, readings)
+    paired = UsedCases.of(second, 2, n_bins, debias, readings)
     observed, kept = paired.terms.observed_disagreement[:, None], dpe[paired.sample.rows][:, None]
     binned_dpe = Binned.of(observed, kept, paired.sample, n_bins, "uniform", debias, joining=True)
     metrics = _class_metrics(labelled, debias) | _paired_metrics(paired, debias)
-    metrics |= _disagreement_metrics(paired.sample, observed[:, 0], kept[:, 0], binned_dpe, debias)
+    metrics |= _disagreement_metrics(paired, observed[:, 0], kept[:, 0], binned_dpe, debias)
     metrics |= _simple_rules(paired, kept[:, 0])
-    metrics["accuracy"] = _accuracy(second.sample(3), paired.terms)
+    metrics["accuracy"] = _accuracy(second, paired.terms, readings)
     if n_cases > 0 and (weights is not None or weights2 is not None):
         pairs = {} if debias != "pair" else _pair_forms(first, dpe, labelled, paired, binned_dpe, n_bins)
         metrics = _with_horvitz_thompson(metrics, pairs, labelled.sample, paired.sample)
@@ -99,65 +105,57 @@ def evaluate(
         disagreement_bins=binned_dpe.diagram(),
         warnings=(
             *_warnings(labelled.sample, paired.sample, weights is not None, weights2 is not None),
+            *_too_few_readers(labelled, paired, readings),
             *cautions(metrics, paired.sample),
         ),
     )
 
 
-@dataclass(frozen=True)
-class _Used:
-    """The n cases that metrics of one order may use, and what these follow from.
-
-    Attributes:
-        sample: the cases.
-        binned: label frequencies and probabilities by class.
-        terms: of the means over cases.
-        class_terms: (2, K) sums over cases of w(μ̂ − z)² and, of cases with two labels, wμ̂(1 − μ̂)/(n − 1).
-    """
-
-    sample: Sample
-    binned: Binned
-    terms: CaseTerms
-    class_terms: FloatArray
-
-    @classmethod
-    def of(cls, data: Inputs, min_labels: int, n_bins: int, debias: Debias) -> "_Used":
-        """One pass over the cases with that many labels."""
-        sample = data.sample(min_labels)
-        binned = Binned.empty(sample, Slots.of(data.probs[:0], n_bins, "uniform"), debias, joining=True)
-        parts, class_terms = [], np.zeros((2, data.probs.shape[1]))
-        for part in binned.chunks():
-            rows, weight = sample.rows[part], sample.weight[part]
-            counts, probs = data.counts[rows], data.probs[rows]
-            freqs = class_frequencies(counts)
-            gap = binned.add(part, freqs, probs).gap
-            terms = CaseTerms.of(counts, probs, freqs, gap)
-            class_terms[0] += weight @ gap**2
-            class_terms[1] += (weight / np.maximum(terms.n_labels - 1, 1)) @ (freqs * (1 - freqs))
-            parts.append(terms)
-        return cls(sample, binned, CaseTerms.joined(parts), class_terms)
+def _given(disagreement_probs: npt.ArrayLike | None, data: Inputs) -> FloatArray:
+    given = gini(data.probs) if disagreement_probs is None else disagreement_probs
+    return as_vector(given, len(data.probs), "disagreement_probs", 0.0, 1.0)
 
 
-def _class_metrics(labelled: _Used, debias: Debias) -> dict[str, Estimate]:
-    sample, calibration = labelled.sample, labelled.binned.estimate(debias)
+def _class_metrics(labelled: UsedCases, debias: Debias) -> dict[str, Estimate]:
+    sample, binned = labelled.sample, labelled.binned
     loss = mean_replicates(labelled.terms.loss, sample)
-    constant = frequency_loss(labelled.binned.frequency_totals(), labelled.binned.frequency_sums(), sample)
+    constant = frequency_loss(binned.frequency_totals(), binned.frequency_sums(), sample)
+    calibration, plugin = (_calibration(labelled, form) for form in (debias, None))
     return {
-        "agreement": to_estimate(mean_replicates(labelled.terms.agreement, sample), sample, bounds=SHARE),
-        "L": to_estimate(loss, sample, bounds=SQUARED_LOSS),
-        "skill": to_estimate(skill_replicates(loss, constant), sample),
+        "agreement": to_estimate(
+            mean_replicates(labelled.terms.agreement, sample),
+            sample,
+            bounds=SHARE,
+            readers=labelled.readers(ReadTerms.agreement),
+        ),
+        "L": to_estimate(loss, sample, bounds=SQUARED_LOSS, readers=labelled.readers(ReadTerms.squared)),
+        "skill": to_estimate(skill_replicates(loss, constant), sample, readers=labelled.readers(ReadTerms.skill)),
         "CL": calibration,
-        "CL_plugin": labelled.binned.estimate(None),
+        "CL_plugin": plugin,
         "CE": root(calibration),
     }
 
 
-def _accuracy(many: Sample, paired: CaseTerms) -> Estimate:
+def _calibration(used: UsedCases, debias: Debias) -> Estimate:
+    def readers(replicates: Replicates) -> ReaderPart | None:
+        return used.without(lambda left: used.calibration_without(left, debias), replicates)
+
+    return used.binned.estimate(debias, readers)
+
+
+def _accuracy(second: Inputs, paired: CaseTerms, readings: Readings | None) -> Estimate:
     """Accuracy on the cases with three labels, which stand among those with two in the same order."""
-    return to_estimate(mean_replicates(paired.hits[paired.n_labels >= 3], many), many, bounds=SHARE)
+    many = second.sample(3)
+    replicates, readers = mean_replicates(paired.hits[paired.n_labels >= 3], many), None
+    reads, error = read_terms(second, many, readings, 3), replicates.standard_error()
+    if reads is not None and error is not None:
+        left = LeftOut.of(reads.crossed, reads.counts, reads.probs)
+        without = left.means(lambda counts, case: accuracy_terms(counts, left.probs[case]), 3)
+        readers = left.part(without, error**2)
+    return to_estimate(replicates, many, bounds=SHARE, readers=readers)
 
 
-def _paired_metrics(paired: _Used, debias: Debias) -> dict[str, Estimate]:
+def _paired_metrics(paired: UsedCases, debias: Debias) -> dict[str, Estimate]:
     sample = paired.sample
     plugin = epistemic = mean_replicates(paired.terms.plugin, sample)
     plain = calibration = paired.binned.replicates(None)
@@ -165,36 +163,60 @@ def _paired_metrics(paired: _Used, debias: Debias) -> dict[str, Estimate]:
         epistemic = mean_replicates(paired.terms.epistemic, sample)
         calibration = paired.binned.replicates(debias)
     lonely = paired.binned.singleton_mass(debias)
+
+    def estimate(replicates: Replicates, form: Debias, lonely: float, *, less: bool) -> Estimate:
+        def without(left: LeftOut) -> FloatArray:
+            calibrated = paired.calibration_without(left, form)
+            return paired.epistemic_without(left, debias=form is not None) - calibrated if less else calibrated
+
+        return to_estimate(replicates, sample, lonely, readers=paired.without(without, replicates))
+
+    by_pairs = paired.readers(lambda reads: reads.epistemic(debias is not None), 2)
+    by_all = paired.readers(lambda reads: reads.epistemic(False), 2)
     return {
-        "EL": to_estimate(epistemic, sample),
-        "EL_plugin": to_estimate(plugin, sample, bounds=SQUARED_LOSS),
-        "CL_paired": to_estimate(calibration, sample, lonely),
-        "DL": to_estimate(epistemic - calibration, sample, lonely),
-        "DL_plugin": to_estimate(plugin - plain, sample),
+        "EL": to_estimate(epistemic, sample, readers=by_pairs),
+        "EL_plugin": to_estimate(plugin, sample, bounds=SQUARED_LOSS, readers=by_all),
+        "CL_paired": estimate(calibration, debias, lonely, less=False),
+        "DL": estimate(epistemic - calibration, debias, lonely, less=True),
+        "DL_plugin": estimate(plugin - plain, None, 0.0, less=True),
     }
 
 
 def _disagreement_metrics(
-    sample: Sample, observed: FloatArray, dpe: FloatArray, binned: Binned, debias: Debias
+    paired: UsedCases, observed: FloatArray, dpe: FloatArray, binned: Binned, debias: Debias
 ) -> dict[str, Estimate]:
-    calibration, loss = binned.estimate(debias), mean_replicates(statistic_terms(observed, dpe), sample)
+    sample, loss = paired.sample, mean_replicates(statistic_terms(observed, dpe), paired.sample)
+
+    def calibration(form: Debias) -> Estimate:
+        def without(left: LeftOut) -> FloatArray:
+            return left.calibration(_pairs_that_differ, dpe[:, None], 2, binned.slots, binned.bins, form)
+
+        return binned.estimate(form, lambda replicates: paired.without(without, replicates))
+
+    debiased, skill = calibration(debias), skill_replicates(loss, rate_loss(observed, sample))
     return {
-        "L_D": to_estimate(loss, sample, bounds=SHARE),
-        "skill_D": to_estimate(skill_replicates(loss, rate_loss(observed, sample)), sample),
-        "CL_D": calibration,
-        "CL_D_plugin": binned.estimate(None),
-        "CE_D": root(calibration),
+        "L_D": to_estimate(loss, sample, bounds=SHARE, readers=paired.readers(lambda reads: reads.statistic(dpe), 2)),
+        "skill_D": to_estimate(skill, sample, readers=paired.readers(lambda reads: reads.disagreement_skill(dpe), 2)),
+        "CL_D": debiased,
+        "CL_D_plugin": calibration(None),
+        "CE_D": root(debiased),
     }
 
 
-def _simple_rules(paired: _Used, dpe: FloatArray) -> dict[str, Estimate]:
+def _pairs_that_differ(counts: IntArray, case: npt.NDArray[np.intp]) -> FloatArray:
+    return observed_disagreement(counts)[:, None]
+
+
+def _simple_rules(paired: UsedCases, dpe: FloatArray) -> dict[str, Estimate]:
     """L_φ less that of each simple rule on the same cases; negative is better."""
     sample, observed = paired.sample, paired.terms.observed_disagreement
     loss = statistic_terms(observed, dpe)
-    return {
-        f"L_D_minus_{name}": to_estimate(mean_replicates(loss - statistic_terms(observed, rule), sample), sample)
-        for name, rule in paired.terms.simple_rules().items()
-    }
+
+    def less(rule: FloatArray) -> Estimate:
+        readers = paired.readers(lambda reads: reads.statistic(dpe) - reads.statistic(rule), 2)
+        return to_estimate(mean_replicates(loss - statistic_terms(observed, rule), sample), sample, readers=readers)
+
+    return {f"L_D_minus_{name}": less(rule) for name, rule in paired.terms.simple_rules().items()}
 
 
 #: Means over cases, by the number of labels that they need.
@@ -202,7 +224,7 @@ _MEANS = {"agreement": 1, "L": 1, "EL": 2, "EL_plugin": 2, "L_D": 2}
 
 
 def _pair_forms(
-    data: Inputs, dpe: FloatArray, labelled: _Used, paired: _Used, binned_dpe: Binned, n_bins: int
+    data: Inputs, dpe: FloatArray, labelled: UsedCases, paired: UsedCases, binned_dpe: Binned, n_bins: int
 ) -> dict[str, float]:
     """Horvitz–Thompson values of CL and CL_D, by the pairs that all cases would make."""
     everyone = data.sample(0)
@@ -239,7 +261,7 @@ FIRST_ORDER = ("agreement", "L", "skill", "CL", "CL_plugin", "CE")
 
 
 def _model_assisted(
-    metrics: dict[str, Estimate], data: Inputs, dpe: FloatArray, labelled: _Used, paired: _Used, debias: Debias
+    metrics: dict[str, Estimate], data: Inputs, dpe: FloatArray, labelled: UsedCases, paired: UsedCases, debias: Debias
 ) -> dict[str, Estimate]:
     """The means of losses once more, each with its model-assisted form."""
     everyone = replace(data, weight=None).sample(0)
@@ -261,7 +283,7 @@ def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def _per_class(names: list[str], labelled: _Used, paired: _Used, debias: Debias) -> tuple[ClassEvaluation, ...]:
+def _per_class(names: list[str], labelled: UsedCases, paired: UsedCases, debias: Debias) -> tuple[ClassEvaluation, ...]:
     total = float(paired.sample.weight.sum())
     plugin, correction = paired.class_terms
     terms = plugin if debias is None else plugin - correction
@@ -274,6 +296,17 @@ def _per_class(names: list[str], labelled: _Used, paired: _Used, debias: Debias)
         )
         for k, name in enumerate(names)
     )
+
+
+def _too_few_readers(labelled: UsedCases, paired: UsedCases, readings: Readings | None) -> list[str]:
+    """A sentence where nothing can be said about new readers."""
+    if readings is None or labelled.sample.rows.size == 0 or (labelled.reads is not None and paired.reads is not None):
+        return []
+    whose = "" if labelled.reads is None or not paired.sample.rows.size else "cases that were labelled twice, and "
+    return [
+        f"fewer than three annotators labelled {whose}several cases or patients: intervals are for these annotators, "
+        "there is none for new ones"
+    ]
 
 
 def _warnings(labelled: Sample, paired: Sample, weighted: bool, weighted2: bool) -> tuple[str, ...]:

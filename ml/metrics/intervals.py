@@ -38,6 +38,20 @@ class QuadraticPart(NamedTuple):
     variance: float
 
 
+class ReaderPart(NamedTuple):
+    """What readers, taken for a sample, add to an estimate's error.
+
+    Attributes:
+        variance: to be added to that by patients.
+        df: its degrees of freedom.
+    """
+
+    variance: float
+    df: float
+
+
+#: For the readers who read.
+NO_READERS = ReaderPart(0.0, float("inf"))
 #: Of a mean.
 LINEAR = QuadraticPart(0.0, 0.0)
 #: Of shares and of the squared loss of a probability.
@@ -77,6 +91,7 @@ def skewed_interval(
     effective: float,
     bounds: Bounds | None = None,
     curvature: float = 0.0,
+    readers: ReaderPart = NO_READERS,
 ) -> tuple[float, float]:
     """95 % interval of an estimate.
 
@@ -93,14 +108,18 @@ def skewed_interval(
         effective: effective number of clusters.
         bounds: range of the quantity, if it has one.
         curvature: Σ_{g ≠ h} u_g u_h ψ_gh of an estimate with error Σ u_g + Σ_{g < h} ψ_gh; 0 of a mean.
+        readers: for an interval that new readers lie in too.
 
     Returns:
         Both ends. Where no cluster differs from another the interval of a quantity with a range is Clopper and
         Pearson's for as many yes-or-no answers, and that of any other has no width.
     """
     centred = influence - influence.mean()
-    a, t = skewness(centred), float(stdtrit(degrees_of_freedom(centred), 0.975))
-    bend = curvature / se**3 if se > 0 else 0.0
+    total = float(np.sqrt(se**2 + readers.variance))
+    t = _quantile(degrees_of_freedom(centred), total, readers)
+    # readers are taken for symmetric: too few to tell
+    a = skewness(centred) * (se / total) ** 3 if total > 0 else 0.0
+    bend, se = curvature / total**3 if total > 0 else 0.0, total
     b, shift = a + 1.5 * bend, a / 6 + bend / 2
     low, high = (value - se * _untransformed(end, b, shift) for end in (t, -t))
     if bounds is None:
@@ -116,6 +135,20 @@ def skewed_interval(
     b -= 1.5 * (1 - 2 * p) * step
     low, high = (expit(logit(p) - step * _untransformed(end, b, shift)) for end in (t, -t))
     return bounds.low + width * float(low), bounds.low + width * float(high)
+
+
+def _quantile(df: float, se: float, readers: ReaderPart) -> float:
+    """Quantile of Student's t for a standard error that patients and readers share.
+
+    t² is the mean of both, weighted by their variances (Cochran 1964), the readers' counted twice: where they add as
+    much as the patients it is theirs. Few readers whose spread comes out small by chance would miss too often else.
+    """
+    of_patients = float(stdtrit(df, 0.975))
+    if readers.variance <= 0:
+        return of_patients
+    of_readers = max(of_patients, float(stdtrit(readers.df, 0.975)))
+    share = min(1.0, 2 * readers.variance / se**2)
+    return float(np.sqrt(of_patients**2 * (1 - share) + of_readers**2 * share))
 
 
 def p_of_fall(value: float, se: float, influence: FloatArray) -> float:

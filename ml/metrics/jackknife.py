@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray
-from ml.metrics.intervals import LINEAR, Bounds, QuadraticPart, p_of_fall, skewed_interval
+from ml.metrics.intervals import LINEAR, Bounds, QuadraticPart, ReaderPart, p_of_fall, skewed_interval
 
 _T = TypeVar("_T", bound=np.generic)
 
@@ -36,6 +36,8 @@ class EstimateDocument(TypedDict):
     horvitz_thompson: float | None
     largest_weight: float | None
     model_assisted: ModelAssistedDocument | None
+    low_new: float | None
+    high_new: float | None
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,9 @@ class Estimate:
         largest_weight: of the cases used, where there were weights.
         model_assisted: a mean with the help of what is known of all cases, where there were weights.
         p_of_fall: one-sided p value of «zero or more», for changes; None where there is no standard error.
+        low_new: lower end of the 95 % interval for new readers like these, at least as wide as that for these readers;
+            None where it is not known who read, or fewer than three did.
+        high_new: upper end.
 
     >>> Estimate(0.14, 0.01, 0.12, 0.16, n=90, dropped=10, ess=90.0).to_dict()["dropped"]
     10
@@ -99,6 +104,8 @@ class Estimate:
     largest_weight: float | None = None
     model_assisted: ModelAssisted | None = None
     p_of_fall: float | None = None
+    low_new: float | None = None
+    high_new: float | None = None
 
     @property
     def efficient(self) -> "Estimate | ModelAssisted":
@@ -120,6 +127,8 @@ class Estimate:
             "horvitz_thompson": _finite(self.horvitz_thompson),
             "largest_weight": _finite(self.largest_weight),
             "model_assisted": None if self.model_assisted is None else self.model_assisted.to_dict(),
+            "low_new": _finite(self.low_new),
+            "high_new": _finite(self.high_new),
         }
 
 
@@ -232,6 +241,7 @@ def to_estimate(
     *,
     bounds: Bounds | None = None,
     quadratic: QuadraticPart = LINEAR,
+    readers: ReaderPart | None = None,
 ) -> Estimate:
     """Estimate with a 95 % interval that knows of few, unequal and skewed clusters (``skewed_interval``).
 
@@ -242,16 +252,23 @@ def to_estimate(
         bounds: range of the quantity, which its interval keeps; None for signed quantities.
         quadratic: what pairs of clusters add to the error. The jackknife counts its variance twice (Efron and Stein
             1981, Ann. Statist. 9:586), which is taken off once; what is left is no less than it.
+        readers: what readers add, for the interval for new ones; None where that is not known.
     """
     value, se, low, high, p = replicates.value, replicates.standard_error(), None, None, None
     if se is not None:
         influence = value - replicates.without
         if quadratic.variance > 0:
             se = float(np.sqrt(max(se**2 - quadratic.variance, quadratic.variance)))
-        low, high = skewed_interval(value, se, influence, sample.effective_clusters, bounds, quadratic.curvature)
+        given = (value, se, influence, sample.effective_clusters, bounds, quadratic.curvature)
+        low, high = skewed_interval(*given)
         p = p_of_fall(value, se, influence)
-    size = sample.rows.size
-    return Estimate(value, se, low, high, size, sample.dropped, sample.ess, singleton_mass=singleton_mass, p_of_fall=p)
+    estimate = Estimate(
+        value, se, low, high, sample.rows.size, sample.dropped, sample.ess, singleton_mass=singleton_mass, p_of_fall=p
+    )
+    if readers is None or low is None or high is None:
+        return estimate
+    ends = skewed_interval(*given, readers)
+    return replace(estimate, low_new=min(low, ends[0]), high_new=max(high, ends[1]))
 
 
 def root(squared: Estimate) -> Estimate:
@@ -266,6 +283,8 @@ def root(squared: Estimate) -> Estimate:
         se=squared.se / (2 * value) if squared.se is not None and value > 0 else None,
         low=_clipped_root(squared.low),
         high=_clipped_root(squared.high),
+        low_new=_clipped_root(squared.low_new),
+        high_new=_clipped_root(squared.high_new),
         clipped=squared.value < 0,
     )
 

@@ -11,11 +11,13 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray
+from ml.arrays import FloatArray, IntArray
+from ml.metrics.crossed import Crossed, Readings
 from ml.metrics.histograms import class_frequencies
 from ml.metrics.inputs import Inputs, check_inputs
-from ml.metrics.intervals import Bounds
+from ml.metrics.intervals import Bounds, ReaderPart
 from ml.metrics.jackknife import Estimate, Replicates, Sample, mean_replicates, to_estimate
+from ml.metrics.left_out_readers import LeftOut
 from ml.named_columns import refuse_names
 
 
@@ -43,11 +45,32 @@ def ranked_probability_score(
     >>> round(ranked_probability_score([[1, 1, 0]], [[0.5, 0.25, 0.25]]).value, 4)
     0.3125
     """
-    data = _checked(label_counts, class_probs, sample_weight, cluster)
+    return _score(_checked(label_counts, class_probs, sample_weight, cluster), None)
+
+
+def _score(data: Inputs, readings: Readings | None) -> Estimate:
     sample = data.sample(1)
     gap, freqs = _cuts(data, sample)
     terms = (gap**2 + freqs * (1 - freqs)).sum(axis=1)
-    return to_estimate(mean_replicates(terms, sample), sample, bounds=Bounds(0.0, float(gap.shape[1])))
+    readers = None if readings is None else _new_readers(data, sample, readings, 1)
+    return to_estimate(mean_replicates(terms, sample), sample, bounds=Bounds(0.0, float(gap.shape[1])), readers=readers)
+
+
+def _new_readers(data: Inputs, sample: Sample, readings: Readings, order: int) -> ReaderPart | None:
+    """What readers add: of one, Σ_k (F_k − 1[y ≤ k])², of two, Σ_k (F_k − 1[y ≤ k])(F_k − 1[y′ ≤ k])."""
+    crossed = Crossed.of(readings, sample, len(data.counts), first=order == 1)
+    if crossed is None:
+        return None
+    case, counts = crossed.case, sample.take(data.counts)
+    forecast = sample.take(data.probs).cumsum(axis=1)[:, :-1]
+    gap = forecast[case] - (crossed.label[:, None] <= np.arange(forecast.shape[1]))
+    own = (gap**2).sum(axis=1)
+    if order == 1:
+        return crossed.part(own)
+    n_labels = counts.sum(axis=1, keepdims=True)
+    together = n_labels * forecast - counts.cumsum(axis=1)[:, :-1]
+    others = (gap * together[case]).sum(axis=1) - own
+    return crossed.part(others / np.maximum(n_labels[case, 0] - 1, 1), 2)
 
 
 def epistemic_ranked_probability_score(
@@ -75,13 +98,17 @@ def epistemic_ranked_probability_score(
     >>> round(epistemic_ranked_probability_score([[1, 1, 0]], [[0.5, 0.25, 0.25]]).value, 4)
     -0.1875
     """
-    data = _checked(label_counts, class_probs, sample_weight, cluster)
+    return _epistemic_score(_checked(label_counts, class_probs, sample_weight, cluster), debias, None)
+
+
+def _epistemic_score(data: Inputs, debias: bool, readings: Readings | None) -> Estimate:
     sample = data.sample(2)
     gap, freqs = _cuts(data, sample)
     terms = gap**2
     if debias:
         terms = terms - freqs * (1 - freqs) / (data.counts[sample.rows].sum(axis=1, keepdims=True) - 1)
-    return to_estimate(mean_replicates(terms.sum(axis=1), sample), sample)
+    readers = None if readings is None else _new_readers(data, sample, readings, 2)
+    return to_estimate(mean_replicates(terms.sum(axis=1), sample), sample, readers=readers)
 
 
 def ranked_probability_skill(
@@ -105,17 +132,19 @@ def ranked_probability_skill(
     >>> round(ranked_probability_skill([[2, 0, 0], [0, 0, 2]], [[0.5, 0.25, 0.25], [0, 0, 1]]).value, 4)
     0.6875
     """
-    data = _checked(label_counts, class_probs, sample_weight, cluster)
-    sample = data.sample(1)
-    gap, freqs = _cuts(data, sample)
-    loss = (gap**2 + freqs * (1 - freqs)).sum(axis=1)
+    return _of_sums(_skill_columns, _skill, _checked(label_counts, class_probs, sample_weight, cluster), None)
 
-    def skill(sums: FloatArray) -> FloatArray:
-        means = sums[..., 1:] / sums[..., :1]
-        constant = (means[..., 1:] * (1 - means[..., 1:])).sum(axis=-1)
-        return np.asarray(np.where(constant > 0, 1 - means[..., 0] / constant, np.nan))
 
-    return _of_sums([np.ones(len(loss)), loss, *freqs.T], skill, sample)
+def _skill_columns(label_counts: IntArray, class_probs: FloatArray) -> FloatArray:
+    """1, the score and the cumulative frequencies (n, K + 1) of cases."""
+    gap, freqs = _gap_and_frequencies(label_counts, class_probs)
+    return np.column_stack([np.ones(len(gap)), (gap**2 + freqs * (1 - freqs)).sum(axis=1), freqs])
+
+
+def _skill(sums: FloatArray) -> FloatArray:
+    means = sums[..., 1:] / sums[..., :1]
+    constant = (means[..., 1:] * (1 - means[..., 1:])).sum(axis=-1)
+    return np.asarray(np.where(constant > 0, 1 - means[..., 0] / constant, np.nan))
 
 
 def weighted_kappa(
@@ -142,15 +171,17 @@ def weighted_kappa(
     1.0
     """
     data = _checked(label_counts, class_probs, sample_weight, cluster)
-    sample = data.sample(1)
-    freqs, probs = class_frequencies(data.counts[sample.rows]), data.probs[sample.rows]
-    leads = probs == probs.max(axis=1, keepdims=True)
-    places = np.arange(probs.shape[1], dtype=np.float64)
+    return _of_sums(_kappa_columns, quadratic_kappa, data, None)
+
+
+def _kappa_columns(label_counts: IntArray, class_probs: FloatArray) -> FloatArray:
+    """1, x, y, x² + y² and xy (n, 5) of cases, for the most probable class x and a label y."""
+    freqs, leads = class_frequencies(label_counts), class_probs == class_probs.max(axis=1, keepdims=True)
+    places = np.arange(class_probs.shape[1], dtype=np.float64)
     said = leads / leads.sum(axis=1, keepdims=True)
     first, second = said @ places, freqs @ places
     squares = said @ places**2 + freqs @ places**2
-    columns = [np.ones(len(first)), first, second, squares, first * second]
-    return _of_sums(columns, quadratic_kappa, sample)
+    return np.column_stack([np.ones(len(first)), first, second, squares, first * second])
 
 
 def quadratic_kappa(sums: FloatArray) -> FloatArray:
@@ -189,6 +220,7 @@ def ordinal_metrics(
     class_probs: npt.ArrayLike,
     *,
     first_label_counts: npt.ArrayLike | None = None,
+    readings: Readings | None = None,
     weights: npt.ArrayLike | None = None,
     weights2: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
@@ -199,19 +231,19 @@ def ordinal_metrics(
         label_counts: (N, K) label histograms, classes in their order.
         class_probs: (N, K) class probability estimates.
         first_label_counts: (N, K) the labels that metrics which need one label use; all where left out.
+        readings: who gave which label, for the intervals for new readers.
         weights: (N,) inverse probabilities of having at least one label.
         weights2: (N,) of having at least two, for the score against the histogram.
         cluster: (N,) patient of each case.
     """
-    first = (label_counts if first_label_counts is None else first_label_counts, class_probs)
-    second = weights if weights2 is None else weights2
+    counts = label_counts if first_label_counts is None else first_label_counts
+    first = _checked(counts, class_probs, weights, cluster)
+    second = _checked(label_counts, class_probs, weights if weights2 is None else weights2, cluster)
     return {
-        "RPS": ranked_probability_score(*first, sample_weight=weights, cluster=cluster),
-        "skill_RPS": ranked_probability_skill(*first, sample_weight=weights, cluster=cluster),
-        "RPS_epistemic": epistemic_ranked_probability_score(
-            label_counts, class_probs, sample_weight=second, cluster=cluster
-        ),
-        "weighted_kappa": weighted_kappa(*first, sample_weight=weights, cluster=cluster),
+        "RPS": _score(first, readings),
+        "skill_RPS": _of_sums(_skill_columns, _skill, first, readings),
+        "RPS_epistemic": _epistemic_score(second, True, readings),
+        "weighted_kappa": _of_sums(_kappa_columns, quadratic_kappa, first, readings),
     }
 
 
@@ -229,14 +261,33 @@ def _checked(
 
 def _cuts(data: Inputs, sample: Sample) -> tuple[FloatArray, FloatArray]:
     """F − Ĝ and Ĝ (n, K − 1) at the cuts between neighbouring classes."""
-    freqs = class_frequencies(data.counts[sample.rows])
-    gap = (data.probs[sample.rows] - freqs).cumsum(axis=1)[:, :-1]
+    return _gap_and_frequencies(data.counts[sample.rows], data.probs[sample.rows])
+
+
+def _gap_and_frequencies(label_counts: IntArray, class_probs: FloatArray) -> tuple[FloatArray, FloatArray]:
+    freqs = class_frequencies(label_counts)
+    gap = (class_probs - freqs).cumsum(axis=1)[:, :-1]
     return gap, np.clip(freqs.cumsum(axis=1)[:, :-1], 0.0, 1.0)
 
 
-def _of_sums(columns: list[FloatArray], formula: Callable[[FloatArray], FloatArray], sample: Sample) -> Estimate:
+def _of_sums(
+    columns: Callable[[IntArray, FloatArray], FloatArray],
+    formula: Callable[[FloatArray], FloatArray],
+    data: Inputs,
+    readings: Readings | None,
+) -> Estimate:
     """A formula of weighted sums over cases, with its leave-one-cluster-out values."""
-    parts = np.stack([sample.per_cluster(sample.weight * column) for column in columns], axis=-1)
+    sample = data.sample(1)
+    counts, probs = data.counts[sample.rows], data.probs[sample.rows]
+    parts = np.stack([sample.per_cluster(sample.weight * column) for column in columns(counts, probs).T], axis=-1)
     total = parts.sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return to_estimate(Replicates(float(formula(total)), formula(total - parts)), sample)
+        replicates = Replicates(float(formula(total)), formula(total - parts))
+    crossed = None if readings is None else Crossed.of(readings, sample, len(data.counts), first=True)
+    error = replicates.standard_error()
+    if crossed is None or error is None:
+        return to_estimate(replicates, sample)
+    left = LeftOut.of(crossed, counts, probs)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        without = formula(left.sums(lambda some, case: columns(some, probs[case]), 1))
+    return to_estimate(replicates, sample, readers=left.part(without, error**2))

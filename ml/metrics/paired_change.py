@@ -1,5 +1,6 @@
 """Two predictions of the same cases side by side: the paired change of metrics, and of the proper scores for a gate."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypedDict
 
@@ -7,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray, as_vector
+from ml.metrics.crossed import Crossed, Readings
 from ml.metrics.histograms import (
     agreement_terms,
     class_frequencies,
@@ -15,8 +17,11 @@ from ml.metrics.histograms import (
     statistic_terms,
 )
 from ml.metrics.inputs import check_inputs, first_labels
+from ml.metrics.intervals import ReaderPart
 from ml.metrics.jackknife import Estimate, EstimateDocument, Sample, mean_replicates, to_estimate
+from ml.metrics.left_out_readers import LeftOut, OfLabels
 from ml.metrics.model_assisted import Known, prediction_features
+from ml.metrics.new_readers import ReadTerms
 from ml.metrics.reliability import Binned
 from ml.named_columns import same_rows
 
@@ -122,6 +127,7 @@ def paired_changes(
     after: tuple[FloatArray, FloatArray],
     *,
     first_label_counts: npt.ArrayLike | None = None,
+    readings: Readings | None = None,
     n_bins: int = 15,
     weights: npt.ArrayLike | None = None,
     weights2: npt.ArrayLike | None = None,
@@ -137,6 +143,7 @@ def paired_changes(
         before: class probabilities (N, K) and DPEs (N,).
         after: the same of the other prediction.
         first_label_counts: (N, K) those of the labels that metrics which need one label use; all where left out.
+        readings: who gave which label, for the intervals for new readers.
         n_bins: equal-width bins of [0, 1].
         weights: (N,) order-1 weights.
         weights2: (N,) order-2 weights.
@@ -145,7 +152,7 @@ def paired_changes(
     Raises:
         ValueError: shapes that do not match or values out of range.
     """
-    pair = _Pair.of(label_counts, before, after, first_label_counts, weights, weights2, cluster)
+    pair = _Pair.of(label_counts, before, after, first_label_counts, weights, weights2, cluster, readings)
     return {
         "agreement": pair.agreement(),
         "L": pair.loss(),
@@ -168,6 +175,8 @@ class _Pair:
         labelled: cases with a label.
         paired: cases with two.
         known: what is known of all cases, where there were weights.
+        reads: who gave which label, judging either prediction by one label; None where that is not known.
+        reads2: the same by two.
     """
 
     counts: IntArray
@@ -177,6 +186,8 @@ class _Pair:
     labelled: Sample
     paired: Sample
     known: Known | None
+    reads: tuple[ReadTerms, ReadTerms] | None = None
+    reads2: tuple[ReadTerms, ReadTerms] | None = None
 
     @classmethod
     def of(
@@ -188,6 +199,7 @@ class _Pair:
         weights: npt.ArrayLike | None,
         weights2: npt.ArrayLike | None,
         cluster: npt.ArrayLike | None,
+        readings: Readings | None = None,
     ) -> "_Pair":
         same_rows(
             **{"label_counts": label_counts, "weights": weights, "weights2": weights2, "cluster": cluster},
@@ -203,7 +215,11 @@ class _Pair:
         if first_label_counts is not None:
             first = first_labels(first, first_label_counts, before[0], None)
         labelled, paired, probs = first.sample(1), second.sample(2), (first.probs, second.probs)
-        pair = cls(counts, first.counts, probs, (dpe[0], dpe[1]), labelled, paired, None)
+        reads, reads2 = (
+            None if readings is None else _both(readings.check(*counts.shape), data.counts, probs, sample, order)
+            for data, sample, order in ((first, labelled, 1), (second, paired, 2))
+        )
+        pair = cls(counts, first.counts, probs, (dpe[0], dpe[1]), labelled, paired, None, reads, reads2)
         if n == 0 or (weights is None and weights2 is None):
             return pair
         old, new = (prediction_features(f, phi) for f, phi in zip(probs, dpe, strict=True))
@@ -255,44 +271,81 @@ class _Pair:
         change: FloatArray = after - before
         return change
 
-    def _mean_of_order_2(self, terms: FloatArray) -> Estimate:
-        estimate = to_estimate(mean_replicates(terms, self.paired), self.paired)
-        return estimate if self.known is None else replace(estimate, model_assisted=self.known.of_order_2(terms))
+    def _readers(self, of_one: Callable[[ReadTerms, FloatArray], FloatArray], order: int) -> ReaderPart | None:
+        """What readers add to the variance of a change of terms of readings that are about that many readers."""
+        reads = self.reads if order == 1 else self.reads2
+        if reads is None:
+            return None
+        dpe = [values[reads[0].crossed.sample.rows] for values in self.dpe]
+        before, after = (of_one(*side) for side in zip(reads, dpe, strict=True))
+        return reads[0].crossed.part(after - before, order)
 
-    def _means(self, terms: list[FloatArray], sample: Sample) -> Estimate:
-        return to_estimate(mean_replicates(terms[1] - terms[0], sample), sample)
+    def _mean_of_order_2(self, terms: FloatArray, readers: ReaderPart | None) -> Estimate:
+        estimate = to_estimate(mean_replicates(terms, self.paired), self.paired, readers=readers)
+        return estimate if self.known is None else replace(estimate, model_assisted=self.known.of_order_2(terms))
 
     def agreement(self) -> Estimate:
         rows = self.labelled.rows
         freqs = class_frequencies(self.first_counts[rows])
-        return self._means([agreement_terms(freqs, probs[rows]) for probs in self.probs], self.labelled)
+        before, after = (agreement_terms(freqs, probs[rows]) for probs in self.probs)
+        readers = self._readers(lambda reads, _: reads.agreement(), 1)
+        return to_estimate(mean_replicates(after - before, self.labelled), self.labelled, readers=readers)
 
     def loss(self) -> Estimate:
         terms = self._squared_change(self.first_counts, self.labelled)
-        estimate = to_estimate(mean_replicates(terms, self.labelled), self.labelled)
+        readers = self._readers(lambda reads, _: reads.squared(), 1)
+        estimate = to_estimate(mean_replicates(terms, self.labelled), self.labelled, readers=readers)
         return estimate if self.known is None else replace(estimate, model_assisted=self.known.of_order_1(terms))
 
     def epistemic_loss(self) -> Estimate:
         """L and EL differ by what no prediction can change, so on the same cases their changes are equal."""
-        return self._mean_of_order_2(self._squared_change(self.counts, self.paired))
+        reads = self.reads2
+        readers = None if reads is None else reads[0].crossed.part(reads[1].squared() - reads[0].squared())
+        return self._mean_of_order_2(self._squared_change(self.counts, self.paired), readers)
 
     def calibration_loss(self, n_bins: int) -> Estimate:
         rows = self.labelled.rows
         freqs = class_frequencies(self.first_counts[rows])
-        return self._calibration(freqs, [probs[rows] for probs in self.probs], self.labelled, n_bins)
+        probs = [probs[rows] for probs in self.probs]
+        return self._calibration(freqs, probs, n_bins, 1, lambda counts, case: class_frequencies(counts))
 
     def disagreement_loss(self) -> Estimate:
-        return self._mean_of_order_2(self._disagreement_change())
+        readers = self._readers(ReadTerms.statistic, 2)
+        return self._mean_of_order_2(self._disagreement_change(), readers)
 
     def disagreement_calibration_loss(self, n_bins: int) -> Estimate:
         rows = self.paired.rows
         observed = observed_disagreement(self.counts[rows])[:, None]
-        return self._calibration(observed, [dpe[rows][:, None] for dpe in self.dpe], self.paired, n_bins)
+        dpe = [dpe[rows][:, None] for dpe in self.dpe]
+        return self._calibration(observed, dpe, n_bins, 2, lambda counts, case: observed_disagreement(counts)[:, None])
 
-    def _calibration(self, freqs: FloatArray, probs: list[FloatArray], sample: Sample, n_bins: int) -> Estimate:
+    def _calibration(
+        self, freqs: FloatArray, probs: list[FloatArray], n_bins: int, order: int, of_labels: OfLabels
+    ) -> Estimate:
+        sample, reads = (self.labelled, self.reads) if order == 1 else (self.paired, self.reads2)
         binned = [Binned.of(freqs, z, sample, n_bins, "uniform", "pair", joining=True) for z in probs]
         before, after = (side.replicates("pair") for side in binned)
-        return to_estimate(after - before, sample)
+        change = after - before
+        error, readers = change.standard_error(), None
+        if reads is not None and error is not None:
+            left = LeftOut.of(reads[0].crossed, reads[0].counts, reads[0].probs)
+            without = [
+                left.calibration(of_labels, z, order, side.slots, side.bins, "pair")
+                for z, side in zip(probs, binned, strict=True)
+            ]
+            readers = left.part(without[1] - without[0], error**2)
+        return to_estimate(change, sample, readers=readers)
+
+
+def _both(
+    readings: Readings, counts: IntArray, probs: tuple[FloatArray, FloatArray], sample: Sample, order: int
+) -> tuple[ReadTerms, ReadTerms] | None:
+    """Readings of a sample's cases, judging either prediction."""
+    crossed = Crossed.of(readings, sample, len(counts), first=order == 1)
+    if crossed is None:
+        return None
+    before, after = (ReadTerms(crossed, sample.take(counts), sample.take(side)) for side in probs)
+    return before, after
 
 
 def _error(variance: FloatArray, sample: Sample) -> float:

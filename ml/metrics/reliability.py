@@ -4,7 +4,7 @@ Cases run through in chunks whose cells stay in the processor's cache; the cases
 ``Sample``, so that no cell is ever split between chunks.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 
@@ -26,7 +26,7 @@ from ml.metrics.binning import (
 )
 from ml.metrics.cells import Batch, Cells, numbered_cells
 from ml.metrics.evaluation import ReliabilityBin
-from ml.metrics.intervals import LINEAR, QuadraticPart, binomial_interval
+from ml.metrics.intervals import LINEAR, QuadraticPart, ReaderPart, binomial_interval
 from ml.metrics.jackknife import Estimate, Replicates, Sample, ratio_replicates, to_estimate
 
 # half an interval below which differences are rounding
@@ -172,12 +172,14 @@ class Binned:
         weight = float(self.sample.weight.sum()) * len(self.slots.edges)
         return lonely_weight(self.bins, debias) / weight if weight > 0 else 0.0
 
-    def estimate(self, debias: Debias) -> Estimate:
-        """CL over all columns."""
+    def estimate(
+        self, debias: Debias, readers: Callable[[Replicates], ReaderPart | None] = lambda replicates: None
+    ) -> Estimate:
+        """CL over all columns; ``readers`` says what they add to the error."""
         replicates, lonely = self.replicates(debias), self.singleton_mass(debias)
         # with even weights the jackknife alone covers, and is the interval that was published
         quadratic = self._paired.quadratic_part(replicates) if debias == "pair" and self.joins else LINEAR
-        return to_estimate(replicates, self.sample, lonely, quadratic=quadratic)
+        return to_estimate(replicates, self.sample, lonely, quadratic=quadratic, readers=readers(replicates))
 
     def quadratic_part(self, replicates: Replicates) -> QuadraticPart:
         """What pairs of clusters add to the error of the pair form: ψ_gh = 2 Σ_b c_b e_gb e_hb.

@@ -60,10 +60,18 @@ def compare(cases: Cases, options: Options) -> Comparison:
     if cases.rival is None:
         raise TableError("there are no other predictions to compare with")
     first, second = _both(cases, cases.rival)
-    columns = {"weights": first.weights, "weights2": first.weights2, "cluster": first.cluster}
     pair = [(side.predictions.class_probs, side.predictions.disagreement_probs) for side in (first, second)]
-    columns["first_label_counts"] = first.first_counts
-    changes = paired_changes(first.counts, pair[0], pair[1], n_bins=options.n_bins, **columns)
+    changes = paired_changes(
+        first.counts,
+        pair[0],
+        pair[1],
+        first_label_counts=first.first_counts,
+        readings=first.readings(),
+        n_bins=options.n_bins,
+        weights=first.weights,
+        weights2=first.weights2,
+        cluster=first.cluster,
+    )
     if options.level == "ordinal":
         changes["RPS"] = ranked_probability_change(
             first.counts if first.first_counts is None else first.first_counts,

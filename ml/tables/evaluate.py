@@ -80,7 +80,7 @@ def evaluate(
         n_bins=n_bins,
         debias=debias,
         classes=classes,
-        **columns,
+        **columns,  # type: ignore[arg-type]
     )
     if level == "nominal":
         return evaluation
@@ -165,21 +165,29 @@ def evaluate_findings(
 
 def evaluate_cases(cases: Cases, options: Options) -> Evaluation:
     """Evaluate matched tables."""
-    columns = {"weights": cases.weights, "weights2": cases.weights2, "cluster": cases.cluster}
     evaluation = evaluate_arrays(
         cases.counts,
         cases.predictions.class_probs,
         cases.predictions.disagreement_probs,
         first_label_counts=cases.first_counts,
+        readings=cases.readings(),
         n_bins=options.n_bins,
         debias=options.debias,
+        weights=cases.weights,
+        weights2=cases.weights2,
+        cluster=cases.cluster,
         classes=cases.predictions.classes,
-        **columns,
     )
     metrics = evaluation.metrics
     if options.level == "ordinal":
         metrics = metrics | ordinal_metrics(
-            cases.counts, cases.predictions.class_probs, first_label_counts=cases.first_counts, **columns
+            cases.counts,
+            cases.predictions.class_probs,
+            first_label_counts=cases.first_counts,
+            readings=cases.readings(),
+            weights=cases.weights,
+            weights2=cases.weights2,
+            cluster=cases.cluster,
         )
     warnings = (*cases.warnings(), *evaluation.warnings, *_reader_warnings(cases, options.cluster))
     return replace(evaluation, metrics=metrics, warnings=warnings)

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from ml.arrays import FloatArray, IntArray
 from ml.metrics.binning import Debias
+from ml.metrics.crossed import Readings
 from ml.tables.files import (
     Labels,
     Place,
@@ -127,6 +128,19 @@ class Cases:
     left_out: tuple[str, ...]
     rival: Rival | None
     said: tuple[str, ...] = ()
+
+    def readings(self) -> Readings | None:
+        """Who gave which label of these cases; None in a wide table."""
+        labels = self.labels
+        if not labels.annotators:
+            return None
+        row = {case: number for number, case in enumerate(self.predictions.case_ids)}
+        place = np.array([row.get(case, -1) for case in labels.case_ids], dtype=np.int64)[labels.rows]
+        kept = np.flatnonzero(place >= 0)
+        number: dict[str, int] = {}
+        annotator = np.array([number.setdefault(name, len(number)) for name in labels.annotators], dtype=np.int64)
+        first = None if self.first_counts is None else answers_to_first_reads(labels, self.place)[kept]
+        return Readings(place[kept], annotator[kept], labels.numbers[kept], first)
 
     def warnings(self) -> tuple[str, ...]:
         """What was left out, by name."""
@@ -286,13 +300,22 @@ def aligned_first_counts(labels: Labels, rows: npt.NDArray[np.intp], where: Wher
     """
     if PLANNED_READ not in labels.columns or not labels.numbers.size:
         return None
-    values = labels.columns[PLANNED_READ]
-    problem = "not the number of a planned read (1, 2, …; 0 of none):"
-    fail_at(where, [not str(value).isdecimal() for value in values], PLANNED_READ, problem, values)
-    first = np.array([int(value) == 1 for value in values], dtype=bool)
+    first = answers_to_first_reads(labels, where)
     counts = np.zeros_like(labels.counts)
     np.add.at(counts, (labels.rows[first], labels.numbers[first]), 1)
     return aligned_counts(replace(labels, counts=counts), rows)
+
+
+def answers_to_first_reads(labels: Labels, where: Where) -> npt.NDArray[np.bool_]:
+    """Whether each label (M,) answers a first planned read.
+
+    Raises:
+        TableError: a number of a planned read is missing, or is none.
+    """
+    values = labels.columns[PLANNED_READ]
+    problem = "not the number of a planned read (1, 2, …; 0 of none):"
+    fail_at(where, [not str(value).isdecimal() for value in values], PLANNED_READ, problem, values)
+    return np.array([int(value) == 1 for value in values], dtype=bool)
 
 
 def aligned_clusters(

@@ -34,7 +34,7 @@ BATCH_ROWS = 50_000
 
 
 class StreamedEstimate(TypedDict):
-    """An estimate of one pass: ``se``, ``low`` and ``high`` are None."""
+    """An estimate of one pass: ``se`` and the ends of intervals are None."""
 
     value: float | None
     se: None
@@ -42,6 +42,8 @@ class StreamedEstimate(TypedDict):
     high: None
     n: int
     dropped: int
+    low_new: None
+    high_new: None
 
 
 class StreamedDocument(TypedDict):
@@ -201,6 +203,8 @@ def _document(accumulators: list[Accumulator], n_bins: int, debias: Debias) -> S
             "high": None,
             "n": used,
             "dropped": first.n_cases - used,
+            "low_new": None,
+            "high_new": None,
         }
     return {
         "n_cases": first.n_cases,

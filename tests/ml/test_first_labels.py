@@ -79,7 +79,10 @@ def test_a_table_says_which_labels_they_are(tmp_path: Path) -> None:
     labels, probs, _ = labelled()
     tables = table_of(labels, probs)
     expected = evaluate(counts_of(labels), probs, first_label_counts=counts_of(labels[:, :1]), classes=["a", "b", "c"])
-    assert evaluate_tables(*tables).to_dict() == expected.to_dict()
+    found, without_names = evaluate_tables(*tables).to_dict(), expected.to_dict()
+    # a table names annotators, who are too few here for intervals for new ones
+    assert "fewer than three annotators" in found["warnings"].pop(0)
+    assert found == without_names
     paths = tmp_path / "labels.csv", tmp_path / "predictions.csv"
     for table, path in zip(tables, paths, strict=True):
         write_table(table, path)  # type: ignore[arg-type]

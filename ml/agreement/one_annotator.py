@@ -1,0 +1,209 @@
+"""One annotator next to the others: shares, means and confusions, pulled towards all annotators where labels are few.
+
+What an annotator said of a case is compared with what the others' posterior says of the next answer, never with a
+single "truth": an annotator who differs from a divided room has made no error. The posterior must come from the labels
+of the others alone.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import betaincinv, ndtri, xlogy
+
+from ml.arrays import FloatArray, IntArray
+
+#: Answers that the prior is worth: as many of an annotator's own weigh as much as everybody's rate.
+STRENGTH = 10.0
+#: Standard deviation between annotators that means of probabilities are pulled together by.
+SPREAD = 0.05
+_LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """An estimate of one annotator, pulled towards all annotators.
+
+    Attributes:
+        value: posterior mean.
+        low: lower end of the 95 % interval.
+        high: upper end.
+        n: answers that it rests on.
+        everybody: the value of all annotators.
+    """
+
+    value: float
+    low: float
+    high: float
+    n: int
+    everybody: float
+
+
+def pulled_share(hits: float, n: int, everybody: float, strength: float = STRENGTH) -> Pulled:
+    """Share of answers with a property, Beta(s q + h, s (1 − q) + n − h) with q everybody's share and s the strength.
+
+    Source: Gelman et al., Bayesian Data Analysis, 3rd ed., section 2.4 (conjugate Beta prior).
+
+    Args:
+        hits: h, answers with the property; need not be whole.
+        n: answers.
+        everybody: q, share among all annotators, between 0 and 1.
+        strength: s > 0, answers that the prior is worth.
+
+    Returns:
+        Posterior mean and 95 % interval with equal tails.
+
+    Raises:
+        ValueError: the counts or shares are none.
+
+    >>> pulled_share(0, 0, 0.8).value
+    0.8
+    """
+    if not 0 <= hits <= n or not 0 < everybody < 1 or strength <= 0:
+        raise ValueError(f"hits {hits} of {n} with everybody's share {everybody} and strength {strength}")
+    a, b = hits + strength * everybody, n - hits + strength * (1 - everybody)
+    tail = (1 - _LEVEL) / 2
+    return Pulled(a / (a + b), float(betaincinv(a, b, tail)), float(betaincinv(a, b, 1 - tail)), n, everybody)
+
+
+def rate_of_all(hits: float, n: int) -> float:
+    """Share among all annotators, (h + ½)/(n + 1), which is never 0 or 1 (Jeffreys' prior)."""
+    return (hits + 0.5) / (n + 1)
+
+
+def pulled_mean(values: FloatArray, deviation: float, everybody: float, spread: float = SPREAD) -> Pulled:
+    """Mean of an annotator's values with a normal prior of mean ``everybody`` and standard deviation ``spread``.
+
+    Source: Gelman et al., section 2.5 (normal mean with known variance).
+
+    Args:
+        values: (n,) of the annotator.
+        deviation: standard deviation of one value, from all annotators: that of few own values may be 0 by chance.
+        everybody: mean of all annotators.
+        spread: standard deviation of means between annotators.
+
+    Returns:
+        Posterior mean and 95 % interval.
+
+    Raises:
+        ValueError: a deviation is not above 0.
+    """
+    if deviation <= 0 or spread <= 0:
+        raise ValueError(f"deviation {deviation} and spread {spread} must be above 0")
+    precision = len(values) / deviation**2 + 1 / spread**2
+    value = (float(np.sum(values)) / deviation**2 + everybody / spread**2) / precision
+    half = float(ndtri(0.5 + _LEVEL / 2)) / precision**0.5
+    return Pulled(value, value - half, value + half, len(values), everybody)
+
+
+def _checked(others: FloatArray, answers: IntArray) -> tuple[FloatArray, IntArray]:
+    """Probabilities and answers of the same cases.
+
+    Raises:
+        ValueError: the shapes do not fit, or an answer is no class.
+    """
+    if others.ndim != 2 or answers.shape != others.shape[:1]:
+        raise ValueError(f"others must be (N, K) and answers (N,), not {others.shape} and {answers.shape}")
+    if answers.size and not (answers.min() >= 0 and answers.max() < others.shape[1]):
+        raise ValueError(f"answers must be classes 0 to {others.shape[1] - 1}")
+    return others, answers
+
+
+def soft_confusions(others: FloatArray, answers: IntArray) -> FloatArray:
+    """How often each class was said where the others say which: C[k, y] = Σᵢ πᵢ[k] 1[yᵢ = y].
+
+    Args:
+        others: (N, K) πᵢ, probability of each class for the next answer by the others' posterior.
+        answers: (N,) yᵢ, what the annotator said.
+
+    Returns:
+        (K, K) sums; rows are what the others say.
+
+    Raises:
+        ValueError: the shapes do not fit, or an answer is no class.
+    """
+    others, answers = _checked(others, answers)
+    counts = np.zeros((others.shape[1], others.shape[1]))
+    np.add.at(counts.T, answers, others)
+    return counts
+
+
+@dataclass(frozen=True)
+class Confusions:
+    """Confusions of one annotator, pulled towards those of all annotators.
+
+    Attributes:
+        value: (K, K) share of each answer, in rows by what the others say.
+        low: (K, K) lower ends of the 95 % intervals.
+        high: (K, K) upper ends.
+        n: (K,) cases of each row; need not be whole.
+        everybody: (K, K) of all annotators.
+        notable: (K, K) whether a wrong answer is more frequent than everybody's beyond chance, all cells together.
+    """
+
+    value: FloatArray
+    low: FloatArray
+    high: FloatArray
+    n: FloatArray
+    everybody: FloatArray
+    notable: IntArray
+
+
+def pulled_confusions(counts: FloatArray, everybody: FloatArray, strength: float = STRENGTH) -> Confusions:
+    """Rows of confusions with a Dirichlet prior of everybody's rows, Dirichlet(C[k] + s P[k]).
+
+    A cell is notable where its posterior probability of being at most everybody's is below .05 divided by the number of
+    cells (Bonferroni). Soft counts make that cautious: a weighted share varies no more than one of as many cases.
+
+    Args:
+        counts: (K, K) of the annotator, by ``soft_confusions``.
+        everybody: (K, K) of all annotators.
+        strength: s, cases that the prior of a row is worth.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    if counts.shape != everybody.shape or counts.ndim != 2:
+        raise ValueError(f"confusions of shapes {counts.shape} and {everybody.shape}")
+    n_classes = len(counts)
+    prior = (everybody + 1 / n_classes) / (everybody.sum(axis=1, keepdims=True) + 1)
+    a = counts + strength * prior
+    b = a.sum(axis=1, keepdims=True) - a
+    tail = (1 - _LEVEL) / 2
+    strict = betaincinv(a, b, 0.05 / max(1, n_classes * (n_classes - 1)))
+    notable = (strict > prior) & ~np.eye(n_classes, dtype=bool)
+    low, high = betaincinv(a, b, tail), betaincinv(a, b, 1 - tail)
+    return Confusions(a / (a + b), low, high, counts.sum(axis=1), prior, notable.astype(np.int64))
+
+
+def agreement_with_others(others: FloatArray, answers: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Probability that another annotator would have said the same, and what it would be for one like the others.
+
+    aᵢ = πᵢ[yᵢ] and eᵢ = Σₖ πᵢ[k]²: for an annotator whose answers follow π the mean of a − e is 0.
+
+    Args:
+        others: (N, K) by the others' posterior.
+        answers: (N,) what the annotator said.
+
+    Returns:
+        (N,) a and (N,) e.
+
+    Raises:
+        ValueError: the shapes do not fit, or an answer is no class.
+    """
+    others, answers = _checked(others, answers)
+    return others[np.arange(len(answers)), answers], np.einsum("nk,nk->n", others, others)
+
+
+def log_score_surplus(others: FloatArray, answers: IntArray) -> FloatArray:
+    """Log score above its expectation, ln πᵢ[yᵢ] − Σₖ πᵢ[k] ln πᵢ[k]: on average 0 for somebody like the others.
+
+    Args:
+        others: (N, K) by the others' posterior.
+        answers: (N,) what the annotator said.
+
+    Raises:
+        ValueError: the shapes do not fit, or an answer is no class.
+    """
+    others, answers = _checked(others, answers)
+    said = np.maximum(others[np.arange(len(answers)), answers], 1e-12)
+    return np.asarray(np.log(said) - xlogy(others, others).sum(axis=1))

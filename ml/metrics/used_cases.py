@@ -1,0 +1,93 @@
+"""The cases that metrics of one order may use, in one pass, and what their means and calibration follow from."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from ml.arrays import FloatArray, IntArray
+from ml.metrics.binning import Debias, Slots
+from ml.metrics.crossed import Crossed, Readings
+from ml.metrics.histograms import CaseTerms, class_frequencies, epistemic_terms
+from ml.metrics.inputs import Inputs
+from ml.metrics.intervals import ReaderPart
+from ml.metrics.jackknife import Replicates, Sample
+from ml.metrics.left_out_readers import LeftOut
+from ml.metrics.new_readers import ReadTerms
+from ml.metrics.reliability import Binned
+
+
+@dataclass(frozen=True)
+class UsedCases:
+    """The n cases that metrics of one order may use, and what these follow from.
+
+    Attributes:
+        sample: the cases.
+        binned: label frequencies and probabilities by class.
+        terms: of the means over cases.
+        class_terms: (2, K) sums over cases of w(μ̂ − z)² and, of cases with two labels, wμ̂(1 − μ̂)/(n − 1).
+        reads: who gave which label, None where that is not known or fewer than three did.
+        order: labels that a case needs.
+    """
+
+    sample: Sample
+    binned: Binned
+    terms: CaseTerms
+    class_terms: FloatArray
+    reads: ReadTerms | None
+    order: int
+
+    @classmethod
+    def of(cls, data: Inputs, order: int, n_bins: int, debias: Debias, readings: Readings | None) -> "UsedCases":
+        """One pass over the cases with that many labels."""
+        sample = data.sample(order)
+        binned = Binned.empty(sample, Slots.of(data.probs[:0], n_bins, "uniform"), debias, joining=True)
+        parts, class_terms = [], np.zeros((2, data.probs.shape[1]))
+        for part in binned.chunks():
+            rows, weight = sample.rows[part], sample.weight[part]
+            counts, probs = data.counts[rows], data.probs[rows]
+            freqs = class_frequencies(counts)
+            gap = binned.add(part, freqs, probs).gap
+            terms = CaseTerms.of(counts, probs, freqs, gap)
+            class_terms[0] += weight @ gap**2
+            class_terms[1] += (weight / np.maximum(terms.n_labels - 1, 1)) @ (freqs * (1 - freqs))
+            parts.append(terms)
+        reads = read_terms(data, sample, readings, order)
+        return cls(sample, binned, CaseTerms.joined(parts), class_terms, reads, order)
+
+    def readers(self, terms: Callable[[ReadTerms], FloatArray], degree: int = 1) -> ReaderPart | None:
+        """What readers add to the variance of a mean of terms of readings."""
+        return None if self.reads is None else self.reads.crossed.part(terms(self.reads), degree)
+
+    @cached_property
+    def left_out(self) -> LeftOut | None:
+        """Labels without each reader."""
+        return None if self.reads is None else LeftOut.of(self.reads.crossed, self.reads.counts, self.reads.probs)
+
+    def without(self, values: Callable[[LeftOut], FloatArray], replicates: Replicates) -> ReaderPart | None:
+        """The same of what is no such mean, from its values without each reader."""
+        error = replicates.standard_error()
+        return None if self.left_out is None or error is None else self.left_out.part(values(self.left_out), error**2)
+
+    def calibration_without(self, left: LeftOut, debias: Debias) -> FloatArray:
+        """CL without each reader."""
+        binned = self.binned
+        return left.calibration(_frequencies, left.probs, self.order, binned.slots, binned.bins, debias)
+
+    def epistemic_without(self, left: LeftOut, *, debias: bool) -> FloatArray:
+        """EL without each reader."""
+        return left.means(lambda counts, case: epistemic_terms(counts, left.probs[case], debias).sum(axis=1), 2)
+
+
+def read_terms(data: Inputs, sample: Sample, readings: Readings | None, order: int) -> ReadTerms | None:
+    """Who gave which label of a sample's cases; None where that is not known or fewer than three did."""
+    if readings is None:
+        return None
+    crossed = Crossed.of(readings.check(*data.counts.shape), sample, len(data.counts), first=order == 1)
+    return None if crossed is None else ReadTerms(crossed, sample.take(data.counts), sample.take(data.probs))
+
+
+def _frequencies(counts: IntArray, case: npt.NDArray[np.intp]) -> FloatArray:
+    return class_frequencies(counts)
