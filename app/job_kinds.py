@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 from app.context import Context
 from app.evaluations.freezing import freeze_evaluation
 from app.evaluations.publishing import publish_estimates
+from app.evaluations.set_publishing import publish_answer_sets
 from app.evaluations.snapshots import refresh
 from app.imports.work import import_cases
 from app.jobs import engine
@@ -18,6 +19,7 @@ from app.operations.unused_files import sweep_files
 from app.operations.upkeep import tidy
 from app.recalibration.outside import judge_release
 from app.recalibration.predict_old_cases import predict_again
+from app.recalibration.reader_fit import fit_reader_model
 from app.recalibration.service import recalibrate
 from app.releases.queries import aliases, class_codes, existing_release
 from app.releases.schemas import RecalibrationIn
@@ -28,18 +30,20 @@ FUNCTIONS: dict[str, JobFunction] = {
     "import": import_cases,
     "judgement": judge_release,
     "prediction": predict_again,
+    "readers": fit_reader_model,
     "recalibration": recalibrate,
 }
 
 
 def refresh_snapshots(context: Context) -> None:
-    """Keep the snapshots of champion and challenger young, so that metrics need to read little; publish the gauges."""
+    """Keep the snapshots of champion and challenger young, so that metrics read little; publish gauges and sets."""
     with context.database.read() as session:
         releases = [existing_release(session, alias.release_id) for alias in aliases(session)]
         watched = [(release.id, class_codes(release)) for release in releases]
     for release_id, classes in watched:
         refresh(context, release_id, classes)
     publish_estimates(context)
+    publish_answer_sets(context)
 
 
 def ask_for_recalibration(context: Context) -> None:

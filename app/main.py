@@ -8,6 +8,7 @@ from asgi_correlation_id import CorrelationIdMiddleware
 from fastapi import FastAPI
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
+from app.annotators.routes import router as annotators
 from app.auth.fair_share import FairShare
 from app.auth.policy import require_policies
 from app.auth.throttle import SignInThrottle
@@ -18,10 +19,12 @@ from app.imports.routes import router as imports
 from app.jobs.routes import router as jobs
 from app.operations import health
 from app.operations.audit_routes import router as audit_events
+from app.pages.annotator_routes import router as annotator_pages
 from app.pages.assets import Assets
 from app.pages.headers import SecurityHeaders
 from app.pages.import_routes import router as import_pages
 from app.pages.job_routes import router as job_pages
+from app.pages.model_routes import router as model_pages
 from app.pages.people_routes import router as people_pages
 from app.pages.reader_routes import router as reader_pages
 from app.pages.release_routes import router as release_pages
@@ -33,6 +36,7 @@ from app.platform.body_limits import BodyLimits
 from app.platform.installation import claim
 from app.platform.openapi import require_headers
 from app.platform.rate_limit import RateLimit
+from app.readers.routes import router as readers
 from app.reads.routes import router as reads
 from app.releases.queries import champion
 from app.releases.routes import router as releases
@@ -44,6 +48,8 @@ _DESCRIPTION = "Calibrated class and disagreement probabilities for cell images.
 _ROUTERS = (
     cases,
     reads,
+    annotators,
+    readers,
     policies,
     imports,
     evaluations,
@@ -53,8 +59,10 @@ _ROUTERS = (
     health.router,
     sign_in_pages,
     reader_pages,
+    annotator_pages,
     report_pages,
     release_pages,
+    model_pages,
     job_pages,
     import_pages,
     people_pages,

@@ -10,6 +10,8 @@ from sqlalchemy.orm import Session
 
 from app.auth.annotators import annotator_of_account, role_or_key_sees_more
 from app.cases import provisional
+from app.cases.handles import NamedCase
+from app.cases.held_back import is_held_back_from
 from app.platform.database import Database, insert_if_absent
 from app.platform.errors import BlindReadPending
 from app.platform.principal import Principal
@@ -24,6 +26,7 @@ from app.tables import (
     Label,
     PolicyRow,
     ReadRequest,
+    Repeat,
     new_id,
     now,
 )
@@ -34,7 +37,7 @@ Hidden = Literal["before-commit", "until-case-closed", "never"]
 
 _WORDS: dict[Hidden, str] = {
     "before-commit": "commit your own label first; then this is shown",
-    "until-case-closed": "this is shown once all planned reads of the case are in",
+    "until-case-closed": "this is shown once all planned reads of the case are in, unless the policy keeps it closed",
     "never": "the reading policy shows this to no annotator",
 }
 
@@ -50,15 +53,33 @@ def has_committed(session: Session, principal: Principal, case_id: uuid.UUID) ->
     return session.execute(statement).first() is not None
 
 
-def hidden_because(session: Session, principal: Principal, case_id: uuid.UUID) -> Hidden | None:
-    """Why predictions and others' labels of a case are hidden from a caller; None where they are not."""
+def hidden_because(session: Session, principal: Principal, case: NamedCase) -> Hidden | None:
+    """Why predictions and others' labels of a case are hidden from a caller; None where they are not.
+
+    Of a second visit the same is asked as of a case, so that the time of an answer does not tell which it is.
+    """
     if not principal.blind:
         return None
-    if not has_committed(session, principal, case_id):
+    if not answered(session, principal, case):
         return "before-commit"
-    statement = select(ReadRequest).where(ReadRequest.case_id == case_id)
+    statement = select(ReadRequest).where(ReadRequest.case_id == case.id)
     requests = session.execute(statement).scalars().all()
-    return hidden_after_commit(session, requests, unsettled=provisional.any_of_case(session, case_id))
+    unsettled = provisional.any_of_case(session, case.id)
+    if case.repeat is not None:
+        return hidden_of_repeat(session, case.repeat)
+    hidden = hidden_after_commit(session, requests, unsettled=unsettled)
+    return "until-case-closed" if hidden is None and is_held_back_from(session, principal, case.id) else hidden
+
+
+def answered(session: Session, principal: Principal, case: NamedCase) -> bool:
+    """Whether this caller has answered a case as they name it: a second visit has an answer of its own."""
+    committed = has_committed(session, principal, case.id)
+    return committed if case.repeat is None else case.repeat.state == "answered"
+
+
+def hidden_of_repeat(session: Session, repeat: Repeat) -> Hidden:
+    """Why a case that came a second time stays hidden under that visit's handle: as one that is held back does."""
+    return "never" if policy_of_version(session, repeat.policy_version).reveal == "never" else "until-case-closed"
 
 
 def hidden_after_commit(
@@ -95,27 +116,27 @@ def hidden_before_final(
 
     It says nothing of what others have done. Arguments as in ``hidden_after_commit``.
     """
-    newest = max((request.policy_version for request in requests), default=None)
-    reveal = _policy(session, newest, in_force).reveal
+    reveal = policy_of_requests(session, requests, in_force).reveal
     if reveal == "never":
         return "never"
     return "until-case-closed" if reveal == "after_case_closed" else None
 
 
-def _policy(session: Session, version: int | None, in_force: PolicyRow | None) -> PolicyRow:
-    """The policy of a version, the one in force where no version is given."""
+def policy_of_requests(session: Session, requests: Sequence[ReadRequest], in_force: PolicyRow | None) -> PolicyRow:
+    """The newest policy that has asked for a read of a case, the one in force where none has."""
+    version = max((request.policy_version for request in requests), default=None)
     if in_force is not None and version in {None, in_force.version}:
         return in_force
     return current_policy(session) if version is None else policy_of_version(session, version)
 
 
-def ensure_revealed(session: Session, principal: Principal, case_id: uuid.UUID) -> None:
+def ensure_revealed(session: Session, principal: Principal, case: NamedCase) -> None:
     """Stop an annotator who may not see a case in full yet.
 
     Raises:
         BlindReadPending: what is asked for would unblind a read.
     """
-    hidden = hidden_because(session, principal, case_id)
+    hidden = hidden_because(session, principal, case)
     if hidden is not None:
         raise BlindReadPending(_WORDS[hidden])
 

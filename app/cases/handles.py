@@ -5,6 +5,7 @@ means nothing, and two annotators cannot compare theirs.
 """
 
 import uuid
+from dataclasses import dataclass
 from typing import Annotated
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -16,7 +17,7 @@ from app.context import Parts
 from app.platform.database import Reader
 from app.platform.keys import ReaderKeys
 from app.platform.principal import Principal
-from app.tables import Case
+from app.tables import Case, Repeat
 
 
 def _cipher(keys: ReaderKeys, account_id: uuid.UUID) -> Cipher[modes.ECB]:
@@ -36,15 +37,50 @@ def case_of_handle(session: Session, keys: ReaderKeys, principal: Principal, han
     """The case that a caller names; what is no handle of theirs stands for itself."""
     if not principal.blind:
         return handle
-    decryptor = _cipher(keys, principal.account_id).decryptor()
-    case_id = uuid.UUID(bytes=decryptor.update(handle.bytes) + decryptor.finalize())
+    case_id = _deciphered(keys, principal, handle)
     return handle if session.get(Case, case_id) is None else case_id
 
 
-def _case_of_path(case_id: uuid.UUID, request: Request, context: Parts, session: Reader) -> uuid.UUID:
+def _deciphered(keys: ReaderKeys, principal: Principal, handle: uuid.UUID) -> uuid.UUID:
+    decryptor = _cipher(keys, principal.account_id).decryptor()
+    return uuid.UUID(bytes=decryptor.update(handle.bytes) + decryptor.finalize())
+
+
+@dataclass(frozen=True)
+class NamedCase:
+    """A case as its caller names it.
+
+    Attributes:
+        id: of the case.
+        repeat: the second visit to it that the caller's handle stands for; None for the case itself.
+    """
+
+    id: uuid.UUID
+    repeat: Repeat | None = None
+
+    @property
+    def named(self) -> uuid.UUID:
+        """What the caller's handle is made from."""
+        return self.id if self.repeat is None else self.repeat.named
+
+
+def named_case(session: Session, keys: ReaderKeys, principal: Principal, handle: uuid.UUID) -> NamedCase:
+    """The case that a caller names, or their second visit to one.
+
+    Both are looked up for each handle: else the time of an answer would tell which of the two it is.
+    """
+    if not principal.blind:
+        return NamedCase(handle)
+    named = _deciphered(keys, principal, handle)
+    repeat = session.get(Repeat, named)
+    case_id = named if repeat is None else repeat.case_id
+    return NamedCase(handle if session.get(Case, case_id) is None else case_id, repeat)
+
+
+def _case_of_path(case_id: uuid.UUID, request: Request, context: Parts, session: Reader) -> NamedCase:
     principal = caller_of(request)
-    return case_id if principal is None else case_of_handle(session, context.keys.readers, principal, case_id)
+    return NamedCase(case_id) if principal is None else named_case(session, context.keys.readers, principal, case_id)
 
 
 #: The case in the path of a route that reads, named as its caller knows it.
-CaseInPath = Annotated[uuid.UUID, Depends(_case_of_path)]
+CaseInPath = Annotated[NamedCase, Depends(_case_of_path)]

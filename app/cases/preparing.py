@@ -13,6 +13,7 @@ from app.platform import audit_chain
 from app.platform.errors import OtherImage
 from app.platform.keys import DerivedKey, Keys
 from app.platform.principal import Principal
+from app.predictions.answer_sets import published_sets
 from app.predictions.inference import Served
 from app.predictions.stored import output_values, prediction_values
 from app.releases.queries import champion
@@ -110,7 +111,8 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
         details=details,
         cases=[case.id],
     )
-    judging = Judging(in_force.rule, {row.release_id: list(release.classes)})
+    sets = published_sets(session, [row.release_id])
+    judging = Judging(in_force.rule, {row.release_id: list(release.classes)}, sets)
     return 201, case_out(case, stored_prediction_out(case, row, judging, planned.decision), 0)
 
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 from sqlalchemy import ColumnElement, case, exists, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from app.tables import Annotator, Exposure, Label, ProvisionalLabel, now
+from app.tables import Annotator, Exposure, Label, ProvisionalLabel, Repeat, now
 
 #: For how long a label may be corrected at most.
 CORRECTABLE = timedelta(minutes=15)
@@ -72,16 +72,33 @@ def leave_case(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) ->
     behind = ProvisionalLabel.n_since + 1
     at = case((behind >= CASES_BEHIND, now()), else_=ProvisionalLabel.final_at)
     _change(session, *earlier, n_since=behind, final_at=at)
+    _leave_repeats(session, annotator_id, case_id)
+
+
+def _leave_repeats(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -> None:
+    """The same of answers to hidden repeats, which are nobody's labels."""
+    behind = Repeat.n_since + 1
+    earlier = (Repeat.annotator_id == annotator_id, Repeat.case_id != case_id, Repeat.final_at > now())
+    at = case((behind >= CASES_BEHIND, now()), else_=Repeat.final_at)
+    _change_repeats(session, *earlier, n_since=behind, final_at=at)
 
 
 def signed_out(session: Session, account_id: uuid.UUID) -> None:
     """End corrections of everything that somebody has answered."""
     annotator = select(Annotator.id).where(Annotator.account_id == account_id).scalar_subquery()
     _change(session, ProvisionalLabel.annotator_id == annotator, ProvisionalLabel.final_at > now(), final_at=now())
+    _change_repeats(session, Repeat.annotator_id == annotator, Repeat.final_at > now(), final_at=now())
 
 
 def _change(session: Session, *which: ColumnElement[bool], **values: object) -> None:
     """Change rows, locked in one order, so that two requests of one person do not wait for each other."""
     locked = select(ProvisionalLabel.label_id).where(*which).order_by(ProvisionalLabel.label_id).with_for_update()
     statement = update(ProvisionalLabel).where(ProvisionalLabel.label_id.in_(locked)).values(**values)
+    session.execute(statement.execution_options(synchronize_session=False))
+
+
+def _change_repeats(session: Session, *which: ColumnElement[bool], **values: object) -> None:
+    """The same of answers to repeats."""
+    locked = select(Repeat.id).where(*which).order_by(Repeat.id).with_for_update()
+    statement = update(Repeat).where(Repeat.id.in_(locked)).values(**values)
     session.execute(statement.execution_options(synchronize_session=False))

@@ -105,14 +105,14 @@ def worklist(session: Reader, cursor: _Cursor = None, limit: _Limit = 50) -> Wor
 
 
 @router.get("/v1/cases/{case_id}", responses=responses(NotFound, BlindReadPending))
-def get_case(case_id: CaseInPath, context: Parts, principal: _Reading, session: Reader) -> CaseOut:
+def get_case(case: CaseInPath, context: Parts, principal: _Reading, session: Reader) -> CaseOut:
     """A case with its prediction; annotators see it after committing their own label."""
-    queries.case_by_id(session, case_id)
-    ensure_revealed(session, principal, case_id)
-    shown = show_case(session, case_id)
-    note_exposure(context.database, session, principal, case_id)
+    queries.case_by_id(session, case.id)
+    ensure_revealed(session, principal, case)
+    shown = show_case(session, case.id)
+    note_exposure(context.database, session, principal, case.id)
     twin = None if shown.same_image_as is None else uuid.UUID(shown.same_image_as)
-    names = {"id": case_id, "same_image_as": twin}
+    names = {"id": case.id, "same_image_as": twin}
     known_as = {
         name: None if named is None else str(case_handle(context.keys.readers, principal, named))
         for name, named in names.items()
@@ -121,12 +121,12 @@ def get_case(case_id: CaseInPath, context: Parts, principal: _Reading, session: 
 
 
 @router.get("/v1/cases/{case_id}/predictions", responses=responses(NotFound, BlindReadPending))
-def list_predictions(case_id: CaseInPath, context: Parts, principal: _Reading, session: Reader) -> PredictionsOut:
+def list_predictions(case: CaseInPath, context: Parts, principal: _Reading, session: Reader) -> PredictionsOut:
     """Every prediction of a case, newest first; each keeps the release that made it."""
-    queries.case_by_id(session, case_id)
-    ensure_revealed(session, principal, case_id)
-    result = service.list_predictions(session, case_id)
-    note_exposure(context.database, session, principal, case_id)
+    queries.case_by_id(session, case.id)
+    ensure_revealed(session, principal, case)
+    result = service.list_predictions(session, case.id)
+    note_exposure(context.database, session, principal, case.id)
     return result
 
 
@@ -139,8 +139,8 @@ def list_predictions(case_id: CaseInPath, context: Parts, principal: _Reading, s
     },
     dependencies=[Depends(Policy("cases:read", "reads:own"))],
 )
-def get_image(case_id: CaseInPath, context: Parts, session: Reader) -> Response:
+def get_image(case: CaseInPath, context: Parts, session: Reader) -> Response:
     """The stored pixels as PNG, without metadata."""
-    case = queries.case_by_id(session, case_id)
+    stored = queries.case_by_id(session, case.id)
     headers = {"Cache-Control": f"private, max-age={_IMAGE_SECONDS}, immutable", "Content-Disposition": "inline"}
-    return Response(context.images.get(case.stored_sha256), media_type="image/png", headers=headers)
+    return Response(context.images.get(stored.stored_sha256), media_type="image/png", headers=headers)

@@ -15,6 +15,7 @@ from app.platform.errors import Unavailable
 from app.platform.idempotency import answered, request_digest
 from app.platform.principal import Principal
 from app.platform.values import PredictionOut
+from app.predictions.answer_sets import published_sets
 from app.predictions.stored import finite_or_none
 from app.releases.queries import champion
 from app.tables import ReadRequest
@@ -33,6 +34,7 @@ def stateless_prediction(context: Context, data: bytes) -> PredictionOut:
     """
     with context.database.read() as session:
         rule, served = current_rule(session), context.inference.served(champion(session))
+        sets = published_sets(session, [served.release_id])
     release = served.predictor.release
     with context.pictures.opened(data, release.preprocessing) as picture:
         prediction = context.inference.predict(served, picture.pixels)
@@ -53,6 +55,7 @@ def stateless_prediction(context: Context, data: bytes) -> PredictionOut:
         decision,
         rule.target_error,
         likeness,
+        sets.get(served.release_id),
     )
 
 

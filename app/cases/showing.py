@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 from app.cases import queries
 from app.cases.schemas import CaseOut
 from app.platform.values import PredictionOut, TriageOut
+from app.predictions.answer_sets import Cell, PublishedSets, answer_set, published_sets
 from app.predictions.stored import stored_prediction
 from app.releases.queries import class_codes_of
 from app.tables import Case, CasePrediction
@@ -26,10 +27,12 @@ class Judging:
     Attributes:
         rule: in force, with the threshold of the day.
         classes: codes of the classes of each release that predicted one of the cases.
+        sets: thresholds of the releases that have some.
     """
 
     rule: Rule
     classes: dict[uuid.UUID, list[str]]
+    sets: dict[uuid.UUID, PublishedSets]
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ def likeness_of(row: CasePrediction) -> Likeness:
 def judging_of(session: Session, predictions: Iterable[CasePrediction]) -> Judging:
     """What cases with these predictions are judged by."""
     release_ids = {prediction.release_id for prediction in predictions}
-    return Judging(current_rule(session), class_codes_of(session, release_ids))
+    return Judging(current_rule(session), class_codes_of(session, release_ids), published_sets(session, release_ids))
 
 
 def prediction_out(
@@ -69,8 +72,22 @@ def prediction_out(
     decision: Triage,
     target_error: float,
     likeness: Likeness,
+    sets: PublishedSets | None,
+    site: str | None = None,
 ) -> PredictionOut:
-    """A prediction as the API shows it."""
+    """A prediction as the API shows it.
+
+    Args:
+        distribution: of one image.
+        release_id: that predicted it.
+        classes: K codes of the release.
+        image_sha256: of the uploaded bytes.
+        decision: of the rule.
+        target_error: of the policy.
+        likeness: to the images of the release.
+        sets: thresholds of the release, None without any.
+        site: where the image came from.
+    """
     summary = summarise(distribution, target_error)
     intervals = None if likeness.out_of_distribution else summary.class_intervals
     return PredictionOut(
@@ -82,6 +99,9 @@ def prediction_out(
         disagreement_calibrated=summary.disagreement_calibrated,
         disagreement_constant=summary.disagreement_constant,
         class_intervals=None if intervals is None else dict(zip(classes, intervals, strict=True)),
+        answer_set=answer_set(
+            sets, Cell(distribution.class_probs, classes, site=site, unlike=likeness.out_of_distribution)
+        ),
         triage=TriageOut(**vars(decision)),
         out_of_distribution=likeness.out_of_distribution,
         reasons=likeness.reasons,
@@ -111,6 +131,8 @@ def stored_prediction_out(
         decision or judge(case, prediction, distribution, judging.rule),
         judging.rule.target_error,
         likeness_of(prediction),
+        judging.sets.get(prediction.release_id),
+        case.site,
     )
 
 

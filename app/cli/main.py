@@ -146,6 +146,8 @@ def recalibrate(
     with parts() as context:
         report = recalibrate_here(context, FUNCTIONS, method, None if since is None else since.replace(tzinfo=UTC))
     lines = [f"candidate {report.release}: {report.gate.headline()}", *report.gate.reasons, *report.gate.findings]
+    if report.n_kept_for_sets:
+        lines.append(f"{report.n_kept_for_sets:,} cases are kept for answer sets: no fit has seen them")
     if report.fit.adaptation is not None:
         lines.append(adaptation_sentence(report.fit.adaptation.document()))
     for name, before in report.champion.items():
@@ -175,7 +177,10 @@ def dataset_export(
     chosen: Literal["all", "calibration", "evaluation"] = partition or ("all" if proof else "calibration")
     with parts() as context, context.database.read_moment() as session:
         counts = export_dataset(session, context, out, chosen, kind=kind, images=images, proof=proof)
-    emit(counts, as_json, f"{counts['n_cases']:,} cases and {counts['n_labels']:,} labels in {out}")
+    text = f"{counts['n_cases']:,} cases and {counts['n_labels']:,} labels in {out}"
+    if counts["n_kept_for_sets"]:
+        text += f"; {counts['n_kept_for_sets']:,} cases are kept for answer sets and left out"
+    emit(counts, as_json, text)
 
 
 for commands in (stages.commands, adapting.commands, results.commands, serving.commands):

@@ -2,6 +2,11 @@
 
 import uuid
 
+from app.platform.keys import DerivedKey
+
+# of 256: a fifth
+_KEPT = 51
+
 
 def cluster_name(case_id: uuid.UUID, patient: str | None, first_id: uuid.UUID | None, first_patient: str | None) -> str:
     """Name of a case's cluster: its patient, else that of the first case with the same pixels, else that case.
@@ -14,3 +19,13 @@ def cluster_name(case_id: uuid.UUID, patient: str | None, first_id: uuid.UUID | 
     """
     named = first_patient if patient is None else patient
     return f"case:{first_id or case_id}" if named is None else f"patient:{named}"
+
+
+def kept_for_sets(key: DerivedKey, cluster: str) -> bool:
+    """Whether a cluster of the calibration partition calibrates answer sets, and so no fit: a fifth of them, for ever.
+
+    Args:
+        key: of the installation, for answer sets.
+        cluster: its name.
+    """
+    return key.digest(cluster.encode())[0] < _KEPT

@@ -10,6 +10,9 @@ import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray
 
+#: Labels of a case whose annotators are kept; of further ones only what they say.
+KNOWN_READERS = 4
+
 
 def number_of(name: str) -> int:
     """Stable 63-bit number of a name; 0 of none.
@@ -40,10 +43,11 @@ class Columns:
         label_counts: (N, K) blind planned labels.
         posterior_gain: (N,) fall of the loss by one label over all splits of these; NaN with fewer than two labels or
             without a concentration.
-        annotators: (N, 2) numbers of those who gave the first two of them, 0 where there are fewer.
-        said: (N, 2) classes of these, −1 where there are fewer.
+        annotators: (N, 4) numbers of those who gave the first four of them, 0 where there are fewer.
+        said: (N, 4) classes of these, −1 where there are fewer.
         first_class: (N,) class that answers the first planned read, −1 without an answer by one of the service's own
             annotators.
+        first_annotator: (N,) number of who answered it, 0 without an answer.
         first_answered_at: (N,) when that answer was given, seconds since 1970; NaN without one.
         first_due_at: (N,) when the first planned read was due, NaN without one.
         outside: (N,) whether an outside system gave one of the labels.
@@ -73,6 +77,7 @@ class Columns:
     annotators: IntArray
     said: IntArray
     first_class: IntArray
+    first_annotator: IntArray
     first_answered_at: FloatArray
     first_due_at: FloatArray
     outside: npt.NDArray[np.bool_]
@@ -102,9 +107,10 @@ class Columns:
             disagreement_probs=np.zeros(n),
             label_counts=np.zeros((n, k), dtype=np.int64),
             posterior_gain=np.full(n, np.nan),
-            annotators=np.zeros((n, 2), dtype=np.int64),
-            said=np.full((n, 2), -1, dtype=np.int64),
+            annotators=np.zeros((n, KNOWN_READERS), dtype=np.int64),
+            said=np.full((n, KNOWN_READERS), -1, dtype=np.int64),
             first_class=np.full(n, -1, dtype=np.int64),
+            first_annotator=np.zeros(n, dtype=np.int64),
             first_answered_at=np.full(n, np.nan),
             first_due_at=np.full(n, np.nan),
             outside=np.zeros(n, dtype=bool),

@@ -50,7 +50,8 @@ def freeze_evaluation(job: RunningJob) -> FreezingResult:
     asked = EvaluationIn.model_validate(job.parameters)
     job.report(_READING, "reading labels and predictions")
     with job.context.database.read_moment() as session:
-        release_id, cohort, trained_on, monitors = judged_cohort(session, job.context, asked.release, _question(asked))
+        judged = judged_cohort(session, job.context, asked.release, _question(asked))
+        release_id, cohort = judged.release_id, judged.cohort
         tables = cohort_tables(session, cohort, identified=False)
         reference = reference_of(session, release_id)
         changes = {
@@ -61,7 +62,8 @@ def freeze_evaluation(job: RunningJob) -> FreezingResult:
     folder.mkdir(parents=True, exist_ok=True)
     _write_tables(tables, folder)
     job.report(_COMPUTING, "computing every metric")
-    body = metrics_of(cohort, _evaluated(folder, tables, cohort), "site", reference, trained_on, monitors)
+    evaluated = _evaluated(folder, tables, cohort)
+    body = metrics_of(cohort, evaluated, "site", reference, judged.trained_on, judged.monitors, judged.sets)
     agreement = agreement_of(tables.labels).model_copy(update=changes)
     document = FrozenDocument(**dict(body), release=str(release_id), question=asked, agreement=agreement)
     job.report(_DRAWING, "drawing the report")

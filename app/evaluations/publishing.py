@@ -48,7 +48,8 @@ def publish_estimates(context: Context) -> None:
             return
         classes = class_codes(existing_release(session, release_id))
         columns = current_columns(session, context.settings.home, release_id, classes)
-        metrics = evaluate_cohort(cohort_of(held_out(columns), Question(), now().timestamp())).metrics
+        cohort = cohort_of(held_out(columns), Question(), now().timestamp())
+        metrics = evaluate_cohort(cohort, new_readers=False).metrics
     values = {name: estimate.to_dict()["value"] for name, estimate in metrics.items()}
     known = {name: value for name, value in values.items() if value is not None}
     with context.database.write() as session:

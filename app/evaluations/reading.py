@@ -149,6 +149,7 @@ def _fill_labels(session: Session, columns: Columns, row_of: dict[uuid.UUID, int
             columns.outside[row] |= label.outside
             if label.ordinal == 1 and not label.outside:
                 columns.first_class[row] = position[label.class_code]
+                columns.first_annotator[row] = number_of(label.annotator)
                 columns.first_answered_at[row] = label.answered_at.timestamp()
 
 

@@ -219,7 +219,8 @@ def csv_report(document: MetricsBody) -> str:
     """Every metric, one row each."""
     stream = io.StringIO()
     writer = csv.writer(stream)
-    columns = ("value", "se", "low", "high", "n", "dropped", "ess", "horvitz_thompson", "largest_weight")
+    ends = ("low", "high", "low_new", "high_new")
+    columns = ("value", "se", *ends, "n", "dropped", "ess", "horvitz_thompson", "largest_weight")
     assisted = ("value", "se", "low", "high")
     writer.writerow(["metric", *columns, *(f"model_assisted_{column}" for column in assisted)])
     for name, estimate in document.metrics.items():

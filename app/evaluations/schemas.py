@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from app.platform.values import In, Line, MetricOut, Moment, Out
+from app.predictions.answer_sets import PublishedSets
 from ml.metrics import Evaluation
 
 
@@ -185,6 +186,8 @@ class MetricsBody(EvaluationDocument):
     score_monitor: list[ScoreMonitorOut] = Field(default_factory=list)
     groups: list[GroupOut]
     trained_on: TrainedOnOut | None = None
+    # of the release, whatever the question is; absent from what earlier versions stored
+    answer_sets: PublishedSets | None = None
 
 
 class MetricsOut(MetricsBody, MetricsHead):

@@ -43,6 +43,7 @@ from app.evaluations.schemas import (
 from app.evaluations.snapshots import current_columns
 from app.evaluations.tables import CohortTables, LabelColumns, cohort_tables, labels_of
 from app.platform.values import MetricOut
+from app.predictions.answer_sets import PublishedSets, published_sets
 from app.releases.queries import champion, champion_since, class_codes, existing_release, served_release_id
 from app.tables import now
 from app.triage.queries import current_policy
@@ -72,12 +73,13 @@ def cohort_for(session: Session, release_id: uuid.UUID | None, question: Questio
 
 
 class Judged(NamedTuple):
-    """A release, the cases that judge it, how many others it was trained on, and its alarms if it is the champion."""
+    """A release, the cases that judge it, how many others it was trained on, its alarms as champion, and its sets."""
 
     release_id: uuid.UUID
     cohort: Cohort
     trained_on: TrainedOnOut
     monitors: list[ScoreMonitorOut]
+    sets: PublishedSets | None
 
 
 def judged_cohort(session: Session, context: Context, release_id: uuid.UUID | None, question: Question) -> Judged:
@@ -88,7 +90,8 @@ def judged_cohort(session: Session, context: Context, release_id: uuid.UUID | No
     trained_on = trained_on_out(left_out(columns, question), context.keys.training, card)
     judged = held_out(columns)
     cohort = cohort_of(judged, question, now().timestamp())
-    return Judged(release_id, cohort, trained_on, _monitors(session, release_id, judged))
+    sets = published_sets(session, [release_id]).get(release_id)
+    return Judged(release_id, cohort, trained_on, _monitors(session, release_id, judged), sets)
 
 
 def _recent_cohort(session: Session, home: Path, release_id: uuid.UUID, classes: list[str], asked: Question) -> Cohort:
@@ -108,6 +111,7 @@ def metrics_of(
     reference: ReferenceDocument | None = None,
     trained_on: TrainedOnOut | None = None,
     monitors: Sequence[ScoreMonitorOut] = (),
+    sets: PublishedSets | None = None,
 ) -> MetricsBody:
     """Everything that ``GET /v1/metrics`` says of a cohort.
 
@@ -118,6 +122,7 @@ def metrics_of(
         reference: of the release's card.
         trained_on: cases that were left out before.
         monitors: of the champion's log score, whatever the cohort is.
+        sets: what is published of the release's sets for the next answer, whatever the cohort is.
     """
     drift = drift_of(cohort.columns, reference)
     warnings = [text for monitor in monitors for text in monitor.warnings]
@@ -133,6 +138,7 @@ def metrics_of(
         score_monitor=list(monitors),
         groups=[] if group_by is None else _groups(cohort, group_by),
         trained_on=trained_on,
+        answer_sets=sets,
     )
 
 
@@ -201,7 +207,8 @@ def metrics(
     trained_on = trained_on_out(left_out(columns, question), context.keys.training, card)
     evaluated = EvaluationDocument.of(evaluate_cohort(cohort))
     evaluated = evaluated.model_copy(update={"warnings": [*evaluated.warnings, *differing_annotators(cohort)]})
-    body = metrics_of(cohort, evaluated, group_by, card.get("reference"), trained_on, monitors)
+    sets = published_sets(session, [release_id]).get(release_id)
+    body = metrics_of(cohort, evaluated, group_by, card.get("reference"), trained_on, monitors, sets)
     head = MetricsHead(release=str(release_id), partition=question.partition, weighting=question.weighting)
     return MetricsOut(**dict(head), **dict(body))
 

@@ -141,9 +141,9 @@ class _Laboratory:
         studied = [_Planned(number, 4) for number in islice(numbers, extent.studied)]
         others = [_Planned(number, 3) for number in islice(numbers, extent.recent)]
         others += [_Planned(number, 0) for number in islice(self._to_be_fitted(numbers), extent.waiting)]
-        self._change_policy(None, PolicyIn(threshold=0, adjudicate_below=None, reason=_STUDY))
+        self._change_policy(None, PolicyIn(threshold=0, adjudicate_below=None, repeat_rate=0, reason=_STUDY))
         yield from self._store(studied, 0)
-        self._change_policy(_STUDY, PolicyIn(threshold=0, reason=_SHOWN))
+        self._change_policy(_STUDY, PolicyIn(threshold=0, repeat_rate=0, reason=_SHOWN))
         yield from self._store(others, len(studied))
 
     @staticmethod

@@ -34,6 +34,7 @@ from app.tables import (
     new_id,
     now,
 )
+from app.triage.repeats import withdraw_repeats
 
 _GONE = "0" * 64
 
@@ -211,6 +212,7 @@ def _erase_rows_of_cases(session: Session, ids: Sequence[uuid.UUID]) -> int:
     note_deleted(session, Remark, remarks)
     twins = delete(CaseTwin).where(or_(CaseTwin.case_id.in_(ids), CaseTwin.twin_id.in_(ids)))
     note_deleted(session, CaseTwin, session.execute(twins.returning(*CaseTwin.__table__.columns)).mappings().all())
+    withdraw_repeats(session, ids)
     wanted = (ReadRequest.case_id.in_(ids), ReadRequest.state.in_(("open", "leased")))
     closed = update(ReadRequest).where(*wanted).values(state="closed", closed_at=now(), lease_expires_at=None)
     note_rows(session, ReadRequest, session.execute(closed.returning(*ReadRequest.__table__.columns)).mappings().all())

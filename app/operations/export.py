@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.evaluations.clusters import kept_for_sets
 from app.evaluations.cohort import Cohort, Partition, Question
 from app.evaluations.queries import case_names, stored_images
 from app.evaluations.service import cohort_for
@@ -40,8 +42,9 @@ def export_dataset(
 ) -> dict[str, int]:
     """Write labels, predictions, classes and the audit as tables, and the images; all of it, or nothing.
 
-    Cases of the evaluation partition get the partition ``test``, of which no training sees anything; those of the
-    calibration partition are shared out, by patient and alike in each class, to what a training uses.
+    Cases of the evaluation partition get the partition ``test``, of which no training sees anything; so do those of
+    the calibration partition whose patients are kept for answer sets, which are left out where that partition alone is
+    asked for. The others of it are shared out, by patient and alike in each class, to what a training uses.
 
     Args:
         session: for reading.
@@ -53,7 +56,7 @@ def export_dataset(
         proof: whether to write the audit and every row as a proof too.
 
     Returns:
-        Number of cases and of labels.
+        Number of cases and of labels, and of cases that are kept for answer sets and left out.
 
     Raises:
         ValueError: the folder is not empty, or a proof of one partition is asked for.
@@ -75,8 +78,10 @@ def export_dataset(
 def _write(
     session: Session, context: Context, out: Path, partition: Partition, kind: Kind, *, images: bool, proof: bool
 ) -> dict[str, int]:
-    """Write the files of an export into an empty folder; the numbers of cases and labels."""
-    release_id, cohort = cohort_for(session, None, Question(partition=partition, weighting="none"))
+    """Write the files of an export into an empty folder; the numbers of cases, labels and cases left out."""
+    release_id, whole = cohort_for(session, None, Question(partition=partition, weighting="none"))
+    kept = _kept_for_sets(session, context, whole)
+    cohort = whole.take(~kept) if partition == "calibration" else whole
     data = cohort_tables(session, cohort)
     (out / "images").mkdir()
     stored = stored_images(session, data.case_ids)
@@ -96,7 +101,15 @@ def _write(
     write_table(_audit_table(session), out / f"audit.{kind}")
     if proof:
         write_proof(session, context, out)
-    return {"n_cases": len(data.case_ids), "n_labels": len(files)}
+    return {"n_cases": len(data.case_ids), "n_labels": len(files), "n_kept_for_sets": len(whole.columns) - len(names)}
+
+
+def _kept_for_sets(session: Session, context: Context, cohort: Cohort) -> npt.NDArray[np.bool_]:
+    """Cases (N,) of the calibration partition whose patients are kept for answer sets."""
+    ids = cohort.columns.ids()
+    names = case_names(session, ids)
+    kept = [kept_for_sets(context.keys.sets, names[case_id].cluster) for case_id in ids]
+    return np.array(kept, dtype=bool) & ~cohort.columns.evaluation
 
 
 #: Shares of the calibration cases, by patient: without ``test`` where the evaluation cases come along as that.
@@ -108,7 +121,7 @@ def _for_training(session: Session, context: Context, cohort: Cohort, data: Coho
     """Columns of LABELS that a training goes by: partition, and the digest of each case's patient."""
     columns, rows = cohort.columns, data.labels.row
     partition = np.full(len(columns), "test", dtype="U12")
-    fitting = np.flatnonzero(~columns.evaluation & (columns.n_labels > 0))
+    fitting = np.flatnonzero(~columns.evaluation & ~_kept_for_sets(session, context, cohort) & (columns.n_labels > 0))
     if fitting.size:
         shares = SHARES_BESIDE_EVALUATION if columns.evaluation.any() else SHARES
         patients = [str(number) for number in columns.cluster[fitting]]

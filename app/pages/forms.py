@@ -42,6 +42,7 @@ class PolicyForm(BaseModel):
     reveal: str = ""
     lease_seconds: str = ""
     due_days: str = ""
+    repeat_rate: str = ""
     reason: str = ""
 
     def policy(self) -> PolicyIn:

@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from pydantic import BaseModel
@@ -23,12 +23,12 @@ from app.platform.idempotency import once, request_digest
 from app.platform.principal import Principal
 from app.platform.values import In, Out, PageText
 from app.reads.answering import answer_read
+from app.reads.changes import retract, revise
 from app.reads.corrections import correct_once
 from app.reads.leases import decline, lease_next, list_leases, note_display, release
 from app.reads.progress import progress
 from app.reads.queries import answered_late
 from app.reads.schemas import DeclineIn, OwnLabelIn, RetractionIn, RevisionIn
-from app.reads.service import retract, revise
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _People = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]
@@ -78,16 +78,23 @@ def worklist(
 
 
 @router.get("/cases/{case_id}")
-def show_case(case_id: CaseInPath, request: Request, context: Parts, principal: _People, session: Reader) -> Response:
+def show_case(
+    case: CaseInPath,
+    request: Request,
+    context: Parts,
+    principal: _People,
+    session: Reader,
+    annotators: Annotated[Literal["named", "alike"], Query()] = "named",
+) -> Response:
     """A case: to read, or in full once that is allowed."""
-    blind = reader_views.case_to_read(session, context.keys.readers, principal, case_id)
+    blind = reader_views.case_to_read(session, context.keys.readers, principal, case)
     if blind is not None:
         if blind.read is not None:
             note_display(context.database, session, uuid.UUID(blind.read.id))
         return page(request, "read.html", principal, view=blind)
-    hidden = hidden_because(session, principal, case_id)
+    hidden = hidden_because(session, principal, case)
     if hidden is not None:
-        handle = case_handle(context.keys.readers, principal, case_id)
+        handle = case_handle(context.keys.readers, principal, case.named)
         return page(
             request,
             "committed.html",
@@ -95,12 +102,13 @@ def show_case(case_id: CaseInPath, request: Request, context: Parts, principal: 
             number=reader_views.case_number(handle),
             case_id=handle,
             hidden=hidden,
-            late=answered_late(session, principal, case_id),
+            late=answered_late(session, principal, case.id) and case.repeat is None,
             progress=progress(session, principal),
             back=reader_views.page_back(session, context.keys.readers, principal),
         )
-    shown = reader_views.case_view(session, context.keys.readers, principal, case_id)
-    note_exposure(context.database, session, principal, case_id)
+    by_name = annotators == "named"
+    shown = reader_views.case_view(session, context.keys.readers, principal, case.id, by_name=by_name)
+    note_exposure(context.database, session, principal, case.id)
     return page(request, "case.html", principal, view=shown)
 
 

@@ -9,8 +9,8 @@ from sqlalchemy.orm import Session
 from app.auth.annotators import annotator_of_account
 from app.cases import queries
 from app.cases import service as cases
-from app.cases.blindness import exposures_of, has_committed
-from app.cases.handles import case_handle
+from app.cases.blindness import answered, exposures_of
+from app.cases.handles import NamedCase, case_handle
 from app.cases.schemas import CaseOut, RequestOut, WorklistOut
 from app.cases.showing import show_case
 from app.pages.charts import Bars, posterior_bars
@@ -18,10 +18,12 @@ from app.pages.handles import correction_handle, read_handle
 from app.platform.keys import ReaderKeys
 from app.platform.principal import Principal
 from app.platform.values import ClassOut, PosteriorOut
+from app.readers.queries import model_in_use
 from app.reads.corrections import correctable
 from app.reads.leases import list_leases
+from app.reads.named import remarks_on
 from app.reads.posterior import posterior
-from app.reads.progress import Progress, count_labelled_cases, labelled_cases, progress
+from app.reads.progress import LISTED, Progress, count_labelled_cases, labelled_cases, progress
 from app.reads.queries import next_request
 from app.reads.schemas import LabelOut, ReadOut
 from app.reads.service import label_out
@@ -58,7 +60,7 @@ class BlindWorklist:
 def blind_worklist(session: Session, keys: ReaderKeys, principal: Principal) -> BlindWorklist:
     """Cases that this annotator leases, then those they have read, newest first; of the others only how many wait."""
     leased = [uuid.UUID(read.case_id) for read in list_leases(session, principal)]
-    read = labelled_cases(session, principal, WORKLIST_LENGTH)
+    read = labelled_cases(session, principal, LISTED)
     listed = [(case_id, False) for case_id in leased] + [(case_id, True) for case_id in read]
     handles = [(case_handle(keys, principal, case_id), done) for case_id, done in listed]
     items = [BlindItem(handle, case_number(handle), done) for handle, done in handles]
@@ -69,7 +71,7 @@ def upcoming_case(session: Session, keys: ReaderKeys, principal: Principal) -> u
     """Handle of the case that this annotator would be given next, without giving it."""
     annotator = annotator_of_account(session, principal.account_id)
     request = None if annotator is None else next_request(session, keys.order, annotator.id, lock=False)
-    return None if request is None else case_handle(keys, principal, request.case_id)
+    return None if request is None else case_handle(keys, principal, request.named)
 
 
 def worklist(session: Session, chosen: queries.CaseFilter, cursor: str | None) -> WorklistOut:
@@ -95,9 +97,13 @@ class CaseView:
     classes: list[ClassOut]
     form_key: str
     progress: Progress
+    remarks: list[str]
+    by_name: bool
 
 
-def case_view(session: Session, keys: ReaderKeys, principal: Principal, case_id: uuid.UUID) -> CaseView:
+def case_view(
+    session: Session, keys: ReaderKeys, principal: Principal, case_id: uuid.UUID, *, by_name: bool = True
+) -> CaseView:
     """Everything about a case; only for those who may see it.
 
     Raises:
@@ -108,7 +114,7 @@ def case_view(session: Session, keys: ReaderKeys, principal: Principal, case_id:
     known = {info.code: info.name for info in classes}
     after = bars = None
     if shown.prediction is not None:
-        after = posterior(session, case_id)
+        after = posterior(session, case_id, by_name=by_name)
         known = {code: known.get(code, code) for code in shown.prediction.classes}
         bars = posterior_bars(known, shown.prediction, after, after.label_counts)
     labels = [label_out(active) for active in queries.labels_of_case(session, case_id)]
@@ -129,7 +135,15 @@ def case_view(session: Session, keys: ReaderKeys, principal: Principal, case_id:
         classes=classes,
         form_key=uuid.uuid4().hex,
         progress=progress(session, principal) if principal.blind else Progress(0, 0),
+        remarks=_remarks(session, after, labels, known) if "manage" in principal.scopes else [],
+        by_name=by_name,
     )
+
+
+def _remarks(session: Session, after: PosteriorOut | None, labels: list[LabelOut], names: dict[str, str]) -> list[str]:
+    """What the model in use holds of those who labelled a case, a sentence each; nobody is told of a colleague."""
+    in_use = None if after is None or after.reader_model is None else model_in_use(session, uuid.UUID(after.release))
+    return [] if in_use is None else remarks_on(in_use[1], [label.annotator for label in labels], list(names.values()))
 
 
 def _enough(session: Session, after: PosteriorOut | None) -> str:
@@ -179,13 +193,13 @@ class BlindCase:
     progress: Progress
 
 
-def case_to_read(session: Session, keys: ReaderKeys, principal: Principal, case_id: uuid.UUID) -> BlindCase | None:
+def case_to_read(session: Session, keys: ReaderKeys, principal: Principal, case: NamedCase) -> BlindCase | None:
     """The blind view of a case, None once this annotator has committed a label."""
-    queries.case_by_id(session, case_id)
-    if not principal.blind or has_committed(session, principal, case_id):
+    queries.case_by_id(session, case.id)
+    if not principal.blind or answered(session, principal, case):
         return None
-    leased = [read for read in list_leases(session, principal) if read.case_id == str(case_id)]
-    read, known_as = leased[0] if leased else None, case_handle(keys, principal, case_id)
+    leased = [read for read in list_leases(session, principal) if read.case_id == str(case.named)]
+    read, known_as = leased[0] if leased else None, case_handle(keys, principal, case.named)
     handle = None if read is None else read_handle(keys, principal.account_id, uuid.UUID(read.id))
     return BlindCase(
         case_id=known_as,
@@ -205,11 +219,11 @@ def case_to_read(session: Session, keys: ReaderKeys, principal: Principal, case_
 
 def case_to_correct(session: Session, keys: ReaderKeys, principal: Principal, read_id: uuid.UUID) -> BlindCase | None:
     """The blind view of a case whose answer the annotator may still correct; None where they may not."""
-    label = dict(correctable(session, principal)).get(read_id)
-    if label is None:
+    answer = next((row for row in correctable(session, principal) if row.read_id == read_id), None)
+    if answer is None:
         return None
     leased = [case_handle(keys, principal, uuid.UUID(read.case_id)) for read in list_leases(session, principal)]
-    known_as = case_handle(keys, principal, label.case_id)
+    known_as = case_handle(keys, principal, answer.named)
     return BlindCase(
         case_id=known_as,
         number=case_number(known_as),
@@ -217,8 +231,8 @@ def case_to_correct(session: Session, keys: ReaderKeys, principal: Principal, re
         form_key=uuid.uuid4().hex,
         read=None,
         handle=None,
-        answer=correction_handle(keys, principal.account_id, read_id, label.position),
-        given=label.class_code or "",
+        answer=correction_handle(keys, principal.account_id, read_id, answer.position),
+        given=answer.class_code or "",
         next_page=f"/cases/{leased[0]}" if leased else "/worklist",
         back=page_back(session, keys, principal, before=read_id),
         lease_seconds=current_policy(session).lease_seconds,
@@ -228,7 +242,7 @@ def case_to_correct(session: Session, keys: ReaderKeys, principal: Principal, re
 
 def page_back(session: Session, keys: ReaderKeys, principal: Principal, before: uuid.UUID | None = None) -> str | None:
     """Page that corrects the newest answer, or the one before that of a read; None where there is none."""
-    reads = [read_id for read_id, _ in correctable(session, principal)]
+    reads = [answer.read_id for answer in correctable(session, principal)]
     if before is not None:
         reads = reads[reads.index(before) + 1 :] if before in reads else []
     return f"/reads/{read_handle(keys, principal.account_id, reads[0])}/correction" if reads else None

@@ -23,6 +23,11 @@ def _settled(read: Row) -> bool:
     return read["state"] in {"committed", "declined"}
 
 
+def _ended(repeat: Row) -> bool:
+    """Repeats are planned and leased without an event, so that none comes at another time than a lease's."""
+    return repeat["state"] in {"answered", "closed"}
+
+
 def _waiting(state: str) -> str:
     return "waiting" if state in {"open", "leased"} else state
 
@@ -85,6 +90,7 @@ COVERED: Mapping[str, Coverage] = {
     "erasures": Coverage(free={"finished_at": "when the files of the database had forgotten the patient too"}),
     "evaluations": Coverage(),
     "exposures": Coverage(),
+    "held_back": Coverage(),
     "import_rows": _forgettable("external_id", "patient", "detail"),
     "installation": _private("key_check"),
     "jobs": Coverage(
@@ -115,16 +121,32 @@ COVERED: Mapping[str, Coverage] = {
         # a lease begins and ends without an event
         alike={"state": _waiting},
     ),
+    "reader_model_in_use": Coverage(),
+    "reader_models": _private("document"),
     "reads": Coverage(
         free={"displayed_at": "the label's reading_seconds, which follow from it, are covered"},
         covers=_settled,
     ),
     "releases": Coverage(),
     "remarks": _forgettable("note", "reason"),
+    "repeat_answers": Coverage(),
+    "repeat_reads": Coverage(
+        free={"displayed_at": "the answer's reading_seconds, which follow from it, are covered"},
+        covers=_settled,
+    ),
+    "repeats": Coverage(
+        free={
+            "lease_expires_at": "moves with every heartbeat",
+            "final_at": "brought forward by the annotator's next answers",
+            "n_since": "counts the annotator's next answers",
+        },
+        covers=_ended,
+    ),
 }
 
 #: Tables without covered rows, each with the reason.
 NOT_COVERED: Mapping[str, str] = {
+    "answer_sets": "computed anew every day",
     "audit_events": "the chain itself: each event's digest covers it",
     "audit_head": "compared with the end of the chain",
     "case_changes": "covered by the event that names the cases, as one digest for all of them",

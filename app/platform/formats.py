@@ -7,7 +7,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from markupsafe import Markup
 
 from app.platform.values import ClassOut
-from ml.shown_numbers import NOTHING, change, count, interval, probability, share
+from ml.shown_numbers import NOTHING, change, count, interval, new_interval, probability, share
 
 
 def moment(value: datetime | None) -> str:
@@ -47,7 +47,8 @@ def by_group(classes: list[ClassOut]) -> list[tuple[str, list[ClassOut]]]:
 
 #: Filters for templates, by their names.
 FILTERS = {
-    function.__name__: function for function in (probability, change, interval, count, share, moment, words, by_group)
+    function.__name__: function
+    for function in (probability, change, interval, new_interval, count, share, moment, words, by_group)
 }
 
 

@@ -1,7 +1,7 @@
 """The installation's keys: a ring of secrets, and for each purpose a key of its own that is good for nothing else.
 
 The newest secret signs the audit chain and cookies. What rows were made from never moves, and so follows from the first
-secret for ever: coins, partitions, handles, and the digests of columns that name a person.
+secret for ever: coins, partitions, sets, handles, and the digests of columns that name a person.
 """
 
 import hashlib
@@ -196,6 +196,7 @@ class Keys:
         audit: for the audit chain and the digests of rows.
         coin: for the coins u of cases; never moves.
         partition: for the partition of patients; never moves.
+        sets: for the patients of the calibration partition who are kept for answer sets; never moves.
         readers: for handles and orders.
         cookies: for cookies of sign-ins, the oldest first.
         erasures: for the list of erasures; never moves, so that any backup's keys can check it.
@@ -205,6 +206,7 @@ class Keys:
     audit: AuditKeys
     coin: DerivedKey
     partition: DerivedKey
+    sets: DerivedKey
     readers: ReaderKeys
     cookies: tuple[CookieKey, ...]
     erasures: DerivedKey
@@ -221,6 +223,7 @@ def derive(ring: KeyRing) -> Keys:
         audit=AuditKeys(tuple(map(Signer, values)), DerivedKey(rows, b""), DerivedKey(first, b"")),
         coin=DerivedKey(first, b"coin:"),
         partition=DerivedKey(first, b"partition:"),
+        sets=DerivedKey(first, b"answer sets:"),
         readers=ReaderKeys(
             DerivedKey(first, b"case handle:"), DerivedKey(first, b"page handle:"), DerivedKey(first, b"order:")
         ),

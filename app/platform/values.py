@@ -2,7 +2,7 @@
 
 import re
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
@@ -100,6 +100,9 @@ class MetricOut(Out):
     largest_weight: float | None
     # absent from what earlier versions stored
     model_assisted: ModelAssistedOut | None = None
+    # for new readers like these; null where they are fewer than three, or not known
+    low_new: float | None = None
+    high_new: float | None = None
 
     @classmethod
     def of(cls, estimate: Estimate) -> "MetricOut":
@@ -121,6 +124,8 @@ class MetricOut(Out):
             "horvitz_thompson": self.horvitz_thompson,
             "largest_weight": self.largest_weight,
             "model_assisted": None if self.model_assisted is None else self.model_assisted.to_dict(),
+            "low_new": self.low_new,
+            "high_new": self.high_new,
         }
 
 
@@ -143,6 +148,26 @@ class TriageOut(Out):
     pi: float
 
 
+#: Whose answers calibrate sets: those of the service's own annotators, or of outside systems where nobody else answers.
+AnswersOf = Literal["annotators", "outside"]
+
+
+class AnswerSetOut(Out):
+    """Classes among which the next annotator's answer lies in a share ``level`` of new patients.
+
+    ``classes``: the most probable first; null where there is no set, and ``reason`` says why. ``site``: whose cells
+    calibrated it, null for those of all sites without sets of their own; ``n_patients`` and ``n_cells`` of them.
+    """
+
+    level: float
+    classes: list[str] | None
+    reason: str | None
+    answers_of: AnswersOf
+    site: str | None
+    n_patients: int
+    n_cells: int
+
+
 class DistributionOut(Out):
     """A predictive distribution; what needs a concentration is null in a release without one.
 
@@ -157,6 +182,8 @@ class DistributionOut(Out):
     disagreement_calibrated: bool
     disagreement_constant: bool
     class_intervals: dict[str, tuple[float, float]] | None
+    # absent from answers of earlier versions
+    answer_set: AnswerSetOut | None = None
 
 
 class PredictionOut(DistributionOut):
@@ -177,10 +204,15 @@ class PredictionOut(DistributionOut):
 
 
 class PosteriorOut(DistributionOut):
-    """The distribution after all active blind labels."""
+    """The distribution after all active blind labels.
+
+    ``reader_model``: version of the model by which labels are weighed by who gave them; null where annotators are taken
+    as alike.
+    """
 
     release: str
     n_labels: int
     label_counts: dict[str, int]
     majority_prob: float | None
     further_labels_expected: int | None
+    reader_model: int | None

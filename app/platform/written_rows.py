@@ -19,7 +19,7 @@ from app.tables import Table
 _WRITTEN = "covered rows that were written"
 _CASES = "cases that events of this session name"
 # changed only by whoever has locked the row and read it afterwards, so that what the session knows is what is stored
-_LOCKED = {"cases", "reads", "read_requests"}
+_LOCKED = {"cases", "reads", "read_requests", "repeats", "repeat_reads"}
 
 
 class _Gone:

@@ -7,10 +7,10 @@ from sqlalchemy.orm import Session
 from app.context import Context
 from app.platform.errors import AlreadyLabelled, LeaseLost
 from app.platform.principal import Principal
-from app.reads import leases, queries
+from app.reads import leases, queries, repeat_answers
 from app.reads.schemas import OwnLabelIn, SubmittedOut
 from app.reads.service import Author, store_first
-from app.tables import ReadRequest
+from app.tables import Annotator, Read, ReadRequest, RepeatRead
 
 
 def commit_read(
@@ -28,17 +28,6 @@ def commit_read(
         LeaseLost: the read ended by a label, a decline or a release.
         Invalid: an unknown class.
     """
-    author, case_id = _author(session, principal, read_id)
-    return store_first(session, context, principal, queries.case_at_hand(session, case_id), author, body)
-
-
-def _author(session: Session, principal: Principal, read_id: uuid.UUID) -> tuple[Author, uuid.UUID]:
-    """Who answers which request by a read, and the case.
-
-    Raises:
-        NotFound: the caller has no such read.
-        LeaseLost: the read ended by a label, a decline or a release.
-    """
     try:
         lease = leases.own_lease(session, principal, read_id)
     except LeaseLost:
@@ -46,12 +35,26 @@ def _author(session: Session, principal: Principal, read_id: uuid.UUID) -> tuple
         since = queries.read_since(session, read)
         if read.state != "expired" or (since is not None and since.state != "leased"):
             raise
-        if since is None:
-            asked = session.get_one(ReadRequest, read.request_id)
-            return Author(annotator, True, None, read, asked.round, late=True), read.case_id
+        if since is None and isinstance(read, Read):
+            return _store_late(session, context, principal, read, annotator, body)
+        if since is None:  # a repeat that was withdrawn
+            raise
         lease = leases.own_lease(session, principal, since.id)
-    author = Author(lease.annotator, True, lease.request, lease.read, lease.request.round)
-    return author, lease.read.case_id
+    read, request = lease.read, lease.request
+    if isinstance(read, RepeatRead):
+        return repeat_answers.store_first(session, context, principal, read, lease.annotator, body)
+    asked = request if isinstance(request, ReadRequest) else session.get_one(ReadRequest, read.request_id)
+    author = Author(lease.annotator, True, asked, read, asked.round)
+    return store_first(session, context, principal, queries.case_at_hand(session, read.case_id), author, body)
+
+
+def _store_late(
+    session: Session, context: Context, principal: Principal, read: Read, annotator: Annotator, body: OwnLabelIn
+) -> tuple[int, SubmittedOut]:
+    """Keep an answer to a read that ran out, and whose request has gone to somebody else."""
+    asked = session.get_one(ReadRequest, read.request_id)
+    author = Author(annotator, True, None, read, asked.round, late=True)
+    return store_first(session, context, principal, queries.case_at_hand(session, read.case_id), author, body)
 
 
 def answer_read(
@@ -62,7 +65,7 @@ def answer_read(
     Only the class must be the same, since a browser keeps nothing else of an answer through a reload.
 
     Returns:
-        The case.
+        The case, as what its annotator's handle is made from.
 
     Raises:
         NotFound: the caller has no such read.
@@ -79,5 +82,5 @@ def answer_read(
             raise
         if given.class_code != body.label:
             raise AlreadyLabelled("you have given this case another class before; correct that label instead") from None
-        return read.case_id
+        return read.named
     return uuid.UUID(stored.label.case_id)

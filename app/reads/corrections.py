@@ -1,6 +1,7 @@
 """Slips corrected blind, and what follows from labels once they are final."""
 
 import uuid
+from dataclasses import dataclass
 
 from sqlalchemy import Select, delete, select
 from sqlalchemy.orm import Session
@@ -14,7 +15,7 @@ from app.platform import audit_chain
 from app.platform.errors import LabelFinal, Superseded
 from app.platform.principal import Principal
 from app.platform.written_rows import note_deleted
-from app.reads import queries
+from app.reads import queries, repeat_answers
 from app.reads.adjudication import adjudicate_if_undecided
 from app.reads.posterior import posterior_of
 from app.reads.schemas import OwnLabelIn, SubmittedOut
@@ -25,7 +26,7 @@ from app.reads.service import (
     record,
     require_class,
 )
-from app.tables import Annotator, Case, Label, ProvisionalLabel, Remark
+from app.tables import Annotator, Case, Label, ProvisionalLabel, Remark, RepeatRead, now
 
 _BATCH = 100
 
@@ -58,6 +59,8 @@ def correct(
         Invalid: an unknown class.
     """
     read, annotator = queries.own_read(session, principal.account_id, read_id)
+    if isinstance(read, RepeatRead):
+        return repeat_answers.correct(session, context, principal, read, body, position)
     at_hand = queries.case_at_hand(session, read.case_id)
     require_class(at_hand, body.label)
     history = label_history(session, read.case_id)
@@ -97,6 +100,10 @@ def correct_once(
         Invalid: an unknown class.
     """
     read, annotator = queries.own_read(session, principal.account_id, read_id)
+    if isinstance(read, RepeatRead):
+        if not repeat_answers.is_corrected(session, read, position, body.label):
+            repeat_answers.correct(session, context, principal, read, body, position)
+        return
     queries.case_at_hand(session, read.case_id)  # locked
     rows = [row.label for row in label_history(session, read.case_id) if row.label.annotator_id == annotator.id]
     chain = {label.position: label for label in rows}
@@ -113,22 +120,47 @@ def _may_correct(session: Session, annotator: Annotator, read_id: uuid.UUID, hea
     return in_time and not was_exposed(session, annotator.id, head.case_id)
 
 
-def correctable(session: Session, principal: Principal) -> list[tuple[uuid.UUID, Label]]:
-    """Reads whose answers the caller may correct, newest answer first, with the newest label of each."""
+@dataclass(frozen=True)
+class Correctable:
+    """An answer that may still be corrected.
+
+    Attributes:
+        read_id: the read that it ended.
+        named: what the annotator's handle of the case is made from.
+        position: of the newest answer, in its chain.
+        class_code: what it says.
+        first: identifier of the first answer, which sorts by its time.
+    """
+
+    read_id: uuid.UUID
+    named: uuid.UUID
+    position: int
+    class_code: str | None
+    first: uuid.UUID
+
+
+def correctable(session: Session, principal: Principal) -> list[Correctable]:
+    """Answers that the caller may correct, the newest first."""
     annotator = annotator_of_account(session, principal.account_id)
     if annotator is None:
         return []
-    wanted = (
-        select(ProvisionalLabel.read_id, ProvisionalLabel.case_id)
-        .where(ProvisionalLabel.annotator_id == annotator.id, ~is_over())
-        .order_by(ProvisionalLabel.label_id.desc())
+    wanted = select(ProvisionalLabel.read_id, ProvisionalLabel.case_id, ProvisionalLabel.label_id).where(
+        ProvisionalLabel.annotator_id == annotator.id, ~is_over()
     )
     reads = session.execute(wanted).all()
-    of_cases = (Label.annotator_id == annotator.id, Label.case_id.in_([case_id for _, case_id in reads]))
+    of_cases = (Label.annotator_id == annotator.id, Label.case_id.in_([row.case_id for row in reads]))
     newest: dict[uuid.UUID, Label] = {}
     for label in session.execute(select(Label).where(*of_cases).order_by(Label.position)).scalars() if reads else ():
         newest[label.case_id] = label
-    return [(read_id, newest[case_id]) for read_id, case_id in reads if newest[case_id].kind != "retraction"]
+    answers = [
+        Correctable(row.read_id, row.case_id, label.position, label.class_code, row.label_id)
+        for row in reads
+        if (label := newest[row.case_id]).kind != "retraction"
+    ]
+    for read_id, chain in repeat_answers.correctable(session, annotator.id, now()):
+        last = chain[-1]
+        answers.append(Correctable(read_id, last.repeat_id, last.position, last.class_code, chain[0].id))
+    return sorted(answers, key=lambda answer: answer.first, reverse=True)
 
 
 def settle(context: Context) -> int:
@@ -181,6 +213,7 @@ def _close(session: Session, case_id: uuid.UUID) -> None:
     """Ask for an adjudication where all labels of a case are final and leave it undecided."""
     at_hand = queries.case_at_hand(session, case_id)
     if at_hand.case.erased_at is None:
-        posterior = posterior_of(at_hand.prediction, at_hand.classes, blind_opinions(label_history(session, case_id)))
+        opinions = blind_opinions(label_history(session, case_id))
+        posterior = posterior_of(session, at_hand.prediction, at_hand.classes, opinions)
         requests = queries.requests_of_case(session, case_id)
         adjudicate_if_undecided(session, at_hand, posterior, requests, unsettled=False)

@@ -16,19 +16,21 @@ from app.platform.errors import Forbidden, LeaseLost, NotFound, TooManyLeases
 from app.platform.principal import Principal
 from app.platform.values import ClassOut
 from app.reads import queries
+from app.reads.queries import AnyRead, AnyRequest
+from app.reads.repeats import may_be_given, plan_a_repeat, some_hours_from_now
 from app.reads.schemas import DeclineIn, ReadOut
 from app.releases.queries import reading_classes
-from app.tables import Annotator, Case, Read, ReadRequest, Remark, now
+from app.tables import Annotator, Case, Read, ReadRequest, Remark, Repeat, RepeatRead, now
 from app.triage.planning import refresh_waiting
 from app.triage.queries import current_policy
 
 
-def read_out(read: Read, classes: list[ClassOut]) -> ReadOut:
+def read_out(read: AnyRead, classes: list[ClassOut]) -> ReadOut:
     """A read as its annotator sees it: nothing of the reason for asking, nothing of the model."""
     return ReadOut(
         id=str(read.id),
-        case_id=str(read.case_id),
-        image=f"/v1/cases/{read.case_id}/image",
+        case_id=str(read.named),
+        image=f"/v1/cases/{read.named}/image",
         classes=classes,
         state=read.state,
         leased_at=read.created_at,
@@ -54,17 +56,27 @@ def lease_next(session: Session, context: Context, principal: Principal) -> Read
     annotator = own_annotator(session, principal)
     queries.annotator_locked(session, annotator.id)
     queries.expire_overdue(session, now())
+    queries.expire_repeats(session, annotator.id, now())
     if len(queries.leases_of(session, annotator.id)) >= MAX_LEASES:
         raise TooManyLeases(f"{MAX_LEASES} cases are leased to you; answer, decline or give one back first")
     request = queries.next_request(session, context.keys.readers.order, annotator.id)
-    return None if request is None else read_out(take(session, request, annotator.id), reading_classes(session))
+    while isinstance(request, Repeat) and not may_be_given(session, request):
+        request = queries.next_request(session, context.keys.readers.order, annotator.id)
+    if request is None:
+        return None
+    read = take(session, request, annotator.id)
+    plan_a_repeat(session, annotator.id, current_policy(session))
+    return read_out(read, reading_classes(session))
 
 
-def take(session: Session, request: ReadRequest, annotator_id: uuid.UUID) -> Read:
+def take(session: Session, request: AnyRequest, annotator_id: uuid.UUID) -> AnyRead:
     """Lease an open request to an annotator."""
     expires = now() + timedelta(seconds=current_policy(session).lease_seconds)
     request.state, request.lease_expires_at = "leased", expires
-    read = Read(request_id=request.id, case_id=request.case_id, annotator_id=annotator_id, expires_at=expires)
+    reads: type[AnyRead] = Read
+    if isinstance(request, Repeat):
+        reads, request.back_at = RepeatRead, request.back_at or some_hours_from_now()
+    read: AnyRead = reads(request_id=request.id, case_id=request.case_id, annotator_id=annotator_id, expires_at=expires)
     session.add(read)
     session.flush()
     return read
@@ -74,8 +86,8 @@ def take(session: Session, request: ReadRequest, annotator_id: uuid.UUID) -> Rea
 class Lease:
     """A read that is under way: its row, its request, locked, and its annotator."""
 
-    read: Read
-    request: ReadRequest
+    read: AnyRead
+    request: AnyRequest
     annotator: Annotator
 
 
@@ -116,11 +128,13 @@ def note_display(database: Database, session: Session, read_id: uuid.UUID) -> No
         session: of the request, which has read what it shows.
         read_id: of the caller's own lease.
     """
-    if session.get_one(Read, read_id).displayed_at is not None:
+    read = session.get(Read, read_id) or session.get_one(RepeatRead, read_id)
+    if read.displayed_at is not None:
         return
+    reads = type(read)
     session.rollback()  # SQLite: the reading transaction must not wait for the writing one
     with database.write() as writing:
-        first = update(Read).where(Read.id == read_id, Read.displayed_at.is_(None))
+        first = update(reads).where(reads.id == read_id, reads.displayed_at.is_(None))
         writing.execute(first.values(displayed_at=now()))
 
 
@@ -141,17 +155,19 @@ def decline(
     if body.note is not None:
         session.add(Remark(id=read.id, case_id=read.case_id, note=body.note))
     request.lease_expires_at = None
-    if body.reason == "cannot_tell":
+    if body.reason == "cannot_tell" or isinstance(request, Repeat):
         request.state, request.closed_at = "closed", time
     else:
         request.state = "open"
-    refresh_waiting(session, session.get_one(Case, read.case_id, with_for_update=True))
+    case = session.get_one(Case, read.case_id, with_for_update=True)
+    if isinstance(request, ReadRequest):
+        refresh_waiting(session, case)
     provisional.leave_case(session, lease.annotator.id, read.case_id)
     audit_chain.record(
         session,
         context.keys.audit,
         actor=principal.name,
-        action="read.decline",
+        action="read.decline" if isinstance(read, Read) else "repeat.decline",
         object_id=read.id,
         details={"case": str(read.case_id), "reason": body.reason},
         cases=[read.case_id],

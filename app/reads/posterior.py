@@ -10,10 +10,13 @@ from sqlalchemy.orm import Session
 from app.cases import provisional
 from app.cases import queries as cases
 from app.cases.queries import NamedLabel, blind_opinions
-from app.platform.values import PosteriorOut
+from app.platform.values import AnswerSetOut, PosteriorOut
+from app.predictions.answer_sets import Cell, answer_set, published_sets
 from app.predictions.stored import stored_prediction
+from app.reads.named import weighed
+from app.reads.queries import own_mass
 from app.releases.queries import class_codes, existing_release
-from app.tables import CasePrediction
+from app.tables import Case, CasePrediction
 from app.triage.queries import current_policy
 from app.triage.rules import summarise
 from ml.arrays import IntArray
@@ -33,13 +36,17 @@ class CasePosterior:
         label_counts: (1, K) blind opinions.
         distribution: after them; without a concentration it is unknown how much a label weighs, and it is the prior.
         withheld: whether the image is unlike those that the release was made from, and fewer than two labels say more.
+        reader_model: version of the model by which labels are weighed by who gave them; None: annotators are alike.
+        alike: the distribution that takes annotators as alike; what is calibrated on that reads it.
     """
 
     release_id: uuid.UUID
     classes: list[str]
     label_counts: IntArray
     distribution: PredictiveDistribution
-    withheld: bool = False
+    withheld: bool
+    reader_model: int | None
+    alike: PredictiveDistribution
 
     @property
     def n_labels(self) -> int:
@@ -48,32 +55,61 @@ class CasePosterior:
 
 
 def posterior_of(
-    prediction: CasePrediction, classes: list[str], labels: Sequence[NamedLabel], exclude_annotator: str | None = None
+    session: Session,
+    prediction: CasePrediction,
+    classes: list[str],
+    labels: Sequence[NamedLabel],
+    exclude_annotator: str | None = None,
+    *,
+    by_name: bool = True,
 ) -> CasePosterior:
     """Posterior of a case.
 
     Args:
+        session: for reading.
         prediction: the prior.
         classes: K codes of its release.
         labels: blind opinions of the case, one per annotator.
         exclude_annotator: name of an annotator whose label is left out.
+        by_name: weigh labels by who gave them where a model of the annotators is in use.
     """
+    counted = [row for row in labels if row.annotator != exclude_annotator and row.label.class_code in classes]
     counts = np.zeros((1, len(classes)), dtype=np.int64)
-    for row in labels:
-        if row.annotator != exclude_annotator and row.label.class_code in classes:
-            counts[0, classes.index(row.label.class_code)] += 1
+    for row in counted:
+        counts[0, classes.index(str(row.label.class_code))] += 1
     prior = stored_prediction(prediction)
-    after = prior.posterior(counts) if has_concentration(prior) else prior
+    learns = has_concentration(prior)
+    alike = prior.posterior(counts) if learns else prior
+    named = weighed(session, prediction.release_id, prior, classes, counted) if by_name and learns else None
     withheld = prediction.out_of_distribution and int(counts.sum()) < SHOWN_FROM
-    return CasePosterior(prediction.release_id, classes, counts, after, withheld)
+    after, version = (alike, None) if named is None else (named.distribution, named.version)
+    return CasePosterior(prediction.release_id, classes, counts, after, withheld, version, alike)
 
 
-def posterior_out(posterior: CasePosterior, target_error: float) -> PosteriorOut:
+def set_for_next(session: Session, case: Case, posterior: CasePosterior) -> AnswerSetOut:
+    """Classes among which the next annotator's answer lies, after no label or one, with annotators taken as alike."""
+    published = published_sets(session, [posterior.release_id]).get(posterior.release_id)
+    once = posterior.n_labels == 1 and published is not None and published.reason is None
+    cell = Cell(
+        posterior.alike.class_probs,
+        posterior.classes,
+        posterior.n_labels,
+        case.site,
+        posterior.withheld,
+        own_mass(session, case) if once else 1.0,
+    )
+    return answer_set(published, cell)
+
+
+def posterior_out(
+    posterior: CasePosterior, target_error: float, answer_set: AnswerSetOut | None = None
+) -> PosteriorOut:
     """A posterior as the API shows it.
 
     Args:
         posterior: of one case.
         target_error: of the policy in force.
+        answer_set: for the next answer; None where somebody's label is left out.
     """
     summary = summarise(posterior.distribution, target_error)
     withheld = posterior.withheld
@@ -86,23 +122,35 @@ def posterior_out(posterior: CasePosterior, target_error: float) -> PosteriorOut
         disagreement_calibrated=summary.disagreement_calibrated,
         disagreement_constant=summary.disagreement_constant,
         class_intervals=None if intervals is None else dict(zip(posterior.classes, intervals, strict=True)),
+        answer_set=answer_set,
         n_labels=posterior.n_labels,
         label_counts=dict(zip(posterior.classes, posterior.label_counts[0].tolist(), strict=True)),
         majority_prob=None if withheld else summary.majority_prob,
         further_labels_expected=None if withheld else summary.further_labels_expected,
+        reader_model=posterior.reader_model,
     )
 
 
-def posterior(session: Session, case_id: uuid.UUID, exclude_annotator: str | None = None) -> PosteriorOut:
+def posterior(
+    session: Session, case_id: uuid.UUID, exclude_annotator: str | None = None, *, by_name: bool = True
+) -> PosteriorOut:
     """Posterior of a case as the API shows it, after its final labels.
+
+    Args:
+        session: for reading.
+        case_id: of the case.
+        exclude_annotator: name of an annotator whose label is left out.
+        by_name: weigh labels by who gave them where a model of the annotators is in use.
 
     Raises:
         NotFound: no such case, or it has no prediction.
     """
-    cases.case_by_id(session, case_id)
+    case = cases.case_by_id(session, case_id)
     prediction = cases.latest_prediction(session, case_id)
     classes = class_codes(existing_release(session, prediction.release_id))
     waiting = provisional.annotators_of_case(session, case_id)
     history = [row for row in cases.label_history(session, case_id) if row.label.annotator_id not in waiting]
-    after = posterior_of(prediction, classes, blind_opinions(history), exclude_annotator)
-    return posterior_out(after, current_policy(session).target_error)
+    opinions = blind_opinions(history)
+    after = posterior_of(session, prediction, classes, opinions, exclude_annotator, by_name=by_name)
+    sets = set_for_next(session, case, after) if exclude_annotator is None else None
+    return posterior_out(after, current_policy(session).target_error, sets)

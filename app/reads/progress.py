@@ -2,13 +2,17 @@
 
 import uuid
 from dataclasses import dataclass
+from datetime import datetime
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import ColumnElement, CompoundSelect, func, select, union_all
 from sqlalchemy.orm import Session
 
 from app.platform.principal import Principal
 from app.reads.queries import count_waiting
-from app.tables import Annotator, Label, Read, now
+from app.tables import Annotator, Label, Read, Repeat, RepeatAnswer, RepeatRead, now
+
+#: Cases that the page of an annotator's day lists among those they have read.
+LISTED = 120
 
 
 @dataclass(frozen=True)
@@ -22,32 +26,53 @@ class Progress:
 def progress(session: Session, principal: Principal) -> Progress:
     """How far an annotator is today."""
     midnight = now().replace(hour=0, minute=0, second=0, microsecond=0)
-    ended_today = (
-        select(func.count(Read.id))
-        .join(Annotator, Annotator.id == Read.annotator_id)
+    ended = [
+        select(reads.id)
+        .join(Annotator, Annotator.id == reads.annotator_id)
         .where(
             Annotator.account_id == principal.account_id,
-            Read.state.in_(("committed", "declined")),
-            Read.ended_at >= midnight,
+            reads.state.in_(("committed", "declined")),
+            reads.ended_at >= midnight,
         )
-    )
+        for reads in (Read, RepeatRead)
+    ]
+    ended_today = select(func.count()).select_from(union_all(*ended).subquery())
     return Progress(session.execute(ended_today).scalar_one(), count_waiting(session, principal))
 
 
 def labelled_cases(session: Session, principal: Principal, limit: int) -> list[uuid.UUID]:
-    """Cases that an annotator has labelled, the one that they labelled last first."""
-    labelled = _labelled_by(principal).order_by(Label.created_at.desc(), Label.id.desc()).limit(limit)
-    return list(session.execute(labelled).scalars())
+    """Cases that an annotator has answered, by what their handles are made from, the last one first."""
+    answered = _answered_by(principal).subquery()
+    newest = select(answered.c.named).order_by(answered.c.created_at.desc(), answered.c.id.desc()).limit(limit)
+    return list(session.execute(newest).scalars())
+
+
+def listed_since(session: Session, annotator_id: uuid.UUID, n_listed: int = LISTED) -> datetime | None:
+    """When the oldest answer that an annotator's page lists was given; None where it does not list as many."""
+    answered = _answers(Annotator.id == annotator_id).subquery()
+    newest = select(answered.c.created_at).order_by(answered.c.created_at.desc()).offset(n_listed - 1).limit(1)
+    return session.execute(newest).scalar_one_or_none()
 
 
 def count_labelled_cases(session: Session, principal: Principal) -> int:
-    """How many cases an annotator has labelled."""
-    return session.execute(select(func.count()).select_from(_labelled_by(principal).subquery())).scalar_one()
+    """How many cases an annotator has answered."""
+    return session.execute(select(func.count()).select_from(_answered_by(principal).subquery())).scalar_one()
 
 
-def _labelled_by(principal: Principal) -> Select[uuid.UUID]:
-    return (
-        select(Label.case_id)
+def _answered_by(principal: Principal) -> CompoundSelect[uuid.UUID, datetime, uuid.UUID]:
+    return _answers(Annotator.account_id == principal.account_id)
+
+
+def _answers(mine: ColumnElement[bool]) -> CompoundSelect[uuid.UUID, datetime, uuid.UUID]:
+    labelled = (
+        select(Label.case_id.label("named"), Label.created_at, Label.id)
         .join(Annotator, Annotator.id == Label.annotator_id)
-        .where(Annotator.account_id == principal.account_id, Label.supersedes_id.is_(None))
+        .where(mine, Label.supersedes_id.is_(None))
     )
+    repeated = (
+        select(RepeatAnswer.repeat_id.label("named"), RepeatAnswer.created_at, RepeatAnswer.id)
+        .join(Repeat, Repeat.id == RepeatAnswer.repeat_id)
+        .join(Annotator, Annotator.id == Repeat.annotator_id)
+        .where(mine, RepeatAnswer.position == 0)
+    )
+    return union_all(labelled, repeated)

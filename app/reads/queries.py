@@ -1,10 +1,12 @@
 """Database access of requests, leases and label chains."""
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeAlias, TypeVar
 
-from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select, union_all, update
 from sqlalchemy.orm import Session
 
 from app.platform.errors import NotFound
@@ -23,12 +25,22 @@ from app.tables import (
     Read,
     ReadRequest,
     ReleaseRow,
+    Repeat,
+    RepeatAnswer,
+    RepeatRead,
+    now,
 )
 
 # cases that come next, among which each annotator has an order of their own
 _NEXT_FEW = 4
 _SWEEP = 200
 _PRIME = 2**31 - 1
+
+#: A visit of an annotator to a case, and what asked for it: to them a repeat is one like any other.
+AnyRead: TypeAlias = Read | RepeatRead
+AnyRequest: TypeAlias = ReadRequest | Repeat
+_Request = TypeVar("_Request", bound=ReadRequest | Repeat)
+_Read = TypeVar("_Read", bound=Read | RepeatRead)
 
 
 def annotator_locked(session: Session, annotator_id: uuid.UUID) -> Annotator:
@@ -58,6 +70,15 @@ def expire_overdue(session: Session, time: datetime) -> int:
     return len(ids)
 
 
+def expire_repeats(session: Session, annotator_id: uuid.UUID, time: datetime) -> None:
+    """Give back the repeats of one annotator whose lease has run out: nobody else could take them."""
+    overdue = (Repeat.annotator_id == annotator_id, Repeat.state == "leased", Repeat.lease_expires_at < time)
+    for repeat in session.execute(select(Repeat).where(*overdue).with_for_update()).scalars().all():
+        repeat.state, repeat.lease_expires_at = "open", None
+        leased = (RepeatRead.request_id == repeat.id, RepeatRead.state == "leased")
+        session.execute(update(RepeatRead).where(*leased).values(state="expired", ended_at=time))
+
+
 def _own_order(key: DerivedKey, annotator_id: uuid.UUID, place: int) -> int:
     """Place of a case by this annotator's own permutation of the places."""
     digest = key.digest(annotator_id.bytes)
@@ -69,7 +90,7 @@ def _own_order(key: DerivedKey, annotator_id: uuid.UUID, place: int) -> int:
 def _free_for(annotator_id: uuid.UUID) -> ColumnElement[bool]:
     """Whether a request waits for somebody, and neither its case nor a twin of it was ever with this annotator."""
     twin = CaseTwin.case_id == ReadRequest.case_id  # in statements of their own, which the indexes serve
-    known = [
+    known: list[ColumnElement[bool]] = [
         condition
         for table, mine in (
             (Read, and_(Read.annotator_id == annotator_id, Read.state.in_(("leased", "committed", "declined")))),
@@ -81,20 +102,26 @@ def _free_for(annotator_id: uuid.UUID) -> ColumnElement[bool]:
             exists().where(twin, table.case_id == CaseTwin.twin_id, mine),
         )
     ]
+    known.append(_kept_for_repeat(annotator_id))
     return and_(ReadRequest.state == "open", ~or_(*known))
+
+
+def _kept_for_repeat(annotator_id: uuid.UUID) -> ColumnElement[bool]:
+    """Whether a repeat has taken the seat of a request's case in this annotator's queue."""
+    still = or_(Repeat.back_at.is_(None), Repeat.back_at > now())
+    return exists().where(Repeat.annotator_id == annotator_id, Repeat.in_place_of == ReadRequest.case_id, still)
 
 
 def count_waiting(session: Session, principal: Principal) -> int:
     """Cases that an annotator could be given, of the first thousand requests."""
     annotator = select(Annotator.id).where(Annotator.account_id == principal.account_id)
     annotator_id = session.execute(annotator).scalar_one_or_none() or uuid.UUID(int=0)
-    waiting = select(ReadRequest.case_id).where(_free_for(annotator_id)).limit(1000).subquery()
-    return session.execute(select(func.count(waiting.c.case_id.distinct()))).scalar_one()
+    repeats = select(Repeat.id).where(Repeat.annotator_id == annotator_id, Repeat.state == "open")
+    waiting = union_all(repeats, select(ReadRequest.case_id).where(_free_for(annotator_id))).limit(1000).subquery()
+    return session.execute(select(func.count(waiting.c[0].distinct()))).scalar_one()
 
 
-def next_request(
-    session: Session, key: DerivedKey, annotator_id: uuid.UUID, *, lock: bool = True
-) -> ReadRequest | None:
+def next_request(session: Session, key: DerivedKey, annotator_id: uuid.UUID, *, lock: bool = True) -> AnyRequest | None:
     """The open request that this annotator reads next, locked; requests that others are taking are passed over.
 
     Everybody goes through the cases of a day in the same random order, and has an order of their own only among the
@@ -107,29 +134,38 @@ def next_request(
         annotator_id: who.
         lock: False for a look ahead, which takes nothing.
     """
-    queue = (
-        select(ReadRequest)
-        .where(_free_for(annotator_id))
-        .order_by(ReadRequest.due_on, ReadRequest.shuffle, ReadRequest.ordinal)
-    )
-    lowest: dict[uuid.UUID, ReadRequest] = {}
-    for request in session.execute(queue.limit(2 * _NEXT_FEW)).scalars():
-        lowest.setdefault(request.case_id, request)
-    few = list(lowest.values())[:_NEXT_FEW]
+    queue = queue_of(annotator_id)
+    lowest: dict[uuid.UUID, AnyRequest] = {}
+    for wanted in session.execute(queue.limit(2 * _NEXT_FEW)).scalars():
+        lowest.setdefault(wanted.case_id, wanted)
+    waiting = (Repeat.annotator_id == annotator_id, Repeat.state == "open")
+    lowest |= {repeat.id: repeat for repeat in session.execute(select(Repeat).where(*waiting)).scalars()}
+    few = sorted(lowest.values(), key=lambda request: (request.due_on, request.shuffle))[:_NEXT_FEW]
     few.sort(key=lambda request: (request.due_on, _own_order(key, annotator_id, request.shuffle)))
     if not lock:
         return few[0] if few else None
     for request in few:
-        untaken = select(ReadRequest).where(ReadRequest.id == request.id, ReadRequest.state == "open")
-        locked = session.execute(_passing_over(untaken)).scalar_one_or_none()
+        locked = _locked(session, type(request), request.id)
         if locked is not None:
             return locked
-    return session.execute(_passing_over(queue.limit(1))).scalar_one_or_none() if few else None
+    return session.execute(_passing_over(queue.limit(1), ReadRequest)).scalar_one_or_none() if few else None
 
 
-def _passing_over(statement: Select[ReadRequest]) -> Select[ReadRequest]:
+def _locked(session: Session, requests: type[_Request], request_id: uuid.UUID) -> _Request | None:
+    """A request that is still open, locked; None where others have taken it or are about to."""
+    untaken = select(requests).where(requests.id == request_id, requests.state == "open")
+    return session.execute(_passing_over(untaken, requests)).scalar_one_or_none()
+
+
+def queue_of(annotator_id: uuid.UUID) -> Select[ReadRequest]:
+    """Open requests that an annotator may be given, in the order that all annotators share."""
+    order = (ReadRequest.due_on, ReadRequest.shuffle, ReadRequest.ordinal)
+    return select(ReadRequest).where(_free_for(annotator_id)).order_by(*order)
+
+
+def _passing_over(statement: Select[_Request], requests: type[_Request]) -> Select[_Request]:
     """A statement that locks what it selects, as it is now, and leaves out what others have locked."""
-    return statement.with_for_update(skip_locked=True, of=ReadRequest).execution_options(populate_existing=True)
+    return statement.with_for_update(skip_locked=True, of=requests).execution_options(populate_existing=True)
 
 
 def open_request_of_case(
@@ -152,29 +188,44 @@ def requests_of_case(session: Session, case_id: uuid.UUID) -> list[ReadRequest]:
     return list(session.execute(statement).scalars())
 
 
-def locked_request_of(session: Session, read_id: uuid.UUID) -> ReadRequest | None:
-    """The request that a read answers, locked; None where there is no such read."""
-    request_id = select(Read.request_id).where(Read.id == read_id).scalar_subquery()
-    statement = select(ReadRequest).where(ReadRequest.id == request_id).with_for_update()
-    return session.execute(statement.execution_options(populate_existing=True)).scalar_one_or_none()
+def locked_request_of(session: Session, read_id: uuid.UUID) -> AnyRequest | None:
+    """The request that a read answers, locked; None where there is no such read.
+
+    Both kinds are looked for, whichever it is: else the time of an answer would tell a repeat.
+    """
+    of_read = select(Read.request_id).where(Read.id == read_id).scalar_subquery()
+    statement = select(ReadRequest).where(ReadRequest.id == of_read).with_for_update()
+    request = session.execute(statement.execution_options(populate_existing=True)).scalar_one_or_none()
+    of_visit = select(RepeatRead.request_id).where(RepeatRead.id == read_id).scalar_subquery()
+    visit = select(Repeat).where(Repeat.id == of_visit).with_for_update()
+    repeat = session.execute(visit.execution_options(populate_existing=True)).scalar_one_or_none()
+    return repeat if request is None else request
 
 
-def own_read(session: Session, account_id: uuid.UUID, read_id: uuid.UUID) -> tuple[Read, Annotator]:
+def own_read(session: Session, account_id: uuid.UUID, read_id: uuid.UUID) -> tuple[AnyRead, Annotator]:
     """A read of the annotator of an account, as it is now, with the annotator.
 
     Raises:
         NotFound: there is none of this id, or it is somebody else's.
     """
+    read, repeat = _own(session, Read, account_id, read_id), _own(session, RepeatRead, account_id, read_id)
+    row: tuple[AnyRead, Annotator] | None = read or repeat
+    if row is None:
+        raise NotFound("there is no such read")
+    return row
+
+
+def _own(
+    session: Session, reads: type[_Read], account_id: uuid.UUID, read_id: uuid.UUID
+) -> tuple[_Read, Annotator] | None:
     statement = (
-        select(Read, Annotator)
-        .join(Annotator, Annotator.id == Read.annotator_id)
-        .where(Read.id == read_id, Annotator.account_id == account_id)
+        select(reads, Annotator)
+        .join(Annotator, Annotator.id == reads.annotator_id)
+        .where(reads.id == read_id, Annotator.account_id == account_id)
         .execution_options(populate_existing=True)
     )
     row = session.execute(statement).first()
-    if row is None:
-        raise NotFound("there is no such read")
-    return row[0], row[1]
+    return None if row is None else (row[0], row[1])
 
 
 @dataclass(frozen=True)
@@ -229,8 +280,11 @@ def label_with_annotator(session: Session, label_id: uuid.UUID) -> tuple[Label, 
     return None if row is None else (row[0], row[1])
 
 
-def own_answer(session: Session, read: Read) -> Label | None:
-    """The first label that the annotator of a read gave its case; None where they gave none."""
+def own_answer(session: Session, read: AnyRead) -> Label | RepeatAnswer | None:
+    """The first answer that the annotator of a read gave its case; None where they gave none."""
+    if isinstance(read, RepeatRead):
+        to_repeat = (RepeatAnswer.repeat_id == read.request_id, RepeatAnswer.position == 0)
+        return session.execute(select(RepeatAnswer).where(*to_repeat)).scalar_one_or_none()
     first = (Label.case_id == read.case_id, Label.annotator_id == read.annotator_id, Label.supersedes_id.is_(None))
     return session.execute(select(Label).where(*first)).scalar_one_or_none()
 
@@ -245,18 +299,36 @@ def answered_late(session: Session, principal: Principal, case_id: uuid.UUID) ->
     return session.execute(statement.limit(1)).first() is not None
 
 
-def read_since(session: Session, read: Read) -> Read | None:
+def read_since(session: Session, read: _Read) -> _Read | None:
     """The read in which the annotator of another one has the case now, has labelled it or has declined it."""
-    statement = select(Read).where(
-        Read.case_id == read.case_id,
-        Read.annotator_id == read.annotator_id,
-        Read.id != read.id,
-        Read.state.in_(("leased", "committed", "declined")),
-    )
-    return session.execute(statement.order_by(Read.created_at.desc(), Read.id).limit(1)).scalar_one_or_none()
+    reads = type(read)
+    same = reads.case_id == read.case_id  # of one annotator a case has one repeat at most
+    ended = reads.state.in_(("leased", "committed", "declined"))
+    statement = select(reads).where(same, reads.annotator_id == read.annotator_id, reads.id != read.id, ended)
+    return session.execute(statement.order_by(reads.created_at.desc(), reads.id).limit(1)).scalar_one_or_none()
 
 
-def leases_of(session: Session, annotator_id: uuid.UUID) -> list[Read]:
+def leases_of(session: Session, annotator_id: uuid.UUID) -> list[AnyRead]:
     """Leases of an annotator, oldest first."""
-    statement = select(Read).where(Read.annotator_id == annotator_id, Read.state == "leased")
-    return list(session.execute(statement.order_by(Read.created_at, Read.id)).scalars())
+    leases: list[AnyRead] = [*_leased(session, Read, annotator_id)]
+    leases += _leased(session, RepeatRead, annotator_id)
+    return sorted(leases, key=lambda read: (read.created_at, read.id))
+
+
+def _leased(session: Session, reads: type[_Read], annotator_id: uuid.UUID) -> Sequence[_Read]:
+    statement = select(reads).where(reads.annotator_id == annotator_id, reads.state == "leased")
+    return session.execute(statement).scalars().all()
+
+
+def own_mass(session: Session, case: Case) -> float | None:
+    """Mass of a case's patient for a set after its label (``ml.conformal.Thresholds.at``); None without a plan."""
+    if case.pi <= 0:
+        return None
+    cells: dict[uuid.UUID, tuple[float, set[int]]] = {case.id: (case.pi, set())}
+    if case.patient is not None:
+        answered = (ReadRequest.case_id == Case.id, ReadRequest.label_id.is_not(None), ReadRequest.round == "planned")
+        wanted = select(Case.id, Case.pi, ReadRequest.ordinal).join(ReadRequest, and_(*answered))
+        for case_id, pi, ordinal in session.execute(wanted.where(Case.patient == case.patient)):
+            cells.setdefault(case_id, (pi, set()))[1].add(ordinal)
+    others = [cell for case_id, cell in cells.items() if case_id != case.id and 1 in cell[1]]
+    return (1 / case.pi + sum(1 / pi for pi, ordinals in others if 2 in ordinals)) / (1 + len(others))

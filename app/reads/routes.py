@@ -1,7 +1,7 @@
 """HTTP routes of reads, labels and posteriors."""
 
 import uuid
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Response
 
@@ -25,7 +25,7 @@ from app.platform.errors import (
 from app.platform.idempotency import once, request_digest, required_key
 from app.platform.principal import Principal
 from app.platform.values import PosteriorOut
-from app.reads import answering, corrections, leases, service
+from app.reads import answering, changes, corrections, leases, service
 from app.reads.naming import labels_for, read_for, submitted_for
 from app.reads.posterior import posterior
 from app.reads.schemas import (
@@ -182,7 +182,7 @@ def revise(
         key,
         digest,
         lambda: submitted_for(
-            context.keys.readers, principal, service.revise(session, context, principal, label_id, body)
+            context.keys.readers, principal, changes.revise(session, context, principal, label_id, body)
         ),
     )
 
@@ -204,39 +204,43 @@ def retract(
         key,
         digest,
         lambda: submitted_for(
-            context.keys.readers, principal, service.retract(session, context, principal, label_id, body)
+            context.keys.readers, principal, changes.retract(session, context, principal, label_id, body)
         ),
     )
 
 
 @router.get("/v1/cases/{case_id}/labels", responses=responses(NotFound, BlindReadPending))
 def list_labels(
-    case_id: CaseInPath,
+    case: CaseInPath,
     context: Parts,
     principal: _Reading,
     session: Reader,
     history: Annotated[bool, Query(description="Superseded labels and retractions too.")] = False,
 ) -> LabelsOut:
     """Active labels of a case; annotators see them after committing their own."""
-    queries.case_by_id(session, case_id)
-    ensure_revealed(session, principal, case_id)
-    labels = queries.label_history(session, case_id) if history else queries.labels_of_case(session, case_id)
+    queries.case_by_id(session, case.id)
+    ensure_revealed(session, principal, case)
+    labels = queries.label_history(session, case.id) if history else queries.labels_of_case(session, case.id)
     result = LabelsOut(items=[service.label_out(row) for row in labels])
-    note_exposure(context.database, session, principal, case_id)
+    note_exposure(context.database, session, principal, case.id)
     return labels_for(context.keys.readers, principal, result)
 
 
 @router.get("/v1/cases/{case_id}/posterior", responses=responses(NotFound, BlindReadPending))
 def get_posterior(
-    case_id: CaseInPath,
+    case: CaseInPath,
     context: Parts,
     principal: _Reading,
     session: Reader,
     exclude_annotator: Annotated[str | None, Query(max_length=100)] = None,
+    annotators: Annotated[
+        Literal["named", "alike"],
+        Query(description="named: weighed by who gave them where a model of the annotators is in use; alike: never."),
+    ] = "named",
 ) -> PosteriorOut:
     """Posterior from the stored prior and all active blind labels."""
-    queries.case_by_id(session, case_id)
-    ensure_revealed(session, principal, case_id)
-    result = posterior(session, case_id, exclude_annotator)
-    note_exposure(context.database, session, principal, case_id)
+    queries.case_by_id(session, case.id)
+    ensure_revealed(session, principal, case)
+    result = posterior(session, case.id, exclude_annotator, by_name=annotators == "named")
+    note_exposure(context.database, session, principal, case.id)
     return result

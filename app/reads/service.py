@@ -14,8 +14,10 @@ from app.cases.blindness import (
     has_committed,
     hidden_after_commit,
     hidden_before_final,
+    policy_of_requests,
     was_exposed,
 )
+from app.cases.held_back import hold_some_back, is_held_back
 from app.cases.queries import NamedLabel, blind_opinions, label_history
 from app.context import Context
 from app.platform import audit_chain
@@ -23,7 +25,7 @@ from app.platform.errors import AlreadyLabelled, Forbidden, Invalid, NotFound, S
 from app.platform.principal import Principal
 from app.reads import queries
 from app.reads.adjudication import adjudicate_if_undecided
-from app.reads.posterior import posterior_of, posterior_out
+from app.reads.posterior import posterior_of, posterior_out, set_for_next
 from app.reads.queries import CaseAtHand
 from app.reads.recorded import label_details
 from app.reads.schemas import LabelIn, LabelOut, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
@@ -150,6 +152,8 @@ def store_first(
         if head is None and label.blind and (hidden or given.unsettled):
             provisional.begin(session, label, author.read.id)
             given = replace(given, unsettled=True)
+        if head is None and label.blind and hidden:
+            hold_some_back(session, label, policy_of_requests(session, given.requests, at_hand.policy))
     return _conclude(session, context, principal, at_hand, given, "label.add")
 
 
@@ -245,10 +249,13 @@ def _conclude(
     session: Session, context: Context, principal: Principal, at_hand: CaseAtHand, given: _Given, action: str
 ) -> tuple[int, SubmittedOut]:
     """What follows from a label: an adjudication where one is called for, the reveal, the audit event, the answer."""
-    posterior = posterior_of(at_hand.prediction, at_hand.classes, blind_opinions(given.history))
+    posterior = posterior_of(session, at_hand.prediction, at_hand.classes, blind_opinions(given.history))
     adjudicate_if_undecided(session, at_hand, posterior, given.requests, unsettled=given.unsettled)
     hidden = reveal(session, principal, at_hand, given)
-    shown = None if hidden is not None else posterior_out(posterior, at_hand.policy.target_error)
+    shown = None
+    if hidden is None:
+        sets = set_for_next(session, at_hand.case, posterior)
+        shown = posterior_out(posterior, at_hand.policy.target_error, sets)
     record(session, context, principal, given.label, action)
     label = label_out(NamedLabel(given.label, given.annotator.name))
     return 201, SubmittedOut(label=label, posterior=shown, hidden_because=hidden)
@@ -266,6 +273,9 @@ def reveal(session: Session, principal: Principal, at_hand: CaseAtHand, given: _
     if not own and not has_committed(session, principal, at_hand.case.id):
         return "before-commit"
     hidden = hidden_after_commit(session, given.requests, at_hand.policy, unsettled=given.unsettled)
+    changed = given.label.position > 0  # a first answer that is shown at once was not held back
+    if hidden is None and changed and is_held_back(session, given.annotator.id, at_hand.case.id):
+        return "until-case-closed"
     if hidden is None:
         newest = max(row.label.id for row in given.history)
         expose(session, given.annotator.id, at_hand.case.id, at_hand.prediction.release_id, newest)

@@ -10,8 +10,9 @@ import numpy.typing as npt
 from sqlalchemy import Exists, exists, func, select
 from sqlalchemy.orm import Session, aliased
 
-from app.evaluations.clusters import cluster_name
+from app.evaluations.clusters import cluster_name, kept_for_sets
 from app.evaluations.queries import LabelRow, blind_labels, label_rows
+from app.platform.keys import DerivedKey
 from app.tables import Case, CasePrediction, NetworkOutput
 from ml.arrays import IntArray
 from ml.calibration.calibrators import Calibration
@@ -102,6 +103,11 @@ def n_seen_by(session: Session, release_id: uuid.UUID, partition: str, since: da
     if since is not None:
         wanted = wanted.where(Case.created_at >= since)
     return session.execute(wanted).scalar_one()
+
+
+def without_kept(outputs: StoredOutputs, key: DerivedKey) -> StoredOutputs:
+    """Outputs of the calibration partition that a fit may use: without the patients who are kept for answer sets."""
+    return outputs.take(np.flatnonzero([not kept_for_sets(key, group) for group in outputs.groups]))
 
 
 def vectors(blobs: list[bytes]) -> npt.NDArray[np.float32]:

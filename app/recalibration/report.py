@@ -99,6 +99,7 @@ class Findings(Out):
         fit: report of the fit.
         n_evaluated: cases of the evaluation partition.
         n_left_out_of_fit: cases of the calibration partition that the champion's network was trained on.
+        n_kept_for_sets: further cases of it whose patients are kept for answer sets.
         n_left_out_of_judgement: cases of the evaluation partition that the champion was trained on.
     """
 
@@ -114,6 +115,7 @@ class Findings(Out):
     fit: FitOut
     n_evaluated: int
     n_left_out_of_fit: int = 0
+    n_kept_for_sets: int = 0
     n_left_out_of_judgement: int = 0
 
     def to_dict(self) -> dict[str, Any]:

@@ -11,11 +11,12 @@ import shutil
 import uuid
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 from sqlalchemy.orm import Session
 
+from app.context import Context
 from app.evaluations.cohort import Cohort, Question, cohort_of, evaluate_cohort
 from app.evaluations.held_out import held_out, left_out
 from app.evaluations.queries import LabelRow, blind_labels, label_rows
@@ -39,6 +40,7 @@ from app.recalibration.outputs import (
     histograms,
     n_seen_by,
     stored_outputs,
+    without_kept,
 )
 from app.recalibration.report import Findings, FitOut, Moved, RecalibrationReport
 from app.releases.adding import UNFINISHED, register_release
@@ -74,6 +76,7 @@ class Material:
         judging: outputs of the same cases, in their order.
         judging_labels: blind planned labels.
         n_left_out_of_fit: cases of the calibration partition that the champion's network was trained on.
+        n_kept_for_sets: further cases of it whose patients are kept for answer sets.
         n_left_out_of_judgement: cases of the evaluation partition that the champion was trained on.
     """
 
@@ -85,17 +88,18 @@ class Material:
     judging: StoredOutputs
     judging_labels: list[LabelRow]
     n_left_out_of_fit: int = 0
+    n_kept_for_sets: int = 0
     n_left_out_of_judgement: int = 0
 
 
-def gather(session: Session, releases_folder: Path, since: datetime | None = None) -> Material:
-    """Read champion, outputs and labels of the cases stored at a time or later.
+def gather(session: Session, context: Context, since: datetime | None = None) -> Material:
+    """Read champion, outputs and labels of the cases stored at a time or later; a fit sees none that is kept for sets.
 
     Raises:
         NoRelease: there is no champion.
     """
     parent_id = served_release_id(session)
-    parent = read_release(releases_folder / str(parent_id))
+    parent = read_release(context.settings.releases_folder / str(parent_id))
     columns, question = read_columns(session, parent_id, list(parent.classes)), Question(since=since)
     cohort = cohort_of(held_out(columns), question, now().timestamp())
     outputs = stored_outputs(session, parent.network_sha256, "evaluation", since)
@@ -104,11 +108,21 @@ def gather(session: Session, releases_folder: Path, since: datetime | None = Non
     known = np.array([case_id in position for case_id in ids], dtype=bool)
     cohort = cohort.take(known)
     rows = np.array([position[case_id] for case_id in ids if case_id in position], dtype=np.intp)
-    fitting = stored_outputs(session, parent.network_sha256, "calibration", since, seen_by=parent_id)
+    unseen = stored_outputs(session, parent.network_sha256, "calibration", since, seen_by=parent_id)
+    fitting = without_kept(unseen, context.keys.sets)
     judging_labels = label_rows(session, blind_labels(), cohort.columns.ids())
-    trained_on = n_seen_by(session, parent_id, "calibration", since), left_out(columns, question)
-    judging = outputs.take(rows)
-    return Material(parent_id, parent, fitting, fitting_labels(session), cohort, judging, judging_labels, *trained_on)
+    return Material(
+        parent_id,
+        parent,
+        fitting,
+        fitting_labels(session),
+        cohort,
+        outputs.take(rows),
+        judging_labels,
+        n_left_out_of_fit=n_seen_by(session, parent_id, "calibration", since),
+        n_kept_for_sets=len(unseen.case_ids) - len(fitting.case_ids),
+        n_left_out_of_judgement=left_out(columns, question),
+    )
 
 
 def fit(material: Material, method: RecalibrationMethod, plan: ChangePlan, without: str | None = None) -> Fitted:
@@ -170,7 +184,7 @@ def recalibrate(job: RunningJob) -> JobResult:
         raise ValueError(f"the change plan allows the methods {', '.join(plan.methods)}, not {asked.method}")
     job.report(_READING, "reading labels and stored outputs")
     with job.context.database.read_moment() as session:
-        material = gather(session, settings.releases_folder, asked.since)
+        material = gather(session, job.context, asked.since)
     job.report(_FITTING, f"fitting on {len(material.fitting.case_ids):,} stored cases")
     made = fit(material, asked.method, plan)
     before = material.fitting.predicted(material.parent, material.parent.calibration)
@@ -193,6 +207,7 @@ def recalibrate(job: RunningJob) -> JobResult:
         fit=FitOut.model_validate(made.report),
         n_evaluated=len(material.cohort.columns),
         n_left_out_of_fit=material.n_left_out_of_fit,
+        n_kept_for_sets=material.n_kept_for_sets,
         n_left_out_of_judgement=material.n_left_out_of_judgement,
     )
     job.report(_WRITING, "writing the candidate")
@@ -245,8 +260,23 @@ def _card(parent: Release, parent_id: uuid.UUID, made: Fitted, findings: Finding
             "change_plan_sha256": findings.change_plan_sha256,
             "gate": findings.gate.to_dict(),
             "method": findings.method,
+            **_kept_for_sets(parent, findings),
         },
     }
+
+
+class _KeptForSets(TypedDict, total=False):
+    """What the card's part on recalibration says of answer sets."""
+
+    kept_for_sets: int
+
+
+def _kept_for_sets(parent: Release, findings: Findings) -> _KeptForSets:
+    """How many cases no fit has seen; nothing where an adapted parent's fit, by an earlier version, saw them all."""
+    before = parent.card.get("recalibration")
+    if findings.method == "adapt" and before is not None and "kept_for_sets" not in before:
+        return {}
+    return {"kept_for_sets": findings.n_kept_for_sets}
 
 
 def _verdict(made: Fitted, findings: Findings) -> Verdict:

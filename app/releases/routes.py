@@ -3,7 +3,7 @@
 import uuid
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Header, Response
+from fastapi import APIRouter, Depends, Response
 
 from app.auth.policy import GuardedRoute, Policy
 from app.auth.service import confirm_password
@@ -22,6 +22,7 @@ from app.platform.errors import (
 )
 from app.platform.idempotency import once, request_digest, required_key
 from app.platform.principal import Principal
+from app.platform.revisions import Revision
 from app.releases import service
 from app.releases.schemas import AliasesOut, AliasIn, AliasOut, RecalibrationIn, ReleaseDetailOut, ReleasesOut
 
@@ -48,27 +49,6 @@ def list_aliases(session: Reader) -> AliasesOut:
     return service.aliases_out(session)
 
 
-def _revision(
-    if_match: Annotated[
-        str | None, Header(description='Revision of the alias in quotes, "0" where there is none.')
-    ] = None,
-) -> int | None:
-    """Revision that the caller saw; None for any.
-
-    Raises:
-        PreconditionRequired: there is no If-Match.
-        BadRequest: it is not a revision.
-    """
-    if if_match is None:
-        raise PreconditionRequired("send If-Match with the revision of the alias that you saw")
-    if if_match.strip() == "*":
-        return None
-    digits = if_match.strip().removeprefix("W/").strip('"')
-    if not digits.isascii() or not digits.isdigit() or len(digits) > 9:
-        raise BadRequest("If-Match is not a revision of an alias in quotes, or *")
-    return int(digits)
-
-
 @router.put(
     "/v1/aliases/{name}",
     responses=responses(BadRequest, Conflict, Forbidden, NotFound, PreconditionFailed, PreconditionRequired),
@@ -78,7 +58,7 @@ def move_alias(
     body: AliasIn,
     context: Parts,
     principal: _Managing,
-    revision: Annotated[int | None, Depends(_revision)],
+    revision: Revision,
     session: Writer,
     response: Response,
 ) -> AliasOut:

@@ -6,15 +6,18 @@ from app.tables.base import Forgettable, Table, new_digest_key, new_id, now
 from app.tables.cases import Case, CasePrediction, CaseTwin, NetworkOutput
 from app.tables.jobs import Evaluation, ImportRow, Job, JobBatch, JobCancellation
 from app.tables.labels import Annotator, Label, ProvisionalLabel, Remark
+from app.tables.readers import ReaderModelInUse, ReaderModelRow
 from app.tables.reads import DailyThreshold, Exposure, Look, PolicyRow, Read, ReadRequest
 from app.tables.records import AuditEvent, AuditHead, CaseChange, Erasure, IdempotencyRecord, Installation
-from app.tables.releases import Alias, PublishedEstimates, ReleaseRow
+from app.tables.releases import Alias, AnswerSets, PublishedEstimates, ReleaseRow
+from app.tables.repeats import HeldBack, Repeat, RepeatAnswer, RepeatRead
 
 __all__ = [
     "APPEND_ONLY",
     "Account",
     "Alias",
     "Annotator",
+    "AnswerSets",
     "ApiKey",
     "AuditEvent",
     "AuditHead",
@@ -28,6 +31,7 @@ __all__ = [
     "Evaluation",
     "Exposure",
     "Forgettable",
+    "HeldBack",
     "IdempotencyRecord",
     "ImportRow",
     "Installation",
@@ -42,8 +46,13 @@ __all__ = [
     "PublishedEstimates",
     "Read",
     "ReadRequest",
+    "ReaderModelInUse",
+    "ReaderModelRow",
     "ReleaseRow",
     "Remark",
+    "Repeat",
+    "RepeatAnswer",
+    "RepeatRead",
     "Table",
     "create_triggers",
     "drop_triggers",

@@ -12,6 +12,8 @@ APPEND_ONLY = (
     "exposures",
     "case_changes",
     "installation",
+    "held_back",
+    "repeat_answers",
 )
 
 

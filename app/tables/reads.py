@@ -50,6 +50,8 @@ class PolicyRow(Identified, Table):
     reveal: Mapped[str] = mapped_column(String(20))
     lease_seconds: Mapped[int] = mapped_column(Integer)
     due_days: Mapped[int] = mapped_column(Integer)
+    # share of an annotator's reads that are hidden repeats; None: no repeats, and no case is held back for them
+    repeat_rate: Mapped[float | None] = mapped_column(Float(53))
     reason: Mapped[str] = mapped_column(Text)
     # None: the version that set-up made
     created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("accounts.id"))
@@ -116,6 +118,11 @@ class ReadRequest(Identified, Table):
     # first label of the chain that answered
     label_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("labels.id"), unique=True)
 
+    @property
+    def named(self) -> uuid.UUID:
+        """What the annotator's handle of the case is made from."""
+        return self.case_id
+
 
 _ACTIVE = text("state = 'leased'")
 _TAKEN = text("state IN ('leased', 'committed')")
@@ -150,6 +157,11 @@ class Read(Identified, Table):
     # when a page first showed the case; None: it was leased by another program, or is leased ahead
     displayed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     decline_reason: Mapped[str | None] = mapped_column(String(20))
+
+    @property
+    def named(self) -> uuid.UUID:
+        """What the annotator's handle of the case is made from."""
+        return self.case_id
 
 
 class Exposure(Identified, Table):

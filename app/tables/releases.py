@@ -2,6 +2,7 @@
 
 import uuid
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import JSON, CheckConstraint, ForeignKey, Integer, String
 from sqlalchemy.orm import Mapped, mapped_column
@@ -32,6 +33,19 @@ class Alias(Table):
     name: Mapped[str] = mapped_column(String(20), primary_key=True)
     release_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("releases.id"))
     revision: Mapped[int] = mapped_column(Integer)
+
+
+class AnswerSets(Table):
+    """What calibrates the sets of a release for the next answer, and how they did; the worker computes it anew."""
+
+    __tablename__ = "answer_sets"
+
+    release_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("releases.id"), primary_key=True)
+    # app.predictions.answer_sets.PublishedSets
+    document: Mapped[dict[str, Any]] = mapped_column(JSON)
+    computed_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    # what it was computed from
+    basis: Mapped[str] = mapped_column(String(200))
 
 
 class PublishedEstimates(Table):

@@ -21,6 +21,7 @@ class PolicyIn(In):
     reveal: Literal["after_commit", "after_case_closed", "never"] = "after_case_closed"
     lease_seconds: Annotated[int, Field(ge=30, le=86_400)] = 600
     due_days: Annotated[int, Field(ge=1, le=365)] = 7
+    repeat_rate: Annotated[float, Field(ge=0, le=0.1)] = 0.02
     reason: Line
 
     @model_validator(mode="after")
@@ -58,6 +59,7 @@ class PolicyOut(Out):
     reveal: str
     lease_seconds: int
     due_days: int
+    repeat_rate: float
     reason: str
     created_at: datetime
 

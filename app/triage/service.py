@@ -8,12 +8,14 @@ from app.platform.keys import AuditKeys
 from app.platform.principal import Principal
 from app.tables import PolicyRow
 from app.triage.queries import all_policies, current_policy
+from app.triage.repeats import withdraw_repeats
 from app.triage.schemas import PoliciesOut, PolicyIn, PolicyOut
 
 
 def policy_out(row: PolicyRow, current: int) -> PolicyOut:
     """A version as the API shows it."""
     fields = {name: getattr(row, name) for name in PolicyOut.model_fields if name != "current"}
+    fields["repeat_rate"] = row.repeat_rate or 0.0
     return PolicyOut(**fields, current=row.version == current)
 
 
@@ -34,11 +36,14 @@ def add_policy(session: Session, keys: AuditKeys, principal: Principal, body: Po
     """
     before = current_policy(session)
     wanted = body.model_dump()
+    wanted["repeat_rate"] = body.repeat_rate or None
     if all(getattr(before, name) == value for name, value in wanted.items() if name != "reason"):
         raise Conflict("this is the policy in force already")
     row = PolicyRow(version=before.version + 1, created_by=principal.account_id, **wanted)
     session.add(row)
     session.flush()
+    if body.repeat_rate == 0 or body.reveal == "after_commit":
+        withdraw_repeats(session)
     changed = {
         name: [getattr(before, name), value]
         for name, value in wanted.items()

@@ -57,7 +57,7 @@ def adapted(service: Service) -> dict[str, Any]:
 def test_a_champion_is_adapted_and_judged_and_serves_what_was_fitted(service: Service) -> None:
     collect_double_reads(service, 60)
     with service.context.database.read_moment() as session:
-        material = gather(session, service.context.settings.releases_folder)
+        material = gather(session, service.context)
     done = adapted(service)
     assert done["state"] == "succeeded", done["error"]
     report, change = done["result"], done["result"]["fit"]["adaptation"]
@@ -106,7 +106,7 @@ def _serves(service: Service, release_id: str, calibration: Calibration) -> None
 @pytest.mark.slow
 @pytest.mark.one_database
 def test_the_gate_leaves_each_annotator_out_of_an_adapted_fit(service: Service) -> None:
-    collect_double_reads(service, 90, readers=5)
+    collect_double_reads(service, 120, readers=5)
     done = adapted(service)
     assert done["state"] == "succeeded", done["error"]
     rows = done["result"]["gate"]["without_annotator"]
@@ -119,7 +119,7 @@ def test_too_few_double_reads_are_refused_with_their_number(service: Service) ->
     failed = adapted(service)
     assert failed["state"] == "failed"
     with service.context.database.read() as session:
-        n = len(gather(session, service.context.settings.releases_folder).fitting.case_ids)
+        n = len(gather(session, service.context).fitting.case_ids)
     assert "needs 20 cases with two blind planned labels, and labelled cases of 10 patients" in failed["error"]
     assert f"there are {n}, of " in failed["error"]
     assert "have more cases read twice" in failed["error"]

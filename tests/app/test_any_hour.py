@@ -14,6 +14,7 @@ ALL = {"partition": "all"}
 def twice(service: Service, **fields: Any) -> list[str]:
     """Every case is planned twice, and shown once both reads are in; gives the class codes."""
     policy = {"rule": "disagreement", "threshold": 0.0, "adjudicate_below": None, "reveal": "after_case_closed"}
+    policy |= {"repeat_rate": 0}
     assert service.post("admin", "/v1/policies", json=policy | {"reason": "t"} | fields).status_code == 201
     return [info["code"] for info in service.get("viewer", "/v1/releases").json()["items"][0]["classes"]]
 

@@ -65,7 +65,10 @@ def test_recalibration_makes_a_candidate_and_a_person_promotes_and_rolls_back(se
     before, after = report["champion"], report["candidate"]
     print({name: (before[name]["value"], after[name]["value"]) for name in before}, report["gate"]["reasons"])
     assert report["gate"]["L"]["value"] < 0.01
-    assert 0 < report["moved"]["mean_probability_change"] < 0.2
+    # labels that were left out chose no temperature for so few cells, and another concentration
+    assert report["fit"]["temperature"]["chosen"] == "identity"
+    assert report["moved"]["mean_probability_change"] < 0.2
+    assert 0 < report["moved"]["mean_log_concentration_change"] < 2
     assert {row["annotator"] for row in report["gate"]["without_annotator"]} == {f"reader {i}" for i in range(3)}
     champion = service.get("viewer", "/v1/aliases").json()["items"][0]
     candidate = service.get("viewer", f"/v1/releases/{report['release']}").json()

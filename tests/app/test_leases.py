@@ -25,6 +25,7 @@ def set_policy(service: Service, **fields: Any) -> dict[str, Any]:
         "threshold": 0.2,
         "adjudicate_below": None,
         "reveal": "after_commit",
+        "repeat_rate": 0,
         "reason": "test",
     }
     body |= fields
@@ -363,7 +364,7 @@ def test_policies_are_versions_and_audited(service: Service) -> None:
     made = set_policy(service, threshold=0.3, reason="fewer second reads")
     assert (made["version"], made["current"]) == (2, True)
     same = {"rule": "disagreement", "threshold": 0.3, "adjudicate_below": None, "reveal": "after_commit", "reason": "x"}
-    assert service.post("admin", "/v1/policies", json=same).status_code == 409
+    assert service.post("admin", "/v1/policies", json=same | {"repeat_rate": 0}).status_code == 409
     for wrong in (
         {"rule": "capacity"},
         {"rule": "disagreement"},

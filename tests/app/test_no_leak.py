@@ -12,6 +12,7 @@ from PIL import Image
 from sqlalchemy import select, update
 
 from app.cases.preparing import partition_of
+from app.evaluations.clusters import kept_for_sets
 from app.evaluations.cohort import Question
 from app.evaluations.service import judged_cohort
 from app.operations.export import export_dataset
@@ -62,17 +63,26 @@ def external_ids(service: Service, *conditions: Any) -> set[str]:
         return set(session.execute(select(Case.external_id).where(*conditions)).scalars())
 
 
+def kept_for_sets_here(service: Service) -> set[str]:
+    """Cases of the calibration partition that no fit sees; each patient is named."""
+    with service.context.database.read() as session:
+        rows = session.execute(select(Case.external_id, Case.patient).where(Case.partition == "calibration")).all()
+    return {name for name, patient in rows if kept_for_sets(service.context.keys.sets, f"patient:{patient}")}
+
+
 def test_an_export_says_what_may_be_trained_on(service: Service, tmp_path: Path) -> None:
     fill(service, 12, 6, size=16)
     evaluation = external_ids(service, Case.partition == "evaluation")
     everything = exported(service, tmp_path / "all", "all")
-    assert {row["case_id"] for row in everything if row["partition"] == "test"} == evaluation
+    kept = kept_for_sets_here(service)
+    assert kept
+    assert {row["case_id"] for row in everything if row["partition"] == "test"} == evaluation | kept
     assert {row["partition"] for row in everything} == {"train", "valid", "calibration", "test"}
     dataset = load_folder(tmp_path / "all", size=8)
-    assert {dataset.case_ids[row] for row in dataset.rows("test")} == evaluation
+    assert {dataset.case_ids[row] for row in dataset.rows("test")} == evaluation | kept
     assert dataset.annotators == ("r", "s")
     rows = exported(service, tmp_path / "default")
-    assert {row["case_id"] for row in rows} == external_ids(service, Case.partition == "calibration")
+    assert {row["case_id"] for row in rows} == external_ids(service, Case.partition == "calibration") - kept
     assert {row["partition"] for row in rows} == {"train", "valid", "calibration", "test"}
     for table in (
         everything,
@@ -169,8 +179,8 @@ def test_new_cases_are_compared_as_they_come_and_recalibration_leaves_them_out(
     store(service, "again", cell_png(int(min(network).split("-")[1]), 16), {"r": 0, "s": 1}, patient=stranger)
     store(service, "new", cell_png(901, 16), {"r": 0, "s": 1}, patient=stranger)
     with context.database.read() as session:
-        release_id, cohort, out, _ = judged_cohort(session, context, None, Question(weighting="none"))
-        material = gather(session, context.settings.releases_folder)
+        release_id, cohort, out, *_ = judged_cohort(session, context, None, Question(weighting="none"))
+        material = gather(session, context)
         names = {row.id: row.external_id for row in session.execute(select(Case)).scalars()}
     assert marked(service, str(release_id))["again"] == "network"
     assert out.n_left_out == 1
@@ -178,7 +188,9 @@ def test_new_cases_are_compared_as_they_come_and_recalibration_leaves_them_out(
     assert judged == external_ids(service, Case.partition == "evaluation") - {"again"}
     fitted = {names[case_id] for case_id in material.fitting.case_ids}
     # what only calibrated it, its network has never seen: a later calibration may be fitted to it again
-    assert fitted == external_ids(service, Case.partition == "calibration") - network
+    kept = kept_for_sets_here(service)
+    assert fitted == external_ids(service, Case.partition == "calibration") - network - kept
+    assert material.n_kept_for_sets == len(kept - network)
     assert calibration <= fitted
     assert "again" not in {names[case_id] for case_id in material.cohort.columns.ids()}
     assert (material.n_left_out_of_fit, material.n_left_out_of_judgement) == (len(network), 1)

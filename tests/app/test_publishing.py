@@ -26,9 +26,9 @@ def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     evaluated: list[Any] = []
     evaluate = evaluate_cohort
 
-    def counted(cohort: Any) -> Any:
+    def counted(cohort: Any, **options: Any) -> Any:
         evaluated.append(cohort)
-        return evaluate(cohort)
+        return evaluate(cohort, **options)
 
     monkeypatch.setattr(publishing, "evaluate_cohort", counted)
     return evaluated

@@ -75,3 +75,32 @@ def test_annotators_who_lean_are_called_different_and_those_who_are_alike_are_no
         document = service.get("viewer", "/v1/metrics", params=params).json()
         assert document["metrics"]["L_D"]["n"] == 120
         assert any("use the classes differently" in text for text in document["warnings"]) == (leaning > 0)
+
+
+@pytest.mark.parametrize("weighting", ["ipw", "none"])
+def test_metrics_comparison_and_report_have_both_intervals(service: Service, weighting: str) -> None:
+    fill(service.context, 120, leaning=0.6)
+    service.written_past = True
+    asked = {"partition": "all", "weighting": weighting}
+    metrics = service.get("viewer", "/v1/metrics", params=asked).json()["metrics"]
+    for name in ("L", "agreement", "EL", "L_D", "CL", "CE", "skill_D"):
+        row = metrics[name]
+        assert row["low_new"] <= row["low"] <= row["high"] <= row["high_new"], name
+    # who leans tells that the next annotator may
+    disagreement = metrics["L_D"]
+    assert disagreement["high_new"] - disagreement["low_new"] > 1.5 * (disagreement["high"] - disagreement["low"])
+    release = service.get("viewer", "/v1/releases").json()["items"][0]["id"]
+    compared = service.get("viewer", f"/v1/releases/{release}/comparison", params=asked).json()["metrics"]
+    assert compared["L"]["champion"] == metrics["L"]
+    assert compared["L"]["change"]["low_new"] == compared["L"]["change"]["high_new"] == 0
+    page = service.get("viewer", "/report", params=asked).text
+    assert "for new annotators" in page
+    frozen = service.post("admin", "/v1/evaluations", json=asked).json()["id"]
+    work_off(service.context)
+    found = service.get("viewer", f"/v1/evaluations/{frozen}").json()["document"]["metrics"]
+    for name, row in metrics.items():
+        for end in ("low_new", "high_new"):
+            assert (found[name][end] is None) == (row[end] is None), name
+            assert row[end] is None or found[name][end] == pytest.approx(row[end], rel=1e-6, abs=1e-9), (name, end)
+    table = service.get("viewer", f"/v1/evaluations/{frozen}", headers={"Accept": "text/csv"}).text
+    assert table.splitlines()[0].startswith("metric,value,se,low,high,low_new,high_new,")

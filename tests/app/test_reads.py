@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from app.tables import APPEND_ONLY, Label, Table
 from ml.distributions.decisions import majority_prob
 from ml.distributions.families import DirichletCpe
-from tests.support.service import Service, cell_png
+from tests.support.service import Service, cell_png, fill_repeats
 
 
 @pytest.mark.both_databases
@@ -47,7 +47,8 @@ def test_excluding_an_annotator_takes_its_label_out(service: Service) -> None:
     posterior = service.outside_label(case["id"], "r1", case["prediction"]["classes"][0])["posterior"]
     service.outside_label(case["id"], "r2", case["prediction"]["classes"][3])
     without = service.get("viewer", f"/v1/cases/{case['id']}/posterior", params={"exclude_annotator": "r2"}).json()
-    assert without == posterior
+    # sets for the next answer are calibrated on all labels of a case, not on some
+    assert without == posterior | {"answer_set": None}
 
 
 def test_labels_that_were_not_blind_stay_out_of_the_posterior(service: Service) -> None:
@@ -182,6 +183,9 @@ def test_many_at_once_store_each_label_exactly_once(service: Service) -> None:
 def test_the_database_itself_refuses_to_change_or_delete(service: Service) -> None:
     case = service.add_case()
     assert service.answer("anna", case["id"], case["prediction"]["classes"][0]).status_code == 201
+    with service.context.database.write() as session:
+        fill_repeats(session)
+    service.written_past = True
     for table in APPEND_ONLY:
         column = next(iter(Table.metadata.tables[table].columns)).name
         for statement in (f"UPDATE {table} SET {column} = {column}", f"DELETE FROM {table}"):

@@ -176,7 +176,7 @@ def test_erasing_a_patient_leaves_tombstones_and_the_labels(service: Service, tm
     assert {event["reason"] for event in events} == {"the patient asked"}
     with service.context.database.read() as session:
         written = export_dataset(session, service.context, tmp_path / "out", "all")
-        assert written == {"n_cases": 6, "n_labels": 12}
+        assert written == {"n_cases": 6, "n_labels": 12, "n_kept_for_sets": 0}
         assert session.execute(select(Case).where(Case.erased_at.is_not(None))).scalars().first() is not None
 
 

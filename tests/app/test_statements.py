@@ -11,7 +11,7 @@ from tests.support.service import Service, cell_png
 from tests.support.statements import counted
 
 ROUNDS = (1, 12, 24)
-STORE_A_CASE, COMMIT_A_LABEL = 20, 19
+STORE_A_CASE, COMMIT_A_LABEL = 20, 24
 
 
 def add_prediction_of_another_release(service: Service, number: int, case_id: str) -> None:

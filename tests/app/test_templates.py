@@ -11,7 +11,7 @@ from app.pages import render
 from tests.support.service import Service
 
 #: Every page that needs no identifier.
-PAGES = ("/worklist", "/report", "/policy", "/releases", "/jobs", "/imports", "/people", "/audit", "/help")
+PAGES = ("/worklist", "/report", "/policy", "/releases", "/jobs", "/imports", "/readers", "/people", "/audit", "/help")
 HTML = {"Accept": "text/html"}
 
 

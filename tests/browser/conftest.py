@@ -90,6 +90,7 @@ def set_reveal(made: Installation, reveal: str) -> None:
     import httpx2
 
     policy = {"rule": "disagreement", "threshold": 0.2, "adjudicate_below": None, "reveal": reveal, "reason": "test"}
+    policy |= {"repeat_rate": 0}
     answer = httpx2.post(
         f"{made.address}/v1/policies",
         json=policy,

@@ -13,6 +13,7 @@ LEAD_PAGES = (
     "/releases",
     "/jobs",
     "/imports",
+    "/readers",
     "/people",
     "/audit",
     "/help",
@@ -106,6 +107,11 @@ def test_no_page_keeps_anybody_out(browser: Browser, installation: Installation,
     found["read"] = reader.violations()
     reader.go("/help")
     found["help"] = reader.violations()
+    reader.go("/me")
+    assert "Agreement with yourself is shown after ten cases" in reader.page.inner_text("main")
+    found["my reading"] = reader.violations()
+    lead.go("/people").click("text=How they read >> nth=0")
+    found["how they read"] = lead.violations()
     stranger = Person(browser, installation, "", scheme)
     found["login"] = stranger.violations()
     lead.go("/help")

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from app.cases.blindness import expose
 from app.tables import APPEND_ONLY, Annotator, CasePrediction, Exposure, Table
-from tests.support.service import Service
+from tests.support.service import Service, fill_repeats
 
 Row = dict[str, Any]
 # no row has them
@@ -31,6 +31,8 @@ def filled(service: Service) -> Service:
         for _ in range(2):  # the second time there is nothing to record
             expose(session, annotator.id, prediction.case_id, prediction.release_id, None)
         assert len(session.execute(select(Exposure)).all()) == 1
+        fill_repeats(session)
+    service.written_past = True  # a repeat without its reads and events
     return service
 
 

@@ -20,6 +20,7 @@ from app.cases.blindness import (
     note_exposure,
     was_exposed,
 )
+from app.cases.handles import NamedCase
 from app.platform.database import Database
 from app.platform.errors import BlindReadPending
 from app.platform.principal import ROLE_SCOPES, Principal
@@ -86,7 +87,7 @@ class Laboratory:
 
     def hidden(self, who: str = ANNA, case: int = 0) -> str | None:
         with self.database.read() as session:
-            return hidden_because(session, self.people[who], self.cases[case])
+            return hidden_because(session, self.people[who], NamedCase(self.cases[case]))
 
 
 @pytest.fixture
@@ -194,16 +195,19 @@ def test_the_newest_policy_of_the_requests_decides_and_without_requests_the_one_
 def test_a_refusal_says_what_to_wait_for(laboratory: Laboratory) -> None:
     def refusal(session: Session) -> str:
         with pytest.raises(BlindReadPending) as refused:
-            ensure_revealed(session, laboratory.people[ANNA], laboratory.cases[0])
+            ensure_revealed(session, laboratory.people[ANNA], NamedCase(laboratory.cases[0]))
         return str(refused.value)
 
     with laboratory.database.read() as session:
-        ensure_revealed(session, laboratory.people[LEAD], laboratory.cases[0])
+        ensure_revealed(session, laboratory.people[LEAD], NamedCase(laboratory.cases[0]))
         assert refusal(session) == "commit your own label first; then this is shown"
     laboratory.commit_label(ANNA)
     laboratory.request(laboratory.policy("after_case_closed"))
     with laboratory.database.read() as session:
-        assert refusal(session) == "this is shown once all planned reads of the case are in"
+        assert (
+            refusal(session)
+            == "this is shown once all planned reads of the case are in, unless the policy keeps it closed"
+        )
     laboratory.request(laboratory.policy("never"), ordinal=2)
     with laboratory.database.read() as session:
         assert refusal(session) == "the reading policy shows this to no annotator"

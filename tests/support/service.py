@@ -27,7 +27,19 @@ from app.reads.corrections import settle
 from app.reads.schemas import LabelIn
 from app.reads.service import submit_label
 from app.releases.adding import UNFINISHED, register_release
-from app.tables import Account, PolicyRow, ProvisionalLabel, ReleaseRow, create_triggers, drop_triggers, now
+from app.tables import (
+    Account,
+    HeldBack,
+    Label,
+    PolicyRow,
+    ProvisionalLabel,
+    ReleaseRow,
+    Repeat,
+    RepeatAnswer,
+    create_triggers,
+    drop_triggers,
+    now,
+)
 from ml.datasets.cells import simulate_cell
 from ml.release.artifact import copy_release, read_release
 from tests.support.images import encode
@@ -177,11 +189,24 @@ class Service:
         return body
 
 
+def fill_repeats(session: Session) -> None:
+    """A case that is held back from the annotator of the only label, and came to them a second time."""
+    label = session.execute(select(Label)).scalars().one()
+    session.add(HeldBack(annotator_id=label.annotator_id, case_id=label.case_id))
+    named = {"annotator_id": label.annotator_id, "case_id": label.case_id, "label_id": label.id}
+    seat = {"in_place_of": label.case_id, "due_on": "2026-01-01", "shuffle": 1, "n_since": 0}
+    repeat = Repeat(**named, **seat, policy_version=1)
+    session.add(repeat)
+    session.flush()
+    answer = {"kind": "label", "position": 0, "class_code": "blast", "unexposed": True, "blind": True}
+    session.add(RepeatAnswer(repeat_id=repeat.id, case_id=label.case_id, **answer))
+
+
 def pixels_of(data: bytes) -> Any:
     return np.asarray(Image.open(BytesIO(data)))
 
 
-def store(service: Service, external_id: str, data: bytes, labels: dict[str, int], **fields: str) -> None:
+def store(service: Service, external_id: str, data: bytes, labels: dict[str, int], **fields: str) -> str:
     """Store a case and its outside labels by the functions behind the routes, where requests are not what is tested.
 
     Args:
@@ -190,6 +215,9 @@ def store(service: Service, external_id: str, data: bytes, labels: dict[str, int
         data: its image.
         labels: reader and index of the class.
         fields: further ones of the case.
+
+    Returns:
+        The case's identifier.
     """
     context = service.context
     new = prepare_case(context, CaseIn(external_id=external_id, **fields), data)
@@ -202,6 +230,7 @@ def store(service: Service, external_id: str, data: bytes, labels: dict[str, int
         for reader, k in labels.items():
             body = LabelIn(label=case.prediction.classes[k], annotator=reader, blind=True)
             submit_label(session, context, outside, uuid.UUID(case.id), body)
+    return str(case.id)
 
 
 def put_release(session: Session, keys: AuditKeys, source: Path, releases_folder: Path) -> ReleaseRow:

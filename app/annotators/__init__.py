@@ -1,0 +1,1 @@
+"""What annotators may know about their own reading."""

@@ -1,0 +1,229 @@
+"""Database access of what annotators have done until a moment: what is shown of them changes once a week only."""
+
+import uuid
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+from sqlalchemy import select, union_all
+from sqlalchemy.orm import Session
+
+from app.cases.provisional import CORRECTABLE
+from app.cases.queries import predictions_of
+from app.predictions.stored import stored_predictions
+from app.releases.queries import reading_classes
+from app.tables import (
+    Annotator,
+    Case,
+    HeldBack,
+    Label,
+    PolicyRow,
+    Read,
+    ReadRequest,
+    Repeat,
+    RepeatAnswer,
+    RepeatRead,
+)
+from ml.arrays import FloatArray
+from ml.distributions.families import has_concentration
+
+#: What is looked at: labels of so many weeks, and of so many cases, the newest.
+WEEKS, MOST_CASES, MOST_READS = 26, 4000, 40_000
+#: A label and its corrections are final, and the worker has seen it.
+FINAL_AFTER = CORRECTABLE + timedelta(minutes=1)
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """What an annotator said of a case, blind, and when first."""
+
+    class_code: str
+    confidence: float | None
+    at: datetime
+    late: bool
+
+
+@dataclass
+class ClosedCase:
+    """A case with every opinion of it, at a moment.
+
+    Attributes:
+        opinions: by annotator.
+        settled_at: when the last of its labels was final and the last planned read in or due; None: not yet.
+        all_in: whether no read of it was wanted any more.
+        reveal: of the newest policy that asked for a read.
+    """
+
+    opinions: dict[uuid.UUID, Opinion] = field(default_factory=dict)
+    settled_at: datetime | None = None
+    all_in: bool = False
+    reveal: str = "never"
+
+
+def closed_cases(session: Session, until: datetime) -> dict[uuid.UUID, ClosedCase]:
+    """Cases labelled in the weeks before a moment that were settled by then, with the opinions of then."""
+    horizon = until - FINAL_AFTER
+    span = (Label.created_at >= until - timedelta(weeks=WEEKS), Label.created_at < horizon)
+    ids = select(Label.case_id).where(*span).distinct().order_by(Label.case_id.desc()).limit(MOST_CASES).subquery()
+    erased = select(Case.id).where(Case.erased_at.is_not(None), Case.id.in_(select(ids.c.case_id)))
+    gone = set(session.execute(erased).scalars())
+    cases = _opinions(session, ids, horizon)
+    _settle(session, ids, cases, until)
+    return {case_id: case for case_id, case in cases.items() if case.settled_at is not None and case_id not in gone}
+
+
+def _opinions(session: Session, ids: Any, horizon: datetime) -> dict[uuid.UUID, ClosedCase]:
+    """Last blind answer of each chain that does not end in a retraction, by labels from before a moment."""
+    columns = (
+        Label.case_id, Label.annotator_id, Label.kind, Label.class_code, Label.confidence, Label.blind,
+        Label.late, Label.created_at,
+    )  # fmt: skip
+    labels = select(*columns).where(Label.case_id.in_(select(ids.c.case_id)), Label.created_at < horizon)
+    chains: dict[tuple[uuid.UUID, uuid.UUID], list[Any]] = defaultdict(list)
+    for row in session.execute(labels.order_by(Label.position)):
+        chains[row.case_id, row.annotator_id].append(row)
+    cases: dict[uuid.UUID, ClosedCase] = defaultdict(ClosedCase)
+    for (case_id, annotator_id), chain in chains.items():
+        blind = [row for row in chain if row.blind and row.kind != "retraction"]
+        if chain[-1].kind == "retraction" or not blind:
+            continue
+        last = blind[-1]
+        opinion = Opinion(last.class_code, last.confidence, chain[0].created_at, last.late)
+        cases[case_id].opinions[annotator_id] = opinion
+    return cases
+
+
+def _settle(session: Session, ids: Any, cases: dict[uuid.UUID, ClosedCase], until: datetime) -> None:
+    """Say when each case was settled."""
+    reveals = {row.version: row.reveal for row in session.execute(select(PolicyRow.version, PolicyRow.reveal))}
+    columns = (ReadRequest.case_id, ReadRequest.round, ReadRequest.closed_at, ReadRequest.due_at)
+    wanted = select(*columns, ReadRequest.policy_version).where(
+        ReadRequest.case_id.in_(select(ids.c.case_id)), ReadRequest.created_at < until
+    )
+    requests: dict[uuid.UUID, list[Any]] = defaultdict(list)
+    for row in session.execute(wanted):
+        requests[row.case_id].append(row)
+    for case_id, case in cases.items():
+        of_case = requests.get(case_id, [])
+        ends = [min(row.closed_at or row.due_at, row.due_at) for row in of_case if row.round == "planned"]
+        ends += [opinion.at + FINAL_AFTER for opinion in case.opinions.values()]
+        if of_case and case.opinions and max(ends) < until:
+            case.settled_at = max(ends)
+            case.all_in = all(row.closed_at is not None and row.closed_at < until for row in of_case)
+            case.reveal = reveals[max(row.policy_version for row in of_case)]
+
+
+def held_back_from(session: Session, annotator_id: uuid.UUID) -> set[uuid.UUID]:
+    """Cases that stay closed to an annotator."""
+    return set(session.execute(select(HeldBack.case_id).where(HeldBack.annotator_id == annotator_id)).scalars())
+
+
+def others_posteriors(
+    session: Session, cases: Sequence[tuple[uuid.UUID, ClosedCase, uuid.UUID]], codes: list[str]
+) -> FloatArray:
+    """Probability of each class for the next answer, by a case's prediction and the labels of all but one annotator.
+
+    Args:
+        session: for reading.
+        cases: N cases, each with the annotator who is left out.
+        codes: K classes.
+
+    Returns:
+        (N, K); NaN where the case has no prediction of these classes.
+    """
+    place = {code: number for number, code in enumerate(codes)}
+    counts = np.zeros((len(cases), len(codes)), dtype=np.int64)
+    for row, (_, case, left_out) in enumerate(cases):
+        for annotator_id, opinion in case.opinions.items():
+            if annotator_id != left_out and opinion.class_code in place:
+                counts[row, place[opinion.class_code]] += 1
+    shown = predictions_of(session, list({case_id for case_id, _, _ in cases})) if cases else {}
+    probs = np.full(counts.shape, np.nan)
+    groups: dict[tuple[uuid.UUID, bool, bool], list[int]] = defaultdict(list)
+    for row, (case_id, _, _) in enumerate(cases):
+        prediction = shown.get(case_id)
+        if prediction is not None and len(prediction.class_probs) == len(codes):
+            key = (prediction.release_id, prediction.members is None, prediction.log_concentration is None)
+            groups[key].append(row)
+    for rows in groups.values():
+        prior = stored_predictions([shown[cases[row][0]] for row in rows])
+        after = prior.posterior(counts[rows]) if has_concentration(prior) else prior
+        probs[rows] = after.class_probs
+    return probs
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A visit to a case that ended in an answer or in "cannot tell"; a repeat is one like any other."""
+
+    annotator_id: uuid.UUID
+    cannot_tell: bool
+    seconds: float | None
+    at: datetime
+
+
+def ended_reads(session: Session, until: datetime) -> list[Ended]:
+    """Visits that ended in the weeks before a moment, the newest first."""
+    since = until - timedelta(weeks=WEEKS)
+    first = (Label.position == 0, Label.late.is_(False), Label.reading_seconds.is_not(None))
+    labels = select(Label.annotator_id, Label.reading_seconds, Label.created_at).where(
+        *first, Label.created_at >= since, Label.created_at < until
+    )
+    answers = (
+        select(Repeat.annotator_id, RepeatAnswer.reading_seconds, RepeatAnswer.created_at)
+        .join(Repeat, Repeat.id == RepeatAnswer.repeat_id)
+        .where(RepeatAnswer.position == 0, RepeatAnswer.created_at >= since, RepeatAnswer.created_at < until)
+    )
+    given = union_all(labels, answers).subquery()
+    newest = select(given).order_by(given.c.created_at.desc()).limit(MOST_READS)
+    ended = [Ended(row[0], False, row[1], row[2]) for row in session.execute(newest)]
+    for reads in (Read, RepeatRead):
+        told = (reads.decline_reason == "cannot_tell", reads.ended_at >= since, reads.ended_at < until)
+        columns = select(reads.annotator_id, reads.ended_at).where(*told).limit(MOST_READS)
+        ended += [Ended(who, True, None, at) for who, at in session.execute(columns) if at is not None]
+    return sorted(ended, key=lambda visit: visit.at)
+
+
+def repeated_answers(session: Session, until: datetime) -> list[tuple[uuid.UUID, bool]]:
+    """Annotator of each repeat that was answered for good before a moment, and whether the answer was the same."""
+    horizon = until - FINAL_AFTER
+    columns = (
+        Repeat.id, Repeat.annotator_id, Label.class_code.label("before"), RepeatAnswer.class_code, RepeatAnswer.kind,
+        RepeatAnswer.blind, RepeatAnswer.unexposed, RepeatAnswer.position, RepeatAnswer.created_at,
+    )  # fmt: skip
+    rows = session.execute(
+        select(*columns)
+        .join(Repeat, Repeat.id == RepeatAnswer.repeat_id)
+        .join(Label, Label.id == Repeat.label_id)
+        .where(RepeatAnswer.created_at < horizon)
+        .order_by(RepeatAnswer.position)
+    )
+    chains: dict[uuid.UUID, list[Any]] = defaultdict(list)
+    for row in rows:
+        chains[row.id].append(row)
+    same = []
+    for chain in sorted(chains.values(), key=lambda chain: chain[0].created_at):
+        blind = [row for row in chain if row.blind and row.kind != "retraction"]
+        if blind and chain[-1].kind != "retraction" and all(row.unexposed for row in blind):
+            same.append((chain[0].annotator_id, blind[-1].class_code == blind[-1].before))
+    return same
+
+
+def class_names(session: Session) -> dict[str, str]:
+    """Classes of the reading task, code and name, in order."""
+    return {info.code: info.name for info in reading_classes(session)}
+
+
+def annotator_named(session: Session, name: str) -> Annotator | None:
+    """The annotator of a name who has an account."""
+    statement = select(Annotator).where(Annotator.name == name, Annotator.account_id.is_not(None))
+    return session.execute(statement).scalar_one_or_none()
+
+
+def annotators(session: Session) -> list[str]:
+    """Names of annotators with accounts."""
+    statement = select(Annotator.name).where(Annotator.account_id.is_not(None)).order_by(Annotator.name)
+    return list(session.execute(statement).scalars())

@@ -1,0 +1,29 @@
+"""HTTP routes of annotators: how they read, for themselves and for admins."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+
+from app.annotators import service
+from app.annotators.schemas import AnnotatorsOut, OwnReadingOut
+from app.auth.policy import GuardedRoute, Policy
+from app.platform.database import Reader
+from app.platform.errors import NotFound, responses
+from app.platform.principal import Principal
+from app.platform.values import Line
+
+router = APIRouter(tags=["annotators"], route_class=GuardedRoute)
+
+
+@router.get("/v1/annotators", responses=responses(), dependencies=[Depends(Policy("manage"))])
+def list_annotators(session: Reader) -> AnnotatorsOut:
+    """Annotators with accounts, by name."""
+    return service.list_annotators(session)
+
+
+@router.get("/v1/annotators/{name}", responses=responses(NotFound))
+def get_annotator(
+    name: Line, principal: Annotated[Principal, Depends(Policy("reads:own", "manage"))], session: Reader
+) -> OwnReadingOut:
+    """How an annotator reads: ``me``, and for admins any name; as of the last Monday, in steps of ten cases."""
+    return service.own_reading(session, principal, name)

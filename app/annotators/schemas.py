@@ -1,0 +1,69 @@
+"""What the routes of annotators answer."""
+
+from datetime import datetime
+
+from app.platform.values import Out
+
+
+class PulledOut(Out):
+    """An estimate of one annotator, pulled towards all annotators, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+    everybody: float
+
+
+class ConfusionOut(Out):
+    """How often an annotator says a class where the others say another one, or the same."""
+
+    others_say: str
+    says: str
+    share: float
+    low: float
+    high: float
+    everybody: float
+    notable: bool
+
+
+class ConfidenceOut(Out):
+    """What others thought of the cases of which an annotator was so sure."""
+
+    confidence: float
+    agreement: PulledOut
+
+
+class StepOut(Out):
+    """Some cases in a row, ten or a multiple: whether the annotator's answers were foreseen as well as expected."""
+
+    first: datetime
+    last: datetime
+    surplus: PulledOut
+
+
+class OwnReadingOut(Out):
+    """How an annotator reads, next to the others; until the last Monday, and in steps of ten."""
+
+    annotator: str
+    until: datetime
+    n_reads: int
+    n_compared: int
+    seconds: PulledOut | None
+    cannot_tell: PulledOut | None
+    self_agreement: PulledOut | None
+    agreement: PulledOut | None
+    # what the agreement is more than for somebody like the others on the same cases
+    agreement_surplus: PulledOut | None
+    confusions: list[ConfusionOut]
+    confidence: list[ConfidenceOut]
+    steps: list[StepOut]
+    # of the last steps compared with those before
+    drift: PulledOut | None
+    sentences: list[str]
+
+
+class AnnotatorsOut(Out):
+    """Names of annotators with accounts."""
+
+    items: list[str]

@@ -1,0 +1,143 @@
+"""Sets of classes for the next answer about a case, by the thresholds that the worker has published for its release."""
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.platform.values import AnswerSetOut, AnswersOf, MetricOut, Out
+from app.tables import AnswerSets
+from ml.arrays import FloatArray
+from ml.conformal import MISSES, Thresholds, answer_sets, fewest_patients
+
+UNFAMILIAR = "the image is unlike the cells of the release"
+NOT_YET = "no answers have calibrated sets of this release yet"
+SEVERAL = "sets are calibrated for cells with one label or none"
+
+
+class SiteThresholds(Out):
+    """Thresholds of the cells of one site; of all others where ``site`` is null. ``steps``: see ``Thresholds``."""
+
+    site: str | None
+    n_patients: int
+    n_cells: int
+    steps: list[tuple[float, float]]
+
+    def at(self, own_mass: float) -> float | None:
+        """Threshold for a new patient of this mass, None where too few patients are known."""
+        return Thresholds(self.n_patients, self.n_cells, tuple(self.steps)).at(own_mass)
+
+
+class SetQualityOut(Out):
+    """What the sets were worth on the evaluation partition; each patient counts once.
+
+    ``labels``: 0 for sets of predictions, 1 for sets after a label. ``by``: all cells, those of one site, or those with
+    one class as answer. ``n_without``: cells among them that had no set. ``single``: share of the sets of one class.
+    """
+
+    labels: int
+    by: Literal["all", "site", "class"]
+    group: str
+    n_patients: int
+    n_cells: int
+    n_without: int
+    coverage: MetricOut
+    mean_size: MetricOut
+    single: MetricOut
+
+
+class PublishedSets(Out):
+    """Thresholds of a release, and how its sets did.
+
+    Attributes:
+        misses: α, share of the answers that may lie outside.
+        answers_of: whose answers calibrated them.
+        reason: why there are none; null where there may be.
+        notes: what else must be known of them, a sentence each.
+        prior: thresholds for predictions, by site.
+        after_label: thresholds for posteriors of one label, by site.
+        quality: on the evaluation partition.
+    """
+
+    misses: float = MISSES
+    answers_of: AnswersOf = "annotators"
+    reason: str | None = None
+    notes: list[str] = Field(default_factory=list)
+    prior: list[SiteThresholds] = Field(default_factory=list)
+    after_label: list[SiteThresholds] = Field(default_factory=list)
+    quality: list[SetQualityOut] = Field(default_factory=list)
+
+    def thresholds_of(self, labels: int, site: str | None) -> SiteThresholds | None:
+        """Thresholds for a cell with this many labels, of its site or else of all sites without their own."""
+        of_sites = {row.site: row for row in (self.after_label if labels else self.prior)}
+        return of_sites.get(site) or of_sites.get(None)
+
+
+def published_sets(session: Session, release_ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, PublishedSets]:
+    """What the worker has published for releases; those without are missing."""
+    wanted = select(AnswerSets.release_id, AnswerSets.document).where(AnswerSets.release_id.in_(set(release_ids)))
+    return {row[0]: PublishedSets.model_validate(row[1]) for row in session.execute(wanted)}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a set is asked for.
+
+    Attributes:
+        class_probs: (1, K) prediction, or posterior.
+        classes: K codes.
+        n_labels: labels that the posterior has seen.
+        site: None where it is not recorded.
+        unlike: whether the image is unlike those of the release.
+        own_mass: of its patient; None where it was asked about with no known probability.
+    """
+
+    class_probs: FloatArray
+    classes: list[str]
+    n_labels: int = 0
+    site: str | None = None
+    unlike: bool = False
+    own_mass: float | None = 1.0
+
+
+def answer_set(published: PublishedSets | None, cell: Cell) -> AnswerSetOut:
+    """The set for the next answer about one cell, or why there is none."""
+    known = published or PublishedSets(reason=NOT_YET)
+    basis = known.thresholds_of(cell.n_labels, cell.site) if cell.n_labels <= 1 else None
+    out = AnswerSetOut(
+        level=1 - known.misses,
+        classes=None,
+        reason=known.reason,
+        answers_of=known.answers_of,
+        site=None if basis is None else basis.site,
+        n_patients=0 if basis is None else basis.n_patients,
+        n_cells=0 if basis is None else basis.n_cells,
+    )
+    limit = None if basis is None or cell.own_mass is None else basis.at(cell.own_mass)
+    reason = _why_none(known, cell, limit, out.n_patients)
+    if reason is not None or limit is None:
+        return out.model_copy(update={"reason": reason})
+    inside = answer_sets(cell.class_probs, limit)[0]
+    order = np.argsort(-cell.class_probs[0], kind="stable")
+    return out.model_copy(update={"classes": [cell.classes[k] for k in order if inside[k]]})
+
+
+def _why_none(published: PublishedSets, cell: Cell, limit: float | None, n_patients: int) -> str | None:
+    """A sentence where there is no set, None where there is."""
+    if cell.unlike:
+        return UNFAMILIAR
+    if published.reason is not None:
+        return published.reason
+    if cell.n_labels > 1:
+        return SEVERAL
+    if limit is not None:
+        return None
+    fewest = fewest_patients(published.misses)
+    if cell.n_labels == 0:
+        return f"answers about cells of {n_patients} patients are known, and at least {fewest} are needed"
+    return f"cells of {n_patients} patients were read twice, and more are needed (at least {fewest})"

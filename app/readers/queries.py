@@ -1,0 +1,71 @@
+"""Database access of models of annotators."""
+
+import uuid
+
+import structlog
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from app.platform.errors import NotFound
+from app.tables import ReaderModelInUse, ReaderModelRow
+from ml.readers.confusions import ReaderModel
+
+ONLY = 1
+_log = structlog.get_logger("secondread")
+
+
+def in_use(session: Session) -> ReaderModelInUse | None:
+    """Which version is in use; None while nobody has ever switched."""
+    return session.get(ReaderModelInUse, ONLY)
+
+
+def all_models(session: Session) -> list[ReaderModelRow]:
+    """Every version, newest first."""
+    return list(session.execute(select(ReaderModelRow).order_by(ReaderModelRow.version.desc())).scalars())
+
+
+def model_of_version(session: Session, version: int) -> ReaderModelRow:
+    """A version.
+
+    Raises:
+        NotFound: there is no such version.
+    """
+    row = session.execute(select(ReaderModelRow).where(ReaderModelRow.version == version)).scalar_one_or_none()
+    if row is None:
+        raise NotFound("there is no such model of annotators")
+    return row
+
+
+def next_version(session: Session) -> int:
+    """The number of the next version."""
+    return 1 + (session.execute(select(func.max(ReaderModelRow.version))).scalar_one() or 0)
+
+
+def model_in_use(session: Session, release_id: uuid.UUID) -> tuple[int, ReaderModel] | None:
+    """The version that weighs labels under the predictions of a release, and the model; None: annotators are alike.
+
+    A model is fitted beside one release's predictions: under another release's it says nothing. Nor does one whose row
+    was damaged.
+    """
+    chosen = in_use(session)
+    if chosen is None or chosen.version is None:
+        return None
+    known = session.execute(
+        select(ReaderModelRow.id, ReaderModelRow.release_id).where(ReaderModelRow.version == chosen.version)
+    ).one()
+    if known.release_id != release_id:
+        return None
+    if known.id not in _READ:
+        if len(_READ) >= _MOST_READ:
+            _READ.clear()
+        try:
+            _READ[known.id] = ReaderModel.from_dict(session.get_one(ReaderModelRow, known.id).document)
+        except ValueError as exc:  # somebody has changed the row, which ``verify`` tells
+            _log.error("model of annotators cannot be read", version=chosen.version, error=str(exc))
+            return None
+    return chosen.version, _READ[known.id]
+
+
+# rows are never changed, so that what was read of one holds
+_READ: dict[uuid.UUID, ReaderModel] = {}
+_MOST_READ = 4

@@ -1,0 +1,72 @@
+"""HTTP routes of models of annotators."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Response
+
+from app.auth.policy import GuardedRoute, Policy
+from app.context import Parts
+from app.jobs.schemas import JobOut
+from app.platform.database import Reader, Writer
+from app.platform.errors import (
+    BadRequest,
+    Conflict,
+    Invalid,
+    KeyMissing,
+    NotFound,
+    PreconditionFailed,
+    PreconditionRequired,
+    responses,
+)
+from app.platform.idempotency import once, request_digest, required_key
+from app.platform.principal import Principal
+from app.platform.revisions import Revision
+from app.readers import service
+from app.readers.schemas import ReaderFitIn, ReaderModelDetailOut, ReaderModelsOut, ReaderSwitchIn
+
+router = APIRouter(tags=["readers"], route_class=GuardedRoute)
+_Managing = Annotated[Principal, Depends(Policy("manage"))]
+_Manager = Depends(Policy("manage"))
+
+
+@router.get("/v1/reader-models", responses=responses(), dependencies=[_Manager])
+def list_reader_models(session: Reader) -> ReaderModelsOut:
+    """Every model of the annotators, newest first, and which one weighs labels by who gave them."""
+    return service.list_models(session)
+
+
+@router.get("/v1/reader-models/{version}", responses=responses(Conflict, NotFound), dependencies=[_Manager])
+def get_reader_model(version: Annotated[int, Path(ge=1, le=2**31 - 1)], session: Reader) -> ReaderModelDetailOut:
+    """A model with what it holds of each annotator."""
+    return service.detail(session, version)
+
+
+@router.post("/v1/reader-models", status_code=202, response_model=JobOut, responses=responses(KeyMissing))
+def fit_reader_model(
+    body: ReaderFitIn,
+    context: Parts,
+    principal: _Managing,
+    key: Annotated[str, Depends(required_key)],
+    session: Writer,
+) -> Response:
+    """Fit a model of the annotators beside the champion on the labels collected so far, and judge it, in a job."""
+    digest = request_digest("POST /v1/reader-models", body.model_dump())
+    return once(session, principal, key, digest, lambda: service.ask_fit(session, context, principal, body))
+
+
+@router.put(
+    "/v1/reader-models/in-use",
+    responses=responses(BadRequest, Conflict, Invalid, NotFound, PreconditionFailed, PreconditionRequired),
+)
+def switch_reader_model(
+    body: ReaderSwitchIn,
+    context: Parts,
+    principal: _Managing,
+    revision: Revision,
+    session: Writer,
+    response: Response,
+) -> ReaderModelsOut:
+    """Weigh labels by a version from now on, or (``version`` null) take annotators as alike again."""
+    shown = service.switch(session, context, principal.name, body, revision)
+    response.headers["ETag"] = f'"{shown.revision}"'
+    return shown

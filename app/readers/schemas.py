@@ -1,0 +1,80 @@
+"""What the routes of models of annotators answer."""
+
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import Field
+
+from app.platform.values import In, Line, MetricOut, Out, Paragraph
+
+
+class NamedReaderOut(Out):
+    """What the model holds of one annotator: ``confusions[opinion][answer]``, rows that sum to one."""
+
+    annotator: str
+    n_labels: int
+    confusions: dict[str, dict[str, float]]
+    remark: Annotated[
+        str | None,
+        Field(description="What they call otherwise than the population does, in a sentence; null: nothing."),
+    ]
+
+
+class ReaderFitOut(Out):
+    """How a model was fitted and judged.
+
+    ``left_out_losses``: negative log-likelihood of a left-out label in nats, by how strongly annotators are pulled
+    together; ``kind`` is the one that was chosen, ``alike`` where names predict no better. ``gain_over_served`` and
+    ``gain_over_alike``: fall of the log loss of the next label on the evaluation partition.
+    """
+
+    kind: str
+    left_out_losses: dict[str, float]
+    n_cases: int
+    n_labels: int
+    n_annotators: int
+    gain_over_served: MetricOut | None
+    gain_over_alike: MetricOut | None
+    passed: bool
+    verdict: str
+    temperature: float
+    log_concentration_shift: float
+
+
+class ReaderModelOut(Out):
+    """A version of the model of annotators, of one release."""
+
+    version: int
+    release: str
+    created_at: datetime
+    in_use: bool
+    fit: ReaderFitOut
+
+
+class ReaderModelDetailOut(ReaderModelOut):
+    """A version with what it holds of each annotator and of the population that an unknown one is drawn from."""
+
+    class_names: dict[str, str]
+    readers: list[NamedReaderOut]
+    population: dict[str, dict[str, float]]
+
+
+class ReaderModelsOut(Out):
+    """Every version, newest first; ``in_use`` null: annotators are taken as alike; ``revision`` is for If-Match."""
+
+    in_use: int | None
+    revision: int
+    items: list[ReaderModelOut]
+
+
+class ReaderFitIn(In):
+    """Whose answers are the population's: named annotators, or everybody by the number of their labels."""
+
+    experts: Annotated[tuple[Line, ...], Field(max_length=1000)] = ()
+
+
+class ReaderSwitchIn(In):
+    """Which version is to weigh labels; null: annotators are taken as alike."""
+
+    version: Annotated[int | None, Field(ge=1, le=2**31 - 1)]
+    reason: Paragraph

@@ -1,0 +1,170 @@
+"""Models of annotators as the API shows them, asking for a fit, and the switch."""
+
+from sqlalchemy import update
+from sqlalchemy.orm import Session
+
+from app.context import Context
+from app.jobs import engine
+from app.jobs.schemas import JobOut, job_out
+from app.platform import audit_chain
+from app.platform.database import insert_if_absent
+from app.platform.errors import Conflict, Invalid, PreconditionFailed
+from app.platform.principal import Principal
+from app.platform.written_rows import note_rows
+from app.readers.queries import ONLY, all_models, in_use, model_of_version
+from app.readers.schemas import (
+    NamedReaderOut,
+    ReaderFitIn,
+    ReaderFitOut,
+    ReaderModelDetailOut,
+    ReaderModelOut,
+    ReaderModelsOut,
+    ReaderSwitchIn,
+)
+from app.releases.queries import existing_release, served_release_id
+from app.tables import ReaderModelInUse, ReaderModelRow
+from ml.arrays import FloatArray
+from ml.readers.confusions import ReaderModel
+from ml.readers.sentences import remark
+
+
+def list_models(session: Session) -> ReaderModelsOut:
+    """Every version, newest first, and which one is in use."""
+    chosen = in_use(session)
+    version = None if chosen is None else chosen.version
+    items = [model_out(row, version) for row in all_models(session)]
+    return ReaderModelsOut(in_use=version, revision=0 if chosen is None else chosen.revision, items=items)
+
+
+def model_out(row: ReaderModelRow, version_in_use: int | None) -> ReaderModelOut:
+    """A version as the API shows it."""
+    return ReaderModelOut(
+        version=row.version,
+        release=str(row.release_id),
+        created_at=row.created_at,
+        in_use=row.version == version_in_use,
+        fit=ReaderFitOut.model_validate(row.report),
+    )
+
+
+def detail(session: Session, version: int) -> ReaderModelDetailOut:
+    """A version with the matrix of each annotator.
+
+    Raises:
+        NotFound: there is no such version.
+        Conflict: its row was damaged.
+    """
+    row, chosen = model_of_version(session, version), in_use(session)
+    try:
+        model = ReaderModel.from_dict(row.document)
+    except ValueError as exc:
+        raise Conflict(
+            f"version {version} cannot be read ({exc}); `secondread db verify` tells what was changed"
+        ) from exc
+    classes = existing_release(session, row.release_id).card["classes"]
+    codes, names = [info["code"] for info in classes], [info["name"] for info in classes]
+    readers = [
+        NamedReaderOut(
+            annotator=name,
+            n_labels=int(n_labels),
+            confusions=_by_code(confusions, codes),
+            remark=remark(model, name, names),
+        )
+        for name, n_labels, confusions in zip(model.names, model.n_labels, model.confusions, strict=True)
+    ]
+    shown = model_out(row, None if chosen is None else chosen.version)
+    classes_by_code = dict(zip(codes, names, strict=True))
+    population = _by_code(model.population, codes)
+    return ReaderModelDetailOut(**dict(shown), class_names=classes_by_code, readers=readers, population=population)
+
+
+def _by_code(matrix: FloatArray, codes: list[str]) -> dict[str, dict[str, float]]:
+    """A matrix (K, K) by the codes of opinion and answer."""
+    return {opinion: dict(zip(codes, row, strict=True)) for opinion, row in zip(codes, matrix.tolist(), strict=True)}
+
+
+def ask_fit(session: Session, context: Context, principal: Principal, body: ReaderFitIn) -> tuple[int, JobOut]:
+    """Ask for a fit of the champion's annotators.
+
+    Returns:
+        202 and the job.
+
+    Raises:
+        NoRelease: there is no champion.
+    """
+    served_release_id(session)
+    return 202, job_out(engine.submit(session, context, "readers", body.model_dump(mode="json"), principal))
+
+
+def switch(
+    session: Session, context: Context, actor: str, body: ReaderSwitchIn, revision: int | None
+) -> ReaderModelsOut:
+    """Weigh labels by a version from now on, or take annotators as alike again.
+
+    Posteriors are computed from labels whenever they are shown, so that nothing stored changes.
+
+    Args:
+        session: writing session.
+        context: parts of the service.
+        actor: who, for the audit.
+        body: which version, and why.
+        revision: of the switch as the caller saw it, 0 where there is none yet; None for whatever it is.
+
+    Raises:
+        NotFound: no such version.
+        Conflict: held-out labels did not find its names worth having, it belongs to another release, or another request
+            switches just now.
+        Invalid: no reason was given.
+        PreconditionFailed: the switch is not where the caller saw it.
+    """
+    if not body.reason.strip():
+        raise Invalid("say why")
+    chosen = in_use(session)
+    present = 0 if chosen is None else chosen.revision
+    if revision is not None and revision != present:
+        raise PreconditionFailed(f"the switch is at revision {present} now; look again before you move it")
+    if body.version is not None:
+        _require_usable(session, model_of_version(session, body.version))
+    before = None if chosen is None else chosen.version
+    if not _swap(session, body.version, present):
+        raise Conflict("somebody else switched meanwhile; look again")
+    audit_chain.record(
+        session,
+        context.keys.audit,
+        actor=actor,
+        action="readers.switch",
+        object_id="reader-model",
+        details={"before": before, "after": body.version, "revision": present + 1},
+        reason=body.reason.strip(),
+    )
+    session.expire_all()
+    return list_models(session)
+
+
+def _require_usable(session: Session, row: ReaderModelRow) -> None:
+    """Refuse a version whose names are not worth having, or that was fitted beside another release.
+
+    Raises:
+        Conflict: it is one.
+    """
+    fit = ReaderFitOut.model_validate(row.report)
+    if not fit.passed:
+        raise Conflict(f"version {row.version} cannot be used: {fit.verdict}")
+    if row.release_id != served_release_id(session):
+        raise Conflict(f"version {row.version} was fitted beside another release than the champion; fit a new one")
+
+
+def _swap(session: Session, version: int | None, revision: int) -> bool:
+    """Compare and swap; of two that race, one switches."""
+    if revision == 0:
+        return insert_if_absent(session, ReaderModelInUse, {"id": ONLY, "version": version, "revision": 1})
+    moved = session.execute(
+        update(ReaderModelInUse)
+        .where(ReaderModelInUse.id == ONLY, ReaderModelInUse.revision == revision)
+        .values(version=version, revision=revision + 1)
+        .returning(*ReaderModelInUse.__table__.columns)
+        .execution_options(synchronize_session=False)
+    )
+    rows = moved.mappings().all()
+    note_rows(session, ReaderModelInUse, rows)
+    return bool(rows)

@@ -1,0 +1,250 @@
+"""Answers to hidden repeats: stored as what they are, and told to their annotator as labels are.
+
+Nothing follows from them: no posterior, no adjudication, no state of a case. Each function answers as its namesake for
+labels does where a case stays hidden.
+"""
+
+import uuid
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.cases.blindness import hidden_of_repeat, was_exposed
+from app.cases.provisional import CORRECTABLE, leave_case
+from app.context import Context
+from app.platform import audit_chain
+from app.platform.errors import LabelFinal, NotFound, Superseded
+from app.platform.principal import Principal
+from app.reads import queries
+from app.reads.schemas import LabelOut, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
+from app.reads.service import require_class
+from app.tables import Annotator, Remark, Repeat, RepeatAnswer, RepeatRead, now
+
+
+def store_first(
+    session: Session,
+    context: Context,
+    principal: Principal,
+    read: RepeatRead,
+    annotator: Annotator,
+    body: OwnLabelIn,
+) -> tuple[int, SubmittedOut]:
+    """End a repeat by its first answer.
+
+    Args:
+        session: writing session.
+        context: parts of the service.
+        principal: who.
+        read: the lease, which is theirs.
+        annotator: who.
+        body: the answer.
+
+    Raises:
+        Invalid: an unknown class.
+    """
+    at_hand = queries.case_at_hand(session, read.case_id)
+    require_class(at_hand, body.label)
+    repeat = session.get_one(Repeat, read.request_id, with_for_update=True)
+    answer = _next(session, repeat, None, body.label, body.confidence)
+    answer.reading_seconds = (now() - (read.displayed_at or read.created_at)).total_seconds()
+    _add(session, answer, body.note, None)
+    repeat.state, repeat.closed_at, repeat.lease_expires_at = "answered", answer.created_at, None
+    repeat.final_at = answer.created_at + CORRECTABLE
+    read.state, read.ended_at = "committed", answer.created_at
+    session.flush()
+    leave_case(session, annotator.id, repeat.case_id)
+    return _conclude(session, context, principal, repeat, answer, "repeat.answer")
+
+
+def _next(
+    session: Session, repeat: Repeat, before: RepeatAnswer | None, code: str | None, confidence: float | None = None
+) -> RepeatAnswer:
+    """An answer at the end of a repeat's chain."""
+    return RepeatAnswer(
+        repeat_id=repeat.id,
+        case_id=repeat.case_id,
+        kind="label",
+        supersedes_id=None if before is None else before.id,
+        position=0 if before is None else before.position + 1,
+        class_code=code,
+        confidence=confidence,
+        unexposed=not was_exposed(session, repeat.annotator_id, repeat.case_id),
+        blind=True,
+    )
+
+
+def _add(session: Session, answer: RepeatAnswer, note: str | None, reason: str | None) -> None:
+    session.add(answer)
+    session.flush()
+    remark = Remark.of(note, reason)
+    if remark is not None:
+        remark.id, remark.case_id = answer.id, answer.case_id
+        session.add(remark)
+
+
+def _conclude(
+    session: Session, context: Context, principal: Principal, repeat: Repeat, answer: RepeatAnswer, action: str
+) -> tuple[int, SubmittedOut]:
+    """The audit event, and what the annotator gets back."""
+    details = {"case": str(answer.case_id), "annotator": str(repeat.annotator_id), "label": answer.class_code}
+    audit_chain.record(
+        session,
+        context.keys.audit,
+        actor=principal.name,
+        action=action,
+        object_id=answer.id,
+        details=details,
+        cases=[answer.case_id],  # nothing of it changes; remembered answers are found by it when a patient is erased
+    )
+    shown = answer_out(session, principal, answer)
+    return 201, SubmittedOut(label=shown, posterior=None, hidden_because=hidden_of_repeat(session, repeat))
+
+
+def answer_out(session: Session, principal: Principal, answer: RepeatAnswer) -> LabelOut:
+    """An answer as a label of the annotator's is shown to them."""
+    remark = session.get(Remark, answer.id)
+    return LabelOut(
+        id=str(answer.id),
+        case_id=str(answer.repeat_id),
+        annotator=principal.name,
+        label=answer.class_code,
+        confidence=answer.confidence,
+        note=None if remark is None else remark.note,
+        blind=answer.blind,
+        round="planned",
+        late=False,
+        kind=answer.kind,
+        supersedes=None if answer.supersedes_id is None else str(answer.supersedes_id),
+        post_reveal=not answer.unexposed,
+        reason=None if remark is None else remark.reason,
+        reading_seconds=answer.reading_seconds,
+        created_at=answer.created_at,
+    )
+
+
+def chain_of(session: Session, repeat_id: uuid.UUID) -> list[RepeatAnswer]:
+    """Answers to a repeat, the first one first."""
+    statement = select(RepeatAnswer).where(RepeatAnswer.repeat_id == repeat_id).order_by(RepeatAnswer.position)
+    return list(session.execute(statement).scalars())
+
+
+def correct(
+    session: Session,
+    context: Context,
+    principal: Principal,
+    read: RepeatRead,
+    body: OwnLabelIn,
+    position: int | None = None,
+) -> tuple[int, SubmittedOut]:
+    """Put another answer in the place of one's own.
+
+    Raises:
+        LabelFinal: the time for corrections is over, or there is no answer.
+        Superseded: another correction was faster.
+        Invalid: an unknown class.
+    """
+    repeat = session.get_one(Repeat, read.request_id, with_for_update=True)  # before the case, as answers do
+    require_class(queries.case_at_hand(session, read.case_id), body.label)
+    chain = chain_of(session, repeat.id)
+    before = chain[-1] if chain else None
+    if before is None or before.kind == "retraction" or not _in_time(session, repeat, read):
+        raise LabelFinal("this answer is final; change it on the page of its case, with a reason")
+    if position not in {None, before.position}:
+        raise Superseded("this answer was corrected before; correct the newest one")
+    answer = _next(session, repeat, before, body.label, body.confidence)
+    answer.kind = "correction"
+    _add(session, answer, body.note, None)
+    return _conclude(session, context, principal, repeat, answer, "repeat.correct")
+
+
+def _in_time(session: Session, repeat: Repeat, read: RepeatRead) -> bool:
+    over = repeat.final_at is None or repeat.final_at <= now() or read.state != "committed"
+    return not over and not was_exposed(session, repeat.annotator_id, repeat.case_id)
+
+
+def is_corrected(session: Session, read: RepeatRead, position: int, code: str) -> bool:
+    """Whether an answer at a place of its chain is the newest one and has this class, or was corrected to it."""
+    chain = {answer.position: answer for answer in chain_of(session, read.request_id)}
+    unchanged = max(chain, default=None) == position and chain[position].class_code == code
+    after = chain.get(position + 1)
+    return unchanged or (after is not None and (after.kind, after.class_code) == ("correction", code))
+
+
+def newest_of(session: Session, answer_id: uuid.UUID, account_id: uuid.UUID) -> tuple[Repeat, RepeatAnswer] | None:
+    """A repeat of this account's person with the answer of an identifier; None where it is none of theirs.
+
+    Raises:
+        Superseded: it was changed before.
+    """
+    statement = (
+        select(Repeat, RepeatAnswer)
+        .join(RepeatAnswer, RepeatAnswer.repeat_id == Repeat.id)
+        .join(Annotator, Annotator.id == Repeat.annotator_id)
+        .where(RepeatAnswer.id == answer_id, Annotator.account_id == account_id)
+        .with_for_update(of=Repeat)
+    )
+    row = session.execute(statement).first()
+    if row is None:
+        return None
+    if chain_of(session, row[0].id)[-1].id != answer_id:
+        raise Superseded("this label was revised or retracted before; change the newest one")
+    return row[0], row[1]
+
+
+def revise(
+    session: Session, context: Context, principal: Principal, answer_id: uuid.UUID, body: RevisionIn
+) -> tuple[int, SubmittedOut]:
+    """Change an answer with a reason.
+
+    Raises:
+        NotFound: the caller has no such answer.
+        Superseded: it was changed before.
+        Invalid: an unknown class.
+    """
+    repeat, before = _own(session, answer_id, principal.account_id)
+    require_class(queries.case_at_hand(session, repeat.case_id), body.label)
+    answer = _next(session, repeat, before, body.label, body.confidence)
+    final = repeat.final_at is None or repeat.final_at <= now()
+    answer.kind = "revision"
+    answer.blind = before.blind and not (final and hidden_of_repeat(session, repeat) == "until-case-closed")
+    _add(session, answer, body.note, body.reason)
+    return _conclude(session, context, principal, repeat, answer, "repeat.revise")
+
+
+def _own(session: Session, answer_id: uuid.UUID, account_id: uuid.UUID) -> tuple[Repeat, RepeatAnswer]:
+    own = newest_of(session, answer_id, account_id)
+    if own is None:
+        raise NotFound("there is no such label")
+    return own
+
+
+def retract(
+    session: Session, context: Context, principal: Principal, answer_id: uuid.UUID, body: RetractionIn
+) -> tuple[int, SubmittedOut]:
+    """Take an answer back.
+
+    Raises:
+        NotFound: the caller has no such answer.
+        Superseded: it was changed or retracted before.
+    """
+    repeat, before = _own(session, answer_id, principal.account_id)
+    if before.kind == "retraction":
+        raise Superseded("this label was retracted before")
+    answer = _next(session, repeat, before, None)
+    answer.kind, answer.blind = "retraction", before.blind
+    _add(session, answer, None, body.reason)
+    return _conclude(session, context, principal, repeat, answer, "repeat.retract")
+
+
+def correctable(
+    session: Session, annotator_id: uuid.UUID, time: datetime
+) -> list[tuple[uuid.UUID, list[RepeatAnswer]]]:
+    """Reads of repeats whose answers an annotator may still correct, each with its chain."""
+    statement = (
+        select(RepeatRead.id, RepeatRead.request_id)
+        .join(Repeat, Repeat.id == RepeatRead.request_id)
+        .where(Repeat.annotator_id == annotator_id, Repeat.final_at > time, RepeatRead.state == "committed")
+    )
+    chains = [(read_id, chain_of(session, repeat_id)) for read_id, repeat_id in session.execute(statement)]
+    return [(read_id, chain) for read_id, chain in chains if chain[-1].kind != "retraction"]

@@ -1,0 +1,117 @@
+"""Hidden repeats: when an annotator is given a case a second time, and which one.
+
+What the annotator sees of one must not differ from any other case of theirs: leases, declines and heartbeats go through
+the same functions as every read, and this module has what must be different because nothing follows from the answer.
+"""
+
+import random
+import uuid
+from datetime import datetime, timedelta
+
+from sqlalchemy import exists, func, select
+from sqlalchemy.orm import Session, aliased
+
+from app.cases import held_back
+from app.cases.blindness import was_exposed
+from app.cases.provisional import is_provisional
+from app.reads.progress import LISTED, listed_since
+from app.reads.queries import queue_of
+from app.tables import Case, Exposure, HeldBack, Label, PolicyRow, Read, ReadRequest, Repeat, now
+
+#: Time between the two visits, at least.
+APART = timedelta(days=14)
+#: Cases that an annotator answers between the two, at least: as many as their page lists with their pictures.
+BEHIND = LISTED
+#: Places ahead in the annotator's queue among which a repeat takes a seat: none that they can have had a look at.
+AHEAD = range(4, 20)
+# a case whose seat was taken comes back some hours after the repeat was leased, so that nobody can tell after which one
+_BACK_AFTER = (timedelta(hours=1), timedelta(hours=4))
+# cases tried before there is no repeat this time
+_TRIED = 5
+_random = random.SystemRandom()
+
+
+def plan_a_repeat(session: Session, annotator_id: uuid.UUID, policy: PolicyRow) -> None:
+    """Toss the coin with each lease, and plan a repeat among the next ones where it falls so.
+
+    Args:
+        session: writing session, in which the annotator's row is locked.
+        annotator_id: who has just leased a case.
+        policy: in force.
+    """
+    if not held_back.wants_repeats(policy) or held_back.lot() >= (policy.repeat_rate or 0.0):
+        return
+    seat, label = _seat(session, annotator_id), _candidate(session, annotator_id)
+    if seat is None or label is None:
+        return
+    session.add(
+        Repeat(
+            annotator_id=annotator_id,
+            case_id=label.case_id,
+            label_id=label.id,
+            policy_version=policy.version,
+            in_place_of=seat.case_id,
+            due_on=seat.due_on,
+            shuffle=seat.shuffle,
+            n_since=0,
+        )
+    )
+    session.flush()
+
+
+def _seat(session: Session, annotator_id: uuid.UUID) -> ReadRequest | None:
+    """A request some places ahead whose case this annotator was never given; None where too few cases wait."""
+    given = exists().where(Read.case_id == ReadRequest.case_id, Read.annotator_id == annotator_id)
+    seats: dict[uuid.UUID, ReadRequest] = {}
+    for request in session.execute(queue_of(annotator_id).where(~given).limit(2 * AHEAD.stop)).scalars():
+        seats.setdefault(request.case_id, request)
+    ahead = list(seats.values())[AHEAD.start : AHEAD.stop]
+    return _random.choice(ahead) if ahead else None
+
+
+def _candidate(session: Session, annotator_id: uuid.UUID) -> Label | None:
+    """The blind answer that a repeat is to be compared with: of a case held back, long enough ago; None without one."""
+    listed = listed_since(session, annotator_id, BEHIND) if BEHIND else now()
+    if listed is None:
+        return None
+    other = aliased(Label)
+    mine = (other.annotator_id == annotator_id, other.case_id == HeldBack.case_id)
+    newest = select(func.max(other.position)).where(*mine).correlate(HeldBack).scalar_subquery()
+    recent = exists().where(*mine, other.created_at >= min(now() - APART, listed))
+    repeated = exists().where(Repeat.annotator_id == annotator_id, Repeat.case_id == HeldBack.case_id)
+    shown = exists().where(Exposure.annotator_id == annotator_id, Exposure.case_id == HeldBack.case_id)
+    statement = (
+        select(Label)
+        .join(HeldBack, (HeldBack.case_id == Label.case_id) & (HeldBack.annotator_id == Label.annotator_id))
+        .join(Case, Case.id == Label.case_id)
+        .where(
+            HeldBack.annotator_id == annotator_id,
+            Label.position == newest,
+            Label.blind.is_(True),
+            Label.kind != "retraction",
+            Case.erased_at.is_(None),
+            ~recent,
+            ~repeated,
+            ~shown,
+            ~is_provisional(Label.case_id, Label.annotator_id),
+        )
+        .order_by(func.random())
+        .limit(_TRIED)
+    )
+    labels = session.execute(statement).scalars().all()
+    return next((label for label in labels if not was_exposed(session, annotator_id, label.case_id)), None)
+
+
+def may_be_given(session: Session, repeat: Repeat) -> bool:
+    """Whether a planned repeat is still blind; one that is not is withdrawn, and its seat is given back."""
+    if not was_exposed(session, repeat.annotator_id, repeat.case_id):
+        return True
+    repeat.state, repeat.closed_at, repeat.back_at = "closed", now(), now()
+    session.flush()
+    return False
+
+
+def some_hours_from_now() -> datetime:
+    """When the case whose seat a repeat has taken comes back."""
+    first, last = (after.total_seconds() for after in _BACK_AFTER)
+    return now() + timedelta(seconds=_random.uniform(first, last))

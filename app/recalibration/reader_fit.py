@@ -1,0 +1,140 @@
+"""A model of named annotators: fitted on the calibration partition, judged on the evaluation partition, never switched.
+
+It is fitted beside the champion's predictions, on the labels that a recalibration is fitted on, and used only where on
+cases that no fit has seen it predicts the next label better than annotators taken as alike.
+"""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from sqlalchemy.orm import Session
+
+from app.evaluations.queries import LabelRow
+from app.jobs.running import JobResult, RunningJob
+from app.platform.values import MetricOut
+from app.readers.schemas import ReaderFitIn, ReaderFitOut
+from app.readers.storing import store_model
+from app.recalibration.service import Material, gather
+from ml.agreement.long_labels import LongLabels
+from ml.distributions.families import PredictiveDistribution, has_concentration
+from ml.metrics.jackknife import Estimate
+from ml.readers.choosing import ALIKE, Choice, choose_readers
+from ml.readers.gate import HeldOutGain, held_out_gain
+
+_FITTED = "fitted"
+# share of the job that is done when the fit begins, and when it ends
+_FITTING, _JUDGING = 0.05, 0.9
+#: Annotators below which there is nobody to tell from the others.
+FEWEST = 2
+
+
+def fit_reader_model(job: RunningJob) -> JobResult:
+    """Job: fit a model of the champion's annotators, judge it and keep it as a version. It switches nothing.
+
+    Raises:
+        ValueError: too few labels or annotators, an unknown expert, or a release whose labels move nothing.
+        NoRelease: there is no champion.
+    """
+    known = job.recorded(_FITTED)
+    if known is not None:
+        return known
+    asked = ReaderFitIn.model_validate(job.parameters)
+    job.report(0.01, "reading labels and stored outputs")
+    with job.context.database.read_moment() as session:
+        material = gather(session, job.context)
+    fitting = _Named.of(material.fitting_labels, material.fitting.case_ids, material.parent.classes)
+    fitting.require_enough()
+    prior = material.fitting.predicted(material.parent, material.parent.calibration)
+    if not has_concentration(prior):
+        raise ValueError("the champion's disagreement is not calibrated: labels move its predictions by nothing yet")
+    job.report(_FITTING, f"fitting {len(fitting.names)} annotators on {len(fitting.long.case):,} labels")
+    groups = np.unique(material.fitting.groups, return_inverse=True)[1].astype(np.int64)
+
+    def progress(share: float) -> None:
+        job.report(_FITTING + (_JUDGING - _FITTING) * share, f"fitting {len(fitting.names)} annotators")
+
+    choice = choose_readers(prior, fitting.long, fitting.names, groups, experts=asked.experts, progress=progress)
+    job.report(_JUDGING, "judging by the next label of cases that no fit has seen")
+    gain = None if choice.kind == ALIKE else _judged(material, choice)
+    report = _report(fitting, choice, gain)
+
+    def keep(session: Session) -> JobResult:
+        version = store_model(session, job.context.keys.audit, material.parent_id, choice.model, report)
+        return {"version": version, "release": str(material.parent_id), **report.model_dump()}
+
+    return job.batch(_FITTED, keep)
+
+
+@dataclass(frozen=True)
+class _Named:
+    """Labels with numbers for cases, annotators and classes."""
+
+    long: LongLabels
+    names: list[str]
+
+    @classmethod
+    def of(cls, labels: list[LabelRow], case_ids: Sequence[uuid.UUID], classes: Sequence[str]) -> "_Named":
+        """Labels of these cases in these classes; others are left out."""
+        row_of = {case_id: row for row, case_id in enumerate(case_ids)}
+        column = {code: k for k, code in enumerate(classes)}
+        kept = [label for label in labels if label.case_id in row_of and label.class_code in column]
+        case = np.array([row_of[label.case_id] for label in kept], dtype=np.int64)
+        given = np.array([column[label.class_code] for label in kept], dtype=np.int64)
+        by = [label.annotator for label in kept]
+        return cls(*LongLabels.of_names(case, by, given, len(case_ids), len(column)))
+
+    def require_enough(self) -> None:
+        """Refuse labels that cannot tell annotators apart.
+
+        Raises:
+            ValueError: fewer than two annotators, or no case that two of them labelled.
+        """
+        if len(self.names) < FEWEST:
+            raise ValueError(f"labels of {len(self.names)} annotators; at least {FEWEST} are needed to tell them apart")
+        if not (self.long.per_case >= FEWEST).any():
+            raise ValueError("no case of the calibration partition has labels of two annotators yet")
+
+
+def _judged(material: Material, choice: Choice) -> HeldOutGain:
+    """How much better the next label is predicted on the evaluation partition, by planned blind labels."""
+    cohort = material.cohort
+    judging = _Named.of(material.judging_labels, material.judging.case_ids, material.parent.classes)
+    prior: PredictiveDistribution = material.judging.predicted(material.parent, material.parent.calibration)
+    models = choice.model, choice.alike
+    return held_out_gain(
+        prior, judging.long, judging.names, models, weights=cohort.weight2, cluster=cohort.columns.cluster
+    )
+
+
+def _report(fitting: _Named, choice: Choice, gain: HeldOutGain | None) -> ReaderFitOut:
+    return ReaderFitOut(
+        kind=choice.kind,
+        left_out_losses=choice.losses,
+        n_cases=int((fitting.long.per_case > 0).sum()),
+        n_labels=len(fitting.long.case),
+        n_annotators=len(fitting.names),
+        gain_over_served=None if gain is None else MetricOut.of(gain.over_served),
+        gain_over_alike=None if gain is None else MetricOut.of(gain.over_alike),
+        passed=gain is not None and gain.passed,
+        verdict=_verdict(gain),
+        temperature=float(np.exp(choice.model.log_temperature)),
+        log_concentration_shift=choice.model.log_concentration_shift,
+    )
+
+
+def _verdict(gain: HeldOutGain | None) -> str:
+    """What was found, in a sentence."""
+    if gain is None:
+        return "left-out labels are predicted no better by who gave them: annotators are taken as alike"
+    said = _shown(gain.over_served)
+    if gain.passed:
+        return f"the next label is predicted better by {said} nats on cases that no fit has seen"
+    return f"it is not sure that the next label is predicted better on cases that no fit has seen (by {said} nats)"
+
+
+def _shown(gain: Estimate) -> str:
+    if gain.low is None or gain.high is None:
+        return f"{gain.value:.4f} (too few cases for an interval)"
+    return f"{gain.value:.4f} (95 % interval {gain.low:.4f} to {gain.high:.4f})"

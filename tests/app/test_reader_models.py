@@ -1,0 +1,221 @@
+"""Models of annotators in the service: fitted, judged, switched on and back, and what posteriors then say."""
+
+import uuid
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import text
+
+from app.readers.schemas import ReaderFitOut
+from app.readers.storing import store_model
+from ml.arrays import FloatArray
+from ml.datasets.cells import simulate_cell
+from ml.readers.confusions import ReaderModel
+from tests.app.test_jobs import job
+from tests.support.images import encode
+from tests.support.jobs import work_off
+from tests.support.service import Service, cell_png, store
+
+SWITCH = "/v1/reader-models/in-use"
+
+
+def codes_of(service: Service) -> list[str]:
+    release = service.get("admin", "/v1/releases").json()["items"][0]
+    return [info["code"] for info in release["classes"]]
+
+
+def put_model(service: Service, confusions: dict[str, FloatArray], *, passed: bool = True) -> int:
+    """Store a version beside the champion, as a fit would."""
+    release = service.get("admin", "/v1/aliases").json()["items"][0]["release"]
+    matrices = np.array(list(confusions.values()))
+    model = ReaderModel(tuple(confusions), np.full(len(confusions), 40), matrices, matrices.mean(axis=0))
+    fit = ReaderFitOut(
+        kind="rate",
+        left_out_losses={"alike": 1.0, "rate": 0.9},
+        n_cases=100,
+        n_labels=200,
+        n_annotators=len(confusions),
+        gain_over_served=None,
+        gain_over_alike=None,
+        passed=passed,
+        verdict="the next label is predicted better",
+        temperature=1.0,
+        log_concentration_shift=0.0,
+    )
+    with service.context.database.write() as session:
+        return store_model(session, service.context.keys.audit, uuid.UUID(release), model, fit)
+
+
+def two_readers(n_classes: int) -> dict[str, FloatArray]:
+    """One says what they think, the other anything in half of the cases."""
+    identity = np.eye(n_classes)
+    return {"careful": identity, "careless": 0.5 * identity + 0.5 / n_classes}
+
+
+def switch(service: Service, version: int | None, revision: int, **fields: Any) -> Any:
+    body = {"version": version, "reason": "they differ", **fields}
+    return service.call("admin", "PUT", SWITCH, json=body, headers={"If-Match": f'"{revision}"'})
+
+
+def posterior(service: Service, case_id: str, **query: str) -> dict[str, Any]:
+    answer = service.get("admin", f"/v1/cases/{case_id}/posterior", params=query)
+    assert answer.status_code == 200, answer.text
+    body: dict[str, Any] = answer.json()
+    return body
+
+
+@pytest.mark.both_databases
+def test_a_label_weighs_by_who_gave_it_and_the_switch_goes_back(service: Service) -> None:
+    codes = codes_of(service)
+    leading = service.add_case("seen")["prediction"]["class_probs"]
+    rare = min(leading, key=leading.__getitem__)
+    by = {name: store(service, f"by-{name}", cell_png(), {name: codes.index(rare)}) for name in ("careful", "careless")}
+    alike = {name: posterior(service, case) for name, case in by.items()}
+    assert {shown["reader_model"] for shown in alike.values()} == {None}
+    version = put_model(service, two_readers(len(codes)))
+    assert {posterior(service, case)["reader_model"] for case in by.values()} == {None}, "stored is not in use"
+    moved = switch(service, version, 0)
+    assert moved.status_code == 200, moved.text
+    assert (moved.headers["ETag"], moved.json()["in_use"]) == ('"1"', version)
+    named = {name: posterior(service, case) for name, case in by.items()}
+    assert {shown["reader_model"] for shown in named.values()} == {version}
+    said = {name: shown["class_probs"][rare] for name, shown in named.items()}
+    assert said["careless"] < said["careful"]
+    assert said["careless"] < alike["careless"]["class_probs"][rare]
+    for shown in named.values():
+        assert sum(shown["class_probs"].values()) == pytest.approx(1.0)
+        assert shown["label_counts"][rare] == shown["n_labels"] == 1
+        assert all(low <= shown["class_probs"][k] <= high for k, (low, high) in shown["class_intervals"].items())
+    for name, case in by.items():
+        assert posterior(service, case, annotators="alike") == alike[name]
+    assert switch(service, None, 1).json()["in_use"] is None
+    assert {name: posterior(service, case) for name, case in by.items()} == alike
+
+
+def test_somebody_unknown_weighs_like_the_population_and_no_label_like_the_prediction(service: Service) -> None:
+    codes = codes_of(service)
+    assert switch(service, put_model(service, two_readers(len(codes))), 0).status_code == 200
+    unread = service.add_case("unread")
+    shown = posterior(service, unread["id"])
+    assert shown["reader_model"] is None
+    assert shown["class_probs"] == unread["prediction"]["class_probs"]
+    case = store(service, "read", cell_png(), {"somebody new": 0})
+    assert posterior(service, case)["reader_model"] == 1
+
+
+@pytest.mark.both_databases
+def test_only_what_held_out_labels_speak_for_can_be_used(service: Service) -> None:
+    version = put_model(service, two_readers(len(codes_of(service))), passed=False)
+    refused = switch(service, version, 0)
+    assert refused.status_code == 409
+    assert "cannot be used" in refused.json()["detail"]
+    assert switch(service, 99, 0).status_code == 404
+    assert switch(service, None, 7).status_code == 412
+    assert switch(service, None, 0, reason="  ").status_code == 422
+    assert service.call("admin", "PUT", SWITCH, json={"version": None, "reason": "x"}).status_code == 428
+    assert service.get("admin", "/v1/reader-models").json()["in_use"] is None
+
+
+@pytest.mark.parametrize("typed", ["\u00b2", "one", "0", "-1", "1.5"])
+def test_the_form_refuses_what_is_no_version_and_switches_nothing(service: Service, typed: str) -> None:
+    version = put_model(service, two_readers(len(codes_of(service))))
+    assert switch(service, version, 0).status_code == 200
+    fields = {"version": typed, "revision": "1", "reason": "they differ"}
+    answer = service.call("admin", "POST", "/readers/switch", data=fields)
+    assert answer.status_code == 422, answer.text
+    assert service.get("admin", "/v1/reader-models").json()["in_use"] == version
+
+
+@pytest.mark.parametrize("who", ["viewer", "anna", "outside"])
+def test_what_is_held_of_colleagues_is_for_managers(service: Service, who: str) -> None:
+    version = put_model(service, two_readers(len(codes_of(service))))
+    for path in ("/v1/reader-models", f"/v1/reader-models/{version}"):
+        assert service.get(who, path).status_code == 403
+    assert service.post(who, "/v1/reader-models", json={}).status_code == 403
+    assert service.call(who, "PUT", SWITCH, json={"version": version, "reason": "x"}).status_code == 403
+
+
+@pytest.mark.both_databases
+def test_a_version_tells_what_it_holds_of_each_annotator(service: Service) -> None:
+    codes = codes_of(service)
+    shown = service.get("admin", f"/v1/reader-models/{put_model(service, two_readers(len(codes)))}").json()
+    assert [reader["annotator"] for reader in shown["readers"]] == ["careful", "careless"]
+    assert shown["readers"][0]["confusions"][codes[0]][codes[0]] == 1.0
+    assert shown["readers"][0]["remark"] is None
+    for rows in (shown["population"], *(reader["confusions"] for reader in shown["readers"])):
+        assert all(sum(answers.values()) == pytest.approx(1.0) for answers in rows.values())
+
+
+def test_a_damaged_model_weighs_nothing_and_is_told(service: Service) -> None:
+    version = put_model(service, two_readers(len(codes_of(service))))
+    case = store(service, "read", cell_png(), {"careless": 0})
+    alike = posterior(service, case)
+    assert switch(service, version, 0).status_code == 200
+    service.written_past = True
+    with service.context.database.write() as session:
+        session.execute(text('UPDATE reader_models SET document = \'{"version": 1, "names": 3}\''))
+    assert posterior(service, case) == alike
+    refused = service.get("admin", f"/v1/reader-models/{version}")
+    assert refused.status_code == 409
+    assert "cannot be read" in refused.json()["detail"]
+
+
+def test_pages_tell_managers_how_labels_are_weighed_and_annotators_only_that_they_are(service: Service) -> None:
+    codes = codes_of(service)
+    habit = np.eye(len(codes))
+    habit[0, [0, 1]] = 0.4, 0.6
+    version = put_model(service, {"careful": np.eye(len(codes)), "hasty": habit})
+    case = store(service, "read", cell_png(), {"hasty": 1})
+    html = {"Accept": "text/html"}
+    for path in ("/readers", f"/readers/{version}"):
+        assert "Version 1" in service.get("admin", path, headers=dict(html)).text.replace("version 1", "Version 1")
+    assert service.get("viewer", "/readers", headers=dict(html)).status_code == 403
+    sent = {"version": str(version), "revision": "0", "reason": "they differ"}
+    assert service.call("admin", "POST", "/readers/switch", data=sent, follow_redirects=False).status_code == 303
+    page = service.get("admin", f"/cases/{case}", headers=dict(html)).text
+    assert "Labels are weighed by who gave them" in page
+    assert "hasty calls" in page
+    assert "counted for less" in page
+    assert "hasty calls" not in service.get("viewer", f"/cases/{case}", headers=dict(html)).text
+    alike = service.get("admin", f"/cases/{case}?annotators=alike", headers=dict(html)).text
+    assert "Annotators are taken as alike here" in alike
+    assert "hasty calls" not in alike
+
+
+def fit_job(service: Service, **body: Any) -> dict[str, Any]:
+    asked = service.post("admin", "/v1/reader-models", json=body)
+    assert asked.status_code == 202, asked.text
+    work_off(service.context)
+    return job(service, asked.json()["id"])
+
+
+def test_too_few_labels_are_refused_in_words(service: Service) -> None:
+    store(service, "one", cell_png(), {"only": 0})
+    done = fit_job(service)
+    assert done["state"] == "failed"
+    assert "annotator" in done["error"]
+
+
+@pytest.mark.slow
+def test_a_careless_annotator_is_found_and_counted_for_less(service: Service) -> None:
+    """Every cell is read by two of three; one of these calls the first four classes by each other's names."""
+    codes, rng, cells = codes_of(service), np.random.default_rng(2), 160
+    for index in range(cells):
+        cell = simulate_cell(index, seed=5, size=32)
+        readers = rng.choice(3, 2, replace=False)
+        given = {}
+        for reader in readers:
+            k = int(rng.choice(len(codes), p=cell.true_probs))
+            given[f"reader {reader}"] = {0: 1, 1: 0, 2: 3, 3: 2}.get(k, k) if reader == 0 else k
+        store(service, f"case-{index}", encode(cell.pixels), given, patient=f"p{index}")
+    done = fit_job(service)
+    assert done["state"] == "succeeded", done["error"]
+    report = done["result"]
+    assert report["passed"] is True
+    assert report["gain_over_served"]["low"] > 0
+    assert report["n_annotators"] == 3
+    shown = service.get("admin", f"/v1/reader-models/{report['version']}").json()
+    by_name = {reader["annotator"]: reader["confusions"] for reader in shown["readers"]}
+    assert by_name["reader 0"][codes[0]][codes[1]] > 0.2 > by_name["reader 1"][codes[0]][codes[1]]
+    assert switch(service, report["version"], 0).json()["in_use"] == report["version"]

@@ -1,0 +1,385 @@
+"""A case that comes a second time looks like any other at every exit, and nothing follows from its answer."""
+
+import random
+import re
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import select, update
+
+from app.cases import held_back
+from app.operations.erasure import Whom, erase_patient
+from app.platform.principal import Principal
+from app.reads import repeats
+from app.reads.progress import Progress, progress
+from app.tables import Account, Annotator, HeldBack, Label, PolicyRow, Repeat, RepeatAnswer, now
+from tests.app.test_leases import classes_of, commit, lease, set_policy
+from tests.app.test_people import first_password
+from tests.support.service import Service, cell_png
+
+pytestmark = pytest.mark.both_databases
+POLICY: dict[str, Any] = {"threshold": 0.99, "audit_rate": 1e-9, "reveal": "after_case_closed", "repeat_rate": 0.05}
+Coin = Callable[[float], None]
+
+
+@pytest.fixture
+def coin(monkeypatch: pytest.MonkeyPatch) -> Coin:
+    """Says how the coin falls from now on: 1 never, 0 always."""
+    monkeypatch.setattr(repeats, "APART", timedelta(0))
+    monkeypatch.setattr(repeats, "BEHIND", 0)
+
+    def falls(value: float) -> None:
+        monkeypatch.setattr(held_back, "lot", lambda: value)
+
+    falls(1.0)
+    return falls
+
+
+def read_next(service: Service) -> dict[str, Any]:
+    read = lease(service, "anna")
+    assert read is not None
+    return read
+
+
+def planned(service: Service, coin: Coin, n_cases: int = 9, **fields: Any) -> Repeat:
+    """A repeat that waits among some cases, of a case that anna has read."""
+    set_policy(service, **POLICY | fields)
+    service.add_case("seen", cell_png(0), patient="p")
+    coin(0.0)
+    assert commit(service, "anna", read_next(service), classes_of(service)[0]).status_code == 201
+    coin(1.0)
+    assert service.make_labels_final() == 1
+    for number in range(1, n_cases + 1):
+        service.add_case(f"case {number}", cell_png(number))
+    coin(0.0)
+    read = read_next(service)
+    coin(1.0)
+    assert service.call("anna", "DELETE", f"/v1/reads/{read['id']}").status_code == 204
+    return repeats_of(service)[0]
+
+
+def repeats_of(service: Service) -> list[Repeat]:
+    with service.context.database.read() as session:
+        return list(session.execute(select(Repeat)).scalars())
+
+
+def move_to_the_front(service: Service) -> None:
+    """Let the planned repeat be the next case."""
+    with service.context.database.write() as session:
+        session.execute(update(Repeat).values(due_on="2000-01-01"))
+
+
+def own_day(service: Service) -> Progress:
+    with service.context.database.read() as session:
+        row = session.execute(select(Account).where(Account.name == "anna")).scalar_one()
+        return progress(session, Principal(row.id, row.name, row.role, frozenset({"reads:own"})))
+
+
+def plain(answer: Any) -> tuple[int, list[str], str]:
+    """Status, names of headers, and text of an answer, without what differs between any two reads."""
+    text = re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "ID", answer.text)
+    text = re.sub(r"[0-9a-f]{32}(\.[0-9a-f]{32})?d?", "KEY", text)
+    text = re.sub(r"Case [0-9A-F]{6}|case [0-9A-F]{6}", "case N", text)
+    text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME", text)
+    text = re.sub(r'"reading_seconds":[\d.e-]+', "SECONDS", text)
+    text = re.sub(r'<p class="day">.*?</p>', "DAY", text, flags=re.DOTALL)
+    text = re.sub(r'data-rest="\d+"', "REST", text)
+    text = re.sub(r'<ul class="grid">.*?</ul>', "CASES", text, flags=re.DOTALL)
+    text = re.sub(r"\d+ waiting, \d+ read", "COUNTS", text)
+    shown = "" if answer.headers.get("content-type") == "image/png" else text
+    return answer.status_code, sorted(answer.headers), re.sub(r'"detail":"[^"]*ID[^"]*"', "", shown)
+
+
+def journey(service: Service, cookie: dict[str, str], read: dict[str, Any]) -> list[tuple[int, list[str], str]]:
+    """What comes back for everything that an annotator can do with a read, one after the other."""
+    codes, handle = classes_of(service), read["case_id"]
+    page, own = f"/cases/{handle}", f"/v1/reads/{read['id']}"
+    seen = [service.get("anna", own), service.get("anna", "/v1/reads"), service.get("anna", read["image"])]
+
+    def look() -> None:
+        for path in ("", "/predictions", "/labels", "/posterior", "/posterior?x=1"):
+            seen.append(service.get("anna", f"/v1/cases/{handle}{path}"))
+        seen.append(service.get("anna", f"/v1/cases/{handle}/posterior", params={"exclude_annotator": "x" * 101}))
+        seen.append(service.client.get(page, headers=cookie | {"Accept": "text/html"}))
+        seen.append(service.client.get("/worklist", headers=cookie | {"Accept": "text/html"}))
+
+    look()
+    seen.append(service.call("anna", "PATCH", own))
+    seen.append(commit(service, "anna", read, "nonsense"))
+    first = service.post(
+        "anna", f"{own}/labels", "k" + read["id"], json={"label": codes[0], "note": "seen", "confidence": 0.7}
+    )
+    seen += [
+        first,
+        service.post(
+            "anna", f"{own}/labels", "k" + read["id"], json={"label": codes[0], "note": "seen", "confidence": 0.7}
+        ),
+    ]
+    seen += [commit(service, "anna", read, codes[0]), service.get("anna", own), service.call("anna", "PATCH", own)]
+    look()
+    seen.append(service.post("anna", f"{own}/correction", json={"label": "nonsense"}))
+    corrected = service.post("anna", f"{own}/correction", json={"label": codes[1]})
+    seen.append(corrected)
+    seen.append(service.post("anna", f"{own}/decline", json={"reason": "other"}))
+    change = {"label": codes[2], "reason": "another look"}
+    seen.append(service.post("anna", f"/v1/labels/{first.json()['label']['id']}/revisions", json=change))
+    newest = corrected.json()["label"]["id"]
+    seen.append(service.post("anna", f"/v1/labels/{newest}/revisions", json=change))
+    newest = seen[-1].json()["label"]["id"]
+    seen.append(service.post("anna", f"/v1/labels/{newest}/retraction", json={"reason": "a slip"}))
+    newest = seen[-1].json()["label"]["id"]
+    seen.append(service.post("anna", f"/v1/labels/{newest}/retraction", json={"reason": "a slip"}))
+    seen.append(service.post("anna", f"{own}/correction", json={"label": codes[1]}))
+    seen.append(service.post("anna", f"/v1/labels/{newest}/revisions", json=change))
+    look()
+    return [plain(answer) for answer in seen]
+
+
+@pytest.mark.parametrize("reveal", ["after_case_closed", "never"])
+def test_a_repeat_is_like_any_read_at_every_exit(service: Service, coin: Coin, reveal: str) -> None:
+    planned(service, coin, reveal=reveal)
+    cookie = first_password(service, "anna")
+    journey(service, cookie, read_next(service))  # so that the next two have one before them
+    move_to_the_front(service)
+    again = read_next(service)
+    assert repeats_of(service)[0].state == "leased"
+    of_repeat = journey(service, cookie, again)
+    other = read_next(service)
+    of_other = journey(service, cookie, other)
+    for one, another in zip(of_repeat, of_other, strict=True):
+        assert one[:2] == another[:2]
+        assert one[2].splitlines() == another[2].splitlines()
+    assert {status for status, _, _ in of_repeat} >= {200, 201, 403, 409, 422}
+
+
+def test_the_handle_of_a_repeat_is_not_that_of_the_case(service: Service, coin: Coin) -> None:
+    planned(service, coin)
+    move_to_the_front(service)
+    seen = {service.known_as("anna", str(repeats_of(service)[0].case_id))}
+    read = read_next(service)
+    assert read["case_id"] not in seen
+    assert service.get("anna", read["image"]).content == service.get("anna", f"/v1/cases/{seen.pop()}/image").content
+    assert service.get("ben", read["image"]).status_code == 404
+
+
+@pytest.mark.parametrize("ends", ["decline", "release", "expire"])
+def test_a_repeat_ends_like_any_read(service: Service, coin: Coin, ends: str) -> None:
+    planned(service, coin)
+    move_to_the_front(service)
+    answers = []
+    for _ in range(2):  # the repeat, and another case
+        read = read_next(service)
+        own = f"/v1/reads/{read['id']}"
+        if ends == "decline":
+            answers.append([plain(service.post("anna", f"{own}/decline", json={"reason": "image_quality"}))])
+        elif ends == "release":
+            answers.append([plain(service.call("anna", "DELETE", own))])
+        else:
+            from tests.app.test_leases import expire_all
+
+            expire_all(service)
+            with service.context.database.write() as session:
+                session.execute(update(Repeat).where(Repeat.state == "leased").values(lease_expires_at=now()))
+            after = read_next(service)
+            assert after["case_id"] == read["case_id"]
+            assert after["id"] != read["id"]
+            answers.append(
+                [plain(service.get("anna", own)), plain(commit(service, "anna", read, classes_of(service)[0]))]
+            )
+        answers[-1].append(plain(service.get("anna", own)))
+        service.written_past = True
+        with service.context.database.write() as session:
+            session.execute(update(Repeat).values(state="closed"))
+    assert answers[0] == answers[1]
+
+
+def test_the_number_of_waiting_cases_falls_by_one_with_each_lease(service: Service, coin: Coin) -> None:
+    planned(service, coin)
+    counts, upcoming, given = [own_day(service).n_waiting], [], []
+    cookie = first_password(service, "anna")
+    while True:
+        coming = service.client.get("/reads/upcoming", headers=cookie, follow_redirects=False)
+        read = lease(service, "anna")
+        if read is None:
+            break
+        upcoming.append(coming.headers["location"])
+        given.append(read["image"])
+        counts.append(own_day(service).n_waiting)
+        assert commit(service, "anna", read, classes_of(service)[0]).status_code == 201
+    assert upcoming == given
+    assert counts == list(range(counts[0], -1, -1))
+    assert repeats_of(service)[0].state == "answered"
+    assert own_day(service).n_today == len(given) + 1
+    later = {"back_at": now() - timedelta(seconds=1)}
+    with service.context.database.write() as session:
+        session.execute(update(Repeat).values(**later))
+    service.written_past = True
+    assert own_day(service).n_waiting == 1  # the case whose seat it took comes back
+    assert lease(service, "anna") is not None
+
+
+def test_planning_moves_neither_the_count_nor_the_next_cases(service: Service, coin: Coin) -> None:
+    set_policy(service, **POLICY)
+    service.add_case("seen", cell_png(0))
+    coin(0.0)
+    commit(service, "anna", read_next(service), classes_of(service)[0])
+    coin(1.0)
+    service.make_labels_final()
+    for number in range(1, 10):
+        service.add_case(f"case {number}", cell_png(number))
+    before, first = own_day(service).n_waiting, read_next(service)
+    assert own_day(service).n_waiting == before - 1
+    service.call("anna", "DELETE", f"/v1/reads/{first['id']}")
+    coin(0.0)
+    again = read_next(service)
+    coin(1.0)
+    assert again["case_id"] == first["case_id"]
+    assert len(repeats_of(service)) == 1
+    assert own_day(service).n_waiting == before - 1
+    service.call("anna", "DELETE", f"/v1/reads/{again['id']}")
+    assert read_next(service)["case_id"] == first["case_id"]
+
+
+def everything_counted(service: Service) -> list[Any]:
+    """What is computed and shown of cases to those who manage reads."""
+    paths = ["/v1/metrics?partition=all", "/v1/agreement?partition=all", "/v1/worklist", "/v1/cases"]
+    with service.context.database.read() as session:
+        case_id = session.execute(select(Repeat.case_id)).scalar_one()
+        n_labels = len(session.execute(select(Label.id)).all())
+    paths += [f"/v1/cases/{case_id}{what}" for what in ("", "/posterior", "/labels?history=true")]
+    documents = [service.get("admin", path).json() for path in paths]
+    return [n_labels, *documents]
+
+
+def test_nothing_follows_from_the_answer_to_a_repeat(service: Service, coin: Coin) -> None:
+    planned(service, coin)
+    move_to_the_front(service)
+    before = everything_counted(service)
+    read = read_next(service)
+    assert everything_counted(service)[1:3] == before[1:3]
+    assert commit(service, "anna", read, classes_of(service)[3]).status_code == 201
+    assert service.make_labels_final() == 0
+    assert everything_counted(service) == before
+    with service.context.database.read() as session:
+        assert session.execute(select(RepeatAnswer.class_code)).scalar_one() == classes_of(service)[3]
+
+
+def test_only_what_was_held_back_comes_again_and_only_once(service: Service, coin: Coin) -> None:
+    repeat = planned(service, coin)
+    coin(0.0)
+    for _ in range(8):
+        read = lease(service, "anna")
+        if read is not None:
+            coin(1.0)  # the others are not held back
+            commit(service, "anna", read, classes_of(service)[0])
+            coin(0.0)
+    assert [row.id for row in repeats_of(service)] == [repeat.id]
+    with service.context.database.read() as session:
+        assert session.execute(select(HeldBack.case_id)).scalars().all() == [repeat.case_id]
+
+
+def test_a_case_that_was_read_a_short_time_ago_does_not_come_again(
+    service: Service, coin: Coin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeats, "APART", timedelta(days=14))
+    with pytest.raises(IndexError):
+        planned(service, coin)
+    assert repeats_of(service) == []
+
+
+def test_a_case_does_not_come_again_while_a_page_lists_it(
+    service: Service, coin: Coin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page of the day shows the pictures of what was read: nobody is to see one twice there."""
+    monkeypatch.setattr(repeats, "BEHIND", 2)
+    with pytest.raises(IndexError):
+        planned(service, coin)
+    for _ in range(2):
+        assert repeats_of(service) == []
+        coin(1.0)
+        commit(service, "anna", read_next(service), classes_of(service)[0])
+        coin(0.0)
+        service.call("anna", "DELETE", f"/v1/reads/{read_next(service)['id']}")
+    assert len(repeats_of(service)) == 1
+
+
+def test_as_many_repeats_as_the_policy_says(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the coin alone: a share of the leases is planned, and five times as many cases are held back."""
+    rng = random.Random(0)
+    monkeypatch.setattr(held_back, "lot", rng.random)
+    policy = PolicyRow(repeat_rate=0.02, reveal="after_case_closed")
+    kept: list[Any] = []
+    monkeypatch.setattr(repeats, "_seat", lambda *_: kept.append("planned"))
+    monkeypatch.setattr(repeats, "_candidate", lambda *_: None)
+    with service.context.database.read() as session:
+        monkeypatch.setattr(session, "add", kept.append)
+        for _ in range(5000):
+            repeats.plan_a_repeat(session, uuid.uuid4(), policy)
+            held_back.hold_some_back(session, Label(annotator_id=uuid.uuid4(), case_id=uuid.uuid4()), policy)
+    n_planned = kept.count("planned")
+    assert 70 <= n_planned <= 130  # 100 of 5,000, five standard deviations
+    assert 400 <= len(kept) - n_planned <= 600
+
+
+def test_a_case_held_back_stays_closed_to_its_annotator_alone(service: Service, coin: Coin) -> None:
+    set_policy(service, **POLICY)
+    cases = [service.add_case(f"case {number}", cell_png(number)) for number in range(2)]
+    by_handle = {service.known_as("anna", case["id"]): case["id"] for case in cases}
+    statuses = {}
+    for value in (0.0, 1.0):
+        coin(value)
+        read = read_next(service)
+        commit(service, "anna", read, classes_of(service)[0])
+        service.make_labels_final()
+        case_id = by_handle[read["case_id"]]
+        for what in ("", "/posterior", "/labels", "/predictions"):
+            statuses.setdefault(value, set()).add(service.get("anna", f"/v1/cases/{case_id}{what}").status_code)
+        assert service.get("viewer", f"/v1/cases/{case_id}").status_code == 200
+    assert statuses == {0.0: {403}, 1.0: {200}}
+
+
+@pytest.mark.parametrize("fields", [{"repeat_rate": 0}, {"reveal": "after_commit"}])
+def test_a_policy_without_repeats_takes_back_those_that_wait(
+    service: Service, coin: Coin, fields: dict[str, Any]
+) -> None:
+    planned(service, coin)
+    before = own_day(service).n_waiting
+    set_policy(service, **POLICY | fields)
+    coin(0.0)
+    assert (own_day(service).n_waiting, repeats_of(service)[0].state) == (before, "closed")
+    while lease(service, "anna") is not None:
+        for read in service.get("anna", "/v1/reads").json()["items"]:
+            commit(service, "anna", read, classes_of(service)[0])
+    assert len(repeats_of(service)) == 1
+
+
+def test_what_an_annotator_has_seen_of_a_twin_takes_the_repeat_back(service: Service, coin: Coin) -> None:
+    from tests.security.test_blind_by_image import show
+
+    planned(service, coin)
+    twin = service.add_case("twin", cell_png(0), patient="p")
+    show(service, "anna", twin["id"])
+    move_to_the_front(service)
+    read_next(service)
+    assert repeats_of(service)[0].state == "closed"
+
+
+def test_erasing_the_patient_ends_a_repeat_and_forgets_its_note(service: Service, coin: Coin) -> None:
+    planned(service, coin)
+    move_to_the_front(service)
+    read = read_next(service)
+    commit(service, "anna", read, classes_of(service)[0], note="a note about the patient")
+    with service.context.database.write() as session:
+        erased = erase_patient(session, service.context, "lead", Whom("p"), "asked for")
+    assert (erased.n_remarks, erased.n_answers > 0) == (1, True)
+
+
+def test_an_older_policy_has_no_repeats(service: Service) -> None:
+    policies = service.get("viewer", "/v1/policies").json()["items"]
+    assert [policy["repeat_rate"] for policy in policies] == [0.0]
+    assert uuid.UUID(str(uuid.uuid4()))
+    with service.context.database.read() as session:
+        assert session.execute(select(Annotator)).first() is None
