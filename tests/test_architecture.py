@@ -10,7 +10,18 @@ SOURCES = sorted([*(ROOT / "app").rglob("*.py"), *(ROOT / "ml").rglob("*.py")])
 EVERYTHING = sorted([*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "migrations").glob("*.py")])
 MAX_FUNCTION, MAX_FILE = 40, 400
 #: Rooms of one subject each. Pages, the command line and operations stand above them, platform and auth below.
-DOMAINS = {"cases", "evaluations", "imports", "jobs", "predictions", "reads", "recalibration", "releases", "triage"}
+DOMAINS = {
+    "annotators",
+    "cases",
+    "evaluations",
+    "imports",
+    "jobs",
+    "predictions",
+    "reads",
+    "recalibration",
+    "releases",
+    "triage",
+}
 #: The only rooms that may import torch.
 TORCH = ("ml.training", "ml.datasets", "ml.reproduce", "ml.cli", "ml.torchvision_ops")
 HEAVY = {"torch", "torchvision", "onnx", "onnxscript"}

@@ -69,7 +69,7 @@ def test_from_an_empty_folder_to_metrics_and_back_after_a_kill(installation: Ins
     exported = json.loads(
         installation.run("dataset", "export", "--out", tmp_path / "out", "--partition", "all", "--json").stdout
     )
-    assert exported == {"n_cases": 1, "n_labels": 2}
+    assert exported == {"n_cases": 1, "n_labels": 2, "n_kept_for_sets": 0}
     tables = ("--labels", tmp_path / "out/labels.csv", "--predictions", tmp_path / "out/predictions.csv")
     assert json.loads(installation.run("evaluate", *tables, "--json").stdout)["n_labels"] == 2
 
