@@ -63,7 +63,7 @@ def concentration_loss(
         ValueError: an unknown normalization.
     """
     refuse_tables(class_probs=class_probs, label_counts=label_counts, log_concentration=log_concentration)
-    likelihood = _SequenceLikelihood(label_counts, class_probs)
+    likelihood = _SequenceLikelihood.of_probs(label_counts, class_probs)
     return _penalised(likelihood, label_counts.sum(axis=1), log_concentration, penalty, normalization)
 
 
@@ -102,15 +102,19 @@ class _SequenceLikelihood:
 
     Args:
         label_counts: (N, K).
-        class_probs: (..., N, K).
+        log_probs: (..., N, K) ln f.
     """
 
-    def __init__(self, label_counts: IntArray, class_probs: FloatArray) -> None:
+    def __init__(self, label_counts: IntArray, log_probs: FloatArray) -> None:
         longest = int(label_counts.sum(axis=1).max(initial=0))
-        with np.errstate(divide="ignore"):
-            log_probs = np.log(class_probs)
         self.constant = -np.where(label_counts >= 1, log_probs, 0.0).sum(axis=-1)
         self.steps = [_Step.of(step, label_counts, log_probs) for step in range(1, longest)]
+
+    @classmethod
+    def of_probs(cls, label_counts: IntArray, class_probs: FloatArray) -> "_SequenceLikelihood":
+        """Of class probabilities (..., N, K), which may be zero."""
+        with np.errstate(divide="ignore"):
+            return cls(label_counts, np.log(class_probs))
 
     def __call__(self, log_concentration: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Negative log-likelihoods (..., N) and their derivatives by a."""
@@ -188,7 +192,7 @@ def fit_concentration(
     if not (counts.sum(axis=1) >= 2).any():
         raise FitError("the concentration cannot be fitted: no case has two labels, and one says nothing about it")
     table = _Design.of(np.asarray(features, dtype=np.float64), ridge)
-    members, likelihood, totals = probs.shape[:-1], _SequenceLikelihood(counts, probs), counts.sum(axis=1)
+    members, likelihood, totals = probs.shape[:-1], _SequenceLikelihood.of_probs(counts, probs), counts.sum(axis=1)
 
     def objective(x: FloatArray) -> tuple[float, FloatArray]:
         a = (table.design @ x[:-1] + x[-1]).reshape(members)
@@ -258,7 +262,9 @@ def case_temperature_loss(
     scaled = logits * np.exp(-np.clip(log_temperatures, -20.0, 20.0))[..., None]
     logs = log_softmax(scaled, axis=-1)
     probs = np.exp(logs)
-    value, slope = concentration_loss(probs, label_counts, log_concentration, penalty=penalty)
+    # of ln f: f itself may underflow to zero where a line search tries a small T
+    likelihood = _SequenceLikelihood(label_counts, logs)
+    value, slope = _penalised(likelihood, label_counts.sum(axis=1), log_concentration, penalty, "label")
     # −∂NLL/∂ln f_k = 1{y_k ≥ 1} + Σ_{l<y_k} σ(ln f_k − ln l + a)
     rate = np.broadcast_to(label_counts >= 1, logs.shape).astype(np.float64)
     for step in range(1, int(label_counts.max(initial=0))):

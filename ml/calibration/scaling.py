@@ -120,13 +120,15 @@ class Choice:
 def mixture_log_likelihood(member_log_likelihood: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Log-likelihood (N,) of the uniform mixture of members (..., N), and each member's share in it (..., N).
 
-    The shares are the weights of the members' gradients; without a member axis they are one.
+    The shares are the weights of the members' gradients; without a member axis they are one, and zero for a case that
+    is impossible under every member.
     """
     if member_log_likelihood.ndim == 1:
         return member_log_likelihood, np.ones(member_log_likelihood.shape)
     members = member_log_likelihood.reshape(-1, member_log_likelihood.shape[-1])
     total = logsumexp(members, axis=0)
-    return np.asarray(total - np.log(len(members))), np.asarray(np.exp(member_log_likelihood - total))
+    finite_total = np.where(np.isneginf(total), 0.0, total)
+    return np.asarray(total - np.log(len(members))), np.asarray(np.exp(member_log_likelihood - finite_total))
 
 
 def scaling_loss(scaling: Scaling, logits: FloatArray, label_counts: IntArray) -> float:

@@ -15,6 +15,7 @@ from ml.calibration.scaling import (
     affine_loss,
     fit_affine,
     fit_temperature,
+    mixture_log_likelihood,
     scaling_loss,
     temperature_loss,
 )
@@ -272,3 +273,24 @@ def test_temperature_and_concentration_together_explain_labels_better_than_one_a
     assert joint["cv_after"] <= joint["cv_before"] or not joint["kept"]
     # the truth: T = 1.6, and a that follows the first feature
     assert found.calibration.scaling.log_temperature == pytest.approx(np.log(1.6), abs=0.04)
+
+
+@pytest.mark.parametrize("ensemble", [False, True])
+@pytest.mark.parametrize("log_t", [-9.0, -16.0])
+def test_a_line_search_at_an_extreme_temperature_meets_a_finite_loss_and_its_gradient(
+    ensemble: bool, log_t: float
+) -> None:
+    """Where softmax(u / T) underflows to zero, ln f does not, and the loss is made of ln f alone."""
+    logits, _, y = members()
+    logits = logits if ensemble else logits[0]
+    a = np.random.default_rng(2).normal(0, 1, logits.shape[:-1])
+    value, by_a, by_t = joint_loss(logits, y, log_t, a, 0.005)
+    assert np.isfinite(value) and np.isfinite(by_a).all()
+    ends = [joint_loss(logits, y, log_t + h, a, 0.005)[0] for h in (1e-6, -1e-6)]
+    assert by_t == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-5)
+
+
+def test_a_case_that_no_member_can_explain_has_no_share_instead_of_no_number() -> None:
+    mixed, share = mixture_log_likelihood(np.array([[-1.0, -np.inf], [-2.0, -np.inf]]))
+    assert mixed[1] == -np.inf and mixed[0] == pytest.approx(np.log((np.exp(-1) + np.exp(-2)) / 2))
+    assert share[:, 0].sum() == pytest.approx(1.0) and (share[:, 1] == 0.0).all()
