@@ -9,6 +9,7 @@ from app.context import Parts
 from app.pages.forms import checked
 from app.pages.render import go, page
 from app.platform.database import Reader, Writer
+from app.platform.errors import Invalid
 from app.platform.principal import Principal
 from app.platform.values import PageText
 from app.readers import service
@@ -24,7 +25,7 @@ def readers(request: Request, principal: _Manager, session: Reader) -> Response:
     """Every version, what was found of it, and the switch."""
     models, served = service.list_models(session), champion(session)
     champion_id = None if served is None else str(served.release_id)
-    serves = any(model.in_use and model.release == champion_id for model in models.items)
+    serves = service.switch_position(session).serves
     return page(request, "readers.html", principal, models=models, champion=champion_id, serves=serves)
 
 
@@ -56,7 +57,13 @@ def switch(
     version: Annotated[PageText, Form(max_length=10)] = "",
     reason: Annotated[PageText, Form(max_length=2000)] = "",
 ) -> Response:
-    """Weigh labels by a version, or take annotators as alike again."""
+    """Weigh labels by a version, or take annotators as alike again.
+
+    Raises:
+        Invalid: no reason was given.
+    """
+    if not reason.strip():
+        raise Invalid("say why")
     body = checked(ReaderSwitchIn, version=version or None, reason=reason)
     service.switch(session, context, principal.name, body, revision)
     return go("/readers")

@@ -22,7 +22,7 @@ from app.platform.idempotency import once, request_digest, required_key
 from app.platform.principal import Principal
 from app.platform.revisions import Revision
 from app.readers import service
-from app.readers.schemas import ReaderFitIn, ReaderModelDetailOut, ReaderModelsOut, ReaderSwitchIn
+from app.readers.schemas import ReaderFitIn, ReaderModelDetailOut, ReaderModelInUseOut, ReaderModelsOut, ReaderSwitchIn
 
 router = APIRouter(tags=["readers"], route_class=GuardedRoute)
 _Managing = Annotated[Principal, Depends(Policy("manage"))]
@@ -33,6 +33,14 @@ _Manager = Depends(Policy("manage"))
 def list_reader_models(session: Reader) -> ReaderModelsOut:
     """Every model of the annotators, newest first, and which one weighs labels by who gave them."""
     return service.list_models(session)
+
+
+@router.get("/v1/reader-models/in-use", responses=responses(), dependencies=[_Manager])
+def get_reader_model_in_use(session: Reader, response: Response) -> ReaderModelInUseOut:
+    """Which version weighs labels; its ETag is what If-Match needs to move the switch."""
+    shown = service.switch_position(session)
+    response.headers["ETag"] = f'"{shown.revision}"'
+    return shown
 
 
 @router.get("/v1/reader-models/{version}", responses=responses(Conflict, NotFound), dependencies=[_Manager])
@@ -65,7 +73,7 @@ def switch_reader_model(
     revision: Revision,
     session: Writer,
     response: Response,
-) -> ReaderModelsOut:
+) -> ReaderModelInUseOut:
     """Weigh labels by a version from now on, or (``version`` null) take annotators as alike again."""
     shown = service.switch(session, context, principal.name, body, revision)
     response.headers["ETag"] = f'"{shown.revision}"'

@@ -67,6 +67,18 @@ class ReaderModelsOut(Out):
     items: list[ReaderModelOut]
 
 
+class ReaderModelInUseOut(Out):
+    """Where the switch is: ``version`` null, annotators are taken as alike; ``revision`` is for If-Match.
+
+    ``serves`` is false where the version was fitted beside another release than the champion: until there is a new one,
+    annotators are then taken as alike.
+    """
+
+    version: int | None
+    serves: bool
+    revision: int
+
+
 class ReaderFitIn(In):
     """Whose answers are the population's: named annotators, or everybody by the number of their labels."""
 
@@ -77,4 +89,4 @@ class ReaderSwitchIn(In):
     """Which version is to weigh labels; null: annotators are taken as alike."""
 
     version: Annotated[int | None, Field(ge=1, le=2**31 - 1)]
-    reason: Paragraph
+    reason: Annotated[Paragraph, Field(min_length=1, pattern=r"\S", description="Why; not only spaces.")]

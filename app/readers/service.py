@@ -8,7 +8,7 @@ from app.jobs import engine
 from app.jobs.schemas import JobOut, job_out
 from app.platform import audit_chain
 from app.platform.database import insert_if_absent
-from app.platform.errors import Conflict, Invalid, PreconditionFailed
+from app.platform.errors import Conflict, PreconditionFailed
 from app.platform.principal import Principal
 from app.platform.written_rows import note_rows
 from app.readers.queries import ONLY, all_models, in_use, model_of_version
@@ -17,11 +17,12 @@ from app.readers.schemas import (
     ReaderFitIn,
     ReaderFitOut,
     ReaderModelDetailOut,
+    ReaderModelInUseOut,
     ReaderModelOut,
     ReaderModelsOut,
     ReaderSwitchIn,
 )
-from app.releases.queries import existing_release, served_release_id
+from app.releases.queries import champion, existing_release, served_release_id
 from app.tables import ReaderModelInUse, ReaderModelRow
 from ml.arrays import FloatArray
 from ml.readers.confusions import ReaderModel
@@ -34,6 +35,16 @@ def list_models(session: Session) -> ReaderModelsOut:
     version = None if chosen is None else chosen.version
     items = [model_out(row, version) for row in all_models(session)]
     return ReaderModelsOut(in_use=version, revision=0 if chosen is None else chosen.revision, items=items)
+
+
+def switch_position(session: Session) -> ReaderModelInUseOut:
+    """Which version is in use, and whether it weighs labels now."""
+    chosen = in_use(session)
+    if chosen is None or chosen.version is None:
+        return ReaderModelInUseOut(version=None, serves=False, revision=0 if chosen is None else chosen.revision)
+    row, served = model_of_version(session, chosen.version), champion(session)
+    serves = served is not None and row.release_id == served.release_id
+    return ReaderModelInUseOut(version=chosen.version, serves=serves, revision=chosen.revision)
 
 
 def model_out(row: ReaderModelRow, version_in_use: int | None) -> ReaderModelOut:
@@ -98,7 +109,7 @@ def ask_fit(session: Session, context: Context, principal: Principal, body: Read
 
 def switch(
     session: Session, context: Context, actor: str, body: ReaderSwitchIn, revision: int | None
-) -> ReaderModelsOut:
+) -> ReaderModelInUseOut:
     """Weigh labels by a version from now on, or take annotators as alike again.
 
     Posteriors are computed from labels whenever they are shown, so that nothing stored changes.
@@ -114,11 +125,8 @@ def switch(
         NotFound: no such version.
         Conflict: held-out labels did not find its names worth having, it belongs to another release, or another request
             switches just now.
-        Invalid: no reason was given.
         PreconditionFailed: the switch is not where the caller saw it.
     """
-    if not body.reason.strip():
-        raise Invalid("say why")
     chosen = in_use(session)
     present = 0 if chosen is None else chosen.revision
     if revision is not None and revision != present:
@@ -138,7 +146,7 @@ def switch(
         reason=body.reason.strip(),
     )
     session.expire_all()
-    return list_models(session)
+    return switch_position(session)
 
 
 def _require_usable(session: Session, row: ReaderModelRow) -> None:

@@ -77,7 +77,7 @@ def test_a_label_weighs_by_who_gave_it_and_the_switch_goes_back(service: Service
     assert {posterior(service, case)["reader_model"] for case in by.values()} == {None}, "stored is not in use"
     moved = switch(service, version, 0)
     assert moved.status_code == 200, moved.text
-    assert (moved.headers["ETag"], moved.json()["in_use"]) == ('"1"', version)
+    assert (moved.headers["ETag"], moved.json()["version"]) == ('"1"', version)
     named = {name: posterior(service, case) for name, case in by.items()}
     assert {shown["reader_model"] for shown in named.values()} == {version}
     said = {name: shown["class_probs"][rare] for name, shown in named.items()}
@@ -89,7 +89,7 @@ def test_a_label_weighs_by_who_gave_it_and_the_switch_goes_back(service: Service
         assert all(low <= shown["class_probs"][k] <= high for k, (low, high) in shown["class_intervals"].items())
     for name, case in by.items():
         assert posterior(service, case, annotators="alike") == alike[name]
-    assert switch(service, None, 1).json()["in_use"] is None
+    assert switch(service, None, 1).json()["version"] is None
     assert {name: posterior(service, case) for name, case in by.items()} == alike
 
 
@@ -115,6 +115,20 @@ def test_only_what_held_out_labels_speak_for_can_be_used(service: Service) -> No
     assert switch(service, None, 0, reason="  ").status_code == 422
     assert service.call("admin", "PUT", SWITCH, json={"version": None, "reason": "x"}).status_code == 428
     assert service.get("admin", "/v1/reader-models").json()["in_use"] is None
+
+
+@pytest.mark.both_databases
+def test_where_the_switch_is_can_be_read_before_it_is_moved(service: Service) -> None:
+    empty = service.get("admin", SWITCH)
+    assert empty.json() == {"version": None, "serves": False, "revision": 0}
+    version = put_model(service, two_readers(len(codes_of(service))))
+    moved = service.call(
+        "admin", "PUT", SWITCH, json={"version": version, "reason": "x"}, headers={"If-Match": empty.headers["ETag"]}
+    )
+    assert moved.json() == {"version": version, "serves": True, "revision": 1}
+    seen = service.get("admin", SWITCH)
+    assert (seen.json(), seen.headers["ETag"]) == (moved.json(), '"1"')
+    assert service.get("viewer", SWITCH).status_code == 403
 
 
 @pytest.mark.parametrize("typed", ["\u00b2", "one", "0", "-1", "1.5"])
@@ -218,4 +232,4 @@ def test_a_careless_annotator_is_found_and_counted_for_less(service: Service) ->
     shown = service.get("admin", f"/v1/reader-models/{report['version']}").json()
     by_name = {reader["annotator"]: reader["confusions"] for reader in shown["readers"]}
     assert by_name["reader 0"][codes[0]][codes[1]] > 0.2 > by_name["reader 1"][codes[0]][codes[1]]
-    assert switch(service, report["version"], 0).json()["in_use"] == report["version"]
+    assert switch(service, report["version"], 0).json()["version"] == report["version"]

@@ -285,12 +285,15 @@ def test_a_line_search_at_an_extreme_temperature_meets_a_finite_loss_and_its_gra
     logits = logits if ensemble else logits[0]
     a = np.random.default_rng(2).normal(0, 1, logits.shape[:-1])
     value, by_a, by_t = joint_loss(logits, y, log_t, a, 0.005)
-    assert np.isfinite(value) and np.isfinite(by_a).all()
+    assert np.isfinite(value)
+    assert np.isfinite(by_a).all()
     ends = [joint_loss(logits, y, log_t + h, a, 0.005)[0] for h in (1e-6, -1e-6)]
     assert by_t == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-5)
 
 
 def test_a_case_that_no_member_can_explain_has_no_share_instead_of_no_number() -> None:
     mixed, share = mixture_log_likelihood(np.array([[-1.0, -np.inf], [-2.0, -np.inf]]))
-    assert mixed[1] == -np.inf and mixed[0] == pytest.approx(np.log((np.exp(-1) + np.exp(-2)) / 2))
-    assert share[:, 0].sum() == pytest.approx(1.0) and (share[:, 1] == 0.0).all()
+    assert mixed[1] == -np.inf
+    assert mixed[0] == pytest.approx(np.log((np.exp(-1) + np.exp(-2)) / 2))
+    assert share[:, 0].sum() == pytest.approx(1.0)
+    assert (share[:, 1] == 0.0).all()
