@@ -49,7 +49,9 @@ def get_reader_model(version: Annotated[int, Path(ge=1, le=2**31 - 1)], session:
     return service.detail(session, version)
 
 
-@router.post("/v1/reader-models", status_code=202, response_model=JobOut, responses=responses(KeyMissing))
+@router.post(
+    "/v1/reader-models", status_code=202, response_model=JobOut, responses=responses(Conflict, KeyMissing, NotFound)
+)
 def fit_reader_model(
     body: ReaderFitIn,
     context: Parts,
@@ -57,7 +59,7 @@ def fit_reader_model(
     key: Annotated[str, Depends(required_key)],
     session: Writer,
 ) -> Response:
-    """Fit a model of the annotators beside the champion on the labels collected so far, and judge it, in a job."""
+    """Fit a model of the annotators on the labels collected so far, beside the champion or a candidate, and judge it."""
     digest = request_digest("POST /v1/reader-models", body.model_dump())
     return once(session, principal, key, digest, lambda: service.ask_fit(session, context, principal, body))
 

@@ -1,5 +1,6 @@
 """What the routes of models of annotators answer."""
 
+import uuid
 from datetime import datetime
 from typing import Annotated
 
@@ -80,9 +81,14 @@ class ReaderModelInUseOut(Out):
 
 
 class ReaderFitIn(In):
-    """Whose answers are the population's: named annotators, or everybody by the number of their labels."""
+    """Whose answers are the population's: named annotators, or everybody by the number of their labels.
+
+    ``release``: beside whose predictions; null: the champion's. Another one must have the champion's network, as a
+    recalibrated candidate has, so that its model is there when it is promoted.
+    """
 
     experts: Annotated[tuple[Line, ...], Field(max_length=1000)] = ()
+    release: uuid.UUID | None = None
 
 
 class ReaderSwitchIn(In):

@@ -95,15 +95,21 @@ def _by_code(matrix: FloatArray, codes: list[str]) -> dict[str, dict[str, float]
 
 
 def ask_fit(session: Session, context: Context, principal: Principal, body: ReaderFitIn) -> tuple[int, JobOut]:
-    """Ask for a fit of the champion's annotators.
+    """Ask for a fit of the annotators beside the champion, or beside a candidate by its network.
 
     Returns:
         202 and the job.
 
     Raises:
         NoRelease: there is no champion.
+        NotFound: there is no such release.
+        Conflict: the release has another network than the champion, whose stored outputs are all that there is.
     """
-    served_release_id(session)
+    champion_row = existing_release(session, served_release_id(session))
+    if body.release is not None:
+        named = existing_release(session, body.release)
+        if named.card["files"]["network.onnx"] != champion_row.card["files"]["network.onnx"]:
+            raise Conflict("this release has another network than the champion; promote it first, and fit then")
     return 202, job_out(engine.submit(session, context, "readers", body.model_dump(mode="json"), principal))
 
 

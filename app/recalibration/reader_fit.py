@@ -1,7 +1,8 @@
 """A model of named annotators: fitted on the calibration partition, judged on the evaluation partition, never switched.
 
-It is fitted beside the champion's predictions, on the labels that a recalibration is fitted on, and used only where on
-cases that no fit has seen it predicts the next label better than annotators taken as alike.
+It is fitted beside the predictions of the champion or of a candidate by its network, on the labels that a recalibration
+is fitted on, and used only where on cases that no fit has seen it predicts the next label better than annotators taken
+as alike.
 """
 
 import uuid
@@ -22,6 +23,7 @@ from ml.distributions.families import PredictiveDistribution, has_concentration
 from ml.metrics.jackknife import Estimate
 from ml.readers.choosing import ALIKE, Choice, choose_readers
 from ml.readers.gate import HeldOutGain, held_out_gain
+from ml.release.artifact import Release, read_release
 
 _FITTED = "fitted"
 # share of the job that is done when the fit begins, and when it ends
@@ -31,10 +33,11 @@ FEWEST = 2
 
 
 def fit_reader_model(job: RunningJob) -> JobResult:
-    """Job: fit a model of the champion's annotators, judge it and keep it as a version. It switches nothing.
+    """Job: fit a model of the annotators, judge it and keep it as a version. It switches nothing.
 
     Raises:
-        ValueError: too few labels or annotators, an unknown expert, or a release whose labels move nothing.
+        ValueError: too few labels or annotators, an unknown expert, a release whose labels move nothing, or one with
+            another network than the champion's.
         NoRelease: there is no champion.
     """
     known = job.recorded(_FITTED)
@@ -44,11 +47,12 @@ def fit_reader_model(job: RunningJob) -> JobResult:
     job.report(0.01, "reading labels and stored outputs")
     with job.context.database.read_moment() as session:
         material = gather(session, job.context)
+    release_id, release = _beside(job, material, asked.release)
     fitting = _Named.of(material.fitting_labels, material.fitting.case_ids, material.parent.classes)
     fitting.require_enough()
-    prior = material.fitting.predicted(material.parent, material.parent.calibration)
+    prior = material.fitting.predicted(release, release.calibration)
     if not has_concentration(prior):
-        raise ValueError("the champion's disagreement is not calibrated: labels move its predictions by nothing yet")
+        raise ValueError("the release's disagreement is not calibrated: labels move its predictions by nothing yet")
     job.report(_FITTING, f"fitting {len(fitting.names)} annotators on {len(fitting.long.case):,} labels")
     groups = np.unique(material.fitting.groups, return_inverse=True)[1].astype(np.int64)
 
@@ -57,14 +61,28 @@ def fit_reader_model(job: RunningJob) -> JobResult:
 
     choice = choose_readers(prior, fitting.long, fitting.names, groups, experts=asked.experts, progress=progress)
     job.report(_JUDGING, "judging by the next label of cases that no fit has seen")
-    gain = None if choice.kind == ALIKE else _judged(material, choice)
+    gain = None if choice.kind == ALIKE else _judged(material, release, choice)
     report = _report(fitting, choice, gain)
 
     def keep(session: Session) -> JobResult:
-        version = store_model(session, job.context.keys.audit, material.parent_id, choice.model, report)
-        return {"version": version, "release": str(material.parent_id), **report.model_dump()}
+        version = store_model(session, job.context.keys.audit, release_id, choice.model, report)
+        return {"version": version, "release": str(release_id), **report.model_dump()}
 
     return job.batch(_FITTED, keep)
+
+
+def _beside(job: RunningJob, material: Material, asked: uuid.UUID | None) -> tuple[uuid.UUID, Release]:
+    """The release whose predictions the model reads.
+
+    Raises:
+        ValueError: its network is not the champion's, whose stored outputs are all that there is.
+    """
+    if asked is None or asked == material.parent_id:
+        return material.parent_id, material.parent
+    release = read_release(job.context.settings.releases_folder / str(asked))
+    if release.network_sha256 != material.parent.network_sha256:
+        raise ValueError("the release has another network than the champion; promote it, and fit then")
+    return asked, release
 
 
 @dataclass(frozen=True)
@@ -97,11 +115,11 @@ class _Named:
             raise ValueError("no case of the calibration partition has labels of two annotators yet")
 
 
-def _judged(material: Material, choice: Choice) -> HeldOutGain:
+def _judged(material: Material, release: Release, choice: Choice) -> HeldOutGain:
     """How much better the next label is predicted on the evaluation partition, by planned blind labels."""
     cohort = material.cohort
     judging = _Named.of(material.judging_labels, material.judging.case_ids, material.parent.classes)
-    prior: PredictiveDistribution = material.judging.predicted(material.parent, material.parent.calibration)
+    prior: PredictiveDistribution = material.judging.predicted(release, release.calibration)
     models = choice.model, choice.alike
     return held_out_gain(
         prior, judging.long, judging.names, models, weights=cohort.weight2, cluster=cohort.columns.cluster

@@ -9,6 +9,7 @@ import hashlib
 import json
 import shutil
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypedDict
@@ -21,8 +22,10 @@ from app.evaluations.cohort import Cohort, Question, cohort_of, evaluate_cohort
 from app.evaluations.held_out import held_out, left_out
 from app.evaluations.queries import LabelRow, blind_labels, label_rows
 from app.evaluations.reading import read_columns
+from app.jobs import engine
 from app.jobs.running import JobResult, RunningJob
 from app.platform.values import MetricOut
+from app.readers.schemas import ReaderFitIn
 from app.recalibration.change_plan import ChangePlan
 from app.recalibration.fitting import Fitted, card_report, fitted, labelled_cases, require_labels
 from app.recalibration.gating import FEWEST_ANNOTATORS, Evidence
@@ -169,7 +172,7 @@ def snapshot_sha256(material: Material) -> str:
 
 
 def recalibrate(job: RunningJob) -> JobResult:
-    """Job: fit, judge, write a candidate and its report.
+    """Job: fit, judge, write a candidate and its report, and ask for a model of the annotators beside it.
 
     Raises:
         ValueError: too few labels, a fit that fails, or a change beyond the plan.
@@ -314,8 +317,17 @@ def _write(job: RunningJob, material: Material, made: Fitted, findings: Findings
                 actor="recalibration",
                 judged=True,
             )
+            if made.calibration.concentration is not None and _by_several(material.fitting_labels):
+                asked = ReaderFitIn(release=row.id).model_dump(mode="json")
+                engine.submit(session, job.context, "readers", asked, None)
             return RecalibrationReport(**dict(findings), release=str(row.id)).to_dict()
 
         return job.batch(_CANDIDATE, add)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _by_several(labels: Sequence[LabelRow]) -> bool:
+    """Whether any case has labels of two annotators, who can then be told apart beside the candidate."""
+    first: dict[uuid.UUID, str] = {}
+    return any(first.setdefault(label.case_id, label.annotator) != label.annotator for label in labels)

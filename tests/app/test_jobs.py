@@ -58,10 +58,12 @@ def test_recalibration_makes_a_candidate_and_a_person_promotes_and_rolls_back(se
     collect_reads(service)
     asked = service.post("admin", "/v1/recalibrations", json={})
     assert (asked.status_code, asked.json()["state"]) == (202, "queued")
-    assert work_off(service.context) == 1
+    assert work_off(service.context) == 2  # and a model of the annotators beside the candidate
     done = job(service, asked.json()["id"])
     assert done["state"] == "succeeded", done["error"]
     report = done["result"]
+    models = service.get("admin", "/v1/reader-models").json()
+    assert (models["in_use"], [model["release"] for model in models["items"]]) == (None, [report["release"]])
     before, after = report["champion"], report["candidate"]
     print({name: (before[name]["value"], after[name]["value"]) for name in before}, report["gate"]["reasons"])
     assert report["gate"]["L"]["value"] < 0.01

@@ -1,6 +1,7 @@
 """Models of annotators in the service: fitted, judged, switched on and back, and what posteriors then say."""
 
 import uuid
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from app.readers.storing import store_model
 from ml.arrays import FloatArray
 from ml.datasets.cells import simulate_cell
 from ml.readers.confusions import ReaderModel
+from tests.app.test_comparison import added
 from tests.app.test_jobs import job
 from tests.support.images import encode
 from tests.support.jobs import work_off
@@ -233,3 +235,15 @@ def test_a_careless_annotator_is_found_and_counted_for_less(service: Service) ->
     by_name = {reader["annotator"]: reader["confusions"] for reader in shown["readers"]}
     assert by_name["reader 0"][codes[0]][codes[1]] > 0.2 > by_name["reader 1"][codes[0]][codes[1]]
     assert switch(service, report["version"], 0).json()["version"] == report["version"]
+
+
+def test_a_model_is_fitted_beside_no_release_of_another_network_and_none_that_is_not_there(
+    service: Service, dropout_release: Path
+) -> None:
+    def asked(release: str) -> int:
+        return service.post("admin", "/v1/reader-models", json={"release": release}).status_code
+
+    champion = service.get("admin", "/v1/aliases").json()["items"][0]["release"]
+    assert (asked(champion), asked(str(uuid.uuid4()))) == (202, 404)
+    other = added(service, dropout_release)
+    assert asked(other) == 409
