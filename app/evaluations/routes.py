@@ -11,7 +11,16 @@ from app.context import Parts
 from app.evaluations import frozen, service
 from app.evaluations.cohort import Question
 from app.evaluations.comparison import compare
-from app.evaluations.schemas import AgreementOut, ComparisonOut, EvaluationIn, EvaluationOut, EvaluationsOut, MetricsOut
+from app.evaluations.reader_drift import reader_drift
+from app.evaluations.reader_drift_schemas import ReadersDriftOut
+from app.evaluations.schemas import (
+    AgreementOut,
+    ComparisonOut,
+    EvaluationIn,
+    EvaluationOut,
+    EvaluationsOut,
+    MetricsOut,
+)
 from app.platform.database import Reader, Writer
 from app.platform.errors import Conflict, KeyMissing, NotFound, responses
 from app.platform.idempotency import once, request_digest, required_key
@@ -50,6 +59,12 @@ def get_metrics(
 ) -> MetricsOut:
     """Metrics recomputed now: prior predictions against blind planned labels, clustered by patient."""
     return service.metrics(session, context, release, question, group_by)
+
+
+@router.get("/v1/reader-drift", responses=responses(), dependencies=[Depends(Policy("manage"))])
+def get_reader_drift(context: Parts, session: Reader) -> ReadersDriftOut:
+    """Whether annotators answer less as foreseen than they did, by week, until last Monday."""
+    return ReadersDriftOut(items=reader_drift(session, context.settings.home))
 
 
 @router.get("/v1/releases/{release_id}/comparison", responses=responses(NotFound), dependencies=_VIEWING)

@@ -1,7 +1,12 @@
 """Geometry of the small charts drawn inside pages; colours and fonts are in the style sheet."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 
+import numpy as np
+
+from app.evaluations.reader_drift_schemas import ReaderWeekOut
 from app.platform.values import DistributionOut
 
 ROW, LABEL, WIDTH = 34, 200, 380
@@ -59,3 +64,62 @@ def posterior_bars(
         for index, (code, name) in enumerate(names.items())
     ]
     return Bars(rows, ROW * len(rows) + 22)
+
+
+WEEKS, _PLOT_HEIGHT, _PLOT_LEFT, _STEP_WIDTH = 26, 120, 52, 22
+
+
+@dataclass(frozen=True)
+class WeekMark:
+    """A week's mean and band, in px from the top left."""
+
+    x: int
+    y: float
+    low: float
+    high: float
+    title: str
+
+
+@dataclass(frozen=True)
+class WeekChart:
+    """Means of the last weeks with their bands, beside the line of zero.
+
+    Attributes:
+        ticks: of the vertical axis, value and y.
+        first: Monday of the first week that is shown.
+        last: Monday of the last one.
+    """
+
+    marks: list[WeekMark]
+    ticks: list[tuple[float, float]]
+    zero: float
+    first: date
+    last: date
+    width: int
+    height: int = _PLOT_HEIGHT + 24
+    left: int = _PLOT_LEFT
+
+
+def week_chart(weeks: Sequence[ReaderWeekOut]) -> WeekChart:
+    """Lay out the last weeks, of which there is at least one."""
+    shown = weeks[-WEEKS:]
+    top = max(*(row.high for row in shown), 0.5)
+    bottom = min(*(row.low for row in shown), -0.5)
+    scale = _PLOT_HEIGHT / (top - bottom)
+
+    def down(value: float) -> float:
+        return 6 + (top - value) * scale
+
+    marks = [
+        WeekMark(
+            x=_PLOT_LEFT + _STEP_WIDTH * ((row.week - shown[0].week).days // 7) + _STEP_WIDTH // 2,
+            y=down(row.excess_loss),
+            low=down(row.low),
+            high=down(row.high),
+            title=f"week of {row.week}: {row.excess_loss:+.2f} ({row.low:+.2f} to {row.high:+.2f})",
+        )
+        for row in shown
+    ]
+    step = 0.5 if top - bottom < 3 else 1.0
+    ticks = [(value, down(value)) for value in step * np.arange(np.ceil(bottom / step), np.floor(top / step) + 1)]
+    return WeekChart(marks, ticks, down(0.0), shown[0].week, shown[-1].week, width=marks[-1].x + _STEP_WIDTH)

@@ -1,11 +1,13 @@
 """HTML routes of models of annotators: fit, look, switch on and back."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Form, Path, Request, Response
 
 from app.auth.policy import GuardedRoute, Policy
 from app.context import Parts
+from app.evaluations.reader_drift import reader_drift
+from app.pages.charts import week_chart
 from app.pages.forms import checked
 from app.pages.render import go, page
 from app.platform.database import Reader, Writer
@@ -21,12 +23,21 @@ _Manager = Annotated[Principal, Depends(Policy("manage"))]
 
 
 @router.get("/readers")
-def readers(request: Request, principal: _Manager, session: Reader) -> Response:
-    """Every version, what was found of it, and the switch."""
+def readers(request: Request, context: Parts, principal: _Manager, session: Reader) -> Response:
+    """Every version, what was found of it, and the switch; and how annotators went from week to week."""
     models, served = service.list_models(session), champion(session)
     champion_id = None if served is None else str(served.release_id)
     serves = service.switch_position(session).serves
-    return page(request, "readers.html", principal, models=models, champion=champion_id, serves=serves)
+    drift = [] if served is None else reader_drift(session, context.settings.home)
+    charts = {row.annotator: week_chart(row.weeks) for row in drift}
+    shown: dict[str, Any] = {
+        "models": models,
+        "champion": champion_id,
+        "serves": serves,
+        "drift": drift,
+        "charts": charts,
+    }
+    return page(request, "readers.html", principal, **shown)
 
 
 @router.get("/readers/{version}")

@@ -59,7 +59,7 @@ def fit_reader_model(
     key: Annotated[str, Depends(required_key)],
     session: Writer,
 ) -> Response:
-    """Fit a model of the annotators on the labels collected so far, beside the champion or a candidate, and judge it."""
+    """Fit a model of the annotators on all labels so far, beside the champion or a candidate, and judge it."""
     digest = request_digest("POST /v1/reader-models", body.model_dump())
     return once(session, principal, key, digest, lambda: service.ask_fit(session, context, principal, body))
 

@@ -1,0 +1,139 @@
+"""Whether annotators answer less as foreseen than they did, week by week since the champion was promoted.
+
+A unit is a patient: the cells of them whose first planned read an annotator answered on the first day on which they
+answered any. Weeks are looked at once they have ended, so that what is shown changes once a week and says nothing of a
+single answer. Only first reads count: triage chose the cells of second ones.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.evaluations.columns import Columns, number_of
+from app.evaluations.held_out import held_out
+from app.evaluations.reader_drift_schemas import ReaderDriftOut, ReaderWeekOut
+from app.evaluations.snapshots import current_columns
+from app.releases.queries import champion_since, class_codes, existing_release, served_release_id
+from app.tables import Annotator, now
+from ml.arrays import FloatArray, IntArray
+from ml.metrics.score_monitor import LEVEL, TOLERANCE, CapitalPath
+from ml.readers.drift import drift_paths, excess_log_loss, weekly_bands
+
+_DAY = 86_400
+# an answer may be corrected for a while
+_SETTLED = timedelta(hours=1)
+# 1970 began on a Thursday
+_MONDAY = 4
+
+
+@dataclass(frozen=True)
+class Answered:
+    """Patients of one annotator in the order in which the answers were complete.
+
+    Attributes:
+        excess: (N,) mean excess loss, nats per label.
+        day: (N,) days since 1970, UTC.
+    """
+
+    excess: FloatArray
+    day: IntArray
+
+
+def reader_drift(session: Session, home: Path) -> list[ReaderDriftOut]:
+    """Every annotator who answered a first read since the champion was promoted, by name.
+
+    Args:
+        session: for reading.
+        home: where the snapshots lie.
+
+    Raises:
+        NoRelease: there is no champion.
+    """
+    release_id = served_release_id(session)
+    classes = class_codes(existing_release(session, release_id))
+    columns, since = held_out(current_columns(session, home, release_id, classes)), champion_since(session)
+    names = session.execute(select(Annotator.name).order_by(Annotator.name)).scalars().all()
+    return [] if since is None else drift_of_readers(columns, names, since, now())
+
+
+def drift_of_readers(columns: Columns, names: Sequence[str], since: datetime, at: datetime) -> list[ReaderDriftOut]:
+    """The same of columns.
+
+    Args:
+        columns: of the champion, without the cases that it was trained on.
+        names: of annotators; those who answered nothing are left out.
+        since: when the champion was promoted.
+        at: the time of looking; the week of it is not looked at.
+    """
+    until = _week_of(int((at - _SETTLED).timestamp()) // _DAY) * 7 + _MONDAY
+    answered = {name: answers_of(columns, number_of(name), since.timestamp(), float(until * _DAY)) for name in names}
+    answered = {name: units for name, units in answered.items() if len(units.day)}
+    n_classes = len(columns.classes)
+    paths = drift_paths([units.excess for units in answered.values()], [u.day for u in answered.values()], n_classes)
+    return [_shown(name, units, path, n_classes) for (name, units), path in zip(answered.items(), paths, strict=True)]
+
+
+def answers_of(columns: Columns, annotator: int, since: float, until: float) -> Answered:
+    """An annotator's patients, of cases stored from one time on, answered before another; seconds since 1970."""
+    mine = (columns.first_annotator == annotator) & (columns.created_at >= since) & (columns.first_answered_at < until)
+    rows = np.flatnonzero(mine)
+    if not len(rows):
+        return Answered(np.zeros(0), np.zeros(0, dtype=np.int64))
+    rows = rows[np.lexsort((columns.first_answered_at[rows], columns.cluster[rows]))]
+    cluster, answered_at = columns.cluster[rows], columns.first_answered_at[rows]
+    starts = np.flatnonzero(np.append([True], cluster[1:] != cluster[:-1]))
+    unit = np.cumsum(np.append([True], cluster[1:] != cluster[:-1])) - 1
+    day = (answered_at // _DAY).astype(np.int64)
+    first_day = day[starts]
+    counts = day == first_day[unit]
+    rows, unit, answered_at = rows[counts], unit[counts], answered_at[counts]
+    excess = excess_log_loss(columns.class_probs[rows], columns.first_class[rows])
+    mean = np.bincount(unit, excess) / np.bincount(unit)
+    completed = np.full(len(starts), -np.inf)
+    np.maximum.at(completed, unit, answered_at)
+    order = np.lexsort((cluster[starts], completed))
+    return Answered(mean[order], first_day[order])
+
+
+def _week_of(day: int) -> int:
+    """Number of the week, Monday to Sunday, in which a day since 1970 lies."""
+    return (day - _MONDAY) // 7
+
+
+def _shown(name: str, units: Answered, path: CapitalPath, n_classes: int) -> ReaderDriftOut:
+    rung = path.alarm_day()
+    weeks = [
+        ReaderWeekOut(
+            week=_date(band.week * 7 + _MONDAY), n_patients=band.n, excess_loss=band.mean, low=band.low, high=band.high
+        )
+        for band in weekly_bands(units.excess, (units.day - _MONDAY) // 7, n_classes)
+    ]
+    alarm = None if rung is None else _date(rung)
+    return ReaderDriftOut(
+        annotator=name,
+        n_patients=len(units.day),
+        tolerance=TOLERANCE,
+        level=LEVEL,
+        alarm_on=alarm,
+        weeks=weeks,
+        sentence=_sentence(name, alarm, len(weeks)),
+    )
+
+
+def _sentence(name: str, alarm: date | None, n_weeks: int) -> str:
+    if alarm is not None:
+        return (
+            f"{name} answers less as foreseen than they did: by more than {TOLERANCE:g} nats per label (alarm on "
+            f"{alarm})."
+        )
+    over = "the week" if n_weeks == 1 else f"{n_weeks} weeks"
+    return f"No sign over {over} that {name} answers less as foreseen than they did."
+
+
+def _date(day: int) -> date:
+    return datetime.fromtimestamp(day * _DAY, UTC).date()
