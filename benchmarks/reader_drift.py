@@ -124,7 +124,7 @@ def report(years: int, runs: int) -> str:
         "",
         f"`python -m benchmarks.reader_drift --years {years} --shifts {runs} --save`: {READERS} annotators,",
         f"{K} classes, looked at every day. Tolerance {TOLERANCE:g} nats per label, level {LEVEL:g} a year, shared by",
-        "all annotators. Of the last annotator a share of the answers is the next class from the middle of the year on.",
+        "all annotators. Of the last one a share of the answers is the next class from the middle of the year on.",
         "*t test*: one-sided at .05, each week against all weeks before it. ± is the Monte-Carlo standard error.",
         "",
         "## Years with an alarm on anybody, though nobody has changed",
