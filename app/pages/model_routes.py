@@ -1,6 +1,6 @@
 """HTML routes of models of annotators: fit, look, switch on and back."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Form, Path, Request, Response
 
@@ -30,14 +30,16 @@ def readers(request: Request, context: Parts, principal: _Manager, session: Read
     serves = service.switch_position(session).serves
     drift = [] if served is None else reader_drift(session, context.settings.home)
     charts = {row.annotator: week_chart(row.weeks) for row in drift}
-    shown: dict[str, Any] = {
-        "models": models,
-        "champion": champion_id,
-        "serves": serves,
-        "drift": drift,
-        "charts": charts,
-    }
-    return page(request, "readers.html", principal, **shown)
+    return page(
+        request,
+        "readers.html",
+        principal,
+        models=models,
+        champion=champion_id,
+        serves=serves,
+        drift=drift,
+        charts=charts,
+    )
 
 
 @router.get("/readers/{version}")
