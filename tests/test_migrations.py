@@ -9,6 +9,7 @@ from sqlalchemy import inspect, select, text
 from sqlalchemy.exc import DBAPIError
 
 from app.platform.database import Database
+from app.platform.keys import DerivedKey
 from app.platform.migrate import check, downgrade, require_head, upgrade
 from app.tables import Account, Annotator, Case, CaseTwin, IdempotencyRecord
 from tests.support.postgres import PostgresServer
@@ -49,7 +50,7 @@ def test_a_populated_database_goes_up_down_and_up_and_loses_nothing(empty: Datab
     for _ in range(2):
         upgrade(empty.engine)
         assert _outputs(empty, "network_outputs") == before
-        assert plan_missing(empty) == 1
+        assert plan_missing(empty, DerivedKey(b"k" * 32, b"draws")) == 1
         with empty.read() as session:
             u, need = session.execute(text("SELECT u, need FROM cases")).one()
         assert 0 < u < 1

@@ -1,6 +1,7 @@
 """Who labels: the person of an account, or somebody known to an outside system by name."""
 
 import uuid
+from contextlib import suppress
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -26,6 +27,31 @@ def own_annotator(session: Session, principal: Principal) -> Annotator:
     """The caller as annotator, made at their first read."""
     known = annotator_of_account(session, principal.account_id)
     return known or new_annotator(session, principal.name, principal.account_id)
+
+
+def reading_annotators(session: Session) -> list[Annotator]:
+    """Annotators who can be asked for a read: people with an enabled account whose reads are blind, ordered.
+
+    Whoever has not read yet becomes an annotator here.
+    """
+    statement = (
+        select(Account.id, Account.name, Account.role, ApiKey.scopes)
+        .outerjoin(ApiKey, ApiKey.account_id == Account.id)
+        .where(Account.role == "annotator", Account.disabled_at.is_(None))
+        .order_by(Account.id)
+    )
+    rows = session.execute(statement).all()
+    seeing = {row.id for row in rows if role_or_key_sees_more(row.role, row.scopes)}
+    names = {row.id: row.name for row in rows if row.id not in seeing}
+    known = {
+        annotator.account_id: annotator
+        for annotator in session.execute(select(Annotator).where(Annotator.account_id.in_(names))).scalars()
+    }
+    for account_id, name in names.items():  # in one order, so that two writers do not wait for each other
+        if account_id not in known:
+            with suppress(Forbidden):  # the name is another annotator's: this person cannot read
+                known[account_id] = new_annotator(session, name, account_id)
+    return sorted(known.values(), key=lambda annotator: annotator.id)
 
 
 def new_annotator(session: Session, name: str, account_id: uuid.UUID | None) -> Annotator:

@@ -95,10 +95,11 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
     made = (prediction.logits, prediction.features, prediction.appearance)
     output = output_values([case.id], release.network_sha256, *made)[0]
     in_force = policy_for_planning(session)
-    planned = plan_case(session, case, row, in_force)
+    planned = plan_case(session, case, row, in_force, context.keys.draws)
     session.add(case)
     session.flush()  # other rows refer to the case
-    session.add_all([NetworkOutput(**output), row, *planned.rows])
+    session.add_all([NetworkOutput(**output), row])
+    planned.store(session)
     for first, other in [(case.id, twin) for twin in planned.twins] + [(twin, case.id) for twin in planned.twins]:
         session.add(CaseTwin(case_id=first, twin_id=other))
     details = {"release": str(row.release_id)}  # which image it is, its row's digest says

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session, aliased
 
 from app.platform.errors import NotFound
 from app.predictions.queries import shown_first
-from app.tables import Annotator, Case, CasePrediction, Label, Read, ReadRequest
+from app.tables import Annotator, Case, CasePrediction, Label, Read, ReaderDraw, ReadRequest
 
 
 def case_by_id(session: Session, case_id: uuid.UUID, *, lock: bool = False) -> Case:
@@ -114,18 +114,38 @@ def predictions_of_case(session: Session, case_id: uuid.UUID) -> list[CasePredic
     return list(session.execute(statement).scalars())
 
 
-def requests_of(session: Session, case_ids: list[uuid.UUID]) -> dict[uuid.UUID, list[tuple[ReadRequest, str | None]]]:
-    """Requests of each of the cases in order, with the name of whoever leases it now."""
+@dataclass(frozen=True)
+class People:
+    """Who has to do with a request.
+
+    Attributes:
+        held_by: whoever leases it now.
+        asked_of: of whom it is asked; None: of anybody.
+        probability: with which they were drawn among those who were left; None: not drawn.
+    """
+
+    held_by: str | None
+    asked_of: str | None
+    probability: float | None
+
+
+def requests_of(session: Session, case_ids: list[uuid.UUID]) -> dict[uuid.UUID, list[tuple[ReadRequest, People]]]:
+    """Requests of each of the cases in order, with the people who have to do with them."""
+    asked, later = aliased(Annotator), aliased(ReaderDraw)
+    newest = select(func.max(later.position)).where(later.request_id == ReadRequest.id).scalar_subquery()
+    in_force = (ReaderDraw.request_id == ReadRequest.id) & (ReaderDraw.position == newest)
     rows = session.execute(
-        select(ReadRequest, Annotator.name)
+        select(ReadRequest, Annotator.name, asked.name, ReaderDraw.probability)
         .outerjoin(Read, (Read.request_id == ReadRequest.id) & (Read.state == "leased"))
         .outerjoin(Annotator, Annotator.id == Read.annotator_id)
+        .outerjoin(asked, asked.id == ReadRequest.annotator_id)
+        .outerjoin(ReaderDraw, in_force & (ReaderDraw.annotator_id == ReadRequest.annotator_id))
         .where(ReadRequest.case_id.in_(case_ids))
         .order_by(ReadRequest.ordinal)
     )
-    requests: dict[uuid.UUID, list[tuple[ReadRequest, str | None]]] = {}
-    for request, name in rows:
-        requests.setdefault(request.case_id, []).append((request, name))
+    requests: dict[uuid.UUID, list[tuple[ReadRequest, People]]] = {}
+    for request, held_by, asked_of, probability in rows:
+        requests.setdefault(request.case_id, []).append((request, People(held_by, asked_of, probability)))
     return requests
 
 

@@ -58,7 +58,7 @@ class PredictionsOut(Out):
 
 
 class RequestOut(Out):
-    """A read that is wanted, why, and what became of it."""
+    """A read that is wanted, why, and what became of it; ``asked_of`` was drawn with ``probability``, or preferred."""
 
     ordinal: int
     round: str
@@ -70,6 +70,8 @@ class RequestOut(Out):
     due_at: datetime
     closed_at: datetime | None
     held_by: str | None
+    asked_of: str | None
+    probability: float | None
 
 
 class WorkOut(Out):

@@ -2,6 +2,7 @@
 
 import hashlib
 import uuid
+from dataclasses import asdict
 
 from sqlalchemy.orm import Session
 
@@ -126,7 +127,7 @@ def worklist(session: Session, cursor: str | None, limit: int, chosen: queries.C
     return WorklistOut(items=items, next_cursor=None if last is None else encode_need_cursor(last.need, last.id))
 
 
-def request_out(request: ReadRequest, held_by: str | None) -> RequestOut:
+def request_out(request: ReadRequest, people: queries.People) -> RequestOut:
     """A request as those see it who manage reads."""
     fields = ("ordinal", "round", "arm", "u", "pi", "policy_version", "state", "due_at", "closed_at")
-    return RequestOut(held_by=held_by, **{name: getattr(request, name) for name in fields})
+    return RequestOut(**asdict(people), **{name: getattr(request, name) for name in fields})

@@ -219,7 +219,7 @@ def _bring_up_to_date(context: "Context") -> int:
     from app.triage.planning import plan_missing
 
     _upgrade(context)
-    return plan_missing(context.database)
+    return plan_missing(context.database, context.keys.draws)
 
 
 @db.command("verify")

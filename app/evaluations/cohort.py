@@ -23,6 +23,7 @@ Partition = Literal["all", "evaluation", "calibration"]
 CAPACITIES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 # cases read twice by which annotators who differ are told from others beyond doubt
 _ENOUGH = 20_000
+_DAY = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,9 @@ def cohort_of(columns: Columns, question: Question, at: float) -> Cohort:
     been answered; those of them that wait are stood in for by the answered ones of their cell. Cases that are due and
     not answered are non-response, adjusted in the same way.
 
+    Where annotators were drawn, the cases of a day wait for each other (``_day_waits``): else those of the quick would
+    come first.
+
     Labels of an outside system answer to a selection that this service does not know: they change no weight, their
     cases are left out of weighted estimates of that order, and the share of such cases is reported. Where there are no
     other labels nothing can be weighted: all count once, and a warning says so.
@@ -162,16 +166,40 @@ def cohort_of(columns: Columns, question: Question, at: float) -> Cohort:
         everybody = columns.take(np.flatnonzero(chosen))
         quintile, outside = quintiles(everybody.disagreement_probs), _share(everybody.outside)
         return Cohort(everybody, quintile, None, None, 0, at, outside, all_outside and question.weighting != "none")
-    begun = columns.first_open_until <= at
+    begun = (columns.first_open_until <= at) & ~_day_waits(columns, columns.first_open_until, at)
+    held = _day_waits(columns, columns.open_until, at)[chosen & begun]
     cases = columns.take(np.flatnonzero(chosen & begun))
     quintile = quintiles(cases.disagreement_probs)
     selected = np.asarray(cases.pi >= 1)
     first_answer = (cases.first_class >= 0).astype(np.int64)
-    waiting, ended = cases.open_until > at, cases.open_until == -np.inf
+    waiting, ended = (cases.open_until > at) | held, (cases.open_until == -np.inf) & ~held
     both = np.where(ended & ~cases.outside, np.minimum(cases.n_labels, cases.n_planned), 0)
     first = selection_weights(1, cases.n_planned, first_answer, cases.pi, selected, quintile)
     second = selection_weights(2, cases.n_planned, both, cases.pi, selected, quintile, waiting)
     return Cohort(cases, quintile, first, second, int((chosen & ~begun).sum()), at, _share(cases.outside))
+
+
+def _day_waits(columns: Columns, open_until: FloatArray, at: float) -> npt.NDArray[np.bool_]:
+    """Cases (N,) for which annotators were drawn, and of whose day a read is still open and not due.
+
+    Whoever is quick answers first: the answered cases of a day that is under way are those of quick annotators. Once
+    all are in, or their time is over, a day's answers are those of whoever was drawn.
+
+    Args:
+        columns: of all cases, in question or not.
+        open_until: (N,) of these.
+        at: the time, seconds since 1970.
+    """
+    rows = np.flatnonzero(columns.drawn)
+    waits = np.zeros(len(columns), dtype=bool)
+    if rows.size == 0:
+        return waits
+    day, place = np.unique(columns.first_due_at[rows] // _DAY, return_inverse=True)
+    latest = np.full(day.size, -np.inf)
+    np.maximum.at(latest, place, open_until[rows])
+    over = (day + 1) * _DAY <= at  # answers to overdue reads that may still be corrected hold nothing up
+    waits[rows] = ((latest > at) & ~over)[place]
+    return waits
 
 
 def _share(flags: npt.NDArray[np.bool_]) -> float:

@@ -50,6 +50,7 @@ class Columns:
         first_annotator: (N,) number of who answered it, 0 without an answer.
         first_answered_at: (N,) when that answer was given, seconds since 1970; NaN without one.
         first_due_at: (N,) when the first planned read was due, NaN without one.
+        drawn: (N,) whether annotators were drawn for the planned reads.
         outside: (N,) whether an outside system gave one of the labels.
         n_planned: (N,) planned reads.
         first_open_until: (N,) when the first planned read is due, −∞ once it has ended, ∞ while its answer may still
@@ -80,6 +81,7 @@ class Columns:
     first_annotator: IntArray
     first_answered_at: FloatArray
     first_due_at: FloatArray
+    drawn: npt.NDArray[np.bool_]
     outside: npt.NDArray[np.bool_]
     n_planned: IntArray
     first_open_until: FloatArray
@@ -113,6 +115,7 @@ class Columns:
             first_annotator=np.zeros(n, dtype=np.int64),
             first_answered_at=np.full(n, np.nan),
             first_due_at=np.full(n, np.nan),
+            drawn=np.zeros(n, dtype=bool),
             outside=np.zeros(n, dtype=bool),
             n_planned=np.zeros(n, dtype=np.int64),
             first_open_until=np.full(n, -np.inf),

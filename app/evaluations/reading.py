@@ -10,14 +10,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy import ColumnElement, Select, exists, func, select
 from sqlalchemy.orm import Session, aliased
 
 from app.evaluations.clusters import cluster_name
 from app.evaluations.columns import Columns, number_of
 from app.evaluations.queries import LabelRow, blind_labels
 from app.predictions.stored import stored_predictions
-from app.tables import Case, CasePrediction, ProvisionalLabel, Read, ReadRequest
+from app.tables import Case, CasePrediction, ProvisionalLabel, Read, ReaderDraw, ReadRequest
 from ml.arrays import FloatArray
 from ml.distributions.families import has_concentration
 from ml.metrics.posterior_gain import posterior_gain_terms
@@ -168,12 +168,14 @@ def _fill_requests(session: Session, columns: Columns, row_of: dict[uuid.UUID, i
     A read is open as long as somebody may still correct its label.
     """
     open_ones: ColumnElement[bool] = ReadRequest.state.in_(("open", "leased"))
-    wanted = select(ReadRequest.case_id, ReadRequest.ordinal, ReadRequest.due_at, open_ones)
+    drawn = exists().where(ReaderDraw.request_id == ReadRequest.id)
+    wanted = select(ReadRequest.case_id, ReadRequest.ordinal, ReadRequest.due_at, open_ones, drawn)
     planned = wanted.where(ReadRequest.round == "planned", inside(ReadRequest.case_id))
-    for case_id, ordinal, due_at, is_open in session.execute(planned):
+    for case_id, ordinal, due_at, is_open, is_drawn in session.execute(planned):
         row = row_of.get(case_id)
         if row is not None:
             columns.n_planned[row] += 1
+            columns.drawn[row] |= is_drawn
             if ordinal == 1:
                 columns.first_due_at[row] = due_at.timestamp()
             if is_open:

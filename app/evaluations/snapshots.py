@@ -29,7 +29,7 @@ from app.tables import Erasure
 from ml.files import file_sha256, sync_file, sync_folder, write_json
 
 _log = structlog.get_logger("secondread")
-_VERSION = 9
+_VERSION = 10
 _ABOUT, _BY_ID = "snapshot.json", "by_id.npy"
 # a snapshot is rewritten when more cases than this have changed: reading them costs more than the rest
 _FEW = 250

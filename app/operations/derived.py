@@ -11,7 +11,8 @@ from sqlalchemy.orm import Session
 from app.cases.preparing import partition_of
 from app.context import Context
 from app.platform.keys import Keys
-from app.tables import Case, CasePrediction, DailyThreshold, Look, PolicyRow, ReadRequest
+from app.tables import Case, CasePrediction, DailyThreshold, Look, PolicyRow, ReaderDraw, ReadRequest
+from app.triage.drawing import drawn
 from app.triage.planning import coin
 from ml.images.image_statistics import difference_hash, hash_distance
 from ml.images.pixel_digest import pixel_digest
@@ -40,6 +41,7 @@ def wrong_columns(session: Session, context: Context, cases: Mapping[uuid.UUID, 
             looks[look.case_id].append(look)
         for request in session.execute(select(ReadRequest).where(ReadRequest.case_id.in_(ids))).scalars():
             requests[request.case_id].append(request)
+        yield from _from_draws(session, context.keys, ids)
         first_ids = [case.same_image_as for case in rows if case.same_image_as is not None]
         firsts = select(Case.id, Case.partition).where(Case.id.in_(first_ids))
         inherited = {row[0]: row[1] for row in session.execute(firsts)}
@@ -111,6 +113,26 @@ def _from_plan(case: Case, looks: list[Look], requests: list[ReadRequest], rules
     n_second = sum(request.arm in {"triage", "audit"} for request in requests)
     if looks and n_second != (case.u < case.pi):
         yield f"case {case.id}: {n_second} second reads are planned, its coin and π say {int(case.u < case.pi)}"
+
+
+def _from_draws(session: Session, keys: Keys, case_ids: list[uuid.UUID]) -> Iterator[str]:
+    """Whether annotators were drawn by the key, and the newest draw of each request is what the request says."""
+    drawn_of = select(ReaderDraw, ReadRequest.ordinal, ReadRequest.annotator_id)
+    joined = drawn_of.join(ReadRequest, ReadRequest.id == ReaderDraw.request_id)
+    ordered = joined.where(ReaderDraw.case_id.in_(case_ids)).order_by(ReaderDraw.request_id, ReaderDraw.position)
+    newest: dict[uuid.UUID, tuple[ReaderDraw, uuid.UUID | None]] = {}
+    for row, ordinal, asked in session.execute(ordered):
+        newest[row.request_id] = (row, asked)
+        by_key = row.probability is None or (
+            bool(row.among)
+            and row.probability == 1 / len(row.among)
+            and str(row.annotator_id) == drawn(keys.draws, row.case_id, ordinal, row.position, row.among)
+        )
+        if not by_key:
+            yield f"case {row.case_id}: read request {ordinal} was asked of another annotator than its draw says"
+    for row, asked in newest.values():
+        if asked not in {None, row.annotator_id}:
+            yield f"case {row.case_id}: a read request is asked of another annotator than its newest draw"
 
 
 def _from_picture(context: Context, case: Case) -> Iterator[str]:

@@ -4,13 +4,18 @@ from app.context import Context
 from app.imports.work import delete_archives
 from app.operations.forgetting import finish_erasures
 from app.platform.idempotency import SWEEP_ROWS, sweep
+from app.reads.asking import ask_instead
 from app.reads.corrections import settle
 from app.triage.planning import policy_for_planning
 
 
 def tidy(context: Context) -> None:
-    """Draw the conclusions from final labels, set the day's threshold, forget old answers and archives."""
+    """Draw the conclusions from final labels, ask others where somebody declined or left, set the day's threshold.
+
+    Old answers and archives are forgotten.
+    """
     settle(context)
+    ask_instead(context)
     delete_archives(context)
     finish_erasures(context)
     with context.database.write() as session:

@@ -43,6 +43,7 @@ class PolicyForm(BaseModel):
     lease_seconds: str = ""
     due_days: str = ""
     repeat_rate: str = ""
+    draw_readers: str = ""
     reason: str = ""
 
     def policy(self) -> PolicyIn:

@@ -107,9 +107,10 @@ def freeze(
 @router.get("/policy")
 def policy(request: Request, context: Parts, principal: _Viewer, session: Reader) -> Response:
     """The reading policy, its versions, and what second reads catch at each capacity."""
-    versions = list_policies(session).items
+    policies = list_policies(session)
+    versions, draws = policies.items, policies.draws
     curve = report_views.triage(session, context, ReportFilter())
-    return page(request, "policy.html", principal, versions=versions, now=versions[0], curve=curve)
+    return page(request, "policy.html", principal, versions=versions, now=versions[0], draws=draws, curve=curve)
 
 
 @router.post("/policy")

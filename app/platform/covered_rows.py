@@ -121,6 +121,7 @@ COVERED: Mapping[str, Coverage] = {
         # a lease begins and ends without an event
         alike={"state": _waiting},
     ),
+    "reader_draws": Coverage(),
     "reader_model_in_use": Coverage(),
     "reader_models": _private("document"),
     "reads": Coverage(

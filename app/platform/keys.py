@@ -197,6 +197,7 @@ class Keys:
         coin: for the coins u of cases; never moves.
         partition: for the partition of patients; never moves.
         sets: for the patients of the calibration partition who are kept for answer sets; never moves.
+        draws: for drawing who is asked for a read; never moves.
         readers: for handles and orders.
         cookies: for cookies of sign-ins, the oldest first.
         erasures: for the list of erasures; never moves, so that any backup's keys can check it.
@@ -207,6 +208,7 @@ class Keys:
     coin: DerivedKey
     partition: DerivedKey
     sets: DerivedKey
+    draws: DerivedKey
     readers: ReaderKeys
     cookies: tuple[CookieKey, ...]
     erasures: DerivedKey
@@ -224,6 +226,7 @@ def derive(ring: KeyRing) -> Keys:
         coin=DerivedKey(first, b"coin:"),
         partition=DerivedKey(first, b"partition:"),
         sets=DerivedKey(first, b"answer sets:"),
+        draws=DerivedKey(first, b"drawn annotators:"),
         readers=ReaderKeys(
             DerivedKey(first, b"case handle:"), DerivedKey(first, b"page handle:"), DerivedKey(first, b"order:")
         ),

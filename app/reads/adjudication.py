@@ -1,7 +1,11 @@
 """Asking for another annotator where all labels of a case are in and leave it undecided."""
 
+from dataclasses import dataclass
+
 from sqlalchemy.orm import Session
 
+from app.cases.queries import NamedLabel
+from app.reads.asking import prefer
 from app.reads.posterior import CasePosterior
 from app.reads.queries import CaseAtHand
 from app.tables import ReadRequest
@@ -10,8 +14,21 @@ from app.triage.queries import rule_of
 from app.triage.rules import another_annotator
 
 
+@dataclass(frozen=True)
+class Labelled:
+    """What a case was asked and answered.
+
+    Attributes:
+        opinions: its blind opinions, one per annotator.
+        requests: in order.
+    """
+
+    opinions: list[NamedLabel]
+    requests: list[ReadRequest]
+
+
 def adjudicate_if_undecided(
-    session: Session, at_hand: CaseAtHand, posterior: CasePosterior, requests: list[ReadRequest], *, unsettled: bool
+    session: Session, at_hand: CaseAtHand, posterior: CasePosterior, labelled: Labelled, *, unsettled: bool
 ) -> None:
     """Ask for another annotator where all reads are in, finally, and leave the leading class open.
 
@@ -19,10 +36,11 @@ def adjudicate_if_undecided(
         session: writing session.
         at_hand: the case.
         posterior: after all its labels.
-        requests: of the case so far; a new one is appended, since its policy decides what is revealed from now on.
+        labelled: its labels, and its requests so far; a new one is appended, since its policy decides what is revealed
+            from now on.
         unsettled: whether somebody may still correct their label.
     """
-    case, policy = at_hand.case, at_hand.policy
+    case, policy, requests = at_hand.case, at_hand.policy, labelled.requests
     waiting = any(request.state in {"open", "leased"} for request in requests)
     rule = rule_of(policy, None)  # its threshold decides about planned reads only
     closed = requests and not waiting and not unsettled
@@ -30,6 +48,8 @@ def adjudicate_if_undecided(
         ordinal = requests[-1].ordinal + 1
         adjudication = new_request(case, policy, posterior.release_id, "adjudication", ordinal)
         session.add(adjudication)
+        session.flush()
+        prefer(session, at_hand, adjudication, labelled.opinions)
         requests.append(adjudication)
         waiting = True
     case.waiting = waiting

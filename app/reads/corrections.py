@@ -9,14 +9,15 @@ from sqlalchemy.orm import Session
 from app.auth.annotators import annotator_of_account
 from app.cases.blindness import hidden_before_final, was_exposed
 from app.cases.provisional import is_over
-from app.cases.queries import NamedLabel, blind_opinions, label_history
+from app.cases.queries import NamedLabel, label_history
 from app.context import Context
 from app.platform import audit_chain
 from app.platform.errors import LabelFinal, Superseded
 from app.platform.principal import Principal
 from app.platform.written_rows import note_deleted
 from app.reads import queries, repeat_answers
-from app.reads.adjudication import adjudicate_if_undecided
+from app.reads.adjudication import Labelled, adjudicate_if_undecided
+from app.reads.asking import opinions_of
 from app.reads.posterior import posterior_of
 from app.reads.schemas import OwnLabelIn, SubmittedOut
 from app.reads.service import (
@@ -213,7 +214,7 @@ def _close(session: Session, case_id: uuid.UUID) -> None:
     """Ask for an adjudication where all labels of a case are final and leave it undecided."""
     at_hand = queries.case_at_hand(session, case_id)
     if at_hand.case.erased_at is None:
-        opinions = blind_opinions(label_history(session, case_id))
+        opinions = opinions_of(session, case_id)
         posterior = posterior_of(session, at_hand.prediction, at_hand.classes, opinions)
-        requests = queries.requests_of_case(session, case_id)
-        adjudicate_if_undecided(session, at_hand, posterior, requests, unsettled=False)
+        labelled = Labelled(opinions, queries.requests_of_case(session, case_id))
+        adjudicate_if_undecided(session, at_hand, posterior, labelled, unsettled=False)

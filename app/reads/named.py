@@ -8,11 +8,13 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from app.cases.queries import NamedLabel
+from app.predictions.stored import stored_prediction
 from app.readers.queries import model_in_use
+from app.tables import CasePrediction
 from ml.agreement.long_labels import LongLabels
-from ml.distributions.families import DirichletMixtureCpe, PredictiveDistribution
+from ml.distributions.families import DirichletMixtureCpe, PredictiveDistribution, has_concentration
 from ml.readers.confusions import ReaderModel
-from ml.readers.posterior import answer_distribution
+from ml.readers.posterior import answer_distribution, named_posterior
 from ml.readers.sentences import remark
 
 
@@ -49,11 +51,36 @@ def weighed(
     if in_use is None or not labels or len(in_use[1].population) != len(classes):
         return None
     version, model = in_use
-    given = np.array([classes.index(str(row.label.class_code)) for row in labels], dtype=np.int64)
-    n = len(labels)
-    long = LongLabels(np.zeros(n, dtype=np.int64), np.arange(n), given, 1, n, len(classes))
-    matrices = model.matrices([row.annotator for row in labels])
+    long, matrices = _of_one_case(labels, classes), model.matrices([row.annotator for row in labels])
     return Weighed(version, answer_distribution(model.opinions(prior), long, matrices, model.population))
+
+
+def _of_one_case(labels: Sequence[NamedLabel], classes: list[str]) -> LongLabels:
+    n = len(labels)
+    given = np.array([classes.index(str(row.label.class_code)) for row in labels], dtype=np.int64)
+    return LongLabels(np.zeros(n, dtype=np.int64), np.arange(n), given, 1, n, len(classes))
+
+
+def worth_of_next(
+    session: Session, prediction: CasePrediction, classes: list[str], labels: Sequence[NamedLabel], names: Sequence[str]
+) -> list[float] | None:
+    """Expected gain of one more label of a case by each of these annotators; None where no model is in use.
+
+    Args:
+        session: for reading.
+        prediction: of the case, its prior.
+        classes: K codes of its release.
+        labels: that it has, one per annotator.
+        names: of annotators.
+    """
+    in_use, prior = model_in_use(session, prediction.release_id), stored_prediction(prediction)
+    if in_use is None or not has_concentration(prior) or len(in_use[1].population) != len(classes):
+        return None
+    model = in_use[1]
+    known = [row for row in labels if row.label.class_code in classes]
+    given = model.matrices([row.annotator for row in known])
+    after = named_posterior(model.opinions(prior), _of_one_case(known, classes), given)
+    return [float(after.worth(matrix, model.population)[0]) for matrix in model.matrices(names)]
 
 
 def remarks_on(model: ReaderModel, annotators: Sequence[str], names: Sequence[str]) -> list[str]:

@@ -30,6 +30,7 @@ from app.tables import (
     RepeatRead,
     now,
 )
+from app.triage.drawing import GRACE
 
 # cases that come next, among which each annotator has an order of their own
 _NEXT_FEW = 4
@@ -87,8 +88,11 @@ def _own_order(key: DerivedKey, annotator_id: uuid.UUID, place: int) -> int:
     return (place * factor + offset) % _PRIME
 
 
-def _free_for(annotator_id: uuid.UUID) -> ColumnElement[bool]:
-    """Whether a request waits for somebody, and neither its case nor a twin of it was ever with this annotator."""
+def _free_for(annotator_id: uuid.UUID, at: datetime) -> ColumnElement[bool]:
+    """Whether a request waits for this annotator, and neither its case nor a twin of it was ever with them.
+
+    One that was asked of somebody else waits for them alone until it is overdue.
+    """
     twin = CaseTwin.case_id == ReadRequest.case_id  # in statements of their own, which the indexes serve
     known: list[ColumnElement[bool]] = [
         condition
@@ -102,13 +106,16 @@ def _free_for(annotator_id: uuid.UUID) -> ColumnElement[bool]:
             exists().where(twin, table.case_id == CaseTwin.twin_id, mine),
         )
     ]
-    known.append(_kept_for_repeat(annotator_id))
-    return and_(ReadRequest.state == "open", ~or_(*known))
+    known.append(_kept_for_repeat(annotator_id, at))
+    asked = or_(
+        ReadRequest.annotator_id.is_(None), ReadRequest.annotator_id == annotator_id, ReadRequest.due_at < at - GRACE
+    )
+    return and_(ReadRequest.state == "open", asked, ~or_(*known))
 
 
-def _kept_for_repeat(annotator_id: uuid.UUID) -> ColumnElement[bool]:
+def _kept_for_repeat(annotator_id: uuid.UUID, at: datetime) -> ColumnElement[bool]:
     """Whether a repeat has taken the seat of a request's case in this annotator's queue."""
-    still = or_(Repeat.back_at.is_(None), Repeat.back_at > now())
+    still = or_(Repeat.back_at.is_(None), Repeat.back_at > at)
     return exists().where(Repeat.annotator_id == annotator_id, Repeat.in_place_of == ReadRequest.case_id, still)
 
 
@@ -117,11 +124,15 @@ def count_waiting(session: Session, principal: Principal) -> int:
     annotator = select(Annotator.id).where(Annotator.account_id == principal.account_id)
     annotator_id = session.execute(annotator).scalar_one_or_none() or uuid.UUID(int=0)
     repeats = select(Repeat.id).where(Repeat.annotator_id == annotator_id, Repeat.state == "open")
-    waiting = union_all(repeats, select(ReadRequest.case_id).where(_free_for(annotator_id))).limit(1000).subquery()
+    waiting = (
+        union_all(repeats, select(ReadRequest.case_id).where(_free_for(annotator_id, now()))).limit(1000).subquery()
+    )
     return session.execute(select(func.count(waiting.c[0].distinct()))).scalar_one()
 
 
-def next_request(session: Session, key: DerivedKey, annotator_id: uuid.UUID, *, lock: bool = True) -> AnyRequest | None:
+def next_request(
+    session: Session, key: DerivedKey, annotator_id: uuid.UUID, *, lock: bool = True, at: datetime | None = None
+) -> AnyRequest | None:
     """The open request that this annotator reads next, locked; requests that others are taking are passed over.
 
     Everybody goes through the cases of a day in the same random order, and has an order of their own only among the
@@ -133,8 +144,9 @@ def next_request(session: Session, key: DerivedKey, annotator_id: uuid.UUID, *, 
         key: from which each annotator's own order follows.
         annotator_id: who.
         lock: False for a look ahead, which takes nothing.
+        at: the time; now where left out.
     """
-    queue = queue_of(annotator_id)
+    queue = queue_of(annotator_id, at)
     lowest: dict[uuid.UUID, AnyRequest] = {}
     for wanted in session.execute(queue.limit(2 * _NEXT_FEW)).scalars():
         lowest.setdefault(wanted.case_id, wanted)
@@ -157,10 +169,14 @@ def _locked(session: Session, requests: type[_Request], request_id: uuid.UUID) -
     return session.execute(_passing_over(untaken, requests)).scalar_one_or_none()
 
 
-def queue_of(annotator_id: uuid.UUID) -> Select[ReadRequest]:
-    """Open requests that an annotator may be given, in the order that all annotators share."""
-    order = (ReadRequest.due_on, ReadRequest.shuffle, ReadRequest.ordinal)
-    return select(ReadRequest).where(_free_for(annotator_id)).order_by(*order)
+def queue_of(annotator_id: uuid.UUID, at: datetime | None = None) -> Select[ReadRequest]:
+    """Open requests that an annotator may be given, in the order that all annotators share.
+
+    Of a case the one that is asked of them comes first, else the lowest.
+    """
+    others = ReadRequest.annotator_id.is_distinct_from(annotator_id)
+    order = (ReadRequest.due_on, ReadRequest.shuffle, others, ReadRequest.ordinal)
+    return select(ReadRequest).where(_free_for(annotator_id, at or now())).order_by(*order)
 
 
 def _passing_over(statement: Select[_Request], requests: type[_Request]) -> Select[_Request]:

@@ -24,7 +24,7 @@ from app.platform import audit_chain
 from app.platform.errors import AlreadyLabelled, Forbidden, Invalid, NotFound, Superseded
 from app.platform.principal import Principal
 from app.reads import queries
-from app.reads.adjudication import adjudicate_if_undecided
+from app.reads.adjudication import Labelled, adjudicate_if_undecided
 from app.reads.posterior import posterior_of, posterior_out, set_for_next
 from app.reads.queries import CaseAtHand
 from app.reads.recorded import label_details
@@ -249,8 +249,10 @@ def _conclude(
     session: Session, context: Context, principal: Principal, at_hand: CaseAtHand, given: _Given, action: str
 ) -> tuple[int, SubmittedOut]:
     """What follows from a label: an adjudication where one is called for, the reveal, the audit event, the answer."""
-    posterior = posterior_of(session, at_hand.prediction, at_hand.classes, blind_opinions(given.history))
-    adjudicate_if_undecided(session, at_hand, posterior, given.requests, unsettled=given.unsettled)
+    opinions = blind_opinions(given.history)
+    posterior = posterior_of(session, at_hand.prediction, at_hand.classes, opinions)
+    labelled = Labelled(opinions, given.requests)
+    adjudicate_if_undecided(session, at_hand, posterior, labelled, unsettled=given.unsettled)
     hidden = reveal(session, principal, at_hand, given)
     shown = None
     if hidden is None:

@@ -14,6 +14,7 @@ APPEND_ONLY = (
     "installation",
     "held_back",
     "repeat_answers",
+    "reader_draws",
 )
 
 

@@ -14,6 +14,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     Uuid,
+    false,
     text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
@@ -52,6 +53,8 @@ class PolicyRow(Identified, Table):
     due_days: Mapped[int] = mapped_column(Integer)
     # share of an annotator's reads that are hidden repeats; None: no repeats, and no case is held back for them
     repeat_rate: Mapped[float | None] = mapped_column(Float(53))
+    # whether planned reads are asked of annotators who are drawn at random
+    draw_readers: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
     reason: Mapped[str] = mapped_column(Text)
     # None: the version that set-up made
     created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("accounts.id"))
@@ -97,6 +100,7 @@ class ReadRequest(Identified, Table):
         CheckConstraint(f"arm IN {ARMS}", name="arm"),
         CheckConstraint(f"state IN {REQUEST_STATES}", name="state"),
         Index("ix_read_requests_queue", "state", "due_on", "shuffle"),
+        Index("ix_read_requests_annotator_id_state", "annotator_id", "state"),
     )
 
     case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"))
@@ -112,6 +116,8 @@ class ReadRequest(Identified, Table):
     # day of due_at, within which annotators get orders of their own
     due_on: Mapped[str] = mapped_column(String(10))
     shuffle: Mapped[int] = mapped_column(Integer)
+    # of whom it is asked, as the newest row of reader_draws says; None: of anybody
+    annotator_id: Mapped[uuid.UUID | None] = mapped_column(Uuid)
     state: Mapped[str] = mapped_column(String(20), default="open")
     lease_expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime, index=True)
     closed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

@@ -13,7 +13,8 @@ from app.platform.database import Database
 from app.platform.keys import DerivedKey
 from app.predictions.queries import shown_first
 from app.predictions.stored import stored_prediction
-from app.tables import Case, CasePrediction, Label, Look, PolicyRow, ReadRequest, now
+from app.tables import Case, CasePrediction, Label, Look, PolicyRow, ReaderDraw, ReadRequest, new_id, now
+from app.triage.drawing import draw_planned
 from app.triage.queries import current_policy, rule_of, set_threshold
 from app.triage.rules import Arm, Rule, Triage, plan, triage
 from app.triage.twins import are_near, are_twins, may_be_twin_of
@@ -90,25 +91,36 @@ class Planned:
     Attributes:
         decision: what the rule says.
         rows: the look and the requests, to be stored after the case.
+        draws: of whom the requests are asked, to be stored after these; empty where anybody may take them.
         twins: other cases with its image.
     """
 
     decision: Triage
     rows: list[Look | ReadRequest]
+    draws: list[ReaderDraw]
     twins: list[uuid.UUID]
 
+    def store(self, session: Session) -> None:
+        """Store the plan of a stored case."""
+        session.add_all(self.rows)
+        session.flush()  # draws refer to requests
+        session.add_all(self.draws)
 
-def plan_case(session: Session, case: Case, prediction: CasePrediction, in_force: InForce) -> Planned:
+
+def plan_case(
+    session: Session, case: Case, prediction: CasePrediction, in_force: InForce, draws: DerivedKey
+) -> Planned:
     """Plan the reads of a case about which nothing was asked before, and write the plan on the case.
 
     The policy in force looks once at the case and its prediction, never at a label; the case's coin and the
-    probability of a second read decide how many reads are asked for.
+    probability of a second read decide how many reads are asked for; where the policy draws annotators, of whom.
 
     Args:
         session: to find earlier near-duplicates.
         case: with its identifier, stored or not.
         prediction: the one that is shown.
         in_force: policy and rule.
+        draws: key by which annotators are drawn.
     """
     twins, policy = twins_of(session, case), in_force.policy
     case.twin_selected = twins.selected
@@ -127,7 +139,8 @@ def plan_case(session: Session, case: Case, prediction: CasePrediction, in_force
     )
     arms: list[RequestArm] = ["first"] if planned.arm is None else ["first", planned.arm]
     requests = [new_request(case, policy, prediction.release_id, arm, place) for place, arm in enumerate(arms, start=1)]
-    return Planned(decision, [look, *requests], twins.ids)
+    asked = draw_planned(session, draws, requests, twins.ids) if policy.draw_readers else []
+    return Planned(decision, [look, *requests], asked, twins.ids)
 
 
 def place_of(case_id: uuid.UUID) -> int:
@@ -152,6 +165,7 @@ def new_request(
     """
     due = now() + timedelta(days=policy.due_days)
     return ReadRequest(
+        id=new_id(),
         case_id=case.id,
         ordinal=ordinal,
         round="adjudication" if arm == "adjudication" else "planned",
@@ -167,11 +181,12 @@ def new_request(
     )
 
 
-def plan_missing(database: Database) -> int:
+def plan_missing(database: Database, draws: DerivedKey) -> int:
     """Plan the reads of cases that arrived before there were plans; running it again finds none.
 
     Args:
         database: to write to.
+        draws: key by which annotators are drawn.
 
     Returns:
         Number of cases planned.
@@ -182,7 +197,7 @@ def plan_missing(database: Database) -> int:
             rows = cases_without_plan(session, _BATCH)
             in_force = policy_for_planning(session)
             for case, prediction in rows:
-                session.add_all(plan_case(session, case, prediction, in_force).rows)
+                plan_case(session, case, prediction, in_force, draws).store(session)
                 session.flush()  # the next case of the patient sees what was decided about this one
         if not rows:
             return done

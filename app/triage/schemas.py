@@ -22,6 +22,7 @@ class PolicyIn(In):
     lease_seconds: Annotated[int, Field(ge=30, le=86_400)] = 600
     due_days: Annotated[int, Field(ge=1, le=365)] = 7
     repeat_rate: Annotated[float, Field(ge=0, le=0.1)] = 0.02
+    draw_readers: bool = False
     reason: Line
 
     @model_validator(mode="after")
@@ -60,11 +61,29 @@ class PolicyOut(Out):
     lease_seconds: int
     due_days: int
     repeat_rate: float
+    draw_readers: bool
     reason: str
     created_at: datetime
 
 
+class DrawsOut(Out):
+    """What became of planned reads that were asked of annotators who were drawn.
+
+    Attributes:
+        n_answered: that were answered.
+        n_as_drawn: those of them whose answer the one who was drawn last has given.
+        n_drawn_again: draws after somebody had declined or left.
+        n_overdue: that are open and may be taken by anybody.
+    """
+
+    n_answered: int
+    n_as_drawn: int
+    n_drawn_again: int
+    n_overdue: int
+
+
 class PoliciesOut(Out):
-    """Every version, newest first."""
+    """Every version, newest first; ``draws`` is null until somebody was drawn."""
 
     items: list[PolicyOut]
+    draws: DrawsOut | None

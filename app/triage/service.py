@@ -1,15 +1,17 @@
 """Changing the policy: a new version, audited; cases already planned keep their coin."""
 
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.platform import audit_chain
 from app.platform.errors import Conflict
 from app.platform.keys import AuditKeys
 from app.platform.principal import Principal
-from app.tables import PolicyRow
+from app.tables import Label, PolicyRow, ReaderDraw, ReadRequest, now
+from app.triage.drawing import GRACE
 from app.triage.queries import all_policies, current_policy
 from app.triage.repeats import withdraw_repeats
-from app.triage.schemas import PoliciesOut, PolicyIn, PolicyOut
+from app.triage.schemas import DrawsOut, PoliciesOut, PolicyIn, PolicyOut
 
 
 def policy_out(row: PolicyRow, current: int) -> PolicyOut:
@@ -22,7 +24,26 @@ def policy_out(row: PolicyRow, current: int) -> PolicyOut:
 def list_policies(session: Session) -> PoliciesOut:
     """Every version, newest first."""
     rows = all_policies(session)
-    return PoliciesOut(items=[policy_out(row, rows[0].version) for row in rows])
+    items = [policy_out(row, rows[0].version) for row in rows]
+    return PoliciesOut(items=items, draws=draws_so_far(session))
+
+
+def draws_so_far(session: Session) -> DrawsOut | None:
+    """What became of the planned reads for which annotators were drawn; None where none ever was."""
+    first = (ReaderDraw.probability.is_not(None), ReaderDraw.position == 0)
+    of_draw = select(ReaderDraw.id).where(ReaderDraw.request_id == ReadRequest.id, *first).exists()
+    drawn = select(
+        func.count(ReadRequest.label_id),
+        func.count().filter(Label.annotator_id == ReadRequest.annotator_id),
+        func.count().filter(ReadRequest.state == "open", ReadRequest.due_at < now() - GRACE),
+        func.count(),
+    ).outerjoin(Label, Label.id == ReadRequest.label_id)
+    answered, as_drawn, overdue, n = session.execute(drawn.where(of_draw)).one()
+    again = (ReaderDraw.probability.is_not(None), ReaderDraw.position > 0)
+    n_again = session.execute(select(func.count()).select_from(ReaderDraw).where(*again)).scalar_one()
+    if n == 0:
+        return None
+    return DrawsOut(n_answered=answered, n_as_drawn=as_drawn, n_drawn_again=n_again, n_overdue=overdue)
 
 
 def add_policy(session: Session, keys: AuditKeys, principal: Principal, body: PolicyIn) -> tuple[int, PolicyOut]:

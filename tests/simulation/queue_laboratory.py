@@ -194,14 +194,17 @@ class QueueLaboratory:
             disagreement_prob=float(prediction.disagreement_probs[i]),
             out_of_distribution=False,
         )
-        planned = plan_case(self.session, case, row, InForce(self.policy, rule_of(self.policy, self.policy.threshold)))
+        planned = plan_case(
+            self.session, case, row, InForce(self.policy, rule_of(self.policy, self.policy.threshold)), self.key
+        )
         for planned_row in planned.rows:
             if isinstance(planned_row, ReadRequest):
                 planned_row.due_at = arrived + timedelta(days=DUE_DAYS)
                 planned_row.due_on = planned_row.due_at.date().isoformat()
         self.session.add(case)
         self.session.flush()
-        self.session.add_all([row, *planned.rows])
+        self.session.add(row)
+        planned.store(self.session)
         self._number[case.id] = i
 
     def _read(self, reader: Annotator) -> None:

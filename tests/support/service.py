@@ -33,6 +33,8 @@ from app.tables import (
     Label,
     PolicyRow,
     ProvisionalLabel,
+    ReaderDraw,
+    ReadRequest,
     ReleaseRow,
     Repeat,
     RepeatAnswer,
@@ -190,7 +192,7 @@ class Service:
 
 
 def fill_repeats(session: Session) -> None:
-    """A case that is held back from the annotator of the only label, and came to them a second time."""
+    """A case that is held back from the annotator of the only label, and came to them a second time, drawn for it."""
     label = session.execute(select(Label)).scalars().one()
     session.add(HeldBack(annotator_id=label.annotator_id, case_id=label.case_id))
     named = {"annotator_id": label.annotator_id, "case_id": label.case_id, "label_id": label.id}
@@ -200,6 +202,9 @@ def fill_repeats(session: Session) -> None:
     session.flush()
     answer = {"kind": "label", "position": 0, "class_code": "blast", "unexposed": True, "blind": True}
     session.add(RepeatAnswer(repeat_id=repeat.id, case_id=label.case_id, **answer))
+    asked = session.execute(select(ReadRequest.id)).scalars().first()
+    draw = {"annotator_id": label.annotator_id, "case_id": label.case_id, "probability": 0.5}
+    session.add(ReaderDraw(request_id=asked, position=0, among=[str(label.annotator_id)], **draw))
 
 
 def pixels_of(data: bytes) -> Any:

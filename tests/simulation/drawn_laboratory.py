@@ -1,0 +1,274 @@
+"""Annotators who differ, and who come at different hours, in the service's own plan and queue.
+
+One is quick and careless: they come every day, before the others, and read most of what waits. The others are more
+careful, and come on some days only. What the pool of them would say of the same cases is known, so that what ``GET
+/v1/metrics`` says can be compared with it.
+"""
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+from sqlalchemy import StaticPool, create_engine, select
+from sqlalchemy.orm import Session
+
+from app.evaluations.cohort import Question, cohort_of, evaluate_cohort
+from app.evaluations.columns import Columns
+from app.evaluations.reading import read_columns
+from app.platform.keys import DerivedKey
+from app.reads.leases import take
+from app.reads.queries import next_request, queue_of
+from app.tables import (
+    Account,
+    Annotator,
+    Case,
+    CasePrediction,
+    Label,
+    PolicyRow,
+    ReadRequest,
+    ReleaseRow,
+    Table,
+    now,
+)
+from app.triage.drawing import draw_again
+from app.triage.planning import InForce, plan_case
+from app.triage.queries import rule_of
+from ml.arrays import FloatArray, IntArray
+from tests.simulation.laboratory import CLASSES, open_laboratory
+
+#: L: squared error of the first answer; EL: squared error against pairs; A: agreement with the leading class; D: share
+#: of pairs who differ.
+QUANTITIES = ("L", "EL", "A", "D")
+DAYS, DUE_DAYS, PER_DAY = 20, 4, 12
+
+
+@dataclass(frozen=True)
+class Person:
+    """How somebody reads.
+
+    Attributes:
+        wrong: share of their answers that are any other class.
+        every: they come every so many days.
+        share: of what waits for them that they read at a visit.
+        declines: share of reads that they pass on.
+    """
+
+    wrong: float
+    every: int
+    share: float
+    declines: float = 0.0
+
+
+#: The quick one first: they come before the others.
+PEOPLE = (
+    Person(wrong=0.4, every=1, share=0.6),
+    Person(wrong=0.0, every=1, share=1.0),
+    Person(wrong=0.05, every=2, share=1.0, declines=0.05),
+    Person(wrong=0.1, every=2, share=1.0),
+    Person(wrong=0.0, every=3, share=1.0, declines=0.05),
+)
+
+
+@dataclass(frozen=True)
+class Evening:
+    """What is known on one evening, and what the whole pool would say of the cases that came before it.
+
+    Attributes:
+        columns: what the service knows.
+        at: the time, seconds since 1970.
+        pool: what every annotator, and every two, would give on average.
+        n_answered: answers to planned reads.
+        n_as_drawn: those by whoever was drawn.
+    """
+
+    columns: Columns
+    at: float
+    pool: dict[str, float]
+    n_answered: int
+    n_as_drawn: int
+
+    def estimated(self) -> dict[str, float]:
+        """What ``GET /v1/metrics`` says, and the share of pairs who differ by the same weights."""
+        cohort = cohort_of(self.columns, Question(), self.at)
+        metrics = evaluate_cohort(cohort, new_readers=False).metrics
+        weight, weight2, data = cohort.weight, cohort.weight2, cohort.columns
+        assert weight is not None
+        assert weight2 is not None
+        agrees = data.first_class == data.class_probs.argmax(axis=1)
+        differ = data.said[:, 0] != data.said[:, 1]
+        return {
+            "L": metrics["L"].value,
+            "EL": metrics["EL"].value,
+            "A": float((weight * agrees).sum() / weight.sum()),
+            "D": float((weight2 * differ).sum() / weight2.sum()),
+        }
+
+
+class DrawnLaboratory:
+    """Cases come, are planned and are read day by day, in a database of their own.
+
+    Args:
+        seed: of everything.
+        draws: whether the policy draws annotators.
+        people: who reads.
+    """
+
+    def __init__(self, seed: int, *, draws: bool, people: tuple[Person, ...] = PEOPLE) -> None:
+        self.lab = open_laboratory(seed, DAYS * PER_DAY)
+        self.rng = np.random.default_rng([seed, 1])
+        self.people = people
+        self.said = self._answers()
+        engine = create_engine("sqlite://", poolclass=StaticPool)
+        Table.metadata.create_all(engine)
+        self.session = Session(engine)
+        self.order, self.draws = (DerivedKey(self.rng.bytes(32), label) for label in (b"order", b"draws"))
+        self.start = now() - timedelta(days=DAYS)
+        self._number: dict[uuid.UUID, int] = {}
+        self._set_up(draws)
+
+    def _answers(self) -> IntArray:
+        """(N, R) what each of the annotators would say of each case."""
+        n, r = len(self.lab.u), len(self.people)
+        cumulative = self.lab.true_probs.cumsum(axis=1)
+        said = (self.rng.random((n, r, 1)) > cumulative[:, None, :-1]).sum(axis=2)
+        wrong = self.rng.random((n, r)) < np.array([person.wrong for person in self.people])
+        other = (said + self.rng.integers(1, CLASSES, (n, r))) % CLASSES
+        return np.where(wrong, other, said)
+
+    def _set_up(self, draws: bool) -> None:
+        accounts = [
+            Account(id=uuid.UUID(bytes=self.rng.bytes(16)), name=f"reader {number}", role="annotator")
+            for number in range(len(self.people))
+        ]
+        self.release = ReleaseRow(name="simulated", card_sha256="0" * 64, card={}, gate="not_judged")
+        threshold = float(np.quantile(self.lab.prediction.disagreement_probs, 0.8))
+        self.policy = PolicyRow(
+            version=1,
+            rule="disagreement",
+            threshold=threshold,
+            audit_rate=0.3,
+            target_error=0.01,
+            max_labels=2,
+            reveal="never",
+            lease_seconds=600,
+            due_days=DUE_DAYS,
+            draw_readers=draws,
+            reason="simulated",
+        )
+        self.session.add_all([*accounts, self.release, self.policy])
+        self.session.flush()
+        self.readers = [
+            Annotator(id=uuid.UUID(bytes=self.rng.bytes(16)), name=account.name, account_id=account.id)
+            for account in accounts
+        ]
+        self.owner = accounts[0].id
+        self.session.add_all(self.readers)
+        self.session.flush()
+
+    def run(self) -> Evening:
+        """Everything up to the last evening."""
+        for day in range(DAYS):
+            arrived = self.start + timedelta(days=day)
+            for i in np.flatnonzero(self.lab.day == day).tolist():
+                self._store(i, arrived)
+            self.session.flush()
+            for reader, person in zip(self.readers, self.people, strict=True):
+                if (day + self.people.index(person)) % person.every == 0:
+                    self._visit(reader, person, arrived + timedelta(hours=12))
+        self.session.flush()
+        self.session.expire_all()
+        columns = read_columns(self.session, self.release.id, [str(k) for k in range(CLASSES)])
+        at = (self.start + timedelta(days=DAYS - 1, hours=18)).timestamp()
+        return Evening(columns, at, self._pool(), *self._counts())
+
+    def _counts(self) -> tuple[int, int]:
+        answered = select(ReadRequest.annotator_id, Label.annotator_id).join(Label, Label.id == ReadRequest.label_id)
+        rows = self.session.execute(answered).all()
+        return len(rows), sum(asked == by for asked, by in rows)
+
+    def _pool(self) -> dict[str, float]:
+        prediction, said = self.lab.prediction, self.said
+        probs: FloatArray = prediction.class_probs
+        r = said.shape[1]
+        pairs = [(a, b) for a in range(r) for b in range(r) if a != b]
+        given = np.eye(CLASSES)[said]
+        errors = [((given[:, a] - probs) * (given[:, b] - probs)).sum(axis=1).mean() for a, b in pairs]
+        return {
+            "L": float(((given - probs[:, None]) ** 2).sum(axis=2).mean()),
+            "EL": float(np.mean(errors)),
+            "A": float((said == probs.argmax(axis=1)[:, None]).mean()),
+            "D": float(np.mean([(said[:, a] != said[:, b]).mean() for a, b in pairs])),
+        }
+
+    def _store(self, i: int, arrived: datetime) -> None:
+        prediction, digest = self.lab.prediction, f"{i:064x}"
+        case = Case(
+            id=uuid.UUID(bytes=self.rng.bytes(16)),
+            created_at=arrived,
+            external_id=f"case {i}",
+            patient=f"patient {self.lab.cluster[i]}",
+            case_metadata={},
+            image_sha256=digest,
+            stored_sha256=digest,
+            width=1,
+            height=1,
+            partition="evaluation",
+            u=float(self.lab.u[i]),
+            pi=0.0,
+            created_by=self.owner,
+        )
+        row = CasePrediction(
+            case_id=case.id,
+            release_id=self.release.id,
+            class_probs=prediction.class_probs[i].tolist(),
+            log_concentration=float(prediction.log_concentration[i]),
+            disagreement_prob=float(prediction.disagreement_probs[i]),
+            out_of_distribution=False,
+        )
+        in_force = InForce(self.policy, rule_of(self.policy, self.policy.threshold))
+        planned = plan_case(self.session, case, row, in_force, self.draws)
+        for planned_row in planned.rows:
+            if isinstance(planned_row, ReadRequest):
+                planned_row.due_at = arrived + timedelta(days=DUE_DAYS)
+                planned_row.due_on = planned_row.due_at.date().isoformat()
+        self.session.add(case)
+        self.session.flush()
+        self.session.add(row)
+        planned.store(self.session)
+        self._number[case.id] = i
+
+    def _visit(self, reader: Annotator, person: Person, at: datetime) -> None:
+        """A share of what the queue gives this annotator."""
+        waiting = {request.case_id for request in self.session.execute(queue_of(reader.id, at)).scalars()}
+        for _ in range(int(np.ceil(person.share * len(waiting)))):
+            request = next_request(self.session, self.order, reader.id, at=at)
+            if not isinstance(request, ReadRequest):
+                return
+            read = take(self.session, request, reader.id)
+            request.lease_expires_at = None
+            if self.rng.random() < person.declines:
+                read.state, read.decline_reason, request.state = "declined", "not_my_field", "open"
+                self.session.flush()
+                if request.annotator_id == reader.id:
+                    draw_again(self.session, self.draws, request)
+            else:
+                self._answer(request, reader)
+                read.state = "committed"
+            self.session.flush()
+
+    def _answer(self, request: ReadRequest, reader: Annotator) -> None:
+        i, r = self._number[request.case_id], self.readers.index(reader)
+        label = Label(
+            case_id=request.case_id,
+            annotator_id=reader.id,
+            kind="label",
+            position=0,
+            class_code=str(self.said[i, r]),
+            blind=True,
+            round="planned",
+            created_by=self.owner,
+        )
+        self.session.add(label)
+        self.session.flush()
+        request.state, request.label_id = "answered", label.id
