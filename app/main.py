@@ -36,6 +36,7 @@ from app.platform.body_limits import BodyLimits
 from app.platform.installation import claim
 from app.platform.openapi import require_headers
 from app.platform.rate_limit import RateLimit
+from app.practice.routes import router as practice
 from app.readers.routes import router as readers
 from app.reads.routes import router as reads
 from app.releases.queries import champion
@@ -49,6 +50,7 @@ _ROUTERS = (
     cases,
     reads,
     annotators,
+    practice,
     readers,
     policies,
     imports,

@@ -16,6 +16,7 @@ DOMAINS = {
     "evaluations",
     "imports",
     "jobs",
+    "practice",
     "predictions",
     "reads",
     "recalibration",

@@ -70,13 +70,19 @@ def closed_cases(session: Session, until: datetime) -> dict[uuid.UUID, ClosedCas
     ids = select(Label.case_id).where(*span).distinct().order_by(Label.case_id.desc()).limit(MOST_CASES).subquery()
     erased = select(Case.id).where(Case.erased_at.is_not(None), Case.id.in_(select(ids.c.case_id)))
     gone = set(session.execute(erased).scalars())
-    cases = _opinions(session, ids, horizon)
+    cases = opinions_until(session, ids, horizon)
     _settle(session, ids, cases, until)
     return {case_id: case for case_id, case in cases.items() if case.settled_at is not None and case_id not in gone}
 
 
-def _opinions(session: Session, ids: Any, horizon: datetime) -> dict[uuid.UUID, ClosedCase]:
-    """Last blind answer of each chain that does not end in a retraction, by labels from before a moment."""
+def opinions_until(session: Session, ids: Any, horizon: datetime) -> dict[uuid.UUID, ClosedCase]:
+    """Last blind answer of each chain that does not end in a retraction, by labels from before a moment.
+
+    Args:
+        session: for reading.
+        ids: subquery with a column ``case_id``.
+        horizon: the moment.
+    """
     columns = (
         Label.case_id, Label.annotator_id, Label.kind, Label.class_code, Label.confidence, Label.blind,
         Label.late, Label.created_at,

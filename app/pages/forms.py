@@ -44,6 +44,7 @@ class PolicyForm(BaseModel):
     due_days: str = ""
     repeat_rate: str = ""
     draw_readers: str = ""
+    require_qualification: str = ""
     reason: str = ""
 
     def policy(self) -> PolicyIn:

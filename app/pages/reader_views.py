@@ -1,7 +1,7 @@
 """What the pages show, gathered from the domains."""
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sqlalchemy.orm import Session
@@ -28,6 +28,7 @@ from app.reads.queries import next_request
 from app.reads.schemas import LabelOut, ReadOut
 from app.reads.service import label_out
 from app.releases.queries import reading_classes
+from app.triage.qualified import Standing, standing_of, standing_of_account
 from app.triage.queries import current_policy
 
 #: Cases shown on one page.
@@ -50,11 +51,12 @@ def case_number(case_id: uuid.UUID) -> str:
 
 @dataclass(frozen=True)
 class BlindWorklist:
-    """Cases that an annotator leases and has read, and how many are waiting."""
+    """Cases that an annotator leases and has read, how many are waiting, and whether reads go to them."""
 
     items: list[BlindItem]
     n_read: int
     progress: Progress
+    standing: Standing
 
 
 def blind_worklist(session: Session, keys: ReaderKeys, principal: Principal) -> BlindWorklist:
@@ -64,13 +66,18 @@ def blind_worklist(session: Session, keys: ReaderKeys, principal: Principal) -> 
     listed = [(case_id, False) for case_id in leased] + [(case_id, True) for case_id in read]
     handles = [(case_handle(keys, principal, case_id), done) for case_id, done in listed]
     items = [BlindItem(handle, case_number(handle), done) for handle, done in handles]
-    return BlindWorklist(items, count_labelled_cases(session, principal), progress(session, principal))
+    standing, day = standing_of_account(session, principal.account_id), progress(session, principal)
+    if not standing.may_read:
+        day = replace(day, n_waiting=0)
+    return BlindWorklist(items, count_labelled_cases(session, principal), day, standing)
 
 
 def upcoming_case(session: Session, keys: ReaderKeys, principal: Principal) -> uuid.UUID | None:
     """Handle of the case that this annotator would be given next, without giving it."""
     annotator = annotator_of_account(session, principal.account_id)
-    request = None if annotator is None else next_request(session, keys.order, annotator.id, lock=False)
+    if annotator is None or not standing_of(session, annotator).may_read:
+        return None
+    request = next_request(session, keys.order, annotator.id, lock=False)
     return None if request is None else case_handle(keys, principal, request.named)
 
 

@@ -106,6 +106,11 @@ COVERED: Mapping[str, Coverage] = {
     "looks": Coverage(),
     "network_outputs": _forgettable("logits", "features", "appearance"),
     "policies": Coverage(),
+    "practice_answers": Coverage(),
+    "practice_cells": Coverage(),
+    "practice_items": Coverage(),
+    "practice_runs": Coverage(),
+    "practice_sets": Coverage(),
     "predictions": Coverage(),
     "provisional_labels": Coverage(
         free={
@@ -113,6 +118,7 @@ COVERED: Mapping[str, Coverage] = {
             "n_since": "counts the annotator's next answers",
         }
     ),
+    "qualifications": _private("reason"),
     "read_requests": Coverage(
         free={
             "lease_expires_at": "moves with every heartbeat",

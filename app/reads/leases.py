@@ -22,6 +22,7 @@ from app.reads.schemas import DeclineIn, ReadOut
 from app.releases.queries import reading_classes
 from app.tables import Annotator, Case, Read, ReadRequest, Remark, Repeat, RepeatRead, now
 from app.triage.planning import refresh_waiting
+from app.triage.qualified import require_qualified
 from app.triage.queries import current_policy
 
 
@@ -49,12 +50,15 @@ def lease_next(session: Session, context: Context, principal: Principal) -> Read
 
     Raises:
         Forbidden: the caller's account may see more of cases than their pixels.
+        NotQualified: the caller has to be qualified first.
         TooManyLeases: the caller has as many as they may.
     """
     if account_sees_more(session, principal.account_id):
         raise Forbidden("no read of this account would be blind: its role or one of its keys shows more than pixels")
     annotator = own_annotator(session, principal)
     queries.annotator_locked(session, annotator.id)
+    policy = current_policy(session)
+    require_qualified(session, annotator, policy)
     queries.expire_overdue(session, now())
     queries.expire_repeats(session, annotator.id, now())
     if len(queries.leases_of(session, annotator.id)) >= MAX_LEASES:
@@ -65,7 +69,7 @@ def lease_next(session: Session, context: Context, principal: Principal) -> Read
     if request is None:
         return None
     read = take(session, request, annotator.id)
-    plan_a_repeat(session, annotator.id, current_policy(session))
+    plan_a_repeat(session, annotator.id, policy)
     return read_out(read, reading_classes(session))
 
 

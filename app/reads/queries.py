@@ -22,6 +22,7 @@ from app.tables import (
     Exposure,
     Label,
     PolicyRow,
+    PracticeItem,
     Read,
     ReadRequest,
     ReleaseRow,
@@ -100,6 +101,7 @@ def _free_for(annotator_id: uuid.UUID, at: datetime) -> ColumnElement[bool]:
             (Read, and_(Read.annotator_id == annotator_id, Read.state.in_(("leased", "committed", "declined")))),
             (Label, Label.annotator_id == annotator_id),
             (Exposure, Exposure.annotator_id == annotator_id),
+            (PracticeItem, PracticeItem.annotator_id == annotator_id),
         )
         for condition in (
             exists().where(table.case_id == ReadRequest.case_id, mine),

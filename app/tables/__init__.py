@@ -7,6 +7,14 @@ from app.tables.cases import Case, CasePrediction, CaseTwin, NetworkOutput
 from app.tables.draws import ReaderDraw
 from app.tables.jobs import Evaluation, ImportRow, Job, JobBatch, JobCancellation
 from app.tables.labels import Annotator, Label, ProvisionalLabel, Remark
+from app.tables.practice import (
+    PracticeAnswer,
+    PracticeCell,
+    PracticeItem,
+    PracticeRun,
+    PracticeSet,
+    Qualification,
+)
 from app.tables.readers import ReaderModelInUse, ReaderModelRow
 from app.tables.reads import DailyThreshold, Exposure, Look, PolicyRow, Read, ReadRequest
 from app.tables.records import AuditEvent, AuditHead, CaseChange, Erasure, IdempotencyRecord, Installation
@@ -43,8 +51,14 @@ __all__ = [
     "Look",
     "NetworkOutput",
     "PolicyRow",
+    "PracticeAnswer",
+    "PracticeCell",
+    "PracticeItem",
+    "PracticeRun",
+    "PracticeSet",
     "ProvisionalLabel",
     "PublishedEstimates",
+    "Qualification",
     "Read",
     "ReadRequest",
     "ReaderDraw",

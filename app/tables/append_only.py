@@ -15,6 +15,10 @@ APPEND_ONLY = (
     "held_back",
     "repeat_answers",
     "reader_draws",
+    "practice_cells",
+    "practice_items",
+    "practice_answers",
+    "qualifications",
 )
 
 

@@ -55,6 +55,8 @@ class PolicyRow(Identified, Table):
     repeat_rate: Mapped[float | None] = mapped_column(Float(53))
     # whether planned reads are asked of annotators who are drawn at random
     draw_readers: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
+    # new annotators are given no read before they are qualified; None: nobody has to be
+    require_qualification: Mapped[bool | None] = mapped_column(Boolean)
     reason: Mapped[str] = mapped_column(Text)
     # None: the version that set-up made
     created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("accounts.id"))

@@ -23,6 +23,7 @@ class PolicyIn(In):
     due_days: Annotated[int, Field(ge=1, le=365)] = 7
     repeat_rate: Annotated[float, Field(ge=0, le=0.1)] = 0.02
     draw_readers: bool = False
+    require_qualification: bool = False
     reason: Line
 
     @model_validator(mode="after")
@@ -62,6 +63,7 @@ class PolicyOut(Out):
     due_days: int
     repeat_rate: float
     draw_readers: bool
+    require_qualification: bool
     reason: str
     created_at: datetime
 

@@ -1,0 +1,172 @@
+"""Which cells may be practised on: settled ones, of which nobody is to be asked, and none that would unblind a read."""
+
+import uuid
+from dataclasses import dataclass
+
+import numpy as np
+from sqlalchemy import ColumnElement, and_, exists, func, or_, select
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from app.annotators.history import ClosedCase, opinions_until, others_posteriors
+from app.releases.queries import reading_classes
+from app.tables import (
+    Case,
+    CaseTwin,
+    Exposure,
+    Label,
+    PolicyRow,
+    PracticeCell,
+    PracticeItem,
+    PracticeSet,
+    ProvisionalLabel,
+    Read,
+    ReadRequest,
+    Repeat,
+    now,
+)
+from app.triage.queries import current_policy
+from ml.agreement.qualification import LEAST_SLIPS, slip_rate
+from ml.arrays import FloatArray
+
+#: Settled cases that are looked at for a set, the newest.
+MOST_CANDIDATES = 4000
+_NOBODY = uuid.UUID(int=0)
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What the labels of all annotators say of some cells.
+
+    Attributes:
+        cells: N cases that have a prediction of the reading classes.
+        opinions: every blind opinion of each.
+        probs: (N, K) probability of each class for the next answer, from the prediction and all opinions.
+        codes: K classes.
+    """
+
+    cells: list[uuid.UUID]
+    opinions: dict[uuid.UUID, ClosedCase]
+    probs: FloatArray
+    codes: list[str]
+
+    def take(self, rows: list[int]) -> "Outcomes":
+        """Some of the cells."""
+        cells = [self.cells[row] for row in rows]
+        return Outcomes(cells, {cell: self.opinions[cell] for cell in cells}, self.probs[rows], self.codes)
+
+
+def outcomes_of(session: Session, case_ids: list[uuid.UUID]) -> Outcomes:
+    """What the labels of all annotators say of some cells, in their order; those without a prediction are left out."""
+    codes = [info.code for info in reading_classes(session)]
+    ids = select(Case.id.label("case_id")).where(Case.id.in_(case_ids)).subquery()
+    opinions = opinions_until(session, ids, now())
+    asked = [(case_id, opinions[case_id], _NOBODY) for case_id in case_ids if case_id in opinions]
+    probs = others_posteriors(session, asked, codes)
+    kept = np.flatnonzero(~np.isnan(probs).any(axis=1)).tolist()
+    found = [asked[row][0] for row in kept]
+    return Outcomes(found, {cell: opinions[cell] for cell in found}, probs[kept], codes)
+
+
+def slips_of_pool(session: Session, outcomes: Outcomes) -> float:
+    """Share of slips among the opinions of these cells, each against the posterior by the others'."""
+    triples = [
+        (cell, outcomes.opinions[cell], annotator_id)
+        for cell in outcomes.cells
+        for annotator_id, opinion in sorted(outcomes.opinions[cell].opinions.items())
+        if opinion.class_code in outcomes.codes
+    ]
+    if not triples:
+        return LEAST_SLIPS
+    said = [outcomes.codes.index(case.opinions[who].class_code) for _, case, who in triples]
+    return slip_rate(others_posteriors(session, triples, outcomes.codes), np.array(said, dtype=np.int64))
+
+
+def _with_twins(
+    column: InstrumentedAttribute[uuid.UUID], case_id: InstrumentedAttribute[uuid.UUID], *which: ColumnElement[bool]
+) -> ColumnElement[bool]:
+    """Whether there is a row, with these conditions, about a case or about a twin of it."""
+    of_twin = exists().where(CaseTwin.case_id == case_id, column == CaseTwin.twin_id, *which)
+    return or_(exists().where(column == case_id, *which), of_twin)
+
+
+def settled() -> ColumnElement[bool]:
+    """Condition on a case: nobody is to read it or a twin of it, and every label is final."""
+    wanted = _with_twins(ReadRequest.case_id, Case.id, ReadRequest.state.in_(("open", "leased")))
+    return and_(Case.erased_at.is_(None), ~wanted, ~_with_twins(ProvisionalLabel.case_id, Case.id))
+
+
+def _of_other_purpose(purpose: str) -> ColumnElement[bool]:
+    """Whether a case, or a twin, is in a set of the other purpose: nobody is tested on what they trained with."""
+    other = and_(PracticeSet.id == PracticeCell.set_id, PracticeSet.purpose != purpose)
+    return _with_twins(PracticeCell.case_id, Case.id, other)
+
+
+def candidates(session: Session, purpose: str, min_labels: int) -> Outcomes:
+    """Settled cells with so many blind labels, the newest first, one of each group of twins.
+
+    Of a training set only those that the policy shows to annotators once they are closed.
+    """
+    statement = (
+        select(Case.id)
+        .join(Label, Label.case_id == Case.id)
+        .where(settled(), ~_of_other_purpose(purpose))
+        .group_by(Case.id)
+        .having(func.count(Label.annotator_id.distinct()) >= min_labels)
+        .order_by(Case.id.desc())
+        .limit(MOST_CANDIDATES)
+    )
+    ids = list(session.execute(statement).scalars())
+    found = outcomes_of(session, _one_of_twins(session, ids))
+    hidden = _never_shown(session, found.cells) if purpose == "training" else set()
+    rows = [
+        row
+        for row, cell in enumerate(found.cells)
+        if len(found.opinions[cell].opinions) >= min_labels and cell not in hidden
+    ]
+    return found.take(rows)
+
+
+def _one_of_twins(session: Session, case_ids: list[uuid.UUID]) -> list[uuid.UUID]:
+    """The cases without those that have a twin before them."""
+    pairs = select(CaseTwin.case_id, CaseTwin.twin_id).where(CaseTwin.case_id.in_(case_ids))
+    twins: dict[uuid.UUID, set[uuid.UUID]] = {}
+    for case_id, twin_id in session.execute(pairs):
+        twins.setdefault(case_id, set()).add(twin_id)
+    kept: list[uuid.UUID] = []
+    taken: set[uuid.UUID] = set()
+    for case_id in case_ids:
+        if not twins.get(case_id, set()) & taken:
+            kept.append(case_id)
+            taken.add(case_id)
+    return kept
+
+
+def _never_shown(session: Session, case_ids: list[uuid.UUID]) -> set[uuid.UUID]:
+    """Cases that the newest policy which asked for a read of them shows to no annotator."""
+    newest = select(ReadRequest.case_id, func.max(ReadRequest.policy_version)).where(ReadRequest.case_id.in_(case_ids))
+    versions = {case_id: version for case_id, version in session.execute(newest.group_by(ReadRequest.case_id))}
+    reveals = {row.version: row.reveal for row in session.execute(select(PolicyRow.version, PolicyRow.reveal))}
+    in_force = current_policy(session).version
+    return {cell for cell in case_ids if reveals[versions.get(cell, in_force)] == "never"}
+
+
+def cells_for(session: Session, chosen: PracticeSet, annotator_id: uuid.UUID) -> Outcomes:
+    """Cells of a set that an annotator may be given: settled, and neither they nor a twin were ever with them.
+
+    What they trained with may come to them in training again; a qualification has cells that they have met nowhere.
+    """
+    known = [
+        _with_twins(Read.case_id, Case.id, Read.annotator_id == annotator_id),
+        _with_twins(Label.case_id, Case.id, Label.annotator_id == annotator_id),
+        _with_twins(Repeat.case_id, Case.id, Repeat.annotator_id == annotator_id),
+    ]
+    if chosen.purpose == "qualification":
+        known.append(_with_twins(Exposure.case_id, Case.id, Exposure.annotator_id == annotator_id))
+        known.append(_with_twins(PracticeItem.case_id, Case.id, PracticeItem.annotator_id == annotator_id))
+    statement = (
+        select(Case.id)
+        .join(PracticeCell, PracticeCell.case_id == Case.id)
+        .where(PracticeCell.set_id == chosen.id, settled(), ~_of_other_purpose(chosen.purpose), ~or_(*known))
+        .order_by(Case.id)
+    )
+    return outcomes_of(session, list(session.execute(statement).scalars()))

@@ -1,0 +1,145 @@
+"""HTTP routes of practice: sets and decisions for admins, runs and answers for annotators."""
+
+import uuid
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Response
+
+from app.auth.policy import GuardedRoute, Policy
+from app.cases.blindness import note_exposure
+from app.cases.queries import case_by_id
+from app.context import Parts
+from app.platform.database import Reader, Writer
+from app.platform.errors import AlreadyLabelled, Conflict, KeyMissing, NotFound, responses
+from app.platform.idempotency import once, request_digest, required_key
+from app.platform.principal import Principal
+from app.platform.values import Line
+from app.practice import service, sets
+from app.practice.schemas import (
+    AnsweredOut,
+    DecisionIn,
+    OwnPracticeOut,
+    PracticeAnswerIn,
+    PracticeItemOut,
+    PracticeSetIn,
+    PracticeSetOut,
+    PracticeSetsOut,
+    QualifiedListOut,
+    QualifiedOut,
+    RunIn,
+    RunOut,
+)
+
+router = APIRouter(tags=["practice"], route_class=GuardedRoute)
+_Annotator = Annotated[Principal, Depends(Policy("reads:own"))]
+_Manager = Annotated[Principal, Depends(Policy("manage"))]
+_Key = Annotated[str, Depends(required_key)]
+
+
+@router.get("/v1/practice", responses=responses())
+def own_practice(principal: _Annotator, session: Reader) -> OwnPracticeOut:
+    """Whether reads go to the caller, which sets they may work through, and their runs."""
+    return service.own_practice(session, principal)
+
+
+@router.post(
+    "/v1/practice/runs", status_code=201, response_model=RunOut, responses=responses(KeyMissing, NotFound, Conflict)
+)
+def begin_run(body: RunIn, context: Parts, principal: _Annotator, key: _Key, session: Writer) -> Response:
+    """Begin a run of a set, or go on with the one that is open; its cells come to the caller in no read any more."""
+    digest = request_digest("POST practice run", body.model_dump(mode="json"))
+    return once(session, principal, key, digest, lambda: service.begin(session, context, principal, body))
+
+
+@router.get("/v1/practice/runs/{run_id}", responses=responses(NotFound))
+def get_run(run_id: uuid.UUID, principal: _Annotator, session: Reader) -> RunOut:
+    """One of the caller's own runs; a qualification has its result at the end."""
+    return service.show_run(session, principal, run_id)
+
+
+@router.get("/v1/practice/items/{item_id}", responses=responses(NotFound))
+def get_item(item_id: uuid.UUID, context: Parts, principal: _Annotator, session: Reader) -> PracticeItemOut:
+    """The next cell of a run, or in training one that the caller has answered, with how others answered."""
+    shown = service.show_item(session, principal, item_id)
+    if shown.feedback is not None and shown.feedback.label_counts is not None:
+        case_id = service.case_of_item(session, principal, item_id)
+        note_exposure(context.database, session, principal, case_id)
+    return shown
+
+
+@router.get(
+    "/v1/practice/items/{item_id}/image",
+    response_class=Response,
+    responses={
+        200: {"content": {"image/png": {"schema": {"type": "string", "format": "binary"}}}},
+        **responses(NotFound),
+    },
+)
+def get_item_image(item_id: uuid.UUID, context: Parts, principal: _Annotator, session: Reader) -> Response:
+    """The pixels of a cell that the caller may look at, as PNG."""
+    stored = case_by_id(session, service.case_of_item(session, principal, item_id))
+    headers = {"Cache-Control": "private, no-store", "Content-Disposition": "inline"}
+    return Response(context.images.get(stored.stored_sha256), media_type="image/png", headers=headers)
+
+
+@router.post(
+    "/v1/practice/items/{item_id}/answer",
+    status_code=201,
+    response_model=AnsweredOut,
+    responses=responses(KeyMissing, NotFound, AlreadyLabelled),
+)
+def answer_item(
+    item_id: uuid.UUID, body: PracticeAnswerIn, context: Parts, principal: _Annotator, key: _Key, session: Writer
+) -> Response:
+    """Answer the next cell of a run; in training how others answered comes back, else nothing until the end."""
+    digest = request_digest("POST practice answer", item_id, body.model_dump())
+    return once(
+        session,
+        principal,
+        key,
+        digest,
+        lambda: service.answer(session, context, principal, item_id, body),
+        case_id_of=lambda _: service.case_of_own_item(session, principal, item_id),
+    )
+
+
+@router.get("/v1/practice/sets", responses=responses(), dependencies=[Depends(Policy("manage"))])
+def list_sets(session: Reader) -> PracticeSetsOut:
+    """Every set, newest first, with what was chosen and who would pass."""
+    return sets.list_sets(session)
+
+
+@router.post(
+    "/v1/practice/sets",
+    status_code=201,
+    response_model=PracticeSetOut,
+    responses=responses(KeyMissing, Conflict),
+)
+def add_set(body: PracticeSetIn, context: Parts, principal: _Manager, key: _Key, session: Writer) -> Response:
+    """Choose settled cells for training, or for qualification; never for both."""
+    digest = request_digest("POST practice set", body.model_dump())
+    return once(session, principal, key, digest, lambda: sets.add_set(session, context, principal, body))
+
+
+@router.post("/v1/practice/sets/{set_id}/retirement", responses=responses(NotFound))
+def retire_set(set_id: uuid.UUID, context: Parts, principal: _Manager, session: Writer) -> PracticeSetOut:
+    """Let nobody begin a run of a set any more; again changes nothing."""
+    return sets.retire(session, context, principal, set_id)
+
+
+@router.get("/v1/practice/annotators", responses=responses(), dependencies=[Depends(Policy("manage"))])
+def list_qualified(session: Reader) -> QualifiedListOut:
+    """Whether reads go to each annotator with an account, and why."""
+    return sets.list_qualified(session)
+
+
+@router.post(
+    "/v1/practice/annotators/{name}/decisions",
+    status_code=201,
+    response_model=QualifiedOut,
+    responses=responses(KeyMissing, NotFound),
+)
+def decide(name: Line, body: DecisionIn, context: Parts, principal: _Manager, key: _Key, session: Writer) -> Response:
+    """Qualify an annotator by hand, withdraw it, or allow further attempts, with a reason."""
+    digest = request_digest("POST practice decision", name, body.model_dump())
+    return once(session, principal, key, digest, lambda: sets.decide(session, context, principal, name, body))

@@ -1,0 +1,303 @@
+"""Working through sets: beginning a run, answering, and the result of a qualification."""
+
+import uuid
+from collections.abc import Mapping
+
+import numpy as np
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.auth.annotators import account_sees_more, annotator_of_account, own_annotator
+from app.context import Context
+from app.platform import audit_chain
+from app.platform.errors import AlreadyLabelled, Conflict, Forbidden, Invalid, NotFound
+from app.platform.principal import Principal
+from app.practice import runs
+from app.practice.attempts import refusal
+from app.practice.cells import cells_for, outcomes_of, slips_of_pool
+from app.practice.feedback import feedback_on, note_shown
+from app.practice.schemas import (
+    AnsweredOut,
+    ItemOut,
+    OwnPracticeOut,
+    OwnSetOut,
+    PracticeAnswerIn,
+    PracticeItemOut,
+    ResultOut,
+    RunIn,
+    RunOut,
+)
+from app.practice.words import result_sentences
+from app.releases.queries import reading_classes
+from app.tables import (
+    Annotator,
+    PracticeAnswer,
+    PracticeItem,
+    PracticeRun,
+    PracticeSet,
+    Qualification,
+    now,
+)
+from app.triage.qualified import standing_of
+from ml.agreement.qualification import balanced_choice, judge
+
+_Details = Mapping[str, str | int | bool | None]
+_RESULT = tuple(name for name in ResultOut.model_fields if name != "sentences")
+
+
+def own_practice(session: Session, principal: Principal) -> OwnPracticeOut:
+    """Whether reads go to the caller, which sets they may work through, and their runs."""
+    annotator = annotator_of_account(session, principal.account_id)
+    standing = standing_of(session, annotator)
+    own = [] if annotator is None else runs.runs_of(session, annotator.id)
+    under_way = {chosen.id: run for run, chosen in own if run.state == "open"}
+    no_test = None if annotator is None else refusal(session, annotator)
+    sets = [
+        OwnSetOut(
+            id=str(chosen.id),
+            name=chosen.name,
+            purpose=chosen.purpose,
+            n_per_run=chosen.n_per_run,
+            run=str(under_way[chosen.id].id) if chosen.id in under_way else None,
+            not_now=no_test if chosen.purpose == "qualification" and chosen.id not in under_way else None,
+        )
+        for chosen in runs.all_sets(session)
+        if chosen.retired_at is None or chosen.id in under_way
+    ]
+    counts = runs.count_items(session, [run.id for run, _ in own])
+    shown = [run_out(session, run, chosen, counts.get(run.id)) for run, chosen in own]
+    return OwnPracticeOut(
+        required=standing.required, may_read=standing.may_read, because=standing.because, sets=sets, runs=shown
+    )
+
+
+def run_out(session: Session, run: PracticeRun, chosen: PracticeSet, counted: tuple[int, int] | None = None) -> RunOut:
+    """A run as its annotator sees it."""
+    n_cells, n_answered = counted or runs.count_items(session, [run.id]).get(run.id, (0, 0))
+    item = runs.next_item(session, run.id) if run.state == "open" else None
+    return RunOut(
+        id=str(run.id),
+        set=chosen.name,
+        purpose=chosen.purpose,
+        state=run.state,
+        n_cells=n_cells,
+        n_answered=n_answered,
+        begun_at=run.created_at,
+        finished_at=run.finished_at,
+        item=None if item is None else item_out(session, item),
+        result=result_out(run),
+    )
+
+
+def item_out(session: Session, item: PracticeItem) -> ItemOut:
+    """A cell of a run as its annotator sees it."""
+    image = f"/v1/practice/items/{item.id}/image"
+    return ItemOut(id=str(item.id), image=image, position=item.position, classes=reading_classes(session))
+
+
+def result_out(run: PracticeRun) -> ResultOut | None:
+    """What a qualification found; None where there is no result."""
+    if run.result is None:
+        return None
+    result = ResultOut(**{name: run.result[name] for name in _RESULT}, sentences=[])
+    return result.model_copy(update={"sentences": result_sentences(result)})
+
+
+def show_run(session: Session, principal: Principal, run_id: uuid.UUID) -> RunOut:
+    """One of the caller's own runs.
+
+    Raises:
+        NotFound: the caller has no such run.
+    """
+    return run_out(session, *runs.own_run(session, principal.account_id, run_id))
+
+
+def begin(session: Session, context: Context, principal: Principal, body: RunIn) -> tuple[int, RunOut]:
+    """Begin a run of a set, or go on with the one that is open.
+
+    From now on no read of its cells, or of their twins, goes to this annotator.
+
+    Returns:
+        201 and the run.
+
+    Raises:
+        Forbidden: the caller's account may see more of cases than their pixels.
+        NotFound: there is no such set.
+        Conflict: the set is retired, has no cells for them, or a qualification is not possible now.
+    """
+    if account_sees_more(session, principal.account_id):
+        raise Forbidden("practice is for accounts that read blind: this one's role or keys show more than pixels")
+    chosen = runs.set_of(session, body.set)
+    annotator = _locked(session, own_annotator(session, principal))
+    known = select(PracticeRun).where(PracticeRun.set_id == chosen.id, PracticeRun.annotator_id == annotator.id)
+    run = session.execute(known.where(PracticeRun.state == "open")).scalar_one_or_none()
+    if run is not None:
+        if runs.next_item(session, run.id) is None:  # the rest of its cells was erased
+            _finish(session, context, principal, run, chosen)
+        return 201, run_out(session, run, chosen)
+    if chosen.retired_at is not None:
+        raise Conflict("this set is retired; choose another one")
+    no_test = refusal(session, annotator) if chosen.purpose == "qualification" else None
+    if no_test is not None:
+        raise Conflict(no_test)
+    return 201, run_out(session, _deal(session, context, principal, chosen, annotator), chosen)
+
+
+def _locked(session: Session, annotator: Annotator) -> Annotator:
+    """The annotator's row, locked: leases and runs of one person come one after the other."""
+    return session.execute(select(Annotator).where(Annotator.id == annotator.id).with_for_update()).scalar_one()
+
+
+def _deal(
+    session: Session, context: Context, principal: Principal, chosen: PracticeSet, annotator: Annotator
+) -> PracticeRun:
+    """A new run with cells that this annotator may be given.
+
+    Raises:
+        Conflict: there are too few.
+    """
+    found = cells_for(session, chosen, annotator.id)
+    if len(found.cells) < (chosen.n_per_run if chosen.purpose == "qualification" else 1):
+        raise Conflict("this set has not enough cells that you have not met; ask an admin for another one")
+    rng = np.random.default_rng()
+    rows = balanced_choice(found.probs, chosen.n_per_run, chosen.borderline_share, rng).tolist()
+    if len(rows) < chosen.n_per_run:  # fewer borderline or clear ones are left than the set was made with
+        others = sorted(set(range(len(found.cells))) - set(rows))
+        rows += rng.permutation(others).tolist()[: chosen.n_per_run - len(rows)]
+    run = PracticeRun(set_id=chosen.id, annotator_id=annotator.id)
+    session.add(run)
+    session.flush()
+    for position, row in enumerate(rows):
+        case_id = found.cells[row]
+        session.add(PracticeItem(run_id=run.id, annotator_id=annotator.id, case_id=case_id, position=position))
+    session.flush()
+    details = {"set": str(chosen.id), "annotator": str(annotator.id), "n_cells": len(rows)}
+    _record(session, context, principal, "practice.begin", run.id, details)
+    return run
+
+
+def _record(
+    session: Session, context: Context, principal: Principal, action: str, object_id: uuid.UUID, details: _Details
+) -> None:
+    """Append an event that names no case: nothing that is evaluated changes."""
+    audit_chain.record(
+        session, context.keys.audit, actor=principal.name, action=action, object_id=object_id, details={**details}
+    )
+
+
+def answer(
+    session: Session, context: Context, principal: Principal, item_id: uuid.UUID, body: PracticeAnswerIn
+) -> tuple[int, AnsweredOut]:
+    """Answer the next cell of a run; in training how others answered comes back, else nothing until the end.
+
+    Returns:
+        201, the answer and the run.
+
+    Raises:
+        NotFound: the caller has no such cell, or it is not its turn yet.
+        AlreadyLabelled: it has another answer.
+        Invalid: an unknown class.
+    """
+    own = runs.own_item(session, principal.account_id, item_id)
+    _locked(session, own.annotator)
+    session.refresh(own.run)
+    codes = [info.code for info in reading_classes(session)]
+    if body.label not in codes:
+        raise Invalid(f"unknown class; the classes are {', '.join(codes)}")
+    given = runs.answer_of(session, item_id)
+    if given is not None and given.class_code != body.label:
+        raise AlreadyLabelled("you have given this cell another class; the first answer counts")
+    if given is None:
+        _store(session, context, principal, own, body.label)
+    training = own.chosen.purpose == "training"
+    return 201, AnsweredOut(
+        item=str(item_id),
+        label=body.label,
+        feedback=feedback_on(session, own.item, body.label) if training else None,
+        run=run_out(session, own.run, own.chosen),
+    )
+
+
+def _store(session: Session, context: Context, principal: Principal, own: runs.OwnItem, label: str) -> None:
+    """Store the answer to a cell whose turn it is.
+
+    Raises:
+        NotFound: it is not.
+    """
+    following = runs.next_item(session, own.run.id)
+    if following is None or following.id != own.item.id:
+        raise NotFound("there is no such cell of a run")
+    session.add(PracticeAnswer(item_id=own.item.id, class_code=label))
+    session.flush()
+    if own.chosen.purpose == "training":
+        note_shown(session, own.item)
+    _record(session, context, principal, "practice.answer", own.item.id, {"run": str(own.run.id), "answer": label})
+    if runs.next_item(session, own.run.id) is None:
+        _finish(session, context, principal, own.run, own.chosen)
+
+
+def _finish(session: Session, context: Context, principal: Principal, run: PracticeRun, chosen: PracticeSet) -> None:
+    """End a run; of a qualification, with its result, and with the decision where it is passed."""
+    run.state, run.finished_at = "finished", now()
+    if chosen.purpose == "qualification":
+        _judge(session, run)
+    session.flush()
+    if run.passed:
+        session.add(Qualification(annotator_id=run.annotator_id, kind="passed", run_id=run.id))
+        session.flush()
+    details = {"set": str(chosen.id), "annotator": str(run.annotator_id), "passed": run.passed}
+    _record(session, context, principal, "practice.finish", run.id, details)
+
+
+def _judge(session: Session, run: PracticeRun) -> None:
+    """Compare the answers of a qualification with the outcomes of its cells."""
+    given = runs.answers_of_run(session, run.id)
+    found = outcomes_of(session, list(given))
+    if len(found.cells) < 2:
+        return
+    said = np.array([found.codes.index(given[cell]) for cell in found.cells], dtype=np.int64)
+    verdict = judge(found.probs, said, slips_of_pool(session, found))
+    run.result = {name: getattr(verdict, name) for name in _RESULT}
+    run.passed = verdict.passed
+
+
+def show_item(session: Session, principal: Principal, item_id: uuid.UUID) -> PracticeItemOut:
+    """A cell of one of the caller's runs: the next one, and in training those that they have answered.
+
+    Raises:
+        NotFound: the caller has no such cell, or may not see it now.
+    """
+    own, given = _visible(session, principal, item_id)
+    return PracticeItemOut(
+        item=item_out(session, own.item),
+        label=None if given is None else given.class_code,
+        feedback=None if given is None else feedback_on(session, own.item, given.class_code),
+        run=str(own.run.id),
+    )
+
+
+def _visible(session: Session, principal: Principal, item_id: uuid.UUID) -> tuple[runs.OwnItem, PracticeAnswer | None]:
+    own, given = runs.own_item(session, principal.account_id, item_id), runs.answer_of(session, item_id)
+    following = runs.next_item(session, own.run.id) if own.run.state == "open" else None
+    reviewed = given is not None and own.chosen.purpose == "training"
+    if not reviewed and (following is None or following.id != item_id):
+        raise NotFound("there is no such cell of a run")
+    return own, given
+
+
+def case_of_item(session: Session, principal: Principal, item_id: uuid.UUID) -> uuid.UUID:
+    """The case of a cell that the caller may look at.
+
+    Raises:
+        NotFound: the caller has no such cell, or may not see it now.
+    """
+    return _visible(session, principal, item_id)[0].item.case_id
+
+
+def case_of_own_item(session: Session, principal: Principal, item_id: uuid.UUID) -> uuid.UUID:
+    """The case of a cell of one of the caller's runs, by which remembered answers about it are found.
+
+    Raises:
+        NotFound: the caller has no such cell.
+    """
+    return runs.own_item(session, principal.account_id, item_id).item.case_id

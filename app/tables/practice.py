@@ -1,0 +1,127 @@
+"""Practice and qualification: settled cases that annotators answer for themselves. No labels and no reads: none counts.
+
+Tables of their own, so that evaluations, posteriors, plans and the states of cases cannot see them by accident.
+"""
+
+import uuid
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    CheckConstraint,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    Text,
+    UniqueConstraint,
+    Uuid,
+    text,
+)
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.tables.base import Identified, Table, UtcDateTime
+
+PURPOSES = ("training", "qualification")
+DECISIONS = ("passed", "qualified", "withdrawn", "renewed")
+
+
+class PracticeSet(Identified, Table):
+    """Cells for training, or for qualification; never for both."""
+
+    __tablename__ = "practice_sets"
+    __table_args__ = (CheckConstraint(f"purpose IN {PURPOSES}", name="purpose"),)
+
+    name: Mapped[str] = mapped_column(String(100), unique=True)
+    purpose: Mapped[str] = mapped_column(String(20))
+    # cells of one run; of a qualification fewer than the set has, so that another attempt has other ones
+    n_per_run: Mapped[int] = mapped_column(Integer)
+    min_labels: Mapped[int] = mapped_column(Integer)
+    borderline_share: Mapped[float] = mapped_column(Float(53))
+    # app.practice.schemas.SetReportOut: what was chosen, and who would pass
+    report: Mapped[dict[str, Any]] = mapped_column(JSON)
+    retired_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    created_by: Mapped[uuid.UUID] = mapped_column(ForeignKey("accounts.id"))
+
+
+class PracticeCell(Identified, Table):
+    """A case of a set."""
+
+    __tablename__ = "practice_cells"
+    __table_args__ = (UniqueConstraint("set_id", "case_id"),)
+
+    set_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("practice_sets.id"))
+    case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"), index=True)
+
+
+_OPEN = text("state = 'open'")
+
+
+class PracticeRun(Identified, Table):
+    """An annotator's way through cells of a set; of a qualification, an attempt."""
+
+    __tablename__ = "practice_runs"
+    __table_args__ = (
+        CheckConstraint("state IN ('open', 'finished')", name="state"),
+        Index(
+            "uq_practice_runs_open", "set_id", "annotator_id", unique=True, sqlite_where=_OPEN, postgresql_where=_OPEN
+        ),
+        Index("ix_practice_runs_annotator_id", "annotator_id"),
+    )
+
+    # random: annotators see it
+    id: Mapped[uuid.UUID] = mapped_column(Uuid, primary_key=True, default=uuid.uuid4)
+    set_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("practice_sets.id"))
+    annotator_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("annotators.id"))
+    state: Mapped[str] = mapped_column(String(20), default="open")
+    finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    # of a qualification: app.practice.schemas.ResultOut
+    result: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    passed: Mapped[bool | None] = mapped_column(Boolean)
+
+
+class PracticeItem(Identified, Table):
+    """A cell of a run, dealt when it began; from then on no read of the case or of a twin goes to this annotator."""
+
+    __tablename__ = "practice_items"
+    __table_args__ = (
+        UniqueConstraint("run_id", "position"),
+        Index("ix_practice_items_case_id_annotator_id", "case_id", "annotator_id"),
+    )
+
+    # random: the annotator knows the cell by it
+    id: Mapped[uuid.UUID] = mapped_column(Uuid, primary_key=True, default=uuid.uuid4)
+    run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("practice_runs.id"))
+    annotator_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("annotators.id"))
+    case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"))
+    position: Mapped[int] = mapped_column(Integer)
+
+
+class PracticeAnswer(Identified, Table):
+    """What an annotator said of a cell of a run: never a label."""
+
+    __tablename__ = "practice_answers"
+    __table_args__ = (UniqueConstraint("item_id"),)
+
+    item_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("practice_items.id"))
+    class_code: Mapped[str] = mapped_column(String(100))
+
+
+class Qualification(Identified, Table):
+    """A decision on whether an annotator may read alone; the newest one holds. ``renewed`` allows further attempts."""
+
+    __tablename__ = "qualifications"
+    __table_args__ = (
+        CheckConstraint(f"kind IN {DECISIONS}", name="kind"),
+        CheckConstraint("(kind = 'passed') = (run_id IS NOT NULL)", name="run_id"),
+    )
+
+    annotator_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("annotators.id"), index=True)
+    kind: Mapped[str] = mapped_column(String(20))
+    run_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("practice_runs.id"), unique=True)
+    # by whom and why; None: the service, by an attempt
+    created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("accounts.id"))
+    reason: Mapped[str | None] = mapped_column(Text)

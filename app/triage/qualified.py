@@ -1,0 +1,101 @@
+"""Whether an annotator may read alone: where the policy asks for it, new annotators pass a qualification first."""
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from sqlalchemy import exists, func, select
+from sqlalchemy.orm import Session
+
+from app.auth.annotators import annotator_of_account
+from app.platform.errors import Forbidden
+from app.tables import Annotator, Label, PolicyRow, Qualification
+from app.triage.queries import current_policy
+
+#: Why somebody may read, or may not yet.
+Because = Literal["not-required", "passed", "qualified", "earlier-labels", "withdrawn", "not-yet"]
+
+NOT_YET = (
+    "you are given cases once you are qualified: open Practice (/practice, GET /v1/practice), take a qualification "
+    "there, or ask an admin"
+)
+
+
+class NotQualified(Forbidden):
+    """An annotator asks for a read, and has to be qualified first."""
+
+    code, title = "not-qualified", "Not qualified yet"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Whether an annotator may be given reads.
+
+    Attributes:
+        required: the policy in force asks for a qualification.
+        because: why they may or may not.
+    """
+
+    required: bool
+    because: Because
+
+    @property
+    def may_read(self) -> bool:
+        """Whether reads go to them."""
+        return self.because not in {"withdrawn", "not-yet"}
+
+
+def standing_of(session: Session, annotator: Annotator | None, policy: PolicyRow | None = None) -> Standing:
+    """Whether an annotator may be given reads.
+
+    Labels from before the policy began to ask count as a qualification, until somebody withdraws it.
+
+    Args:
+        session: for reading.
+        annotator: who; None for an account that has not read yet.
+        policy: in force, where the caller has it.
+    """
+    policy = policy or current_policy(session)
+    if not policy.require_qualification:
+        return Standing(False, "not-required")
+    if annotator is None:
+        return Standing(True, "not-yet")
+    decision = newest_decision(session, annotator.id)
+    if decision is not None:
+        kinds: dict[str, Because] = {"passed": "passed", "qualified": "qualified"}
+        return Standing(True, kinds.get(decision.kind, "withdrawn"))
+    given = exists().where(Label.annotator_id == annotator.id, Label.created_at < _required_since(session, policy))
+    return Standing(True, "earlier-labels" if session.execute(select(given)).scalar_one() else "not-yet")
+
+
+def newest_decision(session: Session, annotator_id: uuid.UUID) -> Qualification | None:
+    """The decision that holds: the newest one that says whether an annotator may read."""
+    about = (Qualification.annotator_id == annotator_id, Qualification.kind != "renewed")
+    statement = select(Qualification).where(*about).order_by(Qualification.created_at.desc(), Qualification.id.desc())
+    return session.execute(statement.limit(1)).scalar_one_or_none()
+
+
+def _required_since(session: Session, policy: PolicyRow) -> datetime:
+    """When the policies began to ask for a qualification, as they have without a break since."""
+    before = select(func.max(PolicyRow.version)).where(PolicyRow.require_qualification.is_not(True)).scalar_subquery()
+    since = select(func.min(PolicyRow.created_at)).where(PolicyRow.version > func.coalesce(before, 0))
+    return session.execute(since).scalar_one_or_none() or policy.created_at
+
+
+def require_qualified(session: Session, annotator: Annotator, policy: PolicyRow) -> None:
+    """Stop an annotator who has to be qualified before they read.
+
+    Raises:
+        NotQualified: they have.
+    """
+    if not standing_of(session, annotator, policy).may_read:
+        raise NotQualified(NOT_YET)
+
+
+def standing_of_account(session: Session, account_id: uuid.UUID) -> Standing:
+    """Whether the person of an account may be given reads."""
+    policy = current_policy(session)
+    if not policy.require_qualification:
+        return Standing(False, "not-required")
+    return standing_of(session, annotator_of_account(session, account_id), policy)

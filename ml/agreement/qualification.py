@@ -1,0 +1,232 @@
+"""Whether somebody reads like the others: a test on cells that others have answered, which brands nobody for chance.
+
+There is no key of right answers. What counts is how probable an answer is by the labels of the others, and the
+question is whether a reader who answers by chance, or who confuses two classes half of the time, explains the answers
+so much better that answers like the others' hardly ever look so.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import stdtrit
+
+from ml.agreement.one_annotator import agreement_with_others
+from ml.arrays import FloatArray, IntArray
+
+#: Chance of not passing for somebody who answers like the others.
+LEVEL = 0.025
+#: Share of answers that are taken for slips even where the pool makes none: one slip must not decide.
+LEAST_SLIPS = 0.03
+#: A cell is clear from this probability of its leading class on, else borderline.
+CLEAR_FROM = 0.8
+# draws of somebody like the others, by which the level is held
+_DRAWS = 1000
+# within which two sums of evidence are the same
+_TIE = 1e-3
+_SLIPS = np.arange(LEAST_SLIPS, 0.51, 0.01)
+
+
+def slip_rate(left_out: FloatArray, answers: IntArray) -> float:
+    """Share of answers in the pool that say nothing of the cell, by maximum likelihood on a grid from .03 to .5.
+
+    An answer y of a member of the pool has the probability (1 − ε) π[y] + ε/K, with π the posterior by the labels of
+    all others. It takes up what the posterior does not know of the pool, slips and a concentration that is too high.
+
+    Args:
+        left_out: (M, K) posterior of each answer's cell without the label of whoever gave it.
+        answers: (M,) what they said.
+
+    Raises:
+        ValueError: the shapes do not fit, or an answer is no class.
+
+    >>> float(slip_rate(np.full((3, 2), 0.5), np.array([0, 1, 1])))
+    0.03
+    """
+    said, _ = agreement_with_others(left_out, answers)
+    likelihood = np.log((1 - _SLIPS) * said[:, None] + _SLIPS / left_out.shape[1]).sum(axis=0)
+    return float(_SLIPS[np.argmax(likelihood)])
+
+
+def like_the_others(others: FloatArray, slips: float) -> FloatArray:
+    """Distribution of the answers of somebody like the others, (N, K): (1 − ε) π + ε/K."""
+    return np.asarray((1 - slips) * others + slips / others.shape[1])
+
+
+def _habits(n_classes: int) -> FloatArray:
+    """What the test looks for, (1 + K², K, K): rows are opinions, columns answers.
+
+    Guessing half of the time; saying any other class for one half of the time; saying one certain other class for one.
+    """
+    found = [0.5 * np.eye(n_classes) + 0.5 / n_classes]
+    for k in range(n_classes):
+        anything = np.eye(n_classes)
+        anything[k] = 0.5 / (n_classes - 1)
+        anything[k, k] = 0.5
+        found.append(anything)
+        for answer in (other for other in range(n_classes) if other != k):
+            confused = np.eye(n_classes)
+            confused[k, k] = confused[k, answer] = 0.5
+            found.append(confused)
+    return np.array(found)
+
+
+def _evidence(others: FloatArray, slips: float) -> FloatArray:
+    """Log-likelihood ratio of each habit by each answer to each cell, (H, N, K)."""
+    by_habit = np.einsum("nk,hky->hny", like_the_others(others, slips), _habits(others.shape[1]))
+    return np.asarray(np.log(by_habit / like_the_others(others, slips)))
+
+
+def _greatest(evidence: FloatArray, answers: IntArray) -> FloatArray:
+    """Greatest evidence of any habit in each of R sets of answers (R, N)."""
+    n_habits, n_cells, n_classes = evidence.shape
+    said = np.eye(n_classes, dtype=np.float32)[answers].reshape(*answers.shape[:-1], n_cells * n_classes)
+    sums = said @ evidence.reshape(n_habits, -1).T.astype(np.float32)
+    return np.asarray(sums.max(axis=-1), dtype=np.float64)
+
+
+def _draw(rng: np.random.Generator, probs: FloatArray, n: int) -> IntArray:
+    """N answers to each of N cells, (n, N)."""
+    edges = np.cumsum(probs, axis=1)
+    points = rng.random((n, len(probs), 1)) * edges[:, -1:]
+    return np.asarray(np.minimum((points > edges).sum(axis=-1), probs.shape[1] - 1))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a test found.
+
+    Attributes:
+        n: cells.
+        mean: mean probability of the answers, by the labels of the others.
+        of_pool: what a member of the pool gets on the same cells on average.
+        difference: of the two.
+        low: lower end of its 95 % interval over cells.
+        high: upper end.
+        p: probability that somebody like the others looks as unlike them as these answers do.
+        passed: whether p is above the level.
+    """
+
+    n: int
+    mean: float
+    of_pool: float
+    difference: float
+    low: float
+    high: float
+    p: float
+    passed: bool
+
+
+def judge(others: FloatArray, answers: IntArray, slips: float, seed: int = 0) -> Verdict:
+    """Judge a reader's answers to cells that others have answered.
+
+    The statistic is the greatest log-likelihood ratio of a habit (guessing half of the time, or taking one class for
+    another half of the time) against answers like the others'. It is compared with draws of somebody like the others
+    on these very cells, so that such a reader fails with a probability of at most .025, however few or borderline they
+    are.
+
+    Args:
+        others: (N, K) π, posterior of each cell by the labels of the others, N ≥ 2.
+        answers: (N,) what the reader said.
+        slips: ε, by ``slip_rate``.
+        seed: of the draws; the same answers get the same verdict.
+
+    Raises:
+        ValueError: the shapes do not fit, an answer is no class, or there are fewer than two cells.
+    """
+    said, _ = agreement_with_others(others, answers)
+    if len(said) < 2:
+        raise ValueError(f"{len(said)} cells are too few for a test")
+    evidence, like = _evidence(others, slips), like_the_others(others, slips)
+    drawn = _greatest(evidence, _draw(np.random.default_rng(seed), like, _DRAWS))
+    found = float(_greatest(evidence, answers))
+    p = float((1 + (drawn >= found - _TIE).sum()) / (1 + _DRAWS))
+    expected = np.einsum("nk,nk->n", others, like)
+    apart = said - expected
+    half = float(stdtrit(len(said) - 1, 0.975) * apart.std(ddof=1) / np.sqrt(len(said)))
+    mean, of_pool = float(said.mean()), float(expected.mean())
+    return Verdict(len(said), mean, of_pool, mean - of_pool, mean - of_pool - half, mean - of_pool + half, p, p > LEVEL)
+
+
+@dataclass(frozen=True)
+class PassRates:
+    """Who would pass a test on certain cells, by simulation.
+
+    Attributes:
+        like_the_others: somebody who answers like the others.
+        guessing: somebody who guesses.
+        confusing: (K,) somebody who takes a class for the one that is likeliest beside it, half of the time; NaN where
+            no cell leads with the class.
+    """
+
+    like_the_others: float
+    guessing: float
+    confusing: FloatArray
+
+
+def pass_rates(others: FloatArray, slips: float, n_runs: int = 200, seed: int = 0) -> PassRates:
+    """Who would pass a test on these cells.
+
+    Args:
+        others: (N, K) posterior of each cell by the labels of the others.
+        slips: ε, by ``slip_rate``.
+        n_runs: tests for each kind of reader.
+        seed: of the draws.
+
+    Raises:
+        ValueError: there are fewer than two cells.
+    """
+    if others.ndim != 2 or len(others) < 2:
+        raise ValueError(f"cells of shape {others.shape} are too few for a test")
+    rng, n_classes = np.random.default_rng(seed), others.shape[1]
+    evidence, like = _evidence(others, slips), like_the_others(others, slips)
+    null = np.sort(_greatest(evidence, _draw(rng, like, _DRAWS)))
+
+    def share(probs: FloatArray) -> float:
+        found = _greatest(evidence, _draw(rng, probs, n_runs))
+        above = _DRAWS - np.searchsorted(null, found - _TIE)
+        return float(np.mean((1 + above) / (1 + _DRAWS) > LEVEL))
+
+    confusing = np.full(n_classes, np.nan)
+    leading = others.argmax(axis=1)
+    for k in np.unique(leading):
+        beside = others[leading == k].sum(axis=0)
+        beside[k] = -1.0
+        habit = np.eye(n_classes)
+        habit[k, k] = habit[k, beside.argmax()] = 0.5
+        confusing[k] = share(like @ habit)
+    return PassRates(share(like), share(np.full_like(others, 1 / n_classes)), confusing)
+
+
+def balanced_choice(others: FloatArray, n: int, borderline: float, rng: np.random.Generator) -> IntArray:
+    """Cells for a set: a share of borderline ones, and of both kinds as equally many of each leading class as can be.
+
+    Args:
+        others: (N, K) posterior of each cell by the labels of the others.
+        n: how many are wanted.
+        borderline: share of them whose leading class has a probability below ``CLEAR_FROM``.
+        rng: chooses among alike ones.
+
+    Returns:
+        Places of at most n cells, in random order; fewer where there are not as many.
+
+    Raises:
+        ValueError: the share is none.
+    """
+    if not 0 <= borderline <= 1:
+        raise ValueError(f"a share of {borderline}")
+    clear = others.max(axis=1, initial=0.0) >= CLEAR_FROM
+    n_borderline = min(int(np.sum(~clear)), round(borderline * n))
+    leading = others.argmax(axis=1) if len(others) else np.zeros(0, dtype=np.int64)
+    chosen = _in_turn(np.flatnonzero(~clear), leading, n_borderline, rng)
+    chosen += _in_turn(np.flatnonzero(clear), leading, n - n_borderline, rng)
+    return rng.permutation(np.array(chosen, dtype=np.int64))
+
+
+def _in_turn(cells: IntArray, leading: IntArray, n: int, rng: np.random.Generator) -> list[int]:
+    """Cells of one class after the other, one at a time."""
+    piles: list[Sequence[int]] = []
+    for k in np.unique(leading[cells]):
+        piles.append(rng.permutation(cells[leading[cells] == k]).tolist())
+    rounds = max((len(pile) for pile in piles), default=0)
+    return [pile[place] for place in range(rounds) for pile in piles if place < len(pile)][:n]
