@@ -26,6 +26,7 @@ from app.pages.import_routes import router as import_pages
 from app.pages.job_routes import router as job_pages
 from app.pages.model_routes import router as model_pages
 from app.pages.people_routes import router as people_pages
+from app.pages.practice_routes import router as practice_pages
 from app.pages.reader_routes import router as reader_pages
 from app.pages.release_routes import router as release_pages
 from app.pages.render import problem_page
@@ -62,6 +63,7 @@ _ROUTERS = (
     sign_in_pages,
     reader_pages,
     annotator_pages,
+    practice_pages,
     report_pages,
     release_pages,
     model_pages,

@@ -171,7 +171,7 @@ def _deal(
         case_id = found.cells[row]
         session.add(PracticeItem(run_id=run.id, annotator_id=annotator.id, case_id=case_id, position=position))
     session.flush()
-    details = {"set": str(chosen.id), "annotator": str(annotator.id), "n_cells": len(rows)}
+    details: _Details = {"set": str(chosen.id), "annotator": str(annotator.id), "n_cells": len(rows)}
     _record(session, context, principal, "practice.begin", run.id, details)
     return run
 

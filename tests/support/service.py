@@ -32,9 +32,15 @@ from app.tables import (
     HeldBack,
     Label,
     PolicyRow,
+    PracticeAnswer,
+    PracticeCell,
+    PracticeItem,
+    PracticeRun,
+    PracticeSet,
     ProvisionalLabel,
     ReaderDraw,
     ReadRequest,
+    Qualification,
     ReleaseRow,
     Repeat,
     RepeatAnswer,
@@ -205,6 +211,23 @@ def fill_repeats(session: Session) -> None:
     asked = session.execute(select(ReadRequest.id)).scalars().first()
     draw = {"annotator_id": label.annotator_id, "case_id": label.case_id, "probability": 0.5}
     session.add(ReaderDraw(request_id=asked, position=0, among=[str(label.annotator_id)], **draw))
+
+
+def fill_practice(session: Session) -> None:
+    """A run of a set with a cell, its answer, and a decision on the annotator of the only label."""
+    label = session.execute(select(Label)).scalars().one()
+    account = session.execute(select(Account).where(Account.name == "admin")).scalar_one()
+    made = {"name": "a set", "purpose": "qualification", "n_per_run": 1, "min_labels": 3, "borderline_share": 0.2}
+    chosen = PracticeSet(**made, report={}, created_by=account.id)
+    session.add(chosen)
+    session.flush()
+    run = PracticeRun(set_id=chosen.id, annotator_id=label.annotator_id)
+    session.add_all([run, PracticeCell(set_id=chosen.id, case_id=label.case_id)])
+    session.flush()
+    item = PracticeItem(run_id=run.id, annotator_id=label.annotator_id, case_id=label.case_id, position=0)
+    session.add_all([item, Qualification(annotator_id=label.annotator_id, kind="passed", run_id=run.id)])
+    session.flush()
+    session.add(PracticeAnswer(item_id=item.id, class_code="blast"))
 
 
 def pixels_of(data: bytes) -> Any:
