@@ -45,14 +45,14 @@ def result_sentences(result: ResultOut) -> list[str]:
     """What a qualification found, for the one who took it."""
     points = [f"{100 * value:+.0f}" for value in (result.difference, result.low, result.high)]
     first = (
-        f"By what others said of these {result.n} cells, your answers have a mean probability of "
+        f"By what others said of these {result.n} cells, the answers have a mean probability of "
         f"{_percent(result.mean)}; a member of the pool gets {_percent(result.of_pool)} on the same cells. The "
         f"difference is {points[0]} points ({points[1]} to {points[2]})."
     )
     if result.passed:
         return [
             first,
-            "Passed: nothing in your answers is like guessing, or like taking one class for another, beyond chance.",
+            "Passed: nothing in the answers is like guessing, or like taking one class for another, beyond chance.",
         ]
     rare = f"fewer than {100 * LEVEL:g} of 100"
     return [
@@ -71,11 +71,11 @@ def set_sentences(rates: PassRatesOut | None, names: Mapping[str, str]) -> list[
         f"somebody who guesses with {_percent(rates.guessing)}."
     ]
     weak = [f"{names.get(code, code)} ({_percent(rate)})" for code, rate in rates.confusing.items() if rate > TOO_OFTEN]
-    if rates.guessing > TOO_OFTEN or weak:
-        sentences.append("Take more cells per run: it is too weak a test.")
     if weak:
         sentences.append(f"Who takes a class for another one half of the time passes too often with {_listed(weak)}.")
     elif rates.confusing:
         worst = max(rates.confusing.values())
         sentences.append(f"Who takes any class for another one half of the time passes with {_percent(worst)} at most.")
+    if rates.guessing > TOO_OFTEN or weak:
+        sentences.append("The test is too weak for these: take more cells per run.")
     return sentences
