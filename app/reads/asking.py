@@ -6,7 +6,6 @@ from uuid import UUID
 from sqlalchemy import exists, func, or_, select
 from sqlalchemy.orm import Session
 
-from app.auth.annotators import reading_annotators
 from app.cases.queries import NamedLabel, blind_opinions, label_history
 from app.context import Context
 from app.platform import audit_chain
@@ -15,6 +14,7 @@ from app.reads.named import worth_of_next
 from app.reads.queries import CaseAtHand, case_at_hand
 from app.tables import Annotator, Read, ReaderDraw, ReadRequest
 from app.triage.drawing import candidates, draw_again, next_position, twins_of_case
+from app.triage.qualified import who_may_read
 
 _BATCH = 100
 
@@ -97,7 +97,7 @@ def _ask_some_instead(context: Context) -> int:
         if session.execute(select(ReaderDraw.id).limit(1)).first() is None:
             return 0
     with context.database.write() as session:
-        reading = [annotator.id for annotator in reading_annotators(session)]
+        reading = [annotator.id for annotator in who_may_read(session)]
         asked = (ReadRequest.state == "open", ReadRequest.annotator_id.is_not(None))
         same = (Read.case_id == ReadRequest.case_id, Read.annotator_id == ReadRequest.annotator_id)
         declined = exists().where(*same, Read.state == "declined")

@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
-from app.auth.annotators import reading_annotators
 from app.platform.keys import DerivedKey
-from app.tables import CaseTwin, Exposure, Label, Read, ReaderDraw, ReadRequest, now
+from app.tables import CaseTwin, Exposure, Label, PracticeItem, Read, ReaderDraw, ReadRequest, now
+from app.triage.qualified import who_may_read
 
 #: Annotators among whom a read is drawn at most, so that each has a probability of a tenth or more.
 PANEL = 10
@@ -126,7 +126,8 @@ def candidates(session: Session, request: ReadRequest, twins: Collection[uuid.UU
         asked,
         select(Label.annotator_id).where(Label.case_id.in_(cases)),
         select(Exposure.annotator_id).where(Exposure.case_id.in_(cases)),
+        select(PracticeItem.annotator_id).where(PracticeItem.case_id.in_(cases)),
         select(Read.annotator_id).where(Read.case_id.in_(cases), Read.state.in_(("leased", "committed", "declined"))),
     ]
     known = {annotator_id for statement in met for annotator_id in session.execute(statement).scalars()}
-    return [annotator.id for annotator in reading_annotators(session) if annotator.id not in known]
+    return [annotator.id for annotator in who_may_read(session) if annotator.id not in known]

@@ -8,7 +8,7 @@ from typing import Literal
 from sqlalchemy import exists, func, select
 from sqlalchemy.orm import Session
 
-from app.auth.annotators import annotator_of_account
+from app.auth.annotators import annotator_of_account, reading_annotators
 from app.platform.errors import Forbidden
 from app.tables import Annotator, Label, PolicyRow, Qualification
 from app.triage.queries import current_policy
@@ -99,3 +99,17 @@ def standing_of_account(session: Session, account_id: uuid.UUID) -> Standing:
     if not policy.require_qualification:
         return Standing(False, "not-required")
     return standing_of(session, annotator_of_account(session, account_id), policy)
+
+
+def who_may_read(session: Session) -> list[Annotator]:
+    """Annotators who can be asked for a read, ordered: where the policy asks for it, qualified ones."""
+    annotators, policy = reading_annotators(session), current_policy(session)
+    if not policy.require_qualification:
+        return annotators
+    decisions = select(Qualification).where(Qualification.kind != "renewed")
+    in_order = decisions.order_by(Qualification.created_at, Qualification.id)
+    newest = {row.annotator_id: row.kind for row in session.execute(in_order).scalars()}
+    given = exists().where(Label.annotator_id == Annotator.id, Label.created_at < _required_since(session, policy))
+    earlier = set(session.execute(select(Annotator.id).where(Annotator.account_id.is_not(None), given)).scalars())
+    qualified = {one for one, kind in newest.items() if kind != "withdrawn"} | (earlier - newest.keys())
+    return [annotator for annotator in annotators if annotator.id in qualified]

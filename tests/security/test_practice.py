@@ -11,7 +11,8 @@ from app.operations.erasure import Whom, erase_patient
 from app.operations.verify import verify_all
 from app.platform import audit_chain
 from app.practice import attempts
-from app.tables import Case, Exposure, Label, PracticeAnswer, PracticeCell, PracticeItem, ReadRequest
+from app.reads.asking import ask_instead
+from app.tables import Annotator, Case, Exposure, Label, PracticeAnswer, PracticeCell, PracticeItem, ReadRequest
 from app.triage.planning import new_request
 from app.triage.queries import current_policy
 from tests.app.test_leases import classes_of, commit, lease, set_policy
@@ -352,3 +353,19 @@ def test_what_practice_writes_is_explained_by_its_events(service: Service) -> No
     decide(service, "withdrawn")
     with service.context.database.read() as session:
         assert verify_all(session, service.context).faults == []
+
+
+def test_reads_are_drawn_among_those_who_may_read(service: Service) -> None:
+    set_policy(service, **ONCE, require_qualification=True, draw_readers=True)
+    decide(service, "qualified", "ben")
+    for number in range(6):
+        service.add_case(f"drawn {number}", cell_png(number))
+    with service.context.database.read() as session:
+        drawn = session.execute(select(Annotator.name).join(ReadRequest, ReadRequest.annotator_id == Annotator.id))
+        assert set(drawn.scalars()) == {"ben"}
+    decide(service, "qualified", "anna")
+    decide(service, "withdrawn", "ben")
+    assert ask_instead(service.context) == 6
+    with service.context.database.read() as session:
+        drawn = session.execute(select(Annotator.name).join(ReadRequest, ReadRequest.annotator_id == Annotator.id))
+        assert set(drawn.scalars()) == {"anna"}
