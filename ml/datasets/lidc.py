@@ -32,11 +32,13 @@ class Nodules:
 
     Attributes:
         features: (N, D) measured on the image.
-        label_counts: (N, 5) of malignancy, four labels each.
+        labels: (N, 4) malignancy by position; positions are other persons from one patient to the next.
+        label_counts: (N, 5) of these.
         patients: (N,) names.
     """
 
     features: FloatArray
+    labels: IntArray
     label_counts: IntArray
     patients: npt.NDArray[np.str_]
 
@@ -55,6 +57,7 @@ def load_nodules() -> Nodules:
     labels = np.stack([table.column(name).to_numpy() for name in ratings], axis=1).astype(np.int64) - 1
     return Nodules(
         features=np.stack([table.column(name).to_numpy().astype(np.float64) for name in measured], axis=1),
+        labels=labels,
         label_counts=np.asarray((labels[..., None] == np.arange(len(MALIGNANCY))).sum(axis=1), dtype=np.int64),
         patients=np.array([str(name) for name in table.column("patient").to_pylist()]),
     )

@@ -62,9 +62,7 @@ def reproduce(setting: Setting) -> Reproduction:
             [
                 _QUICK if setting.quick else _TRAINING[setting.name],
                 verdict,
-                _table_1(setting.name, cells),
-                _cpe(setting.name, cells),
-                _table_2(setting.name, cells),
+                tables(setting.name, cells),
             ]
         ),
         charts={**_charts(setting.name, cells, first), "triage": triage_chart(triage)},
@@ -137,6 +135,11 @@ def _worse(entry: ComparedNumber, cells: Cells) -> str:
     text = f"{method}({labels}) {metric} {entry['ours']:.4f} for {entry['paper']:.4f}"
     per_member = cells.get((f"{method} [per member]", labels, metric))
     return text if per_member is None else f"{text} ({np.mean(per_member):.4f} in the paper's way, per member)"
+
+
+def tables(name: str, cells: Cells) -> str:
+    """Table 1, the class probabilities and Table 2, in Markdown."""
+    return "\n\n".join([_table_1(name, cells), _cpe(name, cells), _table_2(name, cells)])
 
 
 def _methods(cells: Cells, metric: str) -> list[str]:
