@@ -23,7 +23,7 @@ from app.recalibration.reader_fit import fit_reader_model
 from app.recalibration.service import recalibrate
 from app.releases.queries import aliases, class_codes, existing_release
 from app.releases.schemas import RecalibrationIn
-from app.tables import AuditHead, Job, now
+from app.tables import AuditHead, Job, Label, now
 
 FUNCTIONS: dict[str, JobFunction] = {
     "evaluation": freeze_evaluation,
@@ -47,7 +47,7 @@ def refresh_snapshots(context: Context) -> None:
 
 
 def ask_for_recalibration(context: Context) -> None:
-    """Ask for a recalibration when the last one was asked for long enough ago."""
+    """Ask for a recalibration when the last one was asked for long enough ago, and there are labels since."""
     days = context.settings.recalibrate_days
     if days is None:
         return
@@ -62,8 +62,12 @@ def ask_for_recalibration(context: Context) -> None:
 
 
 def _recalibration_is_due(session: Session, days: int) -> bool:
+    """Whether the last one was asked for so many days ago, and labels came since: each try costs the gate's level."""
     last = session.execute(select(func.max(Job.created_at)).where(Job.kind == "recalibration")).scalar_one()
-    return last is None or now() - last >= timedelta(days=days)
+    if last is not None and now() - last < timedelta(days=days):
+        return False
+    newest = session.execute(select(func.max(Label.created_at))).scalar_one()
+    return newest is not None and (last is None or newest > last)
 
 
 SCHEDULES: dict[str, Schedule] = {

@@ -10,9 +10,10 @@ from uuid import UUID
 import numpy as np
 import pytest
 from PIL import Image, ImageEnhance
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select
 from sqlalchemy.exc import OperationalError
 
+from app import job_kinds
 from app.evaluations.freezing import evaluate_frozen, folder_of
 from app.job_kinds import FUNCTIONS, ask_for_recalibration
 from app.jobs import engine
@@ -20,13 +21,13 @@ from app.jobs.executor import Executor
 from app.jobs.running import RunningJob, WorkerStoppingError
 from app.platform.durable import workflow_table
 from app.platform.errors import StorageFull
-from app.tables import Job, now
+from app.tables import now
 from ml.datasets.annotators import AnnotatorPool
 from ml.datasets.cells import simulate_cell
 from tests.app.test_evaluations import same
 from tests.support.images import encode
 from tests.support.jobs import submit, work_off
-from tests.support.service import Service, store
+from tests.support.service import Service, cell_png, store
 from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.both_databases
@@ -287,29 +288,29 @@ def test_if_match_must_be_a_revision(service: Service, bad: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_schedule_asks_for_a_recalibration_when_the_last_one_is_old(service: Service) -> None:
-    def asked() -> int:
+def test_a_schedule_asks_for_a_recalibration_when_the_last_one_is_old_and_labels_came_since(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(after_days: float = 0) -> int:
+        monkeypatch.setattr(job_kinds, "now", lambda: now() + timedelta(days=after_days))
+        for _ in range(3):
+            ask_for_recalibration(service.context)
         found = service.get("viewer", "/v1/jobs").json()["items"]
         return sum(row["kind"] == "recalibration" for row in found)
 
-    ask_for_recalibration(service.context)
     assert asked() == 0  # no schedule was set
     service.context.settings.recalibrate_days = 7
-    for _ in range(3):
-        ask_for_recalibration(service.context)
+    assert asked() == 0  # there is no label to learn from
+    store(service, "one", cell_png(1), {"reader": 0})
     assert asked() == 1
-    service.written_past = True
-    with service.context.database.write() as session:
-        session.execute(update(Job).values(created_at=now() - timedelta(days=6)))
-    ask_for_recalibration(service.context)
-    assert asked() == 1
-    with service.context.database.write() as session:
-        session.execute(update(Job).values(created_at=now() - timedelta(days=8)))
-    ask_for_recalibration(service.context)
-    assert asked() == 2
+    assert asked(after_days=6) == 1
+    assert asked(after_days=8) == 1  # no label has come since, and each try costs the gate's level
+    store(service, "two", cell_png(2), {"reader": 0})
+    assert asked(after_days=6) == 1
+    assert asked(after_days=8) == 2
     work_off(service.context)
     found = service.get("viewer", "/v1/jobs").json()["items"]
-    assert [row["state"] for row in found] == ["failed", "failed"]  # there are no labels to learn from, and it says so
+    assert [row["state"] for row in found] == ["failed", "failed"]  # there are too few labels, and it says so
     assert all("labelled cases" in row["error"] for row in found)
 
 
