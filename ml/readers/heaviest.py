@@ -37,6 +37,10 @@ def _one(
 ) -> tuple[FloatArray, IntArray, float, float]:
     n_classes = len(class_probs)
     states, weights = np.zeros((1, n_classes), dtype=np.int64), np.ones(1)
+    # of a count vector: the sum of its classes' 64 random bits, by which a million are told apart but for one chance in
+    # ten million
+    key_of_class = np.random.default_rng(0).integers(2**63, size=n_classes, dtype=np.uint64)
+    keys = np.zeros(1, dtype=np.uint64)
     log_likelihood = dropped = 0.0
     for j, label in enumerate(labels):
         log_n = np.log(max(j, 1))
@@ -47,14 +51,17 @@ def _one(
             moved = weights[:, None] * (np.arange(n_classes) == label)
             log_likelihood = -np.inf
         row, k = np.nonzero(moved)
-        following = states[row]
-        following[np.arange(len(row)), k] += 1
-        states, number = np.unique(following, axis=0, return_inverse=True)
+        _, first, number = np.unique(keys[row] + key_of_class[k], return_index=True, return_inverse=True)
         weights = np.bincount(number.ravel(), moved[row, k]).astype(np.float64)
         log_likelihood += np.log(weights.sum())
         weights /= weights.sum()
+        kept = np.arange(len(weights))
         if len(weights) > keep:
             kept = np.sort(np.argpartition(-weights, keep)[:keep])
             dropped += 1 - weights[kept].sum()
-            states, weights = states[kept], weights[kept] / weights[kept].sum()
+            weights = weights[kept] / weights[kept].sum()
+        # only what is kept is written out: of 200 classes a million count vectors may follow
+        from_row, added = row[first[kept]], k[first[kept]]
+        states, keys = states[from_row], keys[from_row] + key_of_class[added]
+        states[np.arange(len(added)), added] += 1
     return weights, states, log_likelihood, min(1.0, dropped)

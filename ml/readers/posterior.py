@@ -110,7 +110,9 @@ def batches(long: LongLabels, confusions: FloatArray) -> Iterator[Batch]:
     first = np.concatenate([[0], long.per_case.cumsum()])[:-1]
     for n in np.unique(long.per_case):
         cases = np.flatnonzero(long.per_case == n)
-        states = min(n_count_vectors(int(n), long.n_classes), MAX_STATES)
+        states = n_count_vectors(int(n), long.n_classes)
+        if states > MAX_STATES:
+            states = MAX_STATES * long.n_classes  # each case has count vectors of its own then
         step = max(1, _BLOCK // max(states, n * long.n_classes, long.n_classes**2))
         for start in range(0, len(cases), step):
             some = cases[start : start + step]

@@ -1,5 +1,6 @@
 """Posterior of cases whose labels have names: laws, and enumeration of all opinions."""
 
+import tracemalloc
 from itertools import product
 
 import numpy as np
@@ -198,6 +199,21 @@ def _all_of_them(
     f: FloatArray, a: FloatArray, likelihood: FloatArray, labels: IntArray, _: int
 ) -> tuple[FloatArray, IntArray, FloatArray, FloatArray]:
     return heaviest_weights(f, a, likelihood, labels, 10_000)
+
+
+def test_hundreds_of_classes_take_little_memory() -> None:
+    """A million count vectors may follow from those that were kept: they are weighed and not written out."""
+    rng, k = np.random.default_rng(7), 120
+    prior = Opinions.of(DirichletCpe(rng.dirichlet(np.full(k, 0.02), 8), np.ones(8)))
+    confusions = np.stack([(1 - s) * np.eye(k) + s / k for s in (0.1, 0.4)])
+    long = long_labels([[(r % 2, int(rng.integers(k))) for r in range(3)] for _ in range(8)], 2, k)
+    tracemalloc.start()
+    found = named_posterior(prior, long, confusions)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    np.testing.assert_allclose(found.opinion_probs.sum(axis=1), 1)
+    assert (found.dropped < 0.01).all()
+    assert peak < 300e6
 
 
 def test_a_label_that_nothing_allows_is_taken_at_its_word() -> None:
