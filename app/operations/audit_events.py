@@ -11,6 +11,9 @@ from sqlalchemy.orm import Session
 from app.platform.values import Out
 from app.tables import AuditEvent, Remark
 
+# labels that the worker has seen to be final: its object is no identifier, and nobody was asked why
+_OF_MANY = "label.final"
+
 
 class AuditEventOut(Out):
     """Who did what to which object; ``digest`` chains it to the event before."""
@@ -76,7 +79,8 @@ def reasons_of(session: Session, events: Sequence[AuditEvent]) -> dict[int, str]
         session: for reading.
         events: at most some thousands.
     """
-    labels = {uuid.UUID(event.object): event.sequence for event in events if event.action.startswith("label.")}
+    of_label = [event for event in events if event.action.startswith("label.") and event.action != _OF_MANY]
+    labels = {uuid.UUID(event.object): event.sequence for event in of_label}
     rows = session.execute(select(Remark.id, Remark.reason).where(Remark.id.in_(labels))).all() if labels else []
     said = {event.sequence: event.reason for event in events} | {labels[row[0]]: row[1] for row in rows}
     return {sequence: reason for sequence, reason in said.items() if reason is not None}

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 from sqlalchemy.orm import Session
 
-from app.practice.runs import decisions_on, runs_of
-from app.tables import Annotator, PracticeRun, now
+from app.practice.runs import attempts_of, decisions_on
+from app.tables import Annotator, now
 from app.triage.qualified import standing_of
 
 #: Attempts until an admin renews them.
@@ -30,7 +30,7 @@ def refusal(session: Session, annotator: Annotator) -> str | None:
     if standing_of(session, annotator).because == "earlier-labels":
         return "you are qualified by the labels that you gave before a qualification was asked for"
     since = decisions[0].created_at if newest == "renewed" else None
-    attempts = _attempts(session, annotator, open_too=True)
+    attempts = attempts_of(session, annotator.id)
     if any(run.state == "open" for run in attempts):
         return "finish the qualification that you have begun first"
     counted = [run for run in attempts if since is None or run.created_at > since]
@@ -40,8 +40,3 @@ def refusal(session: Session, annotator: Annotator) -> str | None:
     if ends and max(ends) > now():
         return f"the next attempt is possible from {max(ends):%Y-%m-%d %H:%M} UTC on"
     return None
-
-
-def _attempts(session: Session, annotator: Annotator, *, open_too: bool) -> list[PracticeRun]:
-    runs = [run for run, chosen in runs_of(session, annotator.id) if chosen.purpose == "qualification"]
-    return [run for run in runs if open_too or run.state == "finished"]

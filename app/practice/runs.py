@@ -75,6 +75,13 @@ def runs_of(session: Session, annotator_id: uuid.UUID, limit: int = 100) -> list
     return [(row[0], row[1]) for row in session.execute(statement)]
 
 
+def attempts_of(session: Session, annotator_id: uuid.UUID) -> list[PracticeRun]:
+    """Every qualification that an annotator has begun."""
+    statement = select(PracticeRun).join(PracticeSet, PracticeSet.id == PracticeRun.set_id)
+    mine = (PracticeRun.annotator_id == annotator_id, PracticeSet.purpose == "qualification")
+    return list(session.execute(statement.where(*mine)).scalars())
+
+
 def own_run(session: Session, account_id: uuid.UUID, run_id: uuid.UUID) -> tuple[PracticeRun, PracticeSet]:
     """A run of the annotator of an account, with its set.
 

@@ -170,16 +170,20 @@ def list_qualified(session: Session) -> QualifiedListOut:
         .where(Account.role == "annotator")
         .order_by(Account.name)
     )
-    items = [_qualified(session, row[0].name, row[1]) for row in session.execute(statement)]
+    by = _account_names(session)
+    items = [_qualified(session, row[0].name, row[1], by) for row in session.execute(statement)]
     return QualifiedListOut(required=bool(policy.require_qualification), items=items)
 
 
-def _qualified(session: Session, name: str, annotator: Annotator | None) -> QualifiedOut:
+def _account_names(session: Session) -> dict[uuid.UUID, str]:
+    return {row[0]: row[1] for row in session.execute(select(Account.id, Account.name))}
+
+
+def _qualified(session: Session, name: str, annotator: Annotator | None, by: dict[uuid.UUID, str]) -> QualifiedOut:
     standing = standing_of(session, annotator)
     decisions = [] if annotator is None else runs.decisions_on(session, annotator.id)
     own = [] if annotator is None else runs.runs_of(session, annotator.id)
     results: list[ResultOut | None] = [result_out(run) for run, _ in own]
-    by = {row.id: row.name for row in session.execute(select(Account)).scalars()} if decisions else {}
     shown = [
         DecisionOut(
             kind=decision.kind,
@@ -229,4 +233,4 @@ def decide(
         details={"annotator": name},
         reason=reason,
     )
-    return 201, _qualified(session, account.name, annotator)
+    return 201, _qualified(session, account.name, annotator, _account_names(session))

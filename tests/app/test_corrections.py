@@ -1,6 +1,7 @@
 """A slip is corrected blind while the label is provisional, and nothing follows from a label before it is final."""
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -8,6 +9,7 @@ import pytest
 from sqlalchemy import select, update
 
 from app.cases.blindness import expose
+from app.operations.export import export_dataset
 from app.operations.verify import verify_all
 from app.reads.corrections import settle
 from app.tables import Annotator, ProvisionalLabel, now
@@ -274,3 +276,16 @@ def test_corrections_are_reported(service: Service) -> None:
     assert (found["n_labels"], found["n_corrected"], found["rate"]) == (3, 2, pytest.approx(2 / 3))
     assert found["directions"] == [{"before": codes[0], "after": codes[1], "count": 2}]
     assert 0 <= found["median_seconds"] < 60
+
+
+def test_the_audit_shows_labels_that_have_become_final(service: Service, tmp_path: Path) -> None:
+    """The object of that event is no label: the list, its page and an export of the audit must not take it for one."""
+    once(service)
+    service.add_case()
+    commit(service, "anna", read_next(service, "anna"), classes_of(service)[0])
+    assert service.make_labels_final() == 1
+    shown = service.get("admin", "/v1/audit-events")
+    assert shown.status_code == 200
+    assert shown.json()["items"][0]["action"] == "label.final"
+    with service.context.database.read() as session:
+        export_dataset(session, service.context, tmp_path / "out", "all", images=False)

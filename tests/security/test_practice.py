@@ -1,23 +1,42 @@
 """Practice tells nothing of a case still to be read, and nothing of practice reaches any number."""
 
+import re
+import sys
+from dataclasses import fields
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import pytest
 from sqlalchemy import select
 
 from app.operations.erasure import Whom, erase_patient
+from app.operations.export import export_dataset
 from app.operations.verify import verify_all
 from app.platform import audit_chain
 from app.practice import attempts
 from app.reads.asking import ask_instead
-from app.tables import Annotator, Case, Exposure, Label, PracticeAnswer, PracticeCell, PracticeItem, ReadRequest
+from app.recalibration.service import gather
+from app.tables import (
+    Annotator,
+    Case,
+    Exposure,
+    Label,
+    PracticeAnswer,
+    PracticeCell,
+    PracticeItem,
+    PracticeRun,
+    ReadRequest,
+    now,
+)
 from app.triage.planning import new_request
 from app.triage.queries import current_policy
 from tests.app.test_leases import classes_of, commit, lease, set_policy
 from tests.app.test_people import first_password
 from tests.support.service import Service, cell_png, store
+from tests.support.statements import counted
 
 pytestmark = pytest.mark.both_databases
 #: Everybody reads a case once, and it is shown once it is closed.
@@ -187,30 +206,73 @@ def test_what_somebody_is_to_read_or_has_read_is_not_dealt(service: Service) -> 
     assert begin(service, made, "ben").json()["n_cells"] == 3
 
 
-def everything(service: Service) -> list[Any]:
-    """What is computed of cases and shown to those who manage reads, and the rows that fits and exports read."""
+def everything(service: Service, out: Path) -> list[Any]:
+    """What is computed of cases and shown to those who manage reads, exported, and read by fits."""
     paths = [f"/v1/{what}?partition=all" for what in ("metrics", "agreement")]
-    paths += ["/v1/worklist", "/v1/cases", "/v1/reader-models"]
+    paths += ["/v1/worklist", "/v1/cases", "/v1/reader-models", "/v1/policies"]
     items = service.get("admin", "/v1/cases").json()["items"]
     paths += [f"/v1/cases/{case['id']}{what}" for case in items for what in ("", "/posterior", "/labels?history=true")]
-    with service.context.database.read() as session:
+    with service.context.database.read() as session, np.printoptions(threshold=sys.maxsize, floatmode="unique"):
         labels = [(row.id, row.class_code, row.blind) for row in session.execute(select(Label)).scalars()]
         requests = [(row.id, row.state) for row in session.execute(select(ReadRequest)).scalars()]
-    return [labels, requests, *[service.get("admin", path).text for path in paths]]
+        export_dataset(session, service.context, out, "all", images=False)
+        material = gather(session, service.context)
+        read = [repr(getattr(material, field.name)) for field in fields(material) if field.name != "parent"]
+        fits = [re.sub(r"=\d{10}\.\d+, outside", "", text) for text in read]  # when it was asked
+    files = [(out / name).read_bytes() for name in ("labels.csv", "predictions.csv", "classes.csv")]
+    documents = [re.sub(r'"computed_at":"[^"]*"', "", service.get("admin", path).text) for path in paths]
+    return [labels, requests, *files, *fits, *documents]
 
 
-def test_nothing_follows_from_practice(service: Service) -> None:
+@pytest.mark.one_database
+def test_nothing_follows_from_practice(service: Service, tmp_path: Path) -> None:
+    """Metrics with drift and agreement, posteriors, exports, and what recalibrations and models of annotators read."""
     set_policy(service, **ONCE)
-    settle(service, 8)
-    before = everything(service)
+    settle(service, 12)
+    service.add_case("anna reads", cell_png(30))
+    read = lease(service, "anna")
+    assert read is not None
+    commit(service, "anna", read, classes_of(service)[0])
+    service.make_labels_final()
+    before = everything(service, tmp_path / "before")
     for purpose, wrong in (("training", True), ("qualification", False)):
-        made = make_set(service, purpose, n_cells=4, n_per_run=4)
+        made = make_set(service, purpose, n_cells=6, n_per_run=6)
         finish(service, begin(service, made).json(), wrong=wrong)
-    after = everything(service)
-    for one, another in zip(before, after, strict=True):
-        assert one == another
+    for number, (one, another) in enumerate(zip(before, everything(service, tmp_path / "after"), strict=True)):
+        assert one == another, number
     with service.context.database.read() as session:
-        assert len(session.execute(select(PracticeAnswer)).all()) == 8
+        assert len(session.execute(select(PracticeAnswer)).all()) == 12
+
+
+def test_practice_says_nothing_of_a_case_still_to_be_read(service: Service) -> None:
+    """Ben reads, declines and holds cases that anna may be asked to read, and what she sees of practice stays."""
+    set_policy(service, **ONCE | {"threshold": 0.0})
+    settle(service, 6)
+    made = make_set(service)
+    run = begin(service, made).json()
+    answered = reply(service, run["item"], classes_of(service)[0]).json()["item"]
+    for number in range(3):
+        service.add_case(f"open {number}", cell_png(20 + number))
+
+    def seen() -> list[str]:
+        paths = ("", f"/runs/{run['id']}", f"/items/{answered}", f"/items/{answered}/image")
+        return [service.get("anna", f"/v1/practice{path}").text for path in paths]
+
+    before, codes = seen(), classes_of(service)
+    for number in range(3):
+        read = lease(service, "ben")
+        assert read is not None
+        if number == 1:
+            service.post("ben", f"/v1/reads/{read['id']}/decline", json={"reason": "image_quality"})
+        elif number == 0:
+            assert commit(service, "ben", read, codes[number]).status_code == 201
+            service.make_labels_final()
+    assert seen() == before
+    with service.context.database.read() as session:
+        waiting = select(ReadRequest.case_id).where(ReadRequest.state.in_(("open", "leased")))
+        assert not set(session.execute(waiting).scalars()) & set(
+            session.execute(select(PracticeCell.case_id)).scalars()
+        )
 
 
 def test_new_annotators_read_once_they_are_qualified(service: Service) -> None:
@@ -369,3 +431,30 @@ def test_reads_are_drawn_among_those_who_may_read(service: Service) -> None:
     with service.context.database.read() as session:
         drawn = session.execute(select(Annotator.name).join(ReadRequest, ReadRequest.annotator_id == Annotator.id))
         assert set(drawn.scalars()) == {"anna"}
+
+
+def test_an_answer_costs_the_same_whatever_was_said(service: Service) -> None:
+    set_policy(service, **ONCE)
+    settle(service, 12)
+    run, costs = begin(service, make_set(service, "qualification", n_cells=12, n_per_run=6)).json(), []
+    for wrong in (False, True, False, True):
+        code = classes_of(service)[5] if wrong else true_code(service, run["item"])
+        with counted(service.context.database) as statements:
+            run = reply(service, run["item"], code).json()["run"]
+        costs.append(len(statements))
+    assert len(set(costs[1:])) == 1  # the first one fills caches
+
+
+def test_many_trainings_do_not_hide_an_attempt(service: Service) -> None:
+    set_policy(service, **ONCE)
+    settle(service, 12)
+    training = make_set(service, n_cells=2)
+    test = make_set(service, "qualification", n_cells=10, n_per_run=8)
+    finish(service, begin(service, test).json(), wrong=True)
+    with service.context.database.write() as session:
+        annotator_id = session.execute(select(PracticeRun.annotator_id)).scalar_one()
+        for _ in range(120):
+            row = {"set_id": UUID(training["id"]), "annotator_id": annotator_id, "state": "finished"}
+            session.add(PracticeRun(**row, finished_at=now()))
+    service.written_past = True
+    assert "possible from" in begin(service, test).json()["detail"]
