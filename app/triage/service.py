@@ -31,15 +31,19 @@ def list_policies(session: Session) -> PoliciesOut:
 
 def draws_so_far(session: Session) -> DrawsOut | None:
     """What became of the planned reads for which annotators were drawn; None where none ever was."""
-    first = (ReaderDraw.probability.is_not(None), ReaderDraw.position == 0)
-    of_draw = select(ReaderDraw.id).where(ReaderDraw.request_id == ReadRequest.id, *first).exists()
-    drawn = select(
-        func.count(ReadRequest.label_id),
-        func.count().filter(Label.annotator_id == ReadRequest.annotator_id),
-        func.count().filter(ReadRequest.state == "open", ReadRequest.due_at < now() - GRACE),
-        func.count(),
-    ).outerjoin(Label, Label.id == ReadRequest.label_id)
-    answered, as_drawn, overdue, n = session.execute(drawn.where(of_draw)).one()
+    counted = (
+        select(
+            func.count(ReadRequest.label_id),
+            func.count().filter(Label.annotator_id == ReadRequest.annotator_id),
+            func.count().filter(ReadRequest.state == "open", ReadRequest.due_at < now() - GRACE),
+            func.count(),
+        )
+        .select_from(ReaderDraw)
+        .join(ReadRequest, ReadRequest.id == ReaderDraw.request_id)
+        .outerjoin(Label, Label.id == ReadRequest.label_id)
+        .where(ReaderDraw.probability.is_not(None), ReaderDraw.position == 0)
+    )
+    answered, as_drawn, overdue, n = session.execute(counted).one()
     again = (ReaderDraw.probability.is_not(None), ReaderDraw.position > 0)
     n_again = session.execute(select(func.count()).select_from(ReaderDraw).where(*again)).scalar_one()
     if n == 0:
