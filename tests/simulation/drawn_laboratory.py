@@ -52,12 +52,14 @@ class Person:
         every: they come every so many days.
         share: of what waits for them that they read at a visit.
         declines: share of reads that they pass on.
+        away: days on which they do not come.
     """
 
     wrong: float
     every: int
     share: float
     declines: float = 0.0
+    away: range = range(0)
 
 
 #: The quick one first: they come before the others.
@@ -65,7 +67,7 @@ PEOPLE = (
     Person(wrong=0.4, every=1, share=0.6),
     Person(wrong=0.0, every=1, share=1.0),
     Person(wrong=0.05, every=2, share=1.0, declines=0.05),
-    Person(wrong=0.1, every=2, share=1.0),
+    Person(wrong=0.1, every=2, share=1.0, away=range(6, 14)),
     Person(wrong=0.0, every=3, share=1.0, declines=0.05),
 )
 
@@ -173,8 +175,8 @@ class DrawnLaboratory:
             for i in np.flatnonzero(self.lab.day == day).tolist():
                 self._store(i, arrived)
             self.session.flush()
-            for reader, person in zip(self.readers, self.people, strict=True):
-                if (day + self.people.index(person)) % person.every == 0:
+            for number, (reader, person) in enumerate(zip(self.readers, self.people, strict=True)):
+                if (day + number) % person.every == 0 and day not in person.away:
                     self._visit(reader, person, arrived + timedelta(hours=12))
         self.session.flush()
         self.session.expire_all()

@@ -34,7 +34,7 @@ def test_one_queue_measures_whoever_is_quick_and_draws_measure_the_pool() -> Non
     assert queue["A"].value < -0.1
     assert abs(drawn["L"].value) < 0.1
     assert abs(drawn["A"].value) < 0.06
-    assert as_drawn > 0.98
+    assert 0.93 < as_drawn < 1  # somebody was away, and what they left was taken by others
 
 
 @pytest.mark.heavy
@@ -47,4 +47,4 @@ def test_draws_are_unbiased_for_the_pool() -> None:
     assert z(queue["A"]) < -10
     assert z(queue["D"]) > 3
     assert all(abs(z(drawn[name])) < 3.5 for name in QUANTITIES), drawn
-    assert as_drawn > 0.98
+    assert 0.93 < as_drawn < 1  # somebody was away, and what they left was taken by others
