@@ -11,6 +11,7 @@ from sqlalchemy import select, text, update
 from app.auth import service as auth
 from app.auth.annotators import reading_annotators
 from app.operations.derived import wrong_columns
+from app.pages.forms import PolicyForm
 from app.platform.keys import DerivedKey
 from app.reads.asking import ask_instead
 from app.tables import Annotator, Label, ReaderDraw, ReadRequest, create_triggers, drop_triggers
@@ -277,3 +278,11 @@ def test_without_a_model_an_adjudication_is_anybodys(service: Service) -> None:
     assert asked_of(service, case["id"])[2:] == [None]
     other = next(who for who in ("anna", "ben", "cleo") if who not in asked_of(service, case["id"]))
     assert lease(service, other) is not None
+
+
+@pytest.mark.parametrize(
+    ("typed", "draws"), [({"draw_readers": "true"}, True), ({"draw_readers": "false"}, False), ({}, False)]
+)
+def test_the_form_of_the_policy_page_says_who_is_asked(typed: dict[str, str], draws: bool) -> None:
+    policy = PolicyForm(rule="disagreement", threshold="0.2", reason="who is quick reads most", **typed).policy()
+    assert policy.draw_readers is draws
