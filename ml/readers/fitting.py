@@ -276,13 +276,14 @@ def _search(
 
     def loss(x: FloatArray) -> tuple[float, FloatArray]:
         confusions, prior = at(x[:-2])
-        here = material.adjusted(_spread(x))
+        log_temperature, shift = _spread(x)
+        here = material.adjusted((log_temperature, shift))
         expected, log_likelihood = left_out(here, confusions)
         by_matrices = slope(opinion_counts(here, confusions, expected), confusions)
         value = float(log_likelihood.sum())
         by_spread = [
-            float(case_log_likelihoods(material.adjusted(_spread(x + step)), confusions).sum() - value) / _STEP
-            for step in _STEP * np.eye(len(x))[-2:]
+            float(case_log_likelihoods(material.adjusted(beside), confusions).sum() - value) / _STEP
+            for beside in ((log_temperature + _STEP, shift), (log_temperature, shift + _STEP))
         ]
         return -(value + prior) / n_labels, -np.append(by_matrices, by_spread) / n_labels
 

@@ -1,6 +1,7 @@
 """Fit of annotators' matrices: the likelihood never falls, its slope is right, and left-out labels choose."""
 
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -115,6 +116,19 @@ def test_names_are_used_where_they_predict_left_out_labels() -> None:
     shares = chosen.model.n_labels[2:] / chosen.model.n_labels[2:].sum()
     expected = np.einsum("a,akl->kl", shares, chosen.model.confusions[2:])
     np.testing.assert_allclose(chosen.model.population, expected, atol=1e-12)
+
+
+def test_hundreds_of_annotators_take_little_memory() -> None:
+    """A crowd of 300 has 7,500 parameters; nothing may be as large as their square, here 450 MB."""
+    rng = np.random.default_rng(0)
+    drawn = world("alike", "confusions", 4, 300, 0)
+    labels = long_labels(drawn)
+    crowd = LongLabels(labels.case, rng.integers(300, size=len(labels.case)), labels.label, 300, 300, N_CLASSES)
+    tracemalloc.start()
+    fit_readers(Material(Opinions.of(prior_of(drawn)), crowd), Anchor(IDENTITY, 10.0), tolerance=1e-3)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 60e6
 
 
 def test_annotators_who_are_alike_stay_alike() -> None:
