@@ -20,7 +20,7 @@ from app.jobs.queries import JobView
 from app.jobs.running import RunningJob
 from app.platform.durable import workflow_table
 from app.tables import AuditHead, now
-from tests.support.service import Service
+from tests.support.service import Service, cell_png, store
 from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.both_databases
@@ -122,6 +122,7 @@ def test_upkeep_that_waited_is_done_once(service: Service) -> None:
 
 def test_two_workers_ask_for_one_recalibration(service: Service) -> None:
     service.context.settings.recalibrate_days = 7
+    store(service, "one", cell_png(), {"reader": 0})
     askers = [threading.Thread(target=ask_for_recalibration, args=(service.context,)) for _ in range(2)]
     with service.context.database.write() as session:
         session.execute(select(AuditHead.id).with_for_update())
