@@ -47,9 +47,10 @@ def adjudicate_if_undecided(
     if closed and another_annotator(posterior.distribution, posterior.n_labels, rule):
         ordinal = requests[-1].ordinal + 1
         adjudication = new_request(case, policy, posterior.release_id, "adjudication", ordinal)
-        session.add(adjudication)
+        # chosen before it is stored: to write it twice would lock a request after the case
+        chosen = prefer(session, at_hand, adjudication, labelled.opinions)
+        session.add_all([adjudication] if chosen is None else [adjudication, chosen])
         session.flush()
-        prefer(session, at_hand, adjudication, labelled.opinions)
         requests.append(adjudication)
         waiting = True
     case.waiting = waiting

@@ -19,7 +19,9 @@ from app.triage.qualified import who_may_read
 _BATCH = 100
 
 
-def prefer(session: Session, at_hand: CaseAtHand, request: ReadRequest, labels: Sequence[NamedLabel]) -> None:
+def prefer(
+    session: Session, at_hand: CaseAtHand, request: ReadRequest, labels: Sequence[NamedLabel]
+) -> ReaderDraw | None:
     """Ask an adjudication of whoever has the largest expected gain per read that waits for them, and one more.
 
     Not drawn, since nothing is evaluated by it. Anybody may take it where the policy draws nobody, where no model of
@@ -28,35 +30,35 @@ def prefer(session: Session, at_hand: CaseAtHand, request: ReadRequest, labels: 
     Args:
         session: writing session.
         at_hand: the case.
-        request: of the adjudication, stored.
+        request: of the adjudication, with its identifier, stored or not.
         labels: blind opinions of the case.
+
+    Returns:
+        The choice, to be stored behind the request; None where anybody may take it.
     """
     request.annotator_id = None
     if not at_hand.policy.draw_readers:
-        return
+        return None
     left = candidates(session, request, twins_of_case(session, request.case_id))
     named = session.execute(select(Annotator.id, Annotator.name).where(Annotator.id.in_(left)).order_by(Annotator.id))
     names = {row.id: row.name for row in named}
     gains = worth_of_next(session, at_hand.prediction, at_hand.classes, labels, list(names.values()))
     if not gains:
-        return
+        return None
     loads = _loads(session, list(names))
     gain_of = dict(zip(names, gains, strict=True))
     chosen = max(names, key=lambda one: gain_of[one] / (1 + loads.get(one, 0)))
     request.annotator_id = chosen
-    session.add(
-        ReaderDraw(
-            request_id=request.id,
-            case_id=request.case_id,
-            position=next_position(session, request.id),
-            annotator_id=chosen,
-            probability=None,
-            among=[str(one) for one in names],
-            gain=gain_of[chosen],
-            load=loads.get(chosen, 0),
-        )
+    return ReaderDraw(
+        request_id=request.id,
+        case_id=request.case_id,
+        position=next_position(session, request.id),
+        annotator_id=chosen,
+        probability=None,
+        among=[str(one) for one in names],
+        gain=gain_of[chosen],
+        load=loads.get(chosen, 0),
     )
-    session.flush()
 
 
 def _loads(session: Session, annotators: list[UUID]) -> dict[UUID | None, int]:
@@ -70,7 +72,10 @@ def _ask(session: Session, draws: DerivedKey, request: ReadRequest) -> None:
     if request.round == "planned":
         draw_again(session, draws, request)
     else:
-        prefer(session, case_at_hand(session, request.case_id), request, opinions_of(session, request.case_id))
+        chosen = prefer(session, case_at_hand(session, request.case_id), request, opinions_of(session, request.case_id))
+        if chosen is not None:
+            session.add(chosen)
+        session.flush()
 
 
 def opinions_of(session: Session, case_id: UUID) -> list[NamedLabel]:

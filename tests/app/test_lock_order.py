@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
+from tests.app.test_leases import requests_of, set_policy
 from tests.support.service import Service, cell_png
 
 #: Tables whose rows several requests lock, in the order in which they may be locked.
@@ -72,7 +73,10 @@ def locks_of(service: Service) -> Iterator[list[Locks]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
 def test_everything_that_locks_does_so_in_one_order(service: Service) -> None:
-    cases = [service.add_case(f"case-{number}", cell_png(number))["id"] for number in range(4)]
+    seldom: dict[str, Any] = {"threshold": 0.999, "audit_rate": 1e-6}
+    set_policy(service, **seldom)  # one planned read each
+    for number in range(4):
+        service.add_case(f"case-{number}", cell_png(number))
     seen: dict[str, Locks] = {}
 
     def note(what: str, method: str, path: str, **body: Any) -> dict[str, Any]:
@@ -89,12 +93,14 @@ def test_everything_that_locks_does_so_in_one_order(service: Service) -> None:
     note("decline", "POST", f"/v1/reads/{read['id']}/decline", json={"reason": "know_this_case"})
     read = note("lease again", "POST", "/v1/reads")
     note("label", "POST", f"/v1/reads/{read['id']}/labels", json={"label": "blast"})
+    case = service.case_of("anna", read["case_id"])  # its only planned read is in
     label = note(
         "outside label",
         "POST",
-        f"/v1/cases/{cases[0]}/labels",
+        f"/v1/cases/{case}/labels",
         json={"label": "blast", "annotator": "r", "blind": True},
     )["label"]["id"]
+    set_policy(service, **seldom, adjudicate_below=0.999999)  # and what follows from it is another read
     note("outside revision", "POST", f"/v1/labels/{label}/revisions", json={"label": "lymphocyte", "reason": "a slip"})
     note("store", "POST", "/v1/cases", files={"image": ("x", cell_png(9))}, data={"external_id": "new"})
     for what, locks in seen.items():
@@ -105,4 +111,5 @@ def test_everything_that_locks_does_so_in_one_order(service: Service) -> None:
         assert locks.last <= allowed, (what, locks.last)
     assert seen["decline"].waited == seen["label"].waited == ["read_requests", "cases", "audit_head"]
     assert seen["outside label"].waited == ["cases", "audit_head"]
+    assert [request.arm for request in requests_of(service, case)] == ["first", "adjudication"]
     assert seen["store"].waited == ["audit_head"]
