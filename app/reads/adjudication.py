@@ -49,8 +49,11 @@ def adjudicate_if_undecided(
         adjudication = new_request(case, policy, posterior.release_id, "adjudication", ordinal)
         # chosen before it is stored: to write it twice would lock a request after the case
         chosen = prefer(session, at_hand, adjudication, labelled.opinions)
-        session.add_all([adjudication] if chosen is None else [adjudication, chosen])
+        session.add(adjudication)
         session.flush()
+        if chosen is not None:
+            session.add(chosen)
+            session.flush()
         requests.append(adjudication)
         waiting = True
     case.waiting = waiting
