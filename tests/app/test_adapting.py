@@ -26,7 +26,7 @@ from tests.support.images import encode
 from tests.support.jobs import work_off
 from tests.support.service import Service, cell_png, put_release, store
 
-pytestmark = pytest.mark.both_databases
+pytestmark = [pytest.mark.both_databases, pytest.mark.slow_on_second_database]
 
 
 def quarrelsome(true_probs: FloatArray) -> FloatArray:

@@ -26,7 +26,7 @@ from tests.support.jobs import work_off
 from tests.support.service import Service, cell_png, put_release, store
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.both_databases
+pytestmark = [pytest.mark.both_databases, pytest.mark.slow_on_second_database]
 
 N_CASES, READERS = 24, 3
 #: log temperatures: of a release that is too sure, and of one that is not

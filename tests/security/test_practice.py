@@ -30,7 +30,7 @@ from app.triage.queries import current_policy
 from tests.app.test_leases import classes_of, commit, lease, set_policy
 from tests.support.service import Service, cell_png, store
 
-pytestmark = pytest.mark.both_databases
+pytestmark = [pytest.mark.both_databases, pytest.mark.slow_on_second_database]
 #: Everybody reads a case once, and it is shown once it is closed.
 ONCE: dict[str, Any] = {"threshold": 0.99, "audit_rate": 1e-9, "reveal": "after_case_closed"}
 THREE = ("outside 1", "outside 2", "outside 3")
