@@ -196,6 +196,7 @@ OPEN_DOCUMENTS = {
     "app.platform.audit_chain.record": "each action has its own details",
     "app.platform.covered_rows.Row": "columns of any table",
     "app.platform.database.insert_if_absent": "columns of any table",
+    "app.platform.revisions.swap": "columns of any table",
     "ml.files.read_json": "JSON of any kind: whoever reads it says of which",
     "ml.metrics.evaluation.Evaluation": "also the mapping that it was in version 0.1.0",
     "ml.named_columns._named_rows": "arguments of a caller by name, tables of any library",

@@ -1,10 +1,14 @@
-"""If-Match of what is counted by revisions."""
+"""What is counted by revisions: If-Match, and changing a row only where it is still as the caller saw it."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Header
+from sqlalchemy import update
+from sqlalchemy.orm import Session
 
+from app.platform.database import insert_if_absent
 from app.platform.errors import BadRequest, PreconditionRequired
+from app.platform.written_rows import note_rows
 
 
 def revision_seen(
@@ -27,3 +31,30 @@ def revision_seen(
 
 
 Revision = Annotated[int | None, Depends(revision_seen)]
+
+
+def swap(session: Session, table: type[Any], key: dict[str, Any], values: dict[str, Any], revision: int) -> bool:
+    """Compare and swap: of two that race, one changes the row.
+
+    Args:
+        session: writing session.
+        table: with a column ``revision``, covered by the audit.
+        key: its primary key.
+        values: that the row is to have.
+        revision: at which the caller saw it, 0 where there was none.
+
+    Returns:
+        Whether the row was as it was seen, and is changed.
+    """
+    if revision == 0:
+        return insert_if_absent(session, table, key | values | {"revision": 1})
+    moved = session.execute(
+        update(table)
+        .filter_by(**key, revision=revision)
+        .values(**values, revision=revision + 1)
+        .returning(*table.__table__.columns)
+        .execution_options(synchronize_session=False)
+    )
+    rows = moved.mappings().all()
+    note_rows(session, table, rows)
+    return bool(rows)

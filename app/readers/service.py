@@ -1,16 +1,14 @@
 """Models of annotators as the API shows them, asking for a fit, and the switch."""
 
-from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from app.context import Context
 from app.jobs import engine
 from app.jobs.schemas import JobOut, job_out
 from app.platform import audit_chain
-from app.platform.database import insert_if_absent
 from app.platform.errors import Conflict, PreconditionFailed
 from app.platform.principal import Principal
-from app.platform.written_rows import note_rows
+from app.platform.revisions import swap
 from app.readers.queries import ONLY, all_models, in_use, model_of_version
 from app.readers.schemas import (
     NamedReaderOut,
@@ -140,7 +138,7 @@ def switch(
     if body.version is not None:
         _require_usable(session, model_of_version(session, body.version))
     before = None if chosen is None else chosen.version
-    if not _swap(session, body.version, present):
+    if not swap(session, ReaderModelInUse, {"id": ONLY}, {"version": body.version}, present):
         raise Conflict("somebody else switched meanwhile; look again")
     audit_chain.record(
         session,
@@ -166,19 +164,3 @@ def _require_usable(session: Session, row: ReaderModelRow) -> None:
         raise Conflict(f"version {row.version} cannot be used: {fit.verdict}")
     if row.release_id != served_release_id(session):
         raise Conflict(f"version {row.version} was fitted beside another release than the champion; fit a new one")
-
-
-def _swap(session: Session, version: int | None, revision: int) -> bool:
-    """Compare and swap; of two that race, one switches."""
-    if revision == 0:
-        return insert_if_absent(session, ReaderModelInUse, {"id": ONLY, "version": version, "revision": 1})
-    moved = session.execute(
-        update(ReaderModelInUse)
-        .where(ReaderModelInUse.id == ONLY, ReaderModelInUse.revision == revision)
-        .values(version=version, revision=revision + 1)
-        .returning(*ReaderModelInUse.__table__.columns)
-        .execution_options(synchronize_session=False)
-    )
-    rows = moved.mappings().all()
-    note_rows(session, ReaderModelInUse, rows)
-    return bool(rows)

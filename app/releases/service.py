@@ -2,18 +2,16 @@
 
 import uuid
 
-from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from app.context import Context
 from app.jobs import engine
 from app.jobs.schemas import JobOut, job_out
 from app.platform import audit_chain
-from app.platform.database import insert_if_absent
 from app.platform.errors import Conflict, Invalid, PreconditionFailed
 from app.platform.principal import Principal
+from app.platform.revisions import swap
 from app.platform.values import ClassOut
-from app.platform.written_rows import note_rows
 from app.releases.gate import Verdict, gate_fault, verdict_of
 from app.releases.history import gate_against, last_gate
 from app.releases.judgements import submit_judgement
@@ -78,7 +76,7 @@ def move_alias(
     if revision is not None and revision != present:
         raise PreconditionFailed(f"{name} is at revision {present} now; look again before you move it")
     before = None if alias is None else alias.release_id
-    if not _swap(session, name, release_id, present):
+    if not swap(session, Alias, {"name": name}, {"release_id": release_id}, present):
         raise Conflict(f"{name} was moved meanwhile; look again")
     details = {"alias": name, "before": None if before is None else str(before), "after": str(release_id)}
     details |= {"despite_gate": overruled} if overruled else {}
@@ -131,22 +129,6 @@ def ask_predictions(session: Session, context: Context, release_id: uuid.UUID, p
     """
     existing_release(session, release_id)
     engine.submit(session, context, "prediction", {"release": str(release_id)}, principal)
-
-
-def _swap(session: Session, name: str, release_id: uuid.UUID, revision: int) -> bool:
-    """Compare and swap; of two that race, one moves the alias."""
-    if revision == 0:
-        return insert_if_absent(session, Alias, {"name": name, "release_id": release_id, "revision": 1})
-    moved = session.execute(
-        update(Alias)
-        .where(Alias.name == name, Alias.revision == revision)
-        .values(release_id=release_id, revision=revision + 1)
-        .returning(*Alias.__table__.columns)
-        .execution_options(synchronize_session=False)
-    )
-    rows = moved.mappings().all()
-    note_rows(session, Alias, rows)
-    return bool(rows)
 
 
 def ask_recalibration(
