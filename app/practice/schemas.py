@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints
 from app.platform.values import ClassOut, In, Line, Out, Paragraph
 
 Purpose = Literal["training", "qualification"]
-_Name = Annotated[Line, Field(max_length=100)]
+_Name = Annotated[Line, Field(max_length=100, pattern=r"\S")]
 
 
 class PracticeSetIn(In):

@@ -333,3 +333,10 @@ def test_what_practice_writes_is_explained_by_its_events(service: Service) -> No
     assert service.post("admin", "/v1/practice/annotators/anna/decisions", json=body).status_code == 201
     with service.context.database.read() as session:
         assert verify_all(session, service.context).faults == []
+
+
+def test_a_set_has_a_name_that_can_be_seen(service: Service) -> None:
+    """A button of spaces leads nobody anywhere."""
+    for name in ("", "   "):
+        refused = service.post("admin", "/v1/practice/sets", json={"name": name, "purpose": "training"})
+        assert refused.status_code == 422, name
