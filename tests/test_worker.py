@@ -110,7 +110,7 @@ def test_an_import_survives_two_deaths_of_its_worker_and_does_each_row_once(
     last = worker(installation)
     done = wait_for(installation, key, job_id, "succeeded")
     assert done["attempts"] == 3
-    assert done["result"] == {"n_rows": n, "created": n, "known": 0, "failed": 0}
+    assert done["result"] == {"n_rows": n, "created": n, "known": 0, "failed": 0, "ignored": 0, "differs": 0}
     last.send_signal(signal.SIGTERM)
     assert last.wait(patient(20)) == 0
     seen_ids: list[str] = []

@@ -55,7 +55,9 @@ def import_command(
 
     with parts() as context:
         result = import_local(context, FUNCTIONS, source, account, say)
-    lines = [f"{result['created']:,} created, {result['known']:,} known, {result['failed']:,} failed"]
+    known = f"{result['known']:,} known" + (f" ({result['differs']:,} differ)" if result["differs"] else "")
+    ignored = f", {result['ignored']:,} other files ignored" if result["ignored"] else ""
+    lines = [f"{result['created']:,} created, {known}, {result['failed']:,} failed{ignored}"]
     lines += [f"row {row['row']}: {row['external_id']}: {row['detail']}" for row in result["failures"]]
     emit(result, as_json, "\n".join(lines))
     if result["failed"]:

@@ -4,6 +4,7 @@ import csv
 import io
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from typing import IO, Protocol, cast
 from pydantic import ValidationError
 
 from app.cases.schemas import CaseIn
+from app.imports.ignored import IMAGES, is_image, why_ignored
+from app.platform.faults import sentence_of
 
 MANIFEST = "manifest.csv"
 MAX_ENTRIES, MAX_ROWS, MAX_IMAGE, MAX_MANIFEST = 200_000, 200_000, 12 * 1024**2, 64 * 1024**2
@@ -23,7 +26,6 @@ MAX_RATIO, ALWAYS_ALLOWED, MANIFEST_ALLOWED = 100, 128 * 1024**2, 1024**2
 #: The others reach ratios, or need memory, that nothing bounds.
 _METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 _DAMAGE = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError)
-_IMAGES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".dcm"}
 _COLUMNS = {"file", "external_id", "patient", "site", "metadata"}
 
 
@@ -39,11 +41,13 @@ class Row:
         number: row, 1 for the first.
         file: name in the archive.
         fields: of the case, or what is wrong with them.
+        surplus: how many fields there are beyond the manifest's columns.
     """
 
     number: int
     file: str
     fields: dict[str, str]
+    surplus: int = 0
 
     def case(self) -> CaseIn:
         """Checked fields.
@@ -51,11 +55,22 @@ class Row:
         Raises:
             ValueError: which field is not acceptable, and why.
         """
+        if self.surplus:
+            more = "a field" if self.surplus == 1 else f"{self.surplus} fields"
+            raise ValueError(f"the row has {more} more than {MANIFEST} has columns; put text with commas in quotes")
         try:
             return CaseIn.model_validate(self.fields)
         except ValidationError as exc:
-            first = exc.errors(include_input=False, include_context=False)[0]
-            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from exc
+            raise ValueError(sentence_of(exc.errors(include_input=False)[0])) from exc
+
+
+@dataclass(frozen=True)
+class Ignored:
+    """A file that becomes no case: its number after those of all rows, its name, and why."""
+
+    number: int
+    file: str
+    why: str
 
 
 class Archive:
@@ -82,17 +97,28 @@ class Archive:
         if len(manifests) > 1:
             raise ArchiveError(f"{name}: contains {len(manifests)} files {MANIFEST}")
         self.rows = self._from_manifest(manifests[0]) if manifests else self._from_names()
+        self.ignored = self._left_out(manifests[0] if manifests else None)
+
+    def _left_out(self, manifest: str | None) -> list[Ignored]:
+        """Files that no row is about, in the order of their names."""
+        used = {row.file for row in self.rows} | {manifest}
+        names = sorted(name for name in self._entries if name not in used)
+        why = [why_ignored(name, manifest=manifest is not None) for name in names]
+        return [Ignored(len(self.rows) + i, *left) for i, left in enumerate(zip(names, why, strict=True), 1)]
 
     def _from_names(self) -> list[Row]:
-        """Without a manifest every image is a case, named by its file without folder and extension.
+        """Without a manifest every image is a case, named by its file as short as tells it from the others.
 
         Raises:
             ArchiveError: there is none.
         """
-        names = sorted(name for name in self._entries if PurePosixPath(name).suffix.lower() in _IMAGES)
+        names = sorted(filter(is_image, self._entries))
         if not names:
-            raise ArchiveError(f"{self._name}: contains no image and no {MANIFEST}")
-        return [Row(i, name, {"external_id": PurePosixPath(name).stem}) for i, name in enumerate(names, 1)]
+            others = [f"{name}: {why_ignored(name, manifest=False)}" for name in sorted(self._entries)[:3]]
+            also = f" ({'; '.join(others)})" if others else ""
+            raise ArchiveError(f"{self._name}: contains no image ({', '.join(IMAGES)}) and no {MANIFEST}{also}")
+        ids = _short_names(names)
+        return [Row(i, name, {"external_id": ids[name]}) for i, name in enumerate(names, 1)]
 
     def _from_manifest(self, manifest: str) -> list[Row]:
         """Rows of a manifest, read as it is unpacked, so that one with too many rows costs no more than the limit.
@@ -131,7 +157,8 @@ class Archive:
             if number > MAX_ROWS:
                 raise ArchiveError(f"{self._name}: {manifest} has more than {MAX_ROWS:,} rows; send several archives")
             fields = {key: value for key, value in line.items() if key in _COLUMNS and key != "file" and value}
-            yield Row(number, str(folder / (line["file"] or "")), fields)
+            surplus = len(line.get(None, []))  # under None: what has no column
+            yield Row(number, str(folder / (line["file"] or "")), fields, surplus)
         if not number:
             raise ArchiveError(f"{self._name}: {manifest} has no row")
 
@@ -165,6 +192,22 @@ class Archive:
         if len(data) > MAX_IMAGE:
             raise ValueError(f"the file is larger than {MAX_IMAGE // 1024**2} MiB")
         return data
+
+
+def _short_names(names: list[str]) -> dict[str, str]:
+    """A name for each file: without folder and extension, with the folder where others are called alike, or in full.
+
+    >>> _short_names(["a/1.png", "b/1.png", "b/2.png", "c/3.jpg", "c/3.png"])
+    {'a/1.png': 'a/1', 'b/1.png': 'b/1', 'b/2.png': '2', 'c/3.jpg': 'c/3.jpg', 'c/3.png': 'c/3.png'}
+    """
+    paths = [PurePosixPath(name) for name in names]
+    ways = [[path.stem for path in paths], [str(path.with_suffix("")) for path in paths], names]
+    counts = [Counter(way) for way in ways]
+    choices = zip(names, zip(*ways, strict=True), strict=True)
+    return {
+        name: next((word for word, count in zip(words, counts, strict=True) if count[word] == 1), name)
+        for name, words in choices
+    }
 
 
 @contextmanager
@@ -209,14 +252,19 @@ class Writable(Protocol):
 
 
 def pack_folder(folder: Path, out: Writable) -> None:
-    """Pack a folder of images, with or without a manifest, as an archive.
+    """Pack a folder of images, with or without a manifest, as an archive; of other files the names alone.
 
     Raises:
         ArchiveError: the folder contains no image.
     """
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and (p.suffix.lower() in _IMAGES or p.name == MANIFEST))
-    if not files:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    packed = {path for path in files if is_image(path.relative_to(folder).as_posix()) or path.name == MANIFEST}
+    if not packed:
         raise ArchiveError(f"{folder}: contains no image")
     with zipfile.ZipFile(cast(IO[bytes], out), "w", zipfile.ZIP_STORED) as archive:
         for path in files:
-            archive.write(path, path.relative_to(folder).as_posix())
+            name = path.relative_to(folder).as_posix()
+            if path in packed:
+                archive.write(path, name)
+            else:
+                archive.writestr(name, b"")

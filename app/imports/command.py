@@ -24,14 +24,15 @@ _COPY_BYTES = 1 << 20
 
 
 class FailedRow(TypedDict):
-    """A row that became no case, and why."""
+    """A row that became no case, says something else than its case, or a file that no row is about; and why."""
 
     row: int
     external_id: str
     detail: str
 
 
-#: What ``secondread import --json`` prints: the job, rows by what became of them, and the first that failed.
+#: What ``secondread import --json`` prints: the job, rows by what became of them, and the first that failed, differ
+#: from what is stored, or are files that were ignored.
 ImportReport = TypedDict(
     "ImportReport",
     {
@@ -40,6 +41,8 @@ ImportReport = TypedDict(
         "created": int,
         "known": int,
         "failed": int,
+        "ignored": int,
+        "differs": int,
         "failures": list[FailedRow],
     },
 )
@@ -91,8 +94,9 @@ def import_local(
 
 
 def _failures(context: Context, job: JobView) -> list[FailedRow]:
-    """The first rows that failed."""
+    """The first rows of which something is to be told, those that failed first."""
     with context.database.read() as session:
-        failed = select(ImportRow).where(ImportRow.job_id == job.id, ImportRow.status == "failed")
-        rows = session.execute(failed.order_by(ImportRow.row).limit(_SHOWN_FAILURES)).scalars()
+        told = select(ImportRow).where(ImportRow.job_id == job.id, ImportRow.detail != "")
+        first = told.order_by(ImportRow.status != "failed", ImportRow.row)
+        rows = session.execute(first.limit(_SHOWN_FAILURES)).scalars()
         return [{"row": r.row, "external_id": r.external_id, "detail": r.detail} for r in rows]

@@ -2,14 +2,14 @@
 
 import uuid
 from collections.abc import AsyncIterator
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from app.auth.policy import GuardedRoute, Policy
 from app.context import Parts
 from app.imports.receiving import ReceivedArchive, receive_body
-from app.imports.schemas import ImportOut
+from app.imports.schemas import ImportOut, Status
 from app.imports.showing import show_import
 from app.imports.work import begin_import
 from app.jobs.schemas import JobOut, job_out
@@ -75,7 +75,7 @@ def get_import(
     session: Reader,
     cursor: Annotated[int | None, Query(ge=0, le=2**31 - 1, description="`next_cursor` of the page before.")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
-    status: Annotated[Literal["created", "known", "failed"] | None, Query()] = None,
+    status: Annotated[Status | None, Query()] = None,
 ) -> ImportOut:
     """An import with a page of its rows."""
     return show_import(session, import_id, after=cursor or 0, limit=limit, status=status)

@@ -1,11 +1,20 @@
 """What the routes of imports answer."""
 
+from typing import Literal
+
 from app.jobs.schemas import JobOut
 from app.platform.values import Out
 
+#: Which rows are asked for: by their result, or known ones that say something else than their case.
+Status = Literal["created", "known", "failed", "ignored", "differs"]
+
 
 class ImportRowOut(Out):
-    """What became of one row: ``created``, ``known`` (the same case was there) or ``failed`` with the reason."""
+    """What became of one row: ``created``, ``known`` (the same case was there) or ``failed`` with the reason.
+
+    A known case that the row gives another patient, site or metadata stays as it is, and ``detail`` says so. Files that
+    no row is about come last, ``ignored`` with the reason; ``external_id`` is then the file's name.
+    """
 
     row: int
     external_id: str

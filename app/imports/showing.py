@@ -6,7 +6,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.imports.schemas import ImportOut, ImportRowOut
-from app.imports.work import counts_of
+from app.imports.work import counts_of, differing_rows
 from app.jobs.queries import jobs_where
 from app.jobs.schemas import job_out
 from app.platform.errors import NotFound
@@ -21,7 +21,7 @@ def show_import(session: Session, import_id: uuid.UUID, *, after: int, limit: in
         import_id: which import.
         after: only rows with a larger number than this.
         limit: how many rows at most.
-        status: only rows with this result.
+        status: only rows with this result; "differs" for known ones that say something else than their case.
 
     Raises:
         NotFound: there is no such import.
@@ -32,7 +32,7 @@ def show_import(session: Session, import_id: uuid.UUID, *, after: int, limit: in
     rows = _rows(session, import_id, after, limit + 1, status)
     return ImportOut(
         job=job_out(jobs[0]),
-        counts=counts_of(session, import_id),
+        counts=dict(counts_of(session, import_id)),
         rows=[_row_out(row) for row in rows[:limit]],
         next_cursor=str(rows[limit - 1].row) if len(rows) > limit else None,
     )
@@ -50,6 +50,8 @@ def _row_out(row: ImportRow) -> ImportRowOut:
 
 def _rows(session: Session, import_id: uuid.UUID, after: int, limit: int, status: str | None) -> list[ImportRow]:
     statement = select(ImportRow).where(ImportRow.job_id == import_id, ImportRow.row > after).order_by(ImportRow.row)
-    if status is not None:
+    if status == "differs":
+        statement = statement.where(*differing_rows())
+    elif status is not None:
         statement = statement.where(ImportRow.status == status)
     return list(session.execute(statement.limit(limit)).scalars())

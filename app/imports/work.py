@@ -9,12 +9,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TypedDict
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from app.cases.preparing import NewCase, prepare_case, store_case
+from app.cases.schemas import CaseIn, CaseOut
 from app.context import Context
-from app.imports.archive import Archive, ArchiveError, Row, open_archive
+from app.imports.archive import Archive, ArchiveError, Ignored, Row, open_archive
 from app.jobs import engine
 from app.jobs.queries import OPEN, JobView, jobs_where
 from app.jobs.running import RunningJob
@@ -22,8 +23,11 @@ from app.platform.errors import Problem
 from app.platform.principal import Principal
 from app.tables import Account, ImportRow, Job, now
 
+#: What a row that is about another patient than its case begins to say.
+DIFFERS = "differs from what is stored"
 #: Rows stored in one transaction.
 BATCH = 32
+_IGNORED_BATCH = 1000
 #: How long the archive of a failed or cancelled import is kept: trying it again goes on where it stopped.
 KEPT_FOR_RETRIES = timedelta(days=7)
 # no request takes so long between storing an archive and committing its job
@@ -59,6 +63,8 @@ class RowCounts(TypedDict):
     created: int
     known: int
     failed: int
+    ignored: int
+    differs: int  # among those that are known
 
 
 class ImportResult(RowCounts):
@@ -91,6 +97,10 @@ def import_cases(job: RunningJob) -> ImportResult:
                     session.add(_store(session, job, principal, item))
                     session.flush()
                 job.report_in(session, count / len(archive.rows), f"{count:,} of {len(archive.rows):,} rows")
+        waiting_files = [file for file in archive.ignored if file.number not in done]
+        for start in range(0, len(waiting_files), _IGNORED_BATCH):
+            with job.write() as session:
+                session.add_all(_left_out(job, file) for file in waiting_files[start : start + _IGNORED_BATCH])
     with job.context.database.read() as session:
         return {"n_rows": len(archive.rows), **counts_of(session, job.job_id)}
 
@@ -149,9 +159,22 @@ def _age(path: Path) -> float:
 
 def counts_of(session: Session, job_id: uuid.UUID) -> RowCounts:
     """Rows by what became of them."""
-    statement = select(ImportRow.status, func.count()).where(ImportRow.job_id == job_id).group_by(ImportRow.status)
+    of_job = ImportRow.job_id == job_id
+    statement = select(ImportRow.status, func.count()).where(of_job).group_by(ImportRow.status)
     counts = {row[0]: row[1] for row in session.execute(statement)}
-    return {"created": counts.get("created", 0), "known": counts.get("known", 0), "failed": counts.get("failed", 0)}
+    differing = select(func.count()).select_from(ImportRow).where(of_job, *differing_rows())
+    return {
+        "created": counts.get("created", 0),
+        "known": counts.get("known", 0),
+        "failed": counts.get("failed", 0),
+        "ignored": counts.get("ignored", 0),
+        "differs": session.execute(differing).scalar_one(),
+    }
+
+
+def differing_rows() -> tuple[ColumnElement[bool], ...]:
+    """Conditions on rows whose case was there with another patient, site or metadata."""
+    return ImportRow.status == "known", ImportRow.detail != ""
 
 
 def _prepare(job: RunningJob, archive: Archive, row: Row) -> _Prepared:
@@ -184,4 +207,23 @@ def _store(session: Session, job: RunningJob, principal: Principal, item: _Prepa
         result.detail = exc.detail
         return result
     result.status, result.case_id = "created" if status == 201 else "known", uuid.UUID(case.id)
+    result.detail = "" if status == 201 else _differences(item.new.fields, case)
     return result
+
+
+def _differences(said: CaseIn, stored: CaseOut) -> str:
+    """What a row says otherwise than the case that was there, which stays as it is; empty for nothing."""
+    names = [name for name in ("patient", "site") if getattr(said, name) not in (None, getattr(stored, name))]
+    if any(stored.metadata.get(key) != value for key, value in said.metadata.items()):
+        names.append("metadata")
+    return f"{DIFFERS}: {', '.join(names)}" if names else ""
+
+
+def _left_out(job: RunningJob, file: Ignored) -> ImportRow:
+    return ImportRow(
+        job_id=job.job_id,
+        row=file.number,
+        external_id=file.file[-200:].replace("\x00", ""),
+        status="ignored",
+        detail=file.why,
+    )

@@ -148,10 +148,16 @@ def _row_name(row: ImportRow) -> str:
 def _import_rows(
     session: Session, case_ids: Sequence[uuid.UUID], external_ids: Sequence[str], *patients: str
 ) -> list[ImportRow]:
-    """What imports said of cases and patients, of rows that became no case too."""
+    """What imports said of cases and patients, of rows that became no case too.
+
+    Of files that an import ignored nobody knows whom their names are about: those of the same imports all go.
+    """
     conditions = [ImportRow.patient.in_(patients)]
     conditions += [ImportRow.case_id.in_(case_ids), ImportRow.external_id.in_(external_ids)]
-    return list(session.execute(select(ImportRow).where(or_(*conditions)).with_for_update()).scalars())
+    rows = list(session.execute(select(ImportRow).where(or_(*conditions)).with_for_update()).scalars())
+    found, imports = {(row.job_id, row.row) for row in rows}, {row.job_id for row in rows}
+    ignored = select(ImportRow).where(ImportRow.status == "ignored", ImportRow.job_id.in_(imports)).with_for_update()
+    return rows + [row for row in session.execute(ignored).scalars() if (row.job_id, row.row) not in found]
 
 
 def _erase(

@@ -5,23 +5,54 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from app.platform.errors import Invalid
+from app.platform.faults import in_words
 from app.triage.schemas import PolicyIn
 
 _Model = TypeVar("_Model", bound=BaseModel)
+
+
+class WrongFields(Invalid):
+    """Fields of a form that are not acceptable.
+
+    Args:
+        faults: what is wrong with each, the end of a sentence; under "" what is wrong with all of them together.
+    """
+
+    def __init__(self, faults: dict[str, str]) -> None:
+        said = [f"{name.replace('_', ' ')} {what}" if name else what for name, what in faults.items()]
+        super().__init__("; ".join(said))
+        self.faults = faults
 
 
 def checked(model: type[_Model], **values: Any) -> _Model:
     """The values of a form as what the API takes.
 
     Raises:
-        Invalid: what is wrong with them, in words.
+        WrongFields: what is wrong with them, in words.
     """
     try:
         return model(**values)
     except ValidationError as exc:
-        first = exc.errors()[0]
-        where = ", ".join(str(part) for part in first["loc"])
-        raise Invalid(f"{where}: {first['msg']}" if where else first["msg"]) from exc
+        faults: dict[str, str] = {}
+        for fault in exc.errors():
+            faults.setdefault(str(fault["loc"][0]) if fault["loc"] else "", in_words(fault))
+        raise WrongFields(faults) from exc
+
+
+def as_number(text: str) -> str:
+    """A number as typed, with a decimal comma or a point.
+
+    >>> as_number(" 0,2 "), as_number("1,000.5"), as_number("two")
+    ('0.2', '1,000.5', 'two')
+    """
+    text = text.strip()
+    whole, comma, rest = text.partition(",")
+    if comma and rest.isdigit() and whole.removeprefix("-").isdigit():
+        return f"{whole}.{rest}"
+    return text
+
+
+_NUMBERS = {"threshold", "audit_rate", "target_error", "adjudicate_below", "repeat_rate"}
 
 
 class PolicyForm(BaseModel):
@@ -51,8 +82,9 @@ class PolicyForm(BaseModel):
         """The new version of the policy.
 
         Raises:
-            Invalid: what is wrong with the form, in words.
+            WrongFields: what is wrong with the form, in words.
         """
         unused = "threshold" if self.rule in {"capacity", "graded"} else "capacity_per_day"
-        values = {name: text for name, text in self.model_dump().items() if text != "" and name != unused}
+        typed = {name: as_number(text) if name in _NUMBERS else text for name, text in self.model_dump().items()}
+        values = {name: text for name, text in typed.items() if text != "" and name != unused}
         return checked(PolicyIn, **{"adjudicate_below": None} | values)

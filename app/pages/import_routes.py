@@ -2,49 +2,70 @@
 
 import uuid
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
+from sqlalchemy.orm import Session
 
 from app.auth.policy import GuardedRoute, Policy
 from app.context import Parts
+from app.imports.archive import MAX_ENTRIES, MAX_ROWS
 from app.imports.receiving import ReceivedArchive, receive_body
+from app.imports.schemas import Status
 from app.imports.showing import show_import
 from app.imports.work import begin_import
 from app.jobs.queries import newest_jobs
 from app.jobs.schemas import job_out
 from app.pages.render import go, page
+from app.pages.tables import csv_file
 from app.platform.database import Reader, Writer
+from app.platform.errors import BadRequest, Invalid, Problem, StorageFull, TooLarge
 from app.platform.form_file import file_of_form
 from app.platform.principal import Principal
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _Importer = Annotated[Principal, Depends(Policy("cases:write"))]
+_Status = Annotated[Literal[""] | Status, Query()]
 _ROWS = 200
 
 
 @router.get("/imports")
 def imports(request: Request, principal: _Importer, session: Reader) -> Response:
     """Imports so far, and a form for another one."""
+    return _imports(request, principal, session)
+
+
+def _imports(request: Request, principal: Principal, session: Session, problem: Problem | None = None) -> Response:
+    """The page of imports, with what is wrong with the archive that was sent."""
     jobs = [job_out(job) for job in newest_jobs(session, 50, "import")]
-    return page(request, "imports.html", principal, jobs=jobs)
+    status = 200 if problem is None else problem.status
+    return page(request, "imports.html", principal, status, jobs=jobs, problem=problem)
 
 
-async def _received(request: Request, context: Parts) -> AsyncIterator[ReceivedArchive]:
-    """The form's archive on disk; removed again unless the route keeps it."""
+async def _received(request: Request, context: Parts) -> AsyncIterator[ReceivedArchive | Problem]:
+    """The form's archive on disk, removed again unless the route keeps it; or why it cannot be imported."""
     chunks = file_of_form(request.stream(), request.headers.get("content-type", ""), "archive")
-    async with receive_body(chunks, context.settings.home, context.settings.min_free_bytes) as archive:
+    async with AsyncExitStack() as stack:
+        try:
+            receiving = receive_body(chunks, context.settings.home, context.settings.min_free_bytes)
+            archive: ReceivedArchive | Problem = await stack.enter_async_context(receiving)
+        except (BadRequest, Invalid, StorageFull, TooLarge) as exc:
+            archive = exc
         yield archive
 
 
 @router.post("/imports")
 def upload_archive(
+    request: Request,
     context: Parts,
     principal: _Importer,
-    archive: Annotated[ReceivedArchive, Depends(_received)],
+    archive: Annotated[ReceivedArchive | Problem, Depends(_received)],
     session: Writer,
 ) -> Response:
-    """Take an archive and import it in a job."""
+    """Take an archive and import it in a job; what is wrong with it stands beside the field."""
+    if isinstance(archive, Problem):
+        return _imports(request, principal, session, archive)
     return go(f"/imports/{begin_import(session, context, principal, archive.path, archive.sha256).id}")
 
 
@@ -55,8 +76,16 @@ def import_page(
     principal: _Importer,
     session: Reader,
     cursor: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None,
-    status: Annotated[Literal["", "created", "known", "failed"], Query()] = "",
+    status: _Status = "",
 ) -> Response:
     """An import, row by row."""
     view = show_import(session, import_id, after=cursor or 0, limit=_ROWS, status=status or None)
     return page(request, "import.html", principal, view=view, chosen=status)
+
+
+@router.get("/imports/{import_id}/rows.csv", dependencies=[Depends(Policy("cases:write"))])
+def import_rows(import_id: uuid.UUID, session: Reader, status: _Status = "failed") -> Response:
+    """Rows of an import as a file: those that failed, unless others are asked for."""
+    view = show_import(session, import_id, after=0, limit=MAX_ENTRIES + MAX_ROWS, status=status or None)
+    rows = [(row.row, row.external_id, row.status, row.detail) for row in view.rows]
+    return csv_file(f"import-{status or 'all'}", ("row", "external_id", "result", "why"), rows)

@@ -7,6 +7,7 @@ from fastapi import Request, Response
 from fastapi.responses import RedirectResponse
 from fastapi.templating import Jinja2Templates
 
+from app.auth.policy import caller_of
 from app.auth.service import SEEN_EVERY, SESSION_IDLE
 from app.evaluations.report import TEMPLATES
 from app.pages.assets import asset
@@ -17,6 +18,7 @@ from app.platform.principal import Principal
 from app.tables import now
 
 SEE_OTHER = 303
+_FAILED = 500
 
 #: Of pages, with those of reports.
 ENVIRONMENT = templates_in(Path(__file__).parent / "templates", TEMPLATES)
@@ -53,4 +55,15 @@ def problem_page(request: Request, problem: Problem) -> Response | None:
         return None
     if isinstance(problem, Unauthenticated) and path != "/login":
         return go("/login")
-    return page(request, "problem.html", None, problem.status, problem=problem)
+    return page(request, "problem.html", _caller(request, problem), problem.status, problem=problem)
+
+
+def _caller(request: Request, problem: Problem) -> Principal | None:
+    """Who asked, so that the page keeps its navigation; where something failed, nobody is looked up any more."""
+    if hasattr(request.state, "caller") or problem.status >= _FAILED:
+        known: Principal | None = getattr(request.state, "caller", None)
+        return known
+    try:
+        return caller_of(request)
+    except Problem:
+        return None

@@ -46,6 +46,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
+from app.platform.faults import NOTHING_HERE, sentence_on_page
 from app.platform.observability import log_defect
 from app.platform.routing import walk_routes
 
@@ -309,10 +310,9 @@ def _on_validation(request: Request, exc: RequestValidationError) -> Response:
     """Say where and what, never repeat the input."""
     errors = [_fault(error["loc"], error["msg"]) for error in exc.errors()]
     render: PageRenderer | None = request.app.state.problem_page
-    sentences = [f"{fault.where[-1]}: {fault.what}" if fault.where else fault.what for fault in errors[:3]]
-    page = None if render is None else render(request, Invalid("; ".join(sentences)))
-    invalid = Invalid("one or more values are not acceptable; see errors")
-    return problem_response(invalid, errors) if page is None else page
+    sentences = list(dict.fromkeys(map(sentence_on_page, exc.errors())))[:3]
+    page = None if render is None else render(request, Invalid(_printable("; ".join(sentences))))
+    return page or problem_response(Invalid("one or more values are not acceptable; see errors"), errors)
 
 
 _PHRASES: dict[int, type[Problem]] = {p.status: p for p in (BadRequest, NotFound, TooLarge, Invalid, Unauthenticated)}
@@ -333,8 +333,8 @@ class FrameworkProblem(Problem):
 
 def _on_http(request: Request, exc: HTTPException) -> Response:
     status = HTTPStatus(exc.status_code)
-    kind = _PHRASES.get(status)
-    response = answer_to(request, FrameworkProblem(status) if kind is None else kind(status.phrase))
+    kind, said = _PHRASES.get(status), NOTHING_HERE if status == HTTPStatus.NOT_FOUND else status.phrase
+    response = answer_to(request, FrameworkProblem(status) if kind is None else kind(said))
     response.headers.update(exc.headers or {})
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
         response.headers["Allow"] = ", ".join(_allowed(request))

@@ -51,10 +51,10 @@ class JobBatch(Table):
 
 
 class ImportRow(Forgettable, Table):
-    """What became of one row of an import."""
+    """What became of one row of an import, or of a file that no row is about, whose name is its ``external_id``."""
 
     __tablename__ = "import_rows"
-    __table_args__ = (CheckConstraint("status IN ('created', 'known', 'failed')", name="status"),)
+    __table_args__ = (CheckConstraint("status IN ('created', 'known', 'failed', 'ignored')", name="status"),)
 
     job_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
     row: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)

@@ -66,7 +66,7 @@ def test_each_row_becomes_a_case_or_a_reason(service: Service) -> None:
     assert work_off(service.context) == 1
     shown = service.get("admin", path).json()
     assert shown["job"]["state"] == "succeeded", shown["job"]["error"]
-    assert shown["counts"] == {"created": 2, "known": 0, "failed": 6}
+    assert shown["counts"] == {"created": 2, "known": 0, "failed": 6, "ignored": 0, "differs": 0}
     assert [row["status"] for row in shown["rows"]] == ["created"] * 2 + ["failed"] * 6
     reasons = [row["detail"] for row in shown["rows"]]
     expected = {2: "not in the archive", 3: "readable", 5: "external_id", 6: "another image", 7: "JSON"}
@@ -86,7 +86,7 @@ def test_each_row_becomes_a_case_or_a_reason(service: Service) -> None:
     again = send(service, example())
     work_off(service.context)
     counts = service.get("admin", f"/v1/imports/{again.json()['id']}").json()["counts"]
-    assert counts == {"created": 0, "known": 2, "failed": 6}
+    assert counts == {"created": 0, "known": 2, "failed": 6, "ignored": 0, "differs": 0}
 
 
 @pytest.mark.both_databases
@@ -187,19 +187,21 @@ def test_only_those_who_store_cases_may_import(service: Service) -> None:
 
 
 def test_the_command_imports_a_folder_with_progress_and_twice_adds_nothing(service: Service, tmp_path: Path) -> None:
+    folder = tmp_path / "slides"
+    folder.mkdir()
     for index in range(3):
-        (tmp_path / f"cell-{index}.png").write_bytes(cell_png(index))
-    (tmp_path / "manifest.csv").write_text(
+        (folder / f"cell-{index}.png").write_bytes(cell_png(index))
+    (folder / "manifest.csv").write_text(
         MANIFEST + "".join(f"cell-{i}.png,case {i},p{i},,\n" for i in range(3)) + "gone.png,x,,,\n"
     )
     said: list[str] = []
-    first = import_local(service.context, FUNCTIONS, tmp_path, "admin", said.append)
+    first = import_local(service.context, FUNCTIONS, folder, "admin", said.append)
     assert (first["created"], first["known"], first["failed"]) == (3, 0, 1)
     assert "not in the archive" in first["failures"][0]["detail"]
-    again = import_local(service.context, FUNCTIONS, tmp_path, "admin", said.append)
+    again = import_local(service.context, FUNCTIONS, folder, "admin", said.append)
     assert (again["created"], again["known"]) == (0, 3)
     with pytest.raises(ValueError, match="no account"):
-        import_local(service.context, FUNCTIONS, tmp_path, "nobody", said.append)
+        import_local(service.context, FUNCTIONS, folder, "nobody", said.append)
     with service.context.database.read() as session:
         assert session.execute(select(func.count()).select_from(ImportRow)).scalar_one() == 8
     assert json.dumps(first)

@@ -119,7 +119,7 @@ def test_no_page_keeps_anybody_out(browser: Browser, installation: Installation,
     assert lead.faults + reader.faults + stranger.faults == []
     wrong = Person(browser, installation, "lead", scheme)
     wrong.go("/cases/nonsense")
-    assert "Case_id: Input should be a valid UUID" in wrong.page.inner_text("main")
+    assert "There is nothing at this address" in wrong.page.inner_text("main")
     assert wrong.violations() == []
 
 
