@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from app.platform.errors import Invalid
 from app.platform.faults import in_words
-from app.triage.schemas import PolicyIn
+from app.triage.schemas import PolicyIn, PolicyOut
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -84,7 +84,23 @@ class PolicyForm(BaseModel):
         Raises:
             WrongFields: what is wrong with the form, in words.
         """
-        unused = "threshold" if self.rule in {"capacity", "graded"} else "capacity_per_day"
+        daily = self.rule in {"capacity", "graded"}
+        unused, needed = ("threshold", "capacity_per_day") if daily else ("capacity_per_day", "threshold")
         typed = {name: as_number(text) if name in _NUMBERS else text for name, text in self.model_dump().items()}
         values = {name: text for name, text in typed.items() if text != "" and name != unused}
+        if needed not in values:
+            raise WrongFields({needed: "is needed by this rule"})
         return checked(PolicyIn, **{"adjudicate_below": None} | values)
+
+    @classmethod
+    def of(cls, policy: PolicyOut) -> "PolicyForm":
+        """The form as a version fills it, without a reason."""
+        values = {name: getattr(policy, name) for name in cls.model_fields if name != "reason"}
+        return cls(**{name: _typed(value) for name, value in values.items()})
+
+
+def _typed(value: object) -> str:
+    """A value as somebody would type it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else str(value)

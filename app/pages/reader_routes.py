@@ -14,6 +14,7 @@ from app.cases.handles import CaseInPath, case_handle
 from app.cases.queries import CaseFilter
 from app.context import Parts
 from app.pages import reader_views
+from app.pages.first_steps import first_steps
 from app.pages.forms import checked
 from app.pages.handles import answer_of_handle, read_of_handle
 from app.pages.render import go, page
@@ -72,6 +73,9 @@ def worklist(
         back = reader_views.page_back(session, context.keys.readers, principal)
         view = reader_views.blind_worklist(session, context.keys.readers, principal)
         return page(request, "to_read.html", principal, view=view, back=back)
+    steps = first_steps(session) if "manage" in principal.scopes else None
+    if steps is not None:
+        return page(request, "first_steps.html", principal, view=steps)
     chosen = CaseFilter(site=site or None, patient=patient or None)
     cases = reader_views.worklist(session, chosen, cursor)
     return page(request, "worklist.html", principal, view=cases, site=site, patient=patient)

@@ -1,9 +1,11 @@
 """HTML routes of the report and of the reading policy."""
 
 import uuid
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
+from sqlalchemy.orm import Session
 
 from app.auth.policy import GuardedRoute, Policy
 from app.context import Parts
@@ -11,11 +13,11 @@ from app.evaluations import frozen
 from app.evaluations.report import CHARTS
 from app.evaluations.schemas import EvaluationIn
 from app.pages import report_views
-from app.pages.forms import PolicyForm, checked
+from app.pages.forms import PolicyForm, WrongFields, checked
 from app.pages.render import go, page
 from app.pages.report_views import ReportFilter
 from app.platform.database import Reader, Writer
-from app.platform.errors import NotFound
+from app.platform.errors import Conflict, NoRelease, NotFound
 from app.platform.principal import Principal
 from app.platform.values import PageText
 from app.triage.service import add_policy, list_policies
@@ -43,7 +45,10 @@ _State = Annotated[PageText | None, Query(max_length=100)]
 @router.get("/report")
 def report(request: Request, context: Parts, principal: _Viewer, session: Reader, chosen: _Filter) -> Response:
     """Everything that the labels collected so far say about the champion."""
-    view = report_views.report(session, context, chosen)
+    try:
+        view = report_views.report(session, context, chosen)
+    except NoRelease:
+        return page(request, "report_empty.html", principal)
     query = request.url.include_query_params(state=view.state).query
     return page(request, "report.html", principal, view=view, asked=chosen, titles=CHARTS, query=query)
 
@@ -107,16 +112,38 @@ def freeze(
 @router.get("/policy")
 def policy(request: Request, context: Parts, principal: _Viewer, session: Reader) -> Response:
     """The reading policy, its versions, and what second reads catch at each capacity."""
+    return _policy(request, context, principal, session)
+
+
+def _policy(
+    request: Request,
+    context: Parts,
+    principal: Principal,
+    session: Session,
+    typed: PolicyForm | None = None,
+    faults: Mapping[str, str] | None = None,
+) -> Response:
+    """The page of the policy; after a form that could not be stored with what was typed and what is wrong with it."""
     policies = list_policies(session)
     versions, draws = policies.items, policies.draws
-    curve = report_views.triage(session, context, ReportFilter())
-    return page(request, "policy.html", principal, versions=versions, now=versions[0], draws=draws, curve=curve)
+    try:
+        curve = report_views.triage(session, context, ReportFilter())
+    except NoRelease:
+        curve = None
+    values = {"versions": versions, "now": versions[0], "draws": draws, "curve": curve}
+    form, status = typed or PolicyForm.of(versions[0]), 422 if faults else 200
+    return page(request, "policy.html", principal, status, form=form, faults=faults or {}, **values)
 
 
 @router.post("/policy")
 def change_policy(
-    context: Parts, principal: _Manager, session: Writer, form: Annotated[PolicyForm, Form()]
+    request: Request, context: Parts, principal: _Manager, session: Writer, form: Annotated[PolicyForm, Form()]
 ) -> Response:
     """Store a new version of the policy."""
-    add_policy(session, context.keys.audit, principal, form.policy())
+    try:
+        add_policy(session, context.keys.audit, principal, form.policy())
+    except (WrongFields, Conflict) as exc:
+        session.rollback()
+        faults = exc.faults if isinstance(exc, WrongFields) else {"": exc.detail}
+        return _policy(request, context, principal, session, form, faults)
     return go("/policy")

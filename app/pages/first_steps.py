@@ -1,0 +1,52 @@
+"""The first steps of an empty service: what is done, what comes next, and what waits for what."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from app.releases.queries import champion_since
+from app.tables import Account, Case, PolicyRow
+
+State = Literal["done", "next", "later", "waits"]
+#: A second opinion needs another annotator.
+ENOUGH_ANNOTATORS = 2
+
+
+@dataclass(frozen=True)
+class FirstSteps:
+    """How far a service is from its first case.
+
+    Attributes:
+        states: of the steps release, people, policy, import: done, next, later (can be done now too) or waits.
+        release_since: when the release that is served was added; None without one.
+        n_annotators: accounts of annotators that may sign in.
+        policy_version: in force; the first came with the tables.
+    """
+
+    states: dict[str, State]
+    release_since: datetime | None
+    n_annotators: int
+    policy_version: int
+
+
+def first_steps(session: Session) -> FirstSteps | None:
+    """The steps of a service without a case; None once there is one."""
+    if session.execute(select(Case.id).limit(1)).first() is not None:
+        return None
+    since = champion_since(session)
+    of_annotators = select(func.count()).where(Account.role == "annotator", Account.disabled_at.is_(None))
+    n_annotators = session.execute(of_annotators).scalar_one()
+    version = session.execute(select(func.max(PolicyRow.version))).scalar_one()
+    done = {"release": since is not None, "people": n_annotators >= ENOUGH_ANNOTATORS, "policy": version > 1}
+    states: dict[str, State] = {}
+    for name in ("release", "people", "policy", "import"):
+        if done.get(name, False):
+            states[name] = "done"
+        elif name == "import" and since is None:
+            states[name] = "waits"
+        else:
+            states[name] = "later" if "next" in states.values() else "next"
+    return FirstSteps(states, since, n_annotators, version)
