@@ -200,6 +200,11 @@ def label_history(session: Session, case_id: uuid.UUID) -> list[NamedLabel]:
     return [NamedLabel(label, annotator.name) for label, annotator in rows]
 
 
+def newest_label_at(session: Session) -> datetime | None:
+    """When the newest label, correction or retraction came; None before the first."""
+    return session.execute(select(Label.created_at).order_by(Label.id.desc()).limit(1)).scalar_one_or_none()
+
+
 def label_totals(session: Session, case_ids: list[uuid.UUID]) -> dict[uuid.UUID, int]:
     """Number of active labels of each of the cases."""
     heads = (

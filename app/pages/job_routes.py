@@ -4,20 +4,24 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
+from sqlalchemy.orm import Session
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.concurrency import run_in_threadpool
 
 from app.auth.policy import GuardedRoute, Policy
+from app.cases.queries import newest_label_at
 from app.context import Context, Parts
 from app.jobs import engine
-from app.jobs.queries import newest_jobs
+from app.jobs.queries import JobView, newest_jobs
 from app.jobs.schemas import job_out
 from app.pages.render import go, page
 from app.platform.database import Reader, Writer
 from app.platform.principal import Principal
+from app.recalibration.refusal import REFUSED, is_refusal
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _Viewer = Annotated[Principal, Depends(Policy("metrics:read"))]
@@ -31,7 +35,30 @@ _EVENT_SECONDS, _IDLE_LOOKS, _RETRY_MS = 1.0, 15, 2000
 @router.get("/jobs")
 def list_jobs(request: Request, principal: _Viewer, session: Reader) -> Response:
     """Jobs with their progress."""
-    return page(request, "jobs.html", principal, jobs=[job_out(job) for job in newest_jobs(session, _SHOWN)])
+    jobs = newest_jobs(session, _SHOWN)
+    refused = {str(job.id): _refusal(session, job) for job in jobs if is_refusal(job.error)}
+    return page(request, "jobs.html", principal, jobs=[job_out(job) for job in jobs], refused=refused)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A refused recalibration: what was refused, what it would need, and whether labels have come since."""
+
+    what: str
+    sentences: list[str]
+    labels_came: bool
+
+
+def _refusal(session: Session, job: JobView) -> Refusal:
+    what, *sentences = (job.error or "").removeprefix(REFUSED).split("\n")
+    newest = newest_label_at(session)
+    came = newest is not None and (job.ended_at is None or newest > job.ended_at)
+    return Refusal(what, sentences, came)
+
+
+def _first_line(job: JobView) -> str:
+    """What is being done, or why it failed; the page says the rest."""
+    return (job.error or job.message).partition("\n")[0]
 
 
 def _states(context: Context) -> tuple[str, bool]:
@@ -39,7 +66,7 @@ def _states(context: Context) -> tuple[str, bool]:
     with context.database.read() as session:
         jobs = newest_jobs(session, _SHOWN)
         states = [
-            {"id": str(job.id), "state": job.state, "progress": job.progress, "message": job.error or job.message}
+            {"id": str(job.id), "state": job.state, "progress": job.progress, "message": _first_line(job)}
             for job in jobs
         ]
         return json.dumps(states), any(job.state in {"queued", "running"} for job in jobs)

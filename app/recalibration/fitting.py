@@ -6,6 +6,7 @@ import numpy as np
 
 from app.recalibration.change_plan import ChangePlan
 from app.recalibration.outputs import StoredOutputs
+from app.recalibration.refusal import RecalibrationRefusedError, too_few_double_reads, too_few_labels
 from app.releases.schemas import RecalibrationMethod
 from ml.arrays import IntArray
 from ml.calibration.calibrators import Calibration, FitDocument, calibrate
@@ -45,29 +46,24 @@ def require_labels(labelled: Labelled, parent: Release, method: RecalibrationMet
     """Refuse a fit that the change plan does not allow, or for which there is too little.
 
     Raises:
-        ValueError: too few labelled cases, double reads or patients, or nothing that could be adapted.
+        RecalibrationRefusedError: too few labelled cases, double reads or patients, or nothing that could be adapted.
     """
     n_patients = len(set(labelled.outputs.groups))
     if method == "adapt":
         if parent.calibration.concentration is None:
-            raise ValueError(
+            raise RecalibrationRefusedError(
                 "the champion has no concentration head that could be adapted; recalibrate with the method "
-                f"temperature, which fits one, once {plan.min_labelled_cases} cases have labels"
+                f"temperature, which fits one, once {plan.min_labelled_cases} cases have labels."
             )
         n_pairs, fewest = labelled.n_double_reads, max(plan.min_double_reads, FEWEST_PAIRS)
         if n_pairs < fewest or n_patients < plan.min_patients:
-            raise ValueError(
-                f"adapting needs {fewest} cases with two blind planned labels, and labelled cases of "
-                f"{plan.min_patients} patients, in the calibration partition; there are {n_pairs}, of {n_patients}: "
-                "have more cases read twice (the reading policy says how many are)"
-            )
+            refusal = too_few_double_reads(plan, fewest, n_pairs, n_patients)
+            raise refusal
         return
     n_cases = len(labelled.counts)
     if n_cases < plan.min_labelled_cases or n_patients < plan.min_patients:
-        raise ValueError(
-            f"recalibration needs {plan.min_labelled_cases} labelled cases of {plan.min_patients} patients in the "
-            f"calibration partition; there are {n_cases} of {n_patients}"
-        )
+        refusal = too_few_labels(plan, n_cases, n_patients)
+        raise refusal
 
 
 def fitted(labelled: Labelled, parent: Release, method: RecalibrationMethod) -> Fitted:

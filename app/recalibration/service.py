@@ -45,6 +45,7 @@ from app.recalibration.outputs import (
     stored_outputs,
     without_kept,
 )
+from app.recalibration.refusal import RecalibrationRefusedError, before_and_after, beyond_the_plan
 from app.recalibration.report import Findings, FitOut, Moved, RecalibrationReport
 from app.releases.adding import UNFINISHED, register_release
 from app.releases.gate import Gate
@@ -175,7 +176,8 @@ def recalibrate(job: RunningJob) -> JobResult:
     """Job: fit, judge, write a candidate and its report, and ask for a model of the annotators beside it.
 
     Raises:
-        ValueError: too few labels, a fit that fails, or a change beyond the plan.
+        RecalibrationRefusedError: too few labels, or a change beyond the plan.
+        ValueError: a fit that fails.
     """
     written = job.recorded(_CANDIDATE)
     if written is not None:
@@ -184,16 +186,15 @@ def recalibrate(job: RunningJob) -> JobResult:
     asked = RecalibrationIn.model_validate(job.parameters)
     plan = ChangePlan.read(settings.change_plan)
     if asked.method not in plan.methods:
-        raise ValueError(f"the change plan allows the methods {', '.join(plan.methods)}, not {asked.method}")
+        raise RecalibrationRefusedError(
+            f"the change plan allows the methods {', '.join(plan.methods)}, not {asked.method}."
+        )
     job.report(_READING, "reading labels and stored outputs")
     with job.context.database.read_moment() as session:
         material = gather(session, job.context, asked.since)
     job.report(_FITTING, f"fitting on {len(material.fitting.case_ids):,} stored cases")
     made = fit(material, asked.method, plan)
-    before = material.fitting.predicted(material.parent, material.parent.calibration)
-    moved, broken = plan.violations(before, material.fitting.predicted(material.parent, made.calibration))
-    if broken:
-        raise ValueError(f"the change plan does not allow this change: {'; '.join(broken)}")
+    moved = _allowed_move(material, made, plan)
     job.report(_JUDGING, "judging against the champion")
     gate = _gate(job, material, made.calibration, asked.method, plan)
     now_served = material.judging.predicted(material.parent, material.parent.calibration)
@@ -203,7 +204,7 @@ def recalibrate(job: RunningJob) -> JobResult:
         label_snapshot=snapshot_sha256(material),
         change_plan=plan,
         change_plan_sha256=plan.sha256(),
-        moved=Moved(**moved),
+        moved=moved,
         gate=gate,
         champion=shown_metrics(material.cohort, now_served),
         candidate=shown_metrics(material.cohort, material.judging.predicted(material.parent, made.calibration)),
@@ -215,6 +216,23 @@ def recalibrate(job: RunningJob) -> JobResult:
     )
     job.report(_WRITING, "writing the candidate")
     return _write(job, material, made, findings)
+
+
+def _allowed_move(material: Material, made: Fitted, plan: ChangePlan) -> Moved:
+    """How far a calibration moves the predictions of the cases that a fit may see.
+
+    Raises:
+        RecalibrationRefusedError: further than the plan allows.
+    """
+    before = material.fitting.predicted(material.parent, material.parent.calibration)
+    after = material.fitting.predicted(material.parent, made.calibration)
+    shown, broken = plan.violations(before, after)
+    moved = Moved.model_validate(shown)
+    if broken:
+        told = before_and_after(before, after, [info["name"] for info in material.parent.card["classes"]])
+        refusal = beyond_the_plan(plan, moved, broken, told, made.report["n_fit"])
+        raise refusal
+    return moved
 
 
 def _gate(

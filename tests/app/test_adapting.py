@@ -122,7 +122,7 @@ def test_too_few_double_reads_are_refused_with_their_number(service: Service) ->
         n = len(gather(session, service.context).fitting.case_ids)
     assert "needs 20 cases with two blind planned labels, and labelled cases of 10 patients" in failed["error"]
     assert f"there are {n}, of " in failed["error"]
-    assert "have more cases read twice" in failed["error"]
+    assert "more cases read twice" in failed["error"]
 
 
 @pytest.mark.one_database

@@ -1,0 +1,125 @@
+"""Recalibrations that are refused before the gate: what was refused, and what it would need, in sentences."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from app.recalibration.change_plan import ChangePlan
+from app.recalibration.report import Moved
+from ml.distributions.families import PredictiveDistribution
+
+#: What the message of a refused recalibration begins with.
+REFUSED = "Refused: "
+#: Of all cases the share that a fit sees: half of the patients evaluate, a fifth of the others is kept for sets.
+_SHARE_OF_FITS = 0.4
+# classes whose probability is told before and after
+_SHOWN = 3
+
+
+class RecalibrationRefusedError(ValueError):
+    """A recalibration that the change plan does not allow, or for which there is too little.
+
+    Args:
+        what: was refused, and why.
+        sentences: what it would have done and what it would need, a line each.
+    """
+
+    def __init__(self, what: str, *sentences: str) -> None:
+        super().__init__("\n".join((f"{REFUSED}{what}", *sentences)))
+
+
+def is_refusal(error: str | None) -> bool:
+    """Whether a job's error says that a recalibration was refused, as it is again on the same labels."""
+    return error is not None and error.startswith(REFUSED)
+
+
+def _further(missing: int, what: str) -> str:
+    """How many further cases are needed altogether, so that as many as are missing come to the fit."""
+    if missing <= 0:
+        return ""
+    altogether = math.ceil(missing / _SHARE_OF_FITS)
+    return (
+        f"{missing:,} more {what} are needed there. About {_SHARE_OF_FITS:.0%} of all cases come there, since half of "
+        f"the patients evaluate and some are kept for answer sets: have about {altogether:,} more cases "
+        f"{'read twice (the reading policy says how many are)' if 'double' in what else 'labelled'}."
+    )
+
+
+def too_few_labels(plan: ChangePlan, n_cases: int, n_patients: int) -> RecalibrationRefusedError:
+    """Too few labelled cases, or of too few patients."""
+    needs = [
+        _further(plan.min_labelled_cases - n_cases, "labelled cases"),
+        _of_patients(plan.min_patients - n_patients),
+    ]
+    return RecalibrationRefusedError(
+        f"recalibration needs {plan.min_labelled_cases} labelled cases of {plan.min_patients} patients in the "
+        f"calibration partition; there are {n_cases} of {n_patients}.",
+        *filter(None, needs),
+    )
+
+
+def too_few_double_reads(plan: ChangePlan, fewest: int, n_pairs: int, n_patients: int) -> RecalibrationRefusedError:
+    """Too few cases that were read twice, or labelled cases of too few patients, to adapt."""
+    needs = [_further(fewest - n_pairs, "double reads"), _of_patients(plan.min_patients - n_patients)]
+    return RecalibrationRefusedError(
+        f"adapting needs {fewest} cases with two blind planned labels, and labelled cases of {plan.min_patients} "
+        f"patients, in the calibration partition; there are {n_pairs}, of {n_patients}.",
+        *filter(None, needs),
+    )
+
+
+def _of_patients(missing: int) -> str:
+    if missing <= 0:
+        return ""
+    return f"They must come from {missing:,} more patient{'' if missing == 1 else 's'} there."
+
+
+def beyond_the_plan(
+    plan: ChangePlan, moved: Moved, broken: Sequence[str], told: str, n_labelled: int
+) -> RecalibrationRefusedError:
+    """Predictions of the same cases would move more than the plan allows.
+
+    Args:
+        plan: with the limits.
+        moved: how far they would move.
+        broken: a sentence for each limit that they would break.
+        told: what changes, from ``before_and_after``.
+        n_labelled: cases that the fit saw labels of.
+    """
+    limits = {
+        "max_mean_probability_change": (moved.mean_probability_change, plan.max_mean_probability_change),
+        "max_mean_log_concentration_change": (
+            moved.mean_log_concentration_change or 0.0,
+            plan.max_mean_log_concentration_change,
+        ),
+    }
+    needs = [f"{name} of {_above(value):g} or more" for name, (value, limit) in limits.items() if value > limit]
+    return RecalibrationRefusedError(
+        f"the change plan does not allow this change: {'; '.join(broken)}.",
+        told,
+        f"It would need a change plan (SECONDREAD_CHANGE_PLAN) with {' and '.join(needs)}, which somebody answers for.",
+        f"Or it needs more labels: the fit saw {n_labelled:,} labelled cases, which move it by chance too. What is "
+        "left with twice as many is a real change of annotators, stain or cells.",
+    )
+
+
+def before_and_after(before: PredictiveDistribution, after: PredictiveDistribution, names: Sequence[str]) -> str:
+    """The mean probabilities that change most, and that of a disagreement, for the same cases.
+
+    Args:
+        before: of the champion.
+        after: of the candidate.
+        names: of the classes, in the order of the outputs.
+    """
+    first, then = before.class_probs.mean(axis=0), after.class_probs.mean(axis=0)
+    most = np.argsort(-np.abs(then - first))[:_SHOWN]
+    parts = [f"{names[k]} {first[k]:.0%}, then {then[k]:.0%}" for k in most]
+    two = [float(np.mean(each.disagreement_probs)) for each in (before, after)]
+    parts.append(f"two annotators differ {two[0]:.0%}, then {two[1]:.0%}")
+    return f"Before and after, on average over {len(before.class_probs):,} stored cases: {'; '.join(parts)}."
+
+
+def _above(value: float) -> float:
+    """A limit that the value keeps, with two digits."""
+    return math.ceil(value * 100) / 100
