@@ -2,7 +2,7 @@
 
 import uuid
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.platform.errors import Invalid
@@ -12,6 +12,12 @@ from app.tables import Account, ApiKey
 def all_accounts(session: Session) -> list[Account]:
     """Every account, by name."""
     return list(session.execute(select(Account).order_by(Account.name)).scalars())
+
+
+def count_annotators(session: Session) -> int:
+    """Number of annotators who may sign in."""
+    annotators = select(func.count()).where(Account.role == "annotator", Account.disabled_at.is_(None))
+    return session.execute(annotators).scalar_one()
 
 
 def keys_by_account(session: Session) -> dict[uuid.UUID, list[ApiKey]]:

@@ -65,6 +65,8 @@ class CaseFilter:
     partition: str | None = None
     since: datetime | None = None
     until: datetime | None = None
+    #: in the external id or the patient, in any case of letters
+    search: str | None = None
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """Conditions for a WHERE clause."""
@@ -72,6 +74,9 @@ class CaseFilter:
         conditions: list[ColumnElement[bool]] = [col == value for col, value in equal.items() if value is not None]
         if self.partition is not None:
             conditions.append(Case.partition == self.partition)
+        if self.search is not None:
+            found = (column.icontains(self.search, autoescape=True) for column in (Case.external_id, Case.patient))
+            conditions.append(or_(*found))
         if self.since is not None:
             conditions.append(Case.created_at >= self.since)
         if self.until is not None:
@@ -97,6 +102,40 @@ def page_by_need(
     if after is not None:
         statement = statement.where(tuple_(Case.need, Case.id) < after)
     return list(session.execute(statement.limit(limit)).scalars())
+
+
+def is_empty(session: Session) -> bool:
+    """Whether no case was ever stored."""
+    return session.execute(select(Case.id).limit(1)).first() is None
+
+
+def count_waiting_cases(session: Session, chosen: CaseFilter) -> int:
+    """Number of cases of which a read is wanted."""
+    waiting = select(func.count()).where(Case.waiting.is_(True), *chosen.conditions())
+    return session.execute(waiting).scalar_one()
+
+
+def sites(session: Session) -> list[str]:
+    """Every site that a case names, in order."""
+    named = select(Case.site).where(Case.site.is_not(None)).distinct().order_by(Case.site)
+    return [site for site in session.execute(named).scalars() if site is not None]
+
+
+def same_images(session: Session, case_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, list[tuple[uuid.UUID, str]]]:
+    """Of each of the cases the others with the same pixels, id and external id; cases without any are left out."""
+    asked = select(Case.stored_sha256).where(Case.id.in_(case_ids), Case.erased_at.is_(None))
+    alike = select(Case.id, Case.external_id, Case.stored_sha256).where(
+        Case.stored_sha256.in_(asked), Case.erased_at.is_(None)
+    )
+    images: dict[str, list[tuple[uuid.UUID, str]]] = {}
+    for case_id, external_id, digest in session.execute(alike.order_by(Case.id)):
+        images.setdefault(digest, []).append((case_id, external_id))
+    return {
+        case_id: [other for other in cases if other[0] != case_id]
+        for cases in images.values()
+        if len(cases) > 1
+        for case_id, _ in cases
+    }
 
 
 def predictions_of(session: Session, case_ids: list[uuid.UUID]) -> dict[uuid.UUID, CasePrediction]:

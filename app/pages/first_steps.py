@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from app.auth.queries import count_annotators
+from app.cases.queries import is_empty
 from app.releases.queries import champion_since
-from app.tables import Account, Case, PolicyRow
+from app.triage.queries import current_policy
 
 State = Literal["done", "next", "later", "waits"]
 #: A second opinion needs another annotator.
@@ -34,12 +35,10 @@ class FirstSteps:
 
 def first_steps(session: Session) -> FirstSteps | None:
     """The steps of a service without a case; None once there is one."""
-    if session.execute(select(Case.id).limit(1)).first() is not None:
+    if not is_empty(session):
         return None
     since = champion_since(session)
-    of_annotators = select(func.count()).where(Account.role == "annotator", Account.disabled_at.is_(None))
-    n_annotators = session.execute(of_annotators).scalar_one()
-    version = session.execute(select(func.max(PolicyRow.version))).scalar_one()
+    n_annotators, version = count_annotators(session), current_policy(session).version
     done = {"release": since is not None, "people": n_annotators >= ENOUGH_ANNOTATORS, "policy": version > 1}
     states: dict[str, State] = {}
     for name in ("release", "people", "policy", "import"):

@@ -65,7 +65,7 @@ def worklist(
     principal: _People,
     session: Reader,
     site: Annotated[PageText, Query(max_length=200)] = "",
-    patient: Annotated[PageText, Query(max_length=200)] = "",
+    search: Annotated[PageText, Query(max_length=200)] = "",
     cursor: Annotated[PageText | None, Query(max_length=100)] = None,
 ) -> Response:
     """Cases by need; to annotators, in an order of their own that reveals nothing."""
@@ -76,9 +76,9 @@ def worklist(
     steps = first_steps(session) if "manage" in principal.scopes else None
     if steps is not None:
         return page(request, "first_steps.html", principal, view=steps)
-    chosen = CaseFilter(site=site or None, patient=patient or None)
+    chosen = CaseFilter(site=site or None, search=search.strip() or None)
     cases = reader_views.worklist(session, chosen, cursor)
-    return page(request, "worklist.html", principal, view=cases, site=site, patient=patient)
+    return page(request, "worklist.html", principal, view=cases, site=site, search=search)
 
 
 @router.get("/cases/{case_id}")

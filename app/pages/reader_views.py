@@ -81,9 +81,25 @@ def upcoming_case(session: Session, keys: ReaderKeys, principal: Principal) -> u
     return None if request is None else case_handle(keys, principal, request.named)
 
 
-def worklist(session: Session, chosen: queries.CaseFilter, cursor: str | None) -> WorklistOut:
+@dataclass(frozen=True)
+class LeadsWorklist:
+    """A page of the cases of which a read is wanted, how many there are in all, and what they can be narrowed by.
+
+    ``same_image``: by case the others with the same pixels, id and external id.
+    """
+
+    page: WorklistOut
+    n_waiting: int
+    sites: list[str]
+    same_image: dict[str, list[tuple[uuid.UUID, str]]]
+
+
+def worklist(session: Session, chosen: queries.CaseFilter, cursor: str | None) -> LeadsWorklist:
     """Cases of which a read is wanted, those in most need first."""
-    return cases.worklist(session, cursor, WORKLIST_LENGTH, chosen)
+    shown = cases.worklist(session, cursor, WORKLIST_LENGTH, chosen)
+    alike = queries.same_images(session, [uuid.UUID(item.case.id) for item in shown.items])
+    same_image = {str(case_id): others for case_id, others in alike.items()}
+    return LeadsWorklist(shown, queries.count_waiting_cases(session, chosen), queries.sites(session), same_image)
 
 
 @dataclass(frozen=True)

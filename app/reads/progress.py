@@ -7,8 +7,9 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, CompoundSelect, func, select, union_all
 from sqlalchemy.orm import Session
 
+from app.auth.annotators import annotator_of_account
 from app.platform.principal import Principal
-from app.reads.queries import count_waiting
+from app.reads.queries import count_waiting, leases_of
 from app.tables import Annotator, Label, Read, Repeat, RepeatAnswer, RepeatRead, now
 
 #: Cases that the page of an annotator's day lists among those they have read.
@@ -17,10 +18,11 @@ LISTED = 120
 
 @dataclass(frozen=True)
 class Progress:
-    """An annotator's day (UTC): cases read or declined, and cases waiting."""
+    """An annotator's day (UTC): cases read or declined, cases waiting, and those that they hold."""
 
     n_today: int
     n_waiting: int
+    n_held: int = 0
 
 
 def progress(session: Session, principal: Principal) -> Progress:
@@ -37,7 +39,9 @@ def progress(session: Session, principal: Principal) -> Progress:
         for reads in (Read, RepeatRead)
     ]
     ended_today = select(func.count()).select_from(union_all(*ended).subquery())
-    return Progress(session.execute(ended_today).scalar_one(), count_waiting(session, principal))
+    annotator = annotator_of_account(session, principal.account_id)
+    n_held = 0 if annotator is None else len(leases_of(session, annotator.id))
+    return Progress(session.execute(ended_today).scalar_one(), count_waiting(session, principal), n_held)
 
 
 def labelled_cases(session: Session, principal: Principal, limit: int) -> list[uuid.UUID]:

@@ -63,7 +63,7 @@ REQUESTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "a path out of the static folder": ("GET", "/static/%2e%2e/%2e%2e/main.py", {}),
     "a session of no ASCII": ("GET", "/worklist", {"headers": {"Cookie": b"sr_session=\xff"}}),
     "NUL in a page's address": ("GET", "/audit?actor=%00&action=%00&object_id=%00", {}),
-    "NUL in the address of a list": ("GET", "/worklist?site=%00&patient=%00", {}),
+    "NUL in the address of a list": ("GET", "/worklist?site=%00&search=%00", {}),
     "a login of no UTF-8": ("POST", "/login", {"content": b"name=%ED%A0%80&password=%00"}),
     "a login with NUL": ("POST", "/login", {"content": b"name=%00&password=%00"}),
     "an idempotency key of no ASCII": ("POST", "/v1/cases", {"headers": {"Idempotency-Key": "é".encode()}}),
