@@ -14,6 +14,7 @@ from app.auth.policy import require_policies
 from app.auth.throttle import SignInThrottle
 from app.cases.routes import router as cases
 from app.context import Context, build_context
+from app.description.document import describe, operation_id
 from app.evaluations.routes import router as evaluations
 from app.imports.routes import router as imports
 from app.jobs.routes import router as jobs
@@ -35,7 +36,6 @@ from app.pages.sign_in import router as sign_in_pages
 from app.platform import errors, observability
 from app.platform.body_limits import BodyLimits
 from app.platform.installation import claim
-from app.platform.openapi import require_headers
 from app.platform.rate_limit import RateLimit
 from app.practice.routes import router as practice
 from app.readers.routes import router as readers
@@ -112,6 +112,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         lifespan=_lifespan,
         docs_url=None,
         redoc_url=None,
+        generate_unique_id_function=operation_id,
     )
     attach(app, settings)
     errors.install(app, problem_page)
@@ -119,7 +120,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         app.include_router(router)
     app.mount("/static", Assets(), name="static")
     require_policies(app, _ROUTERS)
-    require_headers(app)
+    describe(app)
     app.add_middleware(BodyLimits)
     app.add_middleware(FairShare, at_once=settings.requests_at_once)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=settings.allowed_hosts)

@@ -181,7 +181,7 @@ OPEN = {f"{kind}[str, {value}]" for kind in ("dict", "Mapping") for value in ("A
 OPEN_DOCUMENTS = {
     "app.cases.uploads.upload_schema": "OpenAPI, as FastAPI takes it",
     "app.platform.errors.responses": "OpenAPI, as FastAPI takes it",
-    "app.platform.openapi.require_headers": "OpenAPI, as FastAPI makes it",
+    "app.description.document": "OpenAPI, as FastAPI makes it",
     "app.evaluations.report.ChartData.rows": "each chart has its own columns; they come from pydantic models",
     "app.evaluations.report.chart_csv": "rows of any chart",
     "app.evaluations.schemas.EvaluationOut.document": "as it was frozen, by whatever version",

@@ -299,6 +299,13 @@ def test_the_reference_lists_every_route_with_its_scopes(tmp_path: Path) -> None
                 assert names == set(policy.scopes), f"{method} {route.path}"
 
 
+def test_what_is_made_from_the_openapi_document_is_made_from_the_present_one() -> None:
+    from tests.support.api_files import made
+
+    stale = [path.relative_to(ROOT) for path, text in made().items() if not path.exists() or path.read_text() != text]
+    assert stale == [], "run: python -m tests.support.api_files"
+
+
 def test_the_worked_example_of_the_tables_is_true(tmp_path: Path) -> None:
     from ml.cli.result_text import metrics_table
     from ml.tables.evaluate import evaluate_tables

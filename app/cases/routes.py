@@ -99,7 +99,7 @@ def list_cases(
 
 
 @router.get("/v1/worklist", responses=responses(), dependencies=[_Viewing])
-def worklist(session: Reader, cursor: _Cursor = None, limit: _Limit = 50) -> WorklistOut:
+def list_worklist(session: Reader, cursor: _Cursor = None, limit: _Limit = 50) -> WorklistOut:
     """Cases of which another read is wanted, those in most need first, with the reason."""
     return service.worklist(session, cursor, limit)
 

@@ -89,7 +89,7 @@ def get_agreement(
 @router.post(
     "/v1/evaluations", status_code=202, response_model=EvaluationOut, responses=responses(KeyMissing, NotFound)
 )
-def freeze(
+def freeze_evaluation(
     body: EvaluationIn,
     context: Parts,
     principal: Annotated[Principal, Depends(Policy("manage"))],

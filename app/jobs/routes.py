@@ -33,7 +33,7 @@ def get_job(job_id: uuid.UUID, session: Reader) -> JobOut:
 
 
 @router.delete("/v1/jobs/{job_id}", responses=responses(NotFound))
-def cancel(job_id: uuid.UUID, context: Parts, principal: _Managing) -> JobOut:
+def cancel_job(job_id: uuid.UUID, context: Parts, principal: _Managing) -> JobOut:
     """Cancel a job; what it has stored so far stays."""
     return job_out(engine.cancel(context, principal, job_id))
 
@@ -44,7 +44,7 @@ def cancel(job_id: uuid.UUID, context: Parts, principal: _Managing) -> JobOut:
     response_model=JobOut,
     responses=responses(KeyMissing, NotFound, Conflict),
 )
-def retry(
+def retry_job(
     job_id: uuid.UUID,
     context: Parts,
     principal: _Managing,

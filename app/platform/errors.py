@@ -266,7 +266,7 @@ COMMON: tuple[type[Problem], ...] = (Unauthenticated, Forbidden, Invalid, Overlo
 def responses(*problems: type[Problem]) -> dict[int | str, dict[str, Any]]:
     """OpenAPI entries of a route's errors, the common ones included."""
     entries: dict[int | str, dict[str, Any]] = {}
-    for problem in (*COMMON, *problems):
+    for problem in dict.fromkeys((*COMMON, *problems)):
         entry = entries.setdefault(problem.status, {"model": ProblemDocument, "description": ""})
         entry["description"] = ", ".join(part for part in (entry["description"], problem.code) if part)
         entry["content"] = {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}}

@@ -1,5 +1,6 @@
 """Value types that several domains accept or answer with."""
 
+import math
 import re
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
@@ -168,6 +169,11 @@ class AnswerSetOut(Out):
     n_cells: int
 
 
+#: Ends of an interval in millionths, rounded outwards: what lies below says nothing.
+_Low = Annotated[float, AfterValidator(lambda end: math.floor(end * 1e6) / 1e6)]
+_High = Annotated[float, AfterValidator(lambda end: math.ceil(end * 1e6) / 1e6)]
+
+
 class DistributionOut(Out):
     """A predictive distribution; what needs a concentration is null in a release without one.
 
@@ -181,7 +187,7 @@ class DistributionOut(Out):
     disagreement_prob: float | None
     disagreement_calibrated: bool
     disagreement_constant: bool
-    class_intervals: dict[str, tuple[float, float]] | None
+    class_intervals: dict[str, tuple[_Low, _High]] | None
     # absent from answers of earlier versions
     answer_set: AnswerSetOut | None = None
 

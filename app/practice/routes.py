@@ -37,7 +37,7 @@ _Key = Annotated[str, Depends(required_key)]
 
 
 @router.get("/v1/practice", responses=responses())
-def own_practice(principal: _Annotator, session: Reader) -> OwnPracticeOut:
+def get_practice(principal: _Annotator, session: Reader) -> OwnPracticeOut:
     """Whether reads go to the caller, which sets they may work through, and their runs."""
     return service.own_practice(session, principal)
 
@@ -45,20 +45,20 @@ def own_practice(principal: _Annotator, session: Reader) -> OwnPracticeOut:
 @router.post(
     "/v1/practice/runs", status_code=201, response_model=RunOut, responses=responses(KeyMissing, NotFound, Conflict)
 )
-def begin_run(body: RunIn, context: Parts, principal: _Annotator, key: _Key, session: Writer) -> Response:
+def begin_practice_run(body: RunIn, context: Parts, principal: _Annotator, key: _Key, session: Writer) -> Response:
     """Begin a run of a set, or go on with the one that is open; its cells come to the caller in no read any more."""
     digest = request_digest("POST practice run", body.model_dump(mode="json"))
     return once(session, principal, key, digest, lambda: service.begin(session, context, principal, body))
 
 
 @router.get("/v1/practice/runs/{run_id}", responses=responses(NotFound))
-def get_run(run_id: uuid.UUID, principal: _Annotator, session: Reader) -> RunOut:
+def get_practice_run(run_id: uuid.UUID, principal: _Annotator, session: Reader) -> RunOut:
     """One of the caller's own runs; a qualification has its result at the end."""
     return service.show_run(session, principal, run_id)
 
 
 @router.get("/v1/practice/items/{item_id}", responses=responses(NotFound))
-def get_item(item_id: uuid.UUID, context: Parts, principal: _Annotator, session: Reader) -> PracticeItemOut:
+def get_practice_item(item_id: uuid.UUID, context: Parts, principal: _Annotator, session: Reader) -> PracticeItemOut:
     """The next cell of a run, or in training one that the caller has answered, with how others answered."""
     shown = service.show_item(session, principal, item_id)
     if shown.feedback is not None and shown.feedback.label_counts is not None:
@@ -75,7 +75,7 @@ def get_item(item_id: uuid.UUID, context: Parts, principal: _Annotator, session:
         **responses(NotFound),
     },
 )
-def get_item_image(item_id: uuid.UUID, context: Parts, principal: _Annotator, session: Reader) -> Response:
+def get_practice_image(item_id: uuid.UUID, context: Parts, principal: _Annotator, session: Reader) -> Response:
     """The pixels of a cell that the caller may look at, as PNG."""
     stored = case_by_id(session, service.case_of_item(session, principal, item_id))
     headers = {"Cache-Control": "private, no-store", "Content-Disposition": "inline"}
@@ -88,7 +88,7 @@ def get_item_image(item_id: uuid.UUID, context: Parts, principal: _Annotator, se
     response_model=AnsweredOut,
     responses=responses(KeyMissing, NotFound, AlreadyLabelled),
 )
-def answer_item(
+def answer_practice_item(
     item_id: uuid.UUID, body: PracticeAnswerIn, context: Parts, principal: _Annotator, key: _Key, session: Writer
 ) -> Response:
     """Answer the next cell of a run; in training how others answered comes back, else nothing until the end."""
@@ -104,7 +104,7 @@ def answer_item(
 
 
 @router.get("/v1/practice/sets", responses=responses(), dependencies=[Depends(Policy("manage"))])
-def list_sets(session: Reader) -> PracticeSetsOut:
+def list_practice_sets(session: Reader) -> PracticeSetsOut:
     """Every set, newest first, with what was chosen and who would pass."""
     return sets.list_sets(session)
 
@@ -115,20 +115,20 @@ def list_sets(session: Reader) -> PracticeSetsOut:
     response_model=PracticeSetOut,
     responses=responses(KeyMissing, Conflict),
 )
-def add_set(body: PracticeSetIn, context: Parts, principal: _Manager, key: _Key, session: Writer) -> Response:
+def add_practice_set(body: PracticeSetIn, context: Parts, principal: _Manager, key: _Key, session: Writer) -> Response:
     """Choose settled cells for training, or for qualification; never for both."""
     digest = request_digest("POST practice set", body.model_dump())
     return once(session, principal, key, digest, lambda: sets.add_set(session, context, principal, body))
 
 
 @router.post("/v1/practice/sets/{set_id}/retirement", responses=responses(NotFound))
-def retire_set(set_id: uuid.UUID, context: Parts, principal: _Manager, session: Writer) -> PracticeSetOut:
+def retire_practice_set(set_id: uuid.UUID, context: Parts, principal: _Manager, session: Writer) -> PracticeSetOut:
     """Let nobody begin a run of a set any more; again changes nothing."""
     return sets.retire(session, context, principal, set_id)
 
 
 @router.get("/v1/practice/annotators", responses=responses(), dependencies=[Depends(Policy("manage"))])
-def list_qualified(session: Reader) -> QualifiedListOut:
+def list_qualifications(session: Reader) -> QualifiedListOut:
     """Whether reads go to each annotator with an account, and why."""
     return sets.list_qualified(session)
 
@@ -139,7 +139,9 @@ def list_qualified(session: Reader) -> QualifiedListOut:
     response_model=QualifiedOut,
     responses=responses(KeyMissing, NotFound),
 )
-def decide(name: Line, body: DecisionIn, context: Parts, principal: _Manager, key: _Key, session: Writer) -> Response:
+def decide_qualification(
+    name: Line, body: DecisionIn, context: Parts, principal: _Manager, key: _Key, session: Writer
+) -> Response:
     """Qualify an annotator by hand, withdraw it, or allow further attempts, with a reason."""
     digest = request_digest("POST practice decision", name, body.model_dump())
     return once(session, principal, key, digest, lambda: sets.decide(session, context, principal, name, body))

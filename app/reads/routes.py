@@ -54,7 +54,7 @@ _Key = Annotated[str, Depends(required_key)]
     response_model=ReadOut,
     responses={204: {"description": "Nothing to read now."}, **responses(KeyMissing, TooManyLeases)},
 )
-def lease(context: Parts, principal: _Annotating, key: _Key, session: Writer) -> Response:
+def lease_read(context: Parts, principal: _Annotating, key: _Key, session: Writer) -> Response:
     """Lease the next case for the caller: by due date, then in an order of their own; three at most at a time."""
 
     def take() -> tuple[int, ReadOut | None]:
@@ -78,13 +78,13 @@ def get_read(read_id: uuid.UUID, context: Parts, principal: _Annotating, session
 
 
 @router.patch("/v1/reads/{read_id}", responses=responses(NotFound, LeaseLost))
-def heartbeat(read_id: uuid.UUID, context: Parts, principal: _Annotating, session: Writer) -> ReadOut:
+def extend_read(read_id: uuid.UUID, context: Parts, principal: _Annotating, session: Writer) -> ReadOut:
     """Extend a lease, up to six times its length in all."""
     return read_for(context.keys.readers, principal, leases.heartbeat(session, principal, read_id))
 
 
 @router.delete("/v1/reads/{read_id}", status_code=204, responses=responses(NotFound, LeaseLost))
-def release(read_id: uuid.UUID, principal: _Annotating, session: Writer) -> None:
+def release_read(read_id: uuid.UUID, principal: _Annotating, session: Writer) -> None:
     """Give a lease back; the case may come again."""
     leases.release(session, principal, read_id)
 
@@ -92,7 +92,7 @@ def release(read_id: uuid.UUID, principal: _Annotating, session: Writer) -> None
 @router.post(
     "/v1/reads/{read_id}/decline", response_model=ReadOut, responses=responses(KeyMissing, NotFound, LeaseLost)
 )
-def decline(
+def decline_read(
     read_id: uuid.UUID, body: DeclineIn, context: Parts, principal: _Annotating, key: _Key, session: Writer
 ) -> Response:
     """Decline a read, with a reason; ``cannot_tell`` closes it for everybody."""
@@ -171,7 +171,7 @@ def submit_label(
     response_model=SubmittedOut,
     responses=responses(KeyMissing, NotFound, Superseded),
 )
-def revise(
+def revise_label(
     label_id: uuid.UUID, body: RevisionIn, context: Parts, principal: _Labelling, key: _Key, session: Writer
 ) -> Response:
     """Correct one's own label, or label again after a retraction; every row stays."""
@@ -193,7 +193,7 @@ def revise(
     response_model=SubmittedOut,
     responses=responses(KeyMissing, NotFound, Superseded),
 )
-def retract(
+def retract_label(
     label_id: uuid.UUID, body: RetractionIn, context: Parts, principal: _Labelling, key: _Key, session: Writer
 ) -> Response:
     """Take one's own label back; both rows stay."""

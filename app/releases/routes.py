@@ -84,7 +84,7 @@ def move_alias(
     response_model=JobOut,
     responses=responses(Conflict, KeyMissing, NotFound),
 )
-def judge(
+def judge_release(
     release_id: uuid.UUID,
     context: Parts,
     principal: _Managing,

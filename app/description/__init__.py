@@ -1,0 +1,1 @@
+"""What the API says about itself: its OpenAPI document, examples of real requests, and the view that pages draw."""

@@ -1,0 +1,178 @@
+"""OpenAPI as it is meant: who may call, words for people, examples that were played, errors as they are sent.
+
+Headers that a request must carry are optional parameters in the code, so that a request without one gets an error of
+its own (400, 428) and not the general 422; here they are declared as required.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+
+from app.auth.policy import monitoring, policy_of
+from app.auth.sites import COOKIE, SECURE_COOKIE
+from app.description.examples import EXAMPLES, Example, path_values, query_values
+from app.platform.errors import PROBLEM_JSON, TYPE_PREFIX, Problem
+from app.platform.principal import SCOPES
+from app.platform.routing import walk_routes
+
+_REQUIRED = {
+    "idempotency-key": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]+$"},
+    "if-match": {"type": "string", "pattern": r'^((W/)?"?[0-9]{1,9}"?|\*)$'},
+}
+_JSON = "application/json"
+#: What each group of operations is about, in the order in which they are shown.
+TAGS = {
+    "cases": "Images of cells, stored or not, with their predictions.",
+    "reads": "Blind reads by annotators, the labels that end them, and what is believed then.",
+    "imports": "Many cases at once.",
+    "evaluations": "How good predictions and annotators are, from the labels that were collected.",
+    "policies": "Which cases are read a second time.",
+    "releases": "What is served, and what may be served next.",
+    "readers": "Models of the annotators, by which labels are weighed.",
+    "annotators": "How each annotator reads.",
+    "practice": "Training and qualification on settled cells.",
+    "jobs": "Long work: how far it is, and what came of it.",
+    "audit": "Who did what, and when.",
+    "operations": "For whoever runs the service.",
+}
+
+
+def operation_id(route: APIRoute) -> str:
+    """Name of an operation for clients: that of its function."""
+    return route.name
+
+
+def describe(app: FastAPI) -> None:
+    """Complete the application's OpenAPI, once it is made."""
+    make = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        known = app.openapi_schema is not None
+        document = make()
+        if not known:
+            _complete(app, document)
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _complete(app: FastAPI, document: dict[str, Any]) -> None:
+    document["info"]["license"] = {"name": "Apache-2.0", "identifier": "Apache-2.0"}
+    document["tags"] = [{"name": name, "description": text} for name, text in TAGS.items()]
+    document["components"]["securitySchemes"] = _schemes()
+    routes = {(method.lower(), route.path): route for route in walk_routes(app) for method in route.methods or ()}
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            _headers(operation)
+            _words(operation)
+            _errors(operation, document["components"].setdefault("examples", {}))
+            operation["security"] = _security(routes[method, path])
+            example = EXAMPLES.get(operation["operationId"])
+            if example is not None:
+                _add_example(operation, path, example)
+    for schema in document["components"]["schemas"].values():
+        if "description" in schema:
+            schema["description"] = _in_markdown(schema["description"])
+
+
+def _schemes() -> dict[str, Any]:
+    scopes = "\n".join(f"- `{name}`: {what}" for name, what in SCOPES.items())
+    return {
+        "api_key": {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "A key as `secondread key add` prints it. It needs one of the scopes that the operation "
+            f"names; the scopes are:\n\n{scopes}",
+        },
+        "session": {
+            "type": "apiKey",
+            "in": "cookie",
+            "name": COOKIE,
+            "description": f"The cookie of somebody who has signed in; `{SECURE_COOKIE}` where browsers come by TLS.",
+        },
+        "metrics_token": {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "The token of the setting `SECONDREAD_METRICS_TOKEN`.",
+        },
+    }
+
+
+def _security(route: APIRoute) -> list[dict[str, list[str]]]:
+    """Any one of these opens an operation; none: it is public."""
+    policy = policy_of(route)
+    if policy is monitoring:
+        return [{"metrics_token": []}]
+    scopes = sorted(policy.scopes) if policy is not None else []
+    return [{scheme: [scope]} for scope in scopes for scheme in ("api_key", "session")]
+
+
+def _headers(operation: dict[str, Any]) -> None:
+    for parameter in operation.get("parameters", []):
+        schema = _REQUIRED.get(parameter["name"].lower())
+        if parameter["in"] == "header" and schema is not None:
+            parameter["required"], parameter["schema"] = True, schema
+
+
+def _in_markdown(text: str) -> str:
+    """A docstring's words: lines of a paragraph in one, code between single quotes."""
+    paragraphs = [" ".join(part.split()) for part in text.replace("``", "`").split("\n\n")]
+    return "\n\n".join(paragraphs)
+
+
+def _words(operation: dict[str, Any]) -> None:
+    """The description's first clause as the summary."""
+    text = operation["description"] = _in_markdown(operation["description"])
+    operation["summary"] = re.split(r"[:;.](?:\s|$)", text, maxsplit=1)[0]
+
+
+def _kinds(kind: type[Problem]) -> Iterator[type[Problem]]:
+    yield kind
+    for inner in kind.__subclasses__():
+        yield from _kinds(inner)
+
+
+def _problem(kind: type[Problem]) -> dict[str, str | int]:
+    """A problem document of a kind; what it says in detail is the kind's own sentence."""
+    detail = (kind.__doc__ or "").partition("\n")[0].rstrip(".")
+    return {"type": TYPE_PREFIX + kind.code, "title": kind.title, "status": kind.status, "detail": detail}
+
+
+def _errors(operation: dict[str, Any], problems: dict[str, Any]) -> None:
+    """Problems are sent as nothing but problem documents, each shown once; a success says more than that it is one."""
+    kinds = {kind.code: kind for kind in _kinds(Problem)}
+    for answer in operation["responses"].values():
+        content = answer.get("content", {})
+        if PROBLEM_JSON in content:
+            content.pop(_JSON, None)
+            codes = answer["description"].split(", ")
+            problems |= {code: {"value": _problem(kinds[code])} for code in codes}
+            content[PROBLEM_JSON]["examples"] = {code: {"$ref": f"#/components/examples/{code}"} for code in codes}
+        if answer["description"] == "Successful Response":
+            answer["description"] = operation["summary"]
+
+
+def _typed(schema: dict[str, Any], value: str) -> str | int | bool:
+    """A value from an address as its schema has it."""
+    kinds = {part.get("type") for part in (schema, *schema.get("anyOf", []))}
+    if "boolean" in kinds:
+        return value == "true"
+    return int(value) if "integer" in kinds else value
+
+
+def _add_example(operation: dict[str, Any], path: str, example: Example) -> None:
+    """What was sent and answered once, where each belongs."""
+    values = {"path": path_values(path, example), "query": query_values(example)}
+    for parameter in operation.get("parameters", []):
+        value = values.get(parameter["in"], {}).get(parameter["name"])
+        if value is not None:
+            parameter["example"] = _typed(parameter["schema"], value)
+    for kind, media in operation.get("requestBody", {}).get("content", {}).items():
+        if example.request is not None and kind == _JSON:
+            media["example"] = example.request
+    answer = operation["responses"].get(str(example.status), {}).get("content", {}).get(_JSON)
+    if answer is not None and example.response is not None:
+        answer["example"] = example.response

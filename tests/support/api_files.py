@@ -1,0 +1,40 @@
+"""What is made from the OpenAPI document and kept in the repository.
+
+    python -m tests.support.api_files        writes what has changed
+
+A test says when that is due.
+"""
+
+import json
+import tempfile
+from pathlib import Path
+
+from app.main import create_app
+from app.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+OPENAPI = ROOT / "docs" / "reference" / "openapi.json"
+
+
+def openapi() -> str:
+    """The application's OpenAPI document as it is kept."""
+    with tempfile.TemporaryDirectory() as folder:
+        document = create_app(Settings(home=Path(folder))).openapi()
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def made() -> dict[Path, str]:
+    """Every file with its content."""
+    return {OPENAPI: openapi()}
+
+
+def main() -> None:
+    """Write every file that is not as it should be."""
+    for path, text in made().items():
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+            print(path.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()
