@@ -21,6 +21,7 @@ from app.jobs.routes import router as jobs
 from app.operations import health
 from app.operations.audit_routes import router as audit_events
 from app.pages.annotator_routes import router as annotator_pages
+from app.pages.api_page import router as api_page
 from app.pages.assets import Assets
 from app.pages.headers import SecurityHeaders
 from app.pages.import_routes import router as import_pages
@@ -60,6 +61,7 @@ _ROUTERS = (
     jobs,
     audit_events,
     health.router,
+    api_page,
     sign_in_pages,
     reader_pages,
     annotator_pages,

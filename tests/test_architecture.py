@@ -182,6 +182,8 @@ OPEN_DOCUMENTS = {
     "app.cases.uploads.upload_schema": "OpenAPI, as FastAPI takes it",
     "app.platform.errors.responses": "OpenAPI, as FastAPI takes it",
     "app.description.document": "OpenAPI, as FastAPI makes it",
+    "app.description.view": "the same, read",
+    "app.pages.api_page.api_page": "the same",
     "app.evaluations.report.ChartData.rows": "each chart has its own columns; they come from pydantic models",
     "app.evaluations.report.chart_csv": "rows of any chart",
     "app.evaluations.schemas.EvaluationOut.document": "as it was frozen, by whatever version",

@@ -8,24 +8,30 @@ A test says when that is due.
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from app.main import create_app
+from app.pages.api_page import api_page
 from app.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 OPENAPI = ROOT / "docs" / "reference" / "openapi.json"
+PAGE = ROOT / "docs" / "reference" / "api.html"
 
 
-def openapi() -> str:
-    """The application's OpenAPI document as it is kept."""
+def openapi() -> dict[str, Any]:
+    """The application's OpenAPI document."""
     with tempfile.TemporaryDirectory() as folder:
-        document = create_app(Settings(home=Path(folder))).openapi()
-    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+        return create_app(Settings(home=Path(folder))).openapi()
 
 
 def made() -> dict[Path, str]:
     """Every file with its content."""
-    return {OPENAPI: openapi()}
+    document = openapi()
+    return {
+        OPENAPI: json.dumps(document, indent=1, ensure_ascii=False) + "\n",
+        PAGE: api_page(document, alone=True),
+    }
 
 
 def main() -> None:
