@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 from app.context import Context
 from app.evaluations.freezing import freeze_evaluation
 from app.evaluations.publishing import publish_estimates
+from app.evaluations.report_publishing import make_report
 from app.evaluations.set_publishing import publish_answer_sets
 from app.evaluations.snapshots import refresh
 from app.imports.work import import_cases
@@ -32,6 +33,7 @@ FUNCTIONS: dict[str, JobFunction] = {
     "prediction": predict_again,
     "readers": fit_reader_model,
     "recalibration": recalibrate,
+    "report": make_report,
 }
 
 

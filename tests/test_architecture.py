@@ -186,6 +186,8 @@ OPEN_DOCUMENTS = {
     "app.pages.api_page.api_page": "the same",
     "app.evaluations.report.ChartData.rows": "each chart has its own columns; they come from pydantic models",
     "app.evaluations.report.chart_csv": "rows of any chart",
+    "app.pages.report_views._Rows": "rows of any chart",
+    "app.pages.report_views._estimate": "columns are named after what is estimated",
     "app.evaluations.schemas.EvaluationOut.document": "as it was frozen, by whatever version",
     "app.releases.schemas.ReleaseDetailOut.card": "as it was written, by whatever version",
     "app.jobs.engine.submit": "parameters of any kind of job: its function validates them",

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 #: Templates of reports; pages use their sections.
 TEMPLATES = Path(__file__).parent / "templates"
 
+#: Digits of the headline metrics.
+SHOWN_DIGITS = 4
 #: What each headline metric says, in words.
 WORDS = {
     "agreement": "share of the annotators who name the most probable class",
@@ -31,9 +33,10 @@ WORDS = {
     "L": "squared error of the class probabilities for one annotator's label (0 best, 2 worst)",
     "skill": "by how much L is smaller than that of the class frequencies (1 best, 0 no better)",
     "EL": "the part of L that better probabilities could avoid",
-    "CL": "the part of EL that recalibration could avoid",
-    "CE": "calibration error of the class probabilities, the root of CL",
-    "DL": "the part of EL that needs a better network",
+    "CL_paired": "the part of EL that recalibration could avoid",
+    "DL": "the part of EL that needs a better network: EL = CL + DL, all three on the cases with two labels",
+    "CL": "CL over every case with a label, which is no part of the EL above",
+    "CE": "calibration error of the class probabilities, the root of CL₁",
     "L_D": "squared error of the disagreement probability",
     "skill_D": "by how much it is smaller than that of one constant for all cells (1 best, 0 no better)",
     "L_D_minus_max": "L_D less that of 1 − max f taken for φ (below 0: better)",
@@ -130,8 +133,9 @@ def _map(document: MetricsBody) -> ChartData | None:
     calibration, dispersion, epistemic = (document.metrics[name].value for name in ("CL_paired", "DL", "EL"))
     if calibration is None or dispersion is None or epistemic is None:
         return None
+    below = [name for name, value in (("CL", calibration), ("DL", dispersion)) if value < 0]
     losses: MethodLosses = {
-        "method": "this release",
+        "method": "this release" + (f" ({' and '.join(below)} below 0, drawn at 0)" if below else ""),
         "family": "this release",
         "CL": max(calibration, 0.0),
         "DL": max(dispersion, 0.0),
@@ -200,9 +204,25 @@ def chart_csv(rows: Sequence[Mapping[str, object]]) -> str:
 
 
 def headline(document: MetricsBody) -> list[tuple[str, str, MetricOut]]:
-    """Name, meaning and estimate of each headline metric that could be measured when the document was made."""
-    known = [(name, meaning, document.metrics[name]) for name, meaning in WORDS.items() if name in document.metrics]
+    """Name, meaning and estimate of each headline metric that could be measured when the document was made.
+
+    DL is shown as the shown EL less the shown CL, so that the parts add up to the whole on paper too.
+    """
+    shown = document.metrics | adding_up(document)
+    known = [(name, meaning, shown[name]) for name, meaning in WORDS.items() if name in shown]
     return [row for row in known if row[0] != "accuracy" or row[2].n > 0]
+
+
+def adding_up(document: MetricsBody) -> dict[str, MetricOut]:
+    """EL, the CL of the same cases and DL, rounded as they are shown, such that EL = CL + DL; nothing without them."""
+    found = [document.metrics.get(name) for name in ("EL", "CL_paired", "DL")]
+    if any(one is None or one.value is None for one in found):
+        return {}
+    whole, calibration, dispersion = (one for one in found if one is not None)
+    rounded = [round(one.value or 0.0, SHOWN_DIGITS) for one in (whole, calibration)]
+    rest = round(rounded[0] - rounded[1], SHOWN_DIGITS)
+    values = zip((whole, calibration, dispersion), (*rounded, rest), strict=True)
+    return dict(zip(("EL", "CL_paired", "DL"), (one.model_copy(update={"value": v}) for one, v in values), strict=True))
 
 
 def html_report(document: FrozenDocument, evaluation_id: str) -> str:

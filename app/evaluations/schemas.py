@@ -206,14 +206,6 @@ class DesignOut(Out):
     width: dict[str, float]
 
 
-class TriageCurve(Out):
-    """Share of disagreements caught at each capacity, the designs compared, and the number of cases they rest on."""
-
-    n_cases: int
-    rows: list[CapacityOut]
-    designs: list[DesignOut]
-
-
 class ComparedOut(Out):
     """One metric of the champion, of another release on the same cases, and of their difference."""
 

@@ -24,7 +24,6 @@ from app.evaluations.cohort import (
 )
 from app.evaluations.columns import Columns
 from app.evaluations.corrections import corrections_of
-from app.evaluations.designs import designs_of
 from app.evaluations.drift import drift_of
 from app.evaluations.held_out import held_out, left_out, left_out_warnings, trained_on_out
 from app.evaluations.monitoring import score_monitors
@@ -38,7 +37,6 @@ from app.evaluations.schemas import (
     MetricsOut,
     ScoreMonitorOut,
     TrainedOnOut,
-    TriageCurve,
 )
 from app.evaluations.snapshots import current_columns
 from app.evaluations.tables import CohortTables, LabelColumns, cohort_tables, labels_of
@@ -46,7 +44,6 @@ from app.platform.values import MetricOut
 from app.predictions.answer_sets import PublishedSets, published_sets
 from app.releases.queries import champion, champion_since, class_codes, existing_release, served_release_id
 from app.tables import now
-from app.triage.queries import current_policy
 from ml.agreement import measure_agreement
 from ml.agreement.coefficients import excess_disagreement_test
 from ml.release.card import ReferenceDocument
@@ -136,7 +133,7 @@ def metrics_of(
         triage_curve=triage_curve(cohort),
         drift=drift,
         score_monitor=list(monitors),
-        groups=[] if group_by is None else _groups(cohort, group_by),
+        groups=[] if group_by is None else groups_of(cohort, group_by),
         trained_on=trained_on,
         answer_sets=sets,
     )
@@ -166,7 +163,7 @@ def _dependence(cohort: Cohort) -> list[str]:
     ]
 
 
-def _groups(cohort: Cohort, group_by: GroupBy) -> list[GroupOut]:
+def groups_of(cohort: Cohort, group_by: GroupBy) -> list[GroupOut]:
     """The headline metrics by site or by month of upload."""
     data = cohort.columns
     if group_by == "site":
@@ -216,14 +213,6 @@ def metrics(
 def reference_of(session: Session, release_id: uuid.UUID) -> ReferenceDocument | None:
     """What a release's card says about the images and labels that it was made from."""
     return existing_release(session, release_id).card.get("reference")
-
-
-def triage_curve_now(session: Session, home: Path, question: Question) -> TriageCurve:
-    """The champion's triage curve alone, without the other metrics."""
-    columns = current_columns(session, home, *release_or_champion(session, None))
-    cohort = cohort_of(held_out(columns), question, now().timestamp())
-    designs = designs_of(cohort, current_policy(session).audit_rate)
-    return TriageCurve(n_cases=len(cohort.columns), rows=triage_curve(cohort), designs=designs)
 
 
 def agreement_of(labels: LabelColumns) -> AgreementOut:

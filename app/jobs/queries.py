@@ -25,6 +25,8 @@ _STATES = {
 }
 #: States of a job that has not ended.
 OPEN = ("queued", "running")
+#: Kinds of jobs that a page asks for when somebody looks at it: lists of jobs leave them out.
+BY_THEMSELVES = ("report",)
 
 
 @dataclass(frozen=True)
@@ -99,8 +101,8 @@ def jobs_where(session: Session, *conditions: ColumnElement[bool], limit: int | 
 
 
 def newest_jobs(session: Session, limit: int, kind: str | None = None) -> list[JobView]:
-    """Jobs, newest first, of one kind where it is named."""
-    return jobs_where(session, *([] if kind is None else [Job.kind == kind]), limit=limit)
+    """Jobs, newest first, of one kind where it is named, else of all but those that renew a page by themselves."""
+    return jobs_where(session, Job.kind.not_in(BY_THEMSELVES) if kind is None else Job.kind == kind, limit=limit)
 
 
 def counts_by_state(session: Session) -> dict[str, int]:

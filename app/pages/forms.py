@@ -4,6 +4,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from app.evaluations.targets import TargetsIn
 from app.platform.errors import Invalid
 from app.platform.faults import in_words
 from app.triage.schemas import PolicyIn, PolicyOut
@@ -104,3 +105,34 @@ def _typed(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return "" if value is None else str(value)
+
+
+class TargetsForm(BaseModel):
+    """The report page's form of targets: shares in per cent, as people type them."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    disagreement_gap: str = ""
+    leading_gap: str = ""
+    caught: str = ""
+    agreement: str = ""
+    hours: str = ""
+    reason: str = ""
+
+    def targets(self) -> TargetsIn:
+        """The new targets; an empty field takes its default.
+
+        Raises:
+            WrongFields: what is wrong with the form, in words.
+        """
+        typed = {name: as_number(text) for name, text in self.model_dump(exclude={"reason"}).items()}
+        values = {name: text if name == "hours" else _from_percent(text) for name, text in typed.items() if text}
+        return checked(TargetsIn, **values, reason=self.reason)
+
+
+def _from_percent(text: str) -> float | str:
+    """A share that was typed in per cent; what is no number as it is, for whoever checks it."""
+    try:
+        return float(text) / 100
+    except ValueError:
+        return text

@@ -2,7 +2,9 @@
 
 import uuid
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Annotated, Literal
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from sqlalchemy.orm import Session
@@ -10,14 +12,14 @@ from sqlalchemy.orm import Session
 from app.auth.policy import GuardedRoute, Policy
 from app.context import Parts
 from app.evaluations import frozen
-from app.evaluations.report import CHARTS
 from app.evaluations.schemas import EvaluationIn
+from app.evaluations.targets import set_targets
 from app.pages import report_views
-from app.pages.forms import PolicyForm, WrongFields, checked
+from app.pages.forms import PolicyForm, TargetsForm, WrongFields, checked
 from app.pages.render import go, page
 from app.pages.report_views import ReportFilter
 from app.platform.database import Reader, Writer
-from app.platform.errors import Conflict, NoRelease, NotFound
+from app.platform.errors import Conflict, NotFound
 from app.platform.principal import Principal
 from app.platform.values import PageText
 from app.triage.service import add_policy, list_policies
@@ -31,54 +33,44 @@ _VIEWING = [Depends(Policy("metrics:read"))]
 def _report_filter(
     partition: Annotated[Literal["evaluation", "calibration", "all"], Query()] = "evaluation",
     weighting: Annotated[Literal["ipw", "none"], Query()] = "ipw",
-    group_by: Annotated[Literal["", "site", "month"], Query()] = "",
     site: Annotated[PageText, Query(max_length=200)] = "",
 ) -> ReportFilter:
-    return ReportFilter(partition, weighting, group_by or "site", site or None)
+    return ReportFilter(partition, weighting, site or None)
 
 
 _Filter = Annotated[ReportFilter, Depends(_report_filter)]
-#: Of the page that shows a chart.
-_State = Annotated[PageText | None, Query(max_length=100)]
 
 
 @router.get("/report")
-def report(request: Request, context: Parts, principal: _Viewer, session: Reader, chosen: _Filter) -> Response:
-    """Everything that the labels collected so far say about the champion."""
-    try:
-        view = report_views.report(session, context, chosen)
-    except NoRelease:
-        return page(request, "report_empty.html", principal)
-    query = request.url.include_query_params(state=view.state).query
-    return page(request, "report.html", principal, view=view, asked=chosen, titles=CHARTS, query=query)
+def report(request: Request, context: Parts, principal: _Viewer, chosen: _Filter) -> Response:
+    """What the labels collected so far say about the champion, as the worker made it last."""
+    view = report_views.report_page(context, principal, chosen)
+    query = urlencode({name: value for name, value in asdict(chosen).items() if value})
+    return page(request, "report.html", principal, view=view, asked=chosen, query=query)
 
 
-@router.get("/report/charts/{name}.svg", dependencies=_VIEWING)
-def report_chart(name: str, context: Parts, session: Reader, chosen: _Filter, state: _State = None) -> Response:
-    """A chart of the report.
-
-    Raises:
-        NotFound: there is no such chart.
-    """
-    svg = report_views.chart_svg(session, context, chosen, name, state)
-    if svg is None:
-        raise NotFound("there is no such chart")
-    headers = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
-    return Response(svg, media_type="image/svg+xml", headers=headers)
-
-
-@router.get("/report/charts/{name}.csv", dependencies=_VIEWING)
-def report_numbers(name: str, context: Parts, session: Reader, chosen: _Filter, state: _State = None) -> Response:
+@router.get("/report/numbers/{name}.csv")
+def report_numbers(name: str, context: Parts, principal: _Viewer, chosen: _Filter) -> Response:
     """The numbers of a chart.
 
     Raises:
-        NotFound: there is no such chart.
+        NotFound: there is no such chart, or no report yet.
     """
-    table = report_views.chart_numbers(session, context, chosen, name, state)
-    if table is None:
-        raise NotFound("there is no such chart")
-    headers = {"Content-Disposition": f'attachment; filename="{name}.csv"'}
+    found = report_views.numbers(context, principal, chosen, name)
+    if found is None:
+        raise NotFound("there are no such numbers yet")
+    table, as_of = found
+    headers = {"Content-Disposition": f'attachment; filename="{name}-{as_of}.csv"'}
     return Response(table, media_type="text/csv; charset=utf-8", headers=headers)
+
+
+@router.post("/report/targets")
+def change_targets(
+    context: Parts, principal: _Manager, session: Writer, form: Annotated[TargetsForm, Form()]
+) -> Response:
+    """Set the laboratory's own targets."""
+    set_targets(session, context.keys.audit, principal, form.targets())
+    return go("/report")
 
 
 @router.get("/report/frozen/{evaluation_id}.{kind}", dependencies=_VIEWING)
@@ -110,9 +102,15 @@ def freeze(
 
 
 @router.get("/policy")
-def policy(request: Request, context: Parts, principal: _Viewer, session: Reader) -> Response:
-    """The reading policy, its versions, and what second reads catch at each capacity."""
-    return _policy(request, context, principal, session)
+def policy(
+    request: Request,
+    context: Parts,
+    principal: _Viewer,
+    session: Reader,
+    share: Annotated[int, Query(ge=5, le=95, multiple_of=5)] = 30,
+) -> Response:
+    """The reading policy, its versions, and what second reads would catch if others were asked for."""
+    return _policy(request, context, principal, session, share)
 
 
 def _policy(
@@ -120,17 +118,16 @@ def _policy(
     context: Parts,
     principal: Principal,
     session: Session,
+    share: int = 30,
     typed: PolicyForm | None = None,
     faults: Mapping[str, str] | None = None,
 ) -> Response:
     """The page of the policy; after a form that could not be stored with what was typed and what is wrong with it."""
     policies = list_policies(session)
     versions, draws = policies.items, policies.draws
-    try:
-        curve = report_views.triage(session, context, ReportFilter())
-    except NoRelease:
-        curve = None
-    values = {"versions": versions, "now": versions[0], "draws": draws, "curve": curve}
+    # a form that was refused still holds its session, and with it the database's only writer
+    what_if = report_views.what_if(context, None if faults else principal, share)
+    values = {"versions": versions, "now": versions[0], "draws": draws, "what_if": what_if}
     form, status = typed or PolicyForm.of(versions[0]), 422 if faults else 200
     return page(request, "policy.html", principal, status, form=form, faults=faults or {}, **values)
 
@@ -145,5 +142,5 @@ def change_policy(
     except (WrongFields, Conflict) as exc:
         session.rollback()
         faults = exc.faults if isinstance(exc, WrongFields) else {"": exc.detail}
-        return _policy(request, context, principal, session, form, faults)
+        return _policy(request, context, principal, session, typed=form, faults=faults)
     return go("/policy")

@@ -1,36 +1,36 @@
-"""What the report's and the policy's page show, computed when asked for and kept for a short while."""
+"""What the report's and the policy's page show of the latest report that the worker has made."""
 
-import hashlib
-import math
-import threading
-import time
-from collections import OrderedDict
-from collections.abc import Callable
-from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
 from app.context import Context
 from app.evaluations import frozen
 from app.evaluations.cohort import Partition, Question, Weighting
-from app.evaluations.report import CHARTS, ChartData, chart_csv, chart_data, draw_chart, headline, triage_data
-from app.evaluations.schemas import AgreementOut, EvaluationOut, MetricsOut, TriageCurve
-from app.evaluations.service import agreement, metrics, triage_curve_now
-from app.platform import audit_chain
+from app.evaluations.report import chart_csv, headline
+from app.evaluations.report_publishing import ask_for_report, published_report
+from app.evaluations.report_schemas import PublishedReport, ReportBody, TrendOut, WhatIfOut
+from app.evaluations.schemas import BinOut, DesignOut, EvaluationOut
+from app.evaluations.targets import TargetsOut, current_targets
+from app.pages import report_charts
+from app.pages.report_charts import Plot
+from app.pages.report_sentences import Sentence, sentences
+from app.platform.principal import Principal
 from app.platform.values import MetricOut
+from app.triage.queries import current_policy
 
-_Part = TypeVar("_Part")
+#: Tables that a report offers as CSV.
+NUMBERS = ("disagreement", "classes", "each-class", "triage", "pairs", "weeks", "sites", "months", "alarm", "losses")
+_Rows = Sequence[Mapping[str, object]]
 
 
 @dataclass(frozen=True)
 class ReportFilter:
-    """Which cases a report is about, how they are weighted and by what they are grouped."""
+    """Which cases a report is about, and how they are weighted."""
 
     partition: Partition = "evaluation"
     weighting: Weighting = "ipw"
-    group_by: Literal["site", "month"] | None = None
     site: str | None = None
 
     @property
@@ -38,168 +38,181 @@ class ReportFilter:
         """The same as a question to the evaluations."""
         return Question(self.partition, self.weighting, site=self.site)
 
-    @property
-    def ungrouped(self) -> "ReportFilter":
-        """The same for parts of a report that are not grouped."""
-        return replace(self, group_by=None)
-
 
 @dataclass(frozen=True)
 class Report:
-    """A report: its state, the document, the names of its charts, agreement, and what was frozen before."""
+    """A report as its page shows it, with its plots by name, and what was frozen before."""
 
-    state: str
-    document: MetricsOut
+    published: PublishedReport
+    body: ReportBody
+    sentences: list[Sentence]
     headline: list[tuple[str, str, MetricOut]]
-    charts: list[str]
-    agreement: AgreementOut
-    frozen: list[EvaluationOut]
+    plots: dict[str, Plot]
+    classes: dict[str, Plot]
+    now: float | None
 
-
-class RecentParts:
-    """Computed parts of reports, kept until they are too old or too many, whichever comes first.
-
-    Args:
-        size: how many at most; the least recently used one goes first.
-        seconds: how long at most.
-        clock: a clock that never goes back.
-    """
-
-    def __init__(self, size: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._size, self._seconds, self._clock = size, seconds, clock
-        self._parts: OrderedDict[tuple[Any, ...], tuple[float, Future[Any]]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: tuple[Any, ...], compute: Callable[[], _Part]) -> _Part:
-        """The part of a key; computed where it is not there or too old, once for all who ask meanwhile."""
-        with self._lock:
-            waiting = self._fresh(key)
-            if waiting is None:
-                new: Future[_Part] = Future()
-                self._parts[key] = self._clock(), new
-                self._parts.move_to_end(key)
-                while len(self._parts) > self._size:
-                    self._parts.popitem(last=False)
-        if waiting is not None:
-            part: _Part = waiting.result()
-            return part
-        try:
-            new.set_result(compute())
-        except BaseException as exc:
-            with self._lock:  # whoever asks next tries again
-                if key in self._parts and self._parts[key][1] is new:
-                    del self._parts[key]
-            new.set_exception(exc)
-            raise
-        return new.result()
-
-    def known(self, key: tuple[Any, ...]) -> Any | None:
-        """The part of a key, None where it is not there or too old."""
-        with self._lock:
-            future = self._fresh(key)
-        return None if future is None else future.result()
-
-    def _fresh(self, key: tuple[Any, ...]) -> Future[Any] | None:
-        started, future = self._parts.get(key, (-math.inf, None))
-        if self._clock() - started >= self._seconds:
-            return None
-        self._parts.move_to_end(key)
-        return future
-
-
-# planned reads close by the clock too, so nothing is kept for long even where no event has changed anything
-_SECONDS = 60
-_recent = RecentParts(size=32, seconds=_SECONDS)
-
-
-def _present_state(session: Session) -> str:
-    """Another word once anything was recorded in the audit, and every minute: a state's document is computed once."""
-    state = f"{audit_chain.head_of(session)} {time.monotonic() // _SECONDS}"
-    return hashlib.sha256(state.encode()).hexdigest()[:16]
-
-
-def _part(context: Context, state: str, chosen: ReportFilter, name: str, compute: Callable[[], _Part]) -> _Part:
-    """A part of a report on one state."""
-    return _recent.get(_key(context, state, chosen, name), compute)
-
-
-def _key(context: Context, state: str, chosen: ReportFilter, name: str) -> tuple[Any, ...]:
-    return str(context.settings.home), state, chosen, name
-
-
-def _document(session: Session, context: Context, state: str, chosen: ReportFilter) -> MetricsOut:
-    def compute() -> MetricsOut:
-        return metrics(session, context, None, chosen.question, chosen.group_by)
-
-    return _part(context, state, chosen, "document", compute)
-
-
-def report(session: Session, context: Context, chosen: ReportFilter) -> Report:
-    """The current report; its charts are drawn when the browser asks for them."""
-    state = _present_state(session)
-    document = _document(session, context, state, chosen)
-
-    def compute_agreement() -> AgreementOut:
-        return agreement(session, context.settings.home, chosen.question, None)
-
-    return Report(
-        state=state,
-        document=document,
-        headline=headline(document),
-        charts=[name for name in CHARTS if chart_data(document, name) is not None],
-        agreement=_part(context, state, chosen.ungrouped, "agreement", compute_agreement),
-        frozen=frozen.list_evaluations(session).items,
-    )
-
-
-def triage(session: Session, context: Context, chosen: ReportFilter) -> TriageCurve:
-    """Share of disagreements that second reads catch at each capacity."""
-
-    def compute() -> TriageCurve:
-        return triage_curve_now(session, context.settings.home, chosen.question)
-
-    return _part(context, _present_state(session), chosen.ungrouped, "triage", compute)
+    @property
+    def cautions(self) -> list[str]:
+        """Warnings, without the alarms, which stand above everything."""
+        document = self.body.document
+        alarms = {text for monitor in document.score_monitor for text in monitor.warnings}
+        return [text for text in document.warnings if text not in alarms]
 
 
 @dataclass(frozen=True)
-class _ChartSource:
-    """What a chart shows, None where there is nothing to draw, and the key of the chart that is drawn from it."""
+class ReportPage:
+    """The page: the report, None while there is none, and what is there without one."""
 
-    data: ChartData | None
-    key: tuple[Any, ...]
+    published: PublishedReport
+    report: Report | None
+    targets: TargetsOut
+    frozen: list[EvaluationOut]
 
 
-def _chart_source(
-    session: Session, context: Context, chosen: ReportFilter, name: str, state: str | None
-) -> _ChartSource:
-    """What a chart shows on the state of a page while that is kept, else of the present state.
+def latest(context: Context, principal: Principal | None, chosen: ReportFilter) -> PublishedReport:
+    """The latest report; where it is due, a newer one is asked for in somebody's name."""
+    if principal is not None:
+        ask_for_report(context, principal, chosen.question)
+    with context.database.read() as session:
+        return published_report(session, chosen.question)
 
-    There is nothing for a chart that does not exist; without a page the triage curve needs no other metric.
+
+def report_page(context: Context, principal: Principal, chosen: ReportFilter) -> ReportPage:
+    """Everything that the report's page shows."""
+    published = latest(context, principal, chosen)
+    with context.database.read() as session:
+        targets, listed = current_targets(session), frozen.list_evaluations(session).items
+        made = None if published.body is None else _report(session, published, published.body, targets)
+    return ReportPage(published, made, targets, listed)
+
+
+def _report(session: Session, published: PublishedReport, body: ReportBody, targets: TargetsOut) -> Report:
+    document, now = body.document, share_today(session, body)
+    plots = {
+        "disagreement": report_charts.reliability(document.disagreement_bins, "disagreement"),
+        "classes": report_charts.reliability(document.class_bins, "probability"),
+        "triage": report_charts.operating_curve(body.what_if, now),
+        "weeks": report_charts.weekly(body.workload.weeks),
+        "sites": report_charts.trend(body.by_site, "site", in_time=False),
+        "months": report_charts.trend(body.by_month, "month", in_time=True),
+        "alarm": report_charts.alarm(document.score_monitor),
+    }
+    classes = {row.name: report_charts.reliability(row.bins, "probability") for row in document.classes}
+    return Report(
+        published=published,
+        body=body,
+        sentences=sentences(body, targets),
+        headline=headline(document),
+        plots=plots,
+        classes=classes,
+        now=now,
+    )
+
+
+def share_today(session: Session, body: ReportBody) -> float | None:
+    """Share of the cases that today's policy reads twice for their disagreement, None without a case.
+
+    Of a threshold of the disagreement probability by the cases of the report; of other rules as they were planned.
     """
-    if name not in CHARTS:
-        return _ChartSource(None, ())
-    document = None if state is None else _recent.known(_key(context, state, chosen, "document"))
-    if state is None or document is None:
-        state = _present_state(session)
-        if name == "triage":
-            data = triage_data(triage(session, context, chosen).rows)
-            return _ChartSource(data, _key(context, state, chosen, "chart of the triage curve alone"))
-        document = _document(session, context, state, chosen)
-    return _ChartSource(chart_data(document, name), _key(context, state, chosen, f"chart {name}"))
+    policy = current_policy(session)
+    if policy.rule == "disagreement" and policy.threshold is not None and body.quantiles:
+        return sum(value > policy.threshold for value in body.quantiles) / len(body.quantiles)
+    return None if body.findings.caught is None else body.findings.caught.share
 
 
-def chart_svg(
-    session: Session, context: Context, chosen: ReportFilter, name: str, state: str | None = None
-) -> str | None:
-    """One chart of a report as SVG, None where there is none."""
-    source = _chart_source(session, context, chosen, name, state)
-    data = source.data
-    return None if data is None else _recent.get(source.key, lambda: draw_chart(data))
+@dataclass(frozen=True)
+class WhatIf:
+    """What the policy's page says of reading another share of the cases twice.
+
+    Attributes:
+        published: the report that it comes from.
+        rows: of every share that can be asked for; empty before two annotators have differed.
+        asked: the row of the share that is asked for.
+        today: the row nearest to what is read twice today, and that share.
+        plot: the operating curve with today's share.
+        designs: ways to choose the second reads, compared.
+    """
+
+    published: PublishedReport
+    rows: list[WhatIfOut]
+    asked: WhatIfOut | None
+    today: WhatIfOut | None
+    now: float | None
+    n_cases: int
+    plot: Plot
+    designs: list[DesignOut]
 
 
-def chart_numbers(
-    session: Session, context: Context, chosen: ReportFilter, name: str, state: str | None = None
-) -> str | None:
-    """The numbers of one chart as CSV, None where there is no such chart."""
-    data = _chart_source(session, context, chosen, name, state).data
-    return None if data is None else chart_csv(data.rows)
+def what_if(context: Context, principal: Principal | None, share: int) -> WhatIf:
+    """What reading a share of the cases twice, in per cent, would catch and cost."""
+    published = latest(context, principal, ReportFilter())
+    body = published.body
+    if body is None:
+        return WhatIf(published, [], None, None, None, 0, report_charts.operating_curve([], None), [])
+    with context.database.read() as session:
+        now = share_today(session, body)
+    rows = body.what_if
+    nearest = None if now is None or not rows else min(rows, key=lambda row: abs(row.share - now))
+    asked = next((row for row in rows if round(100 * row.share) == share), None)
+    plot = report_charts.operating_curve(rows, now)
+    return WhatIf(published, rows, asked, nearest, now, body.document.n_cases, plot, body.designs)
+
+
+def numbers(context: Context, principal: Principal, chosen: ReportFilter, name: str) -> tuple[str, str] | None:
+    """The numbers of one chart of the latest report as CSV, and when that was made; None where there are none."""
+    published = latest(context, principal, chosen)
+    if published.body is None or published.as_of is None or name not in NUMBERS:
+        return None
+    rows = _rows(published.body, name)
+    return (chart_csv(rows), f"{published.as_of:%Y-%m-%dT%H%MZ}") if rows else None
+
+
+def _rows(body: ReportBody, name: str) -> _Rows:
+    document = body.document
+    tables: dict[str, _Rows] = {
+        "disagreement": _bins(document.disagreement_bins),
+        "classes": _bins(document.class_bins),
+        "each-class": [{"class": row.name, **one} for row in document.classes for one in _bins(row.bins)],
+        "triage": [{**row.model_dump(exclude={"caught"}), **_estimate("caught", row.caught)} for row in body.what_if],
+        "pairs": [
+            {"first": row.first, "second": row.second, "n_cases": row.n_cases, **_estimate("share", row.share)}
+            for row in body.pairs
+        ],
+        "weeks": [row.model_dump() for row in body.workload.weeks],
+        "sites": _trends(body.by_site),
+        "months": _trends(body.by_month),
+        "alarm": [
+            {"site": monitor.site or "all", **step.model_dump()}
+            for monitor in document.score_monitor
+            for step in monitor.steps
+        ],
+        "losses": [
+            {"name": label, **_estimate("value", document.metrics[key])}
+            for label, key in (("EL", "EL"), ("CL", "CL_paired"), ("DL", "DL"))
+        ],
+    }
+    return tables[name]
+
+
+def _bins(bins: Sequence[BinOut]) -> _Rows:
+    return [row.model_dump() for row in bins]
+
+
+def _estimate(name: str, found: MetricOut | None) -> dict[str, object]:
+    ends = {"low": f"{name}_low", "high": f"{name}_high", "n": f"{name}_n"}
+    if found is None:
+        return dict.fromkeys((name, *ends.values()))
+    return {name: found.value} | {column: getattr(found, key) for key, column in ends.items()}
+
+
+def _trends(rows: Sequence[TrendOut]) -> _Rows:
+    return [
+        {
+            "group": row.group,
+            "n_cases": row.n_cases,
+            "said": row.said,
+            **_estimate("differed", row.differed),
+            **_estimate("agreement", row.agreement),
+        }
+        for row in rows
+    ]

@@ -20,6 +20,7 @@ from app.tables.reads import DailyThreshold, Exposure, Look, PolicyRow, Read, Re
 from app.tables.records import AuditEvent, AuditHead, CaseChange, Erasure, IdempotencyRecord, Installation
 from app.tables.releases import Alias, AnswerSets, PublishedEstimates, ReleaseRow
 from app.tables.repeats import HeldBack, Repeat, RepeatAnswer, RepeatRead
+from app.tables.reports import PublishedReportRow, ReportTargets
 
 __all__ = [
     "APPEND_ONLY",
@@ -58,6 +59,7 @@ __all__ = [
     "PracticeSet",
     "ProvisionalLabel",
     "PublishedEstimates",
+    "PublishedReportRow",
     "Qualification",
     "Read",
     "ReadRequest",
@@ -69,6 +71,7 @@ __all__ = [
     "Repeat",
     "RepeatAnswer",
     "RepeatRead",
+    "ReportTargets",
     "Table",
     "create_triggers",
     "drop_triggers",

@@ -19,6 +19,7 @@ APPEND_ONLY = (
     "practice_items",
     "practice_answers",
     "qualifications",
+    "report_targets",
 )
 
 

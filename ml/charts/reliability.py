@@ -11,7 +11,7 @@ import altair as alt
 from altair.typing import ChartType
 
 from ml.charts.rows import EpochMetrics, ZeroMeanRow
-from ml.metrics.evaluation import ReliabilityBin
+from ml.metrics.evaluation import BinDocument, ReliabilityBin
 
 #: Colour of axes, of diagonals and of what is no data.
 _INK, GREY, _PAIR = "#1b1f24", "#8b949e", ["#0072b2", "#d55e00"]
@@ -92,15 +92,32 @@ def reliability_diagram(bins: Sequence[ReliabilityBin], *, title: str, what: str
     observed = alt.Y("mean_freq:Q", title=f"observed {what}", scale=unit)
     known = alt.Chart(alt.Data(values=[row for row in filled if row["freq_low"] is not None]))
     intervals = known.mark_rule(color=_PAIR[0]).encode(x="mean_prob:Q", y="freq_low:Q", y2="freq_high:Q")
-    points = base.mark_line(color=_PAIR[0]).encode(y=observed) + base.mark_circle(color=_PAIR[0], size=50).encode(
-        y=observed
-    )
-    curve = (diagonal + intervals + points).properties(width=300, height=300, title=title)
+    lines = alt.Chart(alt.Data(values=_joined(filled))).mark_line(color=_PAIR[0])
+    lines = lines.encode(x=alt.X("mean_prob:Q", scale=unit), y=observed, detail="run:N")
+    points = base.mark_circle(color=_PAIR[0], size=50).encode(y=observed)
+    curve = (diagonal + intervals + lines + points).properties(width=300, height=300, title=title)
     bars = alt.Chart(alt.Data(values=[row.to_dict() for row in bins])).mark_bar(color=GREY, binSpacing=1)
     counts = bars.encode(
         x=alt.X("low:Q", bin="binned", title=None, scale=unit), x2="high:Q", y=alt.Y("n:Q", title="cases")
     ).properties(width=300, height=60)
     return styled(alt.vconcat(curve, counts, spacing=6))
+
+
+class _RunDocument(BinDocument):
+    """A bin through which a line goes, with the number of its run."""
+
+    run: int
+
+
+def _joined(bins: Sequence[BinDocument]) -> list[_RunDocument]:
+    """Bins through which a line may go, each with the number of its run: a bin of one case ends a run."""
+    run, found = 0, list[_RunDocument]()
+    for row in bins:
+        if row["n"] == 1:
+            run += 1
+        else:
+            found.append({**row, "run": run})
+    return found
 
 
 def reliability_by_class(classes: Mapping[str, Sequence[ReliabilityBin]], *, columns: int = 4) -> ChartType:
@@ -112,7 +129,7 @@ def reliability_by_class(classes: Mapping[str, Sequence[ReliabilityBin]], *, col
     """
     names = [name.replace("_", " ") for name in classes]
     values = [
-        {**row.to_dict(), "class": name}
+        {**row.to_dict(), "class": name, "run": sum(other.n == 1 and other.low < row.low for other in bins)}
         for name, bins in zip(names, classes.values(), strict=True)
         for row in bins
         if row.n > 0 and row.mean_freq is not None
@@ -125,7 +142,7 @@ def reliability_by_class(classes: Mapping[str, Sequence[ReliabilityBin]], *, col
     diagonal = alt.Chart(ends).mark_line(color=GREY, strokeDash=[4, 4]).encode(x="x:Q", y="y:Q")
     intervals = base.mark_rule(color=_PAIR[0]).encode(y="freq_low:Q", y2="freq_high:Q")
     observed = alt.Y("mean_freq:Q", title="observed", scale=unit, axis=axis)
-    line = base.mark_line(color=_PAIR[0]).encode(y=observed)
+    line = base.transform_filter("datum.n > 1").mark_line(color=_PAIR[0]).encode(y=observed, detail="run:N")
     # the area of a point shows how many cases it stands for
     points = base.mark_circle(color=_PAIR[0], opacity=1).encode(
         y=observed, size=alt.Size("n:Q", title="cases", scale=alt.Scale(range=[8, 120]))

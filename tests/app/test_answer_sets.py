@@ -16,6 +16,7 @@ from app.recalibration.service import gather
 from app.releases.queries import champion, existing_release
 from app.tables import AnswerSets, Case, CasePrediction, now
 from ml.conformal import answer_scores, calibrate, patient_masses
+from tests.support.reports import report_page
 from tests.support.service import Service, cell_png, store
 
 
@@ -131,7 +132,7 @@ def _after_one_label(service: Service, case_id: str) -> None:
     assert 0 <= rows[0, "all"]["coverage"]["value"] <= 1 <= rows[0, "all"]["mean_size"]["value"] <= 8
     page = service.get("viewer", f"/cases/{newest}", headers={"Accept": "text/html"}).text
     assert "The next annotator answers" in page
-    assert "Sets for the next answer" in service.get("viewer", "/report", headers={"Accept": "text/html"}).text
+    assert "Sets for the next answer" in report_page(service)
 
 
 def test_fewer_patients_than_needed_give_no_set_and_say_so(service: Service) -> None:

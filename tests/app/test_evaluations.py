@@ -15,6 +15,7 @@ from app.operations.export import export_dataset
 from ml.datasets.folder import load_folder
 from ml.tables.evaluate import evaluate_tables
 from tests.support.jobs import work_off
+from tests.support.reports import report_page
 from tests.support.service import Service, cell_png, collect, store
 
 
@@ -105,7 +106,7 @@ def test_a_service_whose_labels_are_all_of_one_class_shows_its_numbers_and_freez
         store(service, f"case-{number}", cell_png(number), {"r": 0, "s": 0}, patient=f"p{number}")
     agreement = service.get("viewer", "/v1/agreement", params={"partition": "all"})
     assert (agreement.status_code, agreement.json()["krippendorff_alpha"]["value"]) == (200, None)
-    assert service.get("viewer", "/report?partition=all").status_code == 200
+    assert "two annotators who differ about a case" in report_page(service, partition="all")
     asked = service.post("admin", "/v1/evaluations", json={"partition": "all"}).json()
     work_off(service.context)
     assert service.get("viewer", f"/v1/evaluations/{asked['id']}").json()["error"] is None

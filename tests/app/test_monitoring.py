@@ -22,6 +22,7 @@ from app.tables import Account, Annotator, Case, CasePrediction, Label, PolicyRo
 from ml.arrays import IntArray
 from tests.app.test_snapshots import case_row, label_row, new_row, request_row
 from tests.support.jobs import work_off
+from tests.support.reports import report_page
 from tests.support.service import Service
 from tests.support.snapshots import assert_snapshots_tell_all, write_snapshots
 
@@ -223,13 +224,11 @@ def test_the_alarm_is_shown_and_frozen_and_stays_until_a_champion_is_promoted(
     service: Service, begin: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (after,) = looked_at(service, begin + timedelta(days=37, hours=2), monkeypatch)["score_monitor"]
-    shown = service.get("viewer", "/report?partition=calibration")
-    assert "Alarm on the log score" in shown.text
-    assert shown.text.index("The champion&#39;s log score has become worse") < shown.text.index("Headline metrics")
-    for kind in ("svg", "csv"):
-        chart = service.get("viewer", f"/report/charts/monitor.{kind}?partition=calibration")
-        assert chart.status_code == 200
-    assert chart.text.splitlines()[0] == "series,n_units,log10_capital"
+    shown = report_page(service, partition="calibration")
+    assert "Alarm on the log score" in shown
+    assert shown.index("The champion&#39;s log score has become worse") < shown.index('class="findings"')
+    chart = service.get("viewer", "/report/numbers/alarm.csv?partition=calibration")
+    assert chart.text.splitlines()[0] == "site,day,n_units,log10_capital"
     assert len(chart.text.splitlines()) == 1 + len(after["steps"])
     asked = service.post("admin", "/v1/evaluations", json={"partition": "all"}).json()
     work_off(service.context)

@@ -1,0 +1,77 @@
+"""The laboratory's own targets of the report: a new version is a new row, audited."""
+
+from typing import Annotated
+
+from pydantic import Field
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.platform import audit_chain
+from app.platform.errors import Conflict
+from app.platform.keys import AuditKeys
+from app.platform.principal import Principal
+from app.platform.values import In, Line, Out
+from app.tables import ReportTargets
+
+_Gap = Annotated[float, Field(gt=0, lt=1)]
+_Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+class TargetsIn(In):
+    """New targets, whole.
+
+    ``disagreement_gap`` and ``leading_gap``: how far a predicted share may lie from the observed one; ``caught`` and
+    ``agreement``: at least; ``hours``: nine of ten planned reads are answered within them.
+    """
+
+    disagreement_gap: _Gap = 0.10
+    leading_gap: _Gap = 0.05
+    caught: _Share = 0.60
+    agreement: _Share = 0.80
+    hours: Annotated[float, Field(gt=0, le=8760)] = 48.0
+    reason: Line
+
+
+class TargetsOut(Out):
+    """Targets in force; version 0 is what they are until somebody sets them."""
+
+    version: int
+    disagreement_gap: float
+    leading_gap: float
+    caught: float
+    agreement: float
+    hours: float
+
+
+def current_targets(session: Session) -> TargetsOut:
+    """The targets in force."""
+    newest = select(ReportTargets).order_by(ReportTargets.version.desc()).limit(1)
+    row = session.execute(newest).scalar_one_or_none()
+    if row is None:
+        return TargetsOut(version=0, **TargetsIn(reason="default").model_dump(exclude={"reason"}))
+    return TargetsOut(**{name: getattr(row, name) for name in TargetsOut.model_fields})
+
+
+def set_targets(session: Session, keys: AuditKeys, principal: Principal, body: TargetsIn) -> TargetsOut:
+    """Set new targets.
+
+    Raises:
+        Conflict: they are those in force.
+    """
+    before, wanted = current_targets(session), body.model_dump(exclude={"reason"})
+    changed = {name: [getattr(before, name), value] for name, value in wanted.items() if getattr(before, name) != value}
+    if not changed:
+        raise Conflict("these are the targets in force already")
+    version = before.version + 1
+    session.add(ReportTargets(version=version, created_by=principal.account_id, reason=body.reason, **wanted))
+    session.flush()
+    audit_chain.record(
+        session,
+        keys,
+        actor=principal.name,
+        action="targets.change",
+        object_id=version,
+        details=changed,
+        reason=body.reason,
+    )
+    return TargetsOut(version=version, **wanted)
