@@ -97,7 +97,7 @@ def test_a_leads_morning(browser: Browser, installation: Installation, n_labels:
         assert heading in text
     assert "r0 and r1" in text
     with page.expect_download() as download:
-        page.click("section:has(.panels) >> text=Numbers as CSV")
+        page.click("section.card:has(.panels) >> text=Numbers as CSV")
     header, *rows = Path(download.value.path()).read_text().splitlines()
     assert header.startswith("class,low,high,n,mean_prob,mean_freq")
     assert len(rows) == 8 * 15
