@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -17,7 +16,6 @@ import pytest
 import typer
 from PIL import Image
 
-from app.operations.demo_cases import Extent, ensure_cases
 from app.platform import errors
 from app.settings import Settings
 from tests.support.command import run_here
@@ -78,32 +76,13 @@ def blocks(document: Path) -> list[Block]:
     return found
 
 
-def fill_demo(installation: Installation, extent: Extent) -> None:
-    """What `secondread demo` does, with a laboratory of another size."""
-    from app.operations import demo
-
-    installation.run("db", "upgrade")
-    with installation.parts() as context:
-        demo.ensure_release(context, print)
-        with context.database.write() as session:
-            demo.ensure_accounts(session, context)
-        ensure_cases(context, print, extent)
-
-
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory, trained_run: Path, small_release: Path) -> Installation:
-    """The project folder of a newcomer after `make run`: the demo in .secondread, docs and .venv next to it.
-
-    The demo adds only what is missing; here its network is there already, trained by the same pipeline in a tenth of
-    the time, and so is a smaller laboratory. A heavy test trains the demo's own and fills it whole.
-    """
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    """The project folder of a newcomer after `make run`: the demo in .secondread, docs and .venv next to it."""
     folder = tmp_path_factory.mktemp("newcomer")
     (folder / "docs").symlink_to(DOCS)
     (folder / ".venv").symlink_to(sys.prefix)
     installation = Installation(folder / ".secondread")
-    shutil.copytree(trained_run, installation.home / "demo" / "run")
-    shutil.copytree(small_release, installation.home / "demo" / "release")
-    fill_demo(installation, Extent(studied=24, recent=8, waiting=28))
     installation.run("demo")
     return installation
 
@@ -151,7 +130,7 @@ def test_the_demo_is_whole_and_filling_it_again_changes_nothing(demo: Installati
 @pytest.mark.heavy
 def test_the_demo_trains_a_network_that_learned_something(tmp_path: Path) -> None:
     installation = Installation(tmp_path / ".secondread")
-    installation.run("demo")
+    installation.run("demo", "--train")
     assert json.loads(installation.run("release", "list", "--json").stdout)[0]["name"] == "demo cells"
     report = json.loads((installation.home / "demo" / "run" / "calibration_report.json").read_text())
     steps = report["held_out"]
@@ -197,9 +176,9 @@ def test_the_commands_of_readme_and_tutorial_run_in_order(served: Installation) 
     assert float(printed[2]) == pytest.approx(0.26)
     live, offline = json.loads(printed[3]), printed[4]
     assert live["partition"] == "evaluation"
-    assert "60 cases, 120 labels, 8 classes" in offline
+    assert "200 cases, 364 labels, 6 classes" in offline
     key = (served.home / "demo" / "api_key").read_text().strip()
-    assert served.get("/v1/metrics?partition=all&weighting=none", key)["n_labels"] == 120
+    assert served.get("/v1/metrics?partition=all&weighting=none", key)["n_labels"] == 364
 
 
 def command_lines() -> list[tuple[str, list[str]]]:

@@ -189,6 +189,12 @@ def choose_password(session: Session, keys: AuditKeys, principal: Principal, pre
     audit_chain.record(session, keys, actor=account.name, action="account.password", object_id=account.id)
 
 
+def needs_password(session: Session, principal: Principal) -> bool:
+    """Whether somebody could not sign in again: no password of their own, and no single sign-on."""
+    account = session.get_one(Account, principal.account_id)
+    return account.password_hash is None and account.oidc_subject is None
+
+
 def _end_sessions(session: Session, account: Account, kept: uuid.UUID | None = None) -> None:
     """End every session of an account, but one."""
     going_on = BrowserSession.account_id == account.id, BrowserSession.ended_at.is_(None)

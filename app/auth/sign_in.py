@@ -22,10 +22,17 @@ _REFUSED = "wrong name or password, a password that was used before, or too many
 
 @dataclass(frozen=True)
 class SignIn:
-    """What a sign-in came to: the token of a session, or why not."""
+    """What a sign-in came to.
+
+    Attributes:
+        token: of a session; None where it was refused.
+        refused: why.
+        used_up: the password was for one time only: whoever signed in needs one of their own.
+    """
 
     token: str | None
     refused: str = ""
+    used_up: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,12 +67,12 @@ async def sign_in(
         return SignIn(None, _REFUSED)
     known = await run_in_threadpool(_read, database, name)
     right = await verified(None if known is None else known.password_hash, password)
-    token = None
+    begun = None
     if known is not None and (right or _is_one_time(known.one_time_sha256, password)):
-        token = await run_in_threadpool(_begin, database, keys, known, password)
-    if token is not None:
+        begun = await run_in_threadpool(_begin, database, keys, known, password)
+    if begun is not None:
         throttle.succeeded(address, name)
-        return SignIn(token)
+        return begun
     if throttle.failed(address, name) and known is not None:
         await run_in_threadpool(_note_throttling, database, keys, known)
     return SignIn(None, _REFUSED)
@@ -84,17 +91,18 @@ def _read(database: Database, name: str) -> _Known | None:
         return _Known(account.id, account.password_hash, account.one_time_sha256)
 
 
-def _begin(database: Database, keys: AuditKeys, known: _Known, password: str) -> str | None:
+def _begin(database: Database, keys: AuditKeys, known: _Known, password: str) -> SignIn | None:
     """Begin the session, unless the password has been changed or used up since it was read."""
     with database.write() as session:
         account = _locked(session, known)
         if account.disabled_at is not None:
             return None
-        if _is_one_time(account.one_time_sha256, password):
+        used_up = _is_one_time(account.one_time_sha256, password)
+        if used_up:
             account.one_time_sha256 = None
         elif account.password_hash is None or account.password_hash != known.password_hash:
             return None
-        return begin_session(session, keys, account)
+        return SignIn(begin_session(session, keys, account), used_up=used_up)
 
 
 def _locked(session: Session, known: _Known) -> Account:

@@ -108,25 +108,26 @@ def worker(parent: Annotated[int | None, typer.Option(hidden=True)] = None) -> N
 
 @commands.command()
 def demo(
+    train: Annotated[
+        bool, typer.Option("--train", help="Simulated cells, whose release is trained here: some minutes of a core.")
+    ] = False,
     logins: Annotated[bool, typer.Option("--logins/--no-logins", help="Print new one-time passwords.")] = True,
     port: Annotated[int | None, typer.Option(help="Port to name in the address that is printed.")] = None,
 ) -> None:
-    """Fill HOME with a demo: a release trained on simulated cells, cases, annotators; adds only what is missing."""
-    from app.operations import demo as filling
-    from app.operations.demo_cases import ensure_cases
+    """Fill HOME with a demo: 200 real cells, two annotators' labels, a release; adds only what is missing."""
+    from app.demo.filling import fill_demo
+    from app.demo.people import one_time_passwords
 
     with parts(check_schema=False) as context:
         _upgrade(context)
-        filling.ensure_release(context, say)
-        with context.database.write() as session:
-            filling.ensure_accounts(session, context)
-        ensure_cases(context, say)
+        fill_demo(context, say, train=train)
         if not logins:
             return
         address = f"http://{context.settings.host}:{port or context.settings.port}/login"
-        say(f"\nsign in at {address}, each password works once:")
-        for name, password in filling.one_time_passwords(context).items():
+        say(f"\nsign in at {address}; each password works once, and asks for one of your own:")
+        for name, password in one_time_passwords(context).items():
             say(f"  {name:<14}{password or 'with the password that was chosen'}")
+        say("whoever has not chosen one gets another from `secondread demo`, run again")
         say(f"API key of admin: {context.settings.home / 'demo' / 'api_key'}\n")
 
 

@@ -1,6 +1,6 @@
 """HTML routes: sign in, sign out, password."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
 
@@ -10,9 +10,10 @@ from app.auth.policy import GuardedRoute, Policy, public
 from app.auth.sign_in import sign_in
 from app.auth.sites import COOKIE, SECURE_COOKIE, is_secure, refuse_cross_site, session_cookie, session_token
 from app.cases import provisional
-from app.context import Parts
+from app.context import Context, Parts
+from app.demo.notice import notice_of
 from app.pages.render import go, page
-from app.platform.database import Writer
+from app.platform.database import Reader, Writer
 from app.platform.errors import Forbidden, Invalid, NotFound, Problem, Unauthenticated
 from app.platform.principal import Principal
 from app.platform.values import PageText
@@ -30,7 +31,14 @@ def start() -> Response:
 @router.get("/login", dependencies=[Depends(public)])
 def login_form(request: Request, context: Parts) -> Response:
     """Ask for name and password, or send to single sign-on."""
-    return page(request, "login.html", None, problem=None, sign_on=context.settings.oidc_issuer is not None)
+    return _login_page(request, context)
+
+
+def _login_page(request: Request, context: Context, status: int = 200, problem: Problem | None = None) -> Response:
+    """The page that asks for name and password; that of a demo names its accounts."""
+    settings = context.settings
+    sign_on, demo = settings.oidc_issuer is not None, notice_of(settings.home)
+    return page(request, "login.html", None, status, problem=problem, sign_on=sign_on, demo=demo)
 
 
 @router.post("/login", dependencies=[Depends(public)])
@@ -53,14 +61,13 @@ async def login(
     throttle = request.app.state.sign_in_throttle
     attempt = await sign_in(context.database, context.keys.audit, throttle, address, name, password)
     if attempt.token is None:
-        sign_on = context.settings.oidc_issuer is not None
-        return page(request, "login.html", None, 401, problem=Unauthenticated(attempt.refused), sign_on=sign_on)
-    return signed_in(request, attempt.token)
+        return _login_page(request, context, 401, Unauthenticated(attempt.refused))
+    return signed_in(request, attempt.token, "/account" if attempt.used_up else "/worklist")
 
 
-def signed_in(request: Request, token: str) -> Response:
-    """Go to the worklist with a session cookie."""
-    response = go("/worklist")
+def signed_in(request: Request, token: str, path: str = "/worklist") -> Response:
+    """Go to a page with a session cookie: the worklist, or where somebody first chooses a password of their own."""
+    response = go(path)
     seconds, secure = int(auth.SESSION_LIFETIME.total_seconds()), is_secure(request)
     response.set_cookie(session_cookie(request), token, max_age=seconds, secure=secure, httponly=True, samesite="lax")
     return response
@@ -139,15 +146,23 @@ def finish_sign_on(
             raise subject
         response = signed_in(request, oidc.session_of(session, context.keys.audit, subject))
     except (Unauthenticated, Forbidden) as exc:
-        response = page(request, "login.html", None, exc.status, problem=exc, sign_on=True)
+        response = _login_page(request, context, exc.status, exc)
     response.delete_cookie(_oidc_cookie(request), secure=is_secure(request))
     return response
 
 
+def _account_page(request: Request, context: Context, principal: Principal, status: int, **values: Any) -> Response:
+    """The page of one's own password; whoever has none sees nothing else on it, and what happens without one."""
+    return page(
+        request, "account.html", principal, status, is_demo=notice_of(context.settings.home) is not None, **values
+    )
+
+
 @router.get("/account")
-def account_form(request: Request, principal: _People) -> Response:
+def account_form(request: Request, context: Parts, principal: _People, session: Reader) -> Response:
     """Ask for a new password."""
-    return page(request, "account.html", principal, problem=None, done=False)
+    first = auth.needs_password(session, principal)
+    return _account_page(request, context, principal, 200, problem=None, done=False, first=first)
 
 
 @router.post("/account")
@@ -160,12 +175,13 @@ def choose_password(
     wanted: Annotated[PageText, Form(max_length=300)] = "",
 ) -> Response:
     """Choose a password."""
+    first = auth.needs_password(session, principal)
     try:
         auth.choose_password(session, context.keys.audit, principal, present, wanted)
     except Problem as exc:
         session.rollback()
-        return page(request, "account.html", principal, exc.status, problem=exc, done=False)
-    return page(request, "account.html", principal, problem=None, done=True)
+        return _account_page(request, context, principal, exc.status, problem=exc, done=False, first=first)
+    return _account_page(request, context, principal, 200, problem=None, done=True, first=False)
 
 
 @router.get("/session")

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
+from app.recalibration.needs import what_it_needs
 from app.recalibration.stability import Stability
 from ml.metrics.jackknife import Estimate, ModelAssisted
 from ml.metrics.paired_change import Change
@@ -115,7 +116,10 @@ def _improvement(whole: Change, attempt: int) -> Decision:
     )
     if better:
         return Decision([], [f"It is better in {' and '.join(better)}: {told or 'no loss can be estimated'}; {rule}."])
-    return Decision([f"it is not surely better than the champion: {told or 'no loss can be estimated'}; {rule}"], [])
+    needed = what_it_needs([(name, loss) for name, loss, _ in found], level_of(attempt + 1) / 2)
+    return Decision(
+        [f"it is not surely better than the champion: {told or 'no loss can be estimated'}; {rule}"], [needed]
+    )
 
 
 def changes_with_p(change: Change) -> list[tuple[str, Estimate | ModelAssisted, float | None]]:

@@ -8,7 +8,7 @@ _FOR_COMMAND = {
     "adapt": ("cpu", "train"),
     "audit": ("report",),
     "calibrate": ("train",),
-    "demo": ("serve,train,cpu",),
+    "demo": ("serve,cpu", "serve,train,cpu"),
     "export": ("train",),
     "predict": ("cpu",),
     "reproduce": ("charts", "train"),

@@ -2,6 +2,9 @@
 
 Images are 48 × 48 averages of the central 240 × 240 px of the original photographs, so the release card
 makes the service crop and average a raw upload in the same way.
+
+200 of the cells labelled twice are those of the demo, drawn at random; they are in no data set that is trained, fitted
+or tested on.
 """
 
 import zipfile
@@ -21,6 +24,8 @@ from ml.splits import split_partitions
 _WHERE = "Acevedo et al. 2020, Mendeley Data snkd93bnjr, and WBCAtt, github.com/apple2373/wbcatt"
 _LICENCE = "CC BY 4.0 (images and types), MIT (attributes)"
 _CROP, _SIZE = 240, 48
+#: Cells of the demo: how many of the source's test part that are labelled twice, and the seed of their draw.
+DEMO_CELLS, DEMO_SEED = 200, 2026
 
 CELL_TYPES = (
     ClassInfo("basophil", "Basophil", "b", "Granulocytes"),
@@ -61,10 +66,39 @@ def _preprocessing(training_pixels: Pixels) -> Preprocessing:
     return Preprocessing(3, _CROP, _SIZE, mean, std)
 
 
-def load_pbc(seed: int = 0) -> ImageDataset:
-    """17,092 cells of 8 types, one label each, split 70/10/20 within each type.
+def _labelled_twice(table: pa.Table, part: str) -> npt.NDArray[np.intp]:
+    """Rows that both annotators of the attributes labelled, of the source's test part or of the others."""
+    inside = _text(table, "wbcatt_split") == "test"
+    return np.flatnonzero((inside if part == "test" else ~inside) & (_text(table, "a2_nucleus_shape") != ""))
 
-    The 304 doubly annotated cells whose original photographs are at hand always fall into the test part.
+
+def demo_rows(table: pa.Table) -> npt.NDArray[np.intp]:
+    """Rows of the label table that are the demo's cells, in ascending order."""
+    drawn = np.random.default_rng(DEMO_SEED).choice(_labelled_twice(table, "test"), DEMO_CELLS, replace=False)
+    return np.sort(drawn)
+
+
+def demo_cells() -> list[dict[str, str]]:
+    """The demo's cells: file, cell type and nucleus shape by either annotator.
+
+    Raises:
+        DatasetMissingError: the data set is not on this machine.
+    """
+    table = _table(datasets_folder("pbc_wbcatt", _WHERE))
+    names = {
+        "file": "file",
+        "cell_type": "cell_type",
+        "annotator_1": "a1_nucleus_shape",
+        "annotator_2": "a2_nucleus_shape",
+    }
+    drawn = table.take(demo_rows(table)).select(list(names.values())).rename_columns(list(names))
+    return [{name: str(value) for name, value in row.items()} for row in drawn.to_pylist()]
+
+
+def load_pbc(seed: int = 0) -> ImageDataset:
+    """16,892 cells of 8 types, one label each, split 70/10/20 within each type; those of the demo are left out.
+
+    The other 104 doubly annotated cells whose original photographs are at hand always fall into the test part.
 
     Raises:
         DatasetMissingError: the data set is not on this machine.
@@ -75,19 +109,21 @@ def load_pbc(seed: int = 0) -> ImageDataset:
     files = [str(name) for name in table.column("file").to_pylist()]
     pixels = _images(folder, np.arange(len(files)))
     partition = split_partitions(files, {"train": 0.7, "valid": 0.1, "test": 0.2}, seed, types)
-    originals = (_text(table, "wbcatt_split") == "test") & (_text(table, "a2_nucleus_shape") != "")
+    originals = np.isin(np.arange(len(files)), _labelled_twice(table, "test"))
     partition = _swap_into_test(partition, originals, types)
+    kept = np.setdiff1d(np.arange(len(files)), demo_rows(table))
+    pixels, partition = pixels[kept], partition[kept]
     return ImageDataset(
         name="pbc",
         classes=CELL_TYPES,
         pixels=pixels,
-        label_counts=np.eye(len(CELL_TYPES), dtype=np.int64)[types],
+        label_counts=np.eye(len(CELL_TYPES), dtype=np.int64)[types[kept]],
         partition=partition,
-        case_ids=files,
+        case_ids=[files[row] for row in kept],
         patients=None,
         preprocessing=_preprocessing(pixels[partition == "train"]),
         orientation="any",
-        source="17,092 peripheral blood cells of 8 types (Acevedo et al. 2020), one label each",
+        source="16,892 peripheral blood cells of 8 types (Acevedo et al. 2020), one label each",
         licence=_LICENCE,
     )
 
@@ -107,10 +143,11 @@ def _swap_into_test(
 
 
 def load_pbc_nucleus(cases: int | None = None) -> ImageDataset:
-    """Nucleus shape of 10,298 white cells, of which 1,000 carry a second label by other annotators.
+    """Nucleus shape of 10,098 white cells, of which 800 carry a second label by other annotators.
 
-    Trained on cells labelled once; the concentration is fitted on the 696 cells labelled twice in the
-    source's train and validation parts and tested on the 304 of its test part.
+    Trained on cells labelled once. Of the 304 cells of the source's test part that are labelled twice 200 are the
+    demo's and left out. As many of the 696 of its other parts, drawn at random, take their place: 304 cells labelled
+    twice test, and the calibrators are fitted on the other 496.
 
     Args:
         cases: keep only that many of each partition, for quick looks.
@@ -121,7 +158,8 @@ def load_pbc_nucleus(cases: int | None = None) -> ImageDataset:
     folder = datasets_folder("pbc_wbcatt", _WHERE)
     table = _table(folder)
     first, second = _text(table, "a1_nucleus_shape"), _text(table, "a2_nucleus_shape")
-    rows = np.flatnonzero(first != "")
+    demo = demo_rows(table)
+    rows = np.setdiff1d(np.flatnonzero(first != ""), demo)
     codes = [shape.code for shape in NUCLEUS_SHAPES]
     counts = np.zeros((len(rows), len(codes)), dtype=np.int64)
     for answers in (first[rows], second[rows]):
@@ -129,6 +167,9 @@ def load_pbc_nucleus(cases: int | None = None) -> ImageDataset:
         np.add.at(counts, (given, np.array([codes.index(a) for a in answers[given]])), 1)
     partition = np.array([{"val": "valid"}.get(s, s) for s in _text(table, "wbcatt_split")[rows]], dtype="U12")
     partition[(second[rows] != "") & (partition != "test")] = "calibration"
+    others = _labelled_twice(table, "train and valid")
+    instead = np.random.default_rng(DEMO_SEED).choice(others, len(demo), replace=False)
+    partition[np.isin(rows, instead)] = "test"
     if cases is not None:
         kept = np.sort(np.concatenate([np.flatnonzero(partition == name)[:cases] for name in PARTITIONS]))
         rows, counts, partition = rows[kept], counts[kept], partition[kept]
@@ -144,6 +185,6 @@ def load_pbc_nucleus(cases: int | None = None) -> ImageDataset:
         patients=None,
         preprocessing=_preprocessing(pixels[partition == "train"]),
         orientation="any",
-        source="nucleus shape of 10,298 peripheral blood cells (WBCAtt), 1,000 labelled twice",
+        source="nucleus shape of 10,098 peripheral blood cells (WBCAtt), 800 labelled twice",
         licence=_LICENCE,
     )

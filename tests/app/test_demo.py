@@ -1,16 +1,25 @@
-"""The demo's laboratory: filled once, whoever interrupts it, and with labels that teach the release something."""
+"""The demos: filled once, whoever interrupts it; real cells with their sources, simulated ones that teach something."""
 
+import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from sqlalchemy import func, select
 
-from app.operations import demo, demo_cases
-from app.operations.demo_cases import Extent, ensure_cases, opinion_of
+from app.demo import laboratory, real_cells, simulated
+from app.demo import people as accounts
+from app.demo.filling import fill_demo
+from app.demo.notice import notice_of
+from app.demo.real_cells import ANNOTATORS, FOLDER, RELEASE, ensure_real_cases, ensure_shipped_release
+from app.demo.simulated import Extent, ensure_cases, opinion_of
 from app.tables import Annotator, AuditEvent, Case, Label, PolicyRow, ReadRequest
 from ml.datasets.cells import simulate_cell
+from ml.datasets.pbc import demo_cells, load_pbc, load_pbc_nucleus
+from ml.release.artifact import read_release
+from tests.support.process import Installation
 from tests.support.service import Service
 
 SMALL = Extent(studied=2, recent=1, waiting=1)
@@ -36,7 +45,7 @@ def n_events(service: Service) -> int:
 @pytest.fixture
 def people(service: Service) -> Service:
     with service.context.database.write() as session:
-        demo.ensure_accounts(session, service.context)
+        accounts.ensure_accounts(session, service.context)
     return service
 
 
@@ -44,16 +53,16 @@ def test_an_interrupted_filling_goes_on_and_a_finished_one_changes_nothing(
     people: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: list[str] = []
-    simulated: list[int] = []
+    drawn: list[int] = []
 
     def impatient(number: int, **options: Any) -> Any:
-        simulated.append(number)
-        if len(simulated) == 3:
+        drawn.append(number)
+        if len(drawn) == 3:
             raise KeyboardInterrupt
         return simulate_cell(number, **options)
 
-    monkeypatch.setattr(demo_cases, "_BATCH", 1)
-    monkeypatch.setattr(demo_cases, "simulate_cell", impatient)
+    monkeypatch.setattr(laboratory, "_BATCH", 1)
+    monkeypatch.setattr(simulated, "simulate_cell", impatient)
     with pytest.raises(KeyboardInterrupt):
         ensure_cases(people.context, heard.append, SMALL)
     assert "goes on where it stopped" in heard[-1]
@@ -63,7 +72,7 @@ def test_an_interrupted_filling_goes_on_and_a_finished_one_changes_nothing(
     after = said(people)
     assert after | before == after
     assert Counter(map(len, after.values())) == {4: SMALL.studied, 3: SMALL.recent, 0: SMALL.waiting}
-    assert len(simulated) == 3 + len(SMALL) - 2  # nothing is made twice
+    assert len(drawn) == 3 + len(SMALL) - 2  # nothing is made twice
     with people.context.database.read() as session:
         assert session.execute(select(func.count(PolicyRow.version))).scalar_one() == 3
         waiting = select(Case.partition).where(~Case.id.in_(select(Label.case_id)))
@@ -104,3 +113,87 @@ def test_whoever_reads_what_waits_does_not_take_the_judgement_from_the_laborator
     after = people.get("admin", "/v1/metrics").json()
     assert before["n_labels"] > 4
     assert after["n_labels"] == before["n_labels"]
+
+
+def test_what_is_shipped_is_small_and_names_its_sources() -> None:
+    release = read_release(RELEASE)
+    images = sorted((FOLDER / "images").iterdir())
+    assert len(images) == 200
+    assert sum(path.stat().st_size for path in images) <= 4_000_000
+    assert sum(path.stat().st_size for path in RELEASE.iterdir()) <= 3_000_000
+    for name, words in (
+        ("CC-BY-4.0.txt", "Attribution 4.0 International Public License"),
+        ("MIT-WBCAtt.txt", "Permission is hereby granted, free of charge"),
+        ("README.md", "Acevedo"),
+        ("README.md", "Tsutsui"),
+    ):
+        assert words in (FOLDER / name).read_text()
+    cells = real_cells.real_cells()
+    assert {cell.file for cell in cells} == {path.name for path in images}
+    assert {label for cell in cells for label in cell.labels} <= set(release.classes)
+    card = release.card
+    assert card["data"]["name"] == "pbc_nucleus"
+    assert "CC BY 4.0" in card["licence"]
+    assert card["limits_of_use"][0].startswith("For research.")
+    assert isinstance(card["seed"], int)
+    skill = card["held_out"]["with concentration head"]["skill_D"]
+    assert None not in (skill["value"], skill["low"], skill["high"])
+
+
+@pytest.mark.slow
+def test_the_cells_that_are_shipped_are_those_that_were_drawn_and_nothing_was_made_with_them(datasets: Path) -> None:
+    drawn = demo_cells()
+    assert {(cell.file, *cell.labels) for cell in real_cells.real_cells()} == {
+        (cell["file"], cell["annotator_1"], cell["annotator_2"]) for cell in drawn
+    }
+    names = {cell["file"] for cell in drawn}
+    nucleus = load_pbc_nucleus()
+    assert not names & set(nucleus.case_ids)
+    assert not names & set(load_pbc().case_ids)
+    assert read_release(RELEASE).card["data"]["partitions"] == {
+        name: int(nucleus.rows(name).size) for name in ("calibration", "test", "train", "valid")
+    }
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Installation:
+    made = Installation(tmp_path / "home")
+    made.run("db", "upgrade")
+    return made
+
+
+@pytest.mark.slow
+def test_real_cells_enter_by_two_named_annotators_and_some_wait_for_the_visitor(empty: Installation) -> None:
+    with empty.parts() as context:
+        with context.database.write() as session:
+            accounts.ensure_accounts(session, context)
+        ensure_shipped_release(context, print)
+        ensure_real_cases(context, print, real_cells.real_cells()[:80])
+        ensure_real_cases(context, print)  # once filled, nothing is added
+        with context.database.read() as session:
+            counts = dict(
+                session.execute(
+                    select(Case.external_id, func.count(Label.id)).outerjoin(Label).group_by(Case.external_id)
+                ).all()
+            )
+            names = set(session.execute(select(Annotator.name)).scalars())
+            blind = set(session.execute(select(Label.blind)).scalars())
+            waiting = session.execute(
+                select(Case.partition, ReadRequest.round).join(Case).where(ReadRequest.state == "open")
+            ).all()
+    assert Counter(counts.values()) == {2: 58, 1: real_cells.READ_ONCE, 0: real_cells.UNREAD}
+    assert {name for name in names if name.startswith("WBCAtt")} == set(ANNOTATORS)
+    assert blind == {True}
+    # first and second reads wait in the half that is fitted; an adjudication judges nothing
+    assert {partition for partition, round in waiting if round == "planned"} == {"calibration"}
+    assert sum(round == "planned" for _, round in waiting) >= real_cells.UNREAD + real_cells.READ_ONCE
+    assert json.loads(empty.run("db", "verify", "--json").stdout)["faults"] == []
+
+
+@pytest.mark.slow
+def test_a_home_with_real_cells_does_not_become_the_simulated_demo(empty: Installation) -> None:
+    with empty.parts() as context:
+        assert notice_of(context.settings.home) is None
+        ensure_shipped_release(context, print)
+        with pytest.raises(ValueError, match="a HOME of its own"):
+            fill_demo(context, print, train=True)

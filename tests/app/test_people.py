@@ -8,7 +8,8 @@ from sqlalchemy import select
 
 from app.auth import service as auth
 from app.auth.passwords import hash_password, verify_password
-from app.operations import demo
+from app.demo import people as demo
+from app.demo.notice import write_notice
 from app.platform.errors import Conflict
 from app.tables import Account, BrowserSession, now
 from tests.support.service import Service
@@ -46,6 +47,43 @@ def test_a_chosen_password_signs_in_until_it_is_changed(service: Service) -> Non
     gone = service.client.get("/worklist", headers=other | {"Accept": "text/html"}, follow_redirects=False)
     assert gone.status_code == 303  # every other browser was signed out
     assert service.client.get("/worklist", headers=cookie).status_code == 200
+
+
+def test_a_one_time_password_asks_for_ones_own_before_anything_else(service: Service) -> None:
+    with service.context.database.write() as session:
+        once = auth.issue_one_time_password(session, service.context.keys.audit, "anna")
+    service.client.cookies.clear()
+    answer = service.client.post("/login", data={"name": "anna", "password": once}, follow_redirects=False)
+    assert answer.headers["location"] == "/account"
+    page = service.client.get("/account").text
+    assert "Choose a password of your own" in page
+    assert "you cannot sign in again until you have another one-time password" in page
+    assert "secondread user password NAME" in page
+    assert "<nav" not in page
+    assert 'name="present"' not in page
+    chosen = service.client.post("/account", data={"wanted": GOOD}).text
+    assert "Go on" in chosen
+    assert "<nav" in chosen
+    service.client.cookies.clear()
+    answer = service.client.post("/login", data={"name": "anna", "password": GOOD}, follow_redirects=False)
+    assert answer.headers["location"] == "/worklist"
+    service.client.cookies.clear()
+
+
+def test_whoever_left_without_choosing_a_password_is_told_what_to_do(service: Service) -> None:
+    with service.context.database.write() as session:
+        once = auth.issue_one_time_password(session, service.context.keys.audit, "anna")
+    assert sign_in(service, "anna", once)[0] == 303
+    refused = service.client.post("/login", data={"name": "anna", "password": once})
+    assert refused.status_code == 401
+    assert "If yours is used up" in refused.text
+    assert "secondread user password NAME" in refused.text
+    assert "secondread demo" not in refused.text
+    write_notice(service.context.settings.home, real=True)
+    refused = service.client.post("/login", data={"name": "anna", "password": once})
+    assert "run <code>secondread demo</code> again" in refused.text
+    for words in ("annotator-1", "CC BY 4.0", "Acevedo", "WBCAtt", "MIT"):
+        assert words in refused.text
 
 
 @pytest.mark.parametrize("wanted", ["", "too short", "aaaaaaaaaaaaaaaaaaaa", "x" * 201])

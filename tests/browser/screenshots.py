@@ -16,7 +16,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from ml.datasets.cells import simulate_cells
+from app.demo.real_cells import FOLDER, real_cells
 from tests.browser.conftest import pack
 from tests.support.chromium import FLAGS, find_chromium
 from tests.support.process import Installation
@@ -33,7 +33,8 @@ def sign_in(page: Page, made: Installation, name: str) -> None:
     page.fill("[name=name]", name)
     page.fill("[name=password]", made.one_time_password(name))
     page.click("main button")
-    page.wait_for_url("**/worklist")
+    page.wait_for_url("**/account")
+    page.goto(f"{made.address}/worklist")
 
 
 def keep(page: Page, folder: Path, name: str) -> None:
@@ -72,10 +73,10 @@ def annotator(page: Page, made: Installation, folder: Path, suffix: str) -> None
 def lead(page: Page, made: Installation, folder: Path, suffix: str) -> None:
     sign_in(page, made, "admin")
     keep(page, folder, f"worklist-{suffix}")
-    page.click("li.tile:has-text('adjudication') a")
+    page.click(f"li.tile:has-text('{disputed(page)}') a")
     keep(page, folder, f"case-{suffix}")
     for name, path in (
-        ("report", "/report?partition=all&weighting=none"),
+        ("report", "/report"),
         ("policy", "/policy"),
         ("releases", "/releases"),
         ("jobs", "/jobs"),
@@ -96,6 +97,13 @@ def lead(page: Page, made: Installation, folder: Path, suffix: str) -> None:
     keep(page, folder, f"login-{suffix}")
 
 
+def disputed(page: Page) -> str:
+    """Name of a case on the worklist about which the two annotators differ; of any adjudication where there is none."""
+    tiles = page.locator("li.tile:has-text('adjudication')").all_inner_texts()
+    differ = [cell.name for cell in real_cells() if cell.labels[0] != cell.labels[1]]
+    return next((name for name in differ if any(name in text for text in tiles)), "adjudication")
+
+
 @contextmanager
 def demo(home: Path) -> Iterator[Installation]:
     made = Installation(home)
@@ -108,11 +116,11 @@ def demo(home: Path) -> Iterator[Installation]:
 
 
 def archive() -> bytes:
-    """A zip of simulated cells; one row of its manifest names a missing image."""
+    """A zip of real cells, turned to be others; one row of its manifest names a missing image."""
     rows, files = ["file,external_id,patient,site"], {}
-    for number, cell in enumerate(simulate_cells(24, seed=7)):
+    for number, cell in enumerate(real_cells()[-24:]):
         buffer = io.BytesIO()
-        Image.fromarray(cell.pixels).save(buffer, "PNG")
+        Image.open(FOLDER / "images" / cell.file).transpose(Image.Transpose.ROTATE_90).save(buffer, "PNG")
         files[f"{number}.png"] = buffer.getvalue()
         rows.append(f"{number}.png,slide-7-{number:02},patient {number // 4},{'north' if number % 2 else 'south'}")
     return pack(files | {"manifest.csv": "\n".join([*rows, "24.png,slide-7-24,,"]).encode()})
@@ -129,7 +137,7 @@ def prepare(browser: Browser, made: Installation) -> None:
     page.set_input_files("[name=archive]", {"name": "cells.zip", "mimeType": "application/zip", "buffer": archive()})
     page.click("main form button >> nth=0")
     page.wait_for_selector("text=1 failed", timeout=60_000)
-    page.goto(f"{made.address}/report?partition=all&weighting=none")
+    page.goto(f"{made.address}/report")
     page.click("text=Freeze this report")
     page.goto(f"{made.address}/releases")
     page.click("text=Make a candidate")

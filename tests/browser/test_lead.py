@@ -199,7 +199,7 @@ def test_people_come_and_go(browser: Browser, installation: Installation) -> Non
     other.fill("[name=name]", "dora")
     other.fill("[name=password]", secret)
     other.click("main button")
-    other.wait_for_url("**/worklist")
+    other.wait_for_url("**/account")
     page.click("section:has(h2:has-text('dora')) >> text=Disable")
     page.wait_for_selector("h2:has-text('disabled since')")
     other.goto(f"{installation.address}/worklist")

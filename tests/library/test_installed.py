@@ -99,7 +99,7 @@ def test_evaluate_and_agreement_work_and_the_examples_run(lean: LeanEnvironment,
     ("command", "extra"),
     [
         ("serve", "[serve,cpu]"),
-        ("demo", "[serve,train,cpu]"),
+        ("demo", "[serve,cpu]"),
         ("worker", "[serve"),
         ("user list", "[serve]"),
         ("db upgrade", "[serve]"),

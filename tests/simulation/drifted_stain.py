@@ -14,12 +14,12 @@ from app.auth import service as auth
 from app.cases.preparing import prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context, build_context
+from app.demo import training
 from app.evaluations.cohort import Question
 from app.evaluations.schemas import MetricsOut
 from app.evaluations.service import metrics
 from app.jobs import engine
 from app.jobs.queries import job_by_id
-from app.operations import demo
 from app.platform.migrate import upgrade
 from app.platform.principal import Principal
 from app.reads.schemas import LabelIn
@@ -93,7 +93,7 @@ def live(folder: Path) -> Drift:
     settings.home.mkdir()
     context = build_context(settings)
     upgrade(context.database.engine)
-    demo._train(folder / "run", folder / "release", print)
+    training._make(folder / "run", folder / "release", print)
     with context.database.write() as session:
         release = put_release(session, context.keys.audit, folder / "release", settings.releases_folder)
         auth.add_account(session, context.keys.audit, "robot", "service")

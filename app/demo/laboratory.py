@@ -1,0 +1,140 @@
+"""What either demo's laboratory does: cells and labels stored by an outside system's account, and its reading policies.
+
+A filling that was interrupted goes on where it stopped: the file ``demo/unfinished`` in HOME says that something is
+missing.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+from uuid import UUID
+
+from sqlalchemy import select
+
+from app.cases.preparing import NewCase, prepare_case, store_case
+from app.cases.schemas import CaseIn
+from app.context import Context
+from app.demo.people import ROBOT, Say
+from app.demo.progress import progress_bar
+from app.platform.principal import Principal
+from app.reads.schemas import LabelIn
+from app.reads.service import submit_label
+from app.tables import Account, Case
+from app.triage.queries import current_policy
+from app.triage.schemas import PolicyIn
+from app.triage.service import add_policy
+
+# cells stored in one transaction, short enough for others to write in between
+_BATCH = 8
+
+Cell = TypeVar("Cell")
+#: A cell's external id, its other fields and its image.
+Upload = tuple[CaseIn, bytes]
+
+
+class Laboratory:
+    """Stores cells and labels as an outside system would, with its account.
+
+    Args:
+        context: parts of the service.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        with context.database.read() as session:
+            accounts = {name: account for name, account in session.execute(select(Account.name, Account))}
+        robot, lead = accounts[ROBOT], accounts["admin"]
+        self.robot = Principal(robot.id, robot.name, robot.role, frozenset({"cases:write", "labels:write"}))
+        self.lead = Principal(lead.id, lead.name, lead.role, frozenset({"manage"}))
+
+    def change_policy(self, before: str | None, policy: PolicyIn) -> None:
+        """Change the policy where the present one has a certain reason, or is the first one.
+
+        A service shows a case to its annotators once it is closed; the demo shows at once what a label did.
+
+        Args:
+            before: reason of the present policy; None for the first one.
+            policy: the next.
+        """
+        with self.context.database.write() as session:
+            present = current_policy(session)
+            if present.version == 1 if before is None else present.reason == before:
+                shown = policy.model_copy(update={"reveal": "after_commit"})
+                add_policy(session, self.context.keys.audit, self.lead, shown)
+
+    def threshold(self) -> float:
+        """Threshold of the policy in force, 0 for one without."""
+        with self.context.database.read() as session:
+            return current_policy(session).threshold or 0.0
+
+    def store(
+        self,
+        cells: Sequence[Cell],
+        name_of: Callable[[Cell], str],
+        made: Callable[[Cell], tuple[Upload, list[LabelIn]]],
+        n_before: int,
+    ) -> Iterator[int]:
+        """Store the cells that are missing, with their labels, a few in one transaction.
+
+        Args:
+            cells: in their order.
+            name_of: external id of a cell.
+            made: a cell's upload and labels; the same whenever it is asked.
+            n_before: cells that were there before these.
+
+        Yields:
+            The number of cells that are there, again and again.
+        """
+        with self.context.database.read() as session:
+            known = set(session.execute(select(Case.external_id)).scalars())
+        missing = [cell for cell in cells if name_of(cell) not in known]
+        n_stored = n_before + len(cells) - len(missing)
+
+        def prepared(cell: Cell) -> tuple[NewCase, list[LabelIn]]:
+            (fields, image), labels = made(cell)
+            return prepare_case(self.context, fields, image), labels
+
+        with ThreadPoolExecutor(2) as pool:
+            for start in range(0, len(missing), _BATCH):
+                yield n_stored + start
+                self._store_together(list(pool.map(prepared, missing[start : start + _BATCH])))
+        yield n_before + len(cells)
+
+    def _store_together(self, cells: list[tuple[NewCase, list[LabelIn]]]) -> None:
+        with self.context.database.write() as session:
+            for new, labels in cells:
+                status, case = store_case(session, self.context, self.robot, new)
+                for label in labels if status == 201 else []:  # another filling was faster, with the labels
+                    submit_label(session, self.context, self.robot, UUID(case.id), label)
+
+
+def may_be_filled(context: Context) -> bool:
+    """Whether there are no cases yet, or those that are there come from a filling that was interrupted."""
+    with context.database.read() as session:
+        none_yet = session.execute(select(Case.id).limit(1)).first() is None
+    return none_yet or (context.settings.home / "demo" / "unfinished").exists()
+
+
+def fill(context: Context, say: Say, n_cells: int, steps: Callable[[Laboratory], Iterator[int]]) -> None:
+    """Store what is missing; the file stays as long as something is.
+
+    Args:
+        context: parts of the service.
+        say: where to report what is being done.
+        n_cells: in all.
+        steps: what stores them; it gives the number of those that are there.
+
+    Raises:
+        KeyboardInterrupt: somebody pressed Ctrl-C; what is stored stays.
+    """
+    unfinished = context.settings.home / "demo" / "unfinished"
+    unfinished.parent.mkdir(parents=True, exist_ok=True)
+    unfinished.touch()
+    try:
+        with progress_bar("cells", n_cells) as bar:
+            for n_stored in steps(Laboratory(context)):
+                bar.update(n_stored)
+    except KeyboardInterrupt:
+        say("demo: interrupted; `secondread demo` goes on where it stopped")
+        raise
+    unfinished.unlink()

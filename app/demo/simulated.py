@@ -1,0 +1,143 @@
+"""The laboratory of the simulated demo: simulated cells of new patients, stored and labelled by the real pipeline.
+
+The release was trained on one crowd of annotators; those of this laboratory disagree more, so that their labels have
+something to teach it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count, islice
+
+import numpy as np
+from PIL import Image
+
+from app.cases.preparing import partition_of
+from app.cases.schemas import CaseIn
+from app.context import Context
+from app.demo.laboratory import Laboratory, Upload, fill, may_be_filled
+from app.demo.people import Say
+from app.platform.keys import DerivedKey
+from app.reads.schemas import LabelIn
+from app.releases.queries import champion
+from app.triage.schemas import PolicyIn
+from ml.arrays import FloatArray
+from ml.datasets.annotators import AnnotatorPool
+from ml.datasets.cells import cell_name, patient_name, simulate_cell
+from ml.datasets.cells_morphology import CLASSES
+from ml.images.preprocess import encode_png
+
+#: Classes of the release that the simulated demo trains.
+CODES = {info.code for info in CLASSES}
+#: Annotators of the laboratory, known to an outside system by name.
+ANNOTATORS = tuple(f"reader {letter}" for letter in "ABCDE")
+#: They tell similar cells apart worse than those on whose labels the release was trained: to this power they raise the
+#: label distribution; what they make of one cell varies about that, as a Dirichlet distribution of this concentration.
+SHARPNESS, CONCENTRATION = 0.55, 10.0
+PICTURE_PX = 160
+# every 17th simulated cell: no two are of one patient
+_STEP = 17
+_STUDY = "an earlier study: whatever is undecided stays so"
+_SHOWN = "the demo shows what a label does"
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much the laboratory has done.
+
+    Attributes:
+        studied: cells that four annotators have read each.
+        recent: cells that three have read each; where they differ too much an adjudication is asked for.
+        waiting: cells that nobody has read.
+        seed: of cells and labels; the training cells are those of seed 0.
+    """
+
+    studied: int = 440
+    recent: int = 20
+    waiting: int = 20
+    seed: int = 2021
+
+    def __len__(self) -> int:
+        return self.studied + self.recent + self.waiting
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A cell to be stored: its number among the simulated ones, and how many annotators have read it."""
+
+    number: int
+    n_labels: int
+
+
+def ensure_cases(context: Context, say: Say, extent: Extent | None = None) -> None:
+    """Store the cells of the demo's laboratory with their labels, unless there are other cases.
+
+    Args:
+        context: parts of the service.
+        say: where to report what is being done.
+        extent: how many cells; those of the demo where left out.
+    """
+    extent = extent or Extent()
+    if not may_be_filled(context):
+        return
+    with context.database.read() as session:
+        served = context.inference.served(champion(session)).predictor.release.classes
+    if set(served) != CODES:
+        return  # another release is served here: its cases come from its lab
+    say(f"demo: storing {len(extent)} cells and what {len(ANNOTATORS)} annotators said of them")
+    fill(context, say, len(extent), lambda laboratory: _stored(laboratory, extent))
+
+
+def _stored(laboratory: Laboratory, extent: Extent) -> Iterator[int]:
+    """Store what is missing; gives the number of cells that are there, again and again."""
+    numbers = count(0, _STEP)
+    studied = [_Planned(number, 4) for number in islice(numbers, extent.studied)]
+    others = [_Planned(number, 3) for number in islice(numbers, extent.recent)]
+    waiting = _to_be_fitted(laboratory.context.keys.partition, numbers)
+    others += [_Planned(number, 0) for number in islice(waiting, extent.waiting)]
+
+    def made(cell: _Planned) -> tuple[Upload, list[LabelIn]]:
+        return _made(extent.seed, cell)
+
+    threshold = laboratory.threshold()
+    laboratory.change_policy(None, PolicyIn(threshold=threshold, adjudicate_below=None, repeat_rate=0, reason=_STUDY))
+    yield from laboratory.store(studied, _name, made, 0)
+    laboratory.change_policy(_STUDY, PolicyIn(threshold=threshold, repeat_rate=0, reason=_SHOWN))
+    yield from laboratory.store(others, _name, made, len(studied))
+
+
+def _name(cell: _Planned) -> str:
+    return cell_name(cell.number)
+
+
+def _to_be_fitted(key: DerivedKey, numbers: Iterator[int]) -> Iterator[int]:
+    """Cells of patients whose labels are fitted, not judged by.
+
+    Labels of outside systems judge only where there are no others: whoever reads a cell of the demo and then
+    recalibrates would have that one cell to judge by.
+    """
+    return (n for n in numbers if partition_of(key, patient_name(n), cell_name(n)) == "calibration")
+
+
+def _made(seed: int, cell: _Planned) -> tuple[Upload, list[LabelIn]]:
+    """A cell as it is uploaded, and its labels; the same whenever it is made."""
+    simulated = simulate_cell(cell.number, seed=seed, size=PICTURE_PX)
+    fields = CaseIn(external_id=simulated.case_id, patient=simulated.patient, site="demo", metadata={})
+    rng = np.random.default_rng([seed, cell.number])
+    opinion = opinion_of(simulated.true_probs, rng)
+    people, labels = AnnotatorPool(len(ANNOTATORS)).read(opinion[None], cell.n_labels, rng)
+    given = [
+        LabelIn(label=CLASSES[k].code, annotator=ANNOTATORS[person], blind=True)
+        for person, k in zip(people[0], labels[0], strict=True)
+    ]
+    return (fields, encode_png(Image.fromarray(simulated.pixels))), given
+
+
+def opinion_of(true_probs: FloatArray, rng: np.random.Generator) -> FloatArray:
+    """Label distribution (K,) of the laboratory's annotators for a cell.
+
+    Args:
+        true_probs: (K,) of the annotators behind the release.
+        rng: source of chance: how far they differ on one cell is not seen in its image alone.
+    """
+    blurred = true_probs**SHARPNESS
+    return rng.dirichlet(CONCENTRATION * blurred / blurred.sum())

@@ -1,0 +1,77 @@
+"""The release of the simulated demo: trained, calibrated and exported here by the real pipeline."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.context import Context
+from app.demo.people import Say
+from app.demo.progress import progress_bar
+from app.releases.adding import add_release
+from app.releases.queries import champion
+
+if TYPE_CHECKING:
+    from ml.training.learner import StepReport
+    from ml.training.run_folder import RunFolder, TrainConfig
+
+TRAINING_CELLS, EPOCHS = 1500, 7
+
+
+def ensure_trained_release(context: Context, say: Say) -> None:
+    """Train, calibrate and export a release on simulated cells, unless one is served."""
+    with context.database.read() as session:
+        if champion(session) is not None:
+            return
+    source = context.settings.home / "demo" / "release"
+    if not (source / "card.json").is_file():
+        _make(context.settings.home / "demo" / "run", source, say)
+    add_release(context.database, context.keys.audit, source, context.settings.releases_folder)
+
+
+def _make(run: Path, out: Path, say: Say) -> None:
+    from ml.training.calibrate import calibrate_run
+    from ml.training.export import export_run
+    from ml.training.run_folder import RunFolder
+
+    folder = RunFolder(run)
+    _train(folder, say)
+    say("demo: calibrating class and disagreement probabilities")
+    calibrate_run(folder, method="temperature", alpha=True)
+    say("demo: exporting the release")
+    export_run(folder, out, name="demo cells")
+
+
+def _config(precision: str) -> "TrainConfig":
+    from ml.training.run_folder import TrainConfig
+
+    return TrainConfig(
+        data="cells",
+        data_options={"count": TRAINING_CELLS, "seed": 0},
+        network="compact",
+        epochs=EPOCHS,
+        batch_size=64,
+        learning_rate=2e-3,
+        warmup_epochs=1,
+        decay_epochs=(4, 6),
+        patience=EPOCHS,
+        seed=0,
+        precision=precision,
+        compiled=False,
+        backbone_weights=None,
+    )
+
+
+def _train(folder: "RunFolder", say: Say) -> None:
+    """Simulate the cells and train on them, with a bar that tells how long it will take."""
+    from ml.datasets.cells import load_cells
+    from ml.training.train import choose_device, choose_precision, train
+
+    device = choose_device("cpu")
+    say(f"demo: simulating {TRAINING_CELLS:,} stained white cells")
+    dataset = load_cells(TRAINING_CELLS, seed=0)
+    say(f"demo: training on {dataset.rows('train').size:,} of them, {EPOCHS} epochs")
+    with progress_bar("training", None) as bar:
+
+        def show(report: "StepReport") -> None:
+            bar.update(report.epoch * report.steps + report.step, EPOCHS * report.steps)
+
+        train(dataset, _config(choose_precision("auto", device)), folder, device=device, observer=show)
