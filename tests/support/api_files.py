@@ -13,6 +13,7 @@ from typing import Any
 from app.main import create_app
 from app.pages.api_page import api_page
 from app.settings import Settings
+from tests.support.python_client import python_client
 
 ROOT = Path(__file__).parents[2]
 OPENAPI = ROOT / "docs" / "reference" / "openapi.json"
@@ -31,6 +32,7 @@ def made() -> dict[Path, str]:
     return {
         OPENAPI: json.dumps(document, indent=1, ensure_ascii=False) + "\n",
         PAGE: api_page(document, alone=True),
+        **python_client(document),
     }
 
 
