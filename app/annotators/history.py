@@ -229,6 +229,12 @@ def annotator_named(session: Session, name: str) -> Annotator | None:
     return session.execute(statement).scalar_one_or_none()
 
 
+def annotators_of_accounts(session: Session) -> dict[uuid.UUID, uuid.UUID]:
+    """The account of each annotator who has one."""
+    rows = session.execute(select(Annotator.id, Annotator.account_id).where(Annotator.account_id.is_not(None)))
+    return {row[0]: row[1] for row in rows if row[1] is not None}
+
+
 def annotators(session: Session) -> list[str]:
     """Names of annotators with accounts."""
     statement = select(Annotator.name).where(Annotator.account_id.is_not(None)).order_by(Annotator.name)

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from app.annotators import history, numbers
 from app.annotators.history import ClosedCase
 from app.annotators.numbers import Compared, in_steps
-from app.annotators.schemas import AnnotatorsOut, OwnReadingOut
+from app.annotators.schemas import AnnotatorsOut, OwnReadingOut, PulledOut
 from app.annotators.words import sentences
 from app.auth.annotators import annotator_of_account
 from app.platform.errors import NotFound
@@ -87,6 +87,27 @@ def _reading(session: Session, annotator: Annotator, until: datetime, *, every_c
         }
         reading = reading.model_copy(update=compared)
     return reading.model_copy(update={"sentences": sentences(reading, names)})
+
+
+def agreements(session: Session) -> dict[uuid.UUID, PulledOut]:
+    """Agreement of each annotator with the others, by account, for admins: the number of each annotator's own page.
+
+    Raises:
+        NoRelease: there is no reading task yet.
+    """
+    names, cases = history.class_names(session), history.closed_cases(session, last_monday(now()))
+    compared = _compared(session, cases, names, None)
+    everybody = compared.take([row for row, key in enumerate(compared.keys) if cases[key[0]].all_in])
+    everybody = everybody.take(range(in_steps(len(everybody.keys))))
+    rows: dict[uuid.UUID, list[int]] = {}
+    for row, (_, annotator_id) in enumerate(compared.keys):
+        rows.setdefault(annotator_id, []).append(row)
+    accounts = history.annotators_of_accounts(session)
+    return {
+        accounts[annotator_id]: numbers.agreement(compared.take(own[: in_steps(len(own))]), everybody)[0]
+        for annotator_id, own in rows.items()
+        if annotator_id in accounts and in_steps(len(own)) and len(everybody.keys)
+    }
 
 
 def _shown(case_id: uuid.UUID, case: ClosedCase, annotator_id: uuid.UUID, held: Collection[uuid.UUID]) -> bool:

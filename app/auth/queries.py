@@ -1,17 +1,24 @@
 """Database access of accounts and keys, for lists."""
 
 import uuid
+from datetime import datetime
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.platform.errors import Invalid
-from app.tables import Account, ApiKey
+from app.tables import Account, ApiKey, BrowserSession
 
 
 def all_accounts(session: Session) -> list[Account]:
     """Every account, by name."""
     return list(session.execute(select(Account).order_by(Account.name)).scalars())
+
+
+def last_sign_ins(session: Session) -> dict[uuid.UUID, datetime]:
+    """When each account that ever signed in at a browser did so last."""
+    newest = select(BrowserSession.account_id, func.max(BrowserSession.created_at)).group_by(BrowserSession.account_id)
+    return {row[0]: row[1] for row in session.execute(newest)}
 
 
 def count_annotators(session: Session) -> int:
@@ -26,6 +33,11 @@ def keys_by_account(session: Session) -> dict[uuid.UUID, list[ApiKey]]:
     for key in session.execute(select(ApiKey).order_by(ApiKey.id)).scalars():
         keys.setdefault(key.account_id, []).append(key)
     return keys
+
+
+def account_of_key(session: Session, key_id: uuid.UUID) -> uuid.UUID:
+    """The account of a key that exists."""
+    return session.get_one(ApiKey, key_id).account_id
 
 
 def existing_account(session: Session, account_id: uuid.UUID) -> Account:

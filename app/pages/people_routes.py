@@ -2,7 +2,9 @@
 
 import json
 import uuid
-from datetime import timedelta
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
@@ -10,17 +12,18 @@ from sqlalchemy.orm import Session
 
 from app.auth import service as auth
 from app.auth.policy import GuardedRoute, Policy
-from app.auth.queries import all_accounts, existing_account, keys_by_account
-from app.context import Parts
+from app.auth.queries import account_of_key, existing_account
+from app.context import Context, Parts
 from app.evaluations.report import WORDS
 from app.operations.audit_events import page_of_events
+from app.pages import people_views
 from app.pages.render import go, page
 from app.platform import audit_chain
 from app.platform.database import Reader, Writer
-from app.platform.errors import Forbidden, Invalid
+from app.platform.errors import Conflict, Forbidden
 from app.platform.principal import ROLE_SCOPES, SCOPES, Principal
 from app.platform.values import PageText
-from app.tables import now
+from app.tables import Account, now
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _Manager = Annotated[Principal, Depends(Policy("manage"))]
@@ -28,37 +31,76 @@ _Anybody = Annotated[Principal, Depends(Policy("metrics:read", "reads:own", "cas
 _Name = Annotated[PageText, Form(max_length=100)]
 
 
-def _people(
-    request: Request, principal: Principal, session: Session, *, notice: str = "", secret: str = ""
+@dataclass(frozen=True)
+class _Shown:
+    """What a page of people says besides: what was done, a secret that is shown this once, and what is wrong."""
+
+    notice: str = ""
+    secret: str = ""
+    faults: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""
+    role: str = ""
+    search: str = ""
+
+
+def _people(request: Request, context: Context, principal: Principal, session: Session, shown: _Shown) -> Response:
+    """The list of people; 422 with what is wrong where somebody could not be added."""
+    everybody = people_views.people(session, context, shown.search)
+    status = 422 if shown.faults else 200
+    return page(request, "people.html", principal, status, people=everybody, shown=shown, roles=list(ROLE_SCOPES))
+
+
+def _person(
+    request: Request, context: Context, principal: Principal, session: Session, account_id: uuid.UUID, shown: _Shown
 ) -> Response:
-    values = {"accounts": all_accounts(session), "keys": keys_by_account(session)}
-    choices = {"roles": list(ROLE_SCOPES), "scopes": SCOPES}
-    return page(request, "people.html", principal, 200, notice=notice, secret=secret, now=now(), **values, **choices)
+    """One person with their keys."""
+    values = {"person": people_views.person(session, context, account_id), "scopes": SCOPES, "now": now()}
+    return page(request, "person.html", principal, 422 if shown.faults else 200, shown=shown, **values)
 
 
 @router.get("/people")
-def people(request: Request, principal: _Manager, session: Reader) -> Response:
-    """Accounts and their keys."""
-    return _people(request, principal, session)
+def people(
+    request: Request,
+    context: Parts,
+    principal: _Manager,
+    session: Reader,
+    search: Annotated[PageText, Query(max_length=100)] = "",
+) -> Response:
+    """Accounts, when they signed in last, and how annotators agree with the others."""
+    return _people(request, context, principal, session, _Shown(search=search.strip()))
 
 
 @router.post("/people")
 def add_person(
     request: Request, context: Parts, principal: _Manager, session: Writer, name: _Name = "", role: _Name = ""
 ) -> Response:
-    """Make an account; a person gets a one-time password, shown this once.
-
-    Raises:
-        Invalid: an unusable name or role.
-    """
+    """Make an account; a person gets a one-time password, shown this once."""
     try:
         account = auth.add_account(session, context.keys.audit, name.strip(), role, actor=principal.name)
-    except ValueError as exc:
-        raise Invalid(str(exc)) from exc
+    except (Conflict, ValueError) as exc:
+        session.rollback()
+        shown = _Shown(faults={"name": str(exc)}, name=name, role=role)
+        return _people(request, context, principal, session, shown)
     if role == "service":
-        return _people(request, principal, session, notice=f"{account.name} was added; give it a key.")
+        shown = _Shown(f"{account.name} was added; give it a key.")
+        return _person(request, context, principal, session, account.id, shown)
+    return _new_password(request, context, principal, session, account)
+
+
+def _new_password(
+    request: Request, context: Context, principal: Principal, session: Session, account: Account
+) -> Response:
     password = auth.issue_one_time_password(session, context.keys.audit, account.name, actor=principal.name)
-    return _people(request, principal, session, notice=f"One-time password of {account.name}", secret=password)
+    shown = _Shown(f"One-time password of {account.name}", password)
+    return _person(request, context, principal, session, account.id, shown)
+
+
+@router.get("/people/{account_id}")
+def show_person(
+    account_id: uuid.UUID, request: Request, context: Parts, principal: _Manager, session: Reader
+) -> Response:
+    """One account: sign-in, agreement, access, keys."""
+    return _person(request, context, principal, session, account_id, _Shown())
 
 
 @router.post("/people/{account_id}/password")
@@ -66,9 +108,7 @@ def one_time_password(
     account_id: uuid.UUID, request: Request, context: Parts, principal: _Manager, session: Writer
 ) -> Response:
     """Make a new one-time password, shown this once."""
-    account = existing_account(session, account_id)
-    password = auth.issue_one_time_password(session, context.keys.audit, account.name, actor=principal.name)
-    return _people(request, principal, session, notice=f"One-time password of {account.name}", secret=password)
+    return _new_password(request, context, principal, session, existing_account(session, account_id))
 
 
 @router.post("/people/{account_id}/state")
@@ -79,16 +119,16 @@ def set_state(
     session: Writer,
     disabled: Annotated[bool, Form()] = True,
 ) -> Response:
-    """Disable an account, or enable it again.
+    """Let somebody in no more, or in again.
 
     Raises:
-        Forbidden: it is one's own.
+        Forbidden: it is oneself.
     """
     if account_id == principal.account_id:
         raise Forbidden("you cannot lock yourself out; ask another admin")
     name = existing_account(session, account_id).name
     auth.set_disabled(session, context.keys.audit, name, disabled=disabled, actor=principal.name)
-    return go("/people")
+    return go(f"/people/{account_id}")
 
 
 @router.post("/people/{account_id}/keys")
@@ -101,27 +141,34 @@ def add_key(
     scopes: Annotated[list[str] | None, Form(max_length=10)] = None,
     days: Annotated[PageText, Form(max_length=5)] = "",
 ) -> Response:
-    """Make an API key, shown this once.
-
-    Raises:
-        Invalid: unknown scopes, or scopes for a role that has its own.
-    """
-    if days and (not days.isascii() or not days.isdigit() or int(days) == 0):
-        raise Invalid("days until the key expires: a whole number, or nothing for a key without end")
-    expires = now() + timedelta(days=int(days)) if days else None
+    """Make an API key, shown this once."""
     name = existing_account(session, account_id).name
     try:
+        expires = _expiry(days.strip())
         token = auth.add_key(session, context.keys.audit, name, scopes or [], expires, actor=principal.name)[1]
     except ValueError as exc:
-        raise Invalid(str(exc)) from exc
-    return _people(request, principal, session, notice=f"API key of {name}", secret=token)
+        session.rollback()
+        shown = _Shown(faults={"days" if "days" in str(exc) else "scopes": str(exc)})
+        return _person(request, context, principal, session, account_id, shown)
+    return _person(request, context, principal, session, account_id, _Shown(f"API key of {name}", token))
+
+
+def _expiry(days: str) -> datetime | None:
+    """When a key ends, None for never.
+
+    Raises:
+        ValueError: no whole number of days.
+    """
+    if days and (not days.isascii() or not days.isdigit() or int(days) == 0):
+        raise ValueError("a whole number of days, or nothing for a key without end")
+    return now() + timedelta(days=int(days)) if days else None
 
 
 @router.post("/keys/{key_id}/revoke")
 def revoke(key_id: uuid.UUID, context: Parts, principal: _Manager, session: Writer) -> Response:
     """Revoke a key."""
     auth.revoke_key(session, context.keys.audit, key_id, actor=principal.name)
-    return go("/people")
+    return go(f"/people/{account_of_key(session, key_id)}")
 
 
 @router.get("/audit")

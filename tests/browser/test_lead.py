@@ -200,19 +200,24 @@ def test_people_come_and_go(browser: Browser, installation: Installation) -> Non
     other.fill("[name=password]", secret)
     other.click("main button")
     other.wait_for_url("**/account")
-    page.click("section:has(h2:has-text('dora')) >> text=Disable")
-    page.wait_for_selector("h2:has-text('disabled since')")
+    page.click("summary:has-text('Let in no more')")
+    page.click("text=Yes, let them in no more")
+    page.wait_for_selector("h1:has-text('let in no more since')")
     other.goto(f"{installation.address}/worklist")
     assert other.url.endswith("/login")
-    page.click("section:has(h2:has-text('lis')) summary")
-    page.check("section:has(h2:has-text('lis')) input[value=predict]")
-    page.click("section:has(h2:has-text('lis')) >> text=Create key")
+    page = lead.go("/people")
+    page.fill("[name=search]", "LI")
+    assert page.locator("[data-narrowed]").inner_text().startswith("1 of ")
+    page.click("tr:has-text('lis') a")
+    page.click("summary:has-text('New API key')")
+    page.check("input[value=predict]")
+    page.click("text=Create key")
     token = page.inner_text("[role=status] code")
     assert token.startswith("sr_")
     headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": "x"}
     image = {"image": ("x.png", cell_png(1))}
     assert httpx2.post(f"{installation.address}/v1/predictions", headers=headers, files=image).status_code == 200
-    page.click("section:has(h2:has-text('lis')) tr:last-child >> text=Revoke")
+    page.click("tr:last-child >> text=Revoke")
     page.wait_for_selector("text=revoked 20")
     assert httpx2.post(f"{installation.address}/v1/predictions", headers=headers, files=image).status_code == 401
     assert lead.faults == []

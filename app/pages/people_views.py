@@ -1,0 +1,70 @@
+"""What the pages of people show, gathered from the domains."""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy.orm import Session
+
+from app.annotators.schemas import PulledOut
+from app.annotators.service import agreements, last_monday
+from app.auth.queries import all_accounts, existing_account, keys_by_account, last_sign_ins
+from app.context import Context
+from app.pages.report_views import RecentParts
+from app.platform.errors import NoRelease
+from app.tables import Account, ApiKey, now
+
+#: Agreements change on Mondays; an erasure in between is seen after so many seconds.
+_SECONDS = 600
+_recent = RecentParts(size=8, seconds=_SECONDS)
+
+
+@dataclass(frozen=True)
+class Person:
+    """An account as admins see it.
+
+    Attributes:
+        account: its row.
+        signed_in: when last, None for never.
+        agreement: share of answers that another annotator gives too, None while it is not known.
+        keys: API keys, oldest first.
+    """
+
+    account: Account
+    signed_in: datetime | None
+    agreement: PulledOut | None
+    keys: list[ApiKey]
+
+
+def _agreements(session: Session, context: Context) -> Mapping[uuid.UUID, PulledOut]:
+    """Agreement of annotators by account, as it was on the last Monday."""
+
+    def compute() -> Mapping[uuid.UUID, PulledOut]:
+        try:
+            return agreements(session)
+        except NoRelease:
+            return {}
+
+    return _recent.get((str(context.settings.home), last_monday(now())), compute)
+
+
+def people(session: Session, context: Context, search: str = "") -> list[Person]:
+    """Accounts by name, those whose name contains a text where one is given."""
+    keys, signed_in, known = keys_by_account(session), last_sign_ins(session), _agreements(session, context)
+    return [
+        Person(account, signed_in.get(account.id), known.get(account.id), keys.get(account.id, []))
+        for account in all_accounts(session)
+        if search.casefold() in account.name.casefold()
+    ]
+
+
+def person(session: Session, context: Context, account_id: uuid.UUID) -> Person:
+    """One account.
+
+    Raises:
+        Invalid: there is no such account.
+    """
+    account = existing_account(session, account_id)
+    keys = keys_by_account(session).get(account_id, [])
+    return Person(account, last_sign_ins(session).get(account_id), _agreements(session, context).get(account_id), keys)
