@@ -23,6 +23,7 @@ from app.operations.audit_routes import router as audit_events
 from app.pages.annotator_routes import router as annotator_pages
 from app.pages.api_page import router as api_page
 from app.pages.assets import Assets
+from app.pages.audit_routes import router as audit_pages
 from app.pages.headers import SecurityHeaders
 from app.pages.import_routes import router as import_pages
 from app.pages.job_routes import router as job_pages
@@ -72,6 +73,7 @@ _ROUTERS = (
     job_pages,
     import_pages,
     people_pages,
+    audit_pages,
 )
 
 

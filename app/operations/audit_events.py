@@ -2,14 +2,16 @@
 
 import uuid
 from collections.abc import Sequence
-from datetime import datetime
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.orm import Session
 
 from app.platform.values import Out
-from app.tables import AuditEvent, Remark
+from app.tables import Account, ApiKey, AuditEvent, Case, CaseChange, Read, ReleaseRow, Remark
 
 # labels that the worker has seen to be final: its object is no identifier, and nobody was asked why
 _OF_MANY = "label.final"
@@ -36,6 +38,39 @@ class AuditEventsOut(Out):
     next_cursor: str | None
 
 
+@dataclass(frozen=True)
+class Days:
+    """Days of UTC, the first and the last; None without a bound."""
+
+    since: date | None = None
+    until: date | None = None
+
+
+EVER = Days()
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time(), UTC)
+
+
+def _about(session: Session, name: str) -> ColumnElement[bool]:
+    """Condition on events of everything that is called so, or has this identifier."""
+    objects, cases = {name}, set(session.execute(select(Case.id).where(Case.external_id == name)).scalars())
+    with suppress(ValueError):
+        cases.add(uuid.UUID(name))
+    accounts = session.execute(select(Account.id).where(Account.name == name)).scalars().all()
+    objects |= {str(account) for account in accounts}
+    for statement in (
+        select(ApiKey.id).where(ApiKey.account_id.in_(accounts)),
+        select(ReleaseRow.id).where(ReleaseRow.name == name),
+        select(Read.id).where(Read.case_id.in_(cases)),
+    ):
+        objects |= {str(found) for found in session.execute(statement).scalars()}
+    objects |= {str(case_id) for case_id in cases}
+    changed = select(CaseChange.sequence).where(CaseChange.case_id.in_(cases))
+    return or_(AuditEvent.object.in_(objects), AuditEvent.sequence.in_(changed))
+
+
 def page_of_events(
     session: Session,
     *,
@@ -44,6 +79,8 @@ def page_of_events(
     object_id: str | None = None,
     actor: str | None = None,
     action: str | None = None,
+    days: Days = EVER,
+    about: str | None = None,
 ) -> AuditEventsOut:
     """Audit events, newest first.
 
@@ -54,6 +91,8 @@ def page_of_events(
         object_id: only events of this object.
         actor: only events of this person or program.
         action: only events of this kind.
+        days: only events of these days.
+        about: only events of a case, a person or a release, by its name or identifier.
     """
     statement = select(AuditEvent).order_by(AuditEvent.sequence.desc()).limit(limit + 1)
     if cursor is not None:
@@ -61,6 +100,12 @@ def page_of_events(
     for column, value in ((AuditEvent.object, object_id), (AuditEvent.actor, actor), (AuditEvent.action, action)):
         if value is not None:
             statement = statement.where(column == value)
+    if days.since is not None:
+        statement = statement.where(AuditEvent.created_at >= _midnight(days.since))
+    if days.until is not None:
+        statement = statement.where(AuditEvent.created_at < _midnight(days.until) + timedelta(days=1))
+    if about is not None:
+        statement = statement.where(_about(session, about))
     rows = list(session.execute(statement).scalars())
     names = AuditEventOut.model_fields
     shown = rows[:limit]

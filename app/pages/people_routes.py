@@ -1,6 +1,5 @@
-"""HTML routes of people and keys, of the audit, and help."""
+"""HTML routes of people and keys, and help."""
 
-import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,10 +14,8 @@ from app.auth.policy import GuardedRoute, Policy
 from app.auth.queries import account_of_key, existing_account
 from app.context import Context, Parts
 from app.evaluations.report import WORDS
-from app.operations.audit_events import page_of_events
 from app.pages import people_views
 from app.pages.render import go, page
-from app.platform import audit_chain
 from app.platform.database import Reader, Writer
 from app.platform.errors import Conflict, Forbidden
 from app.platform.principal import ROLE_SCOPES, SCOPES, Principal
@@ -169,27 +166,6 @@ def revoke(key_id: uuid.UUID, context: Parts, principal: _Manager, session: Writ
     """Revoke a key."""
     auth.revoke_key(session, context.keys.audit, key_id, actor=principal.name)
     return go(f"/people/{account_of_key(session, key_id)}")
-
-
-@router.get("/audit")
-def audit(
-    request: Request,
-    context: Parts,
-    principal: _Manager,
-    session: Reader,
-    cursor: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None,
-    actor: Annotated[PageText, Query(max_length=100)] = "",
-    action: Annotated[PageText, Query(max_length=50)] = "",
-    object_id: Annotated[PageText, Query(max_length=100)] = "",
-) -> Response:
-    """Who did what, newest first."""
-    events = page_of_events(
-        session, cursor=cursor, object_id=object_id or None, actor=actor or None, action=action or None
-    )
-    details = {event.sequence: json.dumps(event.details, ensure_ascii=False) for event in events.items}
-    values = {"events": events, "details": details, "actor": actor, "action": action, "object_id": object_id}
-    proof = {"head": audit_chain.newest(session), "public_key": context.keys.audit.public_key}
-    return page(request, "audit.html", principal, 200, **values, **proof)
 
 
 @router.get("/help")

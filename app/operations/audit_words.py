@@ -1,0 +1,210 @@
+"""Audit events in words, with links: who did what to which case, person or release."""
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from string import Formatter
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.operations.audit_events import AuditEventOut
+from app.platform.errors import NoRelease
+from app.releases.queries import reading_classes
+from app.tables import Account, Annotator, ApiKey, Case, Job, PracticeSet, ReleaseRow
+
+#: What each action says, after who did it. In braces what the event is about.
+WORDS: Mapping[str, str] = {
+    "label.add": "labelled {case}: {label}{by}",
+    "label.correct": "corrected the label of {case}, still blind: {label}{by}",
+    "label.revise": "changed the label of {case}: {label}{by}",
+    "label.retract": "took back the label of {case}{by}",
+    "label.final": "saw {labels} become final",
+    "repeat.answer": "labelled {case} a second time: {label}",
+    "repeat.correct": "corrected the second label of {case}: {label}",
+    "repeat.revise": "changed the second label of {case}: {label}",
+    "repeat.retract": "took back the second label of {case}",
+    "repeat.decline": "declined to read {case} a second time: {reason}",
+    "read.decline": "declined to read {case}: {reason}",
+    "request.ask": "asked for {requests}",
+    "case.add": "stored {case}",
+    "case.erase": "erased {case}",
+    "patient.erase": "erased a patient: {n_cases} cases, {n_remarks} notes, {n_import_rows} rows of imports",
+    "predictions.add": "added predictions of {release} for {n_cases} cases",
+    "release.add": "added the release {release}",
+    "alias.move": "made {release} the {alias}",
+    "gate.attempt": "began attempt {number} on {champion}",
+    "gate.judge": "judged {release}",
+    "policy.change": "made version {policy} of the reading policy",
+    "readers.fit": "fitted version {version} of the model of the annotators",
+    "readers.switch": "switched the model of the annotators: {before}, then {after}",
+    "job.submit": "asked for {job}",
+    "job.cancel": "stopped {job}",
+    "job.retry": "tried {job} again",
+    "account.add": "added {account} as {role}",
+    "account.disable": "let {account} in no more",
+    "account.enable": "let {account} in again",
+    "account.link": "linked {account} to single sign-on",
+    "account.one_time_password": "made a one-time password for {account}",
+    "account.password": "chose a new password",
+    "account.throttle": "had sign-ins slowed down after wrong passwords",
+    "session.start": "signed in",
+    "key.add": "made an API key for {account}",
+    "key.revoke": "revoked an API key of {account}",
+    "key.rotate": "rotated the service's key",
+    "practice.set": "made the practice set {set}",
+    "practice.retire": "retired the practice set {set}",
+    "practice.begin": "began a run of {set}",
+    "practice.answer": "answered a cell of a practice run",
+    "practice.finish": "finished a practice run",
+    "annotator.qualified": "qualified {annotator}",
+    "annotator.withdrawn": "withdrew the qualification of {annotator}",
+    "annotator.renewed": "allowed {annotator} further attempts",
+    "db.backup": "made a backup",
+    "db.restore": "restored a backup",
+    "chain.rewrite": "wrote the audit chain anew",
+    "rows.baseline": "recorded the digests of rows from before",
+    "rows.migrate": "recorded the digests of rows that an upgrade changed",
+    "rows.write": "recorded the digests of rows",
+    "evaluation.renumber": "gave the cases of a frozen evaluation other names",
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of a sentence, and where it leads."""
+
+    text: str
+    link: str | None = None
+
+
+def short(action: str) -> str:
+    """What an action says, without what it is about.
+
+    >>> short("label.add"), short("unheard.of")
+    ('labelled …: …', 'unheard.of')
+    """
+    said = WORDS.get(action, action)
+    parts = ((text, name) for text, name, _, _ in Formatter().parse(said))
+    return "".join(text + ("" if name in {None, "by"} else "…") for text, name in parts)
+
+
+def sentences(session: Session, events: Sequence[AuditEventOut]) -> dict[int, list[Part]]:
+    """What each event says, by its number."""
+    known = _Names(session, events)
+    return {event.sequence: list(_sentence(event, known)) for event in events}
+
+
+def plain(parts: Iterable[Part]) -> str:
+    """A sentence without its links."""
+    return "".join(part.text for part in parts)
+
+
+def _sentence(event: AuditEventOut, known: "_Names") -> Iterable[Part]:
+    for text, name, _, _ in Formatter().parse(WORDS.get(event.action, event.action)):
+        if text:
+            yield Part(text)
+        if name is not None:
+            yield known.part(name, event)
+
+
+def _identifier(value: object) -> uuid.UUID | None:
+    try:
+        return uuid.UUID(str(value))
+    except ValueError:
+        return None
+
+
+class _Names:
+    """Names of what some events are about, read in one statement per kind.
+
+    Args:
+        session: for reading.
+        events: at most some hundreds.
+    """
+
+    def __init__(self, session: Session, events: Sequence[AuditEventOut]) -> None:
+        named = [event.object for event in events]
+        for event in events:
+            named += [str(event.details[name]) for name in _REFERRING if event.details.get(name) is not None]
+        ids = {found for found in map(_identifier, named) if found is not None}
+        self.cases = {
+            row[0]: "an erased case" if row[2] is not None else row[1]
+            for row in session.execute(select(Case.id, Case.external_id, Case.erased_at).where(Case.id.in_(ids)))
+        }
+        of_keys = session.execute(select(ApiKey.id, ApiKey.account_id).where(ApiKey.id.in_(ids)))
+        keys = {row[0]: row[1] for row in of_keys}
+        accounts = select(Account.id, Account.name).where(Account.id.in_(ids | set(keys.values())))
+        self.accounts = {row[0]: row[1] for row in session.execute(accounts)}
+        self.of_keys = {key: (account, self.accounts.get(account, "")) for key, account in keys.items()}
+        self.annotators = _by_id(session, Annotator, ids)
+        self.releases = _by_id(session, ReleaseRow, ids)
+        self.sets = _by_id(session, PracticeSet, ids)
+        self.jobs = {row[0]: row[1] for row in session.execute(select(Job.id, Job.kind).where(Job.id.in_(ids)))}
+        try:
+            self.classes = {info.code: info.name for info in reading_classes(session)}
+        except NoRelease:
+            self.classes = {}
+
+    def part(self, name: str, event: AuditEventOut) -> Part:
+        """What stands for a name in braces."""
+        details, own = event.details, _identifier(event.object)
+        match name:
+            case "case":
+                return self._case(_identifier(details.get("case")) or own)
+            case "release" | "champion":
+                return self._release(_identifier(details.get("champion")) if name == "champion" else own)
+            case "account":
+                return self._account(own, str(details.get("account", "an account")))
+            case "job":
+                kind = details.get("kind", "job") if own is None else self.jobs.get(own, details.get("kind", "job"))
+                return Part(f"the job {kind}", f"/imports/{own}" if kind == "import" else "/jobs")
+            case "policy":
+                return Part(event.object, "/policy")
+            case _:
+                return Part(self._text(name, event, own))
+
+    def _text(self, name: str, event: AuditEventOut, own: uuid.UUID | None) -> str:
+        """What stands for a name that leads nowhere."""
+        details = event.details
+        match name:
+            case "label":
+                return self.classes.get(details["label"], details["label"] or "nothing")
+            case "by":
+                by = self.annotators.get(_identifier(details.get("annotator")), "")
+                return "" if by in {"", event.actor} else f" (read by {by})"
+            case "annotator":
+                return self.annotators.get(own, str(details.get("annotator", "an annotator")))
+            case "set":
+                return str(details.get("name") or self.sets.get(_identifier(details.get("set")) or own, ""))
+            case "labels" | "requests":
+                n, noun = len(details.get(name, ())), {"labels": "label", "requests": "further read"}[name]
+                return f"{n} {noun}{'' if n == 1 else 's'}"
+            case _:
+                return _as_text(details.get(name))
+
+    def _case(self, case_id: uuid.UUID | None) -> Part:
+        name = self.cases.get(case_id) if case_id is not None else None
+        return Part("a case") if name is None else Part(name, f"/cases/{case_id}")
+
+    def _release(self, release_id: uuid.UUID | None) -> Part:
+        name = self.releases.get(release_id) if release_id is not None else None
+        return Part("a release") if name is None else Part(name, f"/releases/{release_id}")
+
+    def _account(self, own: uuid.UUID | None, otherwise: str) -> Part:
+        account_id, name = self.of_keys.get(own, (own, self.accounts.get(own, ""))) if own else (None, "")
+        return Part(name or otherwise, f"/people/{account_id}" if account_id in self.accounts else None)
+
+
+_REFERRING = ("case", "annotator", "champion", "set")
+
+
+def _as_text(value: object) -> str:
+    return "none" if value is None else str(value).replace("_", " ")
+
+
+def _by_id(
+    session: Session, table: type[Annotator | ReleaseRow | PracticeSet], ids: set[uuid.UUID]
+) -> dict[uuid.UUID | None, str]:
+    rows = session.execute(select(table.id, table.name).where(table.id.in_(ids)))
+    return {row[0]: row[1] for row in rows}
