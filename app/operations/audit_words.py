@@ -36,6 +36,7 @@ WORDS: Mapping[str, str] = {
     "gate.attempt": "began attempt {number} on {champion}",
     "gate.judge": "judged {release}",
     "policy.change": "made version {policy} of the reading policy",
+    "targets.change": "set version {targets} of the laboratory's targets",
     "readers.fit": "fitted version {version} of the model of the annotators",
     "readers.switch": "switched the model of the annotators: {before}, then {after}",
     "job.submit": "asked for {job}",
@@ -67,6 +68,18 @@ WORDS: Mapping[str, str] = {
     "rows.migrate": "recorded the digests of rows that an upgrade changed",
     "rows.write": "recorded the digests of rows",
     "evaluation.renumber": "gave the cases of a frozen evaluation other names",
+}
+
+
+#: Jobs by their kind.
+_JOBS: Mapping[str, str] = {
+    "evaluation": "a frozen evaluation",
+    "import": "an import",
+    "judgement": "the judgement of a release",
+    "prediction": "predictions of old cases",
+    "readers": "a model of the annotators",
+    "recalibration": "a recalibration",
+    "report": "a report",
 }
 
 
@@ -157,10 +170,10 @@ class _Names:
             case "account":
                 return self._account(own, str(details.get("account", "an account")))
             case "job":
-                kind = details.get("kind", "job") if own is None else self.jobs.get(own, details.get("kind", "job"))
-                return Part(f"the job {kind}", f"/imports/{own}" if kind == "import" else "/jobs")
-            case "policy":
-                return Part(event.object, "/policy")
+                kind = str(details.get("kind") or (own and self.jobs.get(own)))
+                return Part(_JOBS.get(kind, f"a job ({kind})"), f"/imports/{own}" if kind == "import" else "/jobs")
+            case "policy" | "targets":
+                return Part(event.object, {"policy": "/policy", "targets": "/report"}[name])
             case _:
                 return Part(self._text(name, event, own))
 

@@ -1,5 +1,6 @@
 """What the pages of people show, gathered from the domains."""
 
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,13 +12,13 @@ from app.annotators.schemas import PulledOut
 from app.annotators.service import agreements, last_monday
 from app.auth.queries import all_accounts, existing_account, keys_by_account, last_sign_ins
 from app.context import Context
-from app.pages.report_views import RecentParts
 from app.platform.errors import NoRelease
 from app.tables import Account, ApiKey, now
 
 #: Agreements change on Mondays; an erasure in between is seen after so many seconds.
-_SECONDS = 600
-_recent = RecentParts(size=8, seconds=_SECONDS)
+_SECONDS = 600.0
+#: By installation and week: when they were computed, and what was found.
+_recent: dict[tuple[str, datetime], tuple[float, Mapping[uuid.UUID, PulledOut]]] = {}
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,18 @@ class Person:
 
 def _agreements(session: Session, context: Context) -> Mapping[uuid.UUID, PulledOut]:
     """Agreement of annotators by account, as it was on the last Monday."""
-
-    def compute() -> Mapping[uuid.UUID, PulledOut]:
-        try:
-            return agreements(session)
-        except NoRelease:
-            return {}
-
-    return _recent.get((str(context.settings.home), last_monday(now())), compute)
+    key, moment = (str(context.settings.home), last_monday(now())), time.monotonic()
+    known = _recent.get(key)
+    if known is not None and moment - known[0] < _SECONDS:
+        return known[1]
+    try:
+        found = agreements(session)
+    except NoRelease:
+        return {}
+    for other in [other for other in _recent if other[0] == key[0]]:
+        del _recent[other]
+    _recent[key] = moment, found
+    return found
 
 
 def people(session: Session, context: Context, search: str = "") -> list[Person]:

@@ -5,13 +5,14 @@ import io
 import re
 from datetime import timedelta
 from html import unescape
+from pathlib import Path
 
 import pytest
-from sqlalchemy import select
 
+import app
 from app.operations.audit_words import WORDS
 from app.operations.forgetting import forget_patient
-from app.tables import AuditEvent, now
+from app.tables import now
 from tests.app.test_leases import classes_of, commit, lease
 from tests.support.service import Service, cell_png
 
@@ -75,10 +76,11 @@ def test_an_erased_patient_is_named_nowhere(service: Service) -> None:
         assert "an erased case" in text
 
 
-def test_every_action_of_the_service_has_words(service: Service) -> None:
-    read_one(service)
-    with service.context.database.read() as session:
-        actions = set(session.execute(select(AuditEvent.action)).scalars())
+def test_every_action_of_the_service_has_words() -> None:
+    root = Path(app.__file__).parent
+    texts = [path.read_text() for path in root.rglob("*.py")]
+    actions = {found for text in texts for found in re.findall(r'action="([a-z_]+\.[a-z_]+)"', text)}
+    assert len(actions) > 20
     assert actions <= set(WORDS)
 
 
