@@ -27,7 +27,7 @@ from app.reads.progress import LISTED, Progress, count_labelled_cases, labelled_
 from app.reads.queries import next_request
 from app.reads.schemas import LabelOut, ReadOut
 from app.reads.service import label_out
-from app.releases.queries import reading_classes
+from app.releases.queries import reading_classes, release_by_id
 from app.triage.qualified import Standing, standing_of, standing_of_account
 from app.triage.queries import current_policy
 
@@ -122,6 +122,7 @@ class CaseView:
     progress: Progress
     remarks: list[str]
     by_name: bool
+    release_name: str = ""
 
 
 def case_view(
@@ -160,7 +161,13 @@ def case_view(
         progress=progress(session, principal) if principal.blind else Progress(0, 0),
         remarks=_remarks(session, after, labels, known) if "manage" in principal.scopes else [],
         by_name=by_name,
+        release_name="" if shown.prediction is None else _release_name(session, uuid.UUID(shown.prediction.release)),
     )
+
+
+def _release_name(session: Session, release_id: uuid.UUID) -> str:
+    row = release_by_id(session, release_id)
+    return "" if row is None else row.name
 
 
 def _remarks(session: Session, after: PosteriorOut | None, labels: list[LabelOut], names: dict[str, str]) -> list[str]:

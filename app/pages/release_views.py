@@ -2,6 +2,7 @@
 
 import uuid
 from dataclasses import dataclass
+from datetime import datetime
 
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
@@ -14,16 +15,53 @@ from app.evaluations.schemas import ComparisonOut
 from app.platform.values import MetricOut
 from app.recalibration.report import AdaptationOut
 from app.releases import service as releases_service
-from app.releases.gate import Gate, verdict_of
+from app.releases.gate import Gate, gate_of, verdict_of
 from app.releases.history import gate_against
-from app.releases.queries import aliases, existing_release
+from app.releases.queries import aliases, all_releases, champion_since, existing_release, release_by_id
 from app.releases.schemas import ReleaseDetailOut, ReleaseOut
-from ml.release.card import Card, adaptation_sentence
+from ml.release.card import Card, CardContents, adaptation_sentence
 
 
-def releases(session: Session) -> list[ReleaseOut]:
+@dataclass(frozen=True)
+class ReleaseLine:
+    """A release in the list.
+
+    Attributes:
+        release: as the API shows it.
+        parent: that it was recalibrated from; None where that is not known here.
+        method: of its recalibration; None for one that was trained.
+        reasons: why the gate refused it when it was made.
+        serves_since: when it became champion; None for the others.
+    """
+
+    release: ReleaseOut
+    parent: ReleaseOut | None
+    method: str | None
+    reasons: list[str]
+    serves_since: datetime | None
+
+
+def releases(session: Session) -> list[ReleaseLine]:
     """Every release, newest first."""
-    return releases_service.list_releases(session).items
+    cards = {str(row.id): row.card for row in all_releases(session)}
+    shown, since = releases_service.list_releases(session).items, champion_since(session)
+    known = {release.id: release for release in shown}
+    return [
+        ReleaseLine(
+            release,
+            known.get(release.parent or ""),
+            cards[release.id].get("recalibration", {}).get("method") if release.parent else None,
+            [] if release.gate_passed is not False else _reasons(cards[release.id]),
+            since if "champion" in release.aliases else None,
+        )
+        for release in shown
+    ]
+
+
+def _reasons(card: CardContents) -> list[str]:
+    """Why the gate refused a candidate when it was made; nothing for one that it judged later."""
+    gate = gate_of(card)
+    return [] if gate is None else gate.reasons
 
 
 @dataclass(frozen=True)
@@ -41,6 +79,7 @@ class ReleaseView:
     beside: ComparisonOut | None
     words: dict[str, str]
     adapted: str | None = None
+    parent: ReleaseOut | None = None
 
 
 def _adapted(card: Card) -> str | None:
@@ -74,4 +113,15 @@ def release(session: Session, context: Context, release_id: uuid.UUID) -> Releas
     against = gate
     if serving is not None and not detail.gate_fault:
         against = gate_against(session, row, serving.release_id)
-    return ReleaseView(detail, revisions, verdict_of(against), gate, compared, beside, WORDS, _adapted(row.card))
+    parent = None if detail.parent is None else release_by_id(session, uuid.UUID(detail.parent))
+    return ReleaseView(
+        detail,
+        revisions,
+        verdict_of(against),
+        gate,
+        compared,
+        beside,
+        WORDS,
+        _adapted(row.card),
+        None if parent is None else releases_service.describe(session, parent),
+    )

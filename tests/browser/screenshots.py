@@ -90,7 +90,7 @@ def lead(page: Page, made: Installation, folder: Path, suffix: str) -> None:
     page.click("main .plain a >> nth=0")
     keep(page, folder, f"import-{suffix}")
     page.goto(f"{made.address}/releases")
-    page.click("table a >> nth=0")
+    page.click(".releases h2 a >> nth=0")
     keep(page, folder, f"release-{suffix}")
     page.click("text=Sign out")
     page.wait_for_url("**/login")
@@ -143,7 +143,7 @@ def prepare(browser: Browser, made: Installation) -> None:
     page.click("text=Make a candidate")
     page.wait_for_selector("tr[data-state=succeeded]:has-text('recalibration')", timeout=60_000)
     page.goto(f"{made.address}/releases")
-    page.click("table a >> nth=0")
+    page.click(".releases h2 a >> nth=0")
     page.click("text=Predict missing cases")
     page.wait_for_selector("tr[data-state=succeeded]:has-text('prediction')", timeout=60_000)
 

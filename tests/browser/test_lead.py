@@ -134,7 +134,7 @@ def test_recalibrate_compare_promote_and_roll_back(browser: Browser, installatio
     lead = Person(browser, installation, "lead")
     choose_password(lead)
     page = lead.go("/releases")
-    first = page.locator("tbody tr a >> nth=0").get_attribute("href")
+    first = page.locator(".releases h2 a >> nth=0").get_attribute("href")
     page.click("text=Make a candidate")
     page.wait_for_selector(
         "tr:not([data-state=queued], [data-state=running]):has-text('recalibration')", timeout=patient(60_000)
@@ -160,10 +160,10 @@ def test_recalibrate_compare_promote_and_roll_back(browser: Browser, installatio
     assert page.locator("text=Predict missing cases").count() == 0
     assert lead.violations() == []
     move(page, "champion", "the stain has changed")
-    assert "champion" in page.inner_text("tbody tr >> nth=0")
+    assert "champion" in page.inner_text(".releases li >> nth=0")
     page = lead.go(str(first))
     move(page, "champion", "for comparison")
-    assert "champion" in page.inner_text(f"tr:has(a[href='{first}'])")
+    assert "champion" in page.inner_text(f".releases li:has(h2 a[href='{first}'])")
     page = lead.go("/audit?action=alias.move")
     assert [page.inner_text(f"tbody tr >> nth={row} >> td >> nth=3") for row in (0, 1)] == [
         "for comparison",

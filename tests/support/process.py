@@ -87,8 +87,8 @@ class Installation:
         assert not check or status == 0, done.stderr
         return done
 
-    def prepare(self, release: Path, **people: str) -> dict[str, str]:
-        """What the commands would do, in this process: database, release, accounts; gives a key for each."""
+    def prepare(self, release: Path | None, **people: str) -> dict[str, str]:
+        """What the commands would do, in this process: database, release if any, accounts; gives a key for each."""
         from app.auth import service as auth
         from app.context import build_context
         from app.platform.installation import claim
@@ -104,7 +104,8 @@ class Installation:
         claim(context.database, context.keys.audit)
         keys = {}
         with context.database.write() as session:
-            put_release(session, context.keys.audit, release, context.settings.releases_folder)
+            if release is not None:
+                put_release(session, context.keys.audit, release, context.settings.releases_folder)
             for name, role in people.items():
                 auth.add_account(session, context.keys.audit, name, role)
                 scopes = ["labels:write", "cases:write", "predict"] if role == "service" else []
