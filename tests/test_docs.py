@@ -28,6 +28,8 @@ RUN = (ROOT / "README.md", DOCS / "tutorial.md")
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE)
 _MARK = re.compile(r"<!-- (not run|run with): (.+) -->\s*\Z")
 ADDRESS = "http://127.0.0.1:8000"
+#: When something that is made from the OpenAPI document is not of the present one.
+MAKE = "run: make clients (python -m tests.support.api_files)"
 #: How a block of a language is run.
 SHELL = {"sh": ["bash", "-euo", "pipefail", "-c"], "python": [sys.executable, "-c"]}
 
@@ -279,10 +281,13 @@ def test_the_reference_lists_every_route_with_its_scopes(tmp_path: Path) -> None
 
 
 def test_what_is_made_from_the_openapi_document_is_made_from_the_present_one() -> None:
-    from tests.support.api_files import made
+    from tests.support.api_files import made, openapi
+    from tests.support.typescript_client import is_present
 
-    stale = [path.relative_to(ROOT) for path, text in made().items() if not path.exists() or path.read_text() != text]
-    assert stale == [], "run: python -m tests.support.api_files"
+    document = openapi()
+    files = made(document)
+    assert [str(path) for path, text in files.items() if not path.exists() or path.read_text() != text] == [], MAKE
+    assert is_present(document), MAKE
 
 
 def test_the_worked_example_of_the_tables_is_true(tmp_path: Path) -> None:

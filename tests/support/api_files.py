@@ -14,6 +14,7 @@ from app.main import create_app
 from app.pages.api_page import api_page
 from app.settings import Settings
 from tests.support.python_client import python_client
+from tests.support.typescript_client import SCHEMA, is_present, typescript_types
 
 ROOT = Path(__file__).parents[2]
 OPENAPI = ROOT / "docs" / "reference" / "openapi.json"
@@ -26,9 +27,8 @@ def openapi() -> dict[str, Any]:
         return create_app(Settings(home=Path(folder))).openapi()
 
 
-def made() -> dict[Path, str]:
-    """Every file with its content."""
-    document = openapi()
+def made(document: dict[str, Any]) -> dict[Path, str]:
+    """Every file with its content, but for the types of TypeScript, which take Node."""
     return {
         OPENAPI: json.dumps(document, indent=1, ensure_ascii=False) + "\n",
         PAGE: api_page(document, alone=True),
@@ -38,7 +38,11 @@ def made() -> dict[Path, str]:
 
 def main() -> None:
     """Write every file that is not as it should be."""
-    for path, text in made().items():
+    document = openapi()
+    files = made(document)
+    if not is_present(document):
+        files[SCHEMA] = typescript_types(document)
+    for path, text in files.items():
         if not path.exists() or path.read_text() != text:
             path.write_text(text)
             print(path.relative_to(ROOT))
