@@ -1,5 +1,6 @@
 """Geometry of the small charts drawn inside pages; colours and fonts are in the style sheet."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -10,6 +11,10 @@ from app.evaluations.reader_drift_schemas import ReaderWeekOut
 from app.platform.values import DistributionOut
 
 ROW, LABEL, WIDTH = 34, 200, 380
+#: Of a letter of a class's name, and how many letters are shown at most; the table below has the whole name.
+LETTER, LETTERS = 7.8, 36
+# behind the name: the number of labels
+_COUNT = " · 00"
 
 
 @dataclass(frozen=True)
@@ -17,6 +22,7 @@ class BarRow:
     """One class: a bar for the prior, one for the posterior, each with its 95 % interval, in px."""
 
     name: str
+    shown: str
     y: int
     prior: float
     posterior: float
@@ -33,25 +39,33 @@ class Bars:
 
     rows: list[BarRow]
     height: int
-    width: int = WIDTH + LABEL + 90
     left: int = LABEL
     scale: int = WIDTH
+
+    @property
+    def width(self) -> int:
+        """Of names, bars and numbers."""
+        return self.left + self.scale + 90
 
 
 def posterior_bars(
     names: dict[str, str], prior: DistributionOut, posterior: DistributionOut, counts: dict[str, int]
 ) -> Bars:
-    """Lay out prior and posterior class probabilities, class by class."""
+    """Lay out prior and posterior class probabilities, class by class, beside names that fit."""
+    shown = {code: name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…" for code, name in names.items()}
+    longest = max((len(name) for name in shown.values()), default=0) + len(_COUNT)
+    left = max(LABEL, math.ceil(LETTER * longest) + 10)
 
     def interval(distribution: DistributionOut, code: str) -> tuple[float, float] | None:
         if distribution.class_intervals is None:
             return None
         low, high = distribution.class_intervals[code]
-        return LABEL + WIDTH * low, LABEL + WIDTH * high
+        return left + WIDTH * low, left + WIDTH * high
 
     rows = [
         BarRow(
             name=name,
+            shown=shown[code],
             y=index * ROW,
             prior=WIDTH * prior.class_probs[code],
             posterior=WIDTH * posterior.class_probs[code],
@@ -63,7 +77,7 @@ def posterior_bars(
         )
         for index, (code, name) in enumerate(names.items())
     ]
-    return Bars(rows, ROW * len(rows) + 22)
+    return Bars(rows, ROW * len(rows) + 22, left)
 
 
 WEEKS, _PLOT_HEIGHT, _PLOT_LEFT, _STEP_WIDTH = 26, 120, 52, 22

@@ -16,6 +16,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from app.cases.preparing import partition_of
 from app.demo.real_cells import FOLDER, real_cells
 from tests.browser.conftest import pack
 from tests.support.chromium import FLAGS, find_chromium
@@ -115,14 +116,20 @@ def demo(home: Path) -> Iterator[Installation]:
         made.stop()
 
 
-def archive() -> bytes:
-    """A zip of real cells, turned to be others; one row of its manifest names a missing image."""
+def archive(made: Installation) -> bytes:
+    """A zip of real cells, turned to be others; one row of its manifest names a missing image.
+
+    Of patients whose labels are fitted: those of the other half that somebody reads would judge alone in the report.
+    """
     rows, files = ["file,external_id,patient,site"], {}
+    with made.parts() as context:
+        key = context.keys.partition
+    patients = [name for name in map("patient {}".format, range(40)) if partition_of(key, name, "") == "calibration"]
     for number, cell in enumerate(real_cells()[-24:]):
         buffer = io.BytesIO()
         Image.open(FOLDER / "images" / cell.file).transpose(Image.Transpose.ROTATE_90).save(buffer, "PNG")
         files[f"{number}.png"] = buffer.getvalue()
-        rows.append(f"{number}.png,slide-7-{number:02},patient {number // 4},{'north' if number % 2 else 'south'}")
+        rows.append(f"{number}.png,slide-7-{number:02},{patients[number // 4]},{'north' if number % 2 else 'south'}")
     return pack(files | {"manifest.csv": "\n".join([*rows, "24.png,slide-7-24,,"]).encode()})
 
 
@@ -134,7 +141,9 @@ def prepare(browser: Browser, made: Installation) -> None:
     page = browser.new_page()
     sign_in(page, made, "admin")
     page.goto(f"{made.address}/imports")
-    page.set_input_files("[name=archive]", {"name": "cells.zip", "mimeType": "application/zip", "buffer": archive()})
+    page.set_input_files(
+        "[name=archive]", {"name": "cells.zip", "mimeType": "application/zip", "buffer": archive(made)}
+    )
     page.click("main form button >> nth=0")
     page.wait_for_selector("text=1 failed", timeout=60_000)
     page.goto(f"{made.address}/report")
