@@ -42,7 +42,7 @@ _UPLOAD_ERRORS = (BadRequest, TooLarge, UnsupportedImage)
     dependencies=[Depends(Policy("predict"))],
 )
 def predict(context: Parts, data: Annotated[bytes, Depends(image_bytes)]) -> PredictionOut:
-    """Predict an image without storing it: multipart field ``image``, or the raw body."""
+    """Predict an image without storing it: multipart field ``image``, or the raw body; nothing of it is kept."""
     return service.stateless_prediction(context, data)
 
 

@@ -56,8 +56,17 @@ def _is_multipart(request: Request) -> bool:
 
 
 async def image_bytes(request: Request) -> bytes:
-    """The uploaded image, from a multipart field or the raw body."""
-    return (await _multipart(request)).image if _is_multipart(request) else await request.body()
+    """The uploaded image, from a multipart field or the raw body.
+
+    Raises:
+        Invalid: nothing was sent.
+    """
+    if _is_multipart(request):
+        return (await _multipart(request)).image
+    body = await request.body()
+    if not body:
+        raise Invalid("send the image as the body, or as a file in the multipart field `image`")
+    return body
 
 
 async def case_form(request: Request) -> tuple[CaseIn, bytes]:

@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document 081fb36856415823.
+"""Operations of the API. Made from the OpenAPI document 97c17cf5379735cb.
 
 ``python -m tests.support.api_files`` makes it again; nobody edits it.
 """
@@ -27,7 +27,7 @@ class Operations:
         raise NotImplementedError
 
     def predict(self, image: bytes) -> models.PredictionOut:
-        """Predict an image without storing it: multipart field `image`, or the raw body."""
+        """Predict an image without storing it: multipart field `image`, or the raw body; nothing of it is kept."""
         request = Request("POST", "/v1/predictions", image=image)
         return self._model(models.PredictionOut, request)
 

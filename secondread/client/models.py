@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document 081fb36856415823.
+"""What the API takes and answers. Made from the OpenAPI document 97c17cf5379735cb.
 
 ``python -m tests.support.api_files`` makes it again; nobody edits it.
 """

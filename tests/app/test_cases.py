@@ -34,6 +34,12 @@ def test_a_prediction_has_the_shape_of_the_contract(populated: Service) -> None:
     assert len(body["image_sha256"]) == 64
 
 
+def test_a_prediction_of_nothing_says_where_the_image_goes(shared_service: Service) -> None:
+    answer = shared_service.post("viewer", "/v1/predictions")
+    assert (answer.status_code, answer.json()["type"]) == (422, "urn:secondread:problem:invalid")
+    assert "multipart field `image`" in answer.json()["detail"]
+
+
 def test_raw_body_and_multipart_give_the_same(populated: Service) -> None:
     multipart = populated.post("viewer", "/v1/predictions", files={"image": ("x.png", cell_png())})
     raw = populated.post("viewer", "/v1/predictions", content=cell_png(), headers={"Content-Type": "image/png"})

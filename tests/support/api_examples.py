@@ -18,14 +18,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi.testclient import TestClient
+from PIL import Image, ImageOps
 
+import app.demo
 from app.auth import service as auth
 from app.description.examples import FILE
+from app.evaluations.set_publishing import publish_answer_sets
 from app.main import create_app
 from app.platform.routing import walk_routes
 from app.settings import Settings
-from ml.datasets.cells import simulate_cell
-from tests.support.images import encode
 from tests.support.jobs import work_off
 
 _LISTED, _NUMBERS, _ENTRIES, _DIGITS = 2, 10, 3, 6
@@ -97,7 +98,12 @@ class Player:
 
 
 def _cell(number: int) -> bytes:
-    return encode(simulate_cell(number, seed=99, size=160).pixels)
+    """A cell that the demo does not have: one of its own in a mirror."""
+    path = sorted((Path(app.demo.__file__).parent / "cells" / "images").iterdir())[number]
+    buffer = io.BytesIO()
+    with Image.open(path) as picture:
+        ImageOps.mirror(picture).save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 def _cases(play: Player) -> str:
@@ -178,14 +184,15 @@ def _releases(play: Player) -> None:
     releases = play.ask("admin", "GET", "/v1/releases")["items"]
     candidate = next(release["id"] for release in releases if not release["aliases"])
     play.ask("admin", "GET", f"/v1/releases/{candidate}")
+    moved = {"release": candidate, "reason": "to compare it for a month"}
+    play.ask("admin", "PUT", "/v1/aliases/challenger", moved, headers={"If-Match": '"0"'})
+    work_off(play.context)  # it predicts the cases that were there
     play.ask("admin", "GET", f"/v1/releases/{candidate}/comparison?partition=all&weighting=none")
     job = play.ask("admin", "POST", f"/v1/releases/{candidate}/judgements")
     play.ask("admin", "DELETE", f"/v1/jobs/{job['id']}")
     work_off(play.context)
     play.ask("admin", "POST", f"/v1/jobs/{job['id']}/retry")
     play.ask("admin", "GET", "/v1/aliases")
-    moved = {"release": candidate, "reason": "to compare it for a month"}
-    play.ask("admin", "PUT", "/v1/aliases/challenger", moved, headers={"If-Match": '"0"'})
     position = play.ask("admin", "GET", "/v1/reader-models/in-use")
     alike = {"version": None, "reason": "until there are more labels"}
     revision = f'"{position["revision"]}"'
@@ -194,7 +201,7 @@ def _releases(play: Player) -> None:
 
 def _practice(play: Player) -> None:
     """Two sets, a run of one of them, and a decision by hand."""
-    training = {"name": "everyday cells", "purpose": "training", "n_cells": 20, "n_per_run": 5}
+    training = {"name": "everyday cells", "purpose": "training", "n_cells": 20, "n_per_run": 5, "min_labels": 2}
     chosen = play.ask("admin", "POST", "/v1/practice/sets", training)
     play.ask("admin", "GET", "/v1/practice/sets")
     run = play.ask("annotator-1", "POST", "/v1/practice/runs", {"set": chosen["id"]})
@@ -223,6 +230,7 @@ def main() -> None:
         home = Path(folder) / "home"
         shutil.copytree(source, home)
         play = Player(home)
+        publish_answer_sets(play.context)  # as the worker does every minute
         _policy(play)
         _reads(play, _cases(play))
         _evaluations(play)
