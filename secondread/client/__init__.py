@@ -12,9 +12,12 @@ refused raises ``ApiError``. A request whose connection breaks, or that comes wh
 one that stores something carries the same Idempotency-Key each time, and is stored once.
 """
 
-from secondread.client import models
-from secondread.client._async import AsyncClient
-from secondread.client._core import ApiError
-from secondread.client._sync import Client
+try:
+    from secondread.client import models
+    from secondread.client._async import AsyncClient
+    from secondread.client._core import ApiError
+    from secondread.client._sync import Client
+except ModuleNotFoundError as _missing:
+    raise ImportError(f"secondread.client needs {_missing.name}: pip install 'secondread[client]'") from _missing
 
 __all__ = ["ApiError", "AsyncClient", "Client", "models"]

@@ -88,6 +88,14 @@ def test_refusals_say_what_was_wrong(service: Service) -> None:
         models.PolicyIn.model_validate({"treshold": 0.2, "reason": "misspelt"})
 
 
+@pytest.mark.parametrize("name", ["httpx2", "pydantic"])
+def test_without_its_packages_it_says_what_to_install(name: str) -> None:
+    code = f"import sys; sys.modules['{name}'] = None; import secondread.client"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    said = f"ImportError: secondread.client needs {name}: pip install 'secondread[client]'"
+    assert done.stderr.strip().splitlines()[-1] == said
+
+
 def test_an_answer_with_a_field_of_tomorrow_is_read() -> None:
     found = models.AliasOut.model_validate({"name": "champion", "release": "r", "revision": 3, "since": "2027-01-01"})
     assert found.revision == 3
