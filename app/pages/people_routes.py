@@ -42,7 +42,7 @@ class _Shown:
 
 def _people(request: Request, context: Context, principal: Principal, session: Session, shown: _Shown) -> Response:
     """The list of people; 422 with what is wrong where somebody could not be added."""
-    everybody = people_views.people(session, context, shown.search)
+    everybody = people_views.people(session, context, shown.search, compute=request.method == "GET")
     status = 422 if shown.faults else 200
     return page(request, "people.html", principal, status, people=everybody, shown=shown, roles=list(ROLE_SCOPES))
 
@@ -51,7 +51,8 @@ def _person(
     request: Request, context: Context, principal: Principal, session: Session, account_id: uuid.UUID, shown: _Shown
 ) -> Response:
     """One person with their keys."""
-    values = {"person": people_views.person(session, context, account_id), "scopes": SCOPES, "now": now()}
+    found = people_views.person(session, context, account_id, compute=request.method == "GET")
+    values = {"person": found, "scopes": SCOPES, "now": now()}
     return page(request, "person.html", principal, 422 if shown.faults else 200, shown=shown, **values)
 
 

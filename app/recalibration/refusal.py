@@ -40,8 +40,8 @@ def _further(missing: int, what: str) -> str:
         return ""
     altogether = math.ceil(missing / _SHARE_OF_FITS)
     return (
-        f"{missing:,} more {what} are needed there. About {_SHARE_OF_FITS:.0%} of all cases come there, since half of "
-        f"the patients evaluate and some are kept for answer sets: have about {altogether:,} more cases "
+        f"{missing:,} more {what} are needed there. About {_percent(_SHARE_OF_FITS)} of all cases come there, since "
+        f"half of the patients evaluate and some are kept for answer sets: have about {altogether:,} more cases "
         f"{'read twice (the reading policy says how many are)' if 'double' in what else 'labelled'}."
     )
 
@@ -114,10 +114,14 @@ def before_and_after(before: PredictiveDistribution, after: PredictiveDistributi
     """
     first, then = before.class_probs.mean(axis=0), after.class_probs.mean(axis=0)
     most = np.argsort(-np.abs(then - first))[:_SHOWN]
-    parts = [f"{names[k]} {first[k]:.0%}, then {then[k]:.0%}" for k in most]
+    parts = [f"{names[k]} {_percent(first[k])}, then {_percent(then[k])}" for k in most]
     two = [float(np.mean(each.disagreement_probs)) for each in (before, after)]
-    parts.append(f"two annotators differ {two[0]:.0%}, then {two[1]:.0%}")
+    parts.append(f"two annotators differ {_percent(two[0])}, then {_percent(two[1])}")
     return f"Before and after, on average over {len(before.class_probs):,} stored cases: {'; '.join(parts)}."
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def _above(value: float) -> float:

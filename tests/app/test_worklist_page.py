@@ -33,5 +33,5 @@ def test_the_same_image_under_another_id_is_told_on_both(service: Service) -> No
     service.add_case("third", cell_png(2))
     page = service.get("admin", "/worklist").text
     assert page.count("same image as") == 2
-    assert f'href="/cases/{first["id"]}">same image as first' in page
-    assert f'href="/cases/{second["id"]}">same image as second' in page
+    assert f'href="/cases/{first["id"]}" title="first">same image as first' in page
+    assert f'href="/cases/{second["id"]}" title="second">same image as second' in page
