@@ -90,7 +90,7 @@ sbom: $(VENV)/.installed
 	build/sbom/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --of JSON -o secondread.cdx.json $(VENV)/bin/python
 
 # those that need PostgreSQL or Chromium, and a release folder
-SERVED := benchmarks/service.py benchmarks/snapshot.py benchmarks/pages.py
+SERVED := benchmarks/service.py benchmarks/snapshot.py benchmarks/pages.py benchmarks/report.py
 
 # make bench   print speed ratios
 bench: $(VENV)/.installed-dev

@@ -6,12 +6,12 @@ from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
-from sqlalchemy import case, func, select
+from sqlalchemy import case, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.evaluations.durations import duration_of
 from app.evaluations.report_schemas import DurationOut, WeekOut, WorkloadOut
-from app.tables import Case, Label, ReadRequest
+from app.tables import Annotator, Case, Label, ReadRequest
 
 WEEKS = 13
 #: Longer on one case is time away from it.
@@ -75,11 +75,18 @@ def _duration(spans: list[_Span], at: datetime) -> DurationOut:
 
 
 def _requests(session: Session, since: datetime, site: str | None) -> list[_Span]:
-    """Planned reads since a time that somebody was to give, until they were answered."""
+    """Planned reads since a time that somebody of this service was to give, until they were answered.
+
+    Labels of an outside system come when it sends them, all at once as a rule: they tell nothing of how soon people
+    read.
+    """
+    own = or_(ReadRequest.label_id.is_(None), Annotator.account_id.is_not(None))
     wanted = (
         select(ReadRequest.created_at, ReadRequest.closed_at)
         .join(Case, Case.id == ReadRequest.case_id)
-        .where(ReadRequest.created_at >= since, ReadRequest.round == "planned", ReadRequest.state != "closed")
+        .outerjoin(Label, Label.id == ReadRequest.label_id)
+        .outerjoin(Annotator, Annotator.id == Label.annotator_id)
+        .where(ReadRequest.created_at >= since, ReadRequest.round == "planned", ReadRequest.state != "closed", own)
     )
     wanted = wanted if site is None else wanted.where(Case.site == site)
     return [_Span(*row) for row in session.execute(wanted)]

@@ -159,11 +159,17 @@ def _day(day: date) -> str:
 
 
 def _round_up(value: int) -> int:
-    """The next of 2, 4, 10, 20, 40, 100 …, no less than the value."""
-    top = 2
-    while top < value:
-        top = top * 2 if str(top)[0] in "2" else top * 5 // 2
-    return top
+    """The next of 2, 4, 10, 20, 40, 100 …, no less than the value.
+
+    >>> [_round_up(value) for value in (0, 3, 10, 11, 365)]
+    [2, 4, 10, 20, 400]
+    """
+    power = 1
+    while True:
+        for first in (2, 4, 10):
+            if first * power >= value:
+                return first * power
+        power *= 10
 
 
 def trend(rows: Sequence[TrendOut], title: str, *, in_time: bool) -> Plot:

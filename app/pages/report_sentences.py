@@ -162,11 +162,13 @@ def ends(found: MetricOut) -> str:
 def hours(value: float | None) -> str:
     """A time in hours, in days where it is long.
 
-    >>> hours(0.5), hours(26.2), hours(100), hours(None)
-    ('30 minutes', '26 hours', '4.2 days', '–')
+    >>> hours(0.001), hours(0.5), hours(26.2), hours(100), hours(None)
+    ('less than a minute', '30 minutes', '26 hours', '4.2 days', '–')
     """
     if value is None:
         return "–"
+    if 60 * value < 1:
+        return "less than a minute"
     if value >= _DAYS_FROM:
         return f"{value / 24:.{0 if value >= _WHOLE_DAYS_FROM else 1}f} days"
     if value >= 1:

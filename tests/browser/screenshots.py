@@ -39,6 +39,7 @@ def sign_in(page: Page, made: Installation, name: str) -> None:
 
 
 def keep(page: Page, folder: Path, name: str) -> None:
+    page.wait_for_selector("[data-making]", state="detached", timeout=60_000)  # a report that the worker makes
     page.wait_for_load_state("networkidle")
     page.wait_for_timeout(1100)  # bars move for a second
     shot = Image.open(io.BytesIO(page.screenshot()))
