@@ -79,6 +79,13 @@ def test_without_an_answer_no_verdict_is_given(body: ReportBody) -> None:
     assert all(one.wanted for one in found)
 
 
+def test_labels_of_an_outside_system_tell_nothing_of_how_soon_people_read(body: ReportBody) -> None:
+    found = body.workload.answering
+    assert found.n == found.n_open > 0
+    assert found.median is None
+    assert sum(week.answered for week in body.workload.weeks) == 18  # they are work that was done
+
+
 def test_verdicts_differ_by_words_and_not_by_colour() -> None:
     assert len(set(VERDICTS.values())) == len(VERDICTS)
 
