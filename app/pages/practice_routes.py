@@ -9,7 +9,7 @@ from app.annotators.history import class_names
 from app.auth.policy import GuardedRoute, Policy
 from app.cases.blindness import note_exposure
 from app.context import Parts
-from app.pages.forms import checked
+from app.pages.forms import as_number, checked
 from app.pages.render import go, page
 from app.platform.database import Reader, Writer
 from app.platform.errors import Invalid
@@ -99,7 +99,9 @@ def add_set(
 ) -> Response:
     """Choose settled cells for a set."""
     numbers = {"n_cells": n_cells, "n_per_run": n_per_run, "min_labels": min_labels}
-    given = {field: text for field, text in (numbers | {"borderline_share": borderline_share}).items() if text}
+    given = {
+        field: as_number(text) for field, text in (numbers | {"borderline_share": borderline_share}).items() if text
+    }
     body: PracticeSetIn = checked(PracticeSetIn, name=name.strip(), purpose=purpose, **given)
     sets.add_set(session, context, principal, body)
     return go("/practice")

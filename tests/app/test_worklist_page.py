@@ -1,7 +1,12 @@
 """The lead's worklist: choices and a search instead of names from memory, counts, and the same image told."""
 
 import pytest
+from sqlalchemy import select
 
+from app.platform.principal import ROLE_SCOPES, Principal
+from app.reads.progress import progress
+from app.tables import Account
+from tests.app.test_leases import classes_of, commit, lease
 from tests.support.service import Service, cell_png
 
 
@@ -35,3 +40,24 @@ def test_the_same_image_under_another_id_is_told_on_both(service: Service) -> No
     assert page.count("same image as") == 2
     assert f'href="/cases/{first["id"]}" title="first">same image as first' in page
     assert f'href="/cases/{second["id"]}" title="second">same image as second' in page
+
+
+@pytest.mark.both_databases
+def test_the_cases_of_a_day_are_as_many_while_one_of_them_is_held(service: Service) -> None:
+    for number in range(3):
+        service.add_case(f"case {number}", cell_png(number))
+    with service.context.database.read() as session:
+        account = session.execute(select(Account).where(Account.name == "anna")).scalar_one()
+    anna = Principal(account.id, "anna", "annotator", ROLE_SCOPES["annotator"])
+
+    def totals() -> tuple[int, int]:
+        with service.context.database.read() as session:
+            day = progress(session, anna)
+        return day.n_today, day.n_today + day.n_held + day.n_waiting
+
+    assert totals() == (0, 3)
+    held = lease(service, "anna")
+    assert held is not None
+    assert totals() == (0, 3)
+    assert commit(service, "anna", held, classes_of(service)[0]).status_code == 201
+    assert totals() == (1, 3)

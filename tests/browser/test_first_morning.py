@@ -115,5 +115,15 @@ def test_a_leads_morning_has_no_dead_end(
     lead.go("/audit?about=slide-9-004")
     assert "lead stored slide-9-004" in page.inner_text("table")
     assert lead.violations() == []
+    shown = page.locator("td time >> nth=0")
+    assert "UTC" not in shown.inner_text()
+    assert shown.get_attribute("title").endswith("UTC")
+    plain = browser.new_context(java_script_enabled=False, storage_state=lead.context.storage_state()).new_page()
+    plain.goto(f"{empty.address}/audit")
+    assert plain.inner_text("td time >> nth=0").endswith("UTC")
+    lead.go("/cases/nonsense")
+    assert page.locator("nav").is_visible()
+    page.click("text=Back to where I was")
+    page.wait_for_url("**/audit?about=slide-9-004")
     refused = [fault for fault in lead.faults if "422" not in fault]
     assert refused == []
