@@ -1,4 +1,4 @@
-"""Style sheet, script and icon: each under an address that changes with its content, so that browsers may keep it."""
+"""Style sheet, scripts and icon: under an address that changes with their content, so that browsers may keep them."""
 
 import hashlib
 import os
@@ -14,9 +14,18 @@ FOLDER = Path(__file__).parent / "static"
 
 
 @cache
+def _version() -> str:
+    """Digest of all of them: one for the folder, since scripts name each other by the place beside them."""
+    digest = hashlib.sha256()
+    for file in sorted(FOLDER.iterdir()):
+        digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:12]
+
+
+@cache
 def asset(name: str) -> str:
-    """Address of a static file, with the digest of its content."""
-    return f"/static/{name}?v={hashlib.sha256((FOLDER / name).read_bytes()).hexdigest()[:12]}"
+    """Address of a static file, with the digest of what all of them hold."""
+    return f"/static/{_version()}/{name}"
 
 
 class Assets(StaticFiles):
@@ -25,12 +34,16 @@ class Assets(StaticFiles):
     def __init__(self) -> None:
         super().__init__(directory=FOLDER)
 
+    def get_path(self, scope: Scope) -> str:
+        """Path in the folder: what follows a digest, of these files or of those before them, in the address."""
+        version, _, name = super().get_path(scope).partition(os.sep)
+        return name or version
+
     def file_response(
         self, full_path: PathLike[str] | str, stat_result: os.stat_result, scope: Scope, status_code: int = 200
     ) -> Response:
         """The file, with how long it may be kept."""
         response = super().file_response(full_path, stat_result, scope, status_code)
-        current = asset(Path(full_path).name).partition("?")[2].encode()
-        kept = scope["query_string"] == current
+        kept = super().get_path(scope).startswith(_version() + os.sep)
         response.headers["Cache-Control"] = "public, max-age=31536000, immutable" if kept else "no-cache"
         return response

@@ -173,3 +173,9 @@ def revoke(key_id: uuid.UUID, context: Parts, principal: _Manager, session: Writ
 def help_page(request: Request, principal: _Anybody) -> Response:
     """Keys, and what each number means."""
     return page(request, "help.html", principal, words=WORDS)
+
+
+@router.get("/display")
+def display_page(request: Request, principal: _Anybody) -> Response:
+    """Patterns by which a person sees whether a screen shows what images hold."""
+    return page(request, "display.html", principal)

@@ -11,6 +11,7 @@ from app.cases import queries
 from app.cases import service as cases
 from app.cases.blindness import answered, exposures_of
 from app.cases.handles import NamedCase, case_handle
+from app.cases.pixel_size import microns_per_pixel_of
 from app.cases.schemas import CaseOut, RequestOut, WorklistOut
 from app.cases.showing import show_case
 from app.pages.charts import Bars, posterior_bars
@@ -207,6 +208,8 @@ class BlindCase:
         back: page that corrects the answer before; None where there is none.
         lease_seconds: of the policy.
         progress: of the annotator's day.
+        microns_per_pixel: of the image; None where nobody said.
+        resident: whether the page goes on by itself: what is shown after each answer needs a page of its own.
     """
 
     case_id: uuid.UUID
@@ -221,6 +224,8 @@ class BlindCase:
     back: str | None
     lease_seconds: int
     progress: Progress
+    microns_per_pixel: float | None
+    resident: bool
 
 
 def case_to_read(session: Session, keys: ReaderKeys, principal: Principal, case: NamedCase) -> BlindCase | None:
@@ -229,6 +234,7 @@ def case_to_read(session: Session, keys: ReaderKeys, principal: Principal, case:
     if not principal.blind or answered(session, principal, case):
         return None
     leased = [read for read in list_leases(session, principal) if read.case_id == str(case.named)]
+    policy = current_policy(session)
     read, known_as = leased[0] if leased else None, case_handle(keys, principal, case.named)
     handle = None if read is None else read_handle(keys, principal.account_id, uuid.UUID(read.id))
     return BlindCase(
@@ -242,8 +248,10 @@ def case_to_read(session: Session, keys: ReaderKeys, principal: Principal, case:
         given="",
         next_page=f"/cases/{known_as}",
         back=page_back(session, keys, principal),
-        lease_seconds=current_policy(session).lease_seconds,
+        lease_seconds=policy.lease_seconds,
         progress=progress(session, principal),
+        microns_per_pixel=microns_per_pixel_of(session, case.named),
+        resident=read is not None and policy.reveal != "after_commit",
     )
 
 
@@ -267,6 +275,8 @@ def case_to_correct(session: Session, keys: ReaderKeys, principal: Principal, re
         back=page_back(session, keys, principal, before=read_id),
         lease_seconds=current_policy(session).lease_seconds,
         progress=progress(session, principal),
+        microns_per_pixel=microns_per_pixel_of(session, answer.named),
+        resident=False,
     )
 
 

@@ -41,7 +41,7 @@ def test_an_annotator_reads_blind_commits_and_sees_the_posterior(browser: Browse
     page.click("text=Confidence and note")
     page.select_option("[name=confidence]", "0.9")
     page.fill("form[action$=label] textarea", "clumped chromatin")
-    page.click("text=Commit")
+    page.click("[data-action=commit]")
     page.wait_for_selector("svg.bars")
     n_labels = page.locator("section:has(h2:text-is('Labels')) tbody tr").count()  # another test's reader may be first
     assert page.inner_text("h1").endswith(f"{n_labels} label{'s' * (n_labels > 1)}")
@@ -139,7 +139,7 @@ def test_pages_work_without_javascript(browser: Browser, installation: Installat
     page.wait_for_selector(".viewer")
     page.wait_for_selector(".tools", state="hidden")
     page.check("input[value=eosinophil]")
-    page.click("text=Commit")
+    page.click("[data-action=commit]")
     assert "Class probabilities" in page.inner_text("main")
     page.click("text=Next case")
     page.click("summary:has-text('Decline')")

@@ -159,10 +159,11 @@ def test_every_answer_carries_the_security_headers(shared_service: Service) -> N
 def test_style_and_script_are_kept_under_the_digest_of_their_content_only(shared_service: Service) -> None:
     page = shared_service.client.get("/login").text
     for name in ("style.css", "app.js", "icon.svg"):
-        address = next(part for part in page.split('"') if part.startswith(f"/static/{name}?v="))
+        address = next(part for part in page.split('"') if part.startswith("/static/") and part.endswith(f"/{name}"))
         assert "immutable" in shared_service.client.get(address).headers["cache-control"]
-        for other in (f"/static/{name}", f"/static/{name}?v=000000000000"):
+        for other in (f"/static/{name}", f"/static/000000000000/{name}"):
             assert shared_service.client.get(other).headers["cache-control"] == "no-cache"
+            assert shared_service.client.get(other).content == shared_service.client.get(address).content
     assert shared_service.client.get("/login").headers["cache-control"] == "no-store"
 
 

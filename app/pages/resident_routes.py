@@ -1,0 +1,41 @@
+"""What the reading page asks for behind the image that is shown: cases ahead, and when one is first shown."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Form, Response
+
+from app.auth.policy import GuardedRoute, Policy
+from app.context import Parts
+from app.pages.handles import account_handle, read_of_handle
+from app.pages.resident_views import AheadOut, cases_ahead
+from app.platform.database import Reader, Writer
+from app.platform.errors import OtherAccount
+from app.platform.principal import Principal
+from app.platform.values import PageText
+from app.reads.leases import note_display, show
+
+router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
+_Annotator = Annotated[Principal, Depends(Policy("reads:own"))]
+
+
+@router.post("/reads/ahead")
+def ahead(
+    context: Parts, principal: _Annotator, session: Writer, account: Annotated[PageText, Form(max_length=64)] = ""
+) -> AheadOut:
+    """Lease the cases that come next, as many as one annotator may hold: nothing of them but pixels and handles.
+
+    Raises:
+        OtherAccount: the page was made for somebody else, to whom these cases would be shown.
+    """
+    if account != account_handle(context.keys.readers, principal.account_id):
+        raise OtherAccount("this page was opened by another person: they must sign in again to go on")
+    return cases_ahead(session, context, principal)
+
+
+@router.post("/reads/{handle}/display")
+def display(handle: str, context: Parts, principal: _Annotator, session: Reader) -> Response:
+    """Record that the case of a read is being shown for the first time: from now on it is being read."""
+    read_id = read_of_handle(context.keys.readers, principal, handle)
+    show(session, principal, read_id)
+    note_display(context.database, session, read_id)
+    return Response(status_code=204)

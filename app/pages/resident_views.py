@@ -1,0 +1,75 @@
+"""Cases that an annotator holds, as the reading page needs them to go on without being loaded anew."""
+
+import math
+import uuid
+
+from sqlalchemy.orm import Session
+
+from app.cases.handles import case_handle
+from app.cases.pixel_size import microns_per_pixel_of
+from app.context import Context
+from app.pages.handles import read_handle
+from app.pages.reader_views import case_number
+from app.platform.principal import Principal
+from app.platform.values import Out
+from app.reads.leases import MAX_LEASES, lease_next, list_leases
+from app.reads.progress import progress
+from app.tables import now
+
+
+class CaseAheadOut(Out):
+    """A case to be read, without the reason for asking and without anything of the model.
+
+    Attributes:
+        read: of the lease.
+        answer: names the read in the forms of its account's pages.
+        case: its handle.
+        number: its short number.
+        image: address of its pixels.
+        mpp: µm per pixel; None where nobody said.
+        lease_seconds: that are left.
+    """
+
+    read: str
+    answer: str
+    case: str
+    number: str
+    image: str
+    mpp: float | None
+    lease_seconds: float
+
+
+class AheadOut(Out):
+    """What is to be read next, oldest lease first, and how far the day is: done, and still to do."""
+
+    reads: list[CaseAheadOut]
+    n_today: int
+    n_waiting: int
+
+
+def cases_ahead(session: Session, context: Context, principal: Principal) -> AheadOut:
+    """Lease until the caller holds as many cases as they may, and give all that they hold.
+
+    Raises:
+        Forbidden: the caller's account may see more of cases than their pixels.
+        NotQualified: the caller has to be qualified first.
+    """
+    n_held = len(list_leases(session, principal))
+    while n_held < MAX_LEASES and lease_next(session, context, principal) is not None:
+        n_held += 1
+    keys, day, time, reads = context.keys.readers, progress(session, principal), now(), []
+    for held in list_leases(session, principal):
+        named = uuid.UUID(held.case_id)
+        handle = case_handle(keys, principal, named)
+        reads.append(
+            CaseAheadOut(
+                read=held.id,
+                answer=read_handle(keys, principal.account_id, uuid.UUID(held.id)),
+                case=str(handle),
+                number=case_number(handle),
+                image=f"/v1/cases/{handle}/image",
+                mpp=microns_per_pixel_of(session, named),
+                lease_seconds=max(0.0, math.floor((held.expires_at - time).total_seconds())),
+            )
+        )
+    return AheadOut(reads=reads, n_today=day.n_today, n_waiting=day.n_waiting + day.n_held)

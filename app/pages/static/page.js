@@ -1,0 +1,47 @@
+// What every module of the pages uses.
+
+export const find = (selector, root = document) => root.querySelector(selector);
+export const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+
+// Of whom this page was made: a name that says nothing outside their browser.
+export const account = document.body.dataset.account ?? "";
+
+// Browsers may forbid storage; then nothing is remembered.
+export const store = {
+  get(name, otherwise) {
+    try {
+      return JSON.parse(localStorage.getItem(`secondread.${name}`)) ?? otherwise;
+    } catch {
+      return otherwise;
+    }
+  },
+  set(name, value) {
+    try {
+      if (value === null) localStorage.removeItem(`secondread.${name}`);
+      else localStorage.setItem(`secondread.${name}`, JSON.stringify(value));
+    } catch {
+      /* not remembered */
+    }
+  },
+};
+
+export function say(text, alert = false) {
+  const status = find("[data-status]");
+  if (!status) return;
+  status.textContent = text;
+  status.classList.toggle("alert", alert);
+}
+
+export function signInLink() {
+  const link = document.createElement("a");
+  link.href = "/login";
+  link.target = "_blank";
+  link.textContent = "Sign in";
+  return link;
+}
+
+export function askToSignIn(text = "Sign in again, your answer is kept. ") {
+  say(text, true);
+  find("[data-status]")?.append(signInLink());
+}
+

@@ -1,0 +1,139 @@
+// A closer look at the image: zoom, pixels as they are, light, and a scale where the size of a pixel is known.
+
+import { all, find, store } from "./page.js";
+
+const LARGEST = 32;
+const USUAL = { brightness: 100, contrast: 100 };
+// Lengths that a scale bar may have, in µm.
+const LENGTHS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
+
+export function lookCloser(figure) {
+  const stage = find("[data-stage]", figure);
+  const scale = find("[data-scale]", figure);
+  const view = { zoom: 1, x: 0, y: 0 };
+  // light stays as it was set, from case to case and until it is reset: a screen does not change with the case
+  const filters = { ...USUAL, ...store.get("light", {}) };
+  let pixels = store.get("pixels", false);
+  const pointers = new Map();
+
+  // Screen pixels for one of the image, without zoom.
+  const fit = (image) => Math.min(stage.clientWidth / image.naturalWidth, stage.clientHeight / image.naturalHeight);
+
+  const measure = (image) => {
+    const microns = Number(figure.dataset.mpp);
+    if (!scale || !(microns > 0) || !image.naturalWidth) return;
+    const perMicron = (fit(image) * view.zoom) / microns;
+    const length = LENGTHS.findLast((one) => one * perMicron <= stage.clientWidth / 4) ?? LENGTHS[0];
+    scale.hidden = false;
+    find("[data-scale-bar]", scale).style.width = `${length * perMicron}px`;
+    find("[data-scale-text]", scale).textContent = `${length} µm`;
+  };
+
+  const draw = () => {
+    const image = find("img", stage);
+    image.style.transform = `translate(${view.x}px, ${view.y}px) scale(${view.zoom})`;
+    image.style.filter = `brightness(${filters.brightness}%) contrast(${filters.contrast}%)`;
+    image.style.imageRendering = pixels ? "pixelated" : "";
+    figure.classList.toggle("zoomed", view.zoom > 1);
+    for (const range of all("[data-filter]", figure)) {
+      range.value = filters[range.dataset.filter];
+      const output = find(`[data-filter-value=${range.dataset.filter}]`, figure);
+      if (output) output.textContent = `${filters[range.dataset.filter]} %`;
+    }
+    figure.classList.toggle("relit", filters.brightness !== 100 || filters.contrast !== 100);
+    find("[data-pixels]", figure)?.setAttribute("aria-pressed", String(pixels));
+    const zoomed = find("[data-zoom-value]", figure);
+    if (zoomed && image.naturalWidth) zoomed.textContent = `${Math.round(100 * fit(image) * view.zoom)} %`;
+    measure(image);
+  };
+
+  const zoom = (factor, x = 0, y = 0) => {
+    const next = factor === 0 ? 1 : Math.min(LARGEST, Math.max(1, view.zoom * factor));
+    const ratio = next / view.zoom;
+    view.x = next === 1 ? 0 : x - (x - view.x) * ratio;
+    view.y = next === 1 ? 0 : y - (y - view.y) * ratio;
+    view.zoom = next;
+    draw();
+  };
+
+  const light = (name, value) => {
+    const [least, most] = name === "brightness" ? [40, 220] : [40, 300];
+    filters[name] = Math.min(most, Math.max(least, value));
+    store.set("light", filters);
+    draw();
+  };
+
+  const fromCentre = (event) => {
+    const box = stage.getBoundingClientRect();
+    return [event.clientX - box.left - box.width / 2, event.clientY - box.top - box.height / 2];
+  };
+  stage.addEventListener("wheel", (event) => {
+    event.preventDefault();
+    zoom(event.deltaY < 0 ? 1.15 : 1 / 1.15, ...fromCentre(event));
+  });
+  stage.addEventListener("dblclick", (event) => zoom(view.zoom > 1 ? 0 : 3, ...fromCentre(event)));
+  stage.addEventListener("pointerdown", (event) => {
+    pointers.set(event.pointerId, event);
+    stage.setPointerCapture(event.pointerId);
+  });
+  stage.addEventListener("pointermove", (event) => {
+    const before = pointers.get(event.pointerId);
+    if (!before) return;
+    const other = [...pointers.values()].find((one) => one.pointerId !== event.pointerId);
+    if (other) {
+      const distance = (one) => Math.hypot(one.clientX - other.clientX, one.clientY - other.clientY);
+      zoom(distance(event) / Math.max(1, distance(before)), ...fromCentre(other));
+    } else if (view.zoom > 1) {
+      view.x += event.clientX - before.clientX;
+      view.y += event.clientY - before.clientY;
+      draw();
+    }
+    pointers.set(event.pointerId, event);
+  });
+  for (const end of ["pointerup", "pointercancel"]) {
+    stage.addEventListener(end, (event) => pointers.delete(event.pointerId));
+  }
+  document.addEventListener("keydown", (event) => {
+    const steps = { ArrowLeft: [60, 0], ArrowRight: [-60, 0], ArrowUp: [0, 60], ArrowDown: [0, -60] };
+    const step = steps[event.key];
+    if (!step || view.zoom === 1 || event.target.matches("input:not([type=radio]), select, textarea")) return;
+    event.preventDefault();
+    view.x += step[0];
+    view.y += step[1];
+    draw();
+  });
+  for (const button of all("[data-zoom]", figure)) {
+    button.addEventListener("click", () => zoom(Number(button.dataset.zoom)));
+  }
+  for (const button of all("[data-light]", figure)) {
+    button.addEventListener("click", () => light(button.dataset.light, filters[button.dataset.light] + Number(button.dataset.steps)));
+  }
+  find("[data-unlight]", figure)?.addEventListener("click", () => {
+    Object.assign(filters, USUAL);
+    store.set("light", null);
+    draw();
+  });
+  find("[data-pixels]", figure)?.addEventListener("click", () => {
+    pixels = !pixels;
+    store.set("pixels", pixels);
+    draw();
+  });
+  for (const range of all("[data-filter]", figure)) {
+    range.addEventListener("input", () => light(range.dataset.filter, Number(range.value)));
+  }
+  new ResizeObserver(draw).observe(stage);
+  const first = find("img", stage);
+  if (!first.complete) first.addEventListener("load", draw, { once: true });
+  draw();
+
+  return {
+    // Put another image, which is decoded, in the place of the one that is there.
+    show(image, mpp) {
+      figure.dataset.mpp = mpp ?? "";
+      if (scale) scale.hidden = true;
+      Object.assign(view, { zoom: 1, x: 0, y: 0 });
+      find("img", stage).replaceWith(image);
+      draw();
+    },
+  };
+}
