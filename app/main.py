@@ -33,8 +33,8 @@ from app.pages.practice_routes import router as practice_pages
 from app.pages.reader_routes import router as reader_pages
 from app.pages.release_routes import router as release_pages
 from app.pages.render import problem_page
-from app.pages.resident_routes import router as resident_pages
 from app.pages.report_routes import router as report_pages
+from app.pages.resident_routes import router as resident_pages
 from app.pages.sign_in import router as sign_in_pages
 from app.platform import errors, observability
 from app.platform.body_limits import BodyLimits

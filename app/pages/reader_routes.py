@@ -150,6 +150,8 @@ def answer(
     label: Annotated[PageText, Form(max_length=200)] = "",
     note: _Text = "",
     confidence: Annotated[PageText, Form(max_length=8)] = "",
+    second_choice: Annotated[PageText, Form(max_length=200)] = "",
+    flag: Annotated[PageText, Form(max_length=8)] = "",
 ) -> Response:
     """Commit a label, or a correction of one, then continue; sending the form twice stores it once.
 
@@ -159,7 +161,8 @@ def answer(
     read_id, position = answer_of_handle(context.keys.readers, principal, handle)
     if not label:
         raise Invalid("choose a class")
-    body: OwnLabelIn = checked(OwnLabelIn, label=label, note=note or None, confidence=confidence or None)
+    more = {"second_choice": second_choice or None, "flag": bool(flag)}
+    body: OwnLabelIn = checked(OwnLabelIn, label=label, note=note or None, confidence=confidence or None, **more)
     if position is not None:
         correct_once(session, context, principal, read_id, position, body)
         return _done(request, "/worklist")

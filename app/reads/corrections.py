@@ -25,7 +25,7 @@ from app.reads.service import (
     label_out,
     place_of,
     record,
-    require_class,
+    require_classes,
 )
 from app.tables import Annotator, Case, Label, ProvisionalLabel, Remark, RepeatRead, now
 
@@ -63,7 +63,7 @@ def correct(
     if isinstance(read, RepeatRead):
         return repeat_answers.correct(session, context, principal, read, body, position)
     at_hand = queries.case_at_hand(session, read.case_id)
-    require_class(at_hand, body.label)
+    require_classes(at_hand, body)
     history = label_history(session, read.case_id)
     before = head_of_chain(history, annotator)
     if before is None or not _may_correct(session, annotator, read_id, before):
@@ -71,8 +71,7 @@ def correct(
     if position not in {None, before.position}:
         raise Superseded("this answer was corrected before; correct the newest one")
     label = Label(
-        class_code=body.label,
-        confidence=body.confidence,
+        **body.columns(),
         remark=Remark.of(body.note),
         blind=before.blind,
         round=before.round,

@@ -18,7 +18,7 @@ from app.platform.errors import LabelFinal, NotFound, Superseded
 from app.platform.principal import Principal
 from app.reads import queries
 from app.reads.schemas import LabelOut, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
-from app.reads.service import require_class
+from app.reads.service import require_classes
 from app.tables import Annotator, Remark, Repeat, RepeatAnswer, RepeatRead, now
 
 
@@ -44,9 +44,9 @@ def store_first(
         Invalid: an unknown class.
     """
     at_hand = queries.case_at_hand(session, read.case_id)
-    require_class(at_hand, body.label)
+    require_classes(at_hand, body)
     repeat = session.get_one(Repeat, read.request_id, with_for_update=True)
-    answer = _next(session, repeat, None, body.label, body.confidence)
+    answer = _next(session, repeat, None, body)
     answer.reading_seconds = (now() - (read.displayed_at or read.created_at)).total_seconds()
     _add(session, answer, body.note, None)
     repeat.state, repeat.closed_at, repeat.lease_expires_at = "answered", answer.created_at, None
@@ -57,18 +57,15 @@ def store_first(
     return _conclude(session, context, principal, repeat, answer, "repeat.answer")
 
 
-def _next(
-    session: Session, repeat: Repeat, before: RepeatAnswer | None, code: str | None, confidence: float | None = None
-) -> RepeatAnswer:
-    """An answer at the end of a repeat's chain."""
+def _next(session: Session, repeat: Repeat, before: RepeatAnswer | None, body: OwnLabelIn | None) -> RepeatAnswer:
+    """An answer at the end of a repeat's chain; without a body, one that takes the last one back."""
     return RepeatAnswer(
         repeat_id=repeat.id,
         case_id=repeat.case_id,
         kind="label",
         supersedes_id=None if before is None else before.id,
         position=0 if before is None else before.position + 1,
-        class_code=code,
-        confidence=confidence,
+        **({} if body is None else body.columns()),
         unexposed=not was_exposed(session, repeat.annotator_id, repeat.case_id),
         blind=True,
     )
@@ -110,6 +107,8 @@ def answer_out(session: Session, principal: Principal, answer: RepeatAnswer) -> 
         annotator=principal.name,
         label=answer.class_code,
         confidence=answer.confidence,
+        second_choice=answer.second_choice,
+        flagged=answer.flagged,
         note=None if remark is None else remark.note,
         blind=answer.blind,
         round="planned",
@@ -145,14 +144,14 @@ def correct(
         Invalid: an unknown class.
     """
     repeat = session.get_one(Repeat, read.request_id, with_for_update=True)  # before the case, as answers do
-    require_class(queries.case_at_hand(session, read.case_id), body.label)
+    require_classes(queries.case_at_hand(session, read.case_id), body)
     chain = chain_of(session, repeat.id)
     before = chain[-1] if chain else None
     if before is None or before.kind == "retraction" or not _in_time(session, repeat, read):
         raise LabelFinal("this answer is final; change it on the page of its case, with a reason")
     if position not in {None, before.position}:
         raise Superseded("this answer was corrected before; correct the newest one")
-    answer = _next(session, repeat, before, body.label, body.confidence)
+    answer = _next(session, repeat, before, body)
     answer.kind = "correction"
     _add(session, answer, body.note, None)
     return _conclude(session, context, principal, repeat, answer, "repeat.correct")
@@ -203,8 +202,8 @@ def revise(
         Invalid: an unknown class.
     """
     repeat, before = _own(session, answer_id, principal.account_id)
-    require_class(queries.case_at_hand(session, repeat.case_id), body.label)
-    answer = _next(session, repeat, before, body.label, body.confidence)
+    require_classes(queries.case_at_hand(session, repeat.case_id), body)
+    answer = _next(session, repeat, before, body)
     final = repeat.final_at is None or repeat.final_at <= now()
     answer.kind = "revision"
     answer.blind = before.blind and not (final and hidden_of_repeat(session, repeat) == "until-case-closed")

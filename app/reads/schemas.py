@@ -1,9 +1,9 @@
 """What the routes of reads accept and answer."""
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from app.platform.values import ClassOut, In, Line, Out, Paragraph, PosteriorOut
 
@@ -13,11 +13,25 @@ Confidence = Annotated[float, Field(ge=0, le=1)]
 
 
 class OwnLabelIn(In):
-    """A label that ends a read."""
+    """A label that ends a read; ``flag`` asks admins to look at the case."""
 
     label: Line
     confidence: Confidence | None = None
+    second_choice: Line | None = None
+    flag: bool = False
     note: Paragraph | None = None
+
+    @field_validator("second_choice")
+    @classmethod
+    def _differs(cls, second: str | None, info: ValidationInfo) -> str | None:
+        if second is not None and second == info.data.get("label"):
+            raise ValueError("must be another class than the label")
+        return second
+
+    def columns(self) -> dict[str, Any]:
+        """What a row keeps of the answer itself."""
+        said = {"class_code": self.label, "confidence": self.confidence}
+        return said | {"second_choice": self.second_choice, "flagged": self.flag}
 
 
 class LabelIn(OwnLabelIn):
@@ -74,6 +88,8 @@ class LabelOut(Out):
     annotator: str
     label: str | None
     confidence: float | None
+    second_choice: str | None
+    flagged: bool
     note: str | None
     blind: bool
     # null to the label's own annotator while the case is hidden: an adjudication says that others disagree

@@ -41,6 +41,8 @@ def label_out(row: NamedLabel) -> LabelOut:
         annotator=row.annotator,
         label=label.class_code,
         confidence=label.confidence,
+        second_choice=label.second_choice,
+        flagged=label.flagged,
         note=label.note,
         blind=label.blind,
         round=label.round,
@@ -122,7 +124,7 @@ def store_first(
         AlreadyLabelled: the chain ends in a label that stands.
         Invalid: an unknown class.
     """
-    require_class(at_hand, body.label)
+    require_classes(at_hand, body)
     history = label_history(session, at_hand.case.id)
     head = head_of_chain(history, author.annotator)
     if head is not None and head.kind != "retraction":
@@ -131,8 +133,7 @@ def store_first(
         author = replace(author, request=None, round=head.round, late=head.late)
     exposed = was_exposed(session, author.annotator.id, at_hand.case.id)
     label = Label(
-        class_code=body.label,
-        confidence=body.confidence,
+        **body.columns(),
         remark=Remark.of(body.note),
         blind=author.blind and not exposed,
         post_reveal=exposed,
@@ -164,14 +165,15 @@ def _reading_seconds(author: Author) -> float | None:
     return (now() - (author.read.displayed_at or author.read.created_at)).total_seconds()
 
 
-def require_class(at_hand: CaseAtHand, code: str) -> None:
-    """Refuse a class that the case's release does not know.
+def require_classes(at_hand: CaseAtHand, body: OwnLabelIn) -> None:
+    """Refuse a class, or a second choice, that the case's release does not know.
 
     Raises:
         Invalid: it does not.
     """
-    if code not in at_hand.classes:
-        raise Invalid(f"unknown class; the classes are {', '.join(at_hand.classes)}")
+    for what, code in (("class", body.label), ("second choice", body.second_choice)):
+        if code is not None and code not in at_hand.classes:
+            raise Invalid(f"unknown {what}; the classes are {', '.join(at_hand.classes)}")
 
 
 def head_of_chain(history: list[NamedLabel], annotator: Annotator) -> Label | None:
@@ -338,15 +340,14 @@ def revise(
         Invalid: an unknown class.
     """
     before, annotator, at_hand, history = _chain_of(session, principal, label_id)
-    require_class(at_hand, body.label)
+    require_classes(at_hand, body)
     exposed = was_exposed(session, annotator.id, at_hand.case.id)
     if annotator.account_id is None:
         blind = before.blind if body.blind is None else body.blind
     else:
         blind = before.blind and not _may_tell_arm(session, at_hand, annotator)
     label = Label(
-        class_code=body.label,
-        confidence=body.confidence,
+        **body.columns(),
         remark=Remark.of(body.note, body.reason),
         blind=blind and not exposed,
         post_reveal=exposed,

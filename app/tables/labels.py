@@ -63,6 +63,10 @@ class Label(Identified, Table):
     position: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
     class_code: Mapped[str | None] = mapped_column(String(100))
     confidence: Mapped[float | None] = mapped_column(Float(53))
+    # what it would be, were it not the class: counts nowhere
+    second_choice: Mapped[str | None] = mapped_column(String(100))
+    # its annotator wants an admin to look at the case
+    flagged: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
     # made without knowing the prediction, other labels or the reason for asking
     blind: Mapped[bool] = mapped_column(Boolean)
     round: Mapped[str] = mapped_column(String(20))

@@ -6,7 +6,18 @@ Tables of their own, so that evaluations, posteriors, plans and the states of ca
 import uuid
 from datetime import datetime
 
-from sqlalchemy import Boolean, CheckConstraint, Float, ForeignKey, Index, Integer, String, UniqueConstraint, Uuid
+from sqlalchemy import (
+    Boolean,
+    CheckConstraint,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    UniqueConstraint,
+    Uuid,
+    false,
+)
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.tables.base import Identified, Table, UtcDateTime
@@ -103,6 +114,8 @@ class RepeatAnswer(Identified, Table):
     position: Mapped[int] = mapped_column(Integer)
     class_code: Mapped[str | None] = mapped_column(String(100))
     confidence: Mapped[float | None] = mapped_column(Float(53))
+    second_choice: Mapped[str | None] = mapped_column(String(100))
+    flagged: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
     # given while nothing of the image beyond its pixels had been shown to the annotator
     unexposed: Mapped[bool] = mapped_column(Boolean)
     # as the annotator is told of it

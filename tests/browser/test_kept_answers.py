@@ -115,7 +115,7 @@ def test_an_open_page_keeps_its_answer_while_somebody_else_is_signed_in(
         commit(page, "monocyte")
     assert refused.value.status == 403
     page.wait_for_selector("text=Sign in again, your answer is kept")
-    heartbeats[0].fulfill(status=403)  # is refused as well: what becomes of the answer stays, though another case is shown
+    heartbeats[0].fulfill(status=403)  # refused as well: what becomes of the answer stays
     page.unroute("**/v1/reads/*")
     page.wait_for_timeout(300)
     assert "Sign in again, your answer is kept" in page.inner_text("[data-status]")
@@ -175,7 +175,7 @@ def test_what_rests_in_the_browser_is_the_handle_and_the_class(browser: Browser,
     cleo = Person(browser, several, "cleo")
     case = open_case(cleo)
     page = cleo.page
-    page.click("text=Confidence and note")
+    page.click("text=Confidence, flag and note")
     page.fill("form[action$=label] textarea", "a note about Ms Miller")
     page.select_option("[name=confidence]", "0.9")
     cleo.context.set_offline(True)

@@ -38,7 +38,7 @@ def test_an_annotator_reads_blind_commits_and_sees_the_posterior(browser: Browse
     page.click("[data-action=clear]")
     assert page.locator("[name=label]:checked").count() == 0
     page.check("input[value=lymphocyte]")
-    page.click("text=Confidence and note")
+    page.click("text=Confidence, flag and note")
     page.select_option("[name=confidence]", "0.9")
     page.fill("form[action$=label] textarea", "clumped chromatin")
     page.click("[data-action=commit]")

@@ -55,6 +55,9 @@ function act(element, event) {
     details.open = !details.open;
     if (details.open) find("input:not([type=hidden]), button", details)?.focus();
     else element.focus();
+  } else if (element.matches("input[type=checkbox]")) {
+    element.click();
+    say(element.checked ? `${element.closest("label").querySelector("span").textContent}: yes` : "");
   } else if (element.matches("input")) {
     element.focus();
   } else {
@@ -101,7 +104,7 @@ export function listenToKeys() {
       const own = elements.find((one) => inside?.contains(one)) ?? elements[0];
       const element = reason(key, inside) ?? (coded === null ? own : coded);
       if (coded === undefined) event.preventDefault();
-      if (element && element.offsetParent !== null) {
+      if (element && (element.offsetParent !== null || element.matches("input[type=checkbox]"))) {
         event.preventDefault();
         // a key that is held down asks once, except for what goes step by step
         if (!event.repeat || element.dataset.steps !== undefined) act(element, event);
