@@ -228,6 +228,12 @@ def labels_of_case(session: Session, case_id: uuid.UUID) -> list[NamedLabel]:
     return [NamedLabel(label, annotator.name) for label, annotator in rows]
 
 
+def flagged_labels(session: Session, limit: int) -> list[NamedLabel]:
+    """Active labels by which annotators ask admins to look at a case, newest first."""
+    newest = active_labels().where(Label.flagged).order_by(None).order_by(Label.id.desc()).limit(limit)
+    return [NamedLabel(label, annotator.name) for label, annotator in session.execute(newest)]
+
+
 def label_history(session: Session, case_id: uuid.UUID) -> list[NamedLabel]:
     """Every label row of a case, oldest first."""
     rows = session.execute(

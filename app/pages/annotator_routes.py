@@ -8,10 +8,18 @@ from app.annotators.history import annotator_named, class_names
 from app.annotators.service import ME, own_reading
 from app.auth.annotators import annotator_of_account
 from app.auth.policy import GuardedRoute, Policy
+from app.cases.blindness import note_exposure
+from app.cases.queries import flagged_labels
+from app.context import Parts
 from app.pages.render import page
+from app.pages.settled_views import MOST, settled_since
 from app.platform.database import Reader
 from app.platform.principal import Principal
 from app.platform.values import Line
+from app.tables import Case
+
+#: Flags shown at once.
+_FLAGGED = 200
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 
@@ -24,6 +32,24 @@ def my_reading(
     known = annotator_of_account(session, principal.account_id) is not None
     view = own_reading(session, principal, ME) if known else None
     return page(request, "reading.html", principal, view=view, title="My reading", names=class_names(session))
+
+
+@router.get("/settled")
+def settled(
+    request: Request, context: Parts, principal: Annotated[Principal, Depends(Policy("reads:own"))], session: Reader
+) -> Response:
+    """Where the caller stood with the others in cases that were settled since they last looked; recorded as shown."""
+    cases = settled_since(session, context.keys.readers, principal)
+    for case in cases:
+        note_exposure(context.database, session, principal, case.id)
+    return page(request, "settled.html", principal, cases=cases, most=MOST)
+
+
+@router.get("/flagged")
+def flagged(request: Request, principal: Annotated[Principal, Depends(Policy("manage"))], session: Reader) -> Response:
+    """Cases that annotators want an admin to look at, newest first."""
+    rows = [(session.get_one(Case, row.label.case_id), row) for row in flagged_labels(session, _FLAGGED)]
+    return page(request, "flagged.html", principal, rows=rows, most=_FLAGGED, names=class_names(session))
 
 
 @router.get("/annotators/{name}")

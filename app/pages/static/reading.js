@@ -50,6 +50,15 @@ async function decoded(url, number) {
   return image;
 }
 
+// How far the day is, as the service counts it.
+function drawDay(today, left) {
+  const day = find("[data-day]");
+  if (!day) return;
+  find("progress", day).max = today + left || 1;
+  find("progress", day).value = today;
+  find("[data-day-text]", day).textContent = `${today} of ${today + left} today`;
+}
+
 export function readOn(page, viewer, { leases, restart }) {
   const form = find("form[data-answer]", page);
   const decline = find("[data-decline]", page);
@@ -79,18 +88,18 @@ export function readOn(page, viewer, { leases, restart }) {
     if (filling || ahead().length >= AHEAD) return;
     filling = true;
     try {
-      const answer = await post("/reads/ahead", new URLSearchParams({ account })).catch(() => null);
-      if (answer?.status === 401 || answer?.status === 403 || answer?.type === "opaqueredirect") {
+      const reply = await post("/reads/ahead", new URLSearchParams({ account })).catch(() => null);
+      if (reply?.status === 401 || reply?.status === 403 || reply?.type === "opaqueredirect") {
         if (!waiting().length) askToSignIn("Sign in again to go on reading. ");
         refill = setTimeout(fill, RETRY_MS * 5);
         return;
       }
-      if (!answer?.ok) {
-        if (!shown) say((answer && (await refusal(answer))) ?? "No connection. The next case comes as soon as there is one.", true);
+      if (!reply?.ok) {
+        if (!shown) say((reply && (await refusal(reply))) ?? "No connection. The next case comes as soon as there is one.", true);
         refill = setTimeout(fill, RETRY_MS);
         return;
       }
-      const { reads, n_today: today, n_waiting: left } = await answer.json();
+      const { reads, n_today: today, n_waiting: left } = await reply.json();
       const fresh = reads.filter((one) => !seen.has(one.read));
       none = !fresh.length && !ahead().length;
       for (const one of fresh) {
@@ -103,20 +112,12 @@ export function readOn(page, viewer, { leases, restart }) {
         seen.add(one.read);
         line.push({ ...one, image, label: "", given: 0 });
       }
-      draw_day(today, left);
+      drawDay(today, left);
     } finally {
       filling = false;
     }
     if (!shown && now()) show();
     else if (!shown && none) leave();
-  }
-
-  function draw_day(today, left) {
-    const day = find("[data-day]");
-    if (!day) return;
-    find("progress", day).max = today + left || 1;
-    find("progress", day).value = today;
-    find("[data-day-text]", day).textContent = `${today} of ${today + left} today`;
   }
 
   // Everything is read. What is on its way arrives first.
