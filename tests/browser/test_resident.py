@@ -216,7 +216,7 @@ def test_cases_are_never_leased_to_whoever_else_has_signed_in(browser: Browser, 
     other.fill("[name=name]", "ben")
     other.fill("[name=password]", blind.one_time_password("ben"))
     other.click("main button")
-    other.wait_for_url("**/worklist")
+    other.wait_for_url("**/account")
     database = Database(blind.sqlalchemy_url)
 
     def leased_to_ben() -> int:

@@ -101,7 +101,8 @@ export function readOn(page, viewer, { leases, restart }) {
       }
       const { reads, n_today: today, n_waiting: left } = await reply.json();
       const fresh = reads.filter((one) => !seen.has(one.read));
-      none = !fresh.length && !ahead().length;
+      // those that are answered here and not yet stored there are still held, and say that more may come
+      none = !reads.length && !ahead().length;
       for (const one of fresh) {
         const image = await decoded(one.image, one.number).catch(() => null);
         if (!image) {
@@ -113,6 +114,7 @@ export function readOn(page, viewer, { leases, restart }) {
         line.push({ ...one, image, label: "", given: 0 });
       }
       drawDay(today, left);
+      if (!fresh.length && reads.length && !ahead().length) refill = setTimeout(fill, RETRY_MS);
     } finally {
       filling = false;
     }
