@@ -206,6 +206,11 @@ def expose(
     insert_if_absent(session, Exposure, values)
 
 
+def shown_to(session: Session, annotator_id: uuid.UUID) -> set[uuid.UUID]:
+    """Cases that an annotator has been shown in full."""
+    return set(session.execute(select(Exposure.case_id).where(Exposure.annotator_id == annotator_id)).scalars())
+
+
 def note_exposure(database: Database, session: Session, principal: Principal, case_id: uuid.UUID) -> None:
     """Record before a read-only request answers that it shows a case in full to an annotator, whatever their scopes."""
     annotator = annotator_of_account(session, principal.account_id)

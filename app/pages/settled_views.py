@@ -5,11 +5,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.auth.annotators import annotator_of_account
-from app.cases.blindness import hidden_because
+from app.cases.blindness import hidden_because, shown_to
 from app.cases.handles import NamedCase, case_handle
 from app.cases.queries import blind_opinions, label_history
 from app.pages.reader_views import case_number
@@ -17,7 +16,7 @@ from app.platform.keys import ReaderKeys
 from app.platform.principal import Principal
 from app.reads.progress import LISTED, labelled_cases
 from app.releases.queries import reading_classes
-from app.tables import Case, Exposure
+from app.tables import Case
 
 #: Shown at once.
 MOST = 20
@@ -78,7 +77,7 @@ def settled_since(session: Session, keys: ReaderKeys, principal: Principal) -> l
     annotator = annotator_of_account(session, principal.account_id)
     if annotator is None:
         return []
-    seen = set(session.execute(select(Exposure.case_id).where(Exposure.annotator_id == annotator.id)).scalars())
+    seen = shown_to(session, annotator.id)
     names, found = {info.code: info.name for info in reading_classes(session)}, []
     for case_id in labelled_cases(session, principal, LISTED):
         case = session.get(Case, case_id)  # None: a second visit, which stays closed

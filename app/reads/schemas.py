@@ -1,7 +1,7 @@
 """What the routes of reads accept and answer."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -28,9 +28,9 @@ class OwnLabelIn(In):
             raise ValueError("must be another class than the label")
         return second
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> dict[str, str | float | bool | None]:
         """What a row keeps of the answer itself."""
-        said = {"class_code": self.label, "confidence": self.confidence}
+        said: dict[str, str | float | bool | None] = {"class_code": self.label, "confidence": self.confidence}
         return said | {"second_choice": self.second_choice, "flagged": self.flag}
 
 

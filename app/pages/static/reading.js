@@ -178,7 +178,7 @@ export function readOn(page, viewer, { leases, restart }) {
   }
 
   function showBack() {
-    const link = find("[data-back]", page);
+    const link = find("[data-previous]", page);
     link.hidden = !(place > 0 || regretted || link.hasAttribute("href"));
   }
 
@@ -278,7 +278,7 @@ export function readOn(page, viewer, { leases, restart }) {
     const label = new FormData(form).get("label");
     if (label) answer(label);
   });
-  find("[data-back]", page).addEventListener("click", back);
+  find("[data-previous]", page).addEventListener("click", back);
   if (decline) {
     find("form[data-send]", decline).addEventListener("submit", async (event) => {
       event.preventDefault();
