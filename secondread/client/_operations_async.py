@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document 97c17cf5379735cb.
+"""Operations of the API. Made from the OpenAPI document b9860f4f402a1933.
 
 ``python -m tests.support.api_files`` makes it again; nobody edits it.
 """

@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document 97c17cf5379735cb.
+"""What the API takes and answers. Made from the OpenAPI document b9860f4f402a1933.
 
 ``python -m tests.support.api_files`` makes it again; nobody edits it.
 """
@@ -598,6 +598,8 @@ class LabelIn(BaseModel):
     )
     label: str
     confidence: float | None = None
+    second_choice: str | None = None
+    flag: bool = False
     note: str | None = None
     annotator: str | None = None
     blind: bool | None = None
@@ -614,6 +616,8 @@ class LabelOut(BaseModel):
     annotator: str
     label: str | None
     confidence: float | None
+    second_choice: str | None
+    flagged: bool
     note: str | None
     blind: bool
     round: str | None
@@ -720,7 +724,7 @@ class NamedReaderOut(BaseModel):
 
 class OwnLabelIn(BaseModel):
     """
-    A label that ends a read.
+    A label that ends a read; `flag` asks admins to look at the case.
     """
 
     model_config = ConfigDict(
@@ -728,6 +732,8 @@ class OwnLabelIn(BaseModel):
     )
     label: str
     confidence: float | None = None
+    second_choice: str | None = None
+    flag: bool = False
     note: str | None = None
 
 
@@ -1337,6 +1343,8 @@ class RevisionIn(BaseModel):
     )
     label: str
     confidence: float | None = None
+    second_choice: str | None = None
+    flag: bool = False
     note: str | None = None
     reason: str
     blind: bool | None = None
