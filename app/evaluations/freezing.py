@@ -20,7 +20,7 @@ from app.evaluations.schemas import EvaluationDocument, EvaluationIn, FrozenDocu
 from app.evaluations.service import agreement_of, judged_cohort, metrics_of, reference_of
 from app.evaluations.tables import CohortTables, cohort_tables
 from app.jobs.running import RunningJob
-from app.tables import Evaluation
+from app.tables import Evaluation, now
 from ml.files import file_sha256, write_bytes_atomically
 from ml.tables.evaluate import evaluate_tables
 from ml.tables.files import write_table
@@ -67,7 +67,7 @@ def freeze_evaluation(job: RunningJob) -> FreezingResult:
     agreement = agreement_of(tables.labels).model_copy(update=changes)
     document = FrozenDocument(**dict(body), release=str(release_id), question=asked, agreement=agreement)
     job.report(_DRAWING, "drawing the report")
-    write_bytes_atomically(folder / "report.html", html_report(document, str(job.job_id)).encode())
+    write_bytes_atomically(folder / "report.html", html_report(document, str(job.job_id), now()).encode())
     write_bytes_atomically(folder / "report.csv", csv_report(document).encode())
     with job.write() as session:
         session.add(

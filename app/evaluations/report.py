@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -225,13 +226,13 @@ def adding_up(document: MetricsBody) -> dict[str, MetricOut]:
     return dict(zip(("EL", "CL_paired", "DL"), (one.model_copy(update={"value": v}) for one, v in values), strict=True))
 
 
-def html_report(document: FrozenDocument, evaluation_id: str) -> str:
-    """The report as one page that opens offline."""
+def html_report(document: FrozenDocument, evaluation_id: str, at: datetime) -> str:
+    """The report as one page that opens offline, with the time at which it was frozen."""
     template = environment().get_template("frozen_report.html")
     shown = {name: chart for name in CHARTS if (chart := chart_data(document, name)) is not None}
     # they contain numbers and class names that vega has escaped
     charts = {name: Markup(draw_chart(chart)) for name, chart in shown.items()}  # noqa: S704
-    values = {"id": evaluation_id, "headline": headline(document), "charts": charts, "titles": CHARTS}
+    values = {"id": evaluation_id, "headline": headline(document), "charts": charts, "titles": CHARTS, "at": at}
     return template.render(document=document, **values)
 
 

@@ -10,6 +10,7 @@ LEAD_PAGES = (
     "/worklist",
     "/report",
     "/policy",
+    "/report/study",
     "/releases",
     "/jobs",
     "/imports",
