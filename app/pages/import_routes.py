@@ -65,6 +65,8 @@ def upload_archive(
 ) -> Response:
     """Take an archive and import it in a job; what is wrong with it stands beside the field."""
     if isinstance(archive, Problem):
+        if "text/html" not in request.headers.get("accept", ""):
+            raise archive
         return _imports(request, principal, session, archive)
     return go(f"/imports/{begin_import(session, context, principal, archive.path, archive.sha256).id}")
 

@@ -19,6 +19,7 @@ from app.releases.gate import Gate, gate_of, verdict_of
 from app.releases.history import gate_against
 from app.releases.queries import aliases, all_releases, champion_since, existing_release, release_by_id
 from app.releases.schemas import ReleaseDetailOut, ReleaseOut
+from app.tables import ReleaseRow
 from ml.release.card import Card, CardContents, adaptation_sentence
 
 
@@ -90,6 +91,14 @@ def _adapted(card: Card) -> str | None:
         return None
 
 
+def _parent(session: Session, named: str | None) -> ReleaseRow | None:
+    """The release that another one names as its parent; cards of elsewhere may name what is no identifier."""
+    try:
+        return None if named is None else release_by_id(session, uuid.UUID(named))
+    except ValueError:
+        return None
+
+
 def release(session: Session, context: Context, release_id: uuid.UUID) -> ReleaseView:
     """A release in full, compared with the current champion unless it is that.
 
@@ -113,7 +122,7 @@ def release(session: Session, context: Context, release_id: uuid.UUID) -> Releas
     against = gate
     if serving is not None and not detail.gate_fault:
         against = gate_against(session, row, serving.release_id)
-    parent = None if detail.parent is None else release_by_id(session, uuid.UUID(detail.parent))
+    parent = _parent(session, detail.parent)
     return ReleaseView(
         detail,
         revisions,

@@ -258,7 +258,7 @@ def test_the_page_goes_back_to_the_last_answer_and_corrects_it_once(service: Ser
     cookie = sign_in(service, "anna", GOOD)[1]
     page = {"headers": cookie | {"Accept": "text/html"}}
     assert "data-answer" not in service.client.get(back, **page).text
-    assert 'data-action="back"' not in service.client.get(f"/cases/{second['case_id']}", **page).text
+    assert "/correction" not in service.client.get(f"/cases/{second['case_id']}", **page).text
 
 
 def test_corrections_are_reported(service: Service) -> None:

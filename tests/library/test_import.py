@@ -88,6 +88,7 @@ def test_a_strangers_file_of_our_name_is_named_in_one_line(name: str, tmp_path: 
 #: Which extras a folder may import from, by the longest prefix that fits; the core is always there.
 _ALLOWED = {
     "secondread": set[str](),
+    "secondread/client": {"client"},
     "app": {"serve", "cpu"},
     "app/auth/oidc.py": {"serve", "oidc"},
     "app/evaluations/report.py": {"serve", "charts"},

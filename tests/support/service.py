@@ -44,6 +44,7 @@ from app.tables import (
     ReleaseRow,
     Repeat,
     RepeatAnswer,
+    ReportTargets,
     create_triggers,
     drop_triggers,
     now,
@@ -195,6 +196,13 @@ class Service:
         assert response.status_code == 201, response.text
         body: dict[str, Any] = response.json()
         return body
+
+
+def fill_targets(session: Session) -> None:
+    """A version of the laboratory's own targets."""
+    limits = {"disagreement_gap": 0.1, "leading_gap": 0.1, "caught": 0.5, "agreement": 0.8, "hours": 48.0}
+    account_id = session.execute(select(Account.id)).scalars().first()
+    session.add(ReportTargets(version=1, reason="test", created_by=account_id, **limits))
 
 
 def fill_repeats(session: Session) -> None:
