@@ -8,13 +8,18 @@ migrations, snapshots, jobs, what a text may contain) it is marked ``both_databa
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.chromium import FLAGS, find_chromium
 from tests.support.postgres import PostgresServer, find_binaries
 from tests.support.process import RUNNING
 from tests.support.shared import build_once
 from tests.support.waiting import PATIENCE, stretch_database_deadlines
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 _IS_MISSING = " is missing"
 
@@ -24,6 +29,20 @@ def missing(what: str) -> None:
     if os.environ.get("CI") == "true":
         pytest.fail(f"{what} is missing, and CI must have it")
     pytest.skip(f"{what}{_IS_MISSING}")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator["Browser"]:
+    """A Chromium of this process: one, since a second one could not be driven beside it."""
+    from playwright.sync_api import sync_playwright
+
+    binary = find_chromium()
+    if binary is None:
+        missing("Chromium (Debian package chromium)")
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=binary, args=FLAGS)
+        yield opened
+        opened.close()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

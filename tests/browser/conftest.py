@@ -9,27 +9,14 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from app.platform.keys import ReaderKeys
-from tests.conftest import missing
-from tests.support.chromium import FLAGS, find_chromium
 from tests.support.process import Installation
 from tests.support.service import cell_png
 from tests.support.waiting import patient
 
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=document.title='owned'>"
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    binary = find_chromium()
-    if binary is None:
-        missing("Chromium (Debian package chromium)")
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=binary, args=FLAGS)
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(autouse=True)
@@ -124,9 +111,16 @@ class Person:
         self.page.goto(self.address + path)
         return self.page
 
+    def follow(self, selector: str) -> Page:
+        """Click what leads to another page, and wait for that."""
+        with self.page.expect_navigation():
+            self.page.click(selector)
+        return self.page
+
     def violations(self) -> list[str]:
         """What axe-core finds wrong with the page that is open; in the dark by the rules about colours only, since the
         rest of the page is the same as in the light."""
+        self.page.wait_for_selector("[data-making]", state="detached")  # a report that is being made comes by itself
         options: dict[str, object] = {"resultTypes": ["violations"]}
         if self.dark:
             options["runOnly"] = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -243,22 +242,6 @@ def test_a_page_without_labels_and_one_with_many_classes(tmp_path: Path) -> None
         assert words in out.read_text()
 
 
-@pytest.fixture
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    from tests.conftest import missing
-    from tests.support.chromium import FLAGS, find_chromium
-
-    binary = find_chromium()
-    if binary is None:
-        missing("Chromium (Debian package chromium)")
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=binary, args=FLAGS)
-        yield opened
-        opened.close()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_browser_shows_the_page_without_an_error_and_asks_nobody(
@@ -289,6 +272,7 @@ def test_a_browser_shows_the_page_without_an_error_and_asks_nobody(
     free = browser.new_context(color_scheme=scheme, bypass_csp=True).new_page()
     free.goto(audited["out"].as_uri())
     found = Axe().run(free)
+    free.context.close()
     assert found.violations_count == 0, found.generate_report()
 
 
