@@ -14,7 +14,7 @@ from app.tables import Annotator, Label
 
 
 def corrections_of(session: Session, case_ids: Collection[uuid.UUID]) -> CorrectionsOut:
-    """Corrections among the final planned answers of some cases by people with accounts.
+    """Corrections of the class among the final planned answers of some cases by people with accounts.
 
     Args:
         session: for reading.
@@ -35,7 +35,7 @@ def corrections_of(session: Session, case_ids: Collection[uuid.UUID]) -> Correct
         .join(before, before.id == Label.supersedes_id)
         .where(Label.kind == "correction", Label.round == "planned", final)
     )
-    rows = [row for row in session.execute(steps) if row[0] in wanted]
+    rows = [row for row in session.execute(steps) if row[0] in wanted and row[2] != row[3]]
     directions = Counter((row[2], row[3]) for row in rows)
     n_corrected = len({(row[0], row[1]) for row in rows})
     return CorrectionsOut(

@@ -12,7 +12,7 @@ from app.pages.handles import read_handle
 from app.pages.reader_views import case_number
 from app.platform.principal import Principal
 from app.platform.values import Out
-from app.reads.leases import MAX_LEASES, lease_next, list_leases
+from app.reads.leases import MAX_LEASES, give_back_overdue, lease_next, list_leases
 from app.reads.progress import progress
 from app.tables import now
 
@@ -54,6 +54,7 @@ def cases_ahead(session: Session, context: Context, principal: Principal) -> Ahe
         Forbidden: the caller's account may see more of cases than their pixels.
         NotQualified: the caller has to be qualified first.
     """
+    give_back_overdue(session)  # those of the caller too: what is given has its time
     n_held = len(list_leases(session, principal))
     while n_held < MAX_LEASES and lease_next(session, context, principal) is not None:
         n_held += 1

@@ -66,7 +66,7 @@ def correct(
     require_classes(at_hand, body)
     history = label_history(session, read.case_id)
     before = head_of_chain(history, annotator)
-    if before is None or not _may_correct(session, annotator, read_id, before):
+    if before is None or not _may_correct(session, annotator, before):
         raise LabelFinal("this answer is final; change it on the page of its case, with a reason")
     if position not in {None, before.position}:
         raise Superseded("this answer was corrected before; correct the newest one")
@@ -89,7 +89,7 @@ def correct(
 def correct_once(
     session: Session, context: Context, principal: Principal, read_id: uuid.UUID, position: int, body: OwnLabelIn
 ) -> None:
-    """Correct an answer by a form that a browser may send more than once; the class as it is changes nothing.
+    """Correct an answer by a form that a browser may send more than once; the class as it is, alone, changes nothing.
 
     Only the class must be the same, since a browser keeps nothing else through a reload.
 
@@ -101,21 +101,23 @@ def correct_once(
     """
     read, annotator = queries.own_read(session, principal.account_id, read_id)
     if isinstance(read, RepeatRead):
-        if not repeat_answers.is_corrected(session, read, position, body.label):
+        if not repeat_answers.is_corrected(session, read, position, body):
             repeat_answers.correct(session, context, principal, read, body, position)
         return
     queries.case_at_hand(session, read.case_id)  # locked
     rows = [row.label for row in label_history(session, read.case_id) if row.label.annotator_id == annotator.id]
     chain = {label.position: label for label in rows}
-    unchanged = max(chain, default=None) == position and chain[position].class_code == body.label
+    unchanged = max(chain, default=None) == position and body.says_only(chain[position].class_code)
     after = chain.get(position + 1)
     stored = after is not None and (after.kind, after.class_code) == ("correction", body.label)
     if not unchanged and not stored:
         correct(session, context, principal, read_id, body, position)
 
 
-def _may_correct(session: Session, annotator: Annotator, read_id: uuid.UUID, head: Label) -> bool:
-    wanted = select(ProvisionalLabel.label_id).where(ProvisionalLabel.read_id == read_id, ~is_over())
+def _may_correct(session: Session, annotator: Annotator, head: Label) -> bool:
+    """Whether an annotator's chain is open, whichever of their reads of the case it ended: a lease may be renewed."""
+    chain = (ProvisionalLabel.case_id == head.case_id, ProvisionalLabel.annotator_id == annotator.id)
+    wanted = select(ProvisionalLabel.label_id).where(*chain, ~is_over())
     in_time = head.kind != "retraction" and session.execute(wanted).first() is not None
     return in_time and not was_exposed(session, annotator.id, head.case_id)
 

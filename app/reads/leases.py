@@ -59,8 +59,7 @@ def lease_next(session: Session, context: Context, principal: Principal) -> Read
     queries.annotator_locked(session, annotator.id)
     policy = current_policy(session)
     require_qualified(session, annotator, policy)
-    queries.expire_overdue(session, now())
-    queries.expire_repeats(session, annotator.id, now())
+    give_back_overdue(session)
     if len(queries.leases_of(session, annotator.id)) >= MAX_LEASES:
         raise TooManyLeases(f"{MAX_LEASES} cases are leased to you; answer, decline or give one back first")
     request = queries.next_request(session, context.keys.readers.order, annotator.id)
@@ -71,6 +70,12 @@ def lease_next(session: Session, context: Context, principal: Principal) -> Read
     read = take(session, request, annotator.id)
     plan_a_repeat(session, annotator.id, policy)
     return read_out(read, reading_classes(session))
+
+
+def give_back_overdue(session: Session) -> None:
+    """Let go of every lease that has run out, whosever it was."""
+    queries.expire_overdue(session, now())
+    queries.expire_repeats(session, now())
 
 
 def take(session: Session, request: AnyRequest, annotator_id: uuid.UUID) -> AnyRead:

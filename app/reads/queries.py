@@ -72,10 +72,10 @@ def expire_overdue(session: Session, time: datetime) -> int:
     return len(ids)
 
 
-def expire_repeats(session: Session, annotator_id: uuid.UUID, time: datetime) -> None:
-    """Give back the repeats of one annotator whose lease has run out: nobody else could take them."""
-    overdue = (Repeat.annotator_id == annotator_id, Repeat.state == "leased", Repeat.lease_expires_at < time)
-    for repeat in session.execute(select(Repeat).where(*overdue).with_for_update()).scalars().all():
+def expire_repeats(session: Session, time: datetime) -> None:
+    """Give back repeats whose lease has run out, at the same times as requests: one that stayed would tell itself."""
+    overdue = select(Repeat).where(Repeat.state == "leased", Repeat.lease_expires_at < time).order_by(Repeat.id)
+    for repeat in session.execute(overdue.limit(_SWEEP).with_for_update(skip_locked=True)).scalars().all():
         repeat.state, repeat.lease_expires_at = "open", None
         leased = (RepeatRead.request_id == repeat.id, RepeatRead.state == "leased")
         session.execute(update(RepeatRead).where(*leased).values(state="expired", ended_at=time))

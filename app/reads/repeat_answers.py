@@ -147,7 +147,7 @@ def correct(
     require_classes(queries.case_at_hand(session, read.case_id), body)
     chain = chain_of(session, repeat.id)
     before = chain[-1] if chain else None
-    if before is None or before.kind == "retraction" or not _in_time(session, repeat, read):
+    if before is None or before.kind == "retraction" or not _in_time(session, repeat):
         raise LabelFinal("this answer is final; change it on the page of its case, with a reason")
     if position not in {None, before.position}:
         raise Superseded("this answer was corrected before; correct the newest one")
@@ -157,17 +157,17 @@ def correct(
     return _conclude(session, context, principal, repeat, answer, "repeat.correct")
 
 
-def _in_time(session: Session, repeat: Repeat, read: RepeatRead) -> bool:
-    over = repeat.final_at is None or repeat.final_at <= now() or read.state != "committed"
+def _in_time(session: Session, repeat: Repeat) -> bool:
+    over = repeat.final_at is None or repeat.final_at <= now()
     return not over and not was_exposed(session, repeat.annotator_id, repeat.case_id)
 
 
-def is_corrected(session: Session, read: RepeatRead, position: int, code: str) -> bool:
-    """Whether an answer at a place of its chain is the newest one and has this class, or was corrected to it."""
+def is_corrected(session: Session, read: RepeatRead, position: int, body: OwnLabelIn) -> bool:
+    """Whether an answer at a place of its chain is the newest one and says the same, or was corrected to this class."""
     chain = {answer.position: answer for answer in chain_of(session, read.request_id)}
-    unchanged = max(chain, default=None) == position and chain[position].class_code == code
+    unchanged = max(chain, default=None) == position and body.says_only(chain[position].class_code)
     after = chain.get(position + 1)
-    return unchanged or (after is not None and (after.kind, after.class_code) == ("correction", code))
+    return unchanged or (after is not None and (after.kind, after.class_code) == ("correction", body.label))
 
 
 def newest_of(session: Session, answer_id: uuid.UUID, account_id: uuid.UUID) -> tuple[Repeat, RepeatAnswer] | None:

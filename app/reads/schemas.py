@@ -28,6 +28,10 @@ class OwnLabelIn(In):
             raise ValueError("must be another class than the label")
         return second
 
+    def says_only(self, code: str | None) -> bool:
+        """Whether it adds nothing to an answer of this class."""
+        return self.label == code and not (self.confidence is not None or self.second_choice or self.flag or self.note)
+
     def columns(self) -> dict[str, str | float | bool | None]:
         """What a row keeps of the answer itself."""
         said: dict[str, str | float | bool | None] = {"class_code": self.label, "confidence": self.confidence}

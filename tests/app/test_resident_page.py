@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
+from app.evaluations.corrections import corrections_of
 from app.operations.verify import verify_all
 from app.pages.handles import account_handle
 from app.reads.corrections import settle
 from app.reads.leases import MAX_LEASES
 from app.tables import Account, Exposure, Label, Read, ReadRequest, now
 from tests.app.test_corrections import once, read_next, time_passes
-from tests.app.test_leases import classes_of, commit, set_policy
+from tests.app.test_leases import classes_of, commit, expire_all, set_policy
 from tests.support.service import Service, cell_png
 
 SECRETS = ("disagreement", "prob", "second_read", "arm", "pi", "prediction", "posterior", "label_counts")
@@ -153,3 +154,52 @@ def test_a_case_that_nobody_else_has_read_is_not_listed(service: Service) -> Non
     time_passes(service)
     settle(service.context)
     assert "Nothing new" in service.get("anna", "/settled", headers={"Accept": "text/html"}).text
+
+
+@pytest.mark.both_databases
+def test_a_flag_on_the_same_class_is_a_correction_that_nobody_counts_as_a_slip(service: Service) -> None:
+    """Back, a flag, and the same key: the flag is kept, and the next correction finds its place."""
+    once(service)
+    service.add_case()
+    codes, answer = classes_of(service), ahead(service, "anna").json()["reads"][0]["answer"]
+    for path, said in (
+        ("", {"label": codes[0]}),
+        (".0", {"label": codes[0]}),  # says nothing new
+        (".0", {"label": codes[0], "flag": "1", "confidence": "0.9"}),
+        (".0", {"label": codes[0], "flag": "1", "confidence": "0.9"}),  # sent again
+        (".1", {"label": codes[1]}),
+    ):
+        assert service.post("anna", f"/reads/{answer}{path}/label", data=said).status_code == 204, path
+    with service.context.database.read() as session:
+        rows = session.execute(select(Label).order_by(Label.position)).scalars().all()
+        said = [(row.kind, row.class_code, row.flagged, row.confidence) for row in rows]
+        cases = {row.case_id for row in rows}
+    assert said == [
+        ("label", codes[0], False, None),
+        ("correction", codes[0], True, 0.9),
+        ("correction", codes[1], False, None),
+    ]
+    service.make_labels_final()
+    with service.context.database.read() as session:
+        counted = corrections_of(session, cases)
+    assert [(one.before, one.after, one.count) for one in counted.directions] == [(codes[0], codes[1], 1)]
+
+
+@pytest.mark.both_databases
+def test_after_a_long_break_cases_have_their_time_again_and_slips_can_be_corrected(service: Service) -> None:
+    """All three leases ran out: they are given anew, and an answer by the name of before keeps its corrections."""
+    once(service)
+    for number in range(MAX_LEASES):
+        service.add_case(f"a{number}", cell_png(number))
+    before = ahead(service, "anna").json()["reads"]
+    expire_all(service)
+    after = ahead(service, "anna").json()["reads"]
+    assert {read["case"] for read in after} == {read["case"] for read in before}
+    assert all(read["lease_seconds"] > 500 for read in after)
+    codes, answer = classes_of(service), before[0]["answer"]
+    assert service.post("anna", f"/reads/{answer}/label", data={"label": codes[0]}).status_code == 204
+    slip = service.post("anna", f"/reads/{answer}.0/label", data={"label": codes[1]})
+    assert slip.status_code == 204, slip.text
+    with service.context.database.read() as session:
+        rows = session.execute(select(Label.kind, Label.class_code).order_by(Label.position)).all()
+    assert [tuple(row) for row in rows] == [("label", codes[0]), ("correction", codes[1])]
