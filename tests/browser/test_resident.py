@@ -284,3 +284,95 @@ def test_forty_classes_have_a_code_each_and_fit_the_screen(browser: Browser, bli
     until(page, lambda: len(sent) > 0, "two digits answer")
     assert "label=g3c4" in sent[0]
     page.evaluate("localStorage.clear()")
+
+
+@pytest.mark.slow
+def test_a_key_while_the_next_image_is_on_its_way_answers_no_other_case(browser: Browser, blind: Installation) -> None:
+    """Two images ahead, of which the second one takes its time: the first is shown, and its answer is its own."""
+    for number in range(5):
+        upload(blind, f"quick {number}", 6600 + number)
+    cleo = Person(browser, blind, "cleo")
+    cleo.page.add_init_script(
+        """const decode = Image.prototype.decode; let asked = 0;
+        Image.prototype.decode = function () {
+          asked += 1;
+          const late = asked === 2 ? 4000 : 1500;
+          return new Promise((go) => setTimeout(go, late)).then(() => decode.call(this));
+        };"""
+    )
+    sent: list[str] = []
+    cleo.page.on("request", lambda r: sent.append(f"{r.url} {r.post_data}") if r.url.endswith("/label") else None)
+    page = cleo.go("/worklist")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".js [data-resident]")
+    before, first = given(blind, "cleo"), shown(page)
+    page.keyboard.press("b")
+    page.wait_for_timeout(2500)  # the first image ahead is there, the second is not
+    second = shown(page)
+    page.keyboard.press("m")
+    until(page, lambda: kept(page) == [] and len(sent) >= 2, "answers are on their way")
+    until(page, lambda: len(given(blind, "cleo")) == len(before) + 2, "both are stored")
+    assert [(case, label) for case, _, label, _ in given(blind, "cleo")[len(before) :]] == [
+        (first, "blast"),
+        (second, "monocyte"),
+    ]
+    assert first != second
+    assert cleo.faults == []
+
+
+@pytest.mark.slow
+def test_an_answer_that_is_refused_is_asked_for_again(browser: Browser, blind: Installation) -> None:
+    """Refused for good, once: its case comes back, and a correction that is refused leaves the chain as it was."""
+    for number in range(5):
+        upload(blind, f"refused {number}", 6700 + number)
+    ben = Person(browser, blind, "ben")
+    page = begin(ben)
+    refusals = ["first", "correction"]
+
+    def refuse(route: Route) -> None:
+        is_correction = route.request.url.count(".") > 4  # address, name of the read, place in its chain
+        if refusals and is_correction == (refusals[0] == "correction"):
+            refusals.pop(0)
+            problem = {"type": "urn:secondread:problem:invalid", "detail": "refused by the test"}
+            route.fulfill(status=422, json=problem)
+        else:
+            route.continue_()
+
+    page.route("**/reads/*/label", refuse)
+    case, others = shown(page), set()
+    page.keyboard.press("m")
+    page.wait_for_selector("text=refused by the test")
+    while shown(page) != case:  # it comes back after those that were ahead
+        others.add(shown(page))
+        page.keyboard.press("b")
+        until(page, lambda: shown(page) not in {*others, ""}, "it goes on")
+        assert len(others) < 9, "it does not come back"
+    page.keyboard.press("m")
+    until(page, lambda: shown(page) != case, "it goes on")
+    for key in ("l", "e"):  # the first correction is refused
+        page.keyboard.press("Backspace")
+        until(page, lambda: shown(page) == case, "it goes back")
+        page.keyboard.press(key)
+        until(page, lambda: shown(page) != case and kept(page) == [], "it arrives")
+    rows = [(kind, label) for handle, kind, label, _ in given(blind, "ben") if handle == case]
+    assert rows == [("label", "monocyte"), ("correction", "eosinophil")]
+
+
+@pytest.mark.slow
+def test_declining_twice_by_chance_takes_one_case(browser: Browser, blind: Installation) -> None:
+    for number in range(6):
+        upload(blind, f"declined {number}", 6800 + number)
+    emil = Person(browser, blind, "emil")
+    page = begin(emil)
+    case = shown(page)
+    with page.expect_response("**/reads/ahead") as reply:
+        page.keyboard.press("m")
+    held = [read["case"] for read in reply.value.json()["reads"] if read["case"] != case]
+    page.wait_for_load_state("networkidle")
+    page.keyboard.press("s")
+    page.keyboard.press("5")
+    page.evaluate("for (let i = 0; i < 2; i++) document.querySelector('form[data-send]').requestSubmit()")
+    until(page, lambda: shown(page) == held[1], "the next one that is held")
+    page.keyboard.press("m")
+    if len(held) > 2:
+        until(page, lambda: shown(page) == held[2], "and the one after it")

@@ -2,10 +2,11 @@
 // survive a lost connection and an ended session, the read timer, live jobs. Every page works without it.
 
 import { keepAnswers } from "./answers.js";
+import { keepCase } from "./cases.js";
 import { keepChoices, listenToKeys, searchChoices, showKeys } from "./keyboard.js";
 import { followJobs } from "./lists.js";
 import { all, find } from "./page.js";
-import { keepCase, readOn } from "./reading.js";
+import { readOn } from "./reading.js";
 import { keepSession, remindOfBreaks } from "./time.js";
 import { lookCloser } from "./viewer.js";
 

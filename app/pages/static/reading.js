@@ -1,11 +1,12 @@
 // Reading without leaving the page: one key answers, the next image is there at once and in the same place, and the
 // answer is stored behind it. Without this module each case is a page of its own.
 
-import { busy, give, hooks as answerHooks, post, refusal, tellUnlessWaiting, waiting } from "./answers.js";
+import { give, hooks as answerHooks, post, refusal, waiting } from "./answers.js";
+import { decoded, drawDay, drawn, keptOf, labelOf, placeOf } from "./cases.js";
 import { hooks as keyHooks } from "./keyboard.js";
 import { HOLD_MS, LEVELS, levelAfter } from "./keys.js";
 import { account, all, askToSignIn, find, say, store } from "./page.js";
-import { keepTime, Leases } from "./time.js";
+import { isAway } from "./time.js";
 
 // As many as the service gives: the case that is shown, and two ahead.
 const AHEAD = 2;
@@ -14,50 +15,6 @@ const BEHIND = 10;
 const RETRY_MS = 2000;
 // For so long a key that gives a case away for good may be taken back.
 const REGRET_MS = 5000;
-
-// A page of one case: the time on it, and its lease.
-export function keepCase(page) {
-  const leases = new Leases(Number(page.dataset.lease), busy, tellUnlessWaiting);
-  if (page.dataset.readId) {
-    leases.hold(page.dataset.readId, undefined, 0);
-    leases.show(page.dataset.readId);
-  }
-  const restart = keepTime(find("[data-timer]"));
-  return { leases, restart };
-}
-
-// The case that the server has drawn into the page.
-function drawn(page, form) {
-  return {
-    answer: form.dataset.answer,
-    read: page.dataset.readId,
-    case: page.dataset.case,
-    number: page.dataset.number,
-    mpp: find(".viewer", page).dataset.mpp,
-    image: find(".viewer img", page),
-    label: "", // the class that was given; empty while there is none
-    given: 0, // answers so far, of which each replaces the one before
-    displayed: true, // the service knows that it is being read
-  };
-}
-
-async function decoded(url, number) {
-  const image = new Image();
-  image.src = url;
-  image.alt = `Cell image of case ${number}`;
-  image.draggable = false;
-  await image.decode();
-  return image;
-}
-
-// How far the day is, as the service counts it.
-function drawDay(today, left) {
-  const day = find("[data-day]");
-  if (!day) return;
-  find("progress", day).max = today + left || 1;
-  find("progress", day).value = today;
-  find("[data-day-text]", day).textContent = `${today} of ${today + left} today`;
-}
 
 export function readOn(page, viewer, { leases, restart }) {
   const form = find("form[data-answer]", page);
@@ -79,9 +36,25 @@ export function readOn(page, viewer, { leases, restart }) {
   let pending = false; // a class is chosen by Shift: how sure, and a second choice, may follow
 
   const now = () => line[place];
-  const ahead = () => line.slice(place + 1).filter((one) => !one.label);
+  const ahead = () => line.slice(place + 1).filter((one) => !labelOf(one));
 
   // ---- what comes next
+
+  // Only while somebody is here: else it would keep their session alive, and lease cases to an empty chair.
+  function fillLater(after) {
+    clearTimeout(refill);
+    refill = setTimeout(() => (isAway() ? fillLater(after) : fill()), after);
+  }
+
+  // The lease of a case ran out and was given anew: the case keeps its place.
+  function takeUp(one, { read, answer: handle, lease_seconds: seconds }) {
+    seen.add(read);
+    leases.drop(one.read);
+    if (labelOf(one)) return; // its answer finds the new lease by itself
+    Object.assign(one, { read, answer: handle });
+    leases.hold(read, 1000 * seconds);
+    if (one === shown) address(one);
+  }
 
   async function fill() {
     clearTimeout(refill);
@@ -90,13 +63,15 @@ export function readOn(page, viewer, { leases, restart }) {
     try {
       const reply = await post("/reads/ahead", new URLSearchParams({ account })).catch(() => null);
       if (reply?.status === 401 || reply?.status === 403 || reply?.type === "opaqueredirect") {
-        if (!waiting().length) askToSignIn("Sign in again to go on reading. ");
-        refill = setTimeout(fill, RETRY_MS * 5);
+        const problem = await reply.json().catch(() => null);
+        if (problem?.type?.endsWith(":not-qualified")) say(problem.detail, true);
+        else if (!waiting().length) askToSignIn("Sign in again to go on reading. ");
+        fillLater(RETRY_MS * 5);
         return;
       }
       if (!reply?.ok) {
         if (!shown) say((reply && (await refusal(reply))) ?? "No connection. The next case comes as soon as there is one.", true);
-        refill = setTimeout(fill, RETRY_MS);
+        fillLater(RETRY_MS);
         return;
       }
       const { reads, n_today: today, n_waiting: left } = await reply.json();
@@ -104,22 +79,27 @@ export function readOn(page, viewer, { leases, restart }) {
       // those that are answered here and not yet stored there are still held, and say that more may come
       none = !reads.length && !ahead().length;
       for (const one of fresh) {
+        const same = line.find((other) => other.case === one.case);
+        if (same) {
+          takeUp(same, one);
+          continue;
+        }
         const image = await decoded(one.image, one.number).catch(() => null);
         if (!image) {
-          refill = setTimeout(fill, RETRY_MS); // its image did not come: it is asked for again
+          fillLater(RETRY_MS); // its image did not come: it is asked for again
           continue;
         }
         leases.hold(one.read, 1000 * one.lease_seconds);
         seen.add(one.read);
-        line.push({ ...one, image, label: "", given: 0 });
+        line.push({ ...one, image, answers: [] });
+        if (!shown && now()) show();
       }
       drawDay(today, left);
-      if (!fresh.length && reads.length && !ahead().length) refill = setTimeout(fill, RETRY_MS);
+      if (reads.length && !ahead().length) fillLater(RETRY_MS);
     } finally {
       filling = false;
     }
-    if (!shown && now()) show();
-    else if (!shown && none) leave();
+    if (!shown && none) leave();
   }
 
   // Everything is read. What is on its way arrives first.
@@ -133,12 +113,23 @@ export function readOn(page, viewer, { leases, restart }) {
 
   // ---- one case
 
+  // What its forms answer.
+  function address(one) {
+    const position = one.answers.length - 1;
+    const handle = position < 0 ? one.answer : `${one.answer}.${position}`;
+    page.dataset.readId = one.read;
+    form.dataset.answer = handle;
+    form.setAttribute("action", `/reads/${handle}/label`);
+    for (const other of decline ? all("form", decline) : []) other.setAttribute("action", `/reads/${one.answer}/${other.dataset.kind}`);
+    leases.show(one.read);
+  }
+
   function show() {
     const one = now();
     shown = one ?? null;
     const enabled = Boolean(one);
     for (const part of all("fieldset, button", form)) part.disabled = !enabled;
-    if (decline) decline.hidden = !enabled || Boolean(one.label);
+    if (decline) decline.hidden = !enabled || Boolean(labelOf(one));
     pending = false;
     held = null;
     if (!one) {
@@ -149,28 +140,21 @@ export function readOn(page, viewer, { leases, restart }) {
     }
     one.image.style.visibility = "";
     viewer.show(one.image, one.mpp);
-    page.dataset.readId = one.read;
     page.dataset.case = one.case;
     form.reset();
     for (const details of all("details", form)) details.open = false;
-    const handle = one.given ? `${one.answer}.${one.given - 1}` : one.answer;
-    form.dataset.answer = handle;
-    form.setAttribute("action", `/reads/${handle}/label`);
+    address(one);
     if (decline) {
       decline.open = false;
-      for (const other of all("form", decline)) {
-        other.reset();
-        other.setAttribute("action", `/reads/${one.answer}/${other.dataset.kind}`);
-      }
+      for (const other of all("form", decline)) other.reset();
       find("[name=form_key]", decline).value = crypto.randomUUID?.().replaceAll("-", "") ?? `${one.read.replaceAll("-", "")}`;
     }
-    for (const radio of radios) radio.checked = radio.value === one.label;
-    heading.replaceChildren(`Case ${one.number} `, Object.assign(document.createElement("span"), { className: "muted", textContent: one.label ? "correct your answer, still blind" : "blind read" }));
+    for (const radio of radios) radio.checked = radio.value === labelOf(one);
+    heading.replaceChildren(`Case ${one.number} `, Object.assign(document.createElement("span"), { className: "muted", textContent: labelOf(one) ? "correct your answer, still blind" : "blind read" }));
     history.replaceState(null, "", `/cases/${one.case}`); // loaded anew, the page shows the same case
     document.title = `Read case ${one.number} · secondread`;
     showBack();
     told("");
-    leases.show(one.read);
     restart();
     if (!one.displayed) post(`/reads/${one.answer}/display`, new URLSearchParams()).catch(() => null);
     one.displayed = true;
@@ -192,7 +176,11 @@ export function readOn(page, viewer, { leases, restart }) {
       place -= 1;
     }
     // while nobody was here the cases ahead went back: they may be with somebody else
-    while (now() && !now().label && !leases.lasts(now().read)) seen.delete(line.splice(place, 1)[0].read);
+    while (now() && !labelOf(now()) && !leases.lasts(now().read)) {
+      const [gone] = line.splice(place, 1);
+      seen.delete(gone.read);
+      leases.drop(gone.read);
+    }
     show();
     fill();
   }
@@ -203,21 +191,47 @@ export function readOn(page, viewer, { leases, restart }) {
     const one = now();
     if (!one) return;
     settle();
+    const second = form.elements.second_choice;
+    if (second.value === label) second.value = "";
     radios.find((radio) => radio.value === label).checked = true;
     if (confidence !== undefined && confidence !== null) form.elements.confidence.value = String(confidence);
     const draft = new URLSearchParams(new FormData(form));
-    const unchanged = one.label === label && !draft.get("note") && !draft.get("confidence") && !draft.get("second_choice");
-    if (!one.given || !unchanged) {
+    const more = ["note", "confidence", "second_choice", "flag"].some((field) => draft.get(field));
+    if (labelOf(one) !== label || more) {
       const handle = form.dataset.answer;
-      one.given += 1;
-      one.label = label;
+      one.answers.push(label);
       leases.drop(one.read);
       give(handle, draft);
     }
     move(1);
   }
 
-  answerHooks.settled = () => {
+  // An answer that is refused is not stored: its case has the answers of before, and without any it is read again.
+  function notStored(handle) {
+    const one = line.find((other) => handle === other.answer || handle.startsWith(`${other.answer}.`));
+    const stored = placeOf(handle) + 1;
+    if (!one || one.answers.length <= stored) return;
+    one.answers.length = stored;
+    if (!stored) leases.hold(one.read);
+    if (one === shown) show();
+    else if (!stored) {
+      takeOut(one);
+      seen.delete(one.read);
+    }
+  }
+
+  function takeOut(one) {
+    const at = line.indexOf(one);
+    if (at < 0) return;
+    line.splice(at, 1);
+    leases.drop(one.read);
+    if (at < place) place -= 1;
+    if (one === shown) move(0);
+    else showBack();
+  }
+
+  answerHooks.settled = (handle, refused) => {
+    if (refused !== null) notStored(handle);
     fill();
     if (!shown && none) leave();
   };
@@ -226,14 +240,12 @@ export function readOn(page, viewer, { leases, restart }) {
   // can be taken back until then.
   function giveAway(reason) {
     const one = now();
-    if (!one || one.label) return;
+    if (!one || labelOf(one)) return;
     settle();
     const body = new URLSearchParams({ reason, form_key: `${crypto.randomUUID?.() ?? one.read}`.replaceAll("-", "") });
     regretted = { one, body, timer: setTimeout(settle, REGRET_MS) };
     say("Cannot tell. Backspace takes it back.");
-    line.splice(place, 1);
-    leases.drop(one.read);
-    move(0);
+    takeOut(one);
   }
 
   // What could be taken back until now is sent.
@@ -286,10 +298,7 @@ export function readOn(page, viewer, { leases, restart }) {
       const reply = await post(sent.getAttribute("action"), new URLSearchParams(new FormData(sent))).catch(() => null);
       const refused = reply && (await refusal(reply));
       if (reply?.status === 204) {
-        const at = line.indexOf(one);
-        line.splice(at, 1);
-        leases.drop(one.read);
-        if (at === place) move(0);
+        takeOut(one);
         say("Declined.");
       } else if (reply?.status === 401 || reply?.status === 403) say("Sign in again, then decline once more.", true);
       else say(refused ?? "No connection. Decline once more when there is one.", true);
@@ -315,6 +324,7 @@ export function readOn(page, viewer, { leases, restart }) {
 
   keyHooks.choose = (radio, event) => {
     if (!now()) return;
+    letGo();
     if (pending && !event.shiftKey) {
       const first = radios.find((one) => one.checked);
       if (first === radio) return answer(radio.value);
@@ -333,7 +343,6 @@ export function readOn(page, viewer, { leases, restart }) {
       else told(name(radio.value));
       return;
     }
-    letGo();
     held = { code: event.code, radio, since: performance.now(), timer: 0 };
     showLevel();
   };
@@ -359,6 +368,8 @@ export function readOn(page, viewer, { leases, restart }) {
   window.addEventListener("blur", letGo);
   window.addEventListener("pagehide", settle);
 
+  line[0].answers = keptOf(line[0].answer);
+  if (line[0].answers.length) show();
   showBack();
   fill();
 }

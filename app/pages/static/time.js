@@ -10,6 +10,8 @@ for (const kind of ["keydown", "pointerdown", "pointermove", "wheel"]) {
   document.addEventListener(kind, () => (sign = Date.now()), { passive: true });
 }
 
+export const isAway = () => Date.now() - sign > WARNED_MS;
+
 // A session lives by requests, of other tabs too. A person who reads on without any keeps it by a sign.
 const tabs = new BroadcastChannel("secondread");
 let used = Date.now();
