@@ -376,3 +376,66 @@ def test_declining_twice_by_chance_takes_one_case(browser: Browser, blind: Insta
     page.keyboard.press("m")
     if len(held) > 2:
         until(page, lambda: shown(page) == held[2], "and the one after it")
+
+
+@pytest.mark.slow
+def test_a_page_left_alone_at_the_last_case_asks_for_nothing(browser: Browser, blind: Installation) -> None:
+    """What it asks for would keep the session of whoever has gone, and lease them cases."""
+    for number in range(2):
+        upload(blind, f"alone {number}", 6900 + number)
+    cleo = Person(browser, blind, "cleo")
+    page = begin(cleo)
+    asked: list[str] = []
+    last = {"reads": [{"read": page.get_attribute("[data-read]", "data-read-id")}], "n_today": 1, "n_waiting": 1}
+
+    def answer(route: Route) -> None:
+        asked.append(route.request.url)
+        route.fulfill(json=last)
+
+    page.route("**/reads/ahead", answer)
+    page.clock.install()
+    page.reload()
+    until(page, lambda: bool(asked), "it asks")
+    page.clock.run_for(70_000)
+    before = len(asked)
+    page.clock.run_for(60_000)
+    assert len(asked) == before
+    page.mouse.move(30, 30)
+    page.clock.run_for(5_000)
+    until(page, lambda: len(asked) > before, "somebody is here again")
+
+
+@pytest.mark.slow
+def test_a_slip_is_corrected_after_the_page_was_loaded_anew(browser: Browser, blind: Installation) -> None:
+    """Its first answer is still on its way: the page knows it, and what is given then corrects it."""
+    for number in range(3):
+        upload(blind, f"anew {number}", 6950 + number)
+    ben = Person(browser, blind, "ben")
+    page = begin(ben)
+    case = shown(page)
+    page.route("**/reads/*/label", lambda route: route.abort())
+    page.keyboard.press("m")
+    until(page, lambda: shown(page) != case, "it goes on")
+    page.keyboard.press("Backspace")
+    until(page, lambda: shown(page) == case, "it goes back")
+    page.reload()
+    until(page, lambda: "still blind" in page.inner_text("h1"), "it knows what was given")
+    assert page.locator("[name=label]:checked").get_attribute("value") == "monocyte"
+    page.keyboard.press("e")
+    page.unroute_all()
+    until(page, lambda: kept(page) == [], "both arrive")
+    rows = [(kind, label) for handle, kind, label, _ in given(blind, "ben") if handle == case]
+    assert rows == [("label", "monocyte"), ("correction", "eosinophil")]
+
+
+@pytest.mark.slow
+def test_a_second_choice_that_becomes_the_first_is_no_second_choice(browser: Browser, blind: Installation) -> None:
+    for number in range(3):
+        upload(blind, f"same {number}", 6970 + number)
+    emil = Person(browser, blind, "emil")
+    page = begin(emil)
+    case = shown(page)
+    page.select_option("[name=second_choice]", "blast", force=True)
+    page.keyboard.press("b")
+    until(page, lambda: shown(page) != case and kept(page) == [], "it is stored")
+    assert [label for handle, _, label, _ in given(blind, "emil") if handle == case] == ["blast"]

@@ -1,7 +1,7 @@
 // Reading without leaving the page: one key answers, the next image is there at once and in the same place, and the
 // answer is stored behind it. Without this module each case is a page of its own.
 
-import { give, hooks as answerHooks, post, refusal, waiting } from "./answers.js";
+import { give, hooks as answerHooks, post, refusal, tellUnlessWaiting, waiting } from "./answers.js";
 import { decoded, drawDay, drawn, keptOf, labelOf, placeOf } from "./cases.js";
 import { hooks as keyHooks } from "./keyboard.js";
 import { HOLD_MS, LEVELS, levelAfter } from "./keys.js";
@@ -70,7 +70,8 @@ export function readOn(page, viewer, { leases, restart }) {
         return;
       }
       if (!reply?.ok) {
-        if (!shown) say((reply && (await refusal(reply))) ?? "No connection. The next case comes as soon as there is one.", true);
+        const why = (reply && (await refusal(reply))) ?? "No connection. The next case comes as soon as there is one.";
+        if (!shown) tellUnlessWaiting(why, true);
         fillLater(RETRY_MS);
         return;
       }
