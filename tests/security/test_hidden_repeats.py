@@ -97,7 +97,7 @@ def plain(answer: Any) -> tuple[int, list[str], str]:
     text = re.sub(r"Case [0-9A-F]{6}|case [0-9A-F]{6}", "case N", text)
     text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME", text)
     text = re.sub(r'"reading_seconds":[\d.e-]+', "SECONDS", text)
-    text = re.sub(r'<p class="day" data-day>.*?</p>', "DAY", text, flags=re.DOTALL)
+    text = re.sub(r'<p class="day"[^>]*>.*?</p>', "DAY", text, flags=re.DOTALL)
     text = re.sub(r'data-number="[0-9A-F]{6}"', "NUMBER", text)
     text = re.sub(r'data-rest="\d+"', "REST", text)
     text = re.sub(r'<ul class="grid">.*?</ul>', "CASES", text, flags=re.DOTALL)
