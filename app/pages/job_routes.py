@@ -52,7 +52,7 @@ class Refusal:
 def _refusal(session: Session, job: JobView) -> Refusal:
     what, *sentences = (job.error or "").removeprefix(REFUSED).split("\n")
     newest = newest_label_at(session)
-    came = newest is not None and (job.ended_at is None or newest > job.ended_at)
+    came = newest is not None and newest > job.created_at  # one that came meanwhile may not have been seen
     return Refusal(what, sentences, came)
 
 

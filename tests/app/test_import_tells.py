@@ -113,7 +113,8 @@ def test_failed_rows_come_as_a_file_that_no_spreadsheet_computes(service: Servic
 
 
 def test_what_is_wrong_with_an_archive_stands_beside_the_field(service: Service) -> None:
-    page = service.call("admin", "POST", "/imports", files={"archive": ("a.zip", packed({"notes.txt": b"x"}))})
+    archive, by_browser = {"archive": ("a.zip", packed({"notes.txt": b"x"}))}, {"Accept": "text/html"}
+    page = service.call("admin", "POST", "/imports", files=archive, headers=by_browser)
     assert page.status_code == 422
     assert 'id="archive-fault"' in page.text
     assert "contains no image" in page.text
