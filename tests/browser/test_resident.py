@@ -7,12 +7,12 @@ from uuid import UUID
 
 import pytest
 from playwright.sync_api import Browser, Page, Route
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from app.platform.database import Database
 from app.platform.keys import derive
 from app.settings import Settings
-from app.tables import Account, Annotator, Label, Read
+from app.tables import Account, Annotator, Label, Read, ReadRequest, now
 from tests.browser.conftest import Person, handle_of, set_reveal, until, upload
 from tests.browser.test_keyboard import kept
 from tests.support.process import Installation
@@ -35,8 +35,13 @@ _FRAME = "JSON.stringify(document.querySelector('.viewer .stage').getBoundingCli
 
 @pytest.fixture(scope="module")
 def blind(installation: Installation) -> Iterator[Installation]:
-    """A service whose cases stay closed until all have read them; those of before are read."""
+    """A service whose cases stay closed until all have read them; answers to those of before, which would be final at
+    once, are wanted of nobody."""
     set_reveal(installation, "after_case_closed")
+    database = Database(installation.sqlalchemy_url)
+    with database.write() as session:
+        session.execute(update(ReadRequest).where(ReadRequest.state == "open").values(state="closed", closed_at=now()))
+    database.engine.dispose()
     return installation
 
 
