@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Error, Page
 
 from app.platform.keys import ReaderKeys
 from tests.support.process import Installation
@@ -28,11 +28,23 @@ def _windows_are_closed(browser: Browser) -> Iterator[None]:
 
 
 def until(page: Page, condition: Callable[[], bool], what: str, seconds: float = 30) -> None:
-    """Wait while the page goes on, which a plain sleep would not let it."""
+    """Wait while the page goes on, which a plain sleep would not let it.
+
+    The page may leave for another while it is asked; then it is asked again.
+    """
     deadline = time.monotonic() + patient(seconds)
-    while not condition():
+    while not _holds(condition):
         assert time.monotonic() < deadline, what
         page.wait_for_timeout(50)
+
+
+def _holds(condition: Callable[[], bool]) -> bool:
+    try:
+        return condition()
+    except Error as error:
+        if "Execution context was destroyed" not in error.message:
+            raise
+        return False
 
 
 @pytest.fixture(scope="module")
