@@ -33,9 +33,15 @@ def ahead(
 
 
 @router.post("/reads/{handle}/display")
-def display(handle: str, context: Parts, principal: _Annotator, session: Reader) -> Response:
-    """Record that the case of a read is being shown for the first time: from now on it is being read."""
+def display(
+    handle: str,
+    context: Parts,
+    principal: _Annotator,
+    session: Reader,
+    seconds_ago: Annotated[float, Form(ge=0, le=86400)] = 0.0,
+) -> Response:
+    """Record that the case of a read was shown for the first time: since then it is being read."""
     read_id = read_of_handle(context.keys.readers, principal, handle)
     show(session, principal, read_id)
-    note_display(context.database, session, read_id)
+    note_display(context.database, session, read_id, seconds_ago)
     return Response(status_code=204)

@@ -15,6 +15,7 @@ from app.platform.values import Out
 from app.reads.leases import MAX_LEASES, give_back_overdue, lease_next, list_leases
 from app.reads.progress import progress
 from app.tables import now
+from app.triage.queries import current_policy
 
 
 class CaseAheadOut(Out):
@@ -40,11 +41,19 @@ class CaseAheadOut(Out):
 
 
 class AheadOut(Out):
-    """What is to be read next, oldest lease first, and how far the day is: done, and still to do."""
+    """What is to be read next, oldest lease first, and how far the day is.
+
+    Attributes:
+        reads: that the caller holds.
+        n_today: cases done today.
+        n_waiting: cases still to do.
+        resident: whether one page reads on; under a policy that shows results after each answer it does not.
+    """
 
     reads: list[CaseAheadOut]
     n_today: int
     n_waiting: int
+    resident: bool
 
 
 def cases_ahead(session: Session, context: Context, principal: Principal) -> AheadOut:
@@ -73,4 +82,9 @@ def cases_ahead(session: Session, context: Context, principal: Principal) -> Ahe
                 lease_seconds=max(0.0, math.floor((held.expires_at - time).total_seconds())),
             )
         )
-    return AheadOut(reads=reads, n_today=day.n_today, n_waiting=day.n_waiting + day.n_held)
+    return AheadOut(
+        reads=reads,
+        n_today=day.n_today,
+        n_waiting=day.n_waiting + day.n_held,
+        resident=current_policy(session).reveal != "after_commit",
+    )

@@ -129,22 +129,24 @@ def heartbeat(session: Session, principal: Principal, read_id: uuid.UUID) -> Rea
     return read_out(lease.read, reading_classes(session))
 
 
-def note_display(database: Database, session: Session, read_id: uuid.UUID) -> None:
+def note_display(database: Database, session: Session, read_id: uuid.UUID, seconds_ago: float = 0.0) -> None:
     """Record when a page first shows the case of a read, before it does: from then on it is being read.
 
     Args:
         database: to write to.
         session: of the request, which has read what it shows.
         read_id: of the caller's own lease.
+        seconds_ago: that the case had been shown already, for a page that could not say so at once; never before the
+            lease began.
     """
     read = session.get(Read, read_id) or session.get_one(RepeatRead, read_id)
     if read.displayed_at is not None:
         return
-    reads = type(read)
+    reads, displayed_at = type(read), max(read.created_at, now() - timedelta(seconds=seconds_ago))
     session.rollback()  # SQLite: the reading transaction must not wait for the writing one
     with database.write() as writing:
         first = update(reads).where(reads.id == read_id, reads.displayed_at.is_(None))
-        writing.execute(first.values(displayed_at=now()))
+        writing.execute(first.values(displayed_at=displayed_at))
 
 
 def release(session: Session, principal: Principal, read_id: uuid.UUID) -> None:

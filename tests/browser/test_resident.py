@@ -288,4 +288,8 @@ def test_forty_classes_have_a_code_each_and_fit_the_screen(browser: Browser, bli
     page.keyboard.press("4")
     until(page, lambda: len(sent) > 0, "two digits answer")
     assert "label=g3c4" in sent[0]
+    for key in ("5", "x", "4"):  # the first digit belonged to the case that was given away
+        page.keyboard.press(key)
+    assert "4 …" in page.inner_text("[data-status]")
+    assert page.locator("[name=label]:checked").count() == 0
     page.evaluate("localStorage.clear()")

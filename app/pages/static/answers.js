@@ -46,6 +46,21 @@ let again;
 // What a page does once an answer is settled, in place of going where its form leads: see reading.js.
 export const hooks = { settled: null };
 
+// What another tab has the whole form of, that tab sends: here it would go without its note.
+const tabs = new BroadcastChannel("secondread.outbox");
+const ELSEWHERE_MS = 200;
+const elsewhere = new Set();
+tabs.addEventListener("message", ({ data: { asked, mine } }) => {
+  if (mine) elsewhere.add(mine);
+  else if (drafts.has(asked)) tabs.postMessage({ mine: asked });
+});
+
+async function isElsewhere(handle) {
+  tabs.postMessage({ asked: handle });
+  await new Promise((resolve) => setTimeout(resolve, ELSEWHERE_MS));
+  return elsewhere.delete(handle);
+}
+
 export function waiting() {
   const inMemory = Object.fromEntries([...drafts].map(([handle, draft]) => [handle, draft.get("label")]));
   return Object.entries({ ...inMemory, ...outbox.of(account) });
@@ -102,6 +117,10 @@ export async function refusal(answer) {
 // Only an answer of the service that settles it, stored or refused for good, takes an entry away.
 async function deliver(handle, label) {
   const draft = drafts.get(handle);
+  if (!draft && (await isElsewhere(handle))) {
+    sendAgain(RETRY_MS);
+    return;
+  }
   const body = draft?.get("label") === label ? draft : new URLSearchParams({ label });
   const answer = await post(`/reads/${handle}/label`, body).catch(() => null);
   if (answer?.status === 401 || answer?.status === 403) {

@@ -1,6 +1,6 @@
 // Cases of the reading page: the one that the service has drawn, and what is known of those after it.
 
-import { busy, tellUnlessWaiting, waiting } from "./answers.js";
+import { busy, post, tellUnlessWaiting, waiting } from "./answers.js";
 import { find } from "./page.js";
 import { keepTime, Leases } from "./time.js";
 
@@ -40,13 +40,42 @@ export function keptOf(handle) {
   return own.toSorted(([one], [other]) => placeOf(one) - placeOf(other)).map(([, label]) => label);
 }
 
-export async function decoded(url, number) {
+const RETRY_MS = 2000;
+// An image that came whole so often and still cannot be drawn is broken.
+const TRIES = 2;
+const undrawable = new Map();
+
+// The image of a case, decoded: none while it does not come, and the mark of a broken one where it cannot be drawn.
+export async function imageOf({ image: url, number, read }) {
   const image = new Image();
   image.src = url;
   image.alt = `Cell image of case ${number}`;
   image.draggable = false;
-  await image.decode();
-  return image;
+  try {
+    await image.decode();
+    return { image, broken: false };
+  } catch {
+    const came = await fetch(url)
+      .then(async (reply) => reply.ok && (await reply.blob()).size > 0)
+      .catch(() => false);
+    const failed = (undrawable.get(read) ?? 0) + (came ? 1 : 0);
+    undrawable.set(read, failed);
+    return failed < TRIES ? { image: null, broken: false } : { image, broken: true };
+  }
+}
+
+// Tell the service that a case is shown, until it knows. `still` is whether it is.
+export async function noteDisplay(one, still) {
+  if (one.displayed) return;
+  one.displayed = true;
+  const since = performance.now();
+  for (;;) {
+    const seconds_ago = ((performance.now() - since) / 1000).toFixed(1);
+    const reply = await post(`/reads/${one.answer}/display`, new URLSearchParams({ seconds_ago })).catch(() => null);
+    if (reply && reply.status < 500) return;
+    await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+    if (!still()) return;
+  }
 }
 
 // How far the day is, as the service counts it.

@@ -68,6 +68,13 @@ function act(element, event) {
 let begun = "";
 let forgetting;
 
+// The first digit of a code belongs to the case that was shown.
+export function forgetCode() {
+  if (!begun) return;
+  clearTimeout(forgetting);
+  begun = "";
+}
+
 // The class whose two digits are complete by this one; undefined while they are not, null where digits are no codes.
 function byCode(key) {
   if (!assigned.codes.size || !/^[0-9]$/.test(key)) return null;

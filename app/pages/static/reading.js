@@ -2,8 +2,8 @@
 // answer is stored behind it. Without this module each case is a page of its own.
 
 import { give, hooks as answerHooks, post, refusal, tellUnlessWaiting, waiting } from "./answers.js";
-import { decoded, drawDay, drawn, keptOf, labelOf, placeOf } from "./cases.js";
-import { hooks as keyHooks } from "./keyboard.js";
+import { drawDay, drawn, imageOf, keptOf, labelOf, noteDisplay, placeOf } from "./cases.js";
+import { forgetCode, hooks as keyHooks } from "./keyboard.js";
 import { HOLD_MS, LEVELS, levelAfter } from "./keys.js";
 import { account, all, askToSignIn, find, say, store } from "./page.js";
 import { isAway } from "./time.js";
@@ -75,7 +75,9 @@ export function readOn(page, viewer, { leases, restart }) {
         fillLater(RETRY_MS);
         return;
       }
-      const { reads, n_today: today, n_waiting: left } = await reply.json();
+      const { reads, n_today: today, n_waiting: left, resident } = await reply.json();
+      // the policy shows results after each answer by now: the case goes on as a page of its own
+      if (resident === false && !waiting().length && !regretted && !pending && !held) return location.reload();
       const fresh = reads.filter((one) => !seen.has(one.read));
       // those that are answered here and not yet stored there are still held, and say that more may come
       none = !reads.length && !ahead().length;
@@ -85,14 +87,14 @@ export function readOn(page, viewer, { leases, restart }) {
           takeUp(same, one);
           continue;
         }
-        const image = await decoded(one.image, one.number).catch(() => null);
+        const { image, broken } = await imageOf(one);
         if (!image) {
           fillLater(RETRY_MS); // its image did not come: it is asked for again
           continue;
         }
         leases.hold(one.read, 1000 * one.lease_seconds);
         seen.add(one.read);
-        line.push({ ...one, image, answers: [] });
+        line.push({ ...one, image, broken, answers: [] });
         if (!shown && now()) show();
       }
       drawDay(today, left);
@@ -129,10 +131,11 @@ export function readOn(page, viewer, { leases, restart }) {
     const one = now();
     shown = one ?? null;
     const enabled = Boolean(one);
-    for (const part of all("fieldset, button", form)) part.disabled = !enabled;
+    for (const part of all("fieldset, button", form)) part.disabled = !enabled || (one.broken && !part.matches("[data-action='cannot tell']"));
     if (decline) decline.hidden = !enabled || Boolean(labelOf(one));
     pending = false;
-    held = null;
+    letGo();
+    forgetCode();
     if (!one) {
       find(".viewer img", page).style.visibility = "hidden";
       heading.textContent = "The next case is on its way";
@@ -157,8 +160,8 @@ export function readOn(page, viewer, { leases, restart }) {
     showBack();
     told("");
     restart();
-    if (!one.displayed) post(`/reads/${one.answer}/display`, new URLSearchParams()).catch(() => null);
-    one.displayed = true;
+    noteDisplay(one, () => one === shown);
+    if (one.broken) say(`The image of case ${one.number} cannot be shown. Decline the case, or go on with “Cannot tell”.`, true);
     document.activeElement?.blur();
   }
 
@@ -190,7 +193,7 @@ export function readOn(page, viewer, { leases, restart }) {
 
   function answer(label, confidence) {
     const one = now();
-    if (!one) return;
+    if (!one || one.broken) return;
     settle();
     const second = form.elements.second_choice;
     if (second.value === label) second.value = "";
@@ -324,7 +327,7 @@ export function readOn(page, viewer, { leases, restart }) {
   }
 
   keyHooks.choose = (radio, event) => {
-    if (!now()) return;
+    if (!now() || now().broken) return;
     letGo();
     if (pending && !event.shiftKey) {
       const first = radios.find((one) => one.checked);
@@ -365,8 +368,17 @@ export function readOn(page, viewer, { leases, restart }) {
     letGo();
     answer(radio.value, found?.[0]);
   });
-  // a key that is let go somewhere else has not answered: the choice stays, and Enter sends it
+  // a key that is let go somewhere else has not answered: the choice stays, and Enter sends it; beside Command, macOS
+  // tells of no key that is let go
   window.addEventListener("blur", letGo);
+  document.addEventListener("keydown", ({ key }) => key === "Meta" && letGo());
+  // who signs out leaves nothing behind that their session has to send
+  document.addEventListener("submit", async (event) => {
+    if (!regretted || page.contains(event.target)) return;
+    event.preventDefault();
+    await settle();
+    event.target.requestSubmit(event.submitter);
+  });
   window.addEventListener("pagehide", settle);
 
   line[0].answers = keptOf(line[0].answer);
