@@ -21,10 +21,20 @@ from app.evaluations.schemas import (
     EvaluationsOut,
     MetricsOut,
 )
+from app.evaluations.targets import TargetsIn, TargetsOut, current_targets, set_targets
 from app.platform.database import Reader, Writer
-from app.platform.errors import Conflict, KeyMissing, NotFound, responses
+from app.platform.errors import (
+    BadRequest,
+    Conflict,
+    KeyMissing,
+    NotFound,
+    PreconditionFailed,
+    PreconditionRequired,
+    responses,
+)
 from app.platform.idempotency import once, request_digest, required_key
 from app.platform.principal import Principal
+from app.platform.revisions import Revision
 from app.platform.values import Line, Moment
 
 router = APIRouter(tags=["evaluations"], route_class=GuardedRoute)
@@ -130,3 +140,26 @@ def get_evaluation(
             headers = _REPORT_HEADERS | {"Content-Disposition": disposition}
             return Response(data, media_type=f"{kind}; charset=utf-8", headers=headers)
     return JSONResponse(frozen.show(session, evaluation_id).model_dump(mode="json"))
+
+
+@router.get("/v1/report-targets", responses=responses(), dependencies=_VIEWING)
+def get_report_targets(session: Reader, response: Response) -> TargetsOut:
+    """The laboratory's own targets, beside which the report puts its first sentences."""
+    targets = current_targets(session)
+    response.headers["ETag"] = f'"{targets.version}"'
+    return targets
+
+
+@router.put("/v1/report-targets", responses=responses(BadRequest, Conflict, PreconditionFailed, PreconditionRequired))
+def set_report_targets(
+    body: TargetsIn,
+    context: Parts,
+    principal: Annotated[Principal, Depends(Policy("manage"))],
+    revision: Revision,
+    session: Writer,
+    response: Response,
+) -> TargetsOut:
+    """Set the laboratory's own targets, with a reason; earlier versions are kept."""
+    targets = set_targets(session, context.keys.audit, principal, body, revision)
+    response.headers["ETag"] = f'"{targets.version}"'
+    return targets

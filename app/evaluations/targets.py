@@ -7,7 +7,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.platform import audit_chain
-from app.platform.errors import Conflict
+from app.platform.errors import Conflict, PreconditionFailed
 from app.platform.keys import AuditKeys
 from app.platform.principal import Principal
 from app.platform.values import In, Line, Out
@@ -18,7 +18,7 @@ _Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class TargetsIn(In):
-    """New targets, whole.
+    """New targets, whole: one that is left out takes its default.
 
     ``disagreement_gap`` and ``leading_gap``: how far a predicted share may lie from the observed one; ``caught`` and
     ``agreement``: at least; ``hours``: nine of ten planned reads are answered within them.
@@ -33,7 +33,7 @@ class TargetsIn(In):
 
 
 class TargetsOut(Out):
-    """Targets in force; version 0 is what they are until somebody sets them."""
+    """Targets in force; version 0 is what they are until somebody sets them. If-Match needs the version."""
 
     version: int
     disagreement_gap: float
@@ -52,13 +52,28 @@ def current_targets(session: Session) -> TargetsOut:
     return TargetsOut(**{name: getattr(row, name) for name in TargetsOut.model_fields})
 
 
-def set_targets(session: Session, keys: AuditKeys, principal: Principal, body: TargetsIn) -> TargetsOut:
+def set_targets(
+    session: Session, keys: AuditKeys, principal: Principal, body: TargetsIn, seen: int | None = None
+) -> TargetsOut:
     """Set new targets.
+
+    Args:
+        session: writing session.
+        keys: of the audit chain.
+        principal: who sets them.
+        body: the targets, whole.
+        seen: version that the caller saw; None for any.
+
+    Returns:
+        The targets with their version.
 
     Raises:
         Conflict: they are those in force.
+        PreconditionFailed: others are in force than the caller saw.
     """
     before, wanted = current_targets(session), body.model_dump(exclude={"reason"})
+    if seen is not None and seen != before.version:
+        raise PreconditionFailed(f"version {before.version} is in force, not {seen}")
     changed = {name: [getattr(before, name), value] for name, value in wanted.items() if getattr(before, name) != value}
     if not changed:
         raise Conflict("these are the targets in force already")

@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document b9860f4f402a1933.
+"""Operations of the API. Made from the OpenAPI document b238955c3ccd0b52.
 
 ``python -m tests.support.api_files`` makes it again; nobody edits it.
 """
@@ -519,6 +519,16 @@ class Operations:
         """A frozen evaluation: its state, and once it is done its document, report or table."""
         request = Request("GET", f"/v1/evaluations/{quote(str(evaluation_id), safe='')}")
         return self._model(models.EvaluationOut, request)
+
+    def get_report_targets(self) -> models.TargetsOut:
+        """The laboratory's own targets, beside which the report puts its first sentences."""
+        request = Request("GET", "/v1/report-targets")
+        return self._model(models.TargetsOut, request)
+
+    def set_report_targets(self, body: models.TargetsIn, *, if_match: int) -> models.TargetsOut:
+        """Set the laboratory's own targets, with a reason; earlier versions are kept."""
+        request = Request("PUT", "/v1/report-targets", body=body, headers={"If-Match": f'"{if_match}"'})
+        return self._model(models.TargetsOut, request)
 
     def list_releases(self) -> models.ReleasesOut:
         """Every release, newest first."""

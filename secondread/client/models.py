@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document b9860f4f402a1933.
+"""What the API takes and answers. Made from the OpenAPI document b238955c3ccd0b52.
 
 ``python -m tests.support.api_files`` makes it again; nobody edits it.
 """
@@ -1496,6 +1496,37 @@ class SubmittedOut(BaseModel):
     label: LabelOut
     posterior: PosteriorOut | None
     hidden_because: str | None
+
+
+class TargetsIn(BaseModel):
+    """
+    New targets, whole: one that is left out takes its default.
+
+    `disagreement_gap` and `leading_gap`: how far a predicted share may lie from the observed one; `caught` and `agreement`: at least; `hours`: nine of ten planned reads are answered within them.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid",
+    )
+    disagreement_gap: float = 0.1
+    leading_gap: float = 0.05
+    caught: float = 0.6
+    agreement: float = 0.8
+    hours: float = 48.0
+    reason: str
+
+
+class TargetsOut(BaseModel):
+    """
+    Targets in force; version 0 is what they are until somebody sets them. If-Match needs the version.
+    """
+
+    version: int
+    disagreement_gap: float
+    leading_gap: float
+    caught: float
+    agreement: float
+    hours: float
 
 
 class TrainedOnOut(BaseModel):

@@ -164,6 +164,30 @@ def test_targets_are_set_by_admins_and_only_added_to(service: Service) -> None:
     assert event["reason"] == "ours"
 
 
+@pytest.mark.both_databases
+def test_targets_are_set_over_the_api_where_nobody_else_did_meanwhile(service: Service) -> None:
+    url = "/v1/report-targets"
+    default = service.get("viewer", url)
+    assert (default.headers["ETag"], default.json()["version"], default.json()["caught"]) == ('"0"', 0, 0.6)
+    body = {
+        "disagreement_gap": 0.075,
+        "leading_gap": 0.05,
+        "caught": 0.7,
+        "agreement": 0.8,
+        "hours": 24,
+        "reason": "ours",
+    }
+    assert service.call("admin", "PUT", url, json=body).status_code == 428
+    assert service.call("admin", "PUT", url, json=body, headers={"If-Match": '"1"'}).status_code == 412
+    answer = service.call("admin", "PUT", url, json=body, headers={"If-Match": '"0"'})
+    assert (answer.status_code, answer.headers["ETag"]) == (200, '"1"')
+    assert service.get("viewer", url).json() == answer.json()
+    assert service.call("admin", "PUT", url, json=body, headers={"If-Match": '"1"'}).status_code == 409
+    assert service.call("admin", "PUT", url, json=body | {"caught": 1.2}, headers={"If-Match": "*"}).status_code == 422
+    assert service.call("admin", "PUT", url, json=body | {"reason": ""}, headers={"If-Match": "*"}).status_code == 422
+    assert service.call("viewer", "PUT", url, json=body, headers={"If-Match": "*"}).status_code == 403
+
+
 def bin_of(n: int, at: float) -> BinOut:
     low = int(at * 10) / 10
     return BinOut(low=low, high=low + 0.1, n=n, mean_prob=at, mean_freq=at, freq_low=None, freq_high=None)

@@ -167,6 +167,10 @@ def _evaluations(play: Player) -> None:
         play.ask("admin", "GET", f"/v1/{path}")
     play.ask("admin", "GET", "/v1/annotators")
     play.ask("annotator-1", "GET", "/v1/annotators/me")
+    version = play.ask("admin", "GET", "/v1/report-targets")["version"]
+    targets = {"disagreement_gap": 0.075, "leading_gap": 0.05, "caught": 0.7, "agreement": 0.8, "hours": 24}
+    stricter = targets | {"reason": "two months of reading twice are behind us"}
+    play.ask("admin", "PUT", "/v1/report-targets", stricter, headers={"If-Match": f'"{version}"'})
     frozen = play.ask("admin", "POST", "/v1/evaluations", {"partition": "all", "weighting": "none"})
     job = play.ask("admin", "POST", "/v1/recalibrations", {"method": "temperature"})
     play.ask("admin", "POST", "/v1/reader-models", {"experts": []})
