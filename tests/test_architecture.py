@@ -193,7 +193,6 @@ OPEN_DOCUMENTS = {
     "app.description.document": "OpenAPI, as FastAPI makes it",
     "app.description.view": "the same, read",
     "app.pages.api_page.api_page": "the same",
-    "app.evaluations.report.ChartData.rows": "each chart has its own columns; they come from pydantic models",
     "app.evaluations.report.chart_csv": "rows of any chart",
     "app.pages.report_views._Rows": "rows of any chart",
     "app.pages.report_views._estimate": "columns are named after what is estimated",

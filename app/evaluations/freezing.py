@@ -15,10 +15,14 @@ from sqlalchemy import select
 from app.evaluations.after_reveal import changes_after_reveal
 from app.evaluations.cohort import Cohort, Question, evaluate_cohort
 from app.evaluations.corrections import corrections_of
-from app.evaluations.report import csv_report, html_report
-from app.evaluations.schemas import EvaluationDocument, EvaluationIn, FrozenDocument
+from app.evaluations.report import csv_report
+from app.evaluations.report_drawing import drawn_report, html_report, share_today
+from app.evaluations.report_making import parts_of
+from app.evaluations.report_schemas import ReportBody
+from app.evaluations.schemas import EvaluationDocument, EvaluationIn, FrozenDocument, MetricsHead, MetricsOut
 from app.evaluations.service import agreement_of, judged_cohort, metrics_of, reference_of
 from app.evaluations.tables import CohortTables, cohort_tables
+from app.evaluations.targets import current_targets
 from app.jobs.running import RunningJob
 from app.tables import Evaluation, now
 from ml.files import file_sha256, write_bytes_atomically
@@ -49,11 +53,14 @@ def freeze_evaluation(job: RunningJob) -> FreezingResult:
             return {"evaluation": str(done.id)}
     asked = EvaluationIn.model_validate(job.parameters)
     job.report(_READING, "reading labels and predictions")
+    question, at = _question(asked), now()
     with job.context.database.read_moment() as session:
-        judged = judged_cohort(session, job.context, asked.release, _question(asked))
+        judged = judged_cohort(session, job.context, asked.release, question)
         release_id, cohort = judged.release_id, judged.cohort
         tables = cohort_tables(session, cohort, identified=False)
         reference = reference_of(session, release_id)
+        parts, targets = parts_of(session, cohort, question, at), current_targets(session)
+        today = share_today(session, parts)
         changes = {
             "corrections": corrections_of(session, cohort.columns.ids()),
             "after_reveal": changes_after_reveal(session, cohort.columns),
@@ -67,19 +74,26 @@ def freeze_evaluation(job: RunningJob) -> FreezingResult:
     agreement = agreement_of(tables.labels).model_copy(update=changes)
     document = FrozenDocument(**dict(body), release=str(release_id), question=asked, agreement=agreement)
     job.report(_DRAWING, "drawing the report")
-    write_bytes_atomically(folder / "report.html", html_report(document, str(job.job_id), now()).encode())
+    head = MetricsHead(release=str(release_id), partition=asked.partition, weighting=asked.weighting)
+    whole = ReportBody(document=MetricsOut(**dict(head), **dict(body)), agreement=agreement, **dict(parts))
+    html = html_report(drawn_report(whole, targets, today), asked, str(job.job_id), at)
+    write_bytes_atomically(folder / "report.html", html.encode())
     write_bytes_atomically(folder / "report.csv", csv_report(document).encode())
+    _store(job, release_id, snapshot_sha256(folder), document)
+    return {"evaluation": str(job.job_id)}
+
+
+def _store(job: RunningJob, release_id: uuid.UUID, digest: str, document: FrozenDocument) -> None:
     with job.write() as session:
         session.add(
             Evaluation(
                 id=job.job_id,
                 job_id=job.job_id,
                 release_id=release_id,
-                snapshot_sha256=snapshot_sha256(folder),
+                snapshot_sha256=digest,
                 document=document.model_dump(mode="json", exclude_unset=True),
             )
         )
-    return {"evaluation": str(job.job_id)}
 
 
 def _write_tables(tables: CohortTables, folder: Path) -> None:

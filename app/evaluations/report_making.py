@@ -6,10 +6,10 @@ from sqlalchemy.orm import Session
 
 from app.context import Context
 from app.evaluations import findings
-from app.evaluations.cohort import Question, cohort_of
+from app.evaluations.cohort import Cohort, Question, cohort_of
 from app.evaluations.designs import designs_of
 from app.evaluations.held_out import held_out
-from app.evaluations.report_schemas import ReportBody
+from app.evaluations.report_schemas import ReportBody, ReportParts
 from app.evaluations.service import agreement, groups_of, metrics, release_or_champion
 from app.evaluations.snapshots import current_columns
 from app.evaluations.study import Study, study_of
@@ -36,12 +36,26 @@ def report_on(session: Session, context: Context, question: Question, at: dateti
     home = context.settings.home
     columns = held_out(current_columns(session, home, *release_or_champion(session, None)))
     cohort = cohort_of(columns, question, at.timestamp())
-    workload = workload_of(session, at, question.site)
-    quantiles = findings.quantiles_of(cohort)
     return ReportBody(
         document=metrics(session, context, None, question, "site"),
-        months=groups_of(cohort, "month"),
         agreement=agreement(session, home, question, None),
+        **dict(parts_of(session, cohort, question, at)),
+    )
+
+
+def parts_of(session: Session, cohort: Cohort, question: Question, at: datetime) -> ReportParts:
+    """What a report says of a cohort beside its metrics.
+
+    Args:
+        session: for reading, of one moment.
+        cohort: the cases.
+        question: which they are.
+        at: the time.
+    """
+    workload = workload_of(session, at, question.site)
+    quantiles = findings.quantiles_of(cohort)
+    return ReportParts(
+        months=groups_of(cohort, "month"),
         findings=findings.findings_of(cohort),
         workload=workload,
         pairs=findings.pairs_of(cohort),

@@ -100,12 +100,10 @@ class FindingsOut(Out):
     agreement: MetricOut | None
 
 
-class ReportBody(Out):
-    """A report: the document of ``GET /v1/metrics`` by site, and everything around it."""
+class ReportParts(Out):
+    """What people ask first, months, and what another share of second reads would catch."""
 
-    document: MetricsOut
     months: list[GroupOut]
-    agreement: AgreementOut
     findings: FindingsOut
     workload: WorkloadOut
     pairs: list[PairOut]
@@ -115,6 +113,13 @@ class ReportBody(Out):
     designs: list[DesignOut]
     # disagreement probabilities of recent cases at 0, 1, … 100 %
     quantiles: list[float] = Field(default_factory=list)
+
+
+class ReportBody(ReportParts):
+    """A report: the document of ``GET /v1/metrics`` by site, and everything around it."""
+
+    document: MetricsOut
+    agreement: AgreementOut
 
 
 class PublishedReport(Out):

@@ -10,14 +10,18 @@ from fastapi.staticfiles import StaticFiles
 from starlette.responses import Response
 from starlette.types import Scope
 
+from app.evaluations.report import STYLE
+
 FOLDER = Path(__file__).parent / "static"
+#: What reports that open offline have inside.
+_OF_REPORTS = STYLE.parent
 
 
 @cache
 def _version() -> str:
     """Digest of all of them: one for the folder, since scripts name each other by the place beside them."""
     digest = hashlib.sha256()
-    for file in sorted(FOLDER.iterdir()):
+    for file in sorted([*FOLDER.iterdir(), *_OF_REPORTS.iterdir()]):
         digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()[:12]
 
@@ -33,6 +37,7 @@ class Assets(StaticFiles):
 
     def __init__(self) -> None:
         super().__init__(directory=FOLDER)
+        self.all_directories.append(_OF_REPORTS)
 
     def get_path(self, scope: Scope) -> str:
         """Path in the folder: what follows a digest, of these files or of those before them, in the address."""

@@ -9,10 +9,9 @@ from fastapi.templating import Jinja2Templates
 
 from app.auth.policy import caller_of
 from app.auth.service import SEEN_EVERY, SESSION_IDLE
-from app.evaluations.report import TEMPLATES
+from app.evaluations.report import FILTERS, TEMPLATES
 from app.pages.assets import asset
 from app.pages.handles import account_handle
-from app.pages.report_sentences import ends, hours, percent
 from app.platform.errors import Problem, Unauthenticated
 from app.platform.formats import templates_in
 from app.platform.principal import Principal
@@ -24,7 +23,7 @@ _FAILED = 500
 #: Of pages, with those of reports.
 ENVIRONMENT = templates_in(Path(__file__).parent / "templates", TEMPLATES)
 ENVIRONMENT.globals["asset"] = asset
-ENVIRONMENT.filters |= {"percent": percent, "percent_ends": ends, "hours": hours}
+ENVIRONMENT.filters |= FILTERS
 _templates = Jinja2Templates(env=ENVIRONMENT)
 
 

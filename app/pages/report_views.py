@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy.orm import Session
-
 from app.context import Context
-from app.evaluations import frozen
+from app.evaluations import frozen, report_charts
 from app.evaluations.cohort import Partition, Question, Weighting
-from app.evaluations.report import chart_csv, headline
+from app.evaluations.report import chart_csv
+from app.evaluations.report_charts import Plot
+from app.evaluations.report_drawing import Report, drawn_report, share_today
 from app.evaluations.report_publishing import ask_for_report, published_report
 from app.evaluations.report_schemas import PublishedReport, ReportBody, TrendOut, WhatIfOut
 from app.evaluations.schemas import BinOut, DesignOut, EvaluationOut
@@ -16,12 +16,8 @@ from app.evaluations.study import Study, study_of
 from app.evaluations.study_facts import study_facts
 from app.evaluations.study_items import Standard
 from app.evaluations.targets import TargetsOut, current_targets
-from app.pages import report_charts
-from app.pages.report_charts import Plot
-from app.pages.report_sentences import Sentence, sentences
 from app.platform.principal import Principal
 from app.platform.values import MetricOut
-from app.triage.queries import current_policy
 
 #: Tables that a report offers as CSV.
 NUMBERS = ("disagreement", "classes", "each-class", "triage", "pairs", "weeks", "sites", "months", "alarm", "losses")
@@ -40,26 +36,6 @@ class ReportFilter:
     def question(self) -> Question:
         """The same as a question to the evaluations."""
         return Question(self.partition, self.weighting, site=self.site)
-
-
-@dataclass(frozen=True)
-class Report:
-    """A report as its page shows it, with its plots by name, and what was frozen before."""
-
-    published: PublishedReport
-    body: ReportBody
-    sentences: list[Sentence]
-    headline: list[tuple[str, str, MetricOut]]
-    plots: dict[str, Plot]
-    classes: dict[str, Plot]
-    now: float | None
-
-    @property
-    def cautions(self) -> list[str]:
-        """Warnings, without the alarms, which stand above everything."""
-        document = self.body.document
-        alarms = {text for monitor in document.score_monitor for text in monitor.warnings}
-        return [text for text in document.warnings if text not in alarms]
 
 
 @dataclass(frozen=True)
@@ -85,42 +61,12 @@ def report_page(context: Context, principal: Principal, chosen: ReportFilter) ->
     published = latest(context, principal, chosen)
     with context.database.read() as session:
         targets, listed = current_targets(session), frozen.list_evaluations(session).items
-        made = None if published.body is None else _report(session, published, published.body, targets)
+        made = (
+            None
+            if published.body is None
+            else drawn_report(published.body, targets, share_today(session, published.body))
+        )
     return ReportPage(published, made, targets, listed)
-
-
-def _report(session: Session, published: PublishedReport, body: ReportBody, targets: TargetsOut) -> Report:
-    document, now = body.document, share_today(session, body)
-    plots = {
-        "disagreement": report_charts.reliability(document.disagreement_bins, "disagreement"),
-        "classes": report_charts.reliability(document.class_bins, "probability"),
-        "triage": report_charts.operating_curve(body.what_if, now),
-        "weeks": report_charts.weekly(body.workload.weeks),
-        "sites": report_charts.trend(body.by_site, "site", in_time=False),
-        "months": report_charts.trend(body.by_month, "month", in_time=True),
-        "alarm": report_charts.alarm(document.score_monitor),
-    }
-    classes = {row.name: report_charts.reliability(row.bins, "probability") for row in document.classes}
-    return Report(
-        published=published,
-        body=body,
-        sentences=sentences(body, targets),
-        headline=headline(document),
-        plots=plots,
-        classes=classes,
-        now=now,
-    )
-
-
-def share_today(session: Session, body: ReportBody) -> float | None:
-    """Share of the cases that today's policy reads twice for their disagreement, None without a case.
-
-    Of a threshold of the disagreement probability by the cases of the report; of other rules as they were planned.
-    """
-    policy = current_policy(session)
-    if policy.rule == "disagreement" and policy.threshold is not None and body.quantiles:
-        return sum(value > policy.threshold for value in body.quantiles) / len(body.quantiles)
-    return None if body.findings.caught is None else body.findings.caught.share
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from app.evaluations.columns import Columns
 from app.evaluations.findings import findings_of, pairs_of
 from app.evaluations.report_publishing import published_report
 from app.evaluations.report_schemas import DurationOut, ReportBody, SaidOut, ShareOut
+from app.evaluations.report_sentences import VERDICTS, sentences
 from app.evaluations.targets import TargetsOut
-from app.pages.report_sentences import VERDICTS, sentences
 from app.platform.values import MetricOut
 from app.tables import ReadRequest, now
 from tests.support.reports import report_page

@@ -13,8 +13,8 @@ from sqlalchemy import func, select, update
 
 from app.evaluations import report_making, report_publishing
 from app.evaluations.durations import duration_of
+from app.evaluations.report_charts import reliability
 from app.evaluations.schemas import BinOut
-from app.pages.report_charts import reliability
 from app.tables import Job, PublishedReportRow, ReportTargets, now
 from tests.support.jobs import work_off
 from tests.support.reports import make_reports, report_page

@@ -137,7 +137,8 @@ def test_a_leads_morning(browser: Browser, installation: Installation, n_labels:
     offline.goto(f"file://{tmp_path / 'report.html'}")
     assert "Evaluation of release" in offline.inner_text("h1")
     assert "Frozen on 20" in offline.inner_text("body")
-    assert offline.locator("svg").count() == 5
+    assert offline.locator(".findings > li").count() == 5
+    assert offline.locator(".plot").count() > 8
     assert offline.locator("text=r0 and r1").count() == 1
     with page.expect_download() as download:
         page.click("text=JSON")

@@ -167,23 +167,3 @@ def test_every_requirement_is_pinned_once() -> None:
         for requirement in map(Requirement, group):
             version = versions.get(canonicalize_name(requirement.name))
             assert version is None or requirement.specifier.contains(version, prereleases=True), str(requirement)
-
-
-@pytest.mark.parametrize("package", ["altair", "vl_convert"])
-def test_a_server_without_the_extra_for_charts_says_so_in_their_place(
-    package: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from app.evaluations.report import draw_chart, triage_data
-    from app.evaluations.schemas import CapacityOut
-    from ml.metrics.jackknife import Estimate
-
-    estimates = {0.1: Estimate(0.3, None, 0.2, 0.4, n=9, dropped=0, ess=9.0), 1.0: Estimate(1, None, 1, 1, 9, 0, 9.0)}
-    data = triage_data([CapacityOut(capacity=share, **row.to_dict()) for share, row in estimates.items()])
-    assert data is not None
-    assert "[charts]" not in draw_chart(data)
-    for module in [name for name in sys.modules if name.startswith("ml.charts")]:
-        monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setitem(sys.modules, package, None)
-    chart = draw_chart(data)
-    assert chart.startswith("<svg")
-    assert "the extra [charts] is not installed" in chart

@@ -10,8 +10,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from app.evaluations.report_schemas import TrendOut, WeekOut, WhatIfOut
+from app.evaluations.report_sentences import ends, percent
 from app.evaluations.schemas import BinOut, ScoreMonitorOut
-from app.pages.report_sentences import ends, percent
 
 
 class Tick(NamedTuple):
