@@ -50,8 +50,6 @@ class Laboratory:
     def change_policy(self, before: str | None, policy: PolicyIn) -> None:
         """Change the policy where the present one has a certain reason, or is the first one.
 
-        A service shows a case to its annotators once it is closed; the demo shows at once what a label did.
-
         Args:
             before: reason of the present policy; None for the first one.
             policy: the next.
@@ -59,8 +57,7 @@ class Laboratory:
         with self.context.database.write() as session:
             present = current_policy(session)
             if present.version == 1 if before is None else present.reason == before:
-                shown = policy.model_copy(update={"reveal": "after_commit"})
-                add_policy(session, self.context.keys.audit, self.lead, shown)
+                add_policy(session, self.context.keys.audit, self.lead, policy)
 
     def threshold(self) -> float:
         """Threshold of the policy in force, 0 for one without."""

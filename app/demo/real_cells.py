@@ -34,7 +34,7 @@ UNREAD, READ_ONCE = 14, 8
 RECENT = 30
 _ORDER_SEED = 2026
 _STUDY = "an earlier study: both annotators read every cell, and whatever is undecided stays so"
-_SHOWN = "the demo shows what a label does"
+_TRIAGE = "second reads where two annotators are likely to differ, as a laboratory would ask for them"
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _stored(laboratory: Laboratory, cells: list[RealCell]) -> Iterator[int]:
     # a threshold of 0 asks for two reads of every cell
     laboratory.change_policy(None, PolicyIn(threshold=0, adjudicate_below=None, repeat_rate=0, reason=_STUDY))
     yield from laboratory.store(earlier, _name, _made, 0)
-    laboratory.change_policy(_STUDY, PolicyIn(threshold=threshold or 0.2, repeat_rate=0, reason=_SHOWN))
+    laboratory.change_policy(_STUDY, PolicyIn(threshold=threshold or 0.2, repeat_rate=0, reason=_TRIAGE))
     yield from laboratory.store(later, _name, _made, len(earlier))
 
 

@@ -37,7 +37,7 @@ PICTURE_PX = 160
 # every 17th simulated cell: no two are of one patient
 _STEP = 17
 _STUDY = "an earlier study: whatever is undecided stays so"
-_SHOWN = "the demo shows what a label does"
+_TRIAGE = "second reads where two annotators are likely to differ, as a laboratory would ask for them"
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _stored(laboratory: Laboratory, extent: Extent) -> Iterator[int]:
     threshold = laboratory.threshold()
     laboratory.change_policy(None, PolicyIn(threshold=threshold, adjudicate_below=None, repeat_rate=0, reason=_STUDY))
     yield from laboratory.store(studied, _name, made, 0)
-    laboratory.change_policy(_STUDY, PolicyIn(threshold=threshold, repeat_rate=0, reason=_SHOWN))
+    laboratory.change_policy(_STUDY, PolicyIn(threshold=threshold, repeat_rate=0, reason=_TRIAGE))
     yield from laboratory.store(others, _name, made, len(studied))
 
 

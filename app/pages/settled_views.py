@@ -60,12 +60,13 @@ class SettledCase:
     @property
     def sentence(self) -> str:
         """Where the annotator stood, in words."""
+        own = f"You said “{self.own}”"
         if self.agrees == self.n_others:
             also = "the one other annotator" if self.n_others == 1 else f"all {self.n_others} others"
-            return f"You said {self.own}, as did {also}."
-        rest = ", ".join(f"{n} said {name}" for name, n in self.others if name != self.own)
-        same = f"{self.agrees} of {self.n_others} others said so too; " if self.agrees else "no other annotator did; "
-        return f"You said {self.own}; {same}{rest}."
+            return f"{own}, as did {also}."
+        rest = ", ".join(f"{n} “{name}”" for name, n in self.others if name != self.own)
+        same = f"{self.agrees} of {self.n_others} others said so too" if self.agrees else "no other annotator did"
+        return f"{own}; {same}; others said: {rest}."
 
 
 def settled_since(session: Session, keys: ReaderKeys, principal: Principal) -> list[SettledCase]:

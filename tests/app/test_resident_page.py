@@ -140,8 +140,8 @@ def test_what_was_settled_is_shown_once_and_only_then(service: Service) -> None:
     with service.context.database.write() as session:  # what settling asked for is not planned
         session.execute(update(ReadRequest).where(ReadRequest.round == "adjudication").values(state="closed"))
     text = page("anna")
-    assert "no other annotator did; 1 said" in text
-    assert "most differ from you" in text
+    assert "no other annotator did; others said: 1 “" in text
+    assert "most differ" in text
     assert shown() == 1
     assert "Nothing new" in page("anna")
     assert service.get("viewer", "/settled").status_code == 403

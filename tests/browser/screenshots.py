@@ -1,4 +1,4 @@
-"""Pictures of every page, light and dark, desktop and phone, from the demo (`make screenshots`).
+"""Pictures of every page, light and dark, on four sizes of screen, from the demo (`make screenshots`).
 
 Written as palette PNGs of a few tens of kilobytes to screenshots/PAGE-SCHEME-DEVICE.png, which git ignores; with
 `--docs` those that README and tutorial show are copied to docs/images/pages, the only ones in git.
@@ -25,8 +25,10 @@ from tests.support.process import Installation
 ROOT = Path(__file__).parents[2]
 OUT = ROOT / "screenshots"
 SHOWN = ROOT / "docs" / "images" / "pages"
-DEVICES = {"desktop": (1280, 860), "phone": (390, 844)}
-READS = 3
+DEVICES = {"desktop": (1280, 860), "phone": (390, 844), "tablet": (820, 1180), "wide": (2560, 1440)}
+SCHEMES = ("light", "dark")
+#: Cases that the second annotator reads before the pictures, and those that are left to the first one then.
+READS, LEFT = 3, 3
 
 
 def sign_in(page: Page, made: Installation, name: str) -> None:
@@ -39,64 +41,78 @@ def sign_in(page: Page, made: Installation, name: str) -> None:
 
 
 def keep(page: Page, folder: Path, name: str) -> None:
+    """Take the page as it is on every screen, without loading it anew."""
     page.wait_for_selector("[data-making]", state="detached", timeout=60_000)  # a report that the worker makes
     page.wait_for_load_state("networkidle")
-    page.wait_for_timeout(1100)  # bars move for a second
-    shot = Image.open(io.BytesIO(page.screenshot()))
     folder.mkdir(parents=True, exist_ok=True)
-    shot.convert("RGB").quantize(128, method=Image.Quantize.MEDIANCUT).save(folder / f"{name}.png", optimize=True)
-    print(folder / f"{name}.png")
+    for device, (width, height) in DEVICES.items():
+        page.set_viewport_size({"width": width, "height": height})
+        for scheme in SCHEMES:
+            page.emulate_media(color_scheme=scheme)
+            page.wait_for_timeout(1100)  # bars move for a second
+            shot = Image.open(io.BytesIO(page.screenshot()))
+            palette = shot.convert("RGB").quantize(128, method=Image.Quantize.MEDIANCUT)
+            palette.save(folder / f"{name}-{scheme}-{device}.png", optimize=True)
+    print(folder / f"{name}-*.png", flush=True)
 
 
 def read_some(page: Page, n: int) -> None:
-    """Read cases by keyboard alone."""
+    """Read so many cases by keyboard alone."""
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".js [data-resident]")
     for number in range(n):
-        page.keyboard.press("Enter")
-        page.wait_for_selector(".js [data-read]")
+        case = page.get_attribute("[data-read]", "data-case")
         page.keyboard.press(str(1 + number % 5))
-        page.keyboard.press("Enter")
-        page.wait_for_selector(".js [data-action=next]")
+        page.wait_for_selector(f"[data-read]:not([data-case='{case}'])")
+    page.wait_for_load_state("networkidle")
 
 
-def annotator(page: Page, made: Installation, folder: Path, suffix: str) -> None:
+def annotator(page: Page, made: Installation, folder: Path) -> None:
+    """The pages of somebody who has read most of what there is, signs out and comes back."""
     sign_in(page, made, "annotator-1")
-    keep(page, folder, f"to-read-{suffix}")
-    page.keyboard.press("Enter")
-    page.wait_for_selector(".js [data-read]")
-    page.keyboard.press("2")
-    keep(page, folder, f"read-{suffix}")
-    page.keyboard.press("Enter")
-    page.wait_for_selector(".js [data-action=next]")
-    keep(page, folder, f"committed-{suffix}")
-    page.goto(f"{made.address}/help")
-    keep(page, folder, f"help-{suffix}")
-
-
-def lead(page: Page, made: Installation, folder: Path, suffix: str) -> None:
-    sign_in(page, made, "admin")
-    keep(page, folder, f"worklist-{suffix}")
-    page.click(f"li.tile:has-text('{disputed(page)}') a")
-    keep(page, folder, f"case-{suffix}")
-    for name, path in (
-        ("report", "/report"),
-        ("policy", "/policy"),
-        ("releases", "/releases"),
-        ("jobs", "/jobs"),
-        ("imports", "/imports"),
-        ("people", "/people"),
-        ("audit", "/audit"),
-    ):
-        page.goto(made.address + path)
-        keep(page, folder, f"{name}-{suffix}")
-    page.goto(f"{made.address}/imports")
-    page.click("main .plain a >> nth=0")
-    keep(page, folder, f"import-{suffix}")
-    page.goto(f"{made.address}/releases")
-    page.click(".releases h2 a >> nth=0")
-    keep(page, folder, f"release-{suffix}")
+    waiting = int(page.inner_text("h1 .muted").split()[0])
+    read_some(page, waiting - LEFT)
     page.click("text=Sign out")
     page.wait_for_url("**/login")
-    keep(page, folder, f"login-{suffix}")
+    sign_in(page, made, "annotator-1")
+    keep(page, folder, "to-read")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".js [data-resident]")
+    page.keyboard.press("Shift+2")
+    keep(page, folder, "read")
+    page.keyboard.press("Enter")
+    page.wait_for_load_state("networkidle")
+    page.keyboard.press("Backspace")
+    keep(page, folder, "correct")
+    for name in ("display", "help", "account", "me", "practice", "settled"):
+        page.goto(f"{made.address}/{name}")
+        keep(page, folder, name)
+    page.click("main .tile a >> nth=0")
+    keep(page, folder, "committed")
+
+
+def lead(page: Page, made: Installation, folder: Path) -> None:
+    """The pages of an admin."""
+    sign_in(page, made, "admin")
+    keep(page, folder, "worklist")
+    page.click(f"li.tile:has-text('{disputed(page)}') a")
+    keep(page, folder, "case")
+    pages = ("report", "policy", "releases", "jobs", "imports", "people", "audit", "readers", "flagged")
+    for name, path in (*((name, f"/{name}") for name in pages), ("study", "/report/study"), ("api", "/v1/docs")):
+        page.goto(made.address + path)
+        keep(page, folder, name)
+    page.goto(f"{made.address}/imports")
+    page.click("main .plain a >> nth=0")
+    keep(page, folder, "import")
+    page.goto(f"{made.address}/releases")
+    page.click(".releases h2 a >> nth=0")
+    keep(page, folder, "release")
+    page.goto(f"{made.address}/people")
+    page.click("main table a >> nth=0")
+    keep(page, folder, "person")
+    page.click("text=Sign out")
+    page.wait_for_url("**/login")
+    keep(page, folder, "login")
 
 
 def disputed(page: Page) -> str:
@@ -174,13 +190,10 @@ def main() -> None:
         with demo(home) as made:
             browser = playwright.chromium.launch(executable_path=binary, args=FLAGS)
             prepare(browser, made)
-            for device, (width, height) in DEVICES.items():
-                for scheme in ("light", "dark"):
-                    view = {"width": width, "height": height}
-                    for walk in (annotator, lead):
-                        context = browser.new_context(color_scheme=scheme, viewport=view)  # type: ignore[arg-type]
-                        walk(context.new_page(), made, arguments.out, f"{scheme}-{device}")
-                        context.close()
+            for walk in (annotator, lead):
+                context = browser.new_context()
+                walk(context.new_page(), made, arguments.out)
+                context.close()
             browser.close()
     for shown in SHOWN.glob("*.png") if arguments.docs else []:
         shutil.copy(arguments.out / shown.name, shown)

@@ -170,7 +170,10 @@ export function readOn(page, viewer, { leases, restart }) {
     link.hidden = !(place > 0 || regretted || link.hasAttribute("href"));
   }
 
-  const told = (text) => (find("[data-choice]", page).textContent = text);
+  // What is chosen, and below it what may follow.
+  function told(text, hint = "") {
+    find("[data-choice]", page).replaceChildren(text, Object.assign(document.createElement("span"), { textContent: hint }));
+  }
 
   function move(step) {
     place += step;
@@ -333,13 +336,13 @@ export function readOn(page, viewer, { leases, restart }) {
       const first = radios.find((one) => one.checked);
       if (first === radio) return answer(radio.value);
       form.elements.second_choice.value = radio.value;
-      told(`${name(first.value)}, else ${name(radio.value)} – 1 to 4: how sure, Enter: go on`);
+      told(`${name(first.value)}, else ${name(radio.value)}`, "1 to 4: how sure; Enter: go on");
       return;
     }
     radio.checked = true;
     if (event.shiftKey) {
       pending = true;
-      told(`${name(radio.value)} – 1 to 4: how sure, another class: second choice, Enter: go on`);
+      told(name(radio.value), "1 to 4: how sure; class: second choice; Enter");
       return;
     }
     if (!store.get("one-key", true) || event.key === "Enter" || event.type !== "keydown") {
