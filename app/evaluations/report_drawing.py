@@ -7,6 +7,7 @@ from markupsafe import Markup
 from sqlalchemy.orm import Session
 
 from app.evaluations import report_charts
+from app.evaluations.readers_annex import ReadersAnnex, annex_of
 from app.evaluations.report import STYLE, environment, headline
 from app.evaluations.report_charts import Plot
 from app.evaluations.report_schemas import ReportBody, ReportParts
@@ -30,6 +31,11 @@ class Report:
     plots: dict[str, Plot]
     classes: dict[str, Plot]
     now: float | None
+
+    @property
+    def readers(self) -> ReadersAnnex:
+        """The annex about several annotators."""
+        return annex_of(self.body.document, self.body.agreement)
 
     @property
     def cautions(self) -> list[str]:

@@ -5,6 +5,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import TypedDict
 
+from app.evaluations.readers_annex import ReadersAnnex, ReadersAnnexDocument, annex_of
 from app.evaluations.report import environment
 from app.evaluations.report_schemas import ReportBody
 from app.evaluations.study_facts import StudyFacts
@@ -20,6 +21,7 @@ class ItemDocument(TypedDict):
     asks: str
     filled: list[str]
     open: str
+    annex: bool
 
 
 class StudyDocument(TypedDict):
@@ -29,6 +31,7 @@ class StudyDocument(TypedDict):
     as_of: str
     n_open: int
     items: list[ItemDocument]
+    readers: ReadersAnnexDocument
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,11 @@ class FilledItem:
         """What a person has to write; everything where nothing is stored. Empty where nothing is left."""
         return self.item.open or ("" if self.filled else "nothing is stored about this")
 
+    @property
+    def annexed(self) -> bool:
+        """Whether the annex about several annotators fills it too."""
+        return "several-readers" in self.item.topics
+
 
 @dataclass(frozen=True)
 class Study:
@@ -52,11 +60,18 @@ class Study:
         standard: what the checklist is called.
         as_of: when its numbers were made.
         items: in the order of the checklist.
+        readers: the annex about several annotators.
     """
 
     standard: str
     as_of: datetime
     items: list[FilledItem]
+    readers: ReadersAnnex
+
+    @property
+    def annexed(self) -> list[str]:
+        """Items that the annex fills, by number and what they ask for."""
+        return [f"{one.item.number} ({one.item.asks.lower()})" for one in self.items if one.annexed]
 
     @property
     def sections(self) -> list[tuple[str, list[FilledItem]]]:
@@ -81,9 +96,11 @@ class Study:
                     "asks": one.item.asks,
                     "filled": one.filled,
                     "open": one.open,
+                    "annex": one.annexed,
                 }
                 for one in self.items
             ],
+            "readers": self.readers.to_dict(),
         }
 
 
@@ -99,7 +116,7 @@ def study_of(facts: StudyFacts, body: ReportBody, as_of: datetime, standard: Sta
     name, items = STANDARDS[standard]
     texts = texts_of(facts, body)
     filled = [FilledItem(item, [text for topic in item.topics for text in texts[topic]]) for item in items]
-    return Study(name, as_of, filled)
+    return Study(name, as_of, filled, annex_of(body.document, body.agreement))
 
 
 def html_study(study: Study) -> str:

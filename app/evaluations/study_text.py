@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from importlib.metadata import version
 
+from app.evaluations.readers_annex import annex_of
 from app.evaluations.report_schemas import ReportBody
 from app.evaluations.study_facts import StudyFacts
 from app.platform.values import MetricOut
@@ -186,6 +187,10 @@ def _agreement(facts: StudyFacts, body: ReportBody) -> Iterator[str]:
     yield f"{_some(facts.readers.n_repeats, 'hidden repeat')} tell how annotators agree with themselves."
 
 
+def _several_readers(_: StudyFacts, body: ReportBody) -> Iterator[str]:
+    yield from annex_of(body.document, body.agreement).sentences
+
+
 def _size(_: StudyFacts, body: ReportBody) -> Iterator[str]:
     document = body.document
     yield f"{_some(document.n_cases, 'case')} with {_some(document.n_labels, 'label')} are evaluated."
@@ -316,6 +321,7 @@ TOPICS: dict[str, _Text] = {
     "undecided": _undecided,
     "missing": _missing,
     "agreement": _agreement,
+    "several-readers": _several_readers,
     "size": _size,
     "subgroups": _subgroups,
     "flow": _flow,

@@ -5,7 +5,9 @@ import re
 import pytest
 from typer.testing import CliRunner
 
+from app.evaluations.readers_annex import ReadersAnnex
 from app.evaluations.report_making import study_here
+from app.evaluations.study import html_study
 from app.evaluations.study_items import STANDARDS, Standard
 from app.evaluations.study_text import TOPICS
 from tests.support.reports import report_page
@@ -66,7 +68,7 @@ def test_the_page_marks_what_is_open_and_the_file_opens_alone(service: Service) 
         assert file.status_code == 200
         assert "attachment" in file.headers["content-disposition"]
         assert "src=" not in file.text
-        assert "href=" not in file.text
+        assert set(re.findall(r'href="([^"]*)"', file.text)) == {"#annex"}
     assert service.get("viewer", "/report/study", params={"standard": "prisma"}).status_code == 422
     assert service.get("anna", "/report/study").status_code == 403
 
@@ -82,3 +84,49 @@ def test_the_command_is_documented() -> None:
     shown = CliRunner().invoke(secondread, ["report", "study", "--help"])
     assert shown.exit_code == 0
     assert "--standard" in shown.output
+
+
+def annex(service: Service) -> ReadersAnnex:
+    return study_here(service.context, "claim").readers
+
+
+@pytest.mark.parametrize(("n", "words"), [(1, "There is one annotator only"), (2, "There are two annotators only")])
+def test_few_annotators_are_said_plainly(service: Service, n: int, words: str) -> None:
+    for number in range(8):
+        store(
+            service, f"case-{number}", cell_png(number), {f"r{reader}": 0 for reader in range(n)}, patient=f"p{number}"
+        )
+    found = annex(service)
+    assert words in found.sentences[-1]
+    assert not found.for_new_ones
+    page = report_page(service, partition="all", weighting="none")
+    assert words in page
+
+
+def test_the_annex_has_each_annotator_and_both_intervals_and_the_items_that_it_fills(service: Service) -> None:
+    for number in range(24):
+        labels = {f"r{reader}": (number + (reader == number % 4)) % 3 for reader in range(4) if (number + reader) % 5}
+        store(service, f"case-{number}", cell_png(number), labels, patient=f"p{number}")
+    found = annex(service)
+    document = service.get("viewer", "/v1/metrics").json()["metrics"]
+    assert found.for_new_ones
+    assert {row.annotator for row in found.readers} == {"r0", "r1", "r2", "r3"}
+    assert sum(row.n_labels for row in found.readers) == found.n_labels
+    for name, shown in found.metrics:
+        if name not in ("EL", "CL_paired", "DL"):  # rounded on paper, so that they add up
+            assert shown.low == document[name]["low"]
+            assert shown.high_new == document[name]["high_new"]
+        if shown.low_new is not None and shown.low is not None:
+            assert shown.low_new <= shown.low
+    for standard, items in (("stard-ai", {"17", "24"}), ("claim", {"18", "29", "35"})):
+        study = study_here(service.context, standard)  # type: ignore[arg-type]
+        assert {one.item.number for one in study.items if one.annexed} == items
+        assert study.to_dict()["readers"]["annotators"][0]["annotator"] == "r0"
+        page = html_study(study)
+        assert page.count('<a href="#annex">') == len(items)
+        assert page.count('id="annex"') == 1
+
+
+def test_without_labels_the_annex_says_so(service: Service) -> None:
+    service.add_case("alone", cell_png(1))
+    assert annex(service).sentences == ["There are no labels yet."]
