@@ -31,6 +31,7 @@ from app.pages.model_routes import router as model_pages
 from app.pages.people_routes import router as people_pages
 from app.pages.practice_routes import router as practice_pages
 from app.pages.reader_routes import router as reader_pages
+from app.pages.reference_routes import router as reference_pages
 from app.pages.release_routes import router as release_pages
 from app.pages.render import problem_page
 from app.pages.report_routes import router as report_pages
@@ -69,6 +70,7 @@ _ROUTERS = (
     resident_pages,
     annotator_pages,
     practice_pages,
+    reference_pages,
     report_pages,
     release_pages,
     model_pages,

@@ -23,6 +23,7 @@ DOMAINS = {
     "predictions",
     "reads",
     "recalibration",
+    "references",
     "releases",
     "triage",
 }

@@ -17,6 +17,7 @@ from app.platform.errors import BlindReadPending
 from app.platform.principal import Principal
 from app.predictions.queries import shown_first
 from app.tables import (
+    SHOWN_KINDS,
     Account,
     Annotator,
     ApiKey,
@@ -26,6 +27,7 @@ from app.tables import (
     Label,
     PolicyRow,
     ReadRequest,
+    ReferenceCell,
     Repeat,
     new_id,
     now,
@@ -145,12 +147,17 @@ def was_exposed(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -
     """Whether an annotator may have seen more of a case's image than its pixels: the one place that decides it.
 
     They have where prediction or others' labels of the case, or of a twin, were shown to them; where they gave one of
-    these a label that was not blind; and where their account has, or ever had, another scope than that of reading,
-    whichever key this request comes with.
+    these a label that was not blind; where it was a reference cell, which everybody with an account may look at; and
+    where their account has, or ever had, another scope than that of reading, whichever key this request comes with.
     """
     case = session.get_one(Case, case_id)
     shown = select(Exposure.case_id).where(Exposure.annotator_id == annotator_id)
-    seen = shown.union_all(select(Label.case_id).where(Label.annotator_id == annotator_id, Label.blind.is_(False)))
+    not_blind = select(Label.case_id).where(Label.annotator_id == annotator_id, Label.blind.is_(False))
+    with_account = select(Annotator.id).where(Annotator.id == annotator_id, Annotator.account_id.is_not(None))
+    reference = select(ReferenceCell.case_id).where(
+        ReferenceCell.kind.in_(SHOWN_KINDS), with_account.correlate(None).exists()
+    )
+    seen = shown.union_all(not_blind, reference)
     statement = (
         select(Account.role, ApiKey.scopes, Case.id, Case.stored_sha256, Case.patient, Case.image_hash)
         .select_from(Annotator)

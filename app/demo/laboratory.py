@@ -4,7 +4,7 @@ A filling that was interrupted goes on where it stopped: the file ``demo/unfinis
 missing.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 from uuid import UUID
@@ -19,6 +19,8 @@ from app.demo.progress import progress_bar
 from app.platform.principal import Principal
 from app.reads.schemas import LabelIn
 from app.reads.service import submit_label
+from app.references.definitions import DefinitionIn, define
+from app.references.service import choose
 from app.tables import Account, Case
 from app.triage.queries import current_policy
 from app.triage.schemas import PolicyIn
@@ -97,6 +99,13 @@ class Laboratory:
                 self._store_together(list(pool.map(prepared, missing[start : start + _BATCH])))
         yield n_before + len(cells)
 
+    def show_references(self, definitions: Mapping[str, str]) -> None:
+        """Write what each class is, and choose its reference cells."""
+        with self.context.database.write() as session:
+            for code, text in definitions.items():
+                define(session, self.context, self.lead, code, DefinitionIn(text=text))
+            choose(session, self.context, self.lead)
+
     def _store_together(self, cells: list[tuple[NewCase, list[LabelIn]]]) -> None:
         with self.context.database.write() as session:
             for new, labels in cells:
@@ -112,7 +121,13 @@ def may_be_filled(context: Context) -> bool:
     return none_yet or (context.settings.home / "demo" / "unfinished").exists()
 
 
-def fill(context: Context, say: Say, n_cells: int, steps: Callable[[Laboratory], Iterator[int]]) -> None:
+def fill(
+    context: Context,
+    say: Say,
+    n_cells: int,
+    steps: Callable[[Laboratory], Iterator[int]],
+    definitions: Mapping[str, str],
+) -> None:
     """Store what is missing; the file stays as long as something is.
 
     Args:
@@ -120,6 +135,7 @@ def fill(context: Context, say: Say, n_cells: int, steps: Callable[[Laboratory],
         say: where to report what is being done.
         n_cells: in all.
         steps: what stores them; it gives the number of those that are there.
+        definitions: what each class is, by code.
 
     Raises:
         KeyboardInterrupt: somebody pressed Ctrl-C; what is stored stays.
@@ -129,8 +145,10 @@ def fill(context: Context, say: Say, n_cells: int, steps: Callable[[Laboratory],
     unfinished.touch()
     try:
         with progress_bar("cells", n_cells) as bar:
-            for n_stored in steps(Laboratory(context)):
+            laboratory = Laboratory(context)
+            for n_stored in steps(laboratory):
                 bar.update(n_stored)
+            laboratory.show_references(definitions)
     except KeyboardInterrupt:
         say("demo: interrupted; `secondread demo` goes on where it stopped")
         raise

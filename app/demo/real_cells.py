@@ -32,6 +32,19 @@ SITE = "Hospital Clinic of Barcelona"
 UNREAD, READ_ONCE = 14, 8
 #: Further cells that both have read, where an adjudication is asked for if they leave it open.
 RECENT = 30
+_OWN_WORDS = "These are the demo's words, not those of the study from which the labels come."
+_DEFINITIONS = {
+    code: f"{text} {_OWN_WORDS}"
+    for code, text in {
+        "unsegmented-band": "The nucleus is one piece: a curved band of nearly the same width along its length, like a "
+        "C, an S or a horseshoe.",
+        "unsegmented-round": "The nucleus is one piece, round or oval, with an even outline.",
+        "unsegmented-indented": "The nucleus is one piece with a dent on one side, like a kidney or a bean.",
+        "segmented-bilobed": "The nucleus has two lobes, joined by a thin bridge.",
+        "segmented-multilobed": "The nucleus has three lobes or more, joined by thin bridges.",
+        "irregular": "The nucleus has none of these shapes: it is folded, knobbly or of an uneven outline.",
+    }.items()
+}
 _ORDER_SEED = 2026
 _STUDY = "an earlier study: both annotators read every cell, and whatever is undecided stays so"
 _TRIAGE = "second reads where two annotators are likely to differ, as a laboratory would ask for them"
@@ -102,7 +115,7 @@ def ensure_real_cases(context: Context, say: Say, cells: Sequence[RealCell] | No
         return
     chosen = real_cells() if cells is None else list(cells)
     say(f"demo: storing {len(chosen)} real cells and what two annotators said of them")
-    fill(context, say, len(chosen), lambda laboratory: _stored(laboratory, chosen))
+    fill(context, say, len(chosen), lambda laboratory: _stored(laboratory, chosen), _DEFINITIONS)
 
 
 def _stored(laboratory: Laboratory, cells: list[RealCell]) -> Iterator[int]:

@@ -85,7 +85,7 @@ def ensure_cases(context: Context, say: Say, extent: Extent | None = None) -> No
     if set(served) != CODES:
         return  # another release is served here: its cases come from its lab
     say(f"demo: storing {len(extent)} cells and what {len(ANNOTATORS)} annotators said of them")
-    fill(context, say, len(extent), lambda laboratory: _stored(laboratory, extent))
+    fill(context, say, len(extent), lambda laboratory: _stored(laboratory, extent), {})
 
 
 def _stored(laboratory: Laboratory, extent: Extent) -> Iterator[int]:

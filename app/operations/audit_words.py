@@ -58,6 +58,11 @@ WORDS: Mapping[str, str] = {
     "practice.begin": "began a run of {set}",
     "practice.answer": "answered a cell of a practice run",
     "practice.finish": "finished a practice run",
+    "reference.choose": "chose reference cells: {n_chosen} new, {n_dropped} dropped",
+    "reference.chosen": "took {case} as a reference cell of {class}",
+    "reference.pinned": "pinned {case} as a reference cell of {class}",
+    "reference.excluded": "excluded {case} from the reference cells of {class}",
+    "definition.change": "defined {class}",
     "annotator.qualified": "qualified {annotator}",
     "annotator.withdrawn": "withdrew the qualification of {annotator}",
     "annotator.renewed": "allowed {annotator} further attempts",
@@ -183,6 +188,8 @@ class _Names:
         match name:
             case "label":
                 return self.classes.get(details["label"], details["label"] or "nothing")
+            case "class":
+                return self.classes.get(details["class"], str(details["class"]))
             case "by":
                 by = self.annotators.get(_identifier(details.get("annotator")), "")
                 return "" if by in {"", event.actor} else f" (read by {by})"

@@ -16,6 +16,7 @@ from app.cases.schemas import CaseOut, RequestOut, WorklistOut
 from app.cases.showing import show_case
 from app.pages.charts import Bars, posterior_bars
 from app.pages.handles import correction_handle, read_handle
+from app.pages.reference_views import ShownClass, classes_at_stake
 from app.platform.keys import ReaderKeys
 from app.platform.principal import Principal
 from app.platform.values import ClassOut, PosteriorOut
@@ -123,6 +124,7 @@ class CaseView:
     progress: Progress
     remarks: list[str]
     by_name: bool
+    at_stake: list[ShownClass]
     release_name: str = ""
 
 
@@ -162,8 +164,18 @@ def case_view(
         progress=progress(session, principal) if principal.blind else Progress(0, 0),
         remarks=_remarks(session, after, labels, known) if "manage" in principal.scopes else [],
         by_name=by_name,
+        at_stake=_at_stake(session, mine, labels, after),
         release_name="" if shown.prediction is None else _release_name(session, uuid.UUID(shown.prediction.release)),
     )
+
+
+def _at_stake(
+    session: Session, mine: list[LabelOut], labels: list[LabelOut], after: PosteriorOut | None
+) -> list[ShownClass]:
+    """The two classes between which a case is, with their reference cells."""
+    own = mine[-1].label if mine else None
+    others = [label.label for label in labels if label not in mine and label.label is not None]
+    return classes_at_stake(session, own, others, {} if after is None else dict(after.class_probs))
 
 
 def _release_name(session: Session, release_id: uuid.UUID) -> str:

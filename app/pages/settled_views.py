@@ -33,6 +33,8 @@ class SettledCase:
         own: name of the class that they gave.
         others: names of the classes that others gave, blind, with how many did, the most first.
         agrees: how many of the others said the same.
+        pair: the own class and what most of those said who differ, for the address of their reference cells; empty
+            where nobody differs.
     """
 
     id: uuid.UUID
@@ -41,6 +43,7 @@ class SettledCase:
     own: str
     others: Sequence[tuple[str, int]]
     agrees: int
+    pair: Sequence[tuple[str, str]]
 
     @property
     def n_others(self) -> int:
@@ -104,4 +107,6 @@ def _of(
     handle = case_handle(keys, principal, case_id)
     others = [(names.get(str(code), str(code)), n) for code, n in said.most_common()]
     mine = str(own[0])
-    return SettledCase(case_id, handle, case_number(handle), names.get(mine, mine), others, said[own[0]])
+    pair = next(([("class", mine), ("class", str(code))] for code, _ in said.most_common() if code != own[0]), [])
+    shown = pair if all(code in names for _, code in pair) else []
+    return SettledCase(case_id, handle, case_number(handle), names.get(mine, mine), others, said[own[0]], shown)

@@ -10,6 +10,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from app.annotators.history import ClosedCase, opinions_until, others_posteriors
 from app.releases.queries import reading_classes
 from app.tables import (
+    SHOWN_KINDS,
     Case,
     CaseTwin,
     Exposure,
@@ -21,6 +22,7 @@ from app.tables import (
     ProvisionalLabel,
     Read,
     ReadRequest,
+    ReferenceCell,
     Repeat,
     now,
 )
@@ -81,7 +83,7 @@ def slips_of_pool(session: Session, outcomes: Outcomes) -> float:
     return slip_rate(others_posteriors(session, triples, outcomes.codes), np.array(said, dtype=np.int64))
 
 
-def _with_twins(
+def with_twins(
     column: InstrumentedAttribute[uuid.UUID], case_id: InstrumentedAttribute[uuid.UUID], *which: ColumnElement[bool]
 ) -> ColumnElement[bool]:
     """Whether there is a row, with these conditions, about a case or about a twin of it."""
@@ -91,14 +93,19 @@ def _with_twins(
 
 def settled() -> ColumnElement[bool]:
     """Condition on a case: nobody is to read it or a twin of it, and every label is final."""
-    wanted = _with_twins(ReadRequest.case_id, Case.id, ReadRequest.state.in_(("open", "leased")))
-    return and_(Case.erased_at.is_(None), ~wanted, ~_with_twins(ProvisionalLabel.case_id, Case.id))
+    wanted = with_twins(ReadRequest.case_id, Case.id, ReadRequest.state.in_(("open", "leased")))
+    return and_(Case.erased_at.is_(None), ~wanted, ~with_twins(ProvisionalLabel.case_id, Case.id))
 
 
 def _of_other_purpose(purpose: str) -> ColumnElement[bool]:
     """Whether a case, or a twin, is in a set of the other purpose: nobody is tested on what they trained with."""
     other = and_(PracticeSet.id == PracticeCell.set_id, PracticeSet.purpose != purpose)
-    return _with_twins(PracticeCell.case_id, Case.id, other)
+    return with_twins(PracticeCell.case_id, Case.id, other)
+
+
+def _is_reference() -> ColumnElement[bool]:
+    """Whether a case, or a twin, was ever a reference cell: everybody may know how it was read."""
+    return with_twins(ReferenceCell.case_id, Case.id, ReferenceCell.kind.in_(SHOWN_KINDS))
 
 
 def candidates(session: Session, purpose: str, min_labels: int) -> Outcomes:
@@ -106,18 +113,21 @@ def candidates(session: Session, purpose: str, min_labels: int) -> Outcomes:
 
     Of a training set only those that the policy shows to annotators once they are closed.
     """
+    fit = [settled(), ~_of_other_purpose(purpose)]
+    if purpose == "qualification":
+        fit.append(~_is_reference())
     statement = (
         select(Case.id)
         .join(Label, Label.case_id == Case.id)
-        .where(settled(), ~_of_other_purpose(purpose))
+        .where(*fit)
         .group_by(Case.id)
         .having(func.count(Label.annotator_id.distinct()) >= min_labels)
         .order_by(Case.id.desc())
         .limit(MOST_CANDIDATES)
     )
     ids = list(session.execute(statement).scalars())
-    found = outcomes_of(session, _one_of_twins(session, ids))
-    hidden = _never_shown(session, found.cells) if purpose == "training" else set()
+    found = outcomes_of(session, one_of_twins(session, ids))
+    hidden = never_shown(session, found.cells) if purpose == "training" else set()
     rows = [
         row
         for row, cell in enumerate(found.cells)
@@ -126,7 +136,7 @@ def candidates(session: Session, purpose: str, min_labels: int) -> Outcomes:
     return found.take(rows)
 
 
-def _one_of_twins(session: Session, case_ids: list[uuid.UUID]) -> list[uuid.UUID]:
+def one_of_twins(session: Session, case_ids: list[uuid.UUID]) -> list[uuid.UUID]:
     """The cases without those that have a twin before them."""
     pairs = select(CaseTwin.case_id, CaseTwin.twin_id).where(CaseTwin.case_id.in_(case_ids))
     twins: dict[uuid.UUID, set[uuid.UUID]] = {}
@@ -141,7 +151,7 @@ def _one_of_twins(session: Session, case_ids: list[uuid.UUID]) -> list[uuid.UUID
     return kept
 
 
-def _never_shown(session: Session, case_ids: list[uuid.UUID]) -> set[uuid.UUID]:
+def never_shown(session: Session, case_ids: list[uuid.UUID]) -> set[uuid.UUID]:
     """Cases that the newest policy which asked for a read of them shows to no annotator."""
     newest = select(ReadRequest.case_id, func.max(ReadRequest.policy_version)).where(ReadRequest.case_id.in_(case_ids))
     versions = {case_id: version for case_id, version in session.execute(newest.group_by(ReadRequest.case_id))}
@@ -156,13 +166,14 @@ def cells_for(session: Session, chosen: PracticeSet, annotator_id: uuid.UUID) ->
     What they trained with may come to them in training again; a qualification has cells that they have met nowhere.
     """
     known = [
-        _with_twins(Read.case_id, Case.id, Read.annotator_id == annotator_id),
-        _with_twins(Label.case_id, Case.id, Label.annotator_id == annotator_id),
-        _with_twins(Repeat.case_id, Case.id, Repeat.annotator_id == annotator_id),
+        with_twins(Read.case_id, Case.id, Read.annotator_id == annotator_id),
+        with_twins(Label.case_id, Case.id, Label.annotator_id == annotator_id),
+        with_twins(Repeat.case_id, Case.id, Repeat.annotator_id == annotator_id),
     ]
     if chosen.purpose == "qualification":
-        known.append(_with_twins(Exposure.case_id, Case.id, Exposure.annotator_id == annotator_id))
-        known.append(_with_twins(PracticeItem.case_id, Case.id, PracticeItem.annotator_id == annotator_id))
+        known.append(with_twins(Exposure.case_id, Case.id, Exposure.annotator_id == annotator_id))
+        known.append(_is_reference())
+        known.append(with_twins(PracticeItem.case_id, Case.id, PracticeItem.annotator_id == annotator_id))
     statement = (
         select(Case.id)
         .join(PracticeCell, PracticeCell.case_id == Case.id)

@@ -15,6 +15,7 @@ from app.platform.principal import Principal
 from app.predictions.queries import shown_first
 from app.releases.queries import class_codes
 from app.tables import (
+    SHOWN_KINDS,
     Annotator,
     Case,
     CasePrediction,
@@ -25,6 +26,7 @@ from app.tables import (
     PracticeItem,
     Read,
     ReadRequest,
+    ReferenceCell,
     ReleaseRow,
     Repeat,
     RepeatAnswer,
@@ -102,6 +104,8 @@ def _free_for(annotator_id: uuid.UUID, at: datetime) -> ColumnElement[bool]:
             (Label, Label.annotator_id == annotator_id),
             (Exposure, Exposure.annotator_id == annotator_id),
             (PracticeItem, PracticeItem.annotator_id == annotator_id),
+            # what everybody may have seen as a reference cell is read by nobody
+            (ReferenceCell, ReferenceCell.kind.in_(SHOWN_KINDS)),
         )
         for condition in (
             exists().where(table.case_id == ReadRequest.case_id, mine),

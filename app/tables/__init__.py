@@ -18,12 +18,14 @@ from app.tables.practice import (
 from app.tables.readers import ReaderModelInUse, ReaderModelRow
 from app.tables.reads import DailyThreshold, Exposure, Look, PolicyRow, Read, ReadRequest
 from app.tables.records import AuditEvent, AuditHead, CaseChange, Erasure, IdempotencyRecord, Installation
+from app.tables.references import SHOWN_KINDS, ClassDefinition, ReferenceCell
 from app.tables.releases import Alias, AnswerSets, PublishedEstimates, ReleaseRow
 from app.tables.repeats import HeldBack, Repeat, RepeatAnswer, RepeatRead
 from app.tables.reports import PublishedReportRow, ReportTargets
 
 __all__ = [
     "APPEND_ONLY",
+    "SHOWN_KINDS",
     "Account",
     "Alias",
     "Annotator",
@@ -36,6 +38,7 @@ __all__ = [
     "CaseChange",
     "CasePrediction",
     "CaseTwin",
+    "ClassDefinition",
     "DailyThreshold",
     "Erasure",
     "Evaluation",
@@ -66,6 +69,7 @@ __all__ = [
     "ReaderDraw",
     "ReaderModelInUse",
     "ReaderModelRow",
+    "ReferenceCell",
     "ReleaseRow",
     "Remark",
     "Repeat",

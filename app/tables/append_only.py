@@ -20,6 +20,8 @@ APPEND_ONLY = (
     "practice_answers",
     "qualifications",
     "report_targets",
+    "reference_cells",
+    "class_definitions",
 )
 
 

@@ -12,7 +12,18 @@ from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
 from app.platform.keys import DerivedKey
-from app.tables import CaseTwin, Exposure, Label, PracticeItem, Read, ReaderDraw, ReadRequest, now
+from app.tables import (
+    SHOWN_KINDS,
+    CaseTwin,
+    Exposure,
+    Label,
+    PracticeItem,
+    Read,
+    ReaderDraw,
+    ReadRequest,
+    ReferenceCell,
+    now,
+)
 from app.triage.qualified import who_may_read
 
 #: Annotators among whom a read is drawn at most, so that each has a probability of a tenth or more.
@@ -116,9 +127,12 @@ def twins_of_case(session: Session, case_id: uuid.UUID) -> list[uuid.UUID]:
 def candidates(session: Session, request: ReadRequest, twins: Collection[uuid.UUID]) -> list[uuid.UUID]:
     """Annotators of whom a request can be asked, ordered: none to whom its case or a twin of it has come before.
 
-    Nor any who is asked for another read of these.
+    Nor any who is asked for another read of these. What is a reference cell is asked of nobody.
     """
     cases = [request.case_id, *twins]
+    reference = (ReferenceCell.case_id.in_(cases), ReferenceCell.kind.in_(SHOWN_KINDS))
+    if session.execute(select(ReferenceCell.id).where(*reference).limit(1)).first() is not None:
+        return []
     asked = select(ReadRequest.annotator_id).where(
         ReadRequest.case_id.in_(cases), ReadRequest.id != request.id, ReadRequest.state.in_(("open", "leased"))
     )

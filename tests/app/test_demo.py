@@ -15,6 +15,9 @@ from app.demo.filling import fill_demo
 from app.demo.notice import notice_of
 from app.demo.real_cells import ANNOTATORS, FOLDER, RELEASE, ensure_real_cases, ensure_shipped_release
 from app.demo.simulated import Extent, ensure_cases, opinion_of
+from app.references.cells import cells_of
+from app.references.definitions import definitions
+from app.releases.queries import reading_classes
 from app.tables import Annotator, AuditEvent, Case, Label, PolicyRow, ReadRequest
 from ml.datasets.cells import simulate_cell
 from ml.datasets.pbc import demo_cells, load_pbc, load_pbc_nucleus
@@ -181,6 +184,10 @@ def test_real_cells_enter_by_two_named_annotators_and_some_wait_for_the_visitor(
             waiting = session.execute(
                 select(Case.partition, ReadRequest.round).join(Case).where(ReadRequest.state == "open")
             ).all()
+            shown, texts = cells_of(session), definitions(session)
+            classes = {info.code for info in reading_classes(session)}
+    assert set(texts) == classes == set(shown)
+    assert all(cell.row.n_same == cell.row.n_readers == 2 for cells in shown.values() for cell in cells)
     assert Counter(counts.values()) == {2: 58, 1: real_cells.READ_ONCE, 0: real_cells.UNREAD}
     assert {name for name in names if name.startswith("WBCAtt")} == set(ANNOTATORS)
     assert blind == {True}

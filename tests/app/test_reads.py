@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from app.tables import APPEND_ONLY, Label, Table
 from ml.distributions.decisions import majority_prob
 from ml.distributions.families import DirichletCpe
-from tests.support.service import Service, cell_png, fill_practice, fill_repeats, fill_targets
+from tests.support.service import Service, cell_png, fill_practice, fill_references, fill_repeats, fill_targets
 
 
 @pytest.mark.both_databases
@@ -186,6 +186,7 @@ def test_the_database_itself_refuses_to_change_or_delete(service: Service) -> No
     with service.context.database.write() as session:
         fill_repeats(session)
         fill_practice(session)
+        fill_references(session)
         fill_targets(session)
     service.written_past = True
     for table in APPEND_ONLY:

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from app.cases.blindness import expose
 from app.tables import APPEND_ONLY, Annotator, CasePrediction, Exposure, Table
-from tests.support.service import Service, fill_practice, fill_repeats, fill_targets
+from tests.support.service import Service, fill_practice, fill_references, fill_repeats, fill_targets
 
 Row = dict[str, Any]
 # no row has them
@@ -33,6 +33,7 @@ def filled(service: Service) -> Service:
         assert len(session.execute(select(Exposure)).all()) == 1
         fill_repeats(session)
         fill_practice(session)
+        fill_references(session)
         fill_targets(session)
     service.written_past = True  # a repeat without its reads and events
     return service

@@ -29,6 +29,7 @@ from app.reads.service import submit_label
 from app.releases.adding import UNFINISHED, register_release
 from app.tables import (
     Account,
+    ClassDefinition,
     HeldBack,
     Label,
     PolicyRow,
@@ -41,6 +42,7 @@ from app.tables import (
     Qualification,
     ReaderDraw,
     ReadRequest,
+    ReferenceCell,
     ReleaseRow,
     Repeat,
     RepeatAnswer,
@@ -203,6 +205,15 @@ def fill_targets(session: Session) -> None:
     limits = {"disagreement_gap": 0.1, "leading_gap": 0.1, "caught": 0.5, "agreement": 0.8, "hours": 48.0}
     account_id = session.execute(select(Account.id)).scalars().first()
     session.add(ReportTargets(version=1, reason="test", created_by=account_id, **limits))
+
+
+def fill_references(session: Session) -> None:
+    """A definition of a class, and the only labelled case as a reference cell of it."""
+    label = session.execute(select(Label)).scalars().one()
+    account_id = session.execute(select(Account.id)).scalars().first()
+    made = {"class_code": "blast", "number": 1, "created_by": account_id}
+    session.add(ClassDefinition(text="large, with little cytoplasm", **made))
+    session.add(ReferenceCell(case_id=label.case_id, kind="chosen", n_readers=2, n_same=2, **made))
 
 
 def fill_repeats(session: Session) -> None:

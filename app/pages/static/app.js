@@ -7,6 +7,7 @@ import { keepChoices, listenToKeys, searchChoices, showKeys } from "./keyboard.j
 import { followJobs } from "./lists.js";
 import { all, find } from "./page.js";
 import { readOn } from "./reading.js";
+import { showReferences } from "./references.js";
 import { keepSession, remindOfBreaks } from "./time.js";
 import { lookCloser } from "./viewer.js";
 
@@ -27,6 +28,7 @@ if (page) {
 }
 for (const body of all("body[data-idle]")) keepSession(body);
 remindOfBreaks();
+for (const dialog of all("dialog[data-references]")) showReferences(dialog);
 for (const input of all("[data-search]")) searchChoices(input);
 for (const table of all("[data-events]")) followJobs(table);
 if (!resident && find("[data-read], [data-action=next]")) fetch("/reads/upcoming").catch(() => null); // only pixels, for the cache

@@ -9,8 +9,9 @@ const writing = (target) => target.closest("textarea, select, input:not([type=ra
 // Keys whose names are too long to be printed on a button.
 const PRINTED = { Backspace: "⌫", Delete: "Del", Insert: "Ins", " ": "Space" };
 
-// What a page may do instead of choosing a class: see reading.js.
-export const hooks = { choose: null };
+// What a page may do instead of choosing a class: see reading.js; and what keys of the page behind an open dialog do: see
+// references.js.
+export const hooks = { choose: null, look: null };
 
 // One action a button, choice or summary with a <kbd>.
 function actions() {
@@ -111,6 +112,12 @@ export function listenToKeys() {
       const own = elements.find((one) => inside?.contains(one)) ?? elements[0];
       const element = reason(key, inside) ?? (coded === null ? own : coded);
       if (coded === undefined) event.preventDefault();
+      const dialog = find("dialog[open]");
+      if (element && dialog && !dialog.contains(element)) {
+        event.preventDefault();
+        if (!event.repeat) hooks.look?.(element);
+        return;
+      }
       if (element && (element.offsetParent !== null || element.matches("input[type=checkbox]"))) {
         event.preventDefault();
         // a key that is held down asks once, except for what goes step by step

@@ -358,7 +358,7 @@ export function readOn(page, viewer, { leases, restart }) {
   document.addEventListener(
     "keydown",
     (event) => {
-      if (!pending || !/^[1-4]$/.test(event.key) || event.target.closest("textarea, input:not([type=radio])")) return;
+      if (!pending || !/^[1-4]$/.test(event.key) || event.target.closest("dialog, textarea, input:not([type=radio])")) return;
       event.preventDefault();
       event.stopPropagation();
       answer(radios.find((one) => one.checked).value, LEVELS[Number(event.key) - 1][0]);

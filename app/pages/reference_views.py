@@ -1,0 +1,146 @@
+"""Reference cells as pages show them: by class, the same to everybody, with nothing of any other case."""
+
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from app.platform.errors import NotFound
+from app.platform.keys import ReaderKeys
+from app.platform.values import ClassOut
+from app.references.candidates import candidates
+from app.references.cells import Cell, cells_of, shown_cells
+from app.references.definitions import definitions, versions
+from app.references.selecting import N_CELLS, pair_at_stake, select_cells
+from app.releases.queries import reading_classes
+from app.tables import ClassDefinition
+
+#: Candidates that an admin is shown.
+_OFFERED = 2 * N_CELLS
+
+
+@dataclass(frozen=True)
+class ShownCell:
+    """A reference cell: where its pixels are, how many annotators have read it, and how many said its class."""
+
+    image: str
+    n_readers: int
+    n_same: int
+
+
+@dataclass(frozen=True)
+class ShownClass:
+    """A class with its definition, empty for none, and its cells."""
+
+    code: str
+    name: str
+    definition: str
+    cells: list[ShownCell]
+
+
+def shown_classes(session: Session, codes: Sequence[str]) -> list[ShownClass]:
+    """Some classes as everybody sees them.
+
+    Raises:
+        NotFound: one of them is none.
+    """
+    names = {info.code: info.name for info in reading_classes(session)}
+    if not names.keys() >= set(codes):
+        raise NotFound("there is no such class")
+    texts, known = definitions(session), cells_of(session, codes)
+    return [
+        ShownClass(code, names[code], texts.get(code, ""), [_shown(cell) for cell in shown_cells(known.get(code, []))])
+        for code in dict.fromkeys(codes)
+    ]
+
+
+def _shown(cell: Cell) -> ShownCell:
+    return ShownCell(f"/references/cells/{cell.row.id}/image", cell.row.n_readers, cell.row.n_same)
+
+
+def classes_at_stake(
+    session: Session, own: str | None, others: Sequence[str], probs: dict[str, float]
+) -> list[ShownClass]:
+    """The two classes that a settled case is between, where either has cells; else none.
+
+    Args:
+        session: for reading.
+        own: class that whoever looks has given; None for others.
+        others: class by each of the others.
+        probs: probability of each class for the next answer; empty where there is no prediction.
+    """
+    known = {info.code for info in reading_classes(session)}
+    said = Counter(code for code in others if code in known)
+    pair = pair_at_stake(own if own in known else None, said, {code: p for code, p in probs.items() if code in known})
+    shown = [] if pair is None else shown_classes(session, pair)
+    return shown if any(one.cells for one in shown) else []
+
+
+@dataclass(frozen=True)
+class ListedClass:
+    """A class in the list: how many cells it shows, and whether it has a definition."""
+
+    info: ClassOut
+    n_cells: int
+    defined: bool
+
+
+def listed_classes(session: Session) -> list[ListedClass]:
+    """Every class of the reading task."""
+    known, texts = cells_of(session), definitions(session)
+    return [
+        ListedClass(info, len(shown_cells(known.get(info.code, []))), info.code in texts)
+        for info in reading_classes(session)
+    ]
+
+
+@dataclass(frozen=True)
+class OfferedCell:
+    """A case that an admin may take as a reference cell."""
+
+    case_id: uuid.UUID
+    n_readers: int
+    n_same: int
+
+
+@dataclass(frozen=True)
+class ManagedClass:
+    """A class as an admin sees it.
+
+    Attributes:
+        shown: as everybody sees it.
+        cells: those that are shown, with the decision on each.
+        others: dropped and excluded ones.
+        offered: candidates that are neither, the worthiest first.
+        versions: of the definition, newest first, with who wrote each.
+    """
+
+    shown: ShownClass
+    cells: list[Cell]
+    others: list[Cell]
+    offered: list[OfferedCell]
+    versions: list[tuple[ClassDefinition, str]]
+
+
+def managed_class(session: Session, keys: ReaderKeys, code: str) -> ManagedClass:
+    """A class with everything that may be decided on it.
+
+    Raises:
+        NotFound: there is no such class.
+    """
+    (shown,) = shown_classes(session, [code])
+    known = cells_of(session, [code]).get(code, [])
+    cells = shown_cells(known)
+    met = {cell.row.case_id for cell in known}
+    all_shown = {cell.row.case_id for of_class in cells_of(session).values() for cell in of_class if cell.shown}
+    found = candidates(session, keys.order, all_shown).get(code, [])
+    offered = select_cells([one for one in found if one.case_id not in met], n_cells=_OFFERED)
+    return ManagedClass(
+        shown=shown,
+        cells=cells,
+        others=[cell for cell in known if cell not in cells],
+        offered=[OfferedCell(one.case_id, one.n_readers, one.n_same) for one in offered],
+        versions=versions(session, code),
+    )

@@ -1,0 +1,39 @@
+// Reference cells of one class, beside the image: asked for by class, with nothing of the case that is open. Without it
+// the link leads to a page that says the same.
+
+import { hooks } from "./keyboard.js";
+import { all, find } from "./page.js";
+
+export function showReferences(dialog) {
+  const opener = find("[data-references-open]");
+  const select = find("[data-references-class]", dialog);
+  const cells = find("[data-references-cells]", dialog);
+  let asked = "";
+
+  async function load() {
+    const code = (asked = select.value);
+    const address = `/references?${new URLSearchParams({ class: code })}`;
+    const reply = await fetch(address, { headers: { Accept: "text/html" } }).catch(() => null);
+    const found = reply?.ok && !reply.redirected ? find("[data-reference-class]", new DOMParser().parseFromString(await reply.text(), "text/html")) : null;
+    if (asked !== code) return; // another class was asked for meanwhile
+    if (found) cells.replaceChildren(document.adoptNode(found));
+    else cells.textContent = "These cells could not be loaded. Are you signed in and connected?";
+  }
+
+  function open(event) {
+    event.preventDefault();
+    const chosen = all("input[name=label]:checked")[0]?.value;
+    if (chosen) select.value = chosen;
+    dialog.showModal();
+    load();
+  }
+
+  opener.addEventListener("click", open);
+  select.addEventListener("change", load);
+  hooks.look = (element) => {
+    if (element === opener) dialog.close();
+    if (!element.matches("input[type=radio][name=label]")) return;
+    select.value = element.value;
+    load();
+  };
+}

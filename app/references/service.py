@@ -1,0 +1,132 @@
+"""Choosing reference cells, and an admin's decisions on single ones."""
+
+import uuid
+from typing import Literal
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from app.context import Context
+from app.platform import audit_chain
+from app.platform.errors import NotFound
+from app.platform.principal import Principal
+from app.platform.values import In, Line
+from app.references.candidates import candidates
+from app.references.cells import Cell, cells_of
+from app.references.selecting import Candidate, select_cells
+from app.releases.queries import reading_classes
+from app.tables import SHOWN_KINDS, ReferenceCell
+
+
+class CellIn(In):
+    """A decision on a cell: ``chosen`` takes it, and takes a pin or an exclusion back."""
+
+    kind: Literal["chosen", "pinned", "excluded"]
+    reason: Line | None = None
+
+
+def choose(session: Session, context: Context, principal: Principal, code: str | None = None) -> int:
+    """Choose the cells of a class, or of all, anew: pinned ones stay, excluded ones stay out.
+
+    Returns:
+        How many decisions were made; 0 where everything stays as it is.
+
+    Raises:
+        NotFound: there is no such class.
+    """
+    codes = [info.code for info in reading_classes(session)]
+    if code is not None and code not in codes:
+        raise NotFound("there is no such class")
+    known = cells_of(session)
+    shown = {cell.row.case_id for cells in known.values() for cell in cells if cell.shown}
+    found = candidates(session, context.keys.readers.order, shown)
+    n_chosen = n_dropped = 0
+    for one in codes if code is None else [code]:
+        chosen, dropped = _choose(session, principal, known.get(one, []), found.get(one, []))
+        n_chosen, n_dropped = n_chosen + chosen, n_dropped + dropped
+    if n_chosen + n_dropped:
+        details = {"class": code, "n_chosen": n_chosen, "n_dropped": n_dropped}
+        audit_chain.record(
+            session,
+            context.keys.audit,
+            actor=principal.name,
+            action="reference.choose",
+            object_id=code or "all classes",
+            details=details,
+        )
+    return n_chosen + n_dropped
+
+
+def _choose(session: Session, principal: Principal, known: list[Cell], found: list[Candidate]) -> tuple[int, int]:
+    """Choose the cells of one class; gives how many are new, and how many were dropped."""
+    out = {cell.row.case_id for cell in known if cell.row.kind == "excluded"}
+    pinned = [cell.candidate() for cell in known if cell.row.kind == "pinned"]
+    chosen = select_cells([one for one in found if one.case_id not in out], pinned)
+    ids, before = {one.case_id for one in chosen}, {cell.row.case_id for cell in known if cell.shown}
+    dropped = [cell for cell in known if cell.row.kind == "chosen" and cell.row.case_id not in ids]
+    fresh = [one for one in chosen if one.case_id not in before]
+    for one in fresh:
+        _add(session, principal, one, "chosen", None)
+    for cell in dropped:
+        _add(session, principal, cell.candidate(), "dropped", None)
+    return len(fresh), len(dropped)
+
+
+def _add(session: Session, principal: Principal, cell: Candidate, kind: str, reason: str | None) -> ReferenceCell:
+    """Add a decision on a cell behind those before it."""
+    of_cell = (ReferenceCell.class_code == cell.class_code, ReferenceCell.case_id == cell.case_id)
+    newest = session.execute(select(func.max(ReferenceCell.number)).where(*of_cell)).scalar_one_or_none()
+    row = ReferenceCell(
+        class_code=cell.class_code,
+        case_id=cell.case_id,
+        number=(newest or 0) + 1,
+        kind=kind,
+        n_readers=cell.n_readers,
+        n_same=cell.n_same,
+        reason=reason,
+        created_by=principal.account_id,
+    )
+    session.add(row)
+    session.flush()
+    return row
+
+
+def decide(
+    session: Session, context: Context, principal: Principal, code: str, case_id: uuid.UUID, body: CellIn
+) -> uuid.UUID:
+    """Pin a cell of a class, exclude it, or take either back.
+
+    Returns:
+        The identifier of the decision that holds: a new one, unless it is so already.
+
+    Raises:
+        NotFound: the case is no cell of this class, nor may it be one.
+    """
+    cell = next((one for one in cells_of(session, [code]).get(code, []) if one.row.case_id == case_id), None)
+    if cell is not None and cell.row.kind == body.kind:
+        return cell.row.id
+    if cell is not None and (cell.shown or was_shown(session, case_id)):
+        candidate = cell.candidate()
+    else:
+        found = candidates(session, context.keys.readers.order, only=case_id).get(code, [])
+        if not found:
+            raise NotFound("this case may not stand for this class: it is not settled, or its readers differ")
+        candidate = found[0]
+    reason = None if body.reason is None else body.reason.strip() or None
+    row = _add(session, principal, candidate, body.kind, reason)
+    audit_chain.record(
+        session,
+        context.keys.audit,
+        actor=principal.name,
+        action=f"reference.{body.kind}",
+        object_id=row.id,
+        details={"class": code, "case": str(case_id)},
+        reason=reason,
+    )
+    return row.id
+
+
+def was_shown(session: Session, case_id: uuid.UUID) -> bool:
+    """Whether a case was ever a reference cell that annotators could look at."""
+    shown = (ReferenceCell.case_id == case_id, ReferenceCell.kind.in_(SHOWN_KINDS))
+    return session.execute(select(ReferenceCell.id).where(*shown).limit(1)).first() is not None
