@@ -12,7 +12,7 @@ PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help lock run clients test test-slow test-all test-under-load sabotage coverage mutation lint bench sbom screenshots clean
+.PHONY: help lock run clients languages test test-slow test-all test-under-load sabotage coverage mutation lint bench sbom screenshots clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -47,6 +47,10 @@ test: $(VENV)/.installed-dev
 # make clients   what is made from the OpenAPI document: openapi.json, the page about the API, the clients
 clients: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m tests.support.api_files
+
+# make languages   find the sentences of the pages anew, say which have no translation yet, and compile the catalogues
+languages: $(VENV)/.installed-dev
+	$(VENV)/bin/python -m tests.support.languages
 
 # make test-slow   the tests that `make test` leaves out for the time they take: whole days in a browser, killed workers, fuzzing
 test-slow: $(VENV)/.installed-dev

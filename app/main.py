@@ -40,6 +40,7 @@ from app.pages.sign_in import router as sign_in_pages
 from app.platform import errors, observability
 from app.platform.body_limits import BodyLimits
 from app.platform.installation import claim
+from app.platform.languages import Languages
 from app.platform.rate_limit import RateLimit
 from app.practice.routes import router as practice
 from app.readers.routes import router as readers
@@ -129,6 +130,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.mount("/static", Assets(), name="static")
     require_policies(app, _ROUTERS)
     describe(app)
+    app.add_middleware(Languages)
     app.add_middleware(BodyLimits)
     app.add_middleware(FairShare, at_once=settings.requests_at_once)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=settings.allowed_hosts)

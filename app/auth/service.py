@@ -81,8 +81,13 @@ def principal_of_cookie(session: Session, token: str) -> tuple[Principal, uuid.U
     if account.disabled_at is not None:
         raise Unauthenticated("sign in first")
     ends, scopes = signed_in.created_at + SESSION_LIFETIME, ROLE_SCOPES[account.role]
-    principal = Principal(account.id, account.name, account.role, scopes, signed_in.id, ends)
+    principal = Principal(account.id, account.name, account.role, scopes, signed_in.id, ends, account.language)
     return principal, signed_in.id, time - signed_in.seen_at > SEEN_EVERY
+
+
+def choose_language(session: Session, principal: Principal, language: str | None) -> None:
+    """Remember in which language an account has its pages; None for what its browser asks for."""
+    session.get_one(Account, principal.account_id).language = language
 
 
 def touch_session(session: Session, session_id: uuid.UUID) -> None:

@@ -10,8 +10,10 @@ from fastapi.templating import Jinja2Templates
 from app.auth.policy import caller_of
 from app.auth.service import SEEN_EVERY, SESSION_IDLE
 from app.evaluations.report import FILTERS, TEMPLATES
+from app.pages import shown
 from app.pages.assets import asset
 from app.pages.handles import account_handle
+from app.platform import languages
 from app.platform.errors import Problem, Unauthenticated
 from app.platform.formats import templates_in
 from app.platform.principal import Principal
@@ -22,8 +24,15 @@ _FAILED = 500
 
 #: Of pages, with those of reports.
 ENVIRONMENT = templates_in(Path(__file__).parent / "templates", TEMPLATES)
-ENVIRONMENT.globals["asset"] = asset
-ENVIRONMENT.filters |= FILTERS
+ENVIRONMENT.globals |= {"asset": asset, "language": languages.language, "script_words": languages.script_words}
+ENVIRONMENT.filters |= FILTERS | shown.FILTERS
+ENVIRONMENT.install_gettext_callables(  # type: ignore[attr-defined]
+    lambda text: languages.known().gettext(text),
+    lambda one, many, n: languages.known().ngettext(one, many, n),
+    newstyle=True,
+    pgettext=lambda context, text: languages.known().pgettext(context, text),
+    npgettext=lambda context, one, many, n: languages.known().npgettext(context, one, many, n),
+)
 _templates = Jinja2Templates(env=ENVIRONMENT)
 
 
@@ -52,7 +61,10 @@ def go(path: str) -> Response:
 def problem_page(request: Request, problem: Problem) -> Response | None:
     """A problem as a page, where a person's browser asked for one outside the API."""
     path = request.url.path
-    if path.startswith("/v1") or "text/html" not in request.headers.get("accept", ""):
+    if path.startswith("/v1"):
+        return None
+    if "text/html" not in request.headers.get("accept", ""):
+        problem.detail = languages.said(problem.detail)  # which the page's script shows
         return None
     if isinstance(problem, Unauthenticated) and path != "/login":
         return go("/login")

@@ -15,6 +15,8 @@ from app.demo.notice import notice_of
 from app.pages.render import go, page
 from app.platform.database import Reader, Writer
 from app.platform.errors import Forbidden, Invalid, NotFound, Problem, Unauthenticated
+from app.platform.languages import COOKIE as LANGUAGE_COOKIE
+from app.platform.languages import LANGUAGES
 from app.platform.principal import Principal
 from app.platform.values import PageText
 
@@ -38,7 +40,8 @@ def _login_page(request: Request, context: Context, status: int = 200, problem: 
     """The page that asks for name and password; that of a demo names its accounts."""
     settings = context.settings
     sign_on, demo = settings.oidc_issuer is not None, notice_of(settings.home)
-    return page(request, "login.html", None, status, problem=problem, sign_on=sign_on, demo=demo)
+    values = {"problem": problem, "sign_on": sign_on, "demo": demo, "languages": LANGUAGES}
+    return page(request, "login.html", None, status, **values)
 
 
 @router.post("/login", dependencies=[Depends(public)])
@@ -151,11 +154,31 @@ def finish_sign_on(
     return response
 
 
+_Language = Annotated[PageText, Form(max_length=10)]
+_YEAR = 365 * 24 * 3600
+
+
+@router.post("/login/language", dependencies=[Depends(public)])
+def speak(request: Request, language: _Language = "") -> Response:
+    """Choose the language of the sign-in page, which the browser keeps for those who have chosen none of their own."""
+    response = go("/login")
+    if language in LANGUAGES:
+        secure = is_secure(request)
+        response.set_cookie(LANGUAGE_COOKIE, language, max_age=_YEAR, secure=secure, httponly=True, samesite="lax")
+    return response
+
+
+@router.post("/account/language")
+def choose_language(principal: _People, session: Writer, language: _Language = "") -> Response:
+    """Choose the language of one's own pages; without one they follow the browser."""
+    auth.choose_language(session, principal, language if language in LANGUAGES else None)
+    return go("/account")
+
+
 def _account_page(request: Request, context: Context, principal: Principal, status: int, **values: Any) -> Response:
     """The page of one's own password; whoever has none sees nothing else on it, and what happens without one."""
-    return page(
-        request, "account.html", principal, status, is_demo=notice_of(context.settings.home) is not None, **values
-    )
+    values |= {"is_demo": notice_of(context.settings.home) is not None, "languages": LANGUAGES}
+    return page(request, "account.html", principal, status, **values)
 
 
 @router.get("/account")

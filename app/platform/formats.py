@@ -31,6 +31,20 @@ def words(value: str) -> str:
     return value.replace("_", " ")
 
 
+def upper_first(text: str) -> str:
+    """A sentence with its first letter in upper case.
+
+    >>> upper_first("say why"), upper_first("")
+    ('Say why', '')
+    """
+    return text[:1].upper() + text[1:]
+
+
+def as_it_is(text: str) -> str:
+    """What is already in the language of its reader, as reports are: pages translate here."""
+    return str(text)
+
+
 def by_group(classes: list[ClassOut]) -> list[tuple[str, list[ClassOut]]]:
     """Classes under their headings, in order of first appearance; those without one come last.
 
@@ -48,8 +62,8 @@ def by_group(classes: list[ClassOut]) -> list[tuple[str, list[ClassOut]]]:
 #: Filters for templates, by their names.
 FILTERS = {
     function.__name__: function
-    for function in (probability, change, interval, new_interval, count, share, moment, words, by_group)
-}
+    for function in (probability, change, interval, new_interval, count, share, moment, words, upper_first, by_group)
+} | {"said": as_it_is, "decimal": as_it_is, "term": words}
 
 
 def templates_in(*folders: Path) -> Environment:
@@ -58,8 +72,12 @@ def templates_in(*folders: Path) -> Environment:
     A name that is not there is an error: a blank would pass for a field that is empty.
     """
     environment = Environment(
-        loader=FileSystemLoader(folders), autoescape=select_autoescape(), undefined=StrictUndefined
+        loader=FileSystemLoader(folders),
+        autoescape=select_autoescape(),
+        undefined=StrictUndefined,
+        extensions=["jinja2.ext.i18n"],
     )
+    environment.install_null_translations(newstyle=True)  # type: ignore[attr-defined]
     environment.trim_blocks = environment.lstrip_blocks = True
     environment.filters.update(FILTERS)
     return environment

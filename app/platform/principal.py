@@ -45,6 +45,7 @@ class Principal:
         scopes: what it may do.
         session_id: browser session; None for an API key.
         session_ends: when it ends at the latest.
+        language: of the pages, as chosen by the account; None for the browser's.
     """
 
     account_id: uuid.UUID
@@ -53,6 +54,7 @@ class Principal:
     scopes: frozenset[str]
     session_id: uuid.UUID | None = None
     session_ends: datetime | None = None
+    language: str | None = None
 
     @property
     def blind(self) -> bool:

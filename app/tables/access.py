@@ -26,6 +26,8 @@ class Account(Identified, Table):
     password_hash: Mapped[str | None] = mapped_column(String(200))
     # «issuer subject» of an OpenID provider
     oidc_subject: Mapped[str | None] = mapped_column(String(500), index=True, unique=True)
+    # of the pages; None for what the browser asks for
+    language: Mapped[str | None] = mapped_column(String(10))
 
 
 class ApiKey(Identified, Table):

@@ -1,6 +1,7 @@
 // Answers that are sent once, whatever the network and the session do.
 
 import { account, all, askToSignIn, find, say } from "./page.js";
+import { t } from "./words.js";
 
 const RETRY_MS = 2000;
 const SIGNED_OUT_RETRY_MS = 10000;
@@ -130,7 +131,7 @@ async function deliver(handle, label) {
   }
   const refused = answer && (await refusal(answer));
   if (answer?.status !== 204 && refused === null) {
-    say("No connection. Your answer is kept here and will be sent as soon as there is one.", true);
+    say(t("No connection. Your answer is kept here and will be sent as soon as there is one."), true);
     sendAgain(RETRY_MS);
     return;
   }
@@ -143,7 +144,7 @@ async function deliver(handle, label) {
   } else if (!hooks.settled && form) {
     location.assign(form.dataset.next);
   } else if (!hooks.settled) {
-    say("Your answer is stored.");
+    say(t("Your answer is stored."));
   }
   hooks.settled?.(handle, refused);
 }
@@ -156,8 +157,8 @@ async function sendForm(form) {
     return;
   }
   const refused = answer && (await refusal(answer));
-  if (answer?.status === 401 || answer?.status === 403) say("Sign in again, then decline once more.", true);
-  else say(refused ?? "No connection. Decline once more when there is one.", true);
+  if (answer?.status === 401 || answer?.status === 403) say(t("Sign in again, then decline once more."), true);
+  else say(refused ?? t("No connection. Decline once more when there is one."), true);
   release();
 }
 
@@ -189,7 +190,7 @@ function keepForms() {
     link.addEventListener("click", (event) => {
       if (!drafts.size) return;
       event.preventDefault();
-      say("Your answer is on its way. Go back when it has arrived.", true);
+      say(t("Your answer is on its way. Go back when it has arrived."), true);
     });
   }
 }
@@ -200,10 +201,10 @@ export function keepAnswers(resident) {
   window.addEventListener("online", send);
   window.addEventListener("focus", send);
   if (!account && Object.keys(outbox.of(null)).length) {
-    say("An answer is kept in this browser. It is sent when the person who gave it signs in.");
+    say(t("An answer is kept in this browser. It is sent when the person who gave it signs in."));
   }
   if (waiting().length) {
-    say("One of your answers has not been sent yet; sending it now.");
+    say(t("One of your answers has not been sent yet; sending it now."));
     send();
   }
 }

@@ -3,6 +3,7 @@
 import { busy, post, tellUnlessWaiting, waiting } from "./answers.js";
 import { find } from "./page.js";
 import { keepTime, Leases } from "./time.js";
+import { t } from "./words.js";
 
 // A page of one case: the time on it, and its lease.
 export function keepCase(page) {
@@ -49,7 +50,7 @@ const undrawable = new Map();
 export async function imageOf({ image: url, number, read }) {
   const image = new Image();
   image.src = url;
-  image.alt = `Cell image of case ${number}`;
+  image.alt = t("Cell image of case {number}", { number });
   image.draggable = false;
   try {
     await image.decode();
@@ -84,5 +85,5 @@ export function drawDay(today, left) {
   if (!day) return;
   find("progress", day).max = today + left || 1;
   find("progress", day).value = today;
-  find("[data-day-text]", day).textContent = `${today} of ${today + left} today`;
+  find("[data-day-text]", day).textContent = t("{n} of {total} today", { n: today, total: today + left });
 }

@@ -1,6 +1,8 @@
 // What the pages of a lead share: times of the reader's own clock, the way back, questions before what is not meant by
 // chance, and lists that narrow as one types. Without it the pages say the same in UTC, and ask on a page of their own.
 
+import { t } from "./words.js";
+
 const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
 const two = (number) => String(number).padStart(2, "0");
 
@@ -19,7 +21,7 @@ function showLocalTimes(root) {
   for (const time of root.querySelectorAll("time[datetime]:not([title])")) {
     const moment = new Date(time.dateTime);
     if (Number.isNaN(moment.getTime())) continue;
-    time.title = `${zone || "local time"}, ${offset(moment)}; ${time.textContent}`;
+    time.title = `${zone || t("local time")}, ${offset(moment)}; ${time.textContent}`;
     time.textContent = localTime(moment);
   }
 }
@@ -43,6 +45,6 @@ for (const search of document.querySelectorAll("[data-narrows]")) {
     const wanted = search.value.trim().toLocaleLowerCase();
     for (const row of rows) row.hidden = !row.dataset.text.toLocaleLowerCase().includes(wanted);
     const shown = rows.filter((row) => !row.hidden).length;
-    if (told) told.textContent = wanted ? `${shown} of ${rows.length} shown` : "";
+    if (told) told.textContent = wanted ? t("{n} of {total} shown", { n: shown, total: rows.length }) : "";
   });
 }

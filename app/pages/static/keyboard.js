@@ -2,6 +2,7 @@
 
 import { assignKeys, meanings, objection } from "./keys.js";
 import { all, find, say, store } from "./page.js";
+import { t } from "./words.js";
 
 const CODE_MS = 2000;
 const writing = (target) => target.closest("textarea, select, input:not([type=radio], [type=checkbox], [type=range])");
@@ -22,7 +23,8 @@ function actions() {
     hint.dataset.usual ??= hint.textContent;
     const keys = (element.dataset.keys ?? hint.dataset.usual).split(" ").filter(Boolean);
     const group = element.closest("[role=group]")?.getAttribute("aria-label") ?? "";
-    return [{ name: element.dataset.action, element, hint, keys, isClass, group }];
+    const name = element.dataset.action;
+    return [{ name, called: element.dataset.called ?? name, element, hint, keys, isClass, group }];
   });
 }
 
@@ -58,7 +60,7 @@ function act(element, event) {
     else element.focus();
   } else if (element.matches("input[type=checkbox]")) {
     element.click();
-    say(element.checked ? `${element.closest("label").querySelector("span").textContent}: yes` : "");
+    say(element.checked ? t("{what}: yes", { what: element.closest("label").querySelector("span").textContent }) : "");
   } else if (element.matches("input")) {
     element.focus();
   } else {
@@ -186,7 +188,7 @@ export function showKeys() {
   const draw = () => {
     const shown = present.filter((one, place) => present.findIndex((other) => other.name === one.name) === place);
     list.replaceChildren(
-      ...shown.map(({ name }) => {
+      ...shown.map(({ name, called }) => {
         const label = document.createElement("label");
         const input = document.createElement("input");
         label.className = "key-choice";
@@ -196,13 +198,14 @@ export function showKeys() {
           if (event.key === "Tab" || event.key === "Escape") return;
           event.preventDefault();
           const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
-          told.textContent = objection(name, key, assigned);
+          const owner = present.find((one) => one.name === assigned.table.get(key));
+          told.textContent = objection(name, key, assigned, owner?.called);
           if (told.textContent) return;
           store.set("keys", { ...store.get("keys", {}), [name]: key });
           refreshKeys();
           input.value = key;
         });
-        label.append(name, input);
+        label.append(called, input);
         return label;
       }),
     );

@@ -1,5 +1,7 @@
 // Which key does what. Nothing here touches a page, so that it is tested without one.
 
+import { t } from "./words.js";
+
 // Physical keys by what a US keyboard prints on them, for keyboards that print something else there.
 const PRINTED = {
   BracketLeft: "[",
@@ -64,21 +66,21 @@ export function assignKeys(actions, chosen = {}) {
   return { table, shown, codes };
 }
 
-// Why an action may not have a key; empty where it may.
-export function objection(name, key, { table, codes }) {
+// Why an action may not have a key; empty where it may. `called`: what the action that has it is called on the page.
+export function objection(name, key, { table, codes }, called = table.get(key)) {
   const owner = table.get(key);
-  if (owner && owner !== name) return `${key} is the key of “${owner}”. Give that one another key first.`;
-  if (codes.size && /^[0-9]$/.test(key)) return "Digits are the codes of classes here.";
-  if (["Tab", "Escape", "Shift", "Control", "Alt", "Meta", "AltGraph", "Dead"].includes(key)) return "This key has a use of its own.";
+  if (owner && owner !== name) return t("{key} is the key of “{name}”. Give that one another key first.", { key, name: called });
+  if (codes.size && /^[0-9]$/.test(key)) return t("Digits are the codes of classes here.");
+  if (["Tab", "Escape", "Shift", "Control", "Alt", "Meta", "AltGraph", "Dead"].includes(key)) return t("This key has a use of its own.");
   return "";
 }
 
 // How sure somebody is who has held a key for so many milliseconds: null for a tap.
 export const LEVELS = [
-  [0.5, "a guess"],
-  [0.7, "fairly sure"],
-  [0.9, "sure"],
-  [0.99, "certain"],
+  [0.5, t("a guess")],
+  [0.7, t("fairly sure")],
+  [0.9, t("sure")],
+  [0.99, t("certain")],
 ];
 export const HOLD_MS = 450;
 

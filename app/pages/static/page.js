@@ -1,5 +1,7 @@
 // What every module of the pages uses.
 
+import { t } from "./words.js";
+
 export const find = (selector, root = document) => root.querySelector(selector);
 export const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 
@@ -36,11 +38,11 @@ export function signInLink() {
   const link = document.createElement("a");
   link.href = "/login";
   link.target = "_blank";
-  link.textContent = "Sign in";
+  link.textContent = t("Sign in");
   return link;
 }
 
-export function askToSignIn(text = "Sign in again, your answer is kept. ") {
+export function askToSignIn(text = t("Sign in again, your answer is kept. ")) {
   say(text, true);
   find("[data-status]")?.append(signInLink());
 }

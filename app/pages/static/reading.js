@@ -7,6 +7,7 @@ import { forgetCode, hooks as keyHooks } from "./keyboard.js";
 import { HOLD_MS, LEVELS, levelAfter } from "./keys.js";
 import { account, all, askToSignIn, find, say, store } from "./page.js";
 import { isAway } from "./time.js";
+import { t } from "./words.js";
 
 // As many as the service gives: the case that is shown, and two ahead.
 const AHEAD = 2;
@@ -65,12 +66,12 @@ export function readOn(page, viewer, { leases, restart }) {
       if (reply?.status === 401 || reply?.status === 403 || reply?.type === "opaqueredirect") {
         const problem = await reply.json().catch(() => null);
         if (problem?.type?.endsWith(":not-qualified")) say(problem.detail, true);
-        else if (!waiting().length) askToSignIn("Sign in again to go on reading. ");
+        else if (!waiting().length) askToSignIn(t("Sign in again to go on reading. "));
         fillLater(RETRY_MS * 5);
         return;
       }
       if (!reply?.ok) {
-        const why = (reply && (await refusal(reply))) ?? "No connection. The next case comes as soon as there is one.";
+        const why = (reply && (await refusal(reply))) ?? t("No connection. The next case comes as soon as there is one.");
         if (!shown) tellUnlessWaiting(why, true);
         fillLater(RETRY_MS);
         return;
@@ -108,7 +109,7 @@ export function readOn(page, viewer, { leases, restart }) {
   // Everything is read. What is on its way arrives first.
   function leave() {
     if (waiting().length || regretted) {
-      say("That was the last case. Your last answers are on their way.");
+      say(t("That was the last case. Your last answers are on their way."));
       return;
     }
     location.assign("/worklist");
@@ -138,7 +139,7 @@ export function readOn(page, viewer, { leases, restart }) {
     forgetCode();
     if (!one) {
       find(".viewer img", page).style.visibility = "hidden";
-      heading.textContent = "The next case is on its way";
+      heading.textContent = t("The next case is on its way");
       if (none) leave();
       return;
     }
@@ -154,14 +155,14 @@ export function readOn(page, viewer, { leases, restart }) {
       find("[name=form_key]", decline).value = crypto.randomUUID?.().replaceAll("-", "") ?? `${one.read.replaceAll("-", "")}`;
     }
     for (const radio of radios) radio.checked = radio.value === labelOf(one);
-    heading.replaceChildren(`Case ${one.number} `, Object.assign(document.createElement("span"), { className: "muted", textContent: labelOf(one) ? "correct your answer, still blind" : "blind read" }));
+    heading.replaceChildren(`${t("Case {number}", { number: one.number })} `, Object.assign(document.createElement("span"), { className: "muted", textContent: labelOf(one) ? t("correct your answer, still blind") : t("blind read") }));
     history.replaceState(null, "", `/cases/${one.case}`); // loaded anew, the page shows the same case
-    document.title = `Read case ${one.number} · secondread`;
+    document.title = `${t("Read case {number}", { number: one.number })} · secondread`;
     showBack();
     told("");
     restart();
     noteDisplay(one, () => one === shown);
-    if (one.broken) say(`The image of case ${one.number} cannot be shown. Decline the case, or go on with “Cannot tell”.`, true);
+    if (one.broken) say(t("The image of case {number} cannot be shown. Decline the case, or go on with “Cannot tell”.", { number: one.number }), true);
     document.activeElement?.blur();
   }
 
@@ -251,7 +252,7 @@ export function readOn(page, viewer, { leases, restart }) {
     settle();
     const body = new URLSearchParams({ reason, form_key: `${crypto.randomUUID?.() ?? one.read}`.replaceAll("-", "") });
     regretted = { one, body, timer: setTimeout(settle, REGRET_MS) };
-    say("Cannot tell. Backspace takes it back.");
+    say(t("Cannot tell. Backspace takes it back."));
     takeOut(one);
   }
 
@@ -268,7 +269,7 @@ export function readOn(page, viewer, { leases, restart }) {
     else if (refused) say(refused, true);
     else {
       seen.delete(one.read);
-      say(`Case ${one.number} could not be given away. It comes back to you.`, true);
+      say(t("Case {number} could not be given away. It comes back to you.", { number: one.number }), true);
     }
     fill();
     if (!shown && none) leave();
@@ -288,7 +289,7 @@ export function readOn(page, viewer, { leases, restart }) {
       move(-1);
     } else if (waiting().length) {
       event?.preventDefault();
-      say("Your answer is on its way. Go back when it has arrived.", true);
+      say(t("Your answer is on its way. Go back when it has arrived."), true);
     }
   }
 
@@ -306,9 +307,9 @@ export function readOn(page, viewer, { leases, restart }) {
       const refused = reply && (await refusal(reply));
       if (reply?.status === 204) {
         takeOut(one);
-        say("Declined.");
-      } else if (reply?.status === 401 || reply?.status === 403) say("Sign in again, then decline once more.", true);
-      else say(refused ?? "No connection. Decline once more when there is one.", true);
+        say(t("Declined."));
+      } else if (reply?.status === 401 || reply?.status === 403) say(t("Sign in again, then decline once more."), true);
+      else say(refused ?? t("No connection. Decline once more when there is one."), true);
     });
   }
   find("[data-action='cannot tell']", page)?.addEventListener("click", () => giveAway("cannot_tell"));
@@ -336,13 +337,13 @@ export function readOn(page, viewer, { leases, restart }) {
       const first = radios.find((one) => one.checked);
       if (first === radio) return answer(radio.value);
       form.elements.second_choice.value = radio.value;
-      told(`${name(first.value)}, else ${name(radio.value)}`, "1 to 4: how sure; Enter: go on");
+      told(t("{name}, else {other}", { name: name(first.value), other: name(radio.value) }), t("1 to 4: how sure; Enter: go on"));
       return;
     }
     radio.checked = true;
     if (event.shiftKey) {
       pending = true;
-      told(name(radio.value), "1 to 4: how sure; class: second choice; Enter");
+      told(name(radio.value), t("1 to 4: how sure; class: second choice; Enter"));
       return;
     }
     if (!store.get("one-key", true) || event.key === "Enter" || event.type !== "keydown") {

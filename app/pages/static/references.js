@@ -3,6 +3,7 @@
 
 import { hooks } from "./keyboard.js";
 import { all, find } from "./page.js";
+import { t } from "./words.js";
 
 export function showReferences(dialog) {
   const opener = find("[data-references-open]");
@@ -17,7 +18,7 @@ export function showReferences(dialog) {
     const found = reply?.ok && !reply.redirected ? find("[data-reference-class]", new DOMParser().parseFromString(await reply.text(), "text/html")) : null;
     if (asked !== code) return; // another class was asked for meanwhile
     if (found) cells.replaceChildren(document.adoptNode(found));
-    else cells.textContent = "These cells could not be loaded. Are you signed in and connected?";
+    else cells.textContent = t("These cells could not be loaded. Are you signed in and connected?");
   }
 
   function open(event) {

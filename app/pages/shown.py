@@ -1,0 +1,50 @@
+"""Numbers and codes on pages, in the language of the page: the filters of ``app/platform/formats.py`` over again."""
+
+from collections.abc import Callable, Mapping
+
+from app.platform.languages import decimal, gettext, said, term
+from ml import shown_numbers
+from ml.shown_numbers import NOTHING, HasInterval, HasNewInterval
+
+
+def probability(value: float | None, digits: int = 3) -> str:
+    """A probability or a metric."""
+    return decimal(shown_numbers.probability(value, digits))
+
+
+def change(value: float | None, digits: int = 3) -> str:
+    """A difference, with its sign."""
+    return decimal(shown_numbers.change(value, digits))
+
+
+def count(value: int | None) -> str:
+    """A whole number."""
+    return decimal(shown_numbers.count(value))
+
+
+def share(value: float | None) -> str:
+    """A share in per cent."""
+    return decimal(shown_numbers.share(value))
+
+
+def _between(low: float | None, high: float | None, digits: int) -> str:
+    return gettext("%(low)s to %(high)s", low=probability(low, digits), high=probability(high, digits))
+
+
+def interval(estimate: HasInterval | None, digits: int = 4) -> str:
+    """The 95 % interval of an estimate."""
+    return NOTHING if estimate is None or estimate.low is None else _between(estimate.low, estimate.high, digits)
+
+
+def new_interval(estimate: HasNewInterval | None, digits: int = 4) -> str:
+    """The 95 % interval of an estimate for new annotators."""
+    if estimate is None or estimate.low_new is None:
+        return NOTHING
+    return _between(estimate.low_new, estimate.high_new, digits)
+
+
+#: By their names in templates.
+FILTERS: Mapping[str, Callable[..., str]] = {
+    function.__name__: function
+    for function in (probability, change, count, share, interval, new_interval, decimal, said, term)
+}
