@@ -1,6 +1,6 @@
 """Numbers and codes on pages, in the language of the page: the filters of ``app/platform/formats.py`` over again."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from app.platform.languages import decimal, gettext, said, term
 from ml import shown_numbers
@@ -44,7 +44,7 @@ def new_interval(estimate: HasNewInterval | None, digits: int = 4) -> str:
 
 
 #: By their names in templates.
-FILTERS: Mapping[str, Callable[..., str]] = {
+FILTERS: dict[str, Callable[..., str]] = {
     function.__name__: function
     for function in (probability, change, count, share, interval, new_interval, decimal, said, term)
 }

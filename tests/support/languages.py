@@ -1,7 +1,7 @@
-"""The sentences of the pages, found in their source: ``python -m tests.support.languages`` brings the catalogues up to date.
+"""The sentences of the pages, found in their source: ``python -m tests.support.languages`` renews the catalogues.
 
-A context tells what is looked up how: none for templates and Python, ``script`` for what the pages' scripts say, ``term``
-for codes in words, ``said`` for sentences that the domains make in English for every caller.
+A context tells what is looked up how: none for templates and Python, ``script`` for what the pages' scripts say,
+``term`` for codes in words, ``said`` for sentences that the domains make in English for every caller.
 """
 
 import ast

@@ -66,10 +66,10 @@ def _of_problems(tree: ast.Module, forms: bool) -> Iterator[str]:
 
 def _of_constants(tree: ast.AST, names: set[str]) -> Iterator[str]:
     for node in ast.walk(tree):
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
-        if any(isinstance(target, ast.Name) and target.id in names for target in targets) and node.value is not None:
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if any(isinstance(target, ast.Name) and target.id in names for target in targets):
             values = node.value.values if isinstance(node.value, ast.Dict) else [node.value]
             for value in values:
                 yield from _texts(value)
