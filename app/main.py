@@ -130,11 +130,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.mount("/static", Assets(), name="static")
     require_policies(app, _ROUTERS)
     describe(app)
-    app.add_middleware(Languages)
     app.add_middleware(BodyLimits)
     app.add_middleware(FairShare, at_once=settings.requests_at_once)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=settings.allowed_hosts)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(observability.RequestLog)
+    app.add_middleware(Languages)
     app.add_middleware(CorrelationIdMiddleware)
     return app
