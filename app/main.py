@@ -135,6 +135,6 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=settings.allowed_hosts)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(observability.RequestLog)
-    app.add_middleware(Languages)
     app.add_middleware(CorrelationIdMiddleware)
+    app.add_middleware(Languages)
     return app
