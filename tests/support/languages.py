@@ -118,7 +118,7 @@ def _main() -> None:
         made = io.BytesIO()
         write_po(made, catalog, width=120, sort_by_file=True, omit_header=False, include_lineno=False)
         languages.file_of(language, "po").write_bytes(made.getvalue())
-        languages.file_of(language).write_bytes(compiled(catalog))
+        languages.file_of(language).write_bytes(compiled(read(language)))
         missing = [message for message in catalog if message.id and not is_whole(message.string)]
         print(f"{language}: {len(catalog)} sentences, {len(missing)} without a translation")
         for message in missing[:20]:
