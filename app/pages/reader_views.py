@@ -29,6 +29,7 @@ from app.reads.progress import LISTED, Progress, count_labelled_cases, labelled_
 from app.reads.queries import next_request
 from app.reads.schemas import LabelOut, ReadOut
 from app.reads.service import label_out
+from app.references.cells import stands_for
 from app.releases.queries import reading_classes, release_by_id
 from app.triage.qualified import Standing, standing_of, standing_of_account
 from app.triage.queries import current_policy
@@ -125,6 +126,7 @@ class CaseView:
     remarks: list[str]
     by_name: bool
     at_stake: list[ShownClass]
+    stands_for: str | None
     release_name: str = ""
 
 
@@ -165,6 +167,7 @@ def case_view(
         remarks=_remarks(session, after, labels, known) if "manage" in principal.scopes else [],
         by_name=by_name,
         at_stake=_at_stake(session, mine, labels, after),
+        stands_for=None if principal.blind else stands_for(session, case_id),
         release_name="" if shown.prediction is None else _release_name(session, uuid.UUID(shown.prediction.release)),
     )
 

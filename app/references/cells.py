@@ -4,12 +4,12 @@ import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import func, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from app.platform.errors import NotFound
 from app.references.selecting import N_CELLS, Candidate
-from app.tables import SHOWN_KINDS, Case, ReferenceCell
+from app.tables import SHOWN_KINDS, Case, CaseTwin, ReferenceCell
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,14 @@ def _order(cell: Cell) -> tuple[bool, float, bytes]:
 def shown_cells(cells: Sequence[Cell]) -> list[Cell]:
     """Those of a class that are shown."""
     return [cell for cell in cells if cell.shown][:N_CELLS]
+
+
+def stands_for(session: Session, case_id: uuid.UUID) -> str | None:
+    """The class for which a case, or a twin of it, was shown as a reference cell last; None where none ever was."""
+    twins = select(CaseTwin.twin_id).where(CaseTwin.case_id == case_id)
+    about = or_(ReferenceCell.case_id == case_id, ReferenceCell.case_id.in_(twins))
+    newest = select(ReferenceCell.class_code).where(about, ReferenceCell.kind.in_(SHOWN_KINDS))
+    return session.execute(newest.order_by(ReferenceCell.created_at.desc()).limit(1)).scalar_one_or_none()
 
 
 def shown_case(session: Session, cell_id: uuid.UUID) -> Case:

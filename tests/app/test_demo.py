@@ -186,7 +186,7 @@ def test_real_cells_enter_by_two_named_annotators_and_some_wait_for_the_visitor(
             ).all()
             shown, texts = cells_of(session), definitions(session)
             classes = {info.code for info in reading_classes(session)}
-    assert set(texts) == classes > set(shown) > set()  # of few cells not every class has one that both call so
+    assert set(texts) == classes >= set(shown) > set()  # of few cells not every class has one that both call so
     assert all(cell.row.n_same == cell.row.n_readers == 2 for cells in shown.values() for cell in cells)
     assert Counter(counts.values()) == {2: 58, 1: real_cells.READ_ONCE, 0: real_cells.UNREAD}
     assert {name for name in names if name.startswith("WBCAtt")} == set(ANNOTATORS)

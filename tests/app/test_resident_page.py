@@ -142,6 +142,7 @@ def test_what_was_settled_is_shown_once_and_only_then(service: Service) -> None:
     text = page("anna")
     assert "no other annotator did; others said: 1 “" in text
     assert "most differ" in text
+    assert f'href="/references?class={codes[0]}&amp;class={codes[1]}"' in text
     assert shown() == 1
     assert "Nothing new" in page("anna")
     assert service.get("viewer", "/settled").status_code == 403

@@ -154,11 +154,15 @@ def test_a_reference_cell_and_its_twins_are_given_to_nobody_to_be_read(service: 
     set_policy(service, **ONCE)
     settled = settle(service, 3)
     choose(service)
-    service.add_case("twin", cell_png(0))
+    twin_id = service.add_case("twin", cell_png(0))["id"]
     ask_again(service, settled)
     for who in ("anna", "ben"):
         answer = service.post(who, "/v1/reads", json={})
         assert answer.status_code == 204, answer.text
+    seen = service.get("admin", f"/cases/{settled[0]}", headers={"Accept": "text/html"}).text
+    twin = service.get("admin", f"/cases/{twin_id}", headers={"Accept": "text/html"}).text
+    assert "no annotator is given it any more" in seen
+    assert "no annotator is given it any more" in twin
     free = service.add_case("free", cell_png(30))
     assert lease(service, "anna")["case_id"] is not None
     with service.context.database.read() as session:
