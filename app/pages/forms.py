@@ -1,12 +1,13 @@
 """From what a form sends to what the services take."""
 
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from app.evaluations.targets import TargetsIn
 from app.platform.errors import Invalid
 from app.platform.faults import in_words
+from app.platform.values import PageText
 from app.triage.schemas import PolicyIn, PolicyOut
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -23,6 +24,18 @@ class WrongFields(Invalid):
         said = [f"{name.replace('_', ' ')} {what}" if name else what for name, what in faults.items()]
         super().__init__("; ".join(said))
         self.faults = faults
+
+
+class MoveForm(BaseModel):
+    """The form of a release's page that makes it champion or challenger."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    alias: Literal["champion", "challenger"]
+    revision: int = Field(ge=0)
+    despite_gate: bool = False
+    reason: PageText = Field("", max_length=2000)
+    password: PageText = Field("", max_length=300, repr=False)
 
 
 def checked(model: type[_Model], **values: Any) -> _Model:

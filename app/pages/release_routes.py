@@ -1,18 +1,19 @@
 """HTML routes of releases: compare, promote, roll back, recalibrate."""
 
 import uuid
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Form, Request, Response
+from sqlalchemy.orm import Session
 
 from app.auth.policy import GuardedRoute, Policy
 from app.auth.service import confirm_password
-from app.context import Parts
+from app.context import Context, Parts
 from app.pages import release_views
-from app.pages.forms import checked
+from app.pages.forms import MoveForm, checked
 from app.pages.render import go, page
 from app.platform.database import Reader, Writer
-from app.platform.errors import Invalid
+from app.platform.errors import Conflict, Forbidden, Invalid, PreconditionFailed
 from app.platform.principal import Principal
 from app.platform.values import PageText
 from app.recalibration.change_plan import ChangePlan
@@ -37,31 +38,47 @@ def show_release(
     release_id: uuid.UUID, request: Request, context: Parts, principal: _Viewer, session: Reader
 ) -> Response:
     """A release compared with the champion: what changed, and whether the gate let it through."""
-    return page(request, "release.html", principal, view=release_views.release(session, context, release_id))
+    view = release_views.release(session, context, release_id)
+    return page(request, "release.html", principal, view=view, form=None, faults={})
 
 
 @router.post("/releases/{release_id}/move")
 def move(
-    release_id: uuid.UUID,
-    context: Parts,
-    principal: _Manager,
-    session: Writer,
-    alias: Annotated[Literal["champion", "challenger"], Form()],
-    revision: Annotated[int, Form(ge=0)],
-    despite_gate: Annotated[bool, Form()] = False,
-    reason: Annotated[PageText, Form(max_length=2000)] = "",
-    password: Annotated[PageText, Form(max_length=300)] = "",
+    release_id: uuid.UUID, request: Request, context: Parts, principal: _Manager, form: Annotated[MoveForm, Form()]
 ) -> Response:
-    """Promote a release, or roll back to an earlier one.
+    """Promote a release, or roll back to an earlier one; what is refused stands beside its field, the rest is kept.
+
+    Raises:
+        Conflict: the gate has not let it through, and nobody chose to promote it all the same.
+        Forbidden: the password is missing or wrong.
+        Invalid: no reason was given.
+        PreconditionFailed: somebody else moved the alias meanwhile.
+    """
+    try:
+        with context.database.write() as session:
+            _move(session, context, principal, release_id, form)
+    except (Conflict, Forbidden, Invalid, PreconditionFailed) as exc:
+        if "text/html" not in request.headers.get("accept", ""):
+            raise
+        with context.database.read() as session:
+            view = release_views.release(session, context, release_id)
+        field = {Forbidden: "password", Invalid: "reason"}.get(type(exc), "")
+        return page(request, "release.html", principal, exc.status, view=view, form=form, faults={field: exc.detail})
+    return go("/releases")
+
+
+def _move(session: Session, context: Context, principal: Principal, release_id: uuid.UUID, form: MoveForm) -> None:
+    """Move an alias as a form asks.
 
     Raises:
         Invalid: no reason was given.
     """
-    if not reason.strip():
+    reason = form.reason.strip()
+    if not reason:
         raise Invalid("say why")
-    confirm_password(session, principal, password)
-    move_alias(session, context, principal.name, alias, release_id, reason.strip(), revision, despite_gate=despite_gate)
-    return go("/releases")
+    confirm_password(session, principal, form.password)
+    named, chosen = form.alias, form.despite_gate
+    move_alias(session, context, principal.name, named, release_id, reason, form.revision, despite_gate=chosen)
 
 
 @router.post("/releases/{release_id}/predict")

@@ -36,11 +36,13 @@ def login_form(request: Request, context: Parts) -> Response:
     return _login_page(request, context)
 
 
-def _login_page(request: Request, context: Context, status: int = 200, problem: Problem | None = None) -> Response:
-    """The page that asks for name and password; that of a demo names its accounts."""
+def _login_page(
+    request: Request, context: Context, status: int = 200, problem: Problem | None = None, typed: str = ""
+) -> Response:
+    """The page that asks for name and password, with the name that was typed; that of a demo names its accounts."""
     settings = context.settings
     sign_on, demo = settings.oidc_issuer is not None, notice_of(settings.home)
-    values = {"problem": problem, "sign_on": sign_on, "demo": demo, "languages": LANGUAGES}
+    values = {"problem": problem, "sign_on": sign_on, "demo": demo, "languages": LANGUAGES, "typed": typed}
     return page(request, "login.html", None, status, **values)
 
 
@@ -64,7 +66,7 @@ async def login(
     throttle = request.app.state.sign_in_throttle
     attempt = await sign_in(context.database, context.keys.audit, throttle, address, name, password)
     if attempt.token is None:
-        return _login_page(request, context, 401, Unauthenticated(attempt.refused))
+        return _login_page(request, context, 401, Unauthenticated(attempt.refused), name)
     return signed_in(request, attempt.token, "/account" if attempt.used_up else "/worklist")
 
 
@@ -185,7 +187,7 @@ def _account_page(request: Request, context: Context, principal: Principal, stat
 def account_form(request: Request, context: Parts, principal: _People, session: Reader) -> Response:
     """Ask for a new password."""
     first = auth.needs_password(session, principal)
-    return _account_page(request, context, principal, 200, problem=None, done=False, first=first)
+    return _account_page(request, context, principal, 200, faults={}, done=False, first=first)
 
 
 @router.post("/account")
@@ -203,8 +205,11 @@ def choose_password(
         auth.choose_password(session, context.keys.audit, principal, present, wanted)
     except Problem as exc:
         session.rollback()
-        return _account_page(request, context, principal, exc.status, problem=exc, done=False, first=first)
-    return _account_page(request, context, principal, 200, problem=None, done=True, first=False)
+        field = {Forbidden: "present", Invalid: "wanted"}.get(type(exc), "")
+        return _account_page(
+            request, context, principal, exc.status, faults={field: exc.detail}, done=False, first=first
+        )
+    return _account_page(request, context, principal, 200, faults={}, done=True, first=False)
 
 
 @router.get("/session")
