@@ -12,6 +12,7 @@ from typing import NamedTuple
 from app.evaluations.report_schemas import TrendOut, WeekOut, WhatIfOut
 from app.evaluations.report_sentences import ends, percent
 from app.evaluations.schemas import BinOut, ScoreMonitorOut
+from app.platform.languages import decimal, gettext, noted
 
 
 class Tick(NamedTuple):
@@ -71,6 +72,11 @@ class Plot:
     rule: Tick | None = None
 
 
+#: Short names of months.
+_MONTHS = (
+    *(noted("Jan"), noted("Feb"), noted("Mar"), noted("Apr"), noted("May"), noted("Jun")),
+    *(noted("Jul"), noted("Aug"), noted("Sep"), noted("Oct"), noted("Nov"), noted("Dec")),
+)
 _QUARTERS = [Tick(at, f"{at:g} %") for at in (0, 25, 50, 75, 100)]
 _FROM_BELOW = [Tick(100 - tick.at, tick.text) for tick in _QUARTERS]
 
@@ -84,14 +90,19 @@ def reliability(bins: Sequence[BinOut], what: str) -> Plot:
             y=_down(row.mean_freq),
             low=None if row.freq_low is None else _down(row.freq_low),
             high=None if row.freq_high is None else _down(row.freq_high),
-            title=f"predicted {percent(row.mean_prob)}, observed {percent(row.mean_freq)}, n = {row.n:,}",
+            title=gettext(
+                "predicted %(said)s, observed %(seen)s, n = %(n)s",
+                said=percent(row.mean_prob),
+                seen=percent(row.mean_freq),
+                n=decimal(f"{row.n:,}"),
+            ),
             single=row.n == 1,
         )
         for row in filled
     ]
     return Plot(
-        x_title=f"predicted {what}",
-        y_title=f"observed {what}",
+        x_title=gettext("predicted disagreement") if what == "disagreement" else gettext("predicted probability"),
+        y_title=gettext("observed disagreement") if what == "disagreement" else gettext("observed probability"),
         x_ticks=_QUARTERS,
         y_ticks=_FROM_BELOW,
         marks=marks,
@@ -122,21 +133,25 @@ def operating_curve(rows: Sequence[WhatIfOut], now: float | None) -> Plot:
             y=_down(row.caught.value),
             low=None,
             high=None,
-            title=f"{percent(row.share)} read twice: {percent(row.caught.value)}{ends(row.caught)} caught",
+            title=gettext(
+                "%(share)s read twice: %(caught)s caught",
+                share=percent(row.share),
+                caught=percent(row.caught.value) + ends(row.caught),
+            ),
         )
         for row in rows
     ]
     start, end = ([Mark(at, 100.0 - at, None, None, "")] if marks else [] for at in (0.0, 100.0))
     return Plot(
-        x_title="cases read twice",
-        y_title="disagreements caught",
+        x_title=gettext("cases read twice"),
+        y_title=gettext("disagreements caught"),
         x_ticks=_QUARTERS,
         y_ticks=_FROM_BELOW,
         marks=marks,
         segments=joined([*start, *marks, *end]),
         band=" ".join(["0,100", *upper, "100,0", *lower]) if known else "",
         diagonal=True,
-        rule=None if now is None else Tick(100 * now, f"today {percent(now)}"),
+        rule=None if now is None else Tick(100 * now, gettext("today %(share)s", share=percent(now))),
     )
 
 
@@ -147,15 +162,25 @@ def weekly(weeks: Sequence[WeekOut]) -> Plot:
     bars = []
     for place, row in enumerate(weeks):
         for offset, kind, value in ((0.12, "received", row.received), (0.5, "answered", row.answered)):
-            title = f"week of {_day(row.week)}: {value:,} {'cases received' if kind == 'received' else 'reads given'}"
+            words = {"week": _day(row.week), "n": decimal(f"{value:,}")}
+            if kind == "received":
+                title = gettext("week of %(week)s: %(n)s cases received", **words)
+            else:
+                title = gettext("week of %(week)s: %(n)s reads given", **words)
             bars.append(Bar((place + offset) * step, 0.36 * step, 100 * value / top, kind, title))
     ticks = [Tick((place + 0.5) * step, _day(row.week)) for place, row in enumerate(weeks) if place % 4 == 0]
     heights = [Tick(100, "0"), Tick(50, f"{top / 2:,g}"), Tick(0, f"{top:,}")]
-    return Plot(x_title="week from Monday", y_title="per week", x_ticks=ticks, y_ticks=heights, bars=bars)
+    return Plot(
+        x_title=gettext("week from Monday"),
+        y_title=gettext("per week"),
+        x_ticks=ticks,
+        y_ticks=heights,
+        bars=bars,
+    )
 
 
 def _day(day: date) -> str:
-    return f"{day.day} {day:%b}"
+    return gettext("%(day)s %(month)s", day=day.day, month=gettext(_MONTHS[day.month - 1]))
 
 
 def _round_up(value: int) -> int:
@@ -177,18 +202,28 @@ def trend(rows: Sequence[TrendOut], title: str, *, in_time: bool) -> Plot:
     step = 100 / max(len(rows), 1)
     said, seen = [], []
     for place, row in enumerate(rows):
-        x, name = (place + 0.5) * step, row.group or "not recorded"
+        x, name = (place + 0.5) * step, row.group or gettext("not recorded")
         if row.said is None or row.differed is None:
             continue
-        said.append(Mark(x, _down(row.said), None, None, f"{name}: predicted {percent(row.said)}", said=True))
+        said.append(
+            Mark(
+                x,
+                _down(row.said),
+                None,
+                None,
+                gettext("%(name)s: predicted %(share)s", name=name, share=percent(row.said)),
+                said=True,
+            )
+        )
         single = row.differed.n < 2
         low, high = (None if end is None else _down(end) for end in (row.differed.low, row.differed.high))
-        text = f"{name}: {percent(row.differed.value)}{ends(row.differed)} differed"
+        share = percent(row.differed.value) + ends(row.differed)
+        text = gettext("%(name)s: %(share)s differed", name=name, share=share)
         seen.append(Mark(x, _down(row.differed.value), low, high, text, single=single))
-    ticks = [Tick((place + 0.5) * step, _short(row.group or "not recorded")) for place, row in enumerate(rows)]
+    ticks = [Tick((place + 0.5) * step, _short(row.group or gettext("not recorded"))) for place, row in enumerate(rows)]
     lines = joined(seen) if in_time else []
     marks = [*said, *seen]
-    return Plot(title, "annotators who differ", ticks[:: 1 + len(ticks) // 7], _FROM_BELOW, marks, lines)
+    return Plot(title, gettext("annotators who differ"), ticks[:: 1 + len(ticks) // 7], _FROM_BELOW, marks, lines)
 
 
 def _short(name: str) -> str:
@@ -214,12 +249,12 @@ def alarm(monitors: Sequence[ScoreMonitorOut]) -> Plot:
                 y=up(step.log10_capital),
                 low=None,
                 high=None,
-                title=f"{monitor.site or 'all'}, {_day(step.day)}: {step.log10_capital:+.2f}",
+                title=f"{monitor.site or gettext('all')}, {_day(step.day)}: {decimal(f'{step.log10_capital:+.2f}')}",
             )
             for step in monitor.steps
         ]
         marks += of_site
         lines += joined(of_site)
     ends_of_time = [Tick(0, _day(days[0])), Tick(100, _day(days[-1]))] if len(days) > 1 else []
-    heights = [Tick(up(threshold), f"alarm {threshold:+.1f}"), Tick(up(0.0), "0")]
-    return Plot("day", "log₁₀ of the bets' worth", ends_of_time, heights, marks, lines)
+    heights = [Tick(up(threshold), gettext("alarm %(value)s", value=decimal(f"{threshold:+.1f}"))), Tick(up(0.0), "0")]
+    return Plot(gettext("day"), gettext("log₁₀ of the bets' worth"), ends_of_time, heights, marks, lines)

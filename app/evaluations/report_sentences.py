@@ -6,16 +6,17 @@ from typing import Literal, NamedTuple
 
 from app.evaluations.report_schemas import DurationOut, ReportBody, SaidOut
 from app.evaluations.targets import TargetsOut
+from app.platform.languages import decimal, gettext, ngettext, noted
 from app.platform.values import MetricOut
 
 State = Literal["met", "met-so-far", "missed-so-far", "missed", "unknown"]
 #: A verdict in words, with a sign of its own: nobody has to tell colours apart.
 VERDICTS: dict[State, str] = {
-    "met": "✓ Target met",
-    "met-so-far": "(✓) Met so far",
-    "missed-so-far": "(✗) Missed so far",
-    "missed": "✗ Target missed",
-    "unknown": "– No answer yet",
+    "met": noted("✓ Target met"),
+    "met-so-far": noted("(✓) Met so far"),
+    "missed-so-far": noted("(✗) Missed so far"),
+    "missed": noted("✗ Target missed"),
+    "unknown": noted("– No answer yet"),
 }
 _DAYS_FROM, _WHOLE_DAYS_FROM = 72, 240
 
@@ -41,7 +42,7 @@ class Sentence:
     @property
     def verdict(self) -> str:
         """The state in words."""
-        return VERDICTS[self.state]
+        return gettext(VERDICTS[self.state])
 
 
 class _Interval(NamedTuple):
@@ -61,67 +62,80 @@ def _sentences(body: ReportBody, targets: TargetsOut) -> Iterator[Sentence]:
         "disagreement",
         found.disagreement,
         targets.disagreement_gap,
-        "When it says {said} of annotators would differ, {seen} did",
-        "How often annotators differ as predicted",
+        noted("When it says %(said)s of annotators would differ, %(seen)s did: %(verdict)s."),
+        gettext("How often annotators differ as predicted"),
     )
     yield _said(
         "classes",
         found.leading,
         targets.leading_gap,
-        "Where it is surest of a class, {said} on average, {seen} of annotators name that class",
-        "How often annotators name the class that it is surest of",
+        noted(
+            "Where it is surest of a class, %(said)s on average, %(seen)s of annotators name that class: %(verdict)s."
+        ),
+        gettext("How often annotators name the class that it is surest of"),
     )
-    wanted = f"at least {percent(targets.caught)}"
+    wanted = gettext("at least %(share)s", share=percent(targets.caught))
     if found.caught is None:
-        yield Sentence("triage", "What second reads catch", wanted, "unknown", "two annotators who differ about a case")
+        missing = gettext("two annotators who differ about a case")
+        yield Sentence("triage", gettext("What second reads catch"), wanted, "unknown", missing)
     else:
-        text = f"Reading {percent(found.caught.share)} of the cases twice catches {_of(found.caught.caught)} of the "
-        state = _judged(_interval(found.caught.caught), targets.caught, 1.0)
-        yield Sentence("triage", text + "disagreements.", wanted, state)
-    wanted = f"at least {percent(targets.agreement)}"
+        text = gettext(
+            "Reading %(share)s of the cases twice catches %(caught)s of the disagreements.",
+            share=percent(found.caught.share),
+            caught=_of(found.caught.caught),
+        )
+        yield Sentence("triage", text, wanted, _judged(_interval(found.caught.caught), targets.caught, 1.0))
+    wanted = gettext("at least %(share)s", share=percent(targets.agreement))
     if found.agreement is None:
-        yield Sentence("pairs", "How often two annotators agree", wanted, "unknown", _TWICE)
+        yield Sentence("pairs", gettext("How often two annotators agree"), wanted, "unknown", gettext(_TWICE))
     else:
-        text = f"Two annotators agree on {_of(found.agreement)} of the cases."
+        text = gettext("Two annotators agree on %(share)s of the cases.", share=_of(found.agreement))
         yield Sentence("pairs", text, wanted, _judged(_interval(found.agreement), targets.agreement, 1.0))
     yield _turnaround(body.workload.answering, targets.hours)
 
 
-_TWICE = "more cases with two labels"
+_TWICE = noted("more cases with two labels")
 
 
 def _said(name: str, found: SaidOut | None, gap: float, words: str, topic: str) -> Sentence:
-    target = f"within {100 * gap:g} points"
+    target = gettext("within %(gap)s points", gap=decimal(f"{100 * gap:g}"))
     if found is None or found.seen.value is None:
-        return Sentence(name, topic, target, "unknown", _TWICE if name == "disagreement" else "labels of such cases")
+        missing = gettext(_TWICE) if name == "disagreement" else gettext("labels of such cases")
+        return Sentence(name, topic, target, "unknown", missing)
     seen = _interval(found.seen)
     off = _Interval(*(None if end is None else end - found.said for end in seen))  # type: ignore[arg-type]
-    text = words.format(said=percent(found.said), seen=_of(found.seen))
-    return Sentence(name, f"{text}: {_direction(off, gap)}.", target, _judged(off, -gap, gap))
+    text = gettext(words, said=percent(found.said), seen=_of(found.seen), verdict=_direction(off, gap))
+    return Sentence(name, text, target, _judged(off, -gap, gap))
 
 
 def _direction(off: _Interval, gap: float) -> str:
     """Whether what was said is too low or too high; «perhaps» where the interval has zero in it."""
     if off.low is not None and off.high is not None and (off.low > 0 or off.high < 0):
-        within = ", within the target" if abs(off.value) <= gap else ""
-        return ("too low" if off.value > 0 else "too high") + within
+        if abs(off.value) <= gap:
+            return gettext("too low, within the target") if off.value > 0 else gettext("too high, within the target")
+        return gettext("too low") if off.value > 0 else gettext("too high")
     if abs(off.value) <= gap:
-        return "about right"
-    return "perhaps too low" if off.value > 0 else "perhaps too high"
+        return gettext("about right")
+    return gettext("perhaps too low") if off.value > 0 else gettext("perhaps too high")
 
 
 def _turnaround(found: DurationOut, limit: float) -> Sentence:
-    target = f"within {hours(limit)}"
+    target = gettext("within %(time)s", time=hours(limit))
     if found.n == 0 or found.nine_tenths is None:
-        missing = "planned reads" if found.n == 0 else "nine of ten planned reads answered"
-        return Sentence("weeks", "How soon planned reads are answered", target, "unknown", missing)
+        missing = gettext("planned reads") if found.n == 0 else gettext("nine of ten planned reads answered")
+        return Sentence("weeks", gettext("How soon planned reads are answered"), target, "unknown", missing)
     ends = "" if found.low is None else f" ({_range(found)})"
-    text = f"Nine of ten planned reads are answered within {hours(found.nine_tenths)}{ends}."
+    text = gettext(
+        "Nine of ten planned reads are answered within %(time)s%(ends)s.", time=hours(found.nine_tenths), ends=ends
+    )
     return Sentence("weeks", text, target, _judged(_Interval(found.nine_tenths, found.low, found.high), 0.0, limit))
 
 
 def _range(found: DurationOut) -> str:
-    return f"{hours(found.low)} to {hours(found.high)}" if found.high is not None else f"{hours(found.low)} or more"
+    low = hours(found.low)
+    if found.high is None:
+        return gettext("%(low)s or more", low=low)
+    return gettext("%(low)s to %(high)s", low=low, high=hours(found.high))
 
 
 def _judged(found: _Interval, low: float, high: float) -> State:
@@ -156,7 +170,8 @@ def ends(found: MetricOut) -> str:
     """The interval of a share in whole per cent, in brackets, after it; nothing where there is none."""
     if found.low is None or found.high is None:
         return ""
-    return f" ({100 * found.low:.0f} to {100 * found.high:.0f})"
+    both = gettext("%(low)s to %(high)s", low=f"{100 * found.low:.0f}", high=f"{100 * found.high:.0f}")
+    return f" ({both})"
 
 
 def hours(value: float | None) -> str:
@@ -168,9 +183,9 @@ def hours(value: float | None) -> str:
     if value is None:
         return "–"
     if 60 * value < 1:
-        return "less than a minute"
+        return gettext("less than a minute")
     if value >= _DAYS_FROM:
-        return f"{value / 24:.{0 if value >= _WHOLE_DAYS_FROM else 1}f} days"
+        return gettext("%(n)s days", n=decimal(f"{value / 24:.{0 if value >= _WHOLE_DAYS_FROM else 1}f}"))
     if value >= 1:
-        return f"{value:.0f} hour{'' if round(value) == 1 else 's'}"
-    return f"{60 * value:.0f} minute{'' if round(60 * value) == 1 else 's'}"
+        return ngettext("%(n)s hour", "%(n)s hours", round(value))
+    return ngettext("%(n)s minute", "%(n)s minutes", round(60 * value))

@@ -1,7 +1,7 @@
 """Audit events in words, with links: who did what to which case, person or release."""
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from string import Formatter
 
@@ -13,6 +13,8 @@ from app.platform.errors import NoRelease
 from app.releases.queries import reading_classes
 from app.tables import Account, Annotator, ApiKey, Case, Job, PracticeSet, ReleaseRow
 
+#: Puts an English sentence into another language.
+Say = Callable[[str], str]
 #: What each action says, after who did it. In braces what the event is about.
 WORDS: Mapping[str, str] = {
     "label.add": "labelled {case}: {label}{by}",
@@ -96,20 +98,20 @@ class Part:
     link: str | None = None
 
 
-def short(action: str) -> str:
+def short(action: str, say: Say = str) -> str:
     """What an action says, without what it is about.
 
     >>> short("label.add"), short("unheard.of")
     ('labelled …: …', 'unheard.of')
     """
-    said = WORDS.get(action, action)
+    said = say(WORDS.get(action, action))
     parts = ((text, name) for text, name, _, _ in Formatter().parse(said))
     return "".join(text + ("" if name in {None, "by"} else "…") for text, name in parts)
 
 
-def sentences(session: Session, events: Sequence[AuditEventOut]) -> dict[int, list[Part]]:
-    """What each event says, by its number."""
-    known = _Names(session, events)
+def sentences(session: Session, events: Sequence[AuditEventOut], say: Say = str) -> dict[int, list[Part]]:
+    """What each event says, by its number, in the language that ``say`` gives."""
+    known = _Names(session, events, say)
     return {event.sequence: list(_sentence(event, known)) for event in events}
 
 
@@ -119,7 +121,7 @@ def plain(parts: Iterable[Part]) -> str:
 
 
 def _sentence(event: AuditEventOut, known: "_Names") -> Iterable[Part]:
-    for text, name, _, _ in Formatter().parse(WORDS.get(event.action, event.action)):
+    for text, name, _, _ in Formatter().parse(known.say(WORDS.get(event.action, event.action))):
         if text:
             yield Part(text)
         if name is not None:
@@ -139,15 +141,17 @@ class _Names:
     Args:
         session: for reading.
         events: at most some hundreds.
+        say: puts English into the language of the page.
     """
 
-    def __init__(self, session: Session, events: Sequence[AuditEventOut]) -> None:
+    def __init__(self, session: Session, events: Sequence[AuditEventOut], say: Say) -> None:
+        self.say = say
         named = [event.object for event in events]
         for event in events:
             named += [str(event.details[name]) for name in _REFERRING if event.details.get(name) is not None]
         ids = {found for found in map(_identifier, named) if found is not None}
         self.cases = {
-            row[0]: "an erased case" if row[2] is not None else row[1]
+            row[0]: say("an erased case") if row[2] is not None else row[1]
             for row in session.execute(select(Case.id, Case.external_id, Case.erased_at).where(Case.id.in_(ids)))
         }
         of_keys = session.execute(select(ApiKey.id, ApiKey.account_id).where(ApiKey.id.in_(ids)))
@@ -173,10 +177,12 @@ class _Names:
             case "release" | "champion":
                 return self._release(_identifier(details.get("champion")) if name == "champion" else own)
             case "account":
-                return self._account(own, str(details.get("account", "an account")))
+                return self._account(own, str(details.get("account", self.say("an account"))))
             case "job":
                 kind = str(details.get("kind") or (own and self.jobs.get(own)))
-                return Part(_JOBS.get(kind, f"a job ({kind})"), f"/imports/{own}" if kind == "import" else "/jobs")
+                return Part(
+                    self.say(_JOBS.get(kind, f"a job ({kind})")), f"/imports/{own}" if kind == "import" else "/jobs"
+                )
             case "policy" | "targets":
                 return Part(event.object, {"policy": "/policy", "targets": "/report"}[name])
             case _:
@@ -187,29 +193,29 @@ class _Names:
         details = event.details
         match name:
             case "label":
-                return self.classes.get(details["label"], details["label"] or "nothing")
+                return self.classes.get(details["label"], details["label"] or self.say("nothing"))
             case "class":
                 return self.classes.get(details["class"], str(details["class"]))
             case "by":
                 by = self.annotators.get(_identifier(details.get("annotator")), "")
-                return "" if by in {"", event.actor} else f" (read by {by})"
+                return "" if by in {"", event.actor} else self.say(f" (read by {by})")
             case "annotator":
-                return self.annotators.get(own, str(details.get("annotator", "an annotator")))
+                return self.annotators.get(own, str(details.get("annotator", self.say("an annotator"))))
             case "set":
                 return str(details.get("name") or self.sets.get(_identifier(details.get("set")) or own, ""))
             case "labels" | "requests":
                 n, noun = len(details.get(name, ())), {"labels": "label", "requests": "further read"}[name]
-                return f"{n} {noun}{'' if n == 1 else 's'}"
+                return self.say(f"{n} {noun}{'' if n == 1 else 's'}")
             case _:
-                return _as_text(details.get(name))
+                return self.say(_as_text(details.get(name)))
 
     def _case(self, case_id: uuid.UUID | None) -> Part:
         name = self.cases.get(case_id) if case_id is not None else None
-        return Part("a case") if name is None else Part(name, f"/cases/{case_id}")
+        return Part(self.say("a case")) if name is None else Part(name, f"/cases/{case_id}")
 
     def _release(self, release_id: uuid.UUID | None) -> Part:
         name = self.releases.get(release_id) if release_id is not None else None
-        return Part("a release") if name is None else Part(name, f"/releases/{release_id}")
+        return Part(self.say("a release")) if name is None else Part(name, f"/releases/{release_id}")
 
     def _account(self, own: uuid.UUID | None, otherwise: str) -> Part:
         account_id, name = self.of_keys.get(own, (own, self.accounts.get(own, ""))) if own else (None, "")

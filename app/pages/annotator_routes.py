@@ -14,6 +14,7 @@ from app.context import Parts
 from app.pages.render import page
 from app.pages.settled_views import MOST, settled_since
 from app.platform.database import Reader
+from app.platform.languages import gettext
 from app.platform.principal import Principal
 from app.platform.values import Line
 from app.tables import Case
@@ -31,7 +32,7 @@ def my_reading(
     """How the caller reads."""
     known = annotator_of_account(session, principal.account_id) is not None
     view = own_reading(session, principal, ME) if known else None
-    return page(request, "reading.html", principal, view=view, title="My reading", names=class_names(session))
+    return page(request, "reading.html", principal, view=view, title=gettext("My reading"), names=class_names(session))
 
 
 @router.get("/settled")
@@ -58,5 +59,5 @@ def reading_of(
 ) -> Response:
     """How an annotator reads, for admins."""
     view = None if annotator_named(session, name) is None else own_reading(session, principal, name)
-    title = f"How {name} reads"
+    title = gettext("How %(name)s reads", name=name)
     return page(request, "reading.html", principal, view=view, title=title, names=class_names(session))

@@ -14,10 +14,10 @@ from app.auth.policy import GuardedRoute, Policy
 from app.auth.queries import all_accounts
 from app.context import Parts
 from app.operations.audit_events import AuditEventsOut, Days, page_of_events
-from app.operations.audit_words import WORDS, Part, plain, sentences, short
+from app.operations.audit_words import WORDS, Part, Say, plain, sentences, short
 from app.pages.render import page
 from app.pages.tables import csv_file
-from app.platform import audit_chain
+from app.platform import audit_chain, languages
 from app.platform.database import Reader
 from app.platform.principal import Principal
 from app.platform.values import PageText
@@ -62,7 +62,7 @@ def _asked(
 _Asked = Annotated[Asked, Depends(_asked)]
 
 
-def _events(session: Session, asked: Asked) -> tuple[AuditEventsOut, dict[int, list[Part]]]:
+def _events(session: Session, asked: Asked, say: Say = str) -> tuple[AuditEventsOut, dict[int, list[Part]]]:
     """A page of events, and what each says."""
     events = page_of_events(
         session,
@@ -72,13 +72,13 @@ def _events(session: Session, asked: Asked) -> tuple[AuditEventsOut, dict[int, l
         days=Days(asked.since, asked.until),
         about=asked.about or None,
     )
-    return events, sentences(session, events.items)
+    return events, sentences(session, events.items, say)
 
 
 @router.get("/audit")
 def audit(request: Request, context: Parts, principal: _Manager, session: Reader, asked: _Asked) -> Response:
     """Who did what, newest first."""
-    events, said = _events(session, asked)
+    events, said = _events(session, asked, languages.said)
     details = {event.sequence: json.dumps(event.details, ensure_ascii=False) for event in events.items}
     return page(
         request,
@@ -91,7 +91,7 @@ def audit(request: Request, context: Parts, principal: _Manager, session: Reader
         here=urlencode(asked.query(str(asked.cursor or ""))),
         older=urlencode(asked.query(events.next_cursor)),
         actors=[*(account.name for account in all_accounts(session)), *_PROGRAMS],
-        actions=sorted(((action, short(action)) for action in WORDS), key=lambda choice: choice[1]),
+        actions=sorted(((action, short(action, languages.said)) for action in WORDS), key=lambda choice: choice[1]),
         head=audit_chain.newest(session),
         public_key=context.keys.audit.public_key,
     )

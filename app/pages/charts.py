@@ -8,6 +8,7 @@ from datetime import date
 import numpy as np
 
 from app.evaluations.reader_drift_schemas import ReaderWeekOut
+from app.platform.languages import decimal, gettext
 from app.platform.values import DistributionOut
 
 ROW, LABEL, WIDTH = 34, 200, 380
@@ -130,7 +131,13 @@ def week_chart(weeks: Sequence[ReaderWeekOut]) -> WeekChart:
             y=down(row.excess_loss),
             low=down(row.low),
             high=down(row.high),
-            title=f"week of {row.week}: {row.excess_loss:+.2f} ({row.low:+.2f} to {row.high:+.2f})",
+            title=gettext(
+                "week of %(week)s: %(value)s (%(low)s to %(high)s)",
+                week=row.week,
+                value=decimal(f"{row.excess_loss:+.2f}"),
+                low=decimal(f"{row.low:+.2f}"),
+                high=decimal(f"{row.high:+.2f}"),
+            ),
         )
         for row in shown
     ]

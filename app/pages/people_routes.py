@@ -18,6 +18,7 @@ from app.pages import people_views
 from app.pages.render import go, page
 from app.platform.database import Reader, Writer
 from app.platform.errors import Conflict, Forbidden
+from app.platform.languages import gettext
 from app.platform.principal import ROLE_SCOPES, SCOPES, Principal
 from app.platform.values import PageText
 from app.tables import Account, now
@@ -80,7 +81,7 @@ def add_person(
         shown = _Shown(faults={"name": str(exc)}, name=name, role=role)
         return _people(request, context, principal, session, shown)
     if role == "service":
-        shown = _Shown(f"{account.name} was added; give it a key.")
+        shown = _Shown(gettext("%(name)s was added; give it a key.", name=account.name))
         return _person(request, context, principal, session, account.id, shown)
     return _new_password(request, context, principal, session, account)
 
@@ -89,7 +90,7 @@ def _new_password(
     request: Request, context: Context, principal: Principal, session: Session, account: Account
 ) -> Response:
     password = auth.issue_one_time_password(session, context.keys.audit, account.name, actor=principal.name)
-    shown = _Shown(f"One-time password of {account.name}", password)
+    shown = _Shown(gettext("One-time password of %(name)s", name=account.name), password)
     return _person(request, context, principal, session, account.id, shown)
 
 
@@ -148,7 +149,9 @@ def add_key(
         session.rollback()
         shown = _Shown(faults={"days" if "days" in str(exc) else "scopes": str(exc)})
         return _person(request, context, principal, session, account_id, shown)
-    return _person(request, context, principal, session, account_id, _Shown(f"API key of {name}", token))
+    return _person(
+        request, context, principal, session, account_id, _Shown(gettext("API key of %(name)s", name=name), token)
+    )
 
 
 def _expiry(days: str) -> datetime | None:

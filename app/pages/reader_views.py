@@ -18,6 +18,7 @@ from app.pages.charts import Bars, posterior_bars
 from app.pages.handles import correction_handle, read_handle
 from app.pages.reference_views import ShownClass, classes_at_stake
 from app.platform.keys import ReaderKeys
+from app.platform.languages import decimal, gettext, ngettext
 from app.platform.principal import Principal
 from app.platform.values import ClassOut, PosteriorOut
 from app.readers.queries import model_in_use
@@ -197,13 +198,21 @@ def _enough(session: Session, after: PosteriorOut | None) -> str:
     if after is None or after.further_labels_expected is None or after.majority_prob is None:
         return ""
     policy = current_policy(session)
-    error = f"for class probabilities right to {policy.target_error:g} (expected squared error)"
+    error = decimal(f"{policy.target_error:g}")
     if after.further_labels_expected == 0:
-        return f"Enough annotators have read this case {error}."
+        return gettext(
+            "Enough annotators have read this case for class probabilities right to %(error)s "
+            "(expected squared error).",
+            error=error,
+        )
     if policy.adjudicate_below is not None and after.majority_prob >= policy.adjudicate_below:
-        return "Not every probability is sure yet, but the leading class is."
-    more = after.further_labels_expected
-    return f"About {more} more label{'' if more == 1 else 's'} would be needed {error}."
+        return gettext("Not every probability is sure yet, but the leading class is.")
+    return ngettext(
+        "About %(n)s more label would be needed for class probabilities right to %(error)s (expected squared error).",
+        "About %(n)s more labels would be needed for class probabilities right to %(error)s (expected squared error).",
+        after.further_labels_expected,
+        error=error,
+    )
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from app.cases.handles import NamedCase, case_handle
 from app.cases.queries import blind_opinions, label_history
 from app.pages.reader_views import case_number
 from app.platform.keys import ReaderKeys
+from app.platform.languages import gettext, ngettext
 from app.platform.principal import Principal
 from app.reads.progress import LISTED, labelled_cases
 from app.releases.queries import reading_classes
@@ -63,13 +64,25 @@ class SettledCase:
     @property
     def sentence(self) -> str:
         """Where the annotator stood, in words."""
-        own = f"You said “{self.own}”"
         if self.agrees == self.n_others:
-            also = "the one other annotator" if self.n_others == 1 else f"all {self.n_others} others"
-            return f"{own}, as did {also}."
-        rest = ", ".join(f"{n} “{name}”" for name, n in self.others if name != self.own)
-        same = f"{self.agrees} of {self.n_others} others said so too" if self.agrees else "no other annotator did"
-        return f"{own}; {same}; others said: {rest}."
+            return ngettext(
+                "You said “%(own)s”, as did the one other annotator.",
+                "You said “%(own)s”, as did all %(n)s others.",
+                self.n_others,
+                own=self.own,
+            )
+        rest = ", ".join(gettext("%(n)s “%(name)s”", n=n, name=name) for name, n in self.others if name != self.own)
+        if not self.agrees:
+            return gettext(
+                "You said “%(own)s”; no other annotator did; others said: %(rest)s.", own=self.own, rest=rest
+            )
+        return gettext(
+            "You said “%(own)s”; %(same)s of %(others)s others said so too; others said: %(rest)s.",
+            own=self.own,
+            same=self.agrees,
+            others=self.n_others,
+            rest=rest,
+        )
 
 
 def settled_since(session: Session, keys: ReaderKeys, principal: Principal) -> list[SettledCase]:

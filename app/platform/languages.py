@@ -134,9 +134,12 @@ def said(text: str) -> str:
 
 
 def _said(spoken: str, text: str, depth: int) -> str:
-    exact = catalogue(spoken).pgettext(SAID, text)
-    if exact != text or depth == 0:
-        return exact
+    for context in (SAID, TERM):
+        exact = catalogue(spoken).pgettext(context, text)
+        if exact != text:
+            return exact
+    if depth == 0:
+        return text
     for pattern, translated in _patterns(spoken):
         found = pattern.fullmatch(text)
         if found is not None:

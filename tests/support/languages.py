@@ -49,7 +49,7 @@ def _of_templates() -> Iterator[Sentence]:
 
 
 def _of_python() -> Iterator[Sentence]:
-    for path in sorted(PAGES.glob("*.py")):
+    for path in sorted([*PAGES.glob("*.py"), *(ROOT / "app" / "evaluations").glob("*.py")]):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _PYTHON:
                 texts = [arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]

@@ -45,7 +45,7 @@ def said_in_domains() -> list[tuple[str, str]]:
     found: dict[tuple[str, str], None] = {}
     for path in sorted((ROOT / "app").rglob("*.py")):
         name = str(path.relative_to(ROOT))
-        if not name.startswith(_ELSEWHERE):
+        if name in _CONSTANTS or not name.startswith(_ELSEWHERE):
             found |= {(path.name, text): None for text in _of_problems(ast.parse(path.read_text()), name in _FORMS)}
     for name in _WHOLE:
         found |= {(Path(name).name, text): None for text in _of_file(ast.parse((ROOT / name).read_text()))}
@@ -60,6 +60,10 @@ def _of_problems(tree: ast.Module, forms: bool) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in wanted and node.args:
             yield from _texts(node.args[0])
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name) and node.args:
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
+            if called == "say":
+                yield from _texts(node.args[0])
         if isinstance(node, ast.ClassDef) and node.name in wanted:
             yield from _of_constants(node, {"title"})
 
