@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from app.platform.languages import decimal, gettext, said, term
+from app.platform import formats
+from app.platform.languages import decimal, gettext, language, said, term
 from ml import shown_numbers
 from ml.shown_numbers import NOTHING, HasInterval, HasNewInterval
 
@@ -43,8 +44,13 @@ def new_interval(estimate: HasNewInterval | None, digits: int = 4) -> str:
     return _between(estimate.low_new, estimate.high_new, digits)
 
 
+def sentence(text: str) -> str:
+    """The end of a sentence as a whole one, with the full stop of the language."""
+    return formats.sentence(text, "。" if language() == "ja" else ".")
+
+
 #: By their names in templates.
 FILTERS: dict[str, Callable[..., str]] = {
     function.__name__: function
-    for function in (probability, change, count, share, interval, new_interval, decimal, said, term)
+    for function in (probability, change, count, share, interval, new_interval, decimal, said, sentence, term)
 }

@@ -40,6 +40,15 @@ def upper_first(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def sentence(text: str, stop: str = ".") -> str:
+    """The end of a sentence as a whole one.
+
+    >>> sentence("say why")
+    'Say why.'
+    """
+    return f"{upper_first(text)}{stop}"
+
+
 def as_it_is(text: str) -> str:
     """What is already in the language of its reader, as reports are: pages translate here."""
     return str(text)
@@ -62,7 +71,19 @@ def by_group(classes: list[ClassOut]) -> list[tuple[str, list[ClassOut]]]:
 #: Filters for templates, by their names.
 FILTERS = {
     function.__name__: function
-    for function in (probability, change, interval, new_interval, count, share, moment, words, upper_first, by_group)
+    for function in (
+        probability,
+        change,
+        interval,
+        new_interval,
+        count,
+        share,
+        moment,
+        words,
+        upper_first,
+        sentence,
+        by_group,
+    )
 } | {"said": as_it_is, "decimal": as_it_is, "term": words}
 
 

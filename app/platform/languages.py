@@ -19,10 +19,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 SOURCE = "en"
 #: By their codes, each by the name that it has for itself.
-LANGUAGES: Mapping[str, str] = {SOURCE: "English"}
+LANGUAGES: Mapping[str, str] = {SOURCE: "English", "de": "Deutsch", "ja": "日本語"}
 FOLDER = Path(__file__).parents[1] / "pages" / "locales"
 #: Of sentences that the domains make in English for every caller: pages look them up as they are shown.
 SAID = "said"
+#: Values in sentences may be sentences themselves, so deep; what is little but values is found within others only.
+_DEPTH, _FEWEST = 3, 8
 #: Of codes in words, and of what the scripts say.
 TERM, SCRIPT = "term", "script"
 #: What a browser was told on the sign-in page.
@@ -87,8 +89,8 @@ def _wanted(part: str) -> tuple[float, str]:
 def _preferred(header: str) -> str:
     """The language that a browser likes best, of those that there are.
 
-    >>> _preferred("tlh, en-GB;q=0.9"), _preferred("fr;q=zero"), _preferred("")
-    ('en', 'en', 'en')
+    >>> _preferred("fr;q=0.4, ja-JP, de;q=0.9"), _preferred("tlh"), _preferred("de;q=0, fr;q=zero")
+    ('ja', 'en', 'en')
     """
     wanted = sorted((_wanted(part) for part in header[:500].split(",")), key=lambda one: -one[0])
     codes = [name.partition("-")[0].lower() for quality, name in wanted if quality > 0]
@@ -130,7 +132,7 @@ def said(text: str) -> str:
     The catalogue has it with ``{name}`` for every value. Sentences joined by semicolons are looked up one by one.
     """
     spoken = language()
-    return str(text) if spoken == SOURCE or not text else _said(spoken, str(text), depth=3)
+    return str(text) if spoken == SOURCE or not text else _said(spoken, str(text), _DEPTH)
 
 
 def _said(spoken: str, text: str, depth: int) -> str:
@@ -140,8 +142,8 @@ def _said(spoken: str, text: str, depth: int) -> str:
             return exact
     if depth == 0:
         return text
-    for pattern, translated in _patterns(spoken):
-        found = pattern.fullmatch(text)
+    for pattern, translated, letters in _patterns(spoken):
+        found = pattern.fullmatch(text) if letters >= _FEWEST or depth < _DEPTH else None
         if found is not None:
             inside = {name: _said(spoken, value, depth - 1) for name, value in found.groupdict().items()}
             return translated.format(**inside)
@@ -158,11 +160,14 @@ def entries(spoken: str, context: str) -> dict[str, str]:
 
 
 @cache
-def _patterns(spoken: str) -> list[tuple[re.Pattern[str], str]]:
-    """Sentences with values in them, those with the most words first."""
-    ours = [(message, text) for message, text in entries(spoken, SAID).items() if "{" in message]
-    ours.sort(key=lambda one: -len(re.sub(r"\{\w+\}", "", one[0])))
-    return [(pattern_of(message), text) for message, text in ours]
+def _patterns(spoken: str) -> list[tuple[re.Pattern[str], str, int]]:
+    """Sentences with values in them, and how many letters stand beside these: those with the most first."""
+    found = [(pattern_of(message), text, _letters(message)) for message, text in entries(spoken, SAID).items()]
+    return sorted((one for one in found if one[0].groups), key=lambda one: -one[2])
+
+
+def _letters(message: str) -> int:
+    return sum(letter.isalpha() for letter in re.sub(r"\{\w+\}", "", message))
 
 
 def script_words() -> Markup | None:
@@ -189,7 +194,7 @@ def pattern_of(message: str) -> re.Pattern[str]:
         if place % 2 == 0:
             pattern += re.escape(piece)
         else:
-            pattern += f"(?P={piece})" if piece in seen else f"(?P<{piece}>.+?)"
+            pattern += f"(?P={piece})" if piece in seen else f"(?P<{piece}>.*?)"
             seen.add(piece)
     return re.compile(pattern, re.DOTALL)
 
