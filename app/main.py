@@ -39,6 +39,7 @@ from app.pages.resident_routes import router as resident_pages
 from app.pages.sign_in import router as sign_in_pages
 from app.platform import errors, observability
 from app.platform.body_limits import BodyLimits
+from app.platform.defects import Defects
 from app.platform.installation import claim
 from app.platform.languages import Languages
 from app.platform.rate_limit import RateLimit
@@ -133,6 +134,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(BodyLimits)
     app.add_middleware(FairShare, at_once=settings.requests_at_once)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=settings.allowed_hosts)
+    app.add_middleware(Defects)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(observability.RequestLog)
     app.add_middleware(CorrelationIdMiddleware)

@@ -372,7 +372,7 @@ def _on_system(request: Request, exc: OSError) -> Response:
     return answer_to(request, StorageFull("the disk is full, or takes no writes"))
 
 
-def _on_defect(request: Request, exc: Exception) -> Response:
+def on_defect(request: Request, exc: Exception) -> Response:
     """A defect of the service: the caller learns nothing of it but where the server's log tells more."""
     return answer_to(request, Problem(f"the service failed and stored nothing of it; reference {log_defect(exc)}"))
 
@@ -397,4 +397,4 @@ def install(app: FastAPI, problem_page: PageRenderer | None = None) -> None:
     answer(DBAPIError, _on_database)
     answer(PoolTimeout, _on_pool)
     answer(OSError, _on_system)
-    answer(Exception, _on_defect)
+    answer(Exception, on_defect)

@@ -93,6 +93,10 @@ def test_a_defect_tells_the_caller_nothing(service: Service, monkeypatch: pytest
     response = service.post("viewer", "/v1/predictions", files={"image": ("x", cell_png())})
     assert (response.status_code, response.headers["content-type"]) == (500, "application/problem+json")
     assert "SECRET-DETAIL" not in response.text
+    assert response.headers["x-request-id"] in response.text
+    asked = service.get("viewer", "/v1/cases").headers
+    same = {"x-content-type-options", "content-security-policy", "cache-control", "referrer-policy"}
+    assert {name: response.headers.get(name) for name in same} == {name: asked.get(name) for name in same}
 
 
 def test_more_predictions_than_the_queue_holds_are_refused_with_retry_after(service: Service) -> None:
