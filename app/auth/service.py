@@ -31,7 +31,7 @@ def digest_of(text: str) -> str:
 
 
 def _principal(account: Account, scopes: frozenset[str]) -> Principal:
-    return Principal(account.id, account.name, account.role, scopes)
+    return Principal(account.id, account.name, account.role, scopes, language=account.language)
 
 
 def principal_of_key(session: Session, token: str) -> Principal:

@@ -14,6 +14,7 @@ from app.evaluations.report_schemas import ReportBody, ReportParts
 from app.evaluations.report_sentences import Sentence, sentences
 from app.evaluations.schemas import EvaluationIn
 from app.evaluations.targets import TargetsOut
+from app.platform.languages import gettext
 from app.platform.values import MetricOut
 from app.triage.queries import current_policy
 
@@ -59,8 +60,8 @@ def drawn_report(body: ReportBody, targets: TargetsOut, now: float | None) -> Re
         "classes": report_charts.reliability(document.class_bins, "probability"),
         "triage": report_charts.operating_curve(body.what_if, now),
         "weeks": report_charts.weekly(body.workload.weeks),
-        "sites": report_charts.trend(body.by_site, "site", in_time=False),
-        "months": report_charts.trend(body.by_month, "month", in_time=True),
+        "sites": report_charts.trend(body.by_site, gettext("site"), in_time=False),
+        "months": report_charts.trend(body.by_month, gettext("month"), in_time=True),
         "alarm": report_charts.alarm(document.score_monitor),
     }
     classes = {row.name: report_charts.reliability(row.bins, "probability") for row in document.classes}

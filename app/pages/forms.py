@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from app.evaluations.targets import TargetsIn
 from app.platform.errors import Invalid
 from app.platform.faults import in_words
+from app.platform.languages import said
 from app.platform.values import PageText
 from app.triage.schemas import PolicyIn, PolicyOut
 
@@ -21,8 +22,8 @@ class WrongFields(Invalid):
     """
 
     def __init__(self, faults: dict[str, str]) -> None:
-        said = [f"{name.replace('_', ' ')} {what}" if name else what for name, what in faults.items()]
-        super().__init__("; ".join(said))
+        told = [f"{name.replace('_', ' ')} {said(what)}" if name else what for name, what in faults.items()]
+        super().__init__("; ".join(told))
         self.faults = faults
 
 

@@ -23,6 +23,7 @@ TERMS = (
     *("first", "triage", "audit", "adjudication", "further"),
     # rules of the policy, and when predictions are shown
     *("disagreement", "expected gain", "capacity", "graded", "after commit", "after case closed", "never"),
+    *("single read", "second read", "temperature", "vector", "matrix"),
     # jobs
     *("evaluation", "import", "judgement", "prediction", "readers", "recalibration", "report"),
     # results of imported rows

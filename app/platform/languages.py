@@ -24,7 +24,7 @@ FOLDER = Path(__file__).parents[1] / "pages" / "locales"
 #: Of sentences that the domains make in English for every caller: pages look them up as they are shown.
 SAID = "said"
 #: Values in sentences may be sentences themselves, so deep; what is little but values is found within others only.
-_DEPTH, _FEWEST = 3, 8
+_DEPTH, _FEWEST = 3, 5
 #: Of codes in words, and of what the scripts say.
 TERM, SCRIPT = "term", "script"
 #: What a browser was told on the sign-in page.

@@ -1,17 +1,31 @@
 """The pages in other languages: every sentence is in the catalogues, whole, and none is outside of them."""
 
+import json
 import re
+import uuid
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from babel.messages import Message
 from jinja2 import nodes
+from sqlalchemy import select
 
+from app.evaluations.cohort import Partition
+from app.imports.schemas import Status
 from app.pages.render import ENVIRONMENT
+from app.pages.terms import TERMS
 from app.platform import languages
+from app.platform.principal import ROLE_SCOPES
+from app.practice.schemas import Purpose
+from app.releases.queries import reading_classes
+from app.tables import Case, ReleaseRow
+from app.triage.rules import Arm
 from tests.support import languages as sources
+from tests.support.reports import report_page
+from tests.support.service import PEOPLE, Service, cell_png, collect
 
 #: Names and codes that are the same in every language.
 SAME = {"secondread", "UTC", "API", "JSON", "HTML", "CSV", "STARD-AI", "CLAIM", "Enter", "EL", "CL", "DL"}
@@ -67,7 +81,7 @@ def _skeleton(node: nodes.Node) -> Iterator[str]:
 
 
 _TRANSLATING = {"_", "gettext", "ngettext", "pgettext", "npgettext"}
-_SENTENCE = re.compile(r"[A-Z][a-z]{2,}|[a-z]{3,} [a-z]{2,}")
+_SENTENCE = re.compile(r"[A-Z][a-z]{2,}|[a-z]{2,} [a-z]{2,}")
 
 
 def _constants(node: nodes.Node) -> Iterator[tuple[int, str]]:
@@ -104,3 +118,166 @@ def test_no_template_has_a_sentence_outside_of_the_catalogues(path: Path) -> Non
     tree = ENVIRONMENT.parse(path.read_text())
     assert words_in("".join(_skeleton(tree))) == []
     assert [(line, text) for line, text in _constants(tree) if _SENTENCE.search(text) and text not in SAME] == []
+
+
+_VALUES = {None: re.compile(r"%(?:\(\w+\)s|%)"), "brace": re.compile(r"\{\w+\}")}
+_TAG = re.compile(r"<[^>]*>")
+#: Letters that English says twice, and an optional plural, of which another language needs nothing.
+_LEFT_OUT = {"{plural}"}
+
+
+def _values(context: str | None, text: str) -> set[str]:
+    braces = context in {languages.SAID, languages.SCRIPT}
+    return set(_VALUES["brace" if braces else None].findall(text)) - _LEFT_OUT
+
+
+@pytest.mark.parametrize("language", sorted(set(languages.LANGUAGES) - {languages.SOURCE}))
+def test_every_sentence_is_translated_with_the_same_values(language: str) -> None:
+    wrong = []
+    for message in sources.read(language):
+        if not message.id:
+            continue
+        texts = message.string if isinstance(message.string, tuple) else (message.string,)
+        one, many = message.id if isinstance(message.id, tuple) else (message.id, message.id)
+        allowed = [_values(message.context, one), _values(message.context, many)]
+        for text in texts:
+            same = _values(message.context, text) in allowed and sorted(_TAG.findall(text)) == sorted(_TAG.findall(one))
+            quoted = '"' in text and '"' not in one  # it may stand in an attribute
+            if not text or message.fuzzy or not same or quoted:
+                wrong.append((message.id, text))
+    assert wrong == []
+
+
+def test_codes_that_pages_show_are_terms() -> None:
+    codes = [*ROLE_SCOPES, *get_args(Arm), *get_args(Status), *get_args(Purpose), *get_args(Partition)]
+    assert {code.replace("_", " ") for code in codes} - set(TERMS) == set()
+
+
+_ACCENTS = str.maketrans("aeiounscyzAEIOUNSCYZ", "âéïöûñšçýžÂÉÏÖÛÑŠÇÝŽ")
+
+
+def accented(text: str) -> str:
+    """A sentence with an accent on some letters of each word, and its values and tags as they are.
+
+    >>> accented("Case %(number)s <b>now</b>")
+    'Çâšé %(number)s <b>ñöw</b>'
+    """
+    pieces = re.split(r"(%\(\w+\)s|%%|\{\w+\}|<[^>]*>|&\w+;)", text)
+    return "".join(piece if place % 2 else piece.translate(_ACCENTS) for place, piece in enumerate(pieces))
+
+
+@pytest.fixture
+def pseudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A language in which every word of the catalogues has an accent."""
+    catalog = sources.template_of(sources.sentences())
+    for message in catalog:
+        if message.id:
+            several = isinstance(message.id, tuple)
+            message.string = tuple(map(accented, message.id)) if several else accented(message.id)
+    monkeypatch.setattr(languages, "FOLDER", tmp_path)
+    monkeypatch.setattr(languages, "LANGUAGES", {**languages.LANGUAGES, "xx": "xx"})
+    languages.file_of("xx").parent.mkdir(parents=True)
+    languages.file_of("xx").write_bytes(sources.compiled(catalog))
+    languages.catalogue.cache_clear()
+    yield
+    languages.catalogue.cache_clear()
+    languages._patterns.cache_clear()
+    languages._script_words.cache_clear()
+
+
+#: What the laboratory has named in these tests, and codes and programs that are shown as such.
+NAMES = {
+    *PEOPLE,
+    *("case", "anonymous", "hospital", "north", "tiny", "English", "Deutsch", "sRGB", "Krippendorff", "tests"),
+    *("command", "line", "service", "gate", "worker", "test", "Mononuclear", "Granulocytes"),
+    *("agreement", "accuracy", "skill", "paired", "minus", "gini"),  # names of metrics
+    *("first", "policy", "made", "with", "database"),  # the reason that came with the first policy
+}
+PAGES = {
+    "admin": (
+        *("/worklist", "/report", "/policy", "/releases", "/jobs", "/imports", "/readers", "/references", "/people"),
+        *("/audit", "/practice", "/help", "/flagged", "/annotators/r1", "/report?partition=all", "/account"),
+        "/nowhere",
+    ),
+    "anna": ("/worklist", "/me", "/settled", "/practice", "/help", "/display", "/references"),
+    None: ("/login",),
+}
+
+
+#: Short numbers of cases may be letters only.
+_NUMBER = re.compile("[A-F]+")
+
+
+def english(html: str, names: set[str]) -> list[tuple[int, str]]:
+    """Words of a page that have no accent, though they are long enough to have one."""
+    plain = [(line, word) for line, word in words_in(html) if word.isascii() and len(word) > 3]
+    return [(line, word) for line, word in plain if word.lower() not in names and not _NUMBER.fullmatch(word)]
+
+
+@pytest.mark.usefixtures("pseudo")
+def test_pages_of_a_running_service_have_no_english_word_left(service: Service) -> None:
+    collect(service, [cell_png(number) for number in range(9)], patients=True)
+    report_page(service, "admin", partition="all")
+    report_page(service, "admin")
+    with service.context.database.read() as session:
+        named = [text for info in reading_classes(session) for text in (info.name, info.code)]
+        named += session.execute(select(ReleaseRow.name)).scalars()
+        case = list(session.execute(select(Case.id)).scalars())[3]
+        release = session.execute(select(ReleaseRow.id)).scalars().one()
+    names = {word.lower() for text in [*named, *NAMES] for word in _WORD.findall(text)}
+    asked = [(who, path) for who, paths in PAGES.items() for path in paths]
+    asked += [("admin", f"/cases/{case}"), ("admin", f"/releases/{release}")]
+    wanted = {"Accept": "text/html", "Accept-Language": "xx"}
+    shown = {f"{who} {path}": service.get(who, path, headers=dict(wanted)) for who, path in asked}
+    shown["read"] = service.post("anna", "/reads/next", headers=dict(wanted))
+    assert shown["read"].url.path.startswith("/cases/")
+    assert [page for page, answer in shown.items() if 'lang="xx"' not in answer.text] == []
+    left = {page: english(answer.text, names) for page, answer in shown.items()}
+    assert {page: found for page, found in left.items() if found} == {}
+
+
+def test_a_language_is_asked_for_by_the_browser_chosen_on_the_sign_in_page_and_kept_by_an_account(
+    service: Service,
+) -> None:
+    def speaks(who: str | None, **headers: str) -> str:
+        path = "/login" if who is None else "/help"
+        found = re.search('<html lang="(..)">', service.get(who, path, headers={"Accept": "text/html", **headers}).text)
+        assert found is not None
+        return found[1]
+
+    german = {"Accept-Language": "de-CH, en;q=0.5"}
+    assert [speaks(None), speaks(None, **german), speaks("anna", **german)] == ["en", "de", "de"]
+    assert speaks(None, **{"Accept-Language": "tlh, fr;q=0.3"}) == "en"
+    service.client.post("/login/language", data={"language": "ja"})
+    assert [speaks(None, **german), speaks("anna", **german)] == ["ja", "ja"]
+    service.post("anna", "/account/language", data={"language": "de"})
+    assert [speaks("anna"), speaks("ben")] == ["de", "ja"]
+    service.post("anna", "/account/language", data={"language": "tlh"})
+    assert speaks("anna") == "ja"
+
+
+def test_the_api_and_its_problems_speak_english(service: Service) -> None:
+    asked = {"Accept-Language": "de"}
+    assert service.get("admin", f"/v1/cases/{uuid.uuid4()}", headers=asked).json()["detail"] == "there is no such case"
+    page = service.get("admin", f"/cases/{uuid.uuid4()}", headers={"Accept": "text/html", **asked})
+    assert "<p>Es gibt keinen solchen Fall.</p>" in page.text
+    told = service.post("anna", f"/reads/{'0' * 32}.{'0' * 32}/label", data={"label": "x"}, headers=asked).json()
+    assert "andere Person" in told["detail"]
+
+
+@pytest.mark.parametrize("language", sources.translated())
+def test_scripts_find_their_words_in_the_page(service: Service, language: str) -> None:
+    page = service.get("anna", "/help", headers={"Accept": "text/html", "Accept-Language": language}).text
+    words = re.search(r'<script type="application/json" id="words">(.*?)</script>', page)
+    assert words is not None
+    said = {message.id for message in sources.read(language) if message.context == languages.SCRIPT}
+    assert json.loads(words[1]).keys() == said
+
+
+def test_what_a_domain_says_is_found_with_its_values() -> None:
+    german = languages.catalogue("de")
+    assert languages._said("de", "at most 12 cases are leased", 3) == "at most 12 cases are leased"
+    assert languages._said("de", "7 cases are leased to you; answer, decline or give one back first", 3) == (
+        german.pgettext(languages.SAID, "{max_leases} cases are leased to you; answer, decline or give one back first")
+    ).format(max_leases=7)
+    assert languages._said("de", "sign in first; no release is served yet", 3).startswith("melden Sie sich erst an; ")

@@ -7,6 +7,7 @@ They are what problems say, what the files below contain, and what some of their
 import ast
 import re
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 
 from app.platform import errors
@@ -32,12 +33,44 @@ _CONSTANTS = {
     "app/auth/oidc.py": {"_NOT_BEGUN_HERE"},
     "app/triage/qualified.py": {"NOT_YET"},
 }
+#: Of which some functions are looked at.
+_FUNCTIONS = {
+    "ml/metrics/cautions.py": {"_impossible", "_unusable_bins"},
+    "ml/agreement/tables.py": {"agreement_of", "_without_names", "_with_annotators", "_pairs"},
+    "ml/metrics/document.py": {"_warnings", "_too_few_readers"},
+    "ml/metrics/selection_weights.py": {"warnings"},
+    "ml/metrics/reader_test.py": {"reader_warnings"},
+    "app/evaluations/monitoring.py": {"_warning"},
+    "app/evaluations/service.py": {"_dependence"},
+    "app/evaluations/cohort.py": {"cohort_warnings"},
+    "app/evaluations/readers_annex.py": {"sentences", "_sentences"},
+}
+_PAIRS = ("pair of annotators shares", "pairs of annotators share")
+#: Made of pieces, or of somebody else's words.
+_OTHERS = [
+    ("rules.py", f"{score} {verdict} {{threshold}}{note}")
+    for score in ("disagreement", "expected gain")
+    for verdict in ("above", "at most")
+    for note in ("", " (not calibrated)")
+] + [("audit_words.py", f"{{n}} {noun}") for noun in ("label", "labels", "further read", "further reads")]
+_OTHERS += [
+    ("cautions.py", f"{what} {verdict} {constant}{so_far} ({{name}} {{value}}, {{low}} to {{high}})")
+    for what, constant in (
+        ("the class probabilities are", "the class frequencies"),
+        ("the disagreement probability is", "a constant"),
+    )
+    for verdict, so_far in (("worse than", ""), ("no better than", " so far"))
+]
+_OTHERS += [("tables.py", f"{{few}} {what} fewer than {{min_shared}} cases: no kappa of theirs") for what in _PAIRS]
+_OTHERS += [("errors.py", HTTPStatus(status).phrase) for status in (404, 405, 413, 422)]
 #: What a form is told of itself.
 _FORMS = ("app/auth/passwords.py", "app/auth/service.py", "app/pages/people_routes.py", "app/triage/schemas.py")
 #: Nothing of these reaches a page.
 _ELSEWHERE = ("app/cli/", "app/demo/", "app/operations/", "app/settings.py", "app/platform/migrations")
-_PROBLEMS = {name for name, found in vars(errors).items() if isinstance(found, type) and issubclass(found, Exception)}
-_WORDS = re.compile(r"[a-z]{2,} |^ [a-z]|[a-z]{2,}[.:]$")
+_PROBLEMS = {
+    name: found for name, found in vars(errors).items() if isinstance(found, type) and issubclass(found, Exception)
+}
+_WORDS = re.compile(r"[a-z]{2,} |[a-z]+ [a-z]{2,}|^ [a-z]|[a-z]{2,}[.:]$")
 
 
 def said_in_domains() -> list[tuple[str, str]]:
@@ -52,11 +85,17 @@ def said_in_domains() -> list[tuple[str, str]]:
     for name, constants in _CONSTANTS.items():
         tree = ast.parse((ROOT / name).read_text())
         found |= {(Path(name).name, text): None for text in _of_constants(tree, constants)}
-    return [(name, text) for name, text in found if _WORDS.search(text)]
+    for name, functions in _FUNCTIONS.items():
+        tree = ast.parse((ROOT / name).read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and node.name in functions:
+                found |= {(Path(name).name, text): None for text in _of_file(ast.Module([node], []))}
+    titles = {("errors.py", one.title): None for one in _PROBLEMS.values() if hasattr(one, "title")}
+    return [*titles, *_OTHERS] + [(name, text) for name, text in found if _WORDS.search(text)]
 
 
 def _of_problems(tree: ast.Module, forms: bool) -> Iterator[str]:
-    wanted = _PROBLEMS | {"NotQualified"} | ({"ValueError"} if forms else set())
+    wanted = {*_PROBLEMS, "NotQualified"} | ({"ValueError"} if forms else set())
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in wanted and node.args:
             yield from _texts(node.args[0])
@@ -64,8 +103,6 @@ def _of_problems(tree: ast.Module, forms: bool) -> Iterator[str]:
             called = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
             if called == "say":
                 yield from _texts(node.args[0])
-        if isinstance(node, ast.ClassDef) and node.name in wanted:
-            yield from _of_constants(node, {"title"})
 
 
 def _of_constants(tree: ast.AST, names: set[str]) -> Iterator[str]:
