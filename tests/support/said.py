@@ -52,7 +52,10 @@ _OTHERS = [
     for score in ("disagreement", "expected gain")
     for verdict in ("above", "at most")
     for note in ("", " (not calibrated)")
-] + [("audit_words.py", f"{{n}} {noun}") for noun in ("label", "labels", "further read", "further reads")]
+] + [
+    ("audit_words.py", f"{{n}} {noun}")
+    for noun in ("label", "labels", "further read", "further reads", "annotator", "annotators")
+]
 _OTHERS += [
     ("cautions.py", f"{what} {verdict} {constant}{so_far} ({{name}} {{value}}, {{low}} to {{high}})")
     for what, constant in (
