@@ -4,7 +4,6 @@ English is the source. Catalogues are gettext's, each read once; ``docs/how-to.m
 The API, the command line and what is stored speak English.
 """
 
-import re
 from collections.abc import Mapping
 from contextvars import ContextVar
 from functools import cache
@@ -16,6 +15,8 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.platform.sentence_patterns import SentencePattern
 
 SOURCE = "en"
 #: By their codes, each by the name that it has for itself.
@@ -77,7 +78,6 @@ def language() -> str:
     return _preferred(request.headers.get("accept-language", ""))
 
 
-@cache
 def _wanted(part: str) -> tuple[float, str]:
     name, _, quality = part.partition(";q=")
     try:
@@ -142,11 +142,10 @@ def _said(spoken: str, text: str, depth: int) -> str:
             return exact
     if depth == 0:
         return text
-    for pattern, translated, letters in _patterns(spoken):
-        found = pattern.fullmatch(text) if letters >= _FEWEST or depth < _DEPTH else None
+    for pattern, translated in _patterns(spoken):
+        found = pattern.values(text) if pattern.n_letters >= _FEWEST or depth < _DEPTH else None
         if found is not None:
-            inside = {name: _said(spoken, value, depth - 1) for name, value in found.groupdict().items()}
-            return translated.format(**inside)
+            return translated.format(**{name: _said(spoken, value, depth - 1) for name, value in found.items()})
     parts = text.split("; ")
     return text if len(parts) == 1 else "; ".join(_said(spoken, part, depth - 1) for part in parts)
 
@@ -160,14 +159,10 @@ def entries(spoken: str, context: str) -> dict[str, str]:
 
 
 @cache
-def _patterns(spoken: str) -> list[tuple[re.Pattern[str], str, int]]:
-    """Sentences with values in them, and how many letters stand beside these: those with the most first."""
-    found = [(pattern_of(message), text, _letters(message)) for message, text in entries(spoken, SAID).items()]
-    return sorted((one for one in found if one[0].groups), key=lambda one: -one[2])
-
-
-def _letters(message: str) -> int:
-    return sum(letter.isalpha() for letter in re.sub(r"\{\w+\}", "", message))
+def _patterns(spoken: str) -> list[tuple[SentencePattern, str]]:
+    """Sentences with values in them, those with the most letters beside the values first."""
+    found = [(SentencePattern(message), text) for message, text in entries(spoken, SAID).items()]
+    return sorted((one for one in found if one[0].names), key=lambda one: -one[0].n_letters)
 
 
 def script_words() -> Markup | None:
@@ -179,24 +174,6 @@ def script_words() -> Markup | None:
 @cache
 def _script_words(spoken: str) -> Markup:
     return htmlsafe_json_dumps(entries(spoken, SCRIPT))
-
-
-def pattern_of(message: str) -> re.Pattern[str]:
-    """What a sentence with ``{name}`` for its values fits.
-
-    >>> pattern_of("at most {n} cases").fullmatch("at most 12 cases").groupdict()
-    {'n': '12'}
-    """
-    pieces = re.split(r"\{(\w+)\}", message)
-    seen: set[str] = set()
-    pattern = ""
-    for place, piece in enumerate(pieces):
-        if place % 2 == 0:
-            pattern += re.escape(piece)
-        else:
-            pattern += f"(?P={piece})" if piece in seen else f"(?P<{piece}>.*?)"
-            seen.add(piece)
-    return re.compile(pattern, re.DOTALL)
 
 
 def decimal(value: object) -> str:
