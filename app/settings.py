@@ -9,8 +9,9 @@ import secrets
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Self
+from zoneinfo import ZoneInfo
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -18,6 +19,8 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from app.platform.days import zone_named
+from app.platform.faults import in_words
 from app.platform.keys import KeyRing
 
 
@@ -88,6 +91,7 @@ class Settings(BaseSettings):
         ["127.0.0.1", "::1"],
         description="JSON list of proxies, addresses or networks, whose X-Forwarded-For and -Proto are believed",
     )
+    timezone: str = Field("UTC", description="time zone whose days are the laboratory's, such as Europe/Berlin")
     min_free_bytes: int = Field(2 * 1024**3, ge=0, description="free space below which uploads get 507")
 
     @classmethod
@@ -122,6 +126,16 @@ class Settings(BaseSettings):
     @classmethod
     def _addresses(cls, value: list[str]) -> list[str]:
         return [str(ip_network(item) if "/" in item else ip_address(item)) for item in value]
+
+    @field_validator("timezone")
+    @classmethod
+    def _known_zone(cls, value: str) -> str:
+        return zone_named(value).key
+
+    @property
+    def zone(self) -> ZoneInfo:
+        """The laboratory's time zone."""
+        return zone_named(self.timezone)
 
     @model_validator(mode="after")
     def _one_key(self) -> Self:
@@ -239,3 +253,17 @@ def settings_help() -> str:
         default = "unset" if info.default is None else info.default
         lines.append(f"SECONDREAD_{name.upper()}: {info.description} (default {default})")
     return "\n\n".join(lines)
+
+
+def read_settings() -> Settings:
+    """The settings that the environment makes.
+
+    Raises:
+        ValueError: what is wrong with them, by the names of the variables.
+    """
+    try:
+        return Settings()
+    except ValidationError as exc:
+        told = [(".".join(str(part) for part in fault["loc"]), in_words(fault)) for fault in exc.errors()]
+        lines = [f"SECONDREAD_{name.upper()}: {what}" if name else what for name, what in told]
+        raise ValueError("; ".join(lines)) from None

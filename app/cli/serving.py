@@ -47,10 +47,10 @@ def serve(
     from app.platform import observability
     from app.platform.installation import claim
     from app.platform.migrate import create_if_new
-    from app.settings import Settings
+    from app.settings import read_settings
 
     keep_private()
-    settings = Settings()
+    settings = read_settings()
     settings.home.mkdir(parents=True, exist_ok=True)
     warn_of_open_home(settings.home)
     observability.configure_logging()
@@ -318,10 +318,10 @@ def db_restore(
     from app.operations.backup import check_backup, require_list, restore
     from app.operations.rotation import bring_in
     from app.platform import audit_chain
-    from app.settings import Settings
+    from app.settings import read_settings
 
     keep_private()
-    settings = Settings()
+    settings = read_settings()
     ring = settings.existing_ring()
     check_backup(source)
     if not without_list:

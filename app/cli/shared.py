@@ -40,10 +40,10 @@ def parts(*, check_schema: bool = True, direct: bool = False, ring: "KeyRing | N
     from app.context import build_context
     from app.platform.installation import claim
     from app.platform.migrate import create_if_new
-    from app.settings import Settings
+    from app.settings import read_settings
 
     keep_private()
-    settings = Settings()
+    settings = read_settings()
     if direct and settings.database_direct_url is not None:
         settings.database_url = settings.database_direct_url
     settings.home.mkdir(parents=True, exist_ok=True)

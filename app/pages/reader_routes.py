@@ -71,7 +71,7 @@ def worklist(
     """Cases by need; to annotators, in an order of their own that reveals nothing."""
     if principal.blind:
         back = reader_views.page_back(session, context.keys.readers, principal)
-        view = reader_views.blind_worklist(session, context.keys.readers, principal)
+        view = reader_views.blind_worklist(session, context.keys.readers, principal, context.settings.zone)
         return page(request, "to_read.html", principal, view=view, back=back)
     steps = first_steps(session) if "manage" in principal.scopes else None
     if steps is not None:
@@ -91,7 +91,7 @@ def show_case(
     annotators: Annotated[Literal["named", "alike"], Query()] = "named",
 ) -> Response:
     """A case: to read, or in full once that is allowed."""
-    blind = reader_views.case_to_read(session, context.keys.readers, principal, case)
+    blind = reader_views.case_to_read(session, context.keys.readers, principal, case, context.settings.zone)
     if blind is not None:
         if blind.read is not None:
             note_display(context.database, session, uuid.UUID(blind.read.id))
@@ -107,11 +107,13 @@ def show_case(
             case_id=handle,
             hidden=hidden,
             late=answered_late(session, principal, case.id) and case.repeat is None,
-            progress=progress(session, principal),
+            progress=progress(session, principal, context.settings.zone),
             back=reader_views.page_back(session, context.keys.readers, principal),
         )
     by_name = annotators == "named"
-    shown = reader_views.case_view(session, context.keys.readers, principal, case.id, by_name=by_name)
+    shown = reader_views.case_view(
+        session, context.keys.readers, principal, case.id, context.settings.zone, by_name=by_name
+    )
     note_exposure(context.database, session, principal, case.id)
     return page(request, "case.html", principal, view=shown)
 
@@ -174,7 +176,7 @@ def answer(
 def correction(handle: str, request: Request, context: Parts, principal: _Annotator, session: Reader) -> Response:
     """A case that this annotator has answered, once more and still blind, while the answer may be corrected."""
     read_id = read_of_handle(context.keys.readers, principal, handle)
-    view = reader_views.case_to_correct(session, context.keys.readers, principal, read_id)
+    view = reader_views.case_to_correct(session, context.keys.readers, principal, read_id, context.settings.zone)
     return go("/worklist") if view is None else page(request, "read.html", principal, view=view)
 
 

@@ -2,7 +2,7 @@
 
 import uuid
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, tzinfo
 
 from sqlalchemy.orm import Session
 
@@ -63,14 +63,14 @@ class BlindWorklist:
     standing: Standing
 
 
-def blind_worklist(session: Session, keys: ReaderKeys, principal: Principal) -> BlindWorklist:
+def blind_worklist(session: Session, keys: ReaderKeys, principal: Principal, zone: tzinfo) -> BlindWorklist:
     """Cases that this annotator leases, then those they have read, newest first; of the others only how many wait."""
     leased = [uuid.UUID(read.case_id) for read in list_leases(session, principal)]
     read = labelled_cases(session, principal, LISTED)
     listed = [(case_id, False) for case_id in leased] + [(case_id, True) for case_id in read]
     handles = [(case_handle(keys, principal, case_id), done) for case_id, done in listed]
     items = [BlindItem(handle, case_number(handle), done) for handle, done in handles]
-    standing, day = standing_of_account(session, principal.account_id), progress(session, principal)
+    standing, day = standing_of_account(session, principal.account_id), progress(session, principal, zone)
     if not standing.may_read:
         day = replace(day, n_waiting=0)
     return BlindWorklist(items, count_labelled_cases(session, principal), day, standing)
@@ -132,7 +132,7 @@ class CaseView:
 
 
 def case_view(
-    session: Session, keys: ReaderKeys, principal: Principal, case_id: uuid.UUID, *, by_name: bool = True
+    session: Session, keys: ReaderKeys, principal: Principal, case_id: uuid.UUID, zone: tzinfo, *, by_name: bool = True
 ) -> CaseView:
     """Everything about a case; only for those who may see it.
 
@@ -164,7 +164,7 @@ def case_view(
         own=mine[-1] if mine else None,
         classes=classes,
         form_key=uuid.uuid4().hex,
-        progress=progress(session, principal) if principal.blind else Progress(0, 0),
+        progress=progress(session, principal, zone) if principal.blind else Progress(0, 0),
         remarks=_remarks(session, after, labels, known) if "manage" in principal.scopes else [],
         by_name=by_name,
         at_stake=_at_stake(session, mine, labels, after),
@@ -252,7 +252,9 @@ class BlindCase:
     resident: bool
 
 
-def case_to_read(session: Session, keys: ReaderKeys, principal: Principal, case: NamedCase) -> BlindCase | None:
+def case_to_read(
+    session: Session, keys: ReaderKeys, principal: Principal, case: NamedCase, zone: tzinfo
+) -> BlindCase | None:
     """The blind view of a case, None once this annotator has committed a label."""
     queries.case_by_id(session, case.id)
     if not principal.blind or answered(session, principal, case):
@@ -273,13 +275,15 @@ def case_to_read(session: Session, keys: ReaderKeys, principal: Principal, case:
         next_page=f"/cases/{known_as}",
         back=page_back(session, keys, principal),
         lease_seconds=policy.lease_seconds,
-        progress=progress(session, principal),
+        progress=progress(session, principal, zone),
         microns_per_pixel=microns_per_pixel_of(session, case.named),
         resident=read is not None and policy.reveal != "after_commit",
     )
 
 
-def case_to_correct(session: Session, keys: ReaderKeys, principal: Principal, read_id: uuid.UUID) -> BlindCase | None:
+def case_to_correct(
+    session: Session, keys: ReaderKeys, principal: Principal, read_id: uuid.UUID, zone: tzinfo
+) -> BlindCase | None:
     """The blind view of a case whose answer the annotator may still correct; None where they may not."""
     answer = next((row for row in correctable(session, principal) if row.read_id == read_id), None)
     if answer is None:
@@ -298,7 +302,7 @@ def case_to_correct(session: Session, keys: ReaderKeys, principal: Principal, re
         next_page=f"/cases/{leased[0]}" if leased else "/worklist",
         back=page_back(session, keys, principal, before=read_id),
         lease_seconds=current_policy(session).lease_seconds,
-        progress=progress(session, principal),
+        progress=progress(session, principal, zone),
         microns_per_pixel=microns_per_pixel_of(session, answer.named),
         resident=False,
     )

@@ -67,7 +67,7 @@ def cases_ahead(session: Session, context: Context, principal: Principal) -> Ahe
     n_held = len(list_leases(session, principal))
     while n_held < MAX_LEASES and lease_next(session, context, principal) is not None:
         n_held += 1
-    keys, day, time, reads = context.keys.readers, progress(session, principal), now(), []
+    keys, day, time, reads = context.keys.readers, progress(session, principal, context.settings.zone), now(), []
     for held in list_leases(session, principal):
         named = uuid.UUID(held.case_id)
         handle = case_handle(keys, principal, named)

@@ -2,12 +2,13 @@
 
 import uuid
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
 
 from sqlalchemy import ColumnElement, CompoundSelect, func, select, union_all
 from sqlalchemy.orm import Session
 
 from app.auth.annotators import annotator_of_account
+from app.platform.days import day_began
 from app.platform.principal import Principal
 from app.reads.queries import count_waiting, leases_of
 from app.tables import Annotator, Label, Read, Repeat, RepeatAnswer, RepeatRead, now
@@ -18,16 +19,16 @@ LISTED = 120
 
 @dataclass(frozen=True)
 class Progress:
-    """An annotator's day (UTC): cases read or declined, cases waiting, and those that they hold."""
+    """An annotator's day: cases read or declined, cases waiting, and those that they hold."""
 
     n_today: int
     n_waiting: int
     n_held: int = 0
 
 
-def progress(session: Session, principal: Principal) -> Progress:
-    """How far an annotator is today."""
-    midnight = now().replace(hour=0, minute=0, second=0, microsecond=0)
+def progress(session: Session, principal: Principal, zone: tzinfo = UTC) -> Progress:
+    """How far an annotator is today, from midnight of the laboratory's time zone on."""
+    midnight = day_began(now(), zone)
     ended = [
         select(reads.id)
         .join(Annotator, Annotator.id == reads.annotator_id)
