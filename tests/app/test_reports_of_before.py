@@ -15,7 +15,7 @@ def test_a_document_without_the_new_metrics_shows_what_it_has() -> None:
     today = EvaluationDocument.of(evaluate(rng.multinomial(3, q), q))
     before = today.model_copy(update={"metrics": {k: v for k, v in today.metrics.items() if k not in SINCE}})
     groups = report.environment().from_string(
-        '{% import "sections.html" as sections %}{{ sections.groups(rows, "site") }}'
+        '{% import "sections.html" as sections %}{{ sections.groups(rows, "site", "By site") }}'
     )
     for document, known in ((today, True), (before, False)):
         names = {name for name, _, _ in report.headline(document)}  # type: ignore[arg-type]
