@@ -133,5 +133,8 @@ def test_predict_and_score_from_the_command_line(small_release: Path, tmp_path: 
     scored = made.run("score", small_release, "--images", images, "--out", tmp_path / "p.parquet", "--json")
     assert json.loads(scored.stdout)["n_cases"] == 3
     (images / "bad.png").write_text("no picture")
+    scored = made.run("score", small_release, "--images", images, "--out", tmp_path / "p.parquet", "--json")
+    assert json.loads(scored.stdout)["n_cases"] == 3
+    assert json.loads(scored.stdout)["n_errors"] == 1
     failed = made.run("predict", small_release, images / "bad.png", check=False)
     assert (failed.returncode, "bad.png" in failed.stderr) == (1, True)

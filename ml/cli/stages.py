@@ -1,4 +1,4 @@
-"""The stages from images to a release: train, calibrate, export, predict, score.
+"""The stages from images to a release: train, calibrate, export, predict.
 
 Thin: parses arguments, shows progress on stderr, prints results on stdout. Heavy packages are imported by
 the command that needs them, so that ``--help`` answers at once.
@@ -322,29 +322,3 @@ def _disagreement_words(row: "ImagePrediction") -> str:
     if row["disagreement_constant"]:
         marked = " (a constant)"
     return f"experts would disagree {row['disagreement_prob']:.3f}{marked}"
-
-
-@commands.command()
-def score(
-    release: Annotated[Path, typer.Argument(help="Release folder.")],
-    images: Annotated[Path, typer.Option(help="Folder of images, or a table with columns case_id and file.")],
-    out: Annotated[Path, typer.Option(help="PREDICTIONS table to write, .csv or .parquet.")],
-    tta: Annotated[int | None, typer.Option(min=1, help="Augmented views per image, usually 20.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the views.")] = 0,
-    as_json: Json = False,
-) -> None:
-    """Predict many images into a table."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from ml.release.score import score_images
-
-    console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("predicting", total=None)
-
-        def observe(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        count = score_images(release, images, out, observe, tta=tta, seed=seed)
-    emit({"n_cases": count, "predictions": str(out)}, as_json, f"{count:,} predictions in {out}")

@@ -125,8 +125,11 @@ class Predictor:
         logits, features = (np.stack([member[index] for member in members]) for index in (0, 1))
         return self.release.calibration.apply(logits, features)
 
-    def predict(self, images: Sequence[Image.Image]) -> Prediction:
+    def predict(self, images: Sequence[Image.Image | Pixels]) -> Prediction:
         """Predict decoded images.
+
+        Args:
+            images: decoded, or what the preprocessing made of them, uint8 (size, size, C).
 
         Raises:
             ValueError: no image.

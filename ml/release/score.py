@@ -1,6 +1,5 @@
-"""Predictions of image files: a few as documents, many as a PREDICTIONS table."""
+"""Predictions of a few image files as documents, and the columns of a PREDICTIONS table."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TypedDict
 
@@ -9,18 +8,18 @@ from PIL import Image
 
 from ml.arrays import FloatArray
 from ml.distributions.families import DirichletCpe, PredictiveDistribution, has_concentration
-from ml.images.pixel_digest import pixel_digest
 from ml.images.preprocess import ImageRejectedError, decode_image
-from ml.release.artifact import Release, read_release
+from ml.release.artifact import read_release
 from ml.release.familiarity import Unlikeness
-from ml.release.predictor import BATCH, Predictor
-from ml.tables.files import Column, TableError, empty_where_nan, fail_at, read_table, text_column, write_table
-from ml.tables.trained_cells import TRAINED_ON
+from ml.release.predictor import Predictor
+from ml.tables.files import Column, TableError, fail_at, read_table, text_column
 
 #: Column of a manifest with digests of patients, as exports have it.
 PATIENTS = "patient_hmac"
-_MAY_BE_EMPTY = ("disagreement_prob", "distance", "distance_percentile")
-_SUFFIXES = {".png", ".jpg", ".jpeg", ".tif", ".tiff"}
+#: Columns of numbers that may be missing.
+MAY_BE_EMPTY = ("disagreement_prob", "distance", "distance_percentile")
+#: Of image files.
+SUFFIXES = {".png", ".jpg", ".jpeg", ".tif", ".tiff"}
 
 
 def decode_file(path: Path) -> Image.Image:
@@ -147,9 +146,9 @@ def listed_images(images: Path) -> tuple[list[str], list[Path], list[str] | None
     """
     hmacs = None
     if images.is_dir():
-        paths = sorted(path for path in images.iterdir() if path.suffix.lower() in _SUFFIXES)
+        paths = sorted(path for path in images.iterdir() if path.suffix.lower() in SUFFIXES)
         if not paths:
-            raise TableError(f"{images}: contains no image ({', '.join(sorted(_SUFFIXES))})")
+            raise TableError(f"{images}: contains no image ({', '.join(sorted(SUFFIXES))})")
         case_ids, source = [path.stem for path in paths], images / "*.csv"
     else:
         table = read_table(images)
@@ -159,62 +158,3 @@ def listed_images(images: Path) -> tuple[list[str], list[Path], list[str] | None
     seen = {case: row for row, case in reversed(list(enumerate(case_ids)))}
     fail_at(source, [seen[case] != row for row, case in enumerate(case_ids)], "case_id", "duplicated case", case_ids)
     return case_ids, paths, hmacs
-
-
-def _trained_on(release: Release, images: list[Image.Image], hmacs: list[str] | None) -> list[str]:
-    """Whether a release was trained on each image, or on others of its patient: yes, no, or unknown."""
-    index = release.training
-    if index is None:
-        return ["unknown"] * len(images)
-    return ["yes" if use else "no" for use in index.uses_of([pixel_digest(image) for image in images], hmacs)]
-
-
-def score_images(
-    release: Path,
-    images: Path,
-    out: Path,
-    observer: Callable[[int, int], None] = lambda done, total: None,
-    *,
-    tta: int | None = None,
-    seed: int = 0,
-) -> int:
-    """Predict a folder of images, or a manifest with columns case_id and file, into a PREDICTIONS table.
-
-    Of an image unlike those that the release was made from (``out_of_distribution``, ``reasons``, ``distance``,
-    ``distance_percentile``) the ``disagreement_prob`` is empty and ``disagreement_prob_raw`` is not. Two further
-    columns say which release it was (``release_sha256``, the digest of its card) and whether it was trained
-    on the cell (``trained_on``: yes, no or unknown), so that an evaluation leaves such cells out.
-
-    Args:
-        release: release folder.
-        images: folder, or manifest whose files are relative to it.
-        out: table to write.
-        observer: called with images done and in all.
-        tta: augmented views an image, None for the image itself.
-        seed: of the views.
-
-    Returns:
-        The number of predictions.
-
-    Raises:
-        TableError: the manifest cannot be used.
-        ValueError: the release or an image cannot be read.
-    """
-    if out.suffix.lower() not in {".csv", ".parquet"}:
-        raise TableError(f"{out}: the extension must be .csv or .parquet")
-    predictor = Predictor(read_release(release))
-    case_ids, paths, hmacs = listed_images(images)
-    parts = []
-    for start in range(0, len(paths), BATCH):
-        rows = slice(start, start + BATCH)
-        decoded, batch = [decode_file(path) for path in paths[rows]], case_ids[rows]
-        distribution, unlike = _predict(predictor, decoded, tta, seed)
-        columns = prediction_columns(batch, predictor.release.classes, distribution)
-        columns |= unlikeness_columns(distribution.disagreement_probs, unlike)
-        columns["release_sha256"] = [predictor.release.card_sha256] * len(batch)
-        columns[TRAINED_ON] = _trained_on(predictor.release, decoded, None if hmacs is None else hmacs[rows])
-        parts.append(columns)
-        observer(start + len(batch), len(paths))
-    table: dict[str, Column] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    write_table(table | {name: empty_where_nan(np.asarray(table[name])) for name in _MAY_BE_EMPTY}, out)
-    return len(paths)

@@ -155,6 +155,115 @@ def read_batches(path: Path, rows: int) -> Iterator[pa.Table]:
         raise TableError(f"{path}: {exc}") from exc
 
 
+def count_rows(path: Path) -> int:
+    """Rows of a CSV or Parquet file, which is read as a stream.
+
+    Raises:
+        TableError: as ``read_table``.
+    """
+    _check_file(path)
+    try:
+        if path.suffix.lower() == ".parquet":
+            return int(parquet.read_metadata(path).num_rows)
+        names = _csv_names(path)
+        with _open_csv(path, names[:1]) as reader:
+            return sum(batch.num_rows for batch in reader)
+    except (pa.ArrowInvalid, OSError) as exc:
+        raise TableError(f"{path}: {exc}") from exc
+
+
+def read_rows(
+    path: Path, required: Sequence[str], optional: Sequence[str], first: int, stop: int, rows: int
+) -> Iterator[tuple[int, pa.Table]]:
+    """Read some columns of some rows of a CSV or Parquet file, in parts; memory does not grow with the file.
+
+    Args:
+        path: the file.
+        required: columns that must be there.
+        optional: columns that are read where they are there.
+        first: number of the first row, from 0.
+        stop: number after that of the last one.
+        rows: of a part; the last may have fewer.
+
+    Returns:
+        Number of the first row, and the table, of each part.
+
+    Raises:
+        TableError: as ``read_table``, or a column is missing.
+    """
+    _check_file(path)
+    held, at = None, first
+    try:
+        for table in _selected(path, required, optional, first):
+            held = (table if held is None else pa.concat_tables([held, table])).slice(0, stop - at)
+            while at < stop and held.num_rows >= min(rows, stop - at):
+                count = min(rows, stop - at)
+                yield at, held.slice(0, count)
+                held, at = held.slice(count), at + count
+            if at >= stop:
+                return
+    except (pa.ArrowInvalid, OSError) as exc:
+        raise TableError(f"{path}: {exc}") from exc
+
+
+def _selected(path: Path, required: Sequence[str], optional: Sequence[str], first: int) -> Iterator[pa.Table]:
+    """The columns from a row on, in parts of whatever length.
+
+    Raises:
+        TableError: a column is missing.
+    """
+    kind = path.suffix.lower()
+    names = parquet.read_schema(path).names if kind == ".parquet" else _csv_names(path)
+    for name in required:
+        if name not in names:
+            raise TableError(f"{path}: column {name!r} is missing; there are {', '.join(names)}")
+    columns = [name for name in (*required, *optional) if name in names]
+    left = first
+    with parquet.ParquetFile(path) if kind == ".parquet" else _open_csv(path, columns) as file:
+        if kind == ".parquet":
+            lengths = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+            skipped = 0
+            while skipped < len(lengths) and lengths[skipped] <= left:
+                left, skipped = left - lengths[skipped], skipped + 1
+            # group by group: what is read ahead grows with what is asked for
+            batches = (
+                batch
+                for group in range(skipped, len(lengths))
+                for batch in file.iter_batches(_STREAMED_ROWS, row_groups=[group], columns=columns)
+            )
+        else:
+            batches = iter(file)
+        for batch in batches:
+            if batch.num_rows > left:
+                yield pa.Table.from_batches([batch.slice(left)])
+            left = max(0, left - batch.num_rows)
+
+
+#: Rows that are read at once of a file of which some columns are wanted, and about how long a line of it is.
+_STREAMED_ROWS = 8192
+_LINE_BYTES = 200
+
+
+def _csv_names(path: Path) -> list[str]:
+    with csv.open_csv(path, convert_options=_CONVERT) as reader:
+        names = list(reader.schema.names)
+    if len(set(names)) < len(names):
+        raise TableError(f"{path}: there are several columns {max(names, key=names.count)!r}")
+    return names
+
+
+def _open_csv(path: Path, columns: Sequence[str]) -> csv.CSVStreamingReader:
+    """Some columns as text, whatever the others contain."""
+    options = csv.ConvertOptions(
+        column_types=dict.fromkeys(columns, pa.string()),
+        include_columns=list(columns),
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+    reading = csv.ReadOptions(block_size=_LINE_BYTES * _STREAMED_ROWS)
+    return csv.open_csv(path, read_options=reading, convert_options=options)
+
+
 def _check_file(path: Path) -> None:
     if path.suffix.lower() not in {".csv", ".parquet"}:
         raise TableError(f"{path}: the extension must be .csv or .parquet")

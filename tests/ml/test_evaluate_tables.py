@@ -189,6 +189,7 @@ def test_help_everywhere() -> None:
         ["export"],
         ["predict"],
         ["score"],
+        ["score-finish"],
         ["evaluate"],
         ["audit"],
         ["agreement"],

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from ml.datasets.cells import simulate_cells
 from ml.images.pixel_digest import pixel_digest
-from ml.release.score import score_images
 from ml.release.training_index import TrainingIndex
+from ml.scoring.one_table import score_images
 from ml.tables.evaluate import evaluate_tables
 from ml.tables.files import TableError, write_table
 from ml.tables.matching import Options, match_tables
@@ -103,7 +103,7 @@ def test_score_says_which_cells_its_release_was_trained_on(tiny_release: Path, t
         writer = csv.writer(file)
         writer.writerow(["case_id", "file", "patient_hmac"])
         writer.writerows(zip(map(str, range(6)), files, patients, strict=True))
-    assert score_images(release, tmp_path / "all.csv", tmp_path / "out.csv") == 6
+    assert score_images(release, tmp_path / "all.csv", tmp_path / "out.csv").n_predictions == 6
     with (tmp_path / "out.csv").open() as file:
         rows = list(csv.DictReader(file))
     # the image itself, and another one of a patient; the same number under another key is another patient

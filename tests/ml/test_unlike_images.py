@@ -11,8 +11,9 @@ from ml.datasets.cells import simulate_cell
 from ml.release.artifact import FAMILIARITY_FILE, Release, read_release
 from ml.release.familiarity import FEATURES, Familiarity
 from ml.release.predictor import Predictor, prediction_of
-from ml.release.score import predict_files, score_images
+from ml.release.score import predict_files
 from ml.release.unlikeness import appearance_of
+from ml.scoring.one_table import score_images
 from ml.tables.files import read_predictions, read_table
 from tests.support.images import encode
 from tests.support.tiny_release import with_familiarity
@@ -59,7 +60,7 @@ def test_a_strange_image_is_flagged_with_reasons_and_its_disagreement_withheld(c
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_a_table_leaves_the_cell_empty_and_is_judged_by_the_raw_one(checked: Path, images: Path, kind: str) -> None:
     out = images.parent / f"predictions.{kind}"
-    assert score_images(checked, images, out) == 9
+    assert score_images(checked, images, out).n_predictions == 9
     table, rows = read_table(out), predict_files(checked, sorted(images.iterdir()))
     flags = table.column("out_of_distribution").to_pylist()
     assert flags == [row["out_of_distribution"] for row in rows]

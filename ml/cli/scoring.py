@@ -1,0 +1,134 @@
+"""Predictions of many images: into one table, or shard by shard on as many machines as there are."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ml.cli.shared import Json, emit
+
+commands = typer.Typer()
+
+
+@commands.command()
+def score(
+    release: Annotated[Path, typer.Argument(help="Release folder.")],
+    images: Annotated[
+        Path, typer.Option(help="Folder of images and folders, or a table with columns case_id and file.")
+    ],
+    out: Annotated[
+        Path, typer.Option(help="PREDICTIONS table to write, .csv or .parquet; with --shard or --engine a folder.")
+    ],
+    shard: Annotated[str | None, typer.Option(help="Only part i of n, such as 3/8; the first is 1/8.")] = None,
+    engine: Annotated[
+        Literal["local", "processes"] | None,
+        typer.Option(help="Run all shards that are missing here: one after the other, or one process per core."),
+    ] = None,
+    tta: Annotated[int | None, typer.Option(min=1, help="Augmented views per image, usually 20.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the views.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Predict many images; those that cannot be read are rows of a table of errors."""  # noqa: DOC501
+    if shard is not None and engine is not None:
+        raise ValueError("--shard runs one shard and --engine all that are missing: leave one of them out")
+    if shard is None and engine is None:
+        _score_table(release, images, out, tta, seed, as_json)
+        return
+    if out.suffix.lower() in {".csv", ".parquet"}:
+        raise ValueError(f"{out}: with --shard or --engine a folder is written, and `secondread score-finish` joins it")
+    if engine is not None:
+        _score_missing(release, images, out, engine, tta, seed, as_json)
+    elif shard is not None:
+        _score_shard(release, images, out, shard, tta, seed, as_json)
+
+
+def _score_table(release: Path, images: Path, out: Path, tta: int | None, seed: int, as_json: bool) -> None:
+    from ml.scoring.one_table import score_images
+
+    with _progress() as observe:
+        done = score_images(release, images, out, observe, tta=tta, seed=seed)
+    found = {"n_cases": done.n_predictions, "predictions": str(out)}
+    found |= {"n_errors": done.n_errors, "errors": str(done.errors)}
+    text = f"{done.n_predictions:,} predictions in {out}"
+    if done.n_errors:
+        text += f"\n{done.n_errors:,} images could not be read: {done.errors}"
+    emit(found, as_json, text)
+
+
+def _score_shard(release: Path, images: Path, out: Path, shard: str, tta: int | None, seed: int, as_json: bool) -> None:
+    from ml.scoring.shards import parse_shard, score_shard
+
+    numbers = parse_shard(shard)
+    with _progress() as observe:
+        part = score_shard(release, images, out, numbers, observe, tta=tta, seed=seed)
+    counts = _counts(part["n_predictions"], part["n_errors"])
+    emit(part, as_json, f"shard {numbers[0]} of {numbers[1]}: {counts}")
+
+
+def _score_missing(
+    release: Path,
+    images: Path,
+    out: Path,
+    engine: Literal["local", "processes"],
+    tta: int | None,
+    seed: int,
+    as_json: bool,
+) -> None:
+    from ml.scoring.engines import run_missing
+
+    with _progress() as observe:
+        run = run_missing(release, images, out, engine, observe, tta=tta, seed=seed)
+    document = {"n_shards": run.n_shards, "n_run": run.n_run}
+    document |= {"n_predictions": run.n_predictions, "n_errors": run.n_errors}
+    text = (
+        f"{run.n_run:,} of {run.n_shards:,} shards were missing and have been run, in all "
+        f"{_counts(run.n_predictions, run.n_errors)}\nto join them: secondread score-finish {out}"
+    )
+    emit(document, as_json, text)
+
+
+@commands.command("score-finish")
+def score_finish(
+    folder: Annotated[Path, typer.Argument(help="Folder of shards.")],
+    as_json: Json = False,
+) -> None:
+    """Check that every shard is there, and join them into predictions.parquet and errors.parquet."""
+    from ml.scoring.finish import finish
+
+    done = finish(folder)
+    document = {
+        "n_shards": done.n_shards,
+        "n_cases": done.n_predictions,
+        "predictions": str(done.predictions),
+        "n_errors": done.n_errors,
+        "errors": str(done.errors),
+        "reasons": done.reasons,
+    }
+    text = f"{done.n_shards:,} shards: {done.n_predictions:,} predictions in {done.predictions}"
+    if done.n_errors:
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in done.reasons.items())
+        text += f"\n{done.n_errors:,} images could not be read ({reasons}): {done.errors}"
+    emit(document, as_json, text)
+
+
+def _counts(n_predictions: int, n_errors: int) -> str:
+    return f"{n_predictions:,} predictions, {n_errors:,} images that could not be read"
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """A bar with the images done and the time left, where somebody looks."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("predicting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("predicting", total=None)
+
+        def observe(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        yield observe

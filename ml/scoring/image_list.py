@@ -1,0 +1,154 @@
+"""Which images are predicted: a folder or a manifest, in one order, read as a stream and never kept.
+
+Every row has a number, from 0, by which shards divide the list. A folder is walked with what it contains, in the order
+of the bytes of the names; names that are too many for memory are sorted in temporary files.
+"""
+
+import hashlib
+import heapq
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
+
+import numpy as np
+
+from ml.files import file_sha256
+from ml.release.score import PATIENTS, SUFFIXES
+from ml.tables.files import Place, TableError, text_column
+from ml.tables.reading import count_rows, read_rows
+
+#: Images a run of the network. Shards are whole blocks, so that an image is always predicted beside the same ones.
+BLOCK = 64
+_NAMES_IN_MEMORY = 200_000
+_LENGTH_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Consecutive images of a list.
+
+    Attributes:
+        first: number of the first of them in the list.
+        case_ids: of the images.
+        names: their files as the list has them.
+        paths: their files.
+        hmacs: digests of their patients, None where the list has none.
+    """
+
+    first: int
+    case_ids: list[str]
+    names: list[str]
+    paths: list[Path]
+    hmacs: list[str] | None
+
+
+@dataclass(frozen=True)
+class ImageList:
+    """A list of images.
+
+    Attributes:
+        source: the folder, or the manifest.
+        rows: how many images there are.
+        sha256: digest of the manifest, or of the names in the folder.
+        read: gives the rows from one number up to another in blocks.
+    """
+
+    source: Path
+    rows: int
+    sha256: str
+    read: Callable[[int, int], Iterator[Rows]]
+
+
+def open_list(images: Path, *, names_in_memory: int = _NAMES_IN_MEMORY) -> ImageList:
+    """Count the images of a folder or a manifest, and digest their list; in one pass.
+
+    Args:
+        images: folder, or manifest (CSV, Parquet) with columns case_id and file, whose files are relative to it.
+        names_in_memory: names of a folder that are sorted at once.
+
+    Raises:
+        TableError: it cannot be read, or contains no image.
+    """
+    if images.is_dir():
+        return _open_folder(images, names_in_memory)
+    rows = count_rows(images)
+    if not rows:
+        raise TableError(f"{images}: has no rows")
+    return ImageList(images, rows, file_sha256(images), lambda first, stop: _manifest_rows(images, first, stop))
+
+
+def _open_folder(images: Path, names_in_memory: int) -> ImageList:
+    count, digest = 0, hashlib.sha256()
+    for name in _sorted_names(images, names_in_memory):
+        count += 1
+        digest.update(name + b"\0")
+    if not count:
+        raise TableError(f"{images}: contains no image ({', '.join(sorted(SUFFIXES))})")
+
+    def read(first: int, stop: int) -> Iterator[Rows]:
+        names = islice(_sorted_names(images, names_in_memory), first, stop)
+        for start in range(first, stop, BLOCK):
+            yield _folder_rows(images, start, list(islice(names, min(BLOCK, stop - start))))
+
+    return ImageList(images, count, digest.hexdigest(), read)
+
+
+def _folder_rows(images: Path, first: int, names: list[bytes]) -> Rows:
+    # a name that is no UTF-8 is shown with its bytes, and opened as it is
+    shown = [name.decode("utf-8", "backslashreplace") for name in names]
+    paths = [images / os.fsdecode(name) for name in names]
+    return Rows(first, [name.rpartition(".")[0] for name in shown], shown, paths, None)
+
+
+def _walk(folder: bytes, inside: bytes = b"") -> Iterator[bytes]:
+    """Names of the images in a folder and the folders in it, relative to it, in no order; links to folders are left."""
+    with os.scandir(os.path.join(folder, inside)) as entries:
+        for entry in entries:
+            name = os.path.join(inside, entry.name)
+            if entry.is_dir(follow_symlinks=False):
+                yield from _walk(folder, name)
+            elif Path(os.fsdecode(entry.name)).suffix.lower() in SUFFIXES and (entry.is_file() or entry.is_symlink()):
+                yield name
+
+
+def _sorted_names(folder: Path, in_memory: int) -> Iterator[bytes]:
+    """The same in the order of their bytes, of which only so many are in memory."""
+    names = _walk(os.fsencode(folder))
+    spilled: list[IO[bytes]] = []
+    try:
+        while chunk := sorted(islice(names, in_memory)):
+            if len(chunk) < in_memory and not spilled:
+                yield from chunk
+                return
+            spilled.append(_spill(chunk))
+        yield from heapq.merge(*map(_unspill, spilled))
+    finally:
+        for file in spilled:
+            file.close()
+
+
+def _spill(names: list[bytes]) -> IO[bytes]:
+    file = TemporaryFile()  # noqa: SIM115
+    for name in names:
+        file.write(len(name).to_bytes(_LENGTH_BYTES, "big") + name)
+    file.seek(0)
+    return file
+
+
+def _unspill(file: IO[bytes]) -> Iterator[bytes]:
+    while length := file.read(_LENGTH_BYTES):
+        yield file.read(int.from_bytes(length, "big"))
+
+
+def _manifest_rows(manifest: Path, first: int, stop: int) -> Iterator[Rows]:
+    place = Place.of_file(manifest)
+    for start, table in read_rows(manifest, ("case_id", "file"), (PATIENTS,), first, stop, BLOCK):
+        part = place.part(np.arange(start, start + table.num_rows))
+        names = text_column(table, "file", part)
+        hmacs = text_column(table, PATIENTS, part) if PATIENTS in table.column_names else None
+        paths = [manifest.parent / name for name in names]
+        yield Rows(start, text_column(table, "case_id", part), names, paths, hmacs)
