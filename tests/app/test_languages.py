@@ -30,7 +30,7 @@ from tests.support.service import PEOPLE, Service, cell_png, collect
 #: Names and codes that are the same in every language.
 SAME = {"secondread", "UTC", "API", "JSON", "HTML", "CSV", "STARD-AI", "CLAIM", "Enter", "EL", "CL", "DL"}
 #: Attributes that a person reads or hears.
-_READ = {"alt", "title", "placeholder", "aria-label", "data-name", "data-called"}
+_READ = {"alt", "title", "placeholder", "aria-label", "data-name", "data-called", "data-opens", "data-closes"}
 #: Elements whose text is no sentence: code, keys, and what a machine reads.
 _CODE = {"code", "kbd", "script", "style", "time", "pre"}
 _VOID = {"area", "br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
@@ -97,6 +97,13 @@ def _constants(node: nodes.Node) -> Iterator[tuple[int, str]]:
             yield from _constants(child)
         elif isinstance(child, nodes.Pair):
             yield from _constants(nodes.Output([child.value]))
+
+
+@pytest.mark.parametrize("path", sources.styles(), ids=lambda path: path.name)
+def test_no_style_sheet_says_anything(path: Path) -> None:
+    """It would be in English on every page; a page gives what it shows in an attribute."""
+    said = re.findall(r'content:\s*"([^"]*)"', path.read_text())
+    assert [text for text in said if _WORD.search(text)] == []
 
 
 def _translated() -> list[Message]:

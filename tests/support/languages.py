@@ -38,6 +38,11 @@ def templates() -> list[Path]:
     return sorted(path for path in found if path.name not in ENGLISH)
 
 
+def styles() -> list[Path]:
+    """Style sheets of pages and reports."""
+    return sorted([*SCRIPTS.glob("*.css"), *(TEMPLATES.parent / "static").glob("*.css")])
+
+
 def _of_templates() -> Iterator[Sentence]:
     options = {"newstyle_gettext": "true", "silent": "false", "trim_blocks": "true", "lstrip_blocks": "true"}
     for path in templates():
