@@ -62,6 +62,12 @@ def _asked(
 _Asked = Annotated[Asked, Depends(_asked)]
 
 
+def _say(text: str) -> str:
+    """What an event says in words, and codes in it; names of people, cases and classes do not come here."""
+    found = languages.said(text)
+    return languages.term(text) if found == text else found
+
+
 def _events(session: Session, asked: Asked, say: Say = str) -> tuple[AuditEventsOut, dict[int, list[Part]]]:
     """A page of events, and what each says."""
     events = page_of_events(
@@ -78,7 +84,7 @@ def _events(session: Session, asked: Asked, say: Say = str) -> tuple[AuditEvents
 @router.get("/audit")
 def audit(request: Request, context: Parts, principal: _Manager, session: Reader, asked: _Asked) -> Response:
     """Who did what, newest first."""
-    events, said = _events(session, asked, languages.said)
+    events, said = _events(session, asked, _say)
     details = {event.sequence: json.dumps(event.details, ensure_ascii=False) for event in events.items}
     return page(
         request,
@@ -91,7 +97,7 @@ def audit(request: Request, context: Parts, principal: _Manager, session: Reader
         here=urlencode(asked.query(str(asked.cursor or ""))),
         older=urlencode(asked.query(events.next_cursor)),
         actors=[*(account.name for account in all_accounts(session)), *_PROGRAMS],
-        actions=sorted(((action, short(action, languages.said)) for action in WORDS), key=lambda choice: choice[1]),
+        actions=sorted(((action, short(action, _say)) for action in WORDS), key=lambda choice: choice[1]),
         head=audit_chain.newest(session),
         public_key=context.keys.audit.public_key,
     )

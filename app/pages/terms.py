@@ -21,6 +21,8 @@ TERMS = (
     ),
     # reasons to plan a read
     *("first", "triage", "audit", "adjudication", "further"),
+    # why a read is declined
+    *("cannot tell", "image quality", "not my field", "know this case", "other"),
     # rules of the policy, and when predictions are shown
     *("disagreement", "expected gain", "capacity", "graded", "after commit", "after case closed", "never"),
     *("single read", "second read", "temperature", "vector", "matrix"),

@@ -26,6 +26,8 @@ FOLDER = Path(__file__).parents[1] / "pages" / "locales"
 SAID = "said"
 #: Values in sentences may be sentences themselves, so deep; what is little but values is found within others only.
 _DEPTH, _FEWEST = 3, 5
+#: Values that are codes. Others may be names, which stay as they are even where a code is called alike.
+_CODES = {"state"}
 #: Of codes in words, and of what the scripts say.
 TERM, SCRIPT = "term", "script"
 #: What a browser was told on the sign-in page.
@@ -136,16 +138,17 @@ def said(text: str) -> str:
 
 
 def _said(spoken: str, text: str, depth: int) -> str:
-    for context in (SAID, TERM):
-        exact = catalogue(spoken).pgettext(context, text)
-        if exact != text:
-            return exact
-    if depth == 0:
-        return text
+    exact = catalogue(spoken).pgettext(SAID, text)
+    if exact != text or depth == 0:
+        return exact
     for pattern, translated in _patterns(spoken):
         found = pattern.values(text) if pattern.n_letters >= _FEWEST or depth < _DEPTH else None
         if found is not None:
-            return translated.format(**{name: _said(spoken, value, depth - 1) for name, value in found.items()})
+            inside = {
+                name: catalogue(spoken).pgettext(TERM, value) if name in _CODES else _said(spoken, value, depth - 1)
+                for name, value in found.items()
+            }
+            return translated.format(**inside)
     parts = text.split("; ")
     return text if len(parts) == 1 else "; ".join(_said(spoken, part, depth - 1) for part in parts)
 

@@ -20,6 +20,7 @@ from app.pages.terms import TERMS
 from app.platform import languages
 from app.platform.principal import ROLE_SCOPES
 from app.practice.schemas import Purpose
+from app.reads.schemas import DeclineReason
 from app.releases.queries import reading_classes
 from app.tables import Case, ReleaseRow
 from app.triage.rules import Arm
@@ -156,7 +157,14 @@ def test_every_sentence_is_translated_with_the_same_values(language: str) -> Non
 
 
 def test_codes_that_pages_show_are_terms() -> None:
-    codes = [*ROLE_SCOPES, *get_args(Arm), *get_args(Status), *get_args(Purpose), *get_args(Partition)]
+    codes = [
+        *ROLE_SCOPES,
+        *get_args(Arm),
+        *get_args(DeclineReason),
+        *get_args(Status),
+        *get_args(Purpose),
+        *get_args(Partition),
+    ]
     assert {code.replace("_", " ") for code in codes} - set(TERMS) == set()
 
 
@@ -279,6 +287,13 @@ def test_scripts_find_their_words_in_the_page(service: Service, language: str) -
     assert words is not None
     said = {message.id for message in sources.read(language) if message.context == languages.SCRIPT}
     assert json.loads(words[1]).keys() == said
+
+
+def test_names_stay_as_they_are_where_a_code_is_called_alike() -> None:
+    assert languages.catalogue("de").pgettext(languages.TERM, "open") == "offen"
+    assert languages._said("de", "open", 3) == "open"
+    assert languages._said("de", "this read is open; lease the next one", 3).startswith("diese Befundung ist offen;")
+    assert languages._said("de", "there is no account open", 3) == "es gibt kein Konto open"
 
 
 def test_what_a_domain_says_is_found_with_its_values() -> None:
