@@ -1,7 +1,10 @@
 """From uploaded bytes to a stored case: what is computed before the transaction begins, and the rows."""
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from sqlalchemy.orm import Session
 
@@ -53,18 +56,40 @@ def prepare_case(context: Context, fields: CaseIn, data: bytes) -> NewCase:
         BrokenImage: empty, damaged, too small or with several frames.
         Overloaded: too many pictures are being decoded, or predictions wait.
     """
-    sha256 = hashlib.sha256(data).hexdigest()
-    with context.database.read() as session:
-        _same_image(queries.case_by_external_id(session, fields.external_id), sha256)
-        served = context.inference.served(champion(session))
-    # no transaction is open meanwhile
-    with context.pictures.opened(data, served.predictor.release.preprocessing, png=True) as picture:
+    with _decoded(context, fields, data) as (sha256, served, picture):
         prediction = context.inference.predict(served, picture.pixels)
         stored = context.images.put(picture.png)
     return NewCase(fields, sha256, replace(picture, png=b""), stored, served, prediction)
 
 
-def _same_image(known: Case | None, image_sha256: str) -> None:
+def look_at_case(context: Context, fields: CaseIn, data: bytes) -> tuple[str, str]:
+    """Decode what would become a case, as ``prepare_case`` does; nothing is predicted, and nothing is stored.
+
+    Returns:
+        Digests of the bytes, and of the image as it would be stored.
+    """
+    with _decoded(context, fields, data) as (sha256, _, picture):
+        return sha256, hashlib.sha256(picture.png).hexdigest()
+
+
+@contextmanager
+def _decoded(context: Context, fields: CaseIn, data: bytes) -> Iterator[tuple[str, Served, Picture]]:
+    """Digest of the bytes, what is served, and the picture."""
+    sha256 = hashlib.sha256(data).hexdigest()
+    with context.database.read() as session:
+        refuse_other_image(queries.case_by_external_id(session, fields.external_id), sha256)
+        served = context.inference.served(champion(session))
+    # no transaction is open meanwhile
+    with context.pictures.opened(data, served.predictor.release.preprocessing, png=True) as picture:
+        yield sha256, served, picture
+
+
+class _Digested(Protocol):
+    @property
+    def image_sha256(self) -> str: ...
+
+
+def refuse_other_image(known: _Digested | None, image_sha256: str) -> None:
     """Refuse another image under a known external id.
 
     Raises:
@@ -84,7 +109,7 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
         OtherImage: the external id belongs to another image.
     """
     known, twin = queries.known_case_and_first_image(session, new.fields.external_id, new.stored_sha256)
-    _same_image(known, new.sha256)
+    refuse_other_image(known, new.sha256)
     if known is not None:
         return 200, show_case(session, known.id)
     case = _case_row(context.keys, principal, new, twin)

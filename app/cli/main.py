@@ -4,7 +4,7 @@ import sys
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -12,6 +12,10 @@ from app.cli import people, serving
 from app.cli.shared import parts
 from ml.cli import adapting, results, scoring, stages
 from ml.cli.shared import Json, emit, run_command, say
+
+if TYPE_CHECKING:
+    from app.imports.checking import FailedRow
+    from app.imports.work import RowCounts
 
 secondread = typer.Typer(
     name="secondread",
@@ -45,23 +49,35 @@ def _options(
 def import_command(
     source: Annotated[Path, typer.Argument(help="Folder or zip of images, with or without manifest.csv.")],
     account: Annotated[str, typer.Option(help="Account that the cases are stored by.")] = "admin",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would become of each row; store nothing.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Import many images as cases; running it again adds what is missing.
 
     Columns of manifest.csv: file, external_id and, if wanted, patient, site, metadata (a JSON object of texts).
-    """  # noqa: DOC501
-    from app.imports.command import import_local
+    """
+    from app.imports.command import check_local, import_local
     from app.job_kinds import FUNCTIONS
 
     with parts() as context:
-        result = import_local(context, FUNCTIONS, source, account, say)
-    known = f"{result['known']:,} known" + (f" ({result['differs']:,} differ)" if result["differs"] else "")
-    ignored = f", {result['ignored']:,} other files ignored" if result["ignored"] else ""
-    lines = [f"{result['created']:,} created, {known}, {result['failed']:,} failed{ignored}"]
-    lines += [f"row {row['row']}: {row['external_id']}: {row['detail']}" for row in result["failures"]]
-    emit(result, as_json, "\n".join(lines))
-    if result["failed"]:
+        if dry_run:
+            check = check_local(context, source, say)
+            twins = f", {check['twins']:,} with the image of another case; nothing was stored"
+            _tell_import(check, check["failures"], twins, as_json)
+        else:
+            done = import_local(context, FUNCTIONS, source, account, say)
+            _tell_import(done, done["failures"], "", as_json)
+
+
+def _tell_import(counts: "RowCounts", failures: "list[FailedRow]", more: str, as_json: bool) -> None:
+    known = f"{counts['known']:,} known" + (f" ({counts['differs']:,} differ)" if counts["differs"] else "")
+    ignored = f", {counts['ignored']:,} other files ignored" if counts["ignored"] else ""
+    lines = [f"{counts['created']:,} created, {known}, {counts['failed']:,} failed{ignored}{more}"]
+    lines += [f"row {row['row']}: {row['external_id']}: {row['detail']}" for row in failures]
+    emit(counts, as_json, "\n".join(lines))
+    if counts["failed"]:
         raise SystemExit(1)
 
 

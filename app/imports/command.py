@@ -1,7 +1,8 @@
 """Importing from the command line: the same job, done in this process."""
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypedDict, cast
 
@@ -9,8 +10,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.context import Context
-from app.imports.archive import pack_folder
-from app.imports.receiving import receiving
+from app.imports.archive import open_archive, pack_folder
+from app.imports.checking import CheckReport, FailedRow, check_archive
+from app.imports.receiving import ReceivedArchive, receiving
 from app.imports.work import ImportResult, archive_of
 from app.jobs import engine
 from app.jobs.foreground import do_here
@@ -19,16 +21,8 @@ from app.jobs.running import JobFunction
 from app.platform.principal import Principal
 from app.tables import Account, ImportRow
 
-_SHOWN_FAILURES = 20
+SHOWN_FAILURES = 20
 _COPY_BYTES = 1 << 20
-
-
-class FailedRow(TypedDict):
-    """A row that became no case, says something else than its case, or a file that no row is about; and why."""
-
-    row: int
-    external_id: str
-    detail: str
 
 
 #: What ``secondread import --json`` prints: the job, rows by what became of them, and the first that failed, differ
@@ -66,22 +60,12 @@ def import_local(
     Raises:
         ValueError: no such source or account, or an archive that cannot be imported at all.
     """
-    if not source.exists():
-        raise ValueError(f"{source}: no such file or folder")
     with context.database.read() as session:
         importer = session.execute(select(Account).where(Account.name == account)).scalar_one_or_none()
     if importer is None:
         raise ValueError(f"there is no account {account!r}; name one with --account")
     principal = Principal(importer.id, importer.name, importer.role, frozenset({"cases:write"}))
-    settings = context.settings
-    with receiving(settings.home, settings.min_free_bytes, limit=None, name=source.name) as receiver:
-        if source.is_dir():
-            say(f"packing {source}")
-            pack_folder(source, receiver)
-        else:
-            with source.open("rb") as stream:
-                shutil.copyfileobj(stream, receiver, _COPY_BYTES)
-        archive = receiver.finish()
+    with _received(context, source, say) as archive:
 
         def ask(session: Session) -> JobView:
             job = engine.submit(session, context, "import", {"sha256": archive.sha256}, principal)
@@ -93,10 +77,46 @@ def import_local(
     return {"import": str(job.id), **counts, "failures": _failures(context, job)}
 
 
+def check_local(context: Context, source: Path, say: Callable[[str], None]) -> CheckReport:
+    """What importing a folder or a zip would do; nothing is stored.
+
+    Args:
+        context: parts of the service.
+        source: folder or zip, with or without a manifest.
+        say: where to report what is being done.
+
+    Raises:
+        ValueError: no such source, or an archive that cannot be imported at all.
+    """
+    with _received(context, source, say) as received, open_archive(received.path) as archive:
+        say(f"checking {received.n_rows:,} cases")
+        return check_archive(context, archive, SHOWN_FAILURES)
+
+
+@contextmanager
+def _received(context: Context, source: Path, say: Callable[[str], None]) -> Iterator[ReceivedArchive]:
+    """A folder or a zip as an archive in HOME/imports.
+
+    Raises:
+        ValueError: there is no such source, or it cannot be imported at all.
+    """
+    if not source.exists():
+        raise ValueError(f"{source}: no such file or folder")
+    settings = context.settings
+    with receiving(settings.home, settings.min_free_bytes, limit=None, name=source.name) as receiver:
+        if source.is_dir():
+            say(f"packing {source}")
+            pack_folder(source, receiver)
+        else:
+            with source.open("rb") as stream:
+                shutil.copyfileobj(stream, receiver, _COPY_BYTES)
+        yield receiver.finish()
+
+
 def _failures(context: Context, job: JobView) -> list[FailedRow]:
     """The first rows of which something is to be told, those that failed first."""
     with context.database.read() as session:
         told = select(ImportRow).where(ImportRow.job_id == job.id, ImportRow.detail != "")
         first = told.order_by(ImportRow.status != "failed", ImportRow.row)
-        rows = session.execute(first.limit(_SHOWN_FAILURES)).scalars()
+        rows = session.execute(first.limit(SHOWN_FAILURES)).scalars()
         return [{"row": r.row, "external_id": r.external_id, "detail": r.detail} for r in rows]

@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from app.cases.preparing import NewCase, prepare_case, store_case
-from app.cases.schemas import CaseIn, CaseOut
+from app.cases.schemas import CaseIn
 from app.context import Context
 from app.imports.archive import Archive, ArchiveError, Ignored, Row, open_archive
 from app.jobs import engine
@@ -181,11 +181,16 @@ def _prepare(job: RunningJob, archive: Archive, row: Row) -> _Prepared:
     try:
         return _Prepared(row, prepare_case(job.context, row.case(), archive.read(row)))
     except Problem as exc:
-        if exc.status >= 500 or exc.retry_after is not None:
-            raise  # not the row's fault: the import waits and is tried again
+        if not of_the_row(exc):
+            raise  # the import waits and is tried again
         return _Prepared(row, None, exc.detail)
     except ValueError as exc:
         return _Prepared(row, None, str(exc))
+
+
+def of_the_row(problem: Problem) -> bool:
+    """Whether a problem is the row's own; otherwise every row would have it at this moment."""
+    return problem.status < 500 and problem.retry_after is None
 
 
 def _store(session: Session, job: RunningJob, principal: Principal, item: _Prepared) -> ImportRow:
@@ -207,14 +212,22 @@ def _store(session: Session, job: RunningJob, principal: Principal, item: _Prepa
         result.detail = exc.detail
         return result
     result.status, result.case_id = "created" if status == 201 else "known", uuid.UUID(case.id)
-    result.detail = "" if status == 201 else _differences(item.new.fields, case)
+    result.detail = "" if status == 201 else differences(item.new.fields, case.patient, case.site, case.metadata)
     return result
 
 
-def _differences(said: CaseIn, stored: CaseOut) -> str:
-    """What a row says otherwise than the case that was there, which stays as it is; empty for nothing."""
-    names = [name for name in ("patient", "site") if getattr(said, name) not in (None, getattr(stored, name))]
-    if any(stored.metadata.get(key) != value for key, value in said.metadata.items()):
+def differences(said: CaseIn, patient: str | None, site: str | None, metadata: Mapping[str, str]) -> str:
+    """What a row says otherwise than the case that was there, which stays as it is; empty for nothing.
+
+    Args:
+        said: the row.
+        patient: of the case.
+        site: of the case.
+        metadata: of the case.
+    """
+    stored = {"patient": patient, "site": site}
+    names = [name for name, value in stored.items() if getattr(said, name) not in (None, value)]
+    if any(metadata.get(key) != value for key, value in said.metadata.items()):
         names.append("metadata")
     return f"{DIFFERS}: {', '.join(names)}" if names else ""
 

@@ -1,0 +1,135 @@
+"""A dry run of an import says what the import would do, in the same words, and stores nothing."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from app.context import Context
+from app.imports.archive import ArchiveError
+from app.imports.checking import CheckReport
+from app.imports.command import check_local, import_local
+from app.job_kinds import FUNCTIONS
+from app.tables import Case
+from app.tables.base import Table
+from tests.app.test_imports import MANIFEST, packed
+from tests.support.command import run_here
+from tests.support.service import Service, cell_png, collect
+
+COUNTS = ("n_rows", "created", "known", "failed", "ignored", "differs")
+
+
+def stored(service: Service) -> str:
+    """A digest of every row of every table, and of every file of the HOME but its database."""
+    digest = hashlib.sha256()
+    with service.context.database.read() as session:
+        for table in Table.metadata.sorted_tables:
+            rows = session.execute(select(table)).all()
+            digest.update(table.name.encode() + repr(sorted(map(repr, rows))).encode())
+    home = service.context.settings.home
+    for path in sorted(home.rglob("*")):
+        if path.is_file() and "sqlite" not in path.name:
+            digest.update(str(path.relative_to(home)).encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def checked(service: Service, source: Path) -> CheckReport:
+    before = stored(service)
+    report = check_local(service.context, source, print)
+    assert stored(service) == before
+    return report
+
+
+def archive(tmp_path: Path) -> Path:
+    """Rows of every kind."""
+    manifest = MANIFEST + "".join(
+        f"{line}\n"
+        for line in (
+            "new.png,new,p1,north,",
+            "new.png,new,p1,north,",  # the same again
+            "new.png,new,p2,north,",  # and of another patient
+            "other.png,new,p1,north,",  # and with another image
+            "other.png,twin-of-next,p1,,",
+            "other.png,next,p1,,",
+            "case0.png,twin of a stored one,p3,,",
+            "case0.png,case-0,,,",
+            "case0.png,case-0,somebody else,,",
+            "new.png,case-1,,,",
+            "broken.png,broken,,,",
+            "missing.png,missing,,,",
+            "new.png,,,,",
+            "new.png,surplus,,,,more",
+            'new.png,metadata,,,"[1]"',
+        )
+    )
+    images = {"new.png": cell_png(50), "other.png": cell_png(51), "case0.png": cell_png(0), "broken.png": b"\x89PNG"}
+    path = tmp_path / "batch.zip"
+    path.write_bytes(packed(images | {"manifest.csv": manifest.encode(), "notes.txt": b"x", "a.dcm": b"x"}))
+    return path
+
+
+@pytest.mark.both_databases
+def test_a_dry_run_stores_nothing_and_the_import_does_what_it_said(service: Service, tmp_path: Path) -> None:
+    collect(service, [cell_png(number) for number in range(2)], patients=False)
+    source = archive(tmp_path)
+    said = checked(service, source)
+    assert checked(service, source) == said
+    done: Any = import_local(service.context, FUNCTIONS, source, "admin", print)
+    assert {name: said[name] for name in COUNTS} == {name: done[name] for name in COUNTS}  # type: ignore[literal-required]
+    assert said["failed"] == 7
+    assert said["ignored"] == 2
+    twins = [row for row in said["failures"] if row["detail"].startswith("same image as ")]
+    assert [row for row in said["failures"] if row not in twins] == done["failures"]
+    told = {row["external_id"]: row["detail"] for row in twins}
+    with service.context.database.read() as session:
+        cases = {row.external_id: row for row in session.execute(select(Case)).scalars()}
+    names = {row.id: name for name, row in cases.items()}
+    tagged = {name: f"same image as {names[row.same_image_as]}" for name, row in cases.items() if row.same_image_as}
+    assert told == {name: text for name, text in tagged.items() if not name.startswith("case-")}
+    assert said["twins"] == len(told) == 2
+    again = checked(service, source)
+    assert again["created"] == again["twins"] == 0
+
+
+def test_a_folder_is_checked_like_its_archive_and_nothing_is_left_behind(service: Service, tmp_path: Path) -> None:
+    folder = tmp_path / "slides"
+    folder.mkdir()
+    for number in range(3):
+        (folder / f"{number}.png").write_bytes(cell_png(number))
+    said = checked(service, folder)
+    assert (said["created"], said["failed"]) == (3, 0)
+    assert not list((service.context.settings.home / "imports").glob("*"))
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(ArchiveError, match="contains no image"):
+        check_local(service.context, empty, print)
+    with pytest.raises(ValueError, match="no such file or folder"):
+        check_local(service.context, tmp_path / "nowhere", print)
+
+
+def test_the_command_says_the_same_and_that_nothing_was_stored(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def parts() -> Iterator[Context]:
+        yield service.context
+
+    monkeypatch.setattr("app.cli.main.parts", parts)
+    folder = tmp_path / "slides"
+    folder.mkdir()
+    (folder / "one.png").write_bytes(cell_png(7))
+    (folder / "two.png").write_bytes(cell_png(7))
+    before = stored(service)
+    done = run_here("import", folder, "--dry-run")
+    assert done.returncode == 0
+    assert "2 created, 0 known, 0 failed, 1 with the image of another case; nothing was stored" in done.stdout
+    assert "row 2: two: same image as one" in done.stdout
+    (folder / "three.png").write_bytes(b"x")
+    failing = run_here("import", folder, "--dry-run", "--json")
+    assert (failing.returncode, json.loads(failing.stdout)["failed"]) == (1, 1)
+    assert stored(service) == before
