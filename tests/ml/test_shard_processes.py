@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from pyarrow import parquet
 
+import app.demo
 from ml.files import file_sha256
 from ml.scoring.engines import run_missing
 from ml.scoring.finish import finish
@@ -92,6 +93,27 @@ def test_an_engine_runs_what_is_missing(tiny_release: Path, images: Path, tmp_pa
     fresh = run_missing(tiny_release, listed, tmp_path / "fresh", engine)
     assert fresh.n_run == fresh.n_shards == min(len(os.sched_getaffinity(0)), 11)
     assert joined(tmp_path / "fresh") == expected
+
+
+@pytest.mark.slow
+def test_a_convolutional_network_on_real_cells_is_one_run_too(tmp_path: Path) -> None:
+    """Its rounding may depend on what is predicted beside an image, and on the number of threads."""
+    cells = Path(app.demo.__file__).parent / "cells"
+    expected = one_run(cells / "release", cells / "images", tmp_path / "one.parquet")
+    for shard in (3, 1, 2):
+        score_shard(cells / "release", cells / "images", tmp_path / "job", (shard, 3), threads=shard)
+    assert joined(tmp_path / "job") == expected
+
+
+@pytest.mark.slow
+def test_of_two_jobs_that_begin_in_one_folder_one_is_refused(tiny_release: Path, images: Path, tmp_path: Path) -> None:
+    job, lists = tmp_path / "job", [manifest(images, rows, f"rivals {rows}.csv") for rows in (500, 600)]
+    racing = [start("score", tiny_release, "--images", listed, "--out", job, "--shard", "1/1") for listed in lists]
+    errors = [process.communicate()[1].decode() for process in racing]
+    assert sorted(process.returncode for process in racing) == [0, 1], errors
+    assert "shards of another list of images" in "".join(errors)
+    winner = lists[[process.returncode for process in racing].index(0)]
+    assert joined(job) == one_run(tiny_release, winner, tmp_path / "one.parquet")
 
 
 @pytest.mark.slow
