@@ -27,7 +27,7 @@ def frozen_page(service: Service, question: dict[str, str]) -> str:
 
 def said(page: str) -> list[str]:
     """Verdict, sentence and target of each finding."""
-    return re.findall(r'<summary><span class="verdict.*?</summary>', page, re.DOTALL)
+    return re.findall(r'<summary[^>]*><span class="verdict.*?</summary>', page, re.DOTALL)
 
 
 def plots(page: str) -> list[str]:
