@@ -148,8 +148,7 @@ def test_every_declared_package_is_imported_somewhere() -> None:
         for module in _third_party(path)
         for name in known.get(module, [module])
     }
-    # drivers and helpers that others load: of SQLAlchemy, of forms in FastAPI, of altair, of torch's exporter, of GPUs, of
-    # zoneinfo
+    # drivers and helpers that others load: of SQLAlchemy, of forms, of altair, of torch, of GPUs, of zones
     loaded_by_others = {"psycopg", "python-multipart", "vl-convert-python", "onnxscript", "onnxruntime-gpu", "tzdata"}
     loaded_by_others |= {"torchvision", "requests", "secondread", "uvicorn"}
     shipped = set().union(*(packages for extra, packages in declared.items() if extra not in {"dev", "bench"}))
