@@ -73,6 +73,8 @@ def open_list(images: Path, *, names_in_memory: int = _NAMES_IN_MEMORY) -> Image
     Raises:
         TableError: it cannot be read, or contains no image.
     """
+    if not images.exists():
+        raise TableError(f"{images}: there is no such file or folder")
     if images.is_dir():
         return _open_folder(images, names_in_memory)
     rows = count_rows(images)

@@ -239,3 +239,11 @@ def test_columns_of_a_manifest_that_nobody_asked_for_may_contain_anything(
     listed.write_text("case_id,file\na,0.png\n,0.png\n")
     with pytest.raises(TableError, match="row 3, column case_id: the value is missing"):
         score_images(tiny_release, listed, tmp_path / "p.csv")
+
+
+@pytest.mark.parametrize("name", ["images", "list.csv", "list.parquet"])
+def test_a_list_that_is_not_there_is_said_so(tmp_path: Path, name: str) -> None:
+    from ml.scoring.image_list import open_list
+
+    with pytest.raises(TableError, match=f"{name}: there is no such file or folder"):
+        open_list(tmp_path / name)
