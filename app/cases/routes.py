@@ -9,6 +9,7 @@ from app.auth.policy import GuardedRoute, Policy
 from app.cases import queries, service
 from app.cases.blindness import ensure_revealed, note_exposure
 from app.cases.handles import CaseInPath, case_handle
+from app.cases.image_answers import image_answer
 from app.cases.schemas import CaseIn, CaseOut, CasesOut, PredictionsOut, WorklistOut
 from app.cases.showing import show_case
 from app.cases.uploads import case_form, image_bytes, upload_schema
@@ -30,8 +31,6 @@ from app.platform.values import Line, Moment, PredictionOut
 
 router = APIRouter(tags=["cases"], route_class=GuardedRoute)
 _Reading = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]
-#: How long a browser may keep an image: no longer than a lease, and until somebody signs out.
-_IMAGE_SECONDS = 1800
 _UPLOAD_ERRORS = (BadRequest, TooLarge, UnsupportedImage)
 
 
@@ -142,5 +141,4 @@ def list_predictions(case: CaseInPath, context: Parts, principal: _Reading, sess
 def get_image(case: CaseInPath, context: Parts, session: Reader) -> Response:
     """The stored pixels as PNG, without metadata."""
     stored = queries.case_by_id(session, case.id)
-    headers = {"Cache-Control": f"private, max-age={_IMAGE_SECONDS}, immutable", "Content-Disposition": "inline"}
-    return Response(context.images.get(stored.stored_sha256), media_type="image/png", headers=headers)
+    return image_answer(context, stored.stored_sha256)

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from pydantic import BaseModel
 
 from app.auth.policy import GuardedRoute, Policy
+from app.cases.image_answers import image_answer
 from app.context import Parts
 from app.pages.forms import checked
 from app.pages.reference_views import listed_classes, managed_class, shown_classes
@@ -23,10 +24,6 @@ router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _People = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]
 _Manager = Annotated[Principal, Depends(Policy("manage"))]
 _Code = Annotated[PageText, Form(alias="class", max_length=100)]
-
-
-#: As long as browsers may keep images of cases.
-_IMAGE_HEADERS = {"Cache-Control": "private, max-age=1800, immutable", "Content-Disposition": "inline"}
 
 
 class _CaseId(BaseModel):
@@ -59,8 +56,7 @@ def references(
 @router.get("/references/cells/{cell_id}/image")
 def reference_image(cell_id: uuid.UUID, context: Parts, principal: _People, session: Reader) -> Response:
     """The pixels of a reference cell that is shown now, as PNG."""
-    stored = shown_case(session, cell_id)
-    return Response(context.images.get(stored.stored_sha256), media_type="image/png", headers=_IMAGE_HEADERS)
+    return image_answer(context, shown_case(session, cell_id).stored_sha256)
 
 
 def _of_class(code: str) -> Response:

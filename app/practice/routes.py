@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Response
 
 from app.auth.policy import GuardedRoute, Policy
 from app.cases.blindness import note_exposure
+from app.cases.image_answers import image_answer
 from app.cases.queries import case_by_id
 from app.context import Parts
 from app.platform.database import Reader, Writer
@@ -78,8 +79,7 @@ def get_practice_item(item_id: uuid.UUID, context: Parts, principal: _Annotator,
 def get_practice_image(item_id: uuid.UUID, context: Parts, principal: _Annotator, session: Reader) -> Response:
     """The pixels of a cell that the caller may look at, as PNG."""
     stored = case_by_id(session, service.case_of_item(session, principal, item_id))
-    headers = {"Cache-Control": "private, no-store", "Content-Disposition": "inline"}
-    return Response(context.images.get(stored.stored_sha256), media_type="image/png", headers=headers)
+    return image_answer(context, stored.stored_sha256, kept=False)
 
 
 @router.post(
