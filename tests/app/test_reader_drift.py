@@ -101,16 +101,20 @@ def test_the_week_that_has_not_ended_is_not_looked_at() -> None:
 def test_an_annotator_who_changed_is_told_to_those_who_manage(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twelve patients per day; from day 24 on half of the answers are of another class than the predicted one."""
-    tomorrow = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
-    fill(service.context, 12, 48, 24, tomorrow)
+    """Twelve patients per day; from day 24 on half of the answers are of another class than the predicted one.
+
+    Days are counted from the next Monday: the last week has six of them whatever day the test runs on.
+    """
+    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    monday = today + timedelta(days=7 - today.weekday())
+    fill(service.context, 12, 48, 24, monday)
     service.written_past = True
-    monkeypatch.setattr(drifting, "now", lambda: tomorrow + timedelta(days=60))
+    monkeypatch.setattr(drifting, "now", lambda: monday + timedelta(days=60))
     assert service.get("viewer", "/v1/reader-drift").status_code == 403
     assert service.get("anna", "/v1/reader-drift").status_code == 403
     (found,) = service.get("admin", "/v1/reader-drift").json()["items"]
     assert (found["annotator"], found["n_patients"]) == ("reader", 48 * 12)
-    assert tomorrow + timedelta(days=24) <= datetime.fromisoformat(found["alarm_on"]).replace(tzinfo=UTC)
+    assert monday + timedelta(days=24) <= datetime.fromisoformat(found["alarm_on"]).replace(tzinfo=UTC)
     assert "answers less as foreseen" in found["sentence"]
     first, last = found["weeks"][0], found["weeks"][-1]
     assert first["low"] <= 0 <= first["high"]
