@@ -18,6 +18,8 @@ from app.description.document import describe, operation_id
 from app.evaluations.routes import router as evaluations
 from app.imports.routes import router as imports
 from app.jobs.routes import router as jobs
+from app.open_inference.routes import protocol_error
+from app.open_inference.routes import router as open_inference
 from app.operations import health
 from app.operations.audit_routes import router as audit_events
 from app.pages.annotator_routes import router as annotator_pages
@@ -65,6 +67,7 @@ _ROUTERS = (
     releases,
     jobs,
     audit_events,
+    open_inference,
     health.router,
     api_page,
     sign_in_pages,
@@ -125,7 +128,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         generate_unique_id_function=operation_id,
     )
     attach(app, settings)
-    errors.install(app, problem_page)
+    errors.install(app, lambda request, problem: protocol_error(request, problem) or problem_page(request, problem))
     for router in _ROUTERS:
         app.include_router(router)
     app.mount("/static", Assets(), name="static")

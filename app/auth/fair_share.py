@@ -25,7 +25,7 @@ QUEUE, WAIT_SECONDS = 512, 10.0
 #: Seconds of a request for which its place is kept while its body arrives.
 BODY_SECONDS = 0.05
 #: What supervisors and monitoring ask for, and what waits for an identity provider: they have no thread.
-FREE_PATHS = frozenset({"/healthz", "/metrics", "/login/oidc", "/login/oidc/callback"})
+FREE_PATHS = frozenset({"/healthz", "/v2/health/live", "/metrics", "/login/oidc", "/login/oidc/callback"})
 
 
 class Places:

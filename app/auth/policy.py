@@ -98,6 +98,26 @@ class Policy:
         return principal
 
 
+class ServicePolicy(Policy):
+    """Lets keys of service accounts with one of the scopes through: nobody who reads or looks at cases.
+
+    Args:
+        scopes: any of them suffices.
+    """
+
+    def __call__(self, request: Request) -> Principal | None:
+        """Caller of a request.
+
+        Raises:
+            Unauthenticated: nobody known is calling.
+            Forbidden: the caller has none of the scopes, or is no service.
+        """
+        principal = super().__call__(request)
+        if principal is None or principal.role != "service":
+            raise Forbidden(f"this is for keys of service accounts with the scope {self.wanted}")
+        return principal
+
+
 class _Public(Policy):
     """Lets everybody through, without a thread of those that requests wait for."""
 

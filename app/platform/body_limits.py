@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.platform.body_memory import BodyMemory
-from app.platform.errors import Overloaded, Problem, TooLarge, problem_response
+from app.platform.errors import Overloaded, Problem, TooLarge, answer_to, problem_response
 
 MAX_BODY = 1 * 1024**2
 MAX_UPLOAD = 12 * 1024**2
@@ -19,6 +20,8 @@ RECEIVE_SECONDS = 30.0
 BODY_MEMORY, WAIT_SECONDS, _COPIES = 256 * 1024**2, 10.0, 2
 #: Paths that take images.
 UPLOAD_PATHS = frozenset({"/v1/cases", "/v1/predictions"})
+#: What paths of the Open Inference Protocol begin with.
+PROTOCOL = "/v2/"
 #: Paths that take archives, which are streamed to disk.
 ARCHIVE_PATHS = frozenset({"/v1/imports", "/imports"})
 #: Paths that read a body of somebody who is not known yet.
@@ -57,7 +60,7 @@ class BodyLimits:
         headers = dict(scope["headers"])
         declared = headers.get(b"content-length", b"0")
         if not declared.isdigit() or int(declared) > limit:
-            await problem_response(_too_large(limit))(scope, receive, send)
+            await _answer(scope, _too_large(limit))(scope, receive, send)
             return
         seconds = ARCHIVE_SECONDS if scope["path"] in ARCHIVE_PATHS else RECEIVE_SECONDS
         # without a length it may become as large as is allowed
@@ -72,10 +75,18 @@ class BodyLimits:
         finally:
             self.memory.give_back(guard.taken)
         if guard.problem is not None and not guard.started:
-            await problem_response(guard.problem)(scope, receive, send)
+            await _answer(scope, guard.problem)(scope, receive, send)
+
+
+def _answer(scope: Scope, problem: Problem) -> Response:
+    """A problem as a document; where another protocol is spoken, as that has it."""
+    of_protocol = scope["path"].startswith(PROTOCOL)
+    return answer_to(Request(scope), problem) if of_protocol else problem_response(problem)
 
 
 def _limit_of(path: str) -> int:
+    if path.startswith(PROTOCOL) and path.endswith("/infer"):
+        return MAX_UPLOAD
     if path in ARCHIVE_PATHS:
         return MAX_ARCHIVE
     if path in SIGN_IN_PATHS:

@@ -6,11 +6,13 @@ Those that wait stand in a bounded queue and are refused beyond it.
 
 import threading
 import uuid
+from collections import OrderedDict
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from app.platform.errors import NoRelease, Overloaded
@@ -22,6 +24,8 @@ from ml.release.predictor import BATCH, Prediction, Predictor, prediction_of
 from ml.release.unlikeness import appearance_of
 
 QUEUE_SECONDS = 10.0
+#: Releases that are kept loaded beside the champion.
+MAX_OTHERS = 2
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class LocalInference:
         self._waiting = threading.BoundedSemaphore(queue)
         self._loading = threading.Lock()
         self._served: Served | None = None
+        self._others: OrderedDict[uuid.UUID, Served] = OrderedDict()
         self.fault: str | None = None
 
     def served(self, alias: Alias | None) -> Served:
@@ -78,6 +83,26 @@ class LocalInference:
                 return loaded
             return self._served
 
+    def other(self, release_id: uuid.UUID) -> Served:
+        """A release that need not be the champion, of which a few stay loaded.
+
+        Raises:
+            NoRelease: it cannot be loaded.
+        """
+        with self._loading:
+            if self._served is not None and self._served.release_id == release_id:
+                return self._served
+            known = self._others.pop(release_id, None)
+            try:
+                release = self.releases_folder / str(release_id)
+                found = known or Served(release_id, -1, Predictor(read_release(release), self.threads))
+            except ReleaseError as exc:
+                raise NoRelease("the release cannot be loaded") from exc
+            self._others[release_id] = found
+            while len(self._others) > MAX_OTHERS:
+                self._others.popitem(last=False)
+            return found
+
     def predict(self, served: Served, image: Image.Image | Pixels) -> Prediction:
         """Predict one decoded image, on a GPU together with those that wait for the same release.
 
@@ -88,11 +113,31 @@ class LocalInference:
         Raises:
             Overloaded: too many predictions wait, or this one waited too long.
         """
+        return self._wait_for(_Wanted(served, image))
+
+    def predict_inputs(self, served: Served, inputs: npt.NDArray[np.float32]) -> Prediction:
+        """Predict what others have preprocessed; features alone tell whether it is unlike the release's images.
+
+        Args:
+            served: the release.
+            inputs: (N, C, H, W) of the network.
+
+        Raises:
+            Overloaded: too many predictions wait, or this one waited too long.
+        """
+        return self._wait_for(_Wanted(served, inputs=inputs))
+
+    def _wait_for(self, wanted: "_Wanted") -> Prediction:
+        """Its prediction, once it is its turn.
+
+        Raises:
+            Overloaded: too many predictions wait, or this one waited too long.
+        """
         if not self._waiting.acquire(blocking=False):
             raise Overloaded("too many predictions are waiting; try again shortly")
         WAITING.inc()
         try:
-            taken = self._turn_of(_Wanted(served, image))
+            taken = self._turn_of(wanted)
             mine = taken[0]
             if not mine.result.done():
                 try:
@@ -126,7 +171,7 @@ class LocalInference:
                 return [mine]
             self._busy = True
             most = self.batch or (BATCH if mine.served.predictor.on_gpu else 1)
-            others = [image for image in self._wanted if image is not mine and image.served is mine.served]
+            others = [image for image in self._wanted if image is not mine and image.goes_with(mine)]
             taken = [mine, *others[: most - 1]]
             self._wanted = [image for image in self._wanted if image not in taken]
             return taken
@@ -136,7 +181,10 @@ class LocalInference:
         predictor = taken[0].served.predictor
         BATCHES.observe(len(taken))
         try:
-            pixels = predictor.pixels([wanted.image for wanted in taken])
+            if taken[0].inputs is not None:
+                taken[0].result.set_result(prediction_of(predictor.release, *predictor.run(taken[0].inputs)))
+                return
+            pixels = predictor.pixels([wanted.image for wanted in taken if wanted.image is not None])
             logits, features = predictor.outputs(pixels)
             seen = appearance_of(predictor.release, np.stack(pixels))
             for row, wanted in enumerate(taken):
@@ -151,8 +199,13 @@ class LocalInference:
 
 @dataclass(frozen=True, eq=False)
 class _Wanted:
-    """An image that waits for its prediction."""
+    """An image, or inputs of the network, that waits for its prediction."""
 
     served: Served
-    image: Image.Image | Pixels
+    image: Image.Image | Pixels | None = None
+    inputs: npt.NDArray[np.float32] | None = None
     result: "Future[Prediction]" = field(default_factory=Future)
+
+    def goes_with(self, other: "_Wanted") -> bool:
+        """Whether one run of the network may take both."""
+        return self.served is other.served and self.image is not None and other.image is not None

@@ -87,6 +87,12 @@ def all_releases(session: Session) -> list[ReleaseRow]:
     return list(session.execute(select(ReleaseRow).order_by(ReleaseRow.id.desc())).scalars())
 
 
+def releases_named(session: Session, name: str) -> list[ReleaseRow]:
+    """Every release of a name, newest first: names may come again."""
+    wanted = select(ReleaseRow).where(ReleaseRow.name == name).order_by(ReleaseRow.id.desc())
+    return list(session.execute(wanted).scalars())
+
+
 def aliases(session: Session) -> list[Alias]:
     """Every alias."""
     return list(session.execute(select(Alias).order_by(Alias.name)).scalars())

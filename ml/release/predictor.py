@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -63,30 +64,34 @@ def open_session(network: bytes | str, threads: int = 0, *, gpu: bool = True) ->
     return onnxruntime.InferenceSession(network, options, providers=providers)
 
 
-class Predictor:
-    """A loaded release: images in, predictive distributions out.
+class Network(Protocol):
+    """What runs ``network.onnx``, here or elsewhere."""
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether images that wait had better go together."""
+
+    def run(self, inputs: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Logits (N, K) and features (N, D) of network inputs (N, C, H, W)."""
+
+
+class LocalNetwork:
+    """The network of a release in this process.
 
     Args:
         release: verified release.
         threads: within one run of the network, 0 for all cores.
         gpu: whether a GPU may be used.
+
+    Raises:
+        ReleaseError: the file does not map images to logits and features.
     """
 
     def __init__(self, release: Release, threads: int = 0, *, gpu: bool = True) -> None:
-        self.release = release
-        try:
-            self.session = open_session(str(release.network), threads, gpu=gpu)
-            names = [node.name for node in self.session.get_outputs()]
-            if names != ["logits", "features"] or [node.name for node in self.session.get_inputs()] != ["image"]:
-                raise ReleaseError(f"{release.network}: must map image to logits and features, has {names}")
-            side, channels = release.preprocessing.size, release.preprocessing.channels
-            logits, _ = self.run(np.zeros((1, channels, side, side), dtype=np.float32))
-        except ReleaseError:
-            raise
-        except Exception as exc:  # the runtime raises its own unrelated classes
-            raise ReleaseError(f"{release.network}: ONNX Runtime cannot run it: {exc}") from exc
-        if logits.shape[1] != len(release.classes):
-            raise ReleaseError(f"{release.network}: {logits.shape[1]} outputs for {len(release.classes)} classes")
+        self.session = open_session(str(release.network), threads, gpu=gpu)
+        names = [node.name for node in self.session.get_outputs()]
+        if names != ["logits", "features"] or [node.name for node in self.session.get_inputs()] != ["image"]:
+            raise ReleaseError(f"{release.network}: must map image to logits and features, has {names}")
 
     @property
     def on_gpu(self) -> bool:
@@ -97,6 +102,48 @@ class Predictor:
         """Logits (N, K) and features (N, D) of network inputs (N, C, H, W)."""
         logits, features = self.session.run(["logits", "features"], {"image": inputs})
         return np.asarray(logits, dtype=np.float32), np.asarray(features, dtype=np.float32)
+
+
+class Predictor:
+    """A loaded release: images in, predictive distributions out.
+
+    Args:
+        release: verified release.
+        threads: within one run of the network, 0 for all cores.
+        gpu: whether a GPU may be used.
+        network: what runs the network; None: this process.
+
+    Attributes:
+        n_features: D, of the network.
+    """
+
+    def __init__(self, release: Release, threads: int = 0, *, gpu: bool = True, network: Network | None = None) -> None:
+        self.release = release
+        side, channels = release.preprocessing.size, release.preprocessing.channels
+        blank = np.zeros((1, channels, side, side), dtype=np.float32)
+        if network is not None:
+            self.network = network
+            logits, features = self.run(blank)
+        else:
+            try:
+                self.network = LocalNetwork(release, threads, gpu=gpu)
+                logits, features = self.run(blank)
+            except ReleaseError:
+                raise
+            except Exception as exc:  # the runtime raises its own unrelated classes
+                raise ReleaseError(f"{release.network}: ONNX Runtime cannot run it: {exc}") from exc
+        if logits.shape[1] != len(release.classes):
+            raise ReleaseError(f"{release.network}: {logits.shape[1]} outputs for {len(release.classes)} classes")
+        self.n_features = int(features.shape[1])
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether images that wait had better go together."""
+        return self.network.on_gpu
+
+    def run(self, inputs: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Logits (N, K) and features (N, D) of network inputs (N, C, H, W)."""
+        return self.network.run(inputs)
 
     def predict_augmented(
         self, images: Sequence[Image.Image], *, samples: int, seed: int = 0

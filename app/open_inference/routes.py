@@ -1,0 +1,135 @@
+"""HTTP routes of the Open Inference Protocol v2; it has its own description, so OpenAPI leaves them out."""
+
+from importlib.metadata import version as package_version
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+
+from app.auth.policy import GuardedRoute, ServicePolicy, public
+from app.context import Parts
+from app.open_inference import service
+from app.open_inference.models import ModelOut, find_model, metadata
+from app.operations.health import readyz
+from app.platform.body_limits import PROTOCOL
+from app.platform.errors import Problem, problem_response
+from app.platform.tensors import HEADER_LENGTH
+
+router = APIRouter(prefix="/v2", route_class=GuardedRoute, include_in_schema=False)
+_CALLER = [Depends(ServicePolicy("predict"))]
+_KEPT = ("Retry-After", "WWW-Authenticate")
+
+
+class ServerOut(BaseModel):
+    """Metadata of the server."""
+
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class LiveOut(BaseModel):
+    """Whether the process answers."""
+
+    live: bool
+
+
+class ModelReadyOut(BaseModel):
+    """Whether a model can be asked."""
+
+    name: str
+    ready: bool
+
+
+class Compressed(Problem):
+    """The body is compressed."""
+
+    status, code, title = 415, "unsupported-encoding", "Unsupported encoding"
+
+
+def protocol_error(request: Request, problem: Problem) -> Response | None:
+    """A problem as the protocol has it; None of requests by anything else."""
+    path = request.url.path
+    if path != PROTOCOL.rstrip("/") and not path.startswith(PROTOCOL):
+        return None
+    headers = problem_response(problem).headers
+    kept = {name: headers[name] for name in _KEPT if name in headers}
+    return JSONResponse({"error": problem.detail}, problem.status, kept)
+
+
+@router.get("", dependencies=_CALLER)
+def server_metadata() -> ServerOut:
+    """Name and version of the server."""
+    return ServerOut(name="secondread", version=package_version("secondread"), extensions=["binary_tensor_data"])
+
+
+@router.get("/health/live", dependencies=[Depends(public)])
+async def server_live() -> LiveOut:
+    """The process answers, however many requests wait for a thread."""
+    return LiveOut(live=True)
+
+
+@router.get("/health/ready", dependencies=[Depends(public)])
+def server_ready(context: Parts) -> Response:
+    """Database and release can serve; what `/readyz` says."""
+    ready = readyz(context).status_code == 200
+    return JSONResponse({"ready": ready}, 200 if ready else 503)
+
+
+@router.get("/models/{model}", dependencies=_CALLER)
+def model_metadata(model: str, context: Parts) -> ModelOut:
+    """Inputs and outputs of a model."""
+    return metadata(find_model(context, model, None))
+
+
+@router.get("/models/{model}/versions/{version}", dependencies=_CALLER)
+def model_version_metadata(model: str, version: str, context: Parts) -> ModelOut:
+    """The same of a version, which is the identifier of a release."""
+    return metadata(find_model(context, model, version))
+
+
+@router.get("/models/{model}/ready", dependencies=_CALLER)
+def model_ready(model: str, context: Parts) -> ModelReadyOut:
+    """Whether a model can be asked."""
+    return ModelReadyOut(name=find_model(context, model, None).name, ready=True)
+
+
+@router.get("/models/{model}/versions/{version}/ready", dependencies=_CALLER)
+def model_version_ready(model: str, version: str, context: Parts) -> ModelReadyOut:
+    """The same of a version."""
+    return ModelReadyOut(name=find_model(context, model, version).name, ready=True)
+
+
+async def _body(request: Request) -> bytes:
+    """The body as it came.
+
+    Raises:
+        Compressed: it would have to be unpacked first.
+    """
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise Compressed("send the body without compression")
+    return await request.body()
+
+
+def _answer(context: Parts, request: Request, model: str, version: str | None, body: bytes) -> Response:
+    asked = find_model(context, model, version)
+    content, header_length = service.infer(context, asked, body, request.headers.get(HEADER_LENGTH))
+    if header_length is None:
+        return Response(content, media_type="application/json")
+    headers = {"Inference-Header-Content-Length": str(header_length)}
+    return Response(content, media_type="application/octet-stream", headers=headers)
+
+
+@router.post("/models/{model}/infer", dependencies=_CALLER)
+def infer(model: str, context: Parts, request: Request, body: Annotated[bytes, Depends(_body)]) -> Response:
+    """Predict images without storing them."""
+    return _answer(context, request, model, None, body)
+
+
+@router.post("/models/{model}/versions/{version}/infer", dependencies=_CALLER)
+def infer_by_version(
+    model: str, version: str, context: Parts, request: Request, body: Annotated[bytes, Depends(_body)]
+) -> Response:
+    """Predict images by one release without storing them."""
+    return _answer(context, request, model, version, body)

@@ -1,0 +1,205 @@
+"""Predictions by the Open Inference Protocol, through the path that `/v1/predictions` takes; nothing is stored."""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from app.context import Context
+from app.open_inference.models import MAX_ROWS, Model
+from app.platform.errors import BadRequest
+from app.platform.memory_budget import MemoryBudget
+from app.platform.tensors import (
+    MAX_JSON,
+    Message,
+    Tensor,
+    TensorError,
+    binary_parts,
+    document_size,
+    listed,
+    numbers_of,
+    parameters_of,
+    read_message,
+    shape_of,
+    texts_of,
+    write_message,
+)
+from app.predictions.inference import Served
+from ml.distributions.families import DirichletCpe
+from ml.images.preprocess import Preprocessing
+from ml.release.predictor import Prediction
+from ml.release.triton import NETWORK_PARAMETER
+
+Arrays = dict[str, npt.NDArray[Any]]
+OUTPUTS = ("class_probs", "log_concentration", "disagreement_prob", "logits", "features")
+#: What Python takes for each byte of a document at most: an empty list, its place and its header for every three.
+_PER_BYTE = 32
+_DOCUMENTS = MemoryBudget(2 * _PER_BYTE * MAX_JSON, 8)
+#: Pixels on the scale [0, 1] may lie within this: an enlargement may overshoot, while raw ones were not meant.
+_LOWEST, _HIGHEST = -1.0, 2.0
+
+
+def infer(context: Context, model: Model, body: bytes, header_length: str | None) -> tuple[bytes, int | None]:
+    """Answer a request for inference.
+
+    Args:
+        context: parts of the service.
+        model: that is asked.
+        body: of the request.
+        header_length: the protocol's header, None without one.
+
+    Returns:
+        The answer's body, and the length of its document where bytes follow.
+
+    Raises:
+        BadRequest: the request is not what the model takes.
+        TooLarge: a picture has too many pixels.
+        UnsupportedImage: a picture of no format that is read.
+        BrokenImage: a damaged picture, one that is too small or has several frames.
+        Overloaded: too many pictures are being decoded, or predictions wait.
+    """
+    try:
+        size = min(document_size(body, header_length), MAX_JSON)
+        with _DOCUMENTS.reserved(_PER_BYTE * size):
+            asked = _read(read_message(body, header_length), model.served.predictor.release.preprocessing)
+    except TensorError as exc:
+        raise BadRequest(str(exc)) from exc
+    given = asked.given
+    found = _of_pictures(context, model.served, given) if isinstance(given, list) else _of_inputs(context, model, given)
+    document: dict[str, object] = {"model_name": model.name, "model_version": model.version}
+    if asked.identifier:
+        document["id"] = asked.identifier
+    document["parameters"] = {NETWORK_PARAMETER: model.served.predictor.release.network_sha256}
+    return write_message(
+        document, "outputs", [Tensor(name, found[name], binary) for name, binary in asked.wanted.items()]
+    )
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A request: its `id`, each output with whether it goes as bytes, and the network's inputs or files."""
+
+    identifier: str | None
+    wanted: dict[str, bool]
+    given: npt.NDArray[np.float32] | list[bytes]
+
+
+def _read(message: Message, preprocessing: Preprocessing) -> _Asked:
+    """What a message asks for.
+
+    Raises:
+        TensorError: it is not what the model takes.
+    """
+    identifier = message.document.get("id")
+    if identifier is not None and not isinstance(identifier, str):
+        raise TensorError("`id` must be text")
+    return _Asked(identifier, _wanted(message.document), _input(message, preprocessing))
+
+
+def _wanted(document: Mapping[str, Any]) -> dict[str, bool]:
+    """Names of the outputs that are asked for, all where none is, each with whether it goes as bytes.
+
+    Raises:
+        TensorError: something else is asked for.
+    """
+    all_binary = parameters_of(document, "the request").get("binary_data_output", False) is True
+    if not document.get("outputs"):
+        return dict.fromkeys(OUTPUTS, all_binary)
+    wanted = {}
+    for output in listed(document, "outputs"):
+        name, parameters = output.get("name"), parameters_of(output, "an output")
+        if not isinstance(name, str) or name not in OUTPUTS:
+            raise TensorError(f"there is no such output; there are {', '.join(OUTPUTS)}")
+        if "classification" in parameters or "shared_memory_region" in parameters:
+            raise TensorError("outputs are given as tensors only: no classification, no shared memory")
+        wanted[name] = parameters.get("binary_data", all_binary) is True
+    return wanted
+
+
+def _input(message: Message, preprocessing: Preprocessing) -> npt.NDArray[np.float32] | list[bytes]:
+    """The network's input of N images, or N files.
+
+    Raises:
+        TensorError: neither, or both, or not as the model takes them.
+    """
+    inputs = listed(message.document, "inputs")
+    if len(inputs) != 1 or inputs[0].get("name") not in ["image", "bytes"]:
+        raise TensorError("send exactly one input: `image` (FP32) or `bytes` (BYTES)")
+    tensor, shape, (part,) = inputs[0], shape_of(inputs[0]), binary_parts(message, "inputs")
+    if "shared_memory_region" in parameters_of(tensor, "an input"):
+        raise TensorError("inputs are taken from the request only, not from shared memory")
+    if shape and not 1 <= shape[0] <= MAX_ROWS:
+        raise TensorError(f"a request has 1 to {MAX_ROWS} images, and this one claims {shape[0]:,}")
+    if tensor["name"] == "bytes":
+        if len(shape) != 1 or tensor.get("datatype") != "BYTES":
+            raise TensorError("`bytes` has the datatype BYTES and the shape [N]")
+        return _texts_of_json(tensor.get("data"), shape[0]) if part is None else texts_of(part, shape[0])
+    side, channels = preprocessing.size, preprocessing.channels
+    if shape[1:] != (channels, side, side) or tensor.get("datatype") != "FP32":
+        raise TensorError(f"`image` has the datatype FP32 and the shape [N, {channels}, {side}, {side}]")
+    return _checked(numbers_of(tensor, part, shape), preprocessing)
+
+
+def _texts_of_json(data: object, count: int) -> list[bytes]:
+    """Files within a document, as base64.
+
+    Raises:
+        TensorError: something else.
+    """
+    if not isinstance(data, list) or len(data) != count or not all(isinstance(item, str) for item in data):
+        raise TensorError(f"`data` of `bytes` must be {count:,} files as base64, or come as binary data")
+    try:
+        return [base64.b64decode(item, validate=True) for item in data]
+    except ValueError as exc:
+        raise TensorError("`data` of `bytes` must be base64") from exc
+
+
+def _checked(inputs: npt.NDArray[np.float32], preprocessing: Preprocessing) -> npt.NDArray[np.float32]:
+    """Inputs that may be of pixels.
+
+    Raises:
+        TensorError: they cannot be.
+    """
+    low, high = inputs.min(axis=(0, 2, 3)), inputs.max(axis=(0, 2, 3))
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        raise TensorError("`image` has values that are not finite")
+    mean, std = np.array(preprocessing.mean), np.array(preprocessing.std)
+    lowest, highest = (_LOWEST - mean) / std, (_HIGHEST - mean) / std
+    if (low < lowest).any() or (high > highest).any():
+        raise TensorError(
+            "`image` has values that no preprocessed pixels have: scale pixels to [0, 1], subtract mean "
+            f"{list(preprocessing.mean)} and divide by {list(preprocessing.std)}"
+        )
+    return inputs
+
+
+def _of_inputs(context: Context, model: Model, inputs: npt.NDArray[np.float32]) -> Arrays:
+    return _outputs(context.inference.predict_inputs(model.served, inputs))
+
+
+def _of_pictures(context: Context, served: Served, files: list[bytes]) -> Arrays:
+    """Outputs of files, one after the other as `/v1/predictions` takes them."""
+    rows = []
+    for data in files:
+        with context.pictures.opened(data, served.predictor.release.preprocessing) as picture:
+            pixels = picture.pixels
+        rows.append(_outputs(context.inference.predict(served, pixels)))
+    return {name: np.concatenate([row[name] for row in rows]) for name in OUTPUTS}
+
+
+def _outputs(prediction: Prediction) -> Arrays:
+    """Every output of a prediction of N images; what `/v1/predictions` answers null is NaN."""
+    distribution = prediction.distribution
+    disagreement = np.where(prediction.out_of_distribution, np.nan, distribution.disagreement_probs)
+    unknown = np.full(len(disagreement), np.nan)
+    a = distribution.log_concentration if isinstance(distribution, DirichletCpe) else unknown
+    return {
+        "class_probs": np.asarray(distribution.class_probs, dtype=np.float64),
+        "log_concentration": np.asarray(a, dtype=np.float64),
+        "disagreement_prob": np.asarray(disagreement, dtype=np.float64),
+        "logits": prediction.logits,
+        "features": prediction.features,
+    }

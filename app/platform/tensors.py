@@ -1,0 +1,237 @@
+"""Messages of the Open Inference Protocol v2: a JSON document, with tensors in it or as bytes after it.
+
+Both sides use it: what others ask of `/v2`, and what this service asks of a network that runs elsewhere. Nothing is
+allocated by what a message claims: sizes are compared with the bytes that are there first.
+"""
+
+import json
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+#: Names of a header: bytes of the JSON document, where tensors follow it.
+HEADER_LENGTH = "inference-header-content-length"
+#: The JSON document at most: Python takes many times the memory of its text. More numbers than that come as bytes.
+MAX_JSON = 4 * 1024**2
+_KINDS = {"FP32": "<f4", "FP64": "<f8"}
+_LENGTH = struct.Struct("<I")
+
+
+class TensorError(ValueError):
+    """A message that is not what it says; the sentence says how."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message as it came.
+
+    Attributes:
+        document: its JSON object.
+        rest: the bytes after it.
+    """
+
+    document: dict[str, Any]
+    rest: memoryview
+
+
+def document_size(body: bytes, header_length: str | None) -> int:
+    """Bytes of a message's document.
+
+    Args:
+        body: whole.
+        header_length: value of the header, None where the document is all there is.
+
+    Raises:
+        TensorError: the header is no number, or larger than the body.
+    """
+    if header_length is None:
+        return len(body)
+    if not (header_length.isascii() and header_length.isdigit() and len(header_length) < 20):
+        raise TensorError("Inference-Header-Content-Length must be the number of bytes of the JSON document")
+    if int(header_length) > len(body):
+        raise TensorError(f"Inference-Header-Content-Length says {int(header_length):,} bytes; there are {len(body):,}")
+    return int(header_length)
+
+
+def read_message(body: bytes, header_length: str | None) -> Message:
+    """Read the document of a message.
+
+    Args:
+        body: whole.
+        header_length: value of the header, None where the document is all there is.
+
+    Raises:
+        TensorError: it cannot be read.
+    """
+    size = document_size(body, header_length)
+    if size > MAX_JSON:
+        raise TensorError(f"the JSON document is larger than {MAX_JSON // 1024**2} MiB; send tensors as binary data")
+    try:
+        document = json.loads(body[:size], parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as exc:
+        raise TensorError("the JSON document cannot be read; NaN and infinity are not JSON") from exc
+    if not isinstance(document, dict):
+        raise TensorError("the JSON document must be an object")
+    return Message(document, memoryview(body)[size:])
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(name)
+
+
+def listed(document: Mapping[str, object], name: str) -> list[dict[str, Any]]:
+    """The objects of a list in a document.
+
+    Raises:
+        TensorError: it is no list of objects, or none.
+    """
+    value = document.get(name)
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise TensorError(f"`{name}` must be a list of objects")
+    return value
+
+
+def parameters_of(document: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Parameters of a document, none where it has none.
+
+    Raises:
+        TensorError: they are no object.
+    """
+    value = document.get("parameters") or {}
+    if not isinstance(value, dict):
+        raise TensorError(f"`parameters` of {where} must be an object")
+    return value
+
+
+def binary_parts(message: Message, name: str) -> list[memoryview | None]:
+    """Bytes of each tensor of a list, None for those within the document.
+
+    Raises:
+        TensorError: more or fewer bytes came than are claimed.
+    """
+    parts: list[memoryview | None] = []
+    left = message.rest
+    for tensor in listed(message.document, name):
+        size = parameters_of(tensor, f"a tensor of `{name}`").get("binary_data_size")
+        if size is None:
+            parts.append(None)
+            continue
+        if type(size) is not int or not 0 <= size <= len(left):
+            raise TensorError(f"`binary_data_size` of a tensor of `{name}` is not the number of bytes that came for it")
+        parts.append(left[:size])
+        left = left[size:]
+    if len(left):
+        raise TensorError(f"{len(left):,} bytes after the document belong to no tensor")
+    return parts
+
+
+def shape_of(tensor: Mapping[str, Any]) -> tuple[int, ...]:
+    """Shape that a tensor claims; nothing is made of that size.
+
+    Raises:
+        TensorError: it is no list of whole numbers.
+    """
+    shape = tensor.get("shape")
+    if not isinstance(shape, list) or len(shape) > 8 or not all(type(n) is int and 0 <= n < 2**63 for n in shape):
+        raise TensorError("`shape` must be a list of whole numbers")
+    return tuple(shape)
+
+
+def numbers_of(tensor: Mapping[str, Any], part: memoryview | None, shape: Sequence[int]) -> npt.NDArray[Any]:
+    """Numbers of a tensor whose shape was found good.
+
+    Args:
+        tensor: of a message; FP32 or FP64.
+        part: its bytes, None where they stand in the document.
+        shape: of the tensor.
+
+    Raises:
+        TensorError: other numbers than claimed, or something else.
+    """
+    kind = _KINDS.get(str(tensor.get("datatype")))
+    if kind is None:
+        raise TensorError("`datatype` must be FP32 or FP64")
+    count = math.prod(shape)
+    if part is not None:
+        if len(part) != count * np.dtype(kind).itemsize:
+            raise TensorError(f"{len(part):,} bytes came for a tensor of {count:,} numbers ({tensor['datatype']})")
+        return np.frombuffer(part, dtype=kind).reshape(shape)
+    data = tensor.get("data")
+    try:
+        found = np.asarray(data) if isinstance(data, list) else np.asarray("")
+    except (ValueError, OverflowError) as exc:  # rows of different lengths
+        raise TensorError("`data` must be numbers, row after row") from exc
+    nulls = found.dtype == object and found.size == count
+    if nulls and all(item is None or type(item) in {int, float} for item in found.ravel()):
+        found = found.astype(np.float64)
+    if found.dtype.kind not in "iuf":
+        raise TensorError("`data` must be numbers, row after row")
+    if found.size != count:
+        raise TensorError(f"`data` has {found.size:,} numbers, and the shape says {count:,}")
+    with np.errstate(over="ignore"):
+        return found.astype(kind).reshape(shape)
+
+
+def texts_of(part: memoryview, count: int) -> list[bytes]:
+    """Elements of a BYTES tensor in binary: each four bytes of length, little-endian, and its content.
+
+    Raises:
+        TensorError: the lengths are not those of what came.
+    """
+    elements: list[bytes] = []
+    while len(part):
+        size = _LENGTH.unpack(part[:4])[0] if len(part) >= _LENGTH.size else -1
+        if not 0 <= size <= len(part) - _LENGTH.size or len(elements) == count:
+            raise TensorError("the lengths within a BYTES tensor are not those of what came")
+        elements.append(bytes(part[4 : 4 + size]))
+        part = part[4 + size :]
+    if len(elements) != count:
+        raise TensorError(f"a BYTES tensor has {len(elements):,} elements, and its shape says {count:,}")
+    return elements
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor to send.
+
+    Attributes:
+        name: of the input or output.
+        values: FP32 or FP64, by their type.
+        binary: whether it goes as bytes after the document.
+    """
+
+    name: str
+    values: npt.NDArray[Any]
+    binary: bool
+
+
+def write_message(document: Mapping[str, object], name: str, tensors: Sequence[Tensor]) -> tuple[bytes, int | None]:
+    """A message with tensors; NaN, which JSON does not know, is null within the document.
+
+    Args:
+        document: everything else.
+        name: ``inputs`` or ``outputs``.
+        tensors: to send.
+
+    Returns:
+        The body, and the length of the document where bytes follow it.
+    """
+    described: list[dict[str, object]] = []
+    parts: list[bytes] = []
+    for tensor in tensors:
+        kind = "FP64" if tensor.values.dtype == np.float64 else "FP32"
+        entry: dict[str, object] = {"name": tensor.name, "shape": list(tensor.values.shape), "datatype": kind}
+        if tensor.binary:
+            parts.append(np.ascontiguousarray(tensor.values, dtype=_KINDS[kind]).tobytes())
+            entry["parameters"] = {"binary_data_size": len(parts[-1])}
+        else:
+            flat = tensor.values.ravel().tolist()
+            entry["data"] = [value if math.isfinite(value) else None for value in flat]
+        described.append(entry)
+    head = json.dumps({**document, name: described}).encode()
+    return (b"".join([head, *parts]), len(head)) if parts else (head, None)

@@ -1,0 +1,91 @@
+"""A release's network as a model repository of Triton: the file as it is, and a configuration that says what it is."""
+
+import shutil
+from pathlib import Path
+
+from ml.release.artifact import Release, require_empty
+from ml.release.predictor import Predictor
+
+#: Images of one run at most; those that arrive within the delay go together.
+MAX_BATCH, QUEUE_MICROSECONDS = 64, 1_000
+#: Name of the parameter by which a client knows the network again.
+NETWORK_PARAMETER = "network_sha256"
+_DIGITS = 16
+
+
+def network_name(network_sha256: str) -> str:
+    """What a network is called as a model: releases of one network share it, whatever their names.
+
+    >>> network_name("0123456789abcdef" * 4)
+    'network-0123456789abcdef'
+    """
+    return f"network-{network_sha256[:_DIGITS]}"
+
+
+def write_repository(release: Release, folder: Path) -> str:
+    """Write the network of a release into a model repository, beside whatever networks are there.
+
+    Args:
+        release: verified release.
+        folder: the repository; made where it is missing.
+
+    Returns:
+        Name of the model.
+
+    Raises:
+        ReleaseError: the model is there already, or ONNX Runtime cannot run the network.
+    """
+    name = network_name(release.network_sha256)
+    model = folder / name
+    require_empty(model)
+    config = model_config(release, Predictor(release, gpu=False).n_features)
+    (model / "1").mkdir(parents=True)
+    shutil.copyfile(release.network, model / "1" / "model.onnx")
+    (model / "config.pbtxt").write_text(config, encoding="utf-8")
+    return name
+
+
+def model_config(release: Release, n_features: int) -> str:
+    """The text of config.pbtxt.
+
+    Args:
+        release: verified release.
+        n_features: D, of its network.
+    """
+    side, channels = release.preprocessing.size, release.preprocessing.channels
+    return f"""name: "{network_name(release.network_sha256)}"
+backend: "onnxruntime"
+max_batch_size: {MAX_BATCH}
+input [
+  {{
+    name: "image"
+    data_type: TYPE_FP32
+    dims: [ {channels}, {side}, {side} ]
+  }}
+]
+output [
+  {{
+    name: "logits"
+    data_type: TYPE_FP32
+    dims: [ {len(release.classes)} ]
+  }},
+  {{
+    name: "features"
+    data_type: TYPE_FP32
+    dims: [ {n_features} ]
+  }}
+]
+dynamic_batching {{
+  max_queue_delay_microseconds: {QUEUE_MICROSECONDS}
+}}
+instance_group [
+  {{
+    count: 1
+    kind: KIND_AUTO
+  }}
+]
+parameters {{
+  key: "{NETWORK_PARAMETER}"
+  value: {{ string_value: "{release.network_sha256}" }}
+}}
+"""

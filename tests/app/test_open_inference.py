@@ -1,0 +1,299 @@
+"""The Open Inference Protocol as its own client speaks it: the numbers of `/v1/predictions`, and hostile requests."""
+
+import base64
+import json
+import struct
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import numpy as np
+import pytest
+import tritonclient.http as triton
+from tritonclient.utils import InferenceServerException
+
+from app.auth import service as auth
+from app.open_inference.service import OUTPUTS
+from app.platform.tensors import MAX_JSON
+from ml.images.preprocess import decode_image
+from ml.release.artifact import Release, read_release
+from ml.release.triton import network_name
+from tests.support.process import Installation
+from tests.support.service import Service, cell_png
+
+FILES = [cell_png(number) for number in range(5)]
+
+
+@pytest.fixture(scope="module")
+def server(small_release: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    with Installation(tmp_path_factory.mktemp("protocol") / "home") as made:
+        made.environment["SECONDREAD_WORKER"] = "false"
+        made.keys = made.prepare(small_release, program="service", anna="annotator", viewer="viewer")
+        made.start()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def release(small_release: Path) -> Release:
+    return read_release(small_release)
+
+
+@pytest.fixture
+def client(server: Installation) -> Iterator[triton.InferenceServerClient]:
+    with triton.InferenceServerClient(server.address.removeprefix("http://")) as made:
+        yield made
+
+
+@pytest.fixture
+def by_key(server: Installation) -> dict[str, str]:
+    return {"Authorization": f"Bearer {server.keys['program']}"}
+
+
+@pytest.fixture(scope="module")
+def expected(server: Installation) -> list[dict[str, Any]]:
+    headers = {"Authorization": f"Bearer {server.keys['program']}", "Content-Type": "image/png"}
+    return [httpx2.post(f"{server.address}/v1/predictions", headers=headers, content=data).json() for data in FILES]
+
+
+def image_input(release: Release, *, binary: bool) -> triton.InferInput:
+    pixels = np.stack([release.preprocessing(decode_image(data)) for data in FILES])
+    made = triton.InferInput("image", list(pixels.shape), "FP32")
+    made.set_data_from_numpy(pixels, binary_data=binary)
+    return made
+
+
+def bytes_input(*, binary: bool) -> triton.InferInput:
+    made = triton.InferInput("bytes", [len(FILES)], "BYTES")
+    content = FILES if binary else [base64.b64encode(data) for data in FILES]
+    made.set_data_from_numpy(np.array(content, dtype=object), binary_data=binary)
+    return made
+
+
+def same_as(expected: list[dict[str, Any]], result: triton.InferResult) -> None:
+    probs = np.array([[row["class_probs"][code] for code in row["classes"]] for row in expected])
+    np.testing.assert_allclose(result.as_numpy("class_probs"), probs, rtol=0, atol=1e-6)
+    for name in ("log_concentration", "disagreement_prob"):
+        numbers = np.array([row[name] for row in expected], dtype=np.float64)  # null becomes NaN
+        np.testing.assert_allclose(result.as_numpy(name), numbers, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("binary_out", [True, False])
+@pytest.mark.parametrize("binary_in", [True, False])
+@pytest.mark.parametrize("kind", ["image", "bytes"])
+def test_the_protocols_own_client_gets_the_numbers_of_v1(
+    client: triton.InferenceServerClient,
+    by_key: dict[str, str],
+    release: Release,
+    expected: list[dict[str, Any]],
+    kind: str,
+    binary_in: bool,
+    binary_out: bool,
+) -> None:
+    given = image_input(release, binary=binary_in) if kind == "image" else bytes_input(binary=binary_in)
+    outputs = [triton.InferRequestedOutput(name, binary_data=binary_out) for name in OUTPUTS]
+    result = client.infer("champion", [given], outputs=outputs, request_id="a request", headers=by_key)
+    assert len({row["release"] for row in expected}) == 1
+    answer = result.get_response()
+    assert (answer["id"], answer["model_version"]) == ("a request", expected[0]["release"])
+    same_as(expected, result)
+    assert result.as_numpy("logits").shape == (len(FILES), len(release.classes))
+    assert result.as_numpy("features").shape[0] == len(FILES)
+
+
+def test_a_model_goes_by_several_names_and_says_what_it_takes(
+    client: triton.InferenceServerClient,
+    by_key: dict[str, str],
+    release: Release,
+    expected: list[dict[str, Any]],
+) -> None:
+    version = expected[0]["release"]
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.get_server_metadata(headers=by_key)["extensions"] == ["binary_tensor_data"]
+    for name in ("champion", release.card["name"], network_name(release.network_sha256)):
+        told = client.get_model_metadata(name, headers=by_key)
+        assert (told["name"], told["versions"]) == (name, [version])
+        assert told["parameters"]["network_sha256"] == release.network_sha256
+        assert "only features are checked" in told["inputs"][0]["parameters"]["description"]
+        assert client.is_model_ready(name, headers=by_key)
+        result = client.infer(name, [bytes_input(binary=True)], model_version=version, headers=by_key)
+        same_as(expected, result)
+        assert client.is_model_ready(name, model_version=version, headers=by_key)
+    for name, other in (("nobody", ""), ("champion", "1")):
+        with pytest.raises(InferenceServerException, match="no such"):
+            client.get_model_metadata(name, model_version=other, headers=by_key)
+
+
+def test_outputs_are_those_that_are_asked_for(
+    client: triton.InferenceServerClient, by_key: dict[str, str], release: Release
+) -> None:
+    wanted = [triton.InferRequestedOutput("features"), triton.InferRequestedOutput("logits", binary_data=False)]
+    result = client.infer("champion", [image_input(release, binary=True)], outputs=wanted, headers=by_key)
+    found = [(output["name"], "data" in output) for output in result.get_response()["outputs"]]
+    assert found == [("features", False), ("logits", True)]
+
+
+@pytest.mark.parametrize("who", ["anna", "viewer", None])
+def test_people_are_refused_in_the_words_of_the_protocol(
+    client: triton.InferenceServerClient, server: Installation, who: str | None
+) -> None:
+    headers = {} if who is None else {"Authorization": f"Bearer {server.keys[who]}"}
+    with pytest.raises(InferenceServerException) as refused:
+        client.infer("champion", [bytes_input(binary=True)], headers=headers)
+    assert refused.value.status() == ("401" if who is None else "403")
+
+
+@pytest.fixture
+def program(service: Service) -> Service:
+    with service.context.database.write() as session:
+        auth.add_account(session, service.context.keys.audit, "program", "service")
+        service.keys["program"] = auth.add_key(session, service.context.keys.audit, "program", ["predict"])[1]
+    return service
+
+
+def asked(service: Service, body: bytes, header: str | None = None, **headers: str) -> httpx2.Response:
+    sent = headers if header is None else headers | {"Inference-Header-Content-Length": header}
+    return service.call("program", "POST", "/v2/models/champion/infer", content=body, headers=sent)
+
+
+def tensor(service: Service, **changes: Any) -> dict[str, Any]:
+    """An input of one image, right but for the changes."""
+    shape = service.context.inference._served.predictor.release.preprocessing
+    numbers = [0.0] * (shape.channels * shape.size**2)
+    return {
+        "name": "image",
+        "datatype": "FP32",
+        "shape": [1, shape.channels, shape.size, shape.size],
+        "data": numbers,
+    } | changes
+
+
+def inputs(*tensors: Any, **more: Any) -> bytes:
+    return json.dumps({"inputs": list(tensors), **more}).encode()
+
+
+Hostile = Callable[[Service], tuple[bytes, str | None]]
+HOSTILE: dict[str, tuple[Hostile, str]] = {
+    "nothing": (lambda s: (b"", None), "cannot be read"),
+    "a list": (lambda s: (b"[]", None), "an object"),
+    "a deep list": (lambda s: (b"[" * 1_000_000, None), "cannot be read"),
+    "a number of digits": (lambda s: (b'{"id": ' + b"9" * 100_000 + b"}", None), "cannot be read"),
+    "no inputs": (lambda s: (b"{}", None), "`inputs` must be a list"),
+    "inputs of text": (lambda s: (inputs("image"), None), "`inputs` must be a list"),
+    "two inputs": (lambda s: (inputs(tensor(s), tensor(s)), None), "exactly one input"),
+    "another input": (lambda s: (inputs(tensor(s, name="x")), None), "exactly one input"),
+    "a name of lists": (lambda s: (inputs(tensor(s, name=["image"])), None), "exactly one input"),
+    "an id of numbers": (lambda s: (inputs(tensor(s), id=3), None), "`id` must be text"),
+    "another shape": (lambda s: (inputs(tensor(s, shape=[1, 3, 5, 5])), None), "the shape"),
+    "no shape": (lambda s: (inputs(tensor(s, shape=[])), None), "the shape"),
+    "a shape of text": (lambda s: (inputs(tensor(s, shape="1")), None), "whole numbers"),
+    "a negative shape": (lambda s: (inputs(tensor(s, shape=[-1, 3, 5, 5])), None), "whole numbers"),
+    "a billion": (lambda s: (inputs(tensor(s, shape=[10**9, *tensor(s)["shape"][1:]])), None), "claims 1,000,000,000"),
+    "a claim": (lambda s: (inputs(tensor(s, shape=[64, *tensor(s)["shape"][1:]])), None), "the shape says"),
+    "another type": (lambda s: (inputs(tensor(s, datatype="INT8")), None), "datatype FP32"),
+    "texts": (lambda s: (inputs(tensor(s, data=["1"] * len(tensor(s)["data"]))), None), "must be numbers"),
+    "no data": (lambda s: (inputs(tensor(s, data=None)), None), "must be numbers"),
+    "ragged": (lambda s: (inputs(tensor(s, data=[[1], [1, 2]])), None), "must be numbers"),
+    "NaN": (lambda s: (inputs(tensor(s, data=[float("nan")])), None), "NaN and infinity"),
+    "beyond FP32": (lambda s: (inputs(tensor(s, data=[1e300] * len(tensor(s)["data"]))), None), "not finite"),
+    "raw pixels": (lambda s: (inputs(tensor(s, data=[128] * len(tensor(s)["data"]))), None), "scale pixels"),
+    "null": (lambda s: (inputs(tensor(s, data=[None] * len(tensor(s)["data"]))), None), "not finite"),
+    "another output": (lambda s: (inputs(tensor(s), outputs=[{"name": "secret"}]), None), "no such output"),
+    "shared memory": (
+        lambda s: (inputs(tensor(s, parameters={"shared_memory_region": "x"})), None),
+        "not from shared memory",
+    ),
+    "a header of text": (lambda s: (inputs(tensor(s)), "many"), "must be the number of bytes"),
+    "a header beyond": (lambda s: (inputs(tensor(s)), "999999999999"), "says 999,999,999,999 bytes"),
+    "a huge header": (lambda s: (inputs(tensor(s)), "9" * 5_000), "must be the number of bytes"),
+    "a short header": (lambda s: (inputs(tensor(s)), "10"), "cannot be read"),
+    "more bytes": (lambda s: (inputs(tensor(s)) + b"xxxx", str(len(inputs(tensor(s))))), "belong to no tensor"),
+    "size beyond": (
+        lambda s: (inputs(tensor(s, parameters={"binary_data_size": 2**62})), None),
+        "not the number of bytes that came",
+    ),
+    "size of text": (
+        lambda s: (inputs(tensor(s, parameters={"binary_data_size": "4"})), None),
+        "not the number of bytes that came",
+    ),
+    "empty bytes": (
+        lambda s: (inputs({"name": "bytes", "datatype": "BYTES", "shape": [0], "data": []}), None),
+        "1 to 64 images",
+    ),
+    "no base64": (
+        lambda s: (inputs({"name": "bytes", "datatype": "BYTES", "shape": [1], "data": ["ä"]}), None),
+        "must be base64",
+    ),
+    "too many files": (
+        lambda s: (inputs({"name": "bytes", "datatype": "BYTES", "shape": [65], "data": ["eA=="] * 65}), None),
+        "1 to 64 images",
+    ),
+    "a large document": (lambda s: (b" " * (MAX_JSON + 1), None), "as binary data"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_request_is_refused_in_a_sentence_and_takes_no_memory(program: Service, name: str) -> None:
+    make, said = HOSTILE[name]
+    body, header = make(program)
+    tracemalloc.start()
+    try:
+        answer = asked(program, body, header)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert answer.status_code == 400, answer.text
+    assert set(answer.json()) == {"error"}
+    assert said in answer.json()["error"]
+    assert peak < 64 * 1024**2
+
+
+def with_binary(content: bytes, shape: list[int], **described: Any) -> tuple[bytes, str]:
+    given = {"name": "bytes", "datatype": "BYTES", "shape": shape, "parameters": {"binary_data_size": len(content)}}
+    head = inputs(given | described)
+    return head + content, str(len(head))
+
+
+@pytest.mark.parametrize(
+    ("content", "shape", "said"),
+    [
+        (struct.pack("<I", 2**31) + b"x", [1], "the lengths within"),
+        (struct.pack("<I", 1) + b"x", [2], "has 1 elements"),
+        ((struct.pack("<I", 1) + b"x") * 2, [1], "the lengths within"),
+        (b"\0\0", [1], "the lengths within"),
+    ],
+)
+def test_lengths_within_a_tensor_are_compared_with_what_came(
+    program: Service, content: bytes, shape: list[int], said: str
+) -> None:
+    body, header = with_binary(content, shape)
+    answer = asked(program, body, header)
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]
+
+
+def test_pictures_are_refused_as_v1_refuses_them(program: Service) -> None:
+    for content, status in ((b"no picture", 415), (FILES[0][:90], 422), (b"", 422)):
+        body, header = with_binary(struct.pack("<I", len(content)) + content, [1])
+        answer = asked(program, body, header)
+        assert (answer.status_code, set(answer.json())) == (status, {"error"})
+    assert asked(program, b"x" * 13 * 1024**2).status_code == 413
+    assert set(asked(program, b"x" * 13 * 1024**2).json()) == {"error"}
+    assert asked(program, b"x", **{"Content-Encoding": "gzip"}).status_code == 415
+    infinite = np.full(tensor(program)["shape"], np.inf, dtype="<f4").tobytes()
+    described = {"name": "image", "datatype": "FP32", "shape": tensor(program)["shape"]}
+    assert "not finite" in asked(program, *with_binary(infinite, **described)).json()["error"]
+    assert "bytes came for a tensor" in asked(program, *with_binary(infinite[:-4], **described)).json()["error"]
+
+
+def test_errors_of_the_protocol_say_error_whoever_asks(program: Service) -> None:
+    nowhere = program.call("program", "GET", "/v2/models/champion/config")
+    assert (nowhere.status_code, set(nowhere.json())) == (404, {"error"})
+    person = program.client.get("/v2/models/champion", headers={"Accept": "text/html"})
+    assert (person.status_code, set(person.json())) == (401, {"error"})
+    assert program.client.get("/v2/health/live").json() == {"live": True}
+    assert program.client.get("/v2/health/ready").status_code == 200
+    assert program.call("outside", "GET", "/v2").status_code == 403, "a key of other scopes"
+    assert program.call("admin", "GET", "/v2").status_code == 403
