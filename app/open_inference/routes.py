@@ -13,7 +13,7 @@ from app.open_inference import service
 from app.open_inference.models import ModelOut, find_model, metadata
 from app.operations.health import readyz
 from app.platform.body_limits import PROTOCOL
-from app.platform.errors import Problem, problem_response
+from app.platform.errors import Problem, UnsupportedImage, problem_response
 from app.platform.tensors import HEADER_LENGTH
 
 router = APIRouter(prefix="/v2", route_class=GuardedRoute, include_in_schema=False)
@@ -40,12 +40,6 @@ class ModelReadyOut(BaseModel):
 
     name: str
     ready: bool
-
-
-class Compressed(Problem):
-    """The body is compressed."""
-
-    status, code, title = 415, "unsupported-encoding", "Unsupported encoding"
 
 
 def protocol_error(request: Request, problem: Problem) -> Response | None:
@@ -105,10 +99,10 @@ async def _body(request: Request) -> bytes:
     """The body as it came.
 
     Raises:
-        Compressed: it would have to be unpacked first.
+        UnsupportedImage: it would have to be unpacked first.
     """
     if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise Compressed("send the body without compression")
+        raise UnsupportedImage("send the body without compression")
     return await request.body()
 
 
