@@ -97,7 +97,7 @@ class LocalInference:
                 release = self.releases_folder / str(release_id)
                 found = known or Served(release_id, -1, Predictor(read_release(release), self.threads))
             except ReleaseError as exc:
-                raise NoRelease("the release cannot be loaded") from exc
+                raise NoRelease("the release cannot be loaded; see /readyz") from exc
             self._others[release_id] = found
             while len(self._others) > MAX_OTHERS:
                 self._others.popitem(last=False)
