@@ -1,7 +1,7 @@
 """From uploaded bytes to a stored case: what is computed before the transaction begins, and the rows."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -13,7 +13,7 @@ from app.cases.schemas import CaseIn, CaseOut
 from app.cases.showing import Judging, case_out, show_case, stored_prediction_out
 from app.context import Context
 from app.platform import audit_chain
-from app.platform.errors import OtherImage
+from app.platform.errors import BrokenImage, OtherImage, TooLarge, UnsupportedImage
 from app.platform.keys import DerivedKey, Keys
 from app.platform.principal import Principal
 from app.predictions.answer_sets import published_sets
@@ -44,59 +44,109 @@ class NewCase:
     stored_sha256: str
     served: Served
     prediction: Prediction
+    field_sha256: str | None = None
+    stored_field_sha256: str | None = None
 
 
-def prepare_case(context: Context, fields: CaseIn, data: bytes) -> NewCase:
-    """Decode, predict and put the image into the store.
+def prepare_case(context: Context, fields: CaseIn, data: bytes, field: bytes | None = None) -> NewCase:
+    """Decode, predict and put the image, and the field around the cell, into the store; the field is not predicted.
+
+    Args:
+        context: parts of the service.
+        fields: of the case.
+        data: the image as it was uploaded.
+        field: the field as it was uploaded; None without one.
 
     Raises:
-        OtherImage: the external id belongs to another image; nothing is stored.
+        OtherImage: the external id belongs to another image or field; nothing is stored.
         TooLarge: too many pixels.
         UnsupportedImage: not a format that is read.
         BrokenImage: empty, damaged, too small or with several frames.
         Overloaded: too many pictures are being decoded, or predictions wait.
     """
-    with _decoded(context, fields, data) as (sha256, served, picture):
+    with _decoded(context, fields, data, field) as (digests, served, picture):
         prediction = context.inference.predict(served, picture.pixels)
         stored = context.images.put(picture.png)
-    return NewCase(fields, sha256, replace(picture, png=b""), stored, served, prediction)
+    stored_field = None if field is None else _read_field(context, served, field, context.images.put)
+    shown = replace(picture, png=b"")
+    return NewCase(fields, digests.image_sha256, shown, stored, served, prediction, digests.field_sha256, stored_field)
 
 
-def look_at_case(context: Context, fields: CaseIn, data: bytes) -> tuple[str, str]:
+def look_at_case(
+    context: Context, fields: CaseIn, data: bytes, field: bytes | None = None
+) -> tuple["UploadDigests", str]:
     """Decode what would become a case, as ``prepare_case`` does; nothing is predicted, and nothing is stored.
 
     Returns:
         Digests of the bytes, and of the image as it would be stored.
     """
-    with _decoded(context, fields, data) as (sha256, _, picture):
-        return sha256, hashlib.sha256(picture.png).hexdigest()
+    with _decoded(context, fields, data, field) as (digests, served, picture):
+        stored = hashlib.sha256(picture.png).hexdigest()
+    if field is not None:
+        _read_field(context, served, field, lambda png: "")
+    return digests, stored
 
 
 @contextmanager
-def _decoded(context: Context, fields: CaseIn, data: bytes) -> Iterator[tuple[str, Served, Picture]]:
-    """Digest of the bytes, what is served, and the picture."""
-    sha256 = hashlib.sha256(data).hexdigest()
+def _decoded(
+    context: Context, fields: CaseIn, data: bytes, field: bytes | None
+) -> Iterator[tuple["UploadDigests", Served, Picture]]:
+    """Digests of the bytes, what is served, and the picture."""
+    of_field = None if field is None else hashlib.sha256(field).hexdigest()
+    digests = UploadDigests(hashlib.sha256(data).hexdigest(), of_field)
     with context.database.read() as session:
-        refuse_other_image(queries.case_by_external_id(session, fields.external_id), sha256)
+        refuse_other_image(queries.case_by_external_id(session, fields.external_id), digests)
         served = context.inference.served(champion(session))
     # no transaction is open meanwhile
     with context.pictures.opened(data, served.predictor.release.preprocessing, png=True) as picture:
-        yield sha256, served, picture
+        yield digests, served, picture
+
+
+def _read_field(context: Context, served: Served, field: bytes, keep: Callable[[bytes], str]) -> str:
+    """What is made of a field's pixels, within the limits of images and as they are: as PNG, without metadata.
+
+    Raises:
+        Problem: what is wrong with the part ``field``.
+    """
+    try:
+        with context.pictures.opened(field, served.predictor.release.preprocessing, png=True) as picture:
+            return keep(picture.png)
+    except (TooLarge, UnsupportedImage, BrokenImage) as exc:
+        raise type(exc)(f"field: {exc.detail}") from exc
+
+
+@dataclass(frozen=True)
+class UploadDigests:
+    """Digests of uploaded bytes: of an image, and of the field around its cell; None without one."""
+
+    image_sha256: str
+    field_sha256: str | None = None
 
 
 class _Digested(Protocol):
     @property
     def image_sha256(self) -> str: ...
+    @property
+    def field_sha256(self) -> str | None: ...
 
 
-def refuse_other_image(known: _Digested | None, image_sha256: str) -> None:
-    """Refuse another image under a known external id.
+def refuse_other_image(known: _Digested | None, sent: _Digested) -> None:
+    """Refuse another image, or another field, under a known external id; without a field nothing is said of it.
+
+    A case keeps having no field, too: else one annotator would have seen it and another not.
 
     Raises:
         OtherImage: it is another one.
     """
-    if known is not None and known.image_sha256 != image_sha256:
+    if known is None:
+        return
+    if known.image_sha256 != sent.image_sha256:
         raise OtherImage("a case of this external id has another image; choose another external id")
+    if sent.field_sha256 is None or sent.field_sha256 == known.field_sha256:
+        return
+    if known.field_sha256 is None:
+        raise OtherImage("the case of this external id was stored without a field and stays so; leave the field out")
+    raise OtherImage("the case of this external id has another field; leave the field out, or send the one it has")
 
 
 def store_case(session: Session, context: Context, principal: Principal, new: NewCase) -> tuple[int, CaseOut]:
@@ -106,10 +156,10 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
         201 and the new case, or 200 and the one that was there.
 
     Raises:
-        OtherImage: the external id belongs to another image.
+        OtherImage: the external id belongs to another image or field.
     """
     known, twin = queries.known_case_and_first_image(session, new.fields.external_id, new.stored_sha256)
-    refuse_other_image(known, new.sha256)
+    refuse_other_image(known, UploadDigests(new.sha256, new.field_sha256))
     if known is not None:
         return 200, show_case(session, known.id)
     case = _case_row(context.keys, principal, new, twin)
@@ -162,6 +212,8 @@ def _case_row(keys: Keys, principal: Principal, new: NewCase, twin: Case | None)
         image_sha256=new.sha256,
         pixels_sha256=picture.digest.hex(),
         stored_sha256=new.stored_sha256,
+        field_sha256=new.field_sha256,
+        stored_field_sha256=new.stored_field_sha256,
         width=picture.width,
         height=picture.height,
         same_image_as=None if twin is None else twin.id,

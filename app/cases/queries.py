@@ -1,7 +1,7 @@
 """Database access of cases, predictions and active labels."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session, aliased
 
 from app.platform.errors import NotFound
 from app.predictions.queries import shown_first
-from app.tables import Annotator, Case, CasePrediction, Label, Read, ReaderDraw, ReadRequest
+from app.tables import Annotator, Case, CasePrediction, Label, Read, ReaderDraw, ReadRequest, Repeat
 
 
 def case_by_id(session: Session, case_id: uuid.UUID, *, lock: bool = False) -> Case:
@@ -41,6 +41,38 @@ def known_case_and_first_image(
         known = case if case.external_id == external_id else known
         first = case if case.stored_sha256 == stored_sha256 and (first is None or case.id < first.id) else first
     return known, first
+
+
+def cases_with_images(session: Session, digests: Collection[str]) -> dict[uuid.UUID, set[str]]:
+    """Cases by id that have one of some images, as their own or as the field around it, and which of them.
+
+    Args:
+        session: for reading.
+        digests: names in the store.
+    """
+    own, field = Case.stored_sha256.in_(digests), Case.stored_field_sha256.in_(digests)
+    columns = (Case.id, Case.stored_sha256, Case.stored_field_sha256)
+    rows = session.execute(select(*columns).where(or_(own, field)).order_by(Case.id))
+    return {row[0]: {digest for digest in row[1:] if digest is not None and digest in digests} for row in rows}
+
+
+def images_in_use(session: Session, digests: Collection[str]) -> set[str]:
+    """Which of some images a case has, as its own or as the field around it."""
+    return set().union(*cases_with_images(session, digests).values())
+
+
+def has_field(session: Session, named: uuid.UUID) -> bool:
+    """Whether the cell that a handle stands for, which may be of a second visit, has a wider field around it."""
+    repeat = session.get(Repeat, named)
+    case = session.get(Case, named if repeat is None else repeat.case_id)
+    return case is not None and case.stored_field_sha256 is not None
+
+
+def named_images(session: Session) -> set[str]:
+    """Names in the store of all images and fields."""
+    there, field = Case.erased_at.is_(None), Case.stored_field_sha256
+    wanted = select(Case.stored_sha256).where(there).union(select(field).where(there, field.is_not(None)))
+    return set(session.execute(wanted).scalars())
 
 
 def latest_prediction(session: Session, case_id: uuid.UUID) -> CasePrediction:

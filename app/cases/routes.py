@@ -1,7 +1,7 @@
 """HTTP routes of predictions and cases."""
 
 import uuid
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Response
 
@@ -10,9 +10,9 @@ from app.cases import queries, service
 from app.cases.blindness import ensure_revealed, note_exposure
 from app.cases.handles import CaseInPath, case_handle
 from app.cases.image_answers import image_answer
-from app.cases.schemas import CaseIn, CaseOut, CasesOut, PredictionsOut, WorklistOut
+from app.cases.schemas import CaseOut, CasesOut, PredictionsOut, WorklistOut
 from app.cases.showing import show_case
-from app.cases.uploads import case_form, image_bytes, upload_schema
+from app.cases.uploads import CaseForm, case_form, image_bytes, upload_schema
 from app.context import Parts
 from app.platform.database import Reader, Writer
 from app.platform.errors import (
@@ -59,16 +59,16 @@ def add_case(
     context: Parts,
     principal: Annotated[Principal, Depends(Policy("cases:write"))],
     key: Annotated[str, Depends(required_key)],
-    form: Annotated[tuple[CaseIn, bytes], Depends(case_form)],
+    form: Annotated[CaseForm, Depends(case_form)],
     session: Writer,
 ) -> Response:
-    """Store an image as a case, with its prediction."""
-    new = service.prepare_unless_answered(context, principal, key, *form)  # before the session's transaction begins
+    """Store an image as a case, with its prediction; ``field`` is the wider field around the cell, for people alone."""
+    new = service.prepare_unless_answered(context, principal, key, form)  # before the session's transaction begins
     return once(
         session,
         principal,
         key,
-        service.upload_digest(*form),
+        service.upload_digest(form),
         lambda: service.add_case(session, context, principal, new),
         case_id_of=lambda case: uuid.UUID(case.id),
     )
@@ -129,16 +129,28 @@ def list_predictions(case: CaseInPath, context: Parts, principal: _Reading, sess
     return result
 
 
-@router.get(
-    "/v1/cases/{case_id}/image",
-    response_class=Response,
-    responses={
-        200: {"content": {"image/png": {"schema": {"type": "string", "format": "binary"}}}},
-        **responses(NotFound),
-    },
-    dependencies=[Depends(Policy("cases:read", "reads:own"))],
-)
+_PNG: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"image/png": {"schema": {"type": "string", "format": "binary"}}}},
+    **responses(NotFound),
+}
+_Pixels = Depends(Policy("cases:read", "reads:own"))
+
+
+@router.get("/v1/cases/{case_id}/image", response_class=Response, responses=_PNG, dependencies=[_Pixels])
 def get_image(case: CaseInPath, context: Parts, session: Reader) -> Response:
     """The stored pixels as PNG, without metadata."""
     stored = queries.case_by_id(session, case.id)
     return image_answer(context, stored.stored_sha256)
+
+
+@router.get("/v1/cases/{case_id}/field", response_class=Response, responses=_PNG, dependencies=[_Pixels])
+def get_field(case: CaseInPath, context: Parts, session: Reader) -> Response:
+    """The wider field around the cell as PNG, without metadata.
+
+    Raises:
+        NotFound: none was sent, or there is no such case.
+    """
+    stored = queries.case_by_id(session, case.id).stored_field_sha256
+    if stored is None:
+        raise NotFound("there is no field of this case")
+    return image_answer(context, stored)

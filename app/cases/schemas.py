@@ -42,6 +42,8 @@ class CaseOut(Out):
     created_at: datetime
     n_labels: int
     prediction: PredictionOut | None
+    # a wider field around the cell is at /v1/cases/{id}/field; absent from answers of earlier versions
+    has_field: bool = False
 
 
 class CasesOut(Out):

@@ -9,8 +9,9 @@ from sqlalchemy.orm import Session
 from app.cases import queries
 from app.cases.cursors import decode_cursor, decode_need_cursor, encode_cursor, encode_need_cursor
 from app.cases.preparing import NewCase, prepare_case, store_case
-from app.cases.schemas import CaseIn, CaseOut, CasesOut, PredictionsOut, RequestOut, WorklistOut, WorkOut
+from app.cases.schemas import CaseOut, CasesOut, PredictionsOut, RequestOut, WorklistOut, WorkOut
 from app.cases.showing import Likeness, cases_out, judging_of, prediction_out, stored_prediction_out
+from app.cases.uploads import CaseForm
 from app.context import Context
 from app.platform.errors import Unavailable
 from app.platform.idempotency import answered, request_digest
@@ -60,14 +61,14 @@ def stateless_prediction(context: Context, data: bytes) -> PredictionOut:
     )
 
 
-def upload_digest(fields: CaseIn, data: bytes) -> str:
+def upload_digest(form: CaseForm) -> str:
     """Digest of a request to store a case, for its Idempotency-Key."""
-    return request_digest("POST /v1/cases", fields.model_dump(), hashlib.sha256(data).hexdigest())
+    files = [form.image] if form.field is None else [form.image, form.field]
+    digests = [hashlib.sha256(data).hexdigest() for data in files]
+    return request_digest("POST /v1/cases", form.fields.model_dump(), *digests)
 
 
-def prepare_unless_answered(
-    context: Context, principal: Principal, key: str, fields: CaseIn, data: bytes
-) -> NewCase | None:
+def prepare_unless_answered(context: Context, principal: Principal, key: str, form: CaseForm) -> NewCase | None:
     """Decode, predict and store the image before the writing transaction begins; a retry costs none of that.
 
     Returns:
@@ -76,7 +77,7 @@ def prepare_unless_answered(
     with context.database.read() as session:
         if answered(session, principal, key):
             return None
-    return prepare_case(context, fields, data)
+    return prepare_case(context, form.fields, form.image, form.field)
 
 
 def add_case(session: Session, context: Context, principal: Principal, new: NewCase | None) -> tuple[int, CaseOut]:
@@ -86,7 +87,7 @@ def add_case(session: Session, context: Context, principal: Principal, new: NewC
         201 and the new case, or 200 and the one that was there.
 
     Raises:
-        OtherImage: the external id belongs to another image.
+        OtherImage: the external id belongs to another image or field.
         Unavailable: the answer that made preparing needless was removed meanwhile.
     """
     if new is None:

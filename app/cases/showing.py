@@ -151,6 +151,7 @@ def case_out(case: Case, prediction: PredictionOut | None, n_labels: int) -> Cas
         created_at=case.created_at,
         n_labels=n_labels,
         prediction=prediction,
+        has_field=case.stored_field_sha256 is not None,
     )
 
 

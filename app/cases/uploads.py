@@ -1,4 +1,4 @@
-"""Reading an uploaded image: a multipart field ``image``, or the raw body."""
+"""Reading an uploaded image: a multipart part ``image``, of a case with another part ``field``, or the raw body."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ from app.cases.schemas import CaseIn
 from app.platform.body_limits import MAX_UPLOAD
 from app.platform.errors import BadRequest, Invalid
 
-_MAX_FILES, _MAX_FIELDS, _MAX_PART = 1, 10, 64 * 1024
+_MAX_FIELDS, _MAX_PART = 10, 64 * 1024
 _IMAGE_TYPES = ["image/png", "image/jpeg", "image/tiff", "application/octet-stream"]
 
 
@@ -27,26 +27,45 @@ class _InMemory(MultiPartParser):
 class Form:
     """A parsed multipart body."""
 
-    image: bytes
+    files: dict[str, bytes]
     fields: dict[str, str]
 
 
-async def _multipart(request: Request) -> Form:
+@dataclass(frozen=True)
+class CaseForm:
+    """What is sent of a case: its fields, its image, and the wider field around the cell; None without one."""
+
+    fields: CaseIn
+    image: bytes
+    field: bytes | None = None
+
+
+async def _multipart(request: Request, *optional: str) -> Form:
+    """A multipart body with the file ``image``, and perhaps others.
+
+    Raises:
+        BadRequest: it cannot be read.
+        Invalid: the image is not there, or another file is.
+    """
+    known = ("image", *optional)
     try:
         form = await _InMemory(
             request.headers,
             request.stream(),
-            max_files=_MAX_FILES,
+            max_files=len(known),
             max_fields=_MAX_FIELDS,
             max_part_size=_MAX_PART,
         ).parse()
     except MultiPartException as exc:
         raise BadRequest("the multipart body cannot be read, or has too many or too large parts") from exc
-    image = form.get("image")
+    sent = {name: value for name, value in form.multi_items() if isinstance(value, UploadFile)}
     try:
-        if not isinstance(image, UploadFile):
+        if "image" not in sent:
             raise Invalid("send the image as a file in the multipart field `image`")
-        return Form(await image.read(), {name: value for name, value in form.items() if isinstance(value, str)})
+        if not sent.keys() <= set(known):
+            raise Invalid("there is a file in another multipart field than those that are read here")
+        files = {name: await value.read() for name, value in sent.items()}
+        return Form(files, {name: value for name, value in form.items() if isinstance(value, str)})
     finally:
         await form.close()
 
@@ -62,15 +81,15 @@ async def image_bytes(request: Request) -> bytes:
         Invalid: nothing was sent.
     """
     if _is_multipart(request):
-        return (await _multipart(request)).image
+        return (await _multipart(request)).files["image"]
     body = await request.body()
     if not body:
         raise Invalid("send the image as the body, or as a file in the multipart field `image`")
     return body
 
 
-async def case_form(request: Request) -> tuple[CaseIn, bytes]:
-    """Fields and image of a case.
+async def case_form(request: Request) -> CaseForm:
+    """Fields and image of a case, and the field around the cell where it is sent.
 
     Raises:
         Invalid: the body is not multipart.
@@ -78,9 +97,9 @@ async def case_form(request: Request) -> tuple[CaseIn, bytes]:
     """
     if not _is_multipart(request):
         raise Invalid("send multipart/form-data with the fields image and external_id")
-    form = await _multipart(request)
+    form = await _multipart(request, "field")
     try:
-        return CaseIn.model_validate(form.fields), form.image
+        return CaseForm(CaseIn.model_validate(form.fields), form.files["image"], form.files.get("field"))
     except ValidationError as exc:
         errors = [e | {"loc": ("body", *e["loc"])} for e in exc.errors(include_input=False, include_context=False)]
         raise RequestValidationError(errors) from exc
@@ -94,6 +113,8 @@ def upload_schema(*, case: bool) -> dict[str, Any]:
     if case:
         text = {"type": "string", "minLength": 1, "maxLength": 200, "pattern": r"^[^\u0000]*$"}
         metadata = {"type": "string", "description": "JSON object of at most 20 texts"}
+        around = "Wider field around the cell, for people alone; shown on request, never used for a prediction."
+        properties["field"] = binary | {"description": around}
         properties |= {"external_id": text, "patient": text, "site": text, "metadata": metadata}
         required.append("external_id")
     schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}

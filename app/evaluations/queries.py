@@ -126,7 +126,8 @@ def case_names(session: Session, case_ids: list[uuid.UUID]) -> dict[uuid.UUID, C
     }
 
 
-def stored_images(session: Session, case_ids: list[uuid.UUID]) -> dict[uuid.UUID, str | None]:
-    """Name in the image store of each case's image, None where the patient was erased."""
-    wanted = select(Case.id, Case.stored_sha256, Case.erased_at)
-    return {row[0]: row[1] if row[2] is None else None for row in _in_chunks(session, wanted, Case.id, case_ids)}
+def stored_images(session: Session, case_ids: list[uuid.UUID]) -> dict[uuid.UUID, tuple[str | None, str | None]]:
+    """Names in the image store of each case's image and field, None where there is none or the patient was erased."""
+    wanted = select(Case.id, Case.stored_sha256, Case.stored_field_sha256, Case.erased_at)
+    rows = _in_chunks(session, wanted, Case.id, case_ids)
+    return {row[0]: (row[1], row[2]) if row[3] is None else (None, None) for row in rows}

@@ -26,7 +26,8 @@ MAX_RATIO, ALWAYS_ALLOWED, MANIFEST_ALLOWED = 100, 128 * 1024**2, 1024**2
 #: The others reach ratios, or need memory, that nothing bounds.
 _METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 _DAMAGE = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError)
-_COLUMNS = {"file", "external_id", "patient", "site", "metadata"}
+_COLUMNS = {"file", "field", "external_id", "patient", "site", "metadata"}
+_FILES = {"file", "field"}
 
 
 class ArchiveError(ValueError):
@@ -42,12 +43,14 @@ class Row:
         file: name in the archive.
         fields: of the case, or what is wrong with them.
         surplus: how many fields there are beyond the manifest's columns.
+        field: name in the archive of the wider field around the cell; empty without one.
     """
 
     number: int
     file: str
     fields: dict[str, str]
     surplus: int = 0
+    field: str = ""
 
     def case(self) -> CaseIn:
         """Checked fields.
@@ -101,7 +104,7 @@ class Archive:
 
     def _left_out(self, manifest: str | None) -> list[Ignored]:
         """Files that no row is about, in the order of their names."""
-        used = {row.file for row in self.rows} | {manifest}
+        used = {row.file for row in self.rows} | {row.field for row in self.rows} | {manifest}
         names = sorted(name for name in self._entries if name not in used)
         why = [why_ignored(name, manifest=manifest is not None) for name in names]
         return [Ignored(len(self.rows) + i, *left) for i, left in enumerate(zip(names, why, strict=True), 1)]
@@ -156,9 +159,10 @@ class Archive:
         for number, line in enumerate(lines, 1):
             if number > MAX_ROWS:
                 raise ArchiveError(f"{self._name}: {manifest} has more than {MAX_ROWS:,} rows; send several archives")
-            fields = {key: value for key, value in line.items() if key in _COLUMNS and key != "file" and value}
+            fields = {key: value for key, value in line.items() if key in _COLUMNS - _FILES and value}
             surplus = len(line.get(None, []))  # under None: what has no column
-            yield Row(number, str(folder / (line["file"] or "")), fields, surplus)
+            field = line.get("field") or ""
+            yield Row(number, str(folder / (line["file"] or "")), fields, surplus, str(folder / field) if field else "")
         if not number:
             raise ArchiveError(f"{self._name}: {manifest} has no row")
 
@@ -178,10 +182,29 @@ class Archive:
         Raises:
             ValueError: no such file, one out of the manifest's folder, too large, or damaged.
         """
-        path = PurePosixPath(row.file)
+        return self._bytes(row.file)
+
+    def read_field(self, row: Row) -> bytes | None:
+        """Bytes of the wider field around a row's cell, None where it names none.
+
+        Raises:
+            ValueError: as of an image; the message begins with the column.
+        """
+        try:
+            return self._bytes(row.field) if row.field else None
+        except ValueError as exc:
+            raise ValueError(f"field: {exc}") from exc
+
+    def _bytes(self, file: str) -> bytes:
+        """Bytes of a file that the manifest names.
+
+        Raises:
+            ValueError: no such file, one out of the manifest's folder, too large, or damaged.
+        """
+        path = PurePosixPath(file)
         if path.is_absolute() or ".." in path.parts:
             raise ValueError(f"file {path.name!r} must lie in the folder of {MANIFEST}")
-        info = self._entries.get(row.file)
+        info = self._entries.get(file)
         if info is None:
             raise ValueError(f"file {path.name!r} is not in the archive")
         try:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 from app.cases import queries
-from app.cases.preparing import look_at_case, refuse_other_image
+from app.cases.preparing import UploadDigests, look_at_case, refuse_other_image
 from app.cases.schemas import CaseIn
 from app.context import Context
 from app.imports.archive import Archive, Row
@@ -38,6 +38,7 @@ class _Known:
     """A case that is there, or would be by an earlier row."""
 
     image_sha256: str
+    field_sha256: str | None
     patient: str | None
     site: str | None
     metadata: dict[str, str]
@@ -60,8 +61,8 @@ class _Check:
         """
         try:
             fields = row.case()
-            sha256, stored_sha256 = look_at_case(self._context, fields, archive.read(row))
-            return self._compared(fields, sha256, stored_sha256)
+            files = archive.read(row), archive.read_field(row)
+            return self._compared(fields, *look_at_case(self._context, fields, *files))
         except Problem as exc:
             if not of_the_row(exc):
                 raise
@@ -69,18 +70,20 @@ class _Check:
         except ValueError as exc:
             return "failed", str(exc)
 
-    def _compared(self, fields: CaseIn, sha256: str, stored_sha256: str) -> tuple[_Status, str]:
+    def _compared(self, fields: CaseIn, sent: UploadDigests, stored_sha256: str) -> tuple[_Status, str]:
         with self._context.database.read() as session:
             case, twin = queries.known_case_and_first_image(session, fields.external_id, stored_sha256)
             known = self._rows.get(fields.external_id)
             if case is not None:
-                known = _Known(case.image_sha256, case.patient, case.site, dict(case.case_metadata))
+                said = case.patient, case.site, dict(case.case_metadata)
+                known = _Known(case.image_sha256, case.field_sha256, *said)
             first = None if twin is None else twin.external_id
-        refuse_other_image(known, sha256)
+        refuse_other_image(known, sent)
         if known is not None:
             return "known", differences(fields, known.patient, known.site, known.metadata)
         first = first or self._images.get(stored_sha256)
-        self._rows[fields.external_id] = _Known(sha256, fields.patient, fields.site, dict(fields.metadata))
+        said = fields.patient, fields.site, dict(fields.metadata)
+        self._rows[fields.external_id] = _Known(sent.image_sha256, sent.field_sha256, *said)
         self._images.setdefault(stored_sha256, fields.external_id)
         if first is None:
             return "created", ""

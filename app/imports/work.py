@@ -179,7 +179,7 @@ def differing_rows() -> tuple[ColumnElement[bool], ...]:
 
 def _prepare(job: RunningJob, archive: Archive, row: Row) -> _Prepared:
     try:
-        return _Prepared(row, prepare_case(job.context, row.case(), archive.read(row)))
+        return _Prepared(row, prepare_case(job.context, row.case(), archive.read(row), archive.read_field(row)))
     except Problem as exc:
         if not of_the_row(exc):
             raise  # the import waits and is tried again

@@ -15,6 +15,7 @@ from functools import partial
 from sqlalchemy import ColumnElement, delete, or_, select, update
 from sqlalchemy.orm import Session
 
+from app.cases.queries import cases_with_images
 from app.context import Context
 from app.operations.erasure_list import Line
 from app.platform import audit_chain
@@ -45,8 +46,8 @@ class Erased:
 
     Attributes:
         cases: tombstones that stay in the place of cases.
-        images: that no other case uses, by their name in the store: to be removed after the commit.
-        shared: other cases that have the same image as one of these, so that it stays.
+        images: and fields, that no other case uses, by their name in the store: to be removed after the commit.
+        shared: other cases that have the same image or field as one of these, so that it stays.
         n_remarks: notes and reasons.
         n_answers: remembered answers to requests.
         import_rows: rows of imports, each job and row.
@@ -172,7 +173,7 @@ def _erase(
     """Erase cases and rows of imports in this transaction, and record it."""
     ids = [case.id for case in cases]
     erased = Erased(ids, import_rows=sorted(_row_name(row) for row in rows))
-    images = {case.stored_sha256 for case in cases}
+    images = {digest for case in cases for digest in (case.stored_sha256, case.stored_field_sha256) if digest}
     erased.n_answers = forget_cases(session, ids)
     word = f"erased-{secrets.token_hex(8)}"
     for case in cases:
@@ -181,10 +182,9 @@ def _erase(
         row.external_id, row.patient, row.detail, row.digest_key = word, None, "", new_digest_key()
     erased.n_remarks = _erase_rows_of_cases(session, ids)
     session.flush()
-    still = select(Case.id, Case.stored_sha256).where(Case.stored_sha256.in_(images)).order_by(Case.id)
-    used = session.execute(still).all()
-    erased.shared = [row[0] for row in used]
-    erased.images = sorted(images - {row[1] for row in used})
+    used = cases_with_images(session, images)
+    erased.shared = list(used)
+    erased.images = sorted(images.difference(*used.values()))
     _record(session, context, actor, reason, erased, listed)
     return erased
 
@@ -201,6 +201,7 @@ def _make_tombstone(session: Session, case: Case, word: str) -> None:
     case.pixels_sha256 = None
     case.external_id, case.patient, case.case_metadata = f"erased-{case.id}", word, {}
     case.image_sha256 = case.stored_sha256 = _GONE
+    case.field_sha256 = case.stored_field_sha256 = None
     case.image_hash, case.stain, case.waiting, case.erased_at = None, None, False, now()
     case.digest_key = new_digest_key()
     session.execute(update(ReadRequest).where(ReadRequest.case_id == case.id).values(u=case.u))

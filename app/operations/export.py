@@ -84,11 +84,12 @@ def _write(
     cohort = whole.take(~kept) if partition == "calibration" else whole
     data = cohort_tables(session, cohort)
     (out / "images").mkdir()
-    stored = stored_images(session, data.case_ids)
     names = [f"images/{case_id}.png" for case_id in data.case_ids]
-    for name, case_id in zip(names, data.case_ids, strict=True):
-        if images and stored[case_id] is not None:
-            (out / name).write_bytes(context.images.get(str(stored[case_id])))
+    for case_id, stored in stored_images(session, data.case_ids).items() if images else ():
+        for folder, digest in zip(("images", "fields"), stored, strict=True):
+            if digest is not None:
+                (out / folder).mkdir(exist_ok=True)
+                (out / folder / f"{case_id}.png").write_bytes(context.images.get(digest))
     files = [names[row] for row in data.labels.row]
     write_table(
         data.labels_table() | _for_training(session, context, cohort, data) | {"file": files}, out / f"labels.{kind}"

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import structlog
-from sqlalchemy import select
 
+from app.cases.queries import images_in_use
 from app.context import Context
 from app.releases.adding import UNFINISHED
-from app.tables import Case
 
 # no request and no batch of a job takes so long
 _OLD_SECONDS = 86_400.0
@@ -30,7 +29,7 @@ def sweep_files(context: Context, older_than: float = _OLD_SECONDS) -> int:
 
     def used(digests: list[str]) -> set[str]:
         with context.database.read() as session:
-            return set(session.execute(select(Case.stored_sha256).where(Case.stored_sha256.in_(digests))).scalars())
+            return images_in_use(session, digests)
 
     removed = context.images.sweep(used, older_than)
     for path in _unfinished(context):

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from app.cases.queries import named_images
 from app.context import Context
 from app.evaluations.freezing import folder_of, snapshot_sha256
 from app.evaluations.snapshots import damaged_snapshots
@@ -19,7 +20,7 @@ from app.operations.proven import guarded, unproven_rows
 from app.platform import audit_chain
 from app.platform.covered_rows import COVERED, NOT_COVERED
 from app.releases.queries import all_releases
-from app.tables import Case, Evaluation, ReleaseRow
+from app.tables import Evaluation, ReleaseRow
 from ml.release.artifact import ReleaseError, read_release
 
 _OF_THE_CHAIN = {"audit_events", "audit_head", "case_changes"}
@@ -41,7 +42,7 @@ class Integrity:
 
     Attributes:
         n_events: audit events.
-        n_images: images that cases name.
+        n_images: images that cases name, and their fields.
         n_releases: releases.
         n_evaluations: frozen evaluations.
         faults: a sentence for each.
@@ -88,8 +89,7 @@ def verify_all(session: Session, context: Context, against: str | None = None) -
     faults += guarded("audit events and their rows", lambda: _unexplained(session, cases))
     session.expunge_all()
     faults += guarded("cases", lambda: wrong_columns(session, context, cases))
-    stored = select(Case.stored_sha256).where(Case.erased_at.is_(None)).distinct()
-    digests = session.execute(stored).scalars().all()
+    digests = sorted(named_images(session))
     faults += guarded("images", lambda: _damaged_images(context, digests))
     n_releases = session.execute(select(func.count()).select_from(ReleaseRow)).scalar_one()
     faults += guarded("releases", lambda: _damaged_releases(session, context))

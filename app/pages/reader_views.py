@@ -233,6 +233,7 @@ class BlindCase:
         lease_seconds: of the policy.
         progress: of the annotator's day.
         microns_per_pixel: of the image; None where nobody said.
+        field: whether the wider field around the cell is there.
         resident: whether the page goes on by itself: what is shown after each answer needs a page of its own.
     """
 
@@ -249,6 +250,7 @@ class BlindCase:
     lease_seconds: int
     progress: Progress
     microns_per_pixel: float | None
+    field: bool
     resident: bool
 
 
@@ -277,6 +279,7 @@ def case_to_read(
         lease_seconds=policy.lease_seconds,
         progress=progress(session, principal, zone),
         microns_per_pixel=microns_per_pixel_of(session, case.named),
+        field=queries.has_field(session, case.named),
         resident=read is not None and policy.reveal != "after_commit",
     )
 
@@ -304,6 +307,7 @@ def case_to_correct(
         lease_seconds=current_policy(session).lease_seconds,
         progress=progress(session, principal, zone),
         microns_per_pixel=microns_per_pixel_of(session, answer.named),
+        field=queries.has_field(session, answer.named),
         resident=False,
     )
 

@@ -27,6 +27,7 @@ class CaseAheadOut(Out):
         case: its handle.
         number: its short number.
         image: address of its pixels.
+        field: address of the wider field around the cell; None where there is none.
         mpp: µm per pixel; None where nobody said.
         lease_seconds: that are left.
     """
@@ -36,6 +37,7 @@ class CaseAheadOut(Out):
     case: str
     number: str
     image: str
+    field: str | None
     mpp: float | None
     lease_seconds: float
 
@@ -78,6 +80,7 @@ def cases_ahead(session: Session, context: Context, principal: Principal) -> Ahe
                 case=str(handle),
                 number=case_number(handle),
                 image=f"/v1/cases/{handle}/image",
+                field=None if held.field is None else f"/v1/cases/{handle}/field",
                 mpp=microns_per_pixel_of(session, named),
                 lease_seconds=max(0.0, math.floor((held.expires_at - time).total_seconds())),
             )

@@ -80,6 +80,8 @@ COVERED: Mapping[str, Coverage] = {
                 "case_metadata",
                 "image_sha256",
                 "stored_sha256",
+                "field_sha256",
+                "stored_field_sha256",
                 "pixels_sha256",
                 "image_hash",
                 "stain",

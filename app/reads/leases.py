@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from app.auth.annotators import account_sees_more, annotator_of_account, own_annotator
 from app.cases import provisional
+from app.cases.queries import has_field
 from app.context import Context
 from app.platform import audit_chain
 from app.platform.database import Database
@@ -26,12 +27,13 @@ from app.triage.qualified import require_qualified
 from app.triage.queries import current_policy
 
 
-def read_out(read: AnyRead, classes: list[ClassOut]) -> ReadOut:
+def read_out(session: Session, read: AnyRead, classes: list[ClassOut]) -> ReadOut:
     """A read as its annotator sees it: nothing of the reason for asking, nothing of the model."""
     return ReadOut(
         id=str(read.id),
         case_id=str(read.named),
         image=f"/v1/cases/{read.named}/image",
+        field=f"/v1/cases/{read.named}/field" if has_field(session, read.case_id) else None,
         classes=classes,
         state=read.state,
         leased_at=read.created_at,
@@ -69,7 +71,7 @@ def lease_next(session: Session, context: Context, principal: Principal) -> Read
         return None
     read = take(session, request, annotator.id)
     plan_a_repeat(session, annotator.id, policy)
-    return read_out(read, reading_classes(session))
+    return read_out(session, read, reading_classes(session))
 
 
 def give_back_overdue(session: Session) -> None:
@@ -126,7 +128,7 @@ def heartbeat(session: Session, principal: Principal, read_id: uuid.UUID) -> Rea
     lease.read.expires_at = min(now() + once, lease.read.created_at + LONGEST_IN_LEASES * once)
     lease.request.lease_expires_at = lease.read.expires_at
     session.flush()
-    return read_out(lease.read, reading_classes(session))
+    return read_out(session, lease.read, reading_classes(session))
 
 
 def note_display(database: Database, session: Session, read_id: uuid.UUID, seconds_ago: float = 0.0) -> None:
@@ -183,7 +185,7 @@ def decline(
         details={"case": str(read.case_id), "reason": body.reason},
         cases=[read.case_id],
     )
-    return 200, read_out(read, reading_classes(session))
+    return 200, read_out(session, read, reading_classes(session))
 
 
 def show(session: Session, principal: Principal, read_id: uuid.UUID) -> ReadOut:
@@ -193,7 +195,7 @@ def show(session: Session, principal: Principal, read_id: uuid.UUID) -> ReadOut:
         NotFound: the caller has no such read.
     """
     read, _ = queries.own_read(session, principal.account_id, read_id)
-    return read_out(read, reading_classes(session))
+    return read_out(session, read, reading_classes(session))
 
 
 def list_leases(session: Session, principal: Principal) -> list[ReadOut]:
@@ -201,4 +203,4 @@ def list_leases(session: Session, principal: Principal) -> list[ReadOut]:
     annotator = annotator_of_account(session, principal.account_id)
     reads = [] if annotator is None else queries.leases_of(session, annotator.id)
     classes = reading_classes(session) if reads else []
-    return [read_out(read, classes) for read in reads]
+    return [read_out(session, read, classes) for read in reads]

@@ -11,7 +11,8 @@ from app.reads.schemas import LabelOut, LabelsOut, ReadOut, SubmittedOut
 def read_for(keys: ReaderKeys, principal: Principal, read: ReadOut) -> ReadOut:
     """A read as its caller gets it."""
     handle = case_handle(keys, principal, uuid.UUID(read.case_id))
-    return read.model_copy(update={"case_id": str(handle), "image": f"/v1/cases/{handle}/image"})
+    field = None if read.field is None else f"/v1/cases/{handle}/field"
+    return read.model_copy(update={"case_id": str(handle), "image": f"/v1/cases/{handle}/image", "field": field})
 
 
 def label_for(keys: ReaderKeys, principal: Principal, label: LabelOut) -> LabelOut:

@@ -72,6 +72,8 @@ class ReadOut(Out):
     id: str
     case_id: str
     image: str
+    # the wider field around the cell; null where there is none
+    field: str | None = None
     classes: list[ClassOut]
     state: str
     leased_at: datetime

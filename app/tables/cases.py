@@ -42,6 +42,9 @@ class Case(Identified, Forgettable, Table):
     # of the uploaded bytes, and of the stored PNG, which is its name in the store
     image_sha256: Mapped[str] = mapped_column(String(64), index=True)
     stored_sha256: Mapped[str] = mapped_column(String(64), index=True)
+    # the same of the wider field around the cell, where there is one: for people alone, never for a prediction
+    field_sha256: Mapped[str | None] = mapped_column(String(64))
+    stored_field_sha256: Mapped[str | None] = mapped_column(String(64), index=True)
     # of the decoded pixels, by which a release knows what it was trained on; null in rows of earlier versions
     pixels_sha256: Mapped[str | None] = mapped_column(String(64))
     width: Mapped[int] = mapped_column(Integer)
