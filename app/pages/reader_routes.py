@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from app.auth.policy import GuardedRoute, Policy
 from app.cases.blindness import hidden_because, note_exposure
 from app.cases.handles import CaseInPath, case_handle
-from app.cases.queries import CaseFilter
+from app.cases.queries import CaseFilter, has_field
 from app.context import Parts
 from app.pages import reader_views
 from app.pages.first_steps import first_steps
@@ -105,6 +105,7 @@ def show_case(
             principal,
             number=reader_views.case_number(handle),
             case_id=handle,
+            field=has_field(session, case.named),
             hidden=hidden,
             late=answered_late(session, principal, case.id) and case.repeat is None,
             progress=progress(session, principal, context.settings.zone),

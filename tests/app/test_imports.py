@@ -107,7 +107,7 @@ def test_an_import_that_died_goes_on_where_it_stopped(service: Service, monkeypa
     prepared: list[str] = []
     real = prepare_case
 
-    def dies(context: Any, fields: Any, data: bytes) -> Any:
+    def dies(context: Any, fields: Any, data: bytes, field: bytes | None) -> Any:
         prepared.append(fields.external_id)
         if len(prepared) == 5:
             raise MemoryError

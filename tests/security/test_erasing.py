@@ -61,7 +61,8 @@ def send(service: Service, archive: bytes) -> str:
 def live_with(service: Service) -> dict[str, Any]:
     """Do with a patient what a laboratory does; gives the canaries, by what they are."""
     context = service.context
-    case = service.add_case(EXTERNAL, picture(), patient=PATIENT, site="north", metadata=f'{{"k": "{METADATA}"}}')
+    around = picture(9)
+    case = service.add_case(EXTERNAL, picture(), field=around, patient=PATIENT, site="north", metadata=f'{{"k": "{METADATA}"}}')
     read = service.lease_on("anna", case["id"])
     declined = service.post("anna", f"/v1/reads/{read}/decline", json={"reason": "other", "note": DECLINED})
     assert declined.status_code == 200, declined.text
@@ -88,6 +89,7 @@ def live_with(service: Service) -> dict[str, Any]:
         keys = [getattr(row, "digest_key", None) for row in erased]
         assert session.execute(select(ImportRow).where(ImportRow.external_id == ROW)).scalar_one().case_id is None
     assert len(erased) == 2
+    assert any(row.stored_field_sha256 for row in erased)
     texts = {"name": PATIENT, "external id": EXTERNAL, "note": NOTE, "reason": REASON, "EXIF": EXIF, "row": ROW}
     texts |= {"note of a declined read": DECLINED, "file": FILE, "metadata": METADATA}
     numbers = {"number": number_of(f"patient:{PATIENT}"), "coin": coin(context.keys.coin, EXTERNAL)}
@@ -97,6 +99,10 @@ def live_with(service: Service) -> dict[str, Any]:
         several |= {f"pixels {number}": stored[200:264], f"upload {number}": picture(5 + number)[-300:-236]}
         several |= {f"image digest {number}": row.image_sha256, f"stored digest {number}": row.stored_sha256}
         several |= {f"raw digest {number}": bytes.fromhex(row.stored_sha256), f"features {number}": features[number]}
+        if row.stored_field_sha256 is not None:
+            field = context.images.get(row.stored_field_sha256)
+            several |= {"pixels of the field": field[200:264], "upload of the field": around[-300:-236]}
+            several |= {"field digest": row.field_sha256, "stored field digest": row.stored_field_sha256}
         several |= {} if keys[number] is None else {f"key {number}": keys[number]}
     return texts | numbers | several
 

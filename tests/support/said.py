@@ -65,6 +65,7 @@ _OTHERS += [
     for verdict, so_far in (("worse than", ""), ("no better than", " so far"))
 ]
 _OTHERS += [("tables.py", f"{{few}} {what} fewer than {{min_shared}} cases: no kappa of theirs") for what in _PAIRS]
+_OTHERS += [("preparing.py", "field: {why}")]
 _OTHERS += [("errors.py", HTTPStatus(status).phrase) for status in (404, 405, 413, 422)]
 #: What a form is told of itself.
 _FORMS = ("app/auth/passwords.py", "app/auth/service.py", "app/pages/people_routes.py", "app/triage/schemas.py")

@@ -147,14 +147,20 @@ class Service:
         headers = {"Idempotency-Key": key or uuid.uuid4().hex, **options.pop("headers", {})}
         return self.call(who, "POST", path, headers=headers, **options)
 
-    def add_case(self, external_id: str = "case-1", data: bytes | None = None, **fields: str) -> dict[str, Any]:
-        response = self.upload(external_id, cell_png() if data is None else data, **fields)
+    def add_case(
+        self, external_id: str = "case-1", data: bytes | None = None, *, field: bytes | None = None, **fields: str
+    ) -> dict[str, Any]:
+        response = self.upload(external_id, cell_png() if data is None else data, field=field, **fields)
         assert response.status_code == 201, response.text
         body: dict[str, Any] = response.json()
         return body
 
-    def upload(self, external_id: str, data: bytes, key: str | None = None, **fields: str) -> httpx.Response:
+    def upload(
+        self, external_id: str, data: bytes, key: str | None = None, *, field: bytes | None = None, **fields: str
+    ) -> httpx.Response:
         files = {"image": ("secret-file-name.png", data)}
+        if field is not None:
+            files["field"] = ("secret-field-name.png", field)
         return self.post("admin", "/v1/cases", key, files=files, data={"external_id": external_id, **fields})
 
     def label(self, who: str, case_id: str, code: str, key: str | None = None, **fields: Any) -> httpx.Response:

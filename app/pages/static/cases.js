@@ -24,6 +24,7 @@ export function drawn(page, form) {
     case: page.dataset.case,
     number: page.dataset.number,
     mpp: find(".viewer", page).dataset.mpp,
+    field: find(".viewer", page).dataset.around,
     image: find(".viewer img", page),
     answers: [], // classes that were given, of which each replaces the one before
     displayed: true, // the service knows that it is being read

@@ -138,13 +138,12 @@ export function readOn(page, viewer, { leases, restart }) {
     letGo();
     forgetCode();
     if (!one) {
-      find(".viewer img", page).style.visibility = "hidden";
+      viewer.hide();
       heading.textContent = t("The next case is on its way");
       if (none) leave();
       return;
     }
-    one.image.style.visibility = "";
-    viewer.show(one.image, one.mpp);
+    viewer.show(one);
     page.dataset.case = one.case;
     form.reset();
     for (const details of all("details", form)) details.open = false;

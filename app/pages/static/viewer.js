@@ -1,8 +1,11 @@
-// A closer look at the image: zoom, pixels as they are, light, and a scale where the size of a pixel is known.
+// A closer look at the image: zoom, pixels as they are, light, a scale where the size of a pixel is known, and the wider
+// field around the cell in its place where there is one.
 
-import { all, find, store } from "./page.js";
+import { all, find, say, store } from "./page.js";
+import { t } from "./words.js";
 
 const LARGEST = 32;
+const WHOLE = { zoom: 1, x: 0, y: 0 };
 const USUAL = { brightness: 100, contrast: 100 };
 // Lengths that a scale bar may have, in µm.
 const LENGTHS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
@@ -10,7 +13,12 @@ const LENGTHS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
 export function lookCloser(figure) {
   const stage = find("[data-stage]", figure);
   const scale = find("[data-scale]", figure);
-  const view = { zoom: 1, x: 0, y: 0 };
+  const around = find("[data-around-open]", figure);
+  const view = { ...WHOLE };
+  let cell = find("img", stage);
+  let field = null; // its image, once it was asked for
+  let wanted = false; // the field is to be seen, perhaps as soon as it is there
+  let left = { ...WHOLE }; // the view of that of the two which is not shown
   // light stays as it was set, from case to case and until it is reset: a screen does not change with the case
   const filters = { ...USUAL, ...store.get("light", {}) };
   let pixels = store.get("pixels", false);
@@ -21,7 +29,9 @@ export function lookCloser(figure) {
 
   const measure = (image) => {
     const microns = Number(figure.dataset.mpp);
-    if (!scale || !(microns > 0) || !image.naturalWidth) return;
+    // of the field nobody said how large its pixels are
+    if (scale && image !== cell) scale.hidden = true;
+    if (!scale || image !== cell || !(microns > 0) || !image.naturalWidth) return;
     const perMicron = (fit(image) * view.zoom) / microns;
     const length = LENGTHS.findLast((one) => one * perMicron <= stage.clientWidth / 4) ?? LENGTHS[0];
     scale.hidden = false;
@@ -121,19 +131,63 @@ export function lookCloser(figure) {
   for (const range of all("[data-filter]", figure)) {
     range.addEventListener("input", () => light(range.dataset.filter, Number(range.value)));
   }
+  // The cell and the field around it: one in the other's place, each looked at as it was left.
+  const turnTo = (image) => {
+    const was = { ...view };
+    Object.assign(view, left);
+    left = was;
+    find("img", stage).replaceWith(image);
+    draw();
+  };
+  const press = () => {
+    if (!around) return;
+    around.disabled = !figure.dataset.around;
+    around.setAttribute("aria-pressed", String(wanted));
+  };
+  // Another case is shown, or none: its own image first, whatever was looked at before.
+  const begin = (address) => {
+    figure.dataset.around = address ?? "";
+    [field, wanted, left] = [null, false, { ...WHOLE }];
+    Object.assign(view, WHOLE);
+    press();
+  };
+  around?.addEventListener("click", async () => {
+    wanted = !wanted;
+    press();
+    if (!wanted) {
+      if (find("img", stage) !== cell) turnTo(cell);
+      return;
+    }
+    field ??= Object.assign(new Image(), { src: figure.dataset.around, alt: t("Neighbouring field of this cell"), draggable: false });
+    const asked = field;
+    const came = await asked.decode().then(() => true, () => false);
+    if (asked !== field || !wanted || find("img", stage) === asked) return;
+    if (came) return turnTo(asked);
+    [field, wanted] = [null, false];
+    press();
+    say(t("The neighbouring field could not be loaded."), true);
+  });
+  press();
   new ResizeObserver(draw).observe(stage);
   const first = find("img", stage);
   if (!first.complete) first.addEventListener("load", draw, { once: true });
   draw();
 
   return {
-    // Put another image, which is decoded, in the place of the one that is there.
-    show(image, mpp) {
+    // Put another case's image, which is decoded, in the place of the one that is there.
+    show({ image, mpp, field: address }) {
       figure.dataset.mpp = mpp ?? "";
       if (scale) scale.hidden = true;
-      Object.assign(view, { zoom: 1, x: 0, y: 0 });
-      find("img", stage).replaceWith(image);
+      cell = image;
+      cell.style.visibility = "";
+      begin(address);
+      find("img", stage).replaceWith(cell);
       draw();
+    },
+    // No case is there.
+    hide() {
+      begin("");
+      find("img", stage).style.visibility = "hidden";
     },
   };
 }

@@ -1,0 +1,310 @@
+"""The wider field around a cell: seen by whoever sees the cell, part of no prediction, kept and erased like an image."""
+
+import io
+import os
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from sqlalchemy import select, text
+
+from app.imports.command import check_local
+from app.operations.export import export_dataset
+from app.operations.forgetting import forget_patient
+from app.operations.unused_files import sweep_files
+from app.operations.verify import verify_all
+from app.tables import Case
+from tests.app.test_damage import DAY, flip
+from tests.app.test_imports import send
+from tests.support.images import encode, exif_rotated, photo, pixel_bomb
+from tests.support.jobs import work_off
+from tests.support.service import Service, cell_png, pixels_of
+
+
+def around(seed: int = 50, **options: Any) -> bytes:
+    """A field: larger than any cell of these tests."""
+    return encode(photo(seed, 160), **options)
+
+
+def field_file(service: Service, external_id: str) -> Path:
+    with service.context.database.read() as session:
+        wanted = select(Case.stored_field_sha256).where(Case.external_id == external_id)
+        digest = session.execute(wanted).scalar_one()
+    assert digest is not None
+    return service.context.images.path(digest)
+
+
+def faults(service: Service) -> list[str]:
+    with service.context.database.read() as session:
+        found: list[str] = verify_all(session, service.context).faults
+    return found
+
+
+@pytest.mark.both_databases
+def test_a_field_is_stored_beside_the_image_and_sent_as_it_is(service: Service) -> None:
+    case = service.add_case("case-1", cell_png(1), field=around())
+    assert case["has_field"] is True
+    answer = service.get("viewer", f"/v1/cases/{case['id']}/field")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "image/png")
+    assert Image.open(io.BytesIO(answer.content)).size == (160, 160)
+    assert pixels_of(answer.content).tobytes() == pixels_of(around()).tobytes()
+    image = service.get("viewer", f"/v1/cases/{case['id']}/image")
+    assert answer.headers["cache-control"] == image.headers["cache-control"]
+    assert service.get("viewer", f"/v1/cases/{case['id']}").json()["has_field"] is True
+    assert faults(service) == []
+
+
+def test_a_case_without_a_field_says_so(service: Service) -> None:
+    case = service.add_case("case-1", cell_png(1))
+    assert case["has_field"] is False
+    answer = service.get("viewer", f"/v1/cases/{case['id']}/field")
+    assert (answer.status_code, answer.json()["detail"]) == (404, "there is no field of this case")
+    service.lease_on("anna", case["id"])
+    assert service.get("anna", "/v1/reads").json()["items"][0]["field"] is None
+
+
+def test_a_prediction_is_the_same_with_and_without_a_field(service: Service) -> None:
+    """Partition, coin and plan come from the case's own name and image."""
+    with_one = service.add_case("case-1", cell_png(1), field=around())
+    without = service.add_case("case-2", cell_png(1))
+    asked = service.post("viewer", "/v1/predictions", files={"image": ("x.png", cell_png(1))}).json()
+    for name in ("class_probs", "log_concentration", "disagreement_prob", "reasons", "distance"):
+        assert with_one["prediction"][name] == without["prediction"][name] == asked[name]
+    assert without["same_image_as"] == with_one["id"]
+    refused = {"image": ("x.png", cell_png(1)), "field": ("y.png", around())}
+    assert service.post("viewer", "/v1/predictions", files=refused).status_code == 400
+    only = {"field": ("y.png", around())}
+    assert service.post("viewer", "/v1/predictions", files=only).status_code == 422
+
+
+def test_cells_of_one_field_are_no_twins(service: Service) -> None:
+    service.add_case("case-1", cell_png(1), field=around(), patient="p")
+    second = service.add_case("case-2", cell_png(2), field=around(), patient="p")
+    assert second["same_image_as"] is None
+    # and a field that is somebody's image does not make them the same
+    third = service.add_case("case-3", encode(photo(7)), field=cell_png(1), patient="q")
+    assert third["same_image_as"] is None
+    assert service.add_case("case-4", around(), patient="r")["same_image_as"] is None
+
+
+@pytest.mark.both_databases
+def test_another_field_under_a_known_external_id_is_refused(service: Service) -> None:
+    service.add_case("with", cell_png(1), field=around())
+    service.add_case("without", cell_png(2))
+    before = sorted(service.context.images.root.rglob("*"))
+    for external_id, image, field, said in (
+        ("with", cell_png(1), around(51), "has another field"),
+        ("without", cell_png(2), around(), "was stored without a field"),
+        ("with", cell_png(3), around(), "has another image"),
+    ):
+        answer = service.upload(external_id, image, field=field)
+        assert (answer.status_code, answer.json()["type"]) == (409, "urn:secondread:problem:external-id-taken")
+        assert said in answer.json()["detail"]
+    assert sorted(service.context.images.root.rglob("*")) == before  # nothing of them was stored
+    for field in (around(), None):  # the same again, or nothing said of it
+        answer = service.upload("with", cell_png(1), field=field)
+        assert (answer.status_code, answer.json()["has_field"]) == (200, True)
+
+
+def test_a_field_is_part_of_what_an_idempotency_key_stands_for(service: Service) -> None:
+    first = service.upload("case-1", cell_png(1), "the-key", field=around())
+    again = service.upload("case-1", cell_png(1), "the-key", field=around())
+    assert (again.status_code, again.json()) == (201, first.json())
+    for other in (None, around(51)):
+        answer = service.upload("case-1", cell_png(1), "the-key", field=other)
+        assert answer.json()["type"] == "urn:secondread:problem:idempotency-key-reused"
+
+
+@pytest.mark.parametrize(
+    ("field", "status", "said"),
+    [
+        (b"", 422, "field: "),
+        (b"no picture", 415, "field: "),
+        (pixel_bomb(20_000, 20_000), 413, "field: "),
+        (around()[:-200], 422, "field: "),
+    ],
+    ids=["empty", "no picture", "too many pixels", "cut"],
+)
+def test_what_is_wrong_with_a_field_is_said_of_the_field(
+    service: Service, field: bytes, status: int, said: str
+) -> None:
+    answer = service.upload("case-1", cell_png(1), field=field)
+    assert answer.status_code == status
+    assert answer.json()["detail"].startswith(said)
+    assert service.get("viewer", "/v1/cases").json()["items"] == []
+
+
+def test_image_and_field_together_keep_the_limit_of_an_upload(service: Service) -> None:
+    half = encode(photo(1, 1500))  # noise: 6.7 MB
+    answer = service.upload("case-1", half, field=half)
+    assert answer.status_code == 413
+    assert service.upload("case-2", cell_png(1), field=half).status_code == 201
+
+
+def test_other_files_and_a_text_as_field_are_refused(service: Service) -> None:
+    data = {"external_id": "case-1"}
+    for files in (
+        {"image": ("a.png", cell_png(1)), "feild": ("b.png", around())},
+        {"image": ("a.png", cell_png(1)), "field": (None, "text")},
+    ):
+        answer = service.post("admin", "/v1/cases", files=files, data=data)
+        assert answer.status_code == 422, answer.text
+
+
+def test_metadata_of_a_field_stays_out_of_everything(service: Service) -> None:
+    case = service.add_case("case-1", cell_png(1), field=exif_rotated())
+    field = service.get("viewer", f"/v1/cases/{case['id']}/field")
+    assert b"CANARY" not in field.content + str(field.headers).encode()
+    assert b"secret-field-name" not in field.content + str(field.headers).encode()
+    for path in service.context.images.root.rglob("*"):
+        assert path.is_dir() or b"CANARY" not in path.read_bytes()
+
+
+def test_whoever_may_have_the_image_may_have_the_field_and_nobody_else(service: Service) -> None:
+    case = service.add_case("case-1", cell_png(1), field=around(), patient="p")
+    handle = service.known_as("anna", case["id"])
+    for who, name in (
+        *((who, case["id"]) for who in ("admin", "viewer", "anna", "ben", "outside", None)),
+        *((who, handle) for who in ("anna", "ben", "viewer")),
+    ):
+        image = service.get(who, f"/v1/cases/{name}/image")
+        field = service.get(who, f"/v1/cases/{name}/field")
+        assert image.status_code == field.status_code, (who, name)
+        if image.status_code != 200:
+            assert image.json() == field.json(), (who, name)
+
+
+def test_annotators_are_told_of_the_field_by_their_own_handle(service: Service) -> None:
+    case = service.add_case("secret-name", cell_png(1), field=around(), patient="secret-patient")
+    read = service.post("anna", "/v1/reads").json()
+    handle = service.known_as("anna", case["id"])
+    assert read["field"] == f"/v1/cases/{handle}/field"
+    assert service.get("anna", read["field"]).status_code == 200
+    page = service.get("anna", f"/cases/{handle}").text
+    assert f"/v1/cases/{handle}/field" in page
+    assert "secret" not in page
+    assert service.get("ben", read["field"]).status_code == 404
+
+
+@pytest.mark.both_databases
+def test_erasing_removes_a_field_that_nobody_else_has(service: Service) -> None:
+    context = service.context
+    shared = around(60)
+    gone = service.add_case("gone", cell_png(1), field=around(), patient="p")
+    service.add_case("gone-too", cell_png(2), field=shared, patient="p")
+    service.add_case("an-image", cell_png(3), field=cell_png(4), patient="p")
+    stays = service.add_case("stays", cell_png(5), field=shared, patient="q")
+    image = service.add_case("image", cell_png(4), patient="q")
+    own, together = field_file(service, "gone"), field_file(service, "gone-too")
+    report = forget_patient(context, "test", "p", "they asked for it")
+    assert not own.exists()
+    assert together.exists()
+    assert set(report.shared) == {stays["id"], image["id"]}
+    assert service.get("viewer", f"/v1/cases/{gone['id']}/field").status_code == 404
+    assert service.get("viewer", f"/v1/cases/{stays['id']}/field").status_code == 200
+    assert service.get("viewer", f"/v1/cases/{image['id']}/image").status_code == 200
+    with context.database.read() as session:
+        erased = session.execute(select(Case).where(Case.erased_at.is_not(None))).scalars()
+        assert {(row.field_sha256, row.stored_field_sha256) for row in erased} == {(None, None)}
+    assert faults(service) == []
+    forget_patient(context, "test", "q", "they asked too")
+    assert not together.exists()
+    assert not [path for path in context.images.root.rglob("*") if path.is_file()]
+
+
+def test_the_sweep_of_unused_files_keeps_fields(service: Service) -> None:
+    service.add_case("case-1", cell_png(1), field=around())
+    nobodys = service.context.images.path(service.context.images.put(b"nobody has this"))
+    path = field_file(service, "case-1")
+    for old in (path, nobodys):
+        os.utime(old, (time.time() - 2 * DAY,) * 2)
+    assert sweep_files(service.context) == 1
+    assert path.exists()
+    assert not nobodys.exists()
+
+
+def test_a_damaged_field_is_found_never_served_and_healed_by_the_same_upload(service: Service) -> None:
+    case = service.add_case("case-1", cell_png(1), field=around())
+    path = field_file(service, "case-1")
+    flip(path)
+    assert faults(service) == [f"image {path.name} is missing or was changed"]
+    assert service.get("viewer", f"/v1/cases/{case['id']}/field").status_code == 503
+    assert service.get("viewer", f"/v1/cases/{case['id']}/image").status_code == 200
+    assert service.upload("case-1", cell_png(1), field=around()).status_code == 200
+    assert faults(service) == []
+
+
+def test_another_field_in_a_row_is_found_by_its_digest(service: Service) -> None:
+    service.add_case("case-1", cell_png(1), field=around())
+    service.written_past = True
+    with service.context.database.write() as session:
+        session.execute(text("UPDATE cases SET stored_field_sha256 = stored_sha256 WHERE external_id = 'case-1'"))
+    assert any("cases" in fault or "case" in fault for fault in faults(service))
+
+
+def test_an_export_has_the_fields_beside_the_images(service: Service, tmp_path: Path) -> None:
+    case = service.add_case("case-1", cell_png(1), field=around())
+    service.add_case("case-2", cell_png(2))
+    for images in (True, False):
+        with service.context.database.read() as session:
+            export_dataset(session, service.context, tmp_path / str(images), "all", images=images)
+    exported = list((tmp_path / "True" / "fields").iterdir())
+    assert [path.name for path in exported] == [f"{case['id']}.png"]
+    assert exported[0].read_bytes() == service.get("viewer", f"/v1/cases/{case['id']}/field").content
+    assert not (tmp_path / "False" / "fields").exists()
+
+
+def archive_with_fields() -> bytes:
+    """Rows with a field, without one, with one that is missing, broken, out of the folder, and other than before."""
+    lines = [
+        "file,external_id,field",
+        "1.png,with,field.png",
+        "2.png,without,",
+        "3.png,missing,nowhere.png",
+        "4.png,broken,broken.png",
+        "5.png,outside,../../field.png",
+        "1.png,with,other.png",
+        "2.png,without,field.png",
+        "1.png,with,",
+    ]
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("slides/manifest.csv", "\n".join(lines))
+        for number in range(1, 6):
+            archive.writestr(f"slides/{number}.png", cell_png(number))
+        archive.writestr("slides/field.png", around())
+        archive.writestr("slides/other.png", around(51))
+        archive.writestr("slides/broken.png", around()[:-200])
+        archive.writestr("slides/nobodys.png", around(52))
+    return buffer.getvalue()
+
+
+TOLD = {
+    3: "field: file 'nowhere.png' is not in the archive",
+    4: "field: ",
+    5: "field: file 'field.png' must lie in the folder of manifest.csv",
+    6: "the case of this external id has another field",
+    7: "the case of this external id was stored without a field",
+}
+
+
+def test_a_manifest_names_fields_and_a_dry_run_says_what_is_wrong_with_them(service: Service, tmp_path: Path) -> None:
+    source = tmp_path / "slides.zip"
+    source.write_bytes(archive_with_fields())
+    checked = check_local(service.context, source, print)
+    assert not service.get("viewer", "/v1/cases").json()["items"]
+    job = send(service, source.read_bytes()).json()["id"]
+    work_off(service.context)
+    done = service.get("admin", f"/v1/imports/{job}").json()
+    told = {row["row"]: row["detail"] for row in checked["failures"]}
+    assert {row["row"]: row["detail"] for row in done["rows"] if row["detail"]} == told
+    for row, said in TOLD.items():
+        assert told.pop(row).startswith(said), row
+    assert list(told.values()) == ["no row of manifest.csv names it"]  # nobodys.png alone
+    assert (checked["created"], checked["known"], checked["failed"]) == (2, 1, 5)
+    with service.context.database.read() as session:
+        fields = {row.external_id: row.stored_field_sha256 for row in session.execute(select(Case)).scalars()}
+    assert {name for name, digest in fields.items() if digest} == {"with"}
