@@ -1,4 +1,4 @@
-"""The wider field around a cell: seen by whoever sees the cell, part of no prediction, kept and erased like an image."""
+"""The wider field around a cell: for whoever sees the cell, part of no prediction, kept and erased like an image."""
 
 import io
 import os

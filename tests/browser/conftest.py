@@ -70,14 +70,14 @@ def installation(tmp_path_factory: pytest.TempPathFactory, tiny_release: Path) -
     made.close()
 
 
-def upload(made: Installation, name: str, number: int, **fields: str) -> str:
-    """Store a case; gives its identifier."""
+def upload(made: Installation, name: str, number: int, *, field: bytes | None = None, **fields: str) -> str:
+    """Store a case, perhaps with the wider field around its cell; gives its identifier."""
     import httpx2
 
     answer = httpx2.post(
         f"{made.address}/v1/cases",
         headers={"Authorization": f"Bearer {made.keys['lead']}", "Idempotency-Key": uuid.uuid4().hex},
-        files={"image": ("x.png", cell_png(number, 96))},
+        files={"image": ("x.png", cell_png(number, 96))} | ({} if field is None else {"field": ("y.png", field)}),
         data={"external_id": name, **fields},
     )
     assert answer.status_code == 201, answer.text

@@ -11,7 +11,7 @@ from app.cases.preparing import partition_of
 from app.platform.keys import derive
 from app.settings import Settings
 from tests.browser.conftest import Person, set_reveal, until, upload
-from tests.browser.test_resident import _FRAME, _WATCH, begin, shown
+from tests.browser.test_resident import FRAME, WATCH, begin, shown
 from tests.support.process import Installation
 
 N_CELLS = 7
@@ -84,14 +84,14 @@ def test_a_key_opens_the_cells_of_a_class_and_nothing_moves(browser: Browser, se
     for name, scheme in (("anna", "light"), ("ben", "dark")):
         reader = Person(browser, settled, name, scheme)
         page = begin(reader)
-        page.evaluate(_WATCH)
-        frame, case = page.evaluate(_FRAME), shown(page)
+        page.evaluate(WATCH)
+        frame, case = page.evaluate(FRAME), shown(page)
         page.keyboard.press("r")
         page.wait_for_selector("dialog[open] [data-reference-class]")
         first = page.get_attribute("[data-reference-class]", "data-reference-class")
         until(page, lambda: page.locator("dialog .reference-cells img").count() == 6, "six cells")  # noqa: B023
         assert "all 3 readers" in page.inner_text("dialog")
-        assert page.evaluate(_FRAME) == frame
+        assert page.evaluate(FRAME) == frame
         # the key of a class looks it up, and answers nothing; nor do Enter, digits or Backspace
         page.keyboard.press("l")
         until(page, lambda: page.get_attribute("[data-reference-class]", "data-reference-class") == "lymphocyte", "l")  # noqa: B023
@@ -106,7 +106,7 @@ def test_a_key_opens_the_cells_of_a_class_and_nothing_moves(browser: Browser, se
         assert page.locator("dialog[open]").count() == 1
         page.keyboard.press("r")
         assert page.locator("dialog[open]").count() == 0
-        assert (page.evaluate(_FRAME), shown(page)) == (frame, case)
+        assert (page.evaluate(FRAME), shown(page)) == (frame, case)
         assert page.evaluate("window.shifts") == []
         page.keyboard.press("r")
         look(reader, "references-dialog")

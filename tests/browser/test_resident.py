@@ -21,7 +21,7 @@ KEYS = {"b": "blast", "l": "lymphocyte", "m": "monocyte", "e": "eosinophil", "o"
 SIZES = ((390, 844), (1024, 600), (1366, 768), (2560, 1440), (3840, 2160))
 
 # What moves: the place of the image's frame, and every shift of the layout, those after a key included.
-_WATCH = """() => {
+WATCH = """() => {
   window.shifts = [];
   new PerformanceObserver((list) => {
     for (const entry of list.getEntries()) {
@@ -30,7 +30,7 @@ _WATCH = """() => {
     }
   }).observe({ type: 'layout-shift', buffered: true });
 }"""
-_FRAME = "JSON.stringify(document.querySelector('.viewer .stage').getBoundingClientRect())"
+FRAME = "JSON.stringify(document.querySelector('.viewer .stage').getBoundingClientRect())"
 
 
 @pytest.fixture(scope="module")
@@ -88,14 +88,14 @@ def test_slips_are_corrected_blind_and_nothing_moves(browser: Browser, blind: In
     uploaded = [upload(blind, f"slip {n} {number}", 5000 + number, patient=f"s{n}-{number}") for number in range(n)]
     correctable = handles_of(blind, name, uploaded)  # cases from before the policy are final at once
     page = begin(reader)
-    page.evaluate(_WATCH)
-    frame = page.evaluate(_FRAME)
+    page.evaluate(WATCH)
+    frame = page.evaluate(FRAME)
     intended: dict[str, str] = {}
     for number in range(n):
         until(page, lambda: shown(page) not in {*intended, ""}, f"no case after {number}")
         key, wrong = rng.sample(sorted(KEYS), 2)
         case = shown(page)
-        assert (page.evaluate(_FRAME), page.evaluate("window.shifts")) == (frame, [])
+        assert (page.evaluate(FRAME), page.evaluate("window.shifts")) == (frame, [])
         slip = case in correctable and rng.random() < 0.3
         intended[case] = KEYS[key]
         page.keyboard.press(wrong if slip else key)

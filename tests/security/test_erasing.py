@@ -62,7 +62,9 @@ def live_with(service: Service) -> dict[str, Any]:
     """Do with a patient what a laboratory does; gives the canaries, by what they are."""
     context = service.context
     around = picture(9)
-    case = service.add_case(EXTERNAL, picture(), field=around, patient=PATIENT, site="north", metadata=f'{{"k": "{METADATA}"}}')
+    case = service.add_case(
+        EXTERNAL, picture(), field=around, patient=PATIENT, site="north", metadata=f'{{"k": "{METADATA}"}}'
+    )
     read = service.lease_on("anna", case["id"])
     declined = service.post("anna", f"/v1/reads/{read}/decline", json={"reason": "other", "note": DECLINED})
     assert declined.status_code == 200, declined.text
