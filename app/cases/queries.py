@@ -68,6 +68,18 @@ def has_field(session: Session, named: uuid.UUID) -> bool:
     return case is not None and case.stored_field_sha256 is not None
 
 
+def stored_field(session: Session, case_id: uuid.UUID) -> str:
+    """Name in the store of the wider field around the cell of a case.
+
+    Raises:
+        NotFound: none was sent, or there is no such case.
+    """
+    stored = case_by_id(session, case_id).stored_field_sha256
+    if stored is None:
+        raise NotFound("there is no field of this case")
+    return stored
+
+
 def named_images(session: Session) -> set[str]:
     """Names in the store of all images and fields."""
     there, field = Case.erased_at.is_(None), Case.stored_field_sha256

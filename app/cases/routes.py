@@ -145,12 +145,5 @@ def get_image(case: CaseInPath, context: Parts, session: Reader) -> Response:
 
 @router.get("/v1/cases/{case_id}/field", response_class=Response, responses=_PNG, dependencies=[_Pixels])
 def get_field(case: CaseInPath, context: Parts, session: Reader) -> Response:
-    """The wider field around the cell as PNG, without metadata.
-
-    Raises:
-        NotFound: none was sent, or there is no such case.
-    """
-    stored = queries.case_by_id(session, case.id).stored_field_sha256
-    if stored is None:
-        raise NotFound("there is no field of this case")
-    return image_answer(context, stored)
+    """The wider field around the cell as PNG, without metadata, where one was sent."""
+    return image_answer(context, queries.stored_field(session, case.id))

@@ -51,7 +51,7 @@ class Request:
     headers: Mapping[str, str | None] = field(default_factory=dict)
     body: BaseModel | None = None
     data: Mapping[str, str | None] | None = None
-    image: bytes | None = None
+    files: Mapping[str, bytes | None] | None = None
     content: bytes | None = None
     kind: str | None = None
 
@@ -79,8 +79,8 @@ def options(request: Request, api_key: str | None) -> dict[str, object]:
         taken["content"] = request.body.model_dump_json(exclude_unset=True).encode()
     elif request.content is not None:
         taken["content"] = request.content
-    if request.image is not None:
-        taken["files"] = {"image": ("image", request.image)}
+    if request.files is not None:
+        taken["files"] = {name: (name, data) for name, data in request.files.items() if data is not None}
         taken["data"] = {name: value for name, value in (request.data or {}).items() if value is not None}
     return taken
 

@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document b238955c3ccd0b52.
+"""Operations of the API. Made from the OpenAPI document 582a855980a7c34a.
 
 ``python -m tests.support.api_files`` makes it again; nobody edits it.
 """
@@ -28,24 +28,25 @@ class Operations:
 
     def predict(self, image: bytes) -> models.PredictionOut:
         """Predict an image without storing it: multipart field `image`, or the raw body; nothing of it is kept."""
-        request = Request("POST", "/v1/predictions", image=image)
+        request = Request("POST", "/v1/predictions", files={"image": image})
         return self._model(models.PredictionOut, request)
 
     def add_case(
         self,
         image: bytes,
         *,
+        field: bytes | None = None,
         external_id: str,
         patient: str | None = None,
         site: str | None = None,
         metadata: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
     ) -> models.CaseOut:
-        """Store an image as a case, with its prediction."""
+        """Store an image as a case, with its prediction; `field` is the wider field around the cell, for people alone."""
         request = Request(
             "POST",
             "/v1/cases",
-            image=image,
+            files={"image": image, "field": field},
             data={"external_id": external_id, "patient": patient, "site": site, "metadata": texts(metadata)},
             headers={"Idempotency-Key": idempotency_key or new_key()},
         )
@@ -139,6 +140,11 @@ class Operations:
     def get_image(self, case_id: Id) -> bytes:
         """The stored pixels as PNG, without metadata."""
         request = Request("GET", f"/v1/cases/{quote(str(case_id), safe='')}/image")
+        return self._bytes(request)
+
+    def get_field(self, case_id: Id) -> bytes:
+        """The wider field around the cell as PNG, without metadata, where one was sent."""
+        request = Request("GET", f"/v1/cases/{quote(str(case_id), safe='')}/field")
         return self._bytes(request)
 
     def lease_read(self, *, idempotency_key: str | None = None) -> models.ReadOut | None:

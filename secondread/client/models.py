@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document b238955c3ccd0b52.
+"""What the API takes and answers. Made from the OpenAPI document 582a855980a7c34a.
 
 ``python -m tests.support.api_files`` makes it again; nobody edits it.
 """
@@ -236,6 +236,7 @@ class CaseOut(BaseModel):
     created_at: AwareDatetime
     n_labels: int
     prediction: PredictionOut | None
+    has_field: bool = False
 
 
 class CasesOut(BaseModel):
@@ -1061,6 +1062,7 @@ class ReadOut(BaseModel):
     id: str
     case_id: str
     image: str
+    field: str | None = None
     classes: list[ClassOut]
     state: str
     leased_at: AwareDatetime

@@ -106,15 +106,27 @@ def _cell(number: int) -> bytes:
     return buffer.getvalue()
 
 
+def _field(number: int) -> bytes:
+    """A wider field with a cell in its middle: the cell, and its mirror on every side."""
+    buffer = io.BytesIO()
+    with Image.open(io.BytesIO(_cell(number))) as cell:
+        mirrored, (width, height) = ImageOps.mirror(cell), cell.size
+        field = Image.new("RGB", (3 * width, 3 * height))
+        for place in range(9):
+            field.paste(cell if place == 4 else mirrored, (place % 3 * width, place // 3 * height))
+    field.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
 def _cases(play: Player) -> str:
     """Uploads and lists; gives the case that was stored."""
     image = {"files": {"image": ("cell.png", _cell(1))}}
     play.ask("laboratory", "POST", "/v1/predictions", **image)
     fields = {"external_id": "slide-9-004", "patient": "p-0417", "site": "north", "metadata": '{"stain": "Wright"}'}
-    case = play.ask("laboratory", "POST", "/v1/cases", data=fields, **image)
+    case = play.ask("laboratory", "POST", "/v1/cases", data=fields, files=image["files"] | {"field": ("field.png", _field(1))})
     play.ask("admin", "GET", "/v1/cases?limit=2")
     play.ask("admin", "GET", "/v1/worklist?limit=2")
-    for rest in ("", "/image", "/predictions"):
+    for rest in ("", "/image", "/field", "/predictions"):
         play.ask("admin", "GET", f"/v1/cases/{case['id']}{rest}")
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as target:

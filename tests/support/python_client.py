@@ -155,9 +155,12 @@ def _sent(kind: str, content: dict[str, Any], after: list[str], named: list[str]
         given.append("body=body")
     elif "multipart/form-data" in content:
         after.append("image: bytes")
-        given.append("image=image")
         schema = content["multipart/form-data"]["schema"]
-        fields = [name for name in schema["properties"] if name != "image"]
+        files = [name for name, kind in schema["properties"].items() if kind.get("format") == "binary"]
+        named += [f"{name}: bytes | None = None" for name in files if name != "image"]
+        sent = [f'"{name}": {name}' for name in files]
+        given.append(f"files={{{', '.join(sent)}}}")
+        fields = [name for name in schema["properties"] if name not in files]
         types = {name: "Mapping[str, str]" if name == "metadata" else "str" for name in fields}
         named += [f"{name}: {types[name]}{'' if name in schema['required'] else ' | None = None'}" for name in fields]
         values = [f'"{name}": {"texts(metadata)" if name == "metadata" else name}' for name in fields]

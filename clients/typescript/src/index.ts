@@ -110,9 +110,10 @@ export async function* pages<T>(
   } while (cursor !== null);
 }
 
-function form(image: Blob, fields: Record<string, string> = {}): FormData {
+function form(image: Blob, fields: Record<string, string> = {}, field?: Blob): FormData {
   const filled = new FormData();
   filled.set("image", image, "image");
+  if (field) filled.set("field", field, "field");
   for (const [name, value] of Object.entries(fields)) filled.set(name, value);
   return filled;
 }
@@ -122,18 +123,19 @@ export function predict(api: Api, image: Blob): Promise<Schemas["PredictionOut"]
   return need(api.POST("/v1/predictions", { body: { image: "" }, bodySerializer: () => form(image) }));
 }
 
-/** Stores an image as a case. */
+/** Stores an image as a case, perhaps with the wider field around its cell. */
 export function addCase(
   api: Api,
   image: Blob,
   fields: { external_id: string; patient?: string; site?: string; metadata?: string },
   idempotencyKey: string = crypto.randomUUID(),
+  field?: Blob,
 ): Promise<Schemas["CaseOut"]> {
   return need(
     api.POST("/v1/cases", {
       params: { header: { "idempotency-key": idempotencyKey } },
       body: { image: "", ...fields },
-      bodySerializer: () => form(image, { ...fields }),
+      bodySerializer: () => form(image, { ...fields }, field),
     }),
   );
 }
