@@ -21,7 +21,7 @@ from app.platform.routing import walk_routes
 from app.settings import Settings
 
 #: Answers that are no JSON, or none.
-WITHOUT_JSON = {"get_image", "get_practice_image", "release_read", "prometheus"}
+WITHOUT_JSON = {"get_image", "get_field", "get_practice_image", "release_read", "prometheus"}
 
 
 @pytest.fixture(scope="module")

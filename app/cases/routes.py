@@ -1,7 +1,7 @@
 """HTTP routes of predictions and cases."""
 
 import uuid
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Response
 
@@ -129,10 +129,7 @@ def list_predictions(case: CaseInPath, context: Parts, principal: _Reading, sess
     return result
 
 
-_PNG: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"image/png": {"schema": {"type": "string", "format": "binary"}}}},
-    **responses(NotFound),
-}
+_PNG = responses(NotFound) | {200: {"content": {"image/png": {"schema": {"type": "string", "format": "binary"}}}}}
 _Pixels = Depends(Policy("cases:read", "reads:own"))
 
 

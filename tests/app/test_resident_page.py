@@ -46,7 +46,7 @@ def test_cases_ahead_are_as_many_as_one_may_hold_and_nothing_but_pixels(service:
     assert len(body["reads"]) == MAX_LEASES
     assert (body["n_today"], body["n_waiting"]) == (0, MAX_LEASES + 2)
     assert {frozenset(read) for read in body["reads"]} == {
-        frozenset({"read", "answer", "case", "number", "image", "mpp", "lease_seconds"})
+        frozenset({"read", "answer", "case", "number", "image", "field", "mpp", "lease_seconds"})
     }
     assert {read["mpp"] for read in body["reads"]} <= {0.25, None}
     assert not any(word in first.text for word in SECRETS)

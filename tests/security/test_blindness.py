@@ -73,7 +73,7 @@ def test_a_request_tells_its_annotator_nothing_of_why_it_was_made(service: Servi
     service.add_case()
     read = lease(service, "anna")
     assert read is not None
-    assert set(read) == {"id", "case_id", "image", "classes", "state", "leased_at", "expires_at"}
+    assert set(read) == {"id", "case_id", "image", "field", "classes", "state", "leased_at", "expires_at"}
 
 
 @pytest.mark.slow_on_second_database

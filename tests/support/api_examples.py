@@ -123,7 +123,9 @@ def _cases(play: Player) -> str:
     image = {"files": {"image": ("cell.png", _cell(1))}}
     play.ask("laboratory", "POST", "/v1/predictions", **image)
     fields = {"external_id": "slide-9-004", "patient": "p-0417", "site": "north", "metadata": '{"stain": "Wright"}'}
-    case = play.ask("laboratory", "POST", "/v1/cases", data=fields, files=image["files"] | {"field": ("field.png", _field(1))})
+    case = play.ask(
+        "laboratory", "POST", "/v1/cases", data=fields, files=image["files"] | {"field": ("field.png", _field(1))}
+    )
     play.ask("admin", "GET", "/v1/cases?limit=2")
     play.ask("admin", "GET", "/v1/worklist?limit=2")
     for rest in ("", "/image", "/field", "/predictions"):
