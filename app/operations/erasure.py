@@ -198,10 +198,9 @@ def _make_tombstone(session: Session, case: Case, word: str) -> None:
     side = (0.0, case.pi) if case.u < case.pi else (case.pi, 1.0)
     share = random.SystemRandom().random()
     case.u = side[0] + share * (side[1] - side[0])
-    case.pixels_sha256 = None
+    case.pixels_sha256 = case.field_sha256 = case.stored_field_sha256 = None
     case.external_id, case.patient, case.case_metadata = f"erased-{case.id}", word, {}
     case.image_sha256 = case.stored_sha256 = _GONE
-    case.field_sha256 = case.stored_field_sha256 = None
     case.image_hash, case.stain, case.waiting, case.erased_at = None, None, False, now()
     case.digest_key = new_digest_key()
     session.execute(update(ReadRequest).where(ReadRequest.case_id == case.id).values(u=case.u))
