@@ -9,8 +9,9 @@ from app.platform.database import Database
 from app.platform.durable import JobQueue
 from app.platform.image_store import ImageStore
 from app.platform.keys import KeyRing, Keys, derive
-from app.predictions.inference import LocalInference
+from app.predictions.inference import Inference
 from app.predictions.pictures import Pictures
+from app.predictions.remote import Backend
 from app.settings import Settings
 
 
@@ -32,7 +33,7 @@ class Context:
     database: Database
     jobs: JobQueue
     images: ImageStore
-    inference: LocalInference
+    inference: Inference
     pictures: Pictures
     keys: Keys
 
@@ -50,10 +51,20 @@ def build_context(settings: Settings, ring: KeyRing | None = None) -> Context:
         database=Database(settings.sqlalchemy_url, keys.audit),
         jobs=JobQueue(settings.sqlalchemy_url),
         images=ImageStore(settings.images_folder, settings.min_free_bytes),
-        inference=LocalInference(settings.releases_folder, settings.inference_threads, settings.inference_queue),
+        inference=Inference(
+            settings.releases_folder, settings.inference_threads, settings.inference_queue, backend=_backend(settings)
+        ),
         pictures=Pictures(settings.decode_memory),
         keys=keys,
     )
+
+
+def _backend(settings: Settings) -> Backend | None:
+    """Where networks run, None for this process."""
+    if settings.inference_url is None:
+        return None
+    token = settings.inference_token
+    return Backend(settings.inference_url, None if token is None else token.get_secret_value())
 
 
 def _context(request: Request) -> Context:

@@ -88,15 +88,16 @@ _ROUTERS = (
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Refuse another key than the database's, then load the active release; without one, /readyz says so."""
+    """Refuse another key than the database's, then load the active release; where that fails, /readyz says so."""
     context: Context = app.state.context
     claim(context.database, context.keys.audit)
     try:
         with context.database.read() as session:
             context.inference.served(champion(session))
-    except errors.NoRelease:
+    except errors.Unavailable:
         pass
     yield
+    context.inference.close()
     context.database.engine.dispose()
 
 

@@ -9,6 +9,7 @@ import secrets
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Self
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
@@ -65,6 +66,12 @@ class Settings(BaseSettings):
     metrics_token: SecretStr | None = Field(
         None, description="at least 32 bytes that GET /metrics asks for as a bearer token; unset: it is refused"
     )
+    inference_url: str | None = Field(
+        None,
+        description="server of the Open Inference Protocol v2 that runs the network, or one model of it "
+        "(http://…/v2/models/NAME); unset: this process",
+    )
+    inference_token: SecretStr | None = Field(None, description="bearer token for the server of INFERENCE_URL")
     inference_threads: int = Field(0, ge=0, le=256, description="threads of one network run, 0 for all cores")
     inference_queue: int = Field(32, ge=1, le=10_000, description="predictions that may wait before 429")
     decode_memory: int = Field(
@@ -151,6 +158,17 @@ class Settings(BaseSettings):
         if self.oidc_issuer is not None and not self.oidc_issuer.startswith(("https://", "http://127.0.0.1:")):
             raise ValueError("OIDC_ISSUER must be an https address")
         return self
+
+    @field_validator("inference_url")
+    @classmethod
+    def _web_address(cls, value: str | None) -> str | None:
+        if value is not None:
+            parts = urlsplit(value)
+            if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+                raise ValueError("must be an address such as http://127.0.0.1:8000")
+            if parts.username is not None:
+                raise ValueError("must not carry a password; set INFERENCE_TOKEN")
+        return value
 
     @field_validator("storage_url")
     @classmethod

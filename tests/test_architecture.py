@@ -212,6 +212,7 @@ OPEN_DOCUMENTS = {
     "app.platform.covered_rows.Row": "columns of any table",
     "app.platform.database.insert_if_absent": "columns of any table",
     "app.platform.revisions.swap": "columns of any table",
+    "app.predictions.remote": "what another server says: every value is checked where it is read",
     "app.platform.tensors": "messages as they came: every value is checked where it is read",
     "ml.files.read_json": "JSON of any kind: whoever reads it says of which",
     "ml.metrics.evaluation.Evaluation": "also the mapping that it was in version 0.1.0",

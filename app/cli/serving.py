@@ -58,11 +58,23 @@ def serve(
     create_if_new(application.state.database.engine)
     claim(application.state.database, application.state.context.keys.audit)
     erase_again_as_listed(application.state.context)
+    _check_backend(application.state.context)
     address, number = host or settings.host, settings.port if port is None else port
     say(f"secondread: http://{address}:{number}")
     with_worker = settings.worker and settings.sqlalchemy_url.startswith("sqlite")
     with kept_alive(_worker_command()) if with_worker else nullcontext():
         _run_server(application, address, number, settings.trusted_proxies)
+
+
+def _check_backend(context: "Context") -> None:
+    """Refuse an inference backend with another network than the champion's; say so where it does not answer yet."""
+    from app.releases.queries import champion
+
+    with context.database.read() as session:
+        alias = champion(session)
+    warning = context.inference.check_at_start(alias)
+    if warning is not None:
+        say(f"warning: {warning}")
 
 
 def _worker_command() -> list[str]:

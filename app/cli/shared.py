@@ -55,6 +55,7 @@ def parts(*, check_schema: bool = True, direct: bool = False, ring: "KeyRing | N
             _erase_again(context)
         yield context
     finally:
+        context.inference.close()
         context.database.engine.dispose()
 
 

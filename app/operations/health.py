@@ -58,7 +58,8 @@ def readyz(context: Parts) -> Response:
                 database = f"its time-outs are not in force: {', '.join(without_force)}"
             if not living_workers(session):
                 worker = "no worker lives; jobs wait"
-            context.inference.served(champion(session))
+            served = context.inference.served(champion(session))
+        release = served.predictor.network.trouble() or release
         if context.inference.fault is not None:
             release = "the champion cannot be loaded; an earlier release is serving"
     except SQLAlchemyError:

@@ -1,7 +1,8 @@
 """The predictor port: a decoded image in, a prediction out, by the release that is champion now.
 
 One run of the network at a time: on a CPU it uses all cores for one image, on a GPU it takes along whoever waits.
-Those that wait stand in a bounded queue and are refused beyond it.
+Those that wait stand in a bounded queue and are refused beyond it. Where the settings name a backend, the network runs
+there, many runs at once, and never here.
 """
 
 import threading
@@ -15,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from app.platform.errors import NoRelease, Overloaded
+from app.platform.errors import NoRelease, Overloaded, Unavailable
 from app.platform.observability import BATCHES, WAITING
+from app.predictions.remote import Backend, OtherNetwork
 from app.tables import Alias
 from ml.images.preprocess import Pixels
-from ml.release.artifact import ReleaseError, read_release
+from ml.release.artifact import Release, ReleaseError, read_release
 from ml.release.predictor import BATCH, Prediction, Predictor, prediction_of
 from ml.release.unlikeness import appearance_of
 
@@ -37,18 +39,26 @@ class Served:
     predictor: Predictor
 
 
-class LocalInference:
-    """ONNX Runtime in this process.
+class Inference:
+    """The release that is served, its network in this process or behind a backend.
 
     Args:
         releases_folder: contains one folder per release, named by its identifier.
         threads: of one network run, 0 for all cores.
         queue: predictions that may wait.
         batch: images per run of the network at most; None: many on a GPU, one on a CPU, where batches do not pay.
+        backend: where the network runs; None: in this process.
     """
 
-    def __init__(self, releases_folder: Path, threads: int, queue: int, batch: int | None = None) -> None:
-        self.releases_folder, self.threads, self.batch = releases_folder, threads, batch
+    def __init__(
+        self,
+        releases_folder: Path,
+        threads: int,
+        queue: int,
+        batch: int | None = None,
+        backend: Backend | None = None,
+    ) -> None:
+        self.releases_folder, self.threads, self.batch, self.backend = releases_folder, threads, batch, backend
         self._wanted: list[_Wanted] = []
         self._turn, self._busy = threading.Condition(), False
         self._waiting = threading.BoundedSemaphore(queue)
@@ -65,6 +75,7 @@ class LocalInference:
 
         Raises:
             NoRelease: there is no champion, or the first one cannot be loaded.
+            Unavailable: the backend does not answer, or has another network: no earlier release answers instead.
         """
         if alias is None:
             raise NoRelease("no release is served; add one with `secondread release add`")
@@ -74,14 +85,51 @@ class LocalInference:
                 return loaded
             try:
                 release = read_release(self.releases_folder / str(alias.release_id))
-                self._served = Served(alias.release_id, alias.revision, Predictor(release, self.threads))
+                self._served = Served(alias.release_id, alias.revision, self.predictor(release))
                 self.fault = None
+            except OtherNetwork as exc:
+                raise Unavailable("the inference backend has another network than the release") from exc
             except ReleaseError as exc:
                 self.fault = f"release {alias.release_id} cannot be loaded: {exc}"
                 if loaded is None:
                     raise NoRelease("the release cannot be loaded; see /readyz") from exc
                 return loaded
             return self._served
+
+    def close(self) -> None:
+        """End what is kept open towards a backend."""
+        if self.backend is not None:
+            self.backend.close()
+
+    def check_at_start(self, alias: Alias | None) -> str | None:
+        """Refuse to start with a backend that has another network than the champion.
+
+        Args:
+            alias: the champion's row, None where there is none.
+
+        Returns:
+            What to warn of where the backend does not answer yet, None otherwise.
+
+        Raises:
+            OtherNetwork: it has another one.
+        """
+        if self.backend is None or alias is None:
+            return None
+        try:
+            self.backend.network(read_release(self.releases_folder / str(alias.release_id)))
+        except Unavailable as exc:
+            return f"{exc.detail}; until then predictions are refused, and nothing is predicted here instead"
+        return None
+
+    def predictor(self, release: Release) -> Predictor:
+        """A release with its network, wherever that runs.
+
+        Raises:
+            ReleaseError: the network cannot be run, or the backend has another one.
+            Unavailable: the backend does not answer.
+        """
+        network = None if self.backend is None else self.backend.network(release)
+        return Predictor(release, self.threads, network=network)
 
     def other(self, release_id: uuid.UUID) -> Served:
         """A release that need not be the champion, of which a few stay loaded.
@@ -95,7 +143,7 @@ class LocalInference:
             known = self._others.pop(release_id, None)
             try:
                 release = self.releases_folder / str(release_id)
-                found = known or Served(release_id, -1, Predictor(read_release(release), self.threads))
+                found = known or Served(release_id, -1, self.predictor(read_release(release)))
             except ReleaseError as exc:
                 raise NoRelease("the release cannot be loaded; see /readyz") from exc
             self._others[release_id] = found
@@ -137,6 +185,9 @@ class LocalInference:
             raise Overloaded("too many predictions are waiting; try again shortly")
         WAITING.inc()
         try:
+            if wanted.served.predictor.network.own_queue:
+                self._run([wanted])
+                return wanted.result.result()
             taken = self._turn_of(wanted)
             mine = taken[0]
             if not mine.result.done():

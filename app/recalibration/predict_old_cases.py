@@ -25,7 +25,7 @@ from app.tables import Case, CasePrediction, NetworkOutput
 from ml.images.pixel_digest import pixel_digest
 from ml.images.preprocess import decode_image
 from ml.release.artifact import Release, read_release
-from ml.release.predictor import BATCH, Predictor, prediction_of
+from ml.release.predictor import BATCH, prediction_of
 from ml.release.unlikeness import appearance_of
 
 CHUNK = 5_000
@@ -79,7 +79,7 @@ def _show_images(job: RunningJob, release: Release) -> int:
         total = session.execute(select(func.count()).select_from(Case).where(*lacking)).scalar_one()
     if not total:
         return 0
-    predictor = Predictor(release, context.settings.inference_threads)
+    predictor = context.inference.predictor(release)
     after, done, unreadable = uuid.UUID(int=0), 0, 0
     while True:
         wanted = select(Case.id, Case.stored_sha256).where(*lacking, Case.id > after).order_by(Case.id).limit(BATCH)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ml.charts.rows import EpochMetrics, ShiftPoint
     from ml.datasets.base import ImageDataset
     from ml.images.preprocess import Pixels
+    from ml.release.artifact import Release
     from ml.release.card import DisagreementDocument
     from ml.release.score import ImagePrediction
     from ml.training.learner import StepReport
@@ -234,8 +235,8 @@ _CARD_COLUMNS = ("agreement", "L", "skill", "EL", "CE", "L_D", "skill_D", "CE_D"
 
 @commands.command()
 def export(
-    run: Annotated[Path, typer.Argument(help="Calibrated run folder.")],
-    out: Annotated[Path, typer.Option(help="Release folder to make.")],
+    run: Annotated[Path, typer.Argument(help="Calibrated run folder; with --triton also a release folder.")],
+    out: Annotated[Path | None, typer.Option(help="Release folder to make.")] = None,
     fused: Annotated[bool, typer.Option("--fused", help="Also write one graph with the final probabilities.")] = False,
     name: Annotated[str | None, typer.Option(help="Name of the release; the run's where left out.")] = None,
     shifts: Annotated[
@@ -244,9 +245,17 @@ def export(
     other: Annotated[
         str | None, typer.Option(help="Another data set, by name or folder, to be tried out with the shifts.")
     ] = None,
+    triton: Annotated[
+        Path | None, typer.Option(help="Model repository of Triton to put the release's network into.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write a release: ONNX network, calibration and card, after a parity check (stage 3)."""
+    """Write a release: ONNX network, calibration and card, after a parity check (stage 3)."""  # noqa: DOC501
+    if triton is not None and out is None:
+        _serve_elsewhere(run, triton, as_json=as_json)
+        return
+    if out is None:
+        raise typer.BadParameter("--out is missing: the release folder to make")
     from rich.console import Console
     from rich.progress import Progress
 
@@ -266,14 +275,33 @@ def export(
         trial = ShiftTrial(pixels, observe) if shifts else None
         release = export_run(RunFolder(run), out, fused=fused, name=name, shifts=trial)
     _draw_shifts(release.card.get("shifts", []), run)
+    emit(release.card, as_json, _exported(release, out))
+    if triton is not None:
+        from ml.release.triton import write_repository
+
+        say(f"model {write_repository(release, triton)} in {triton}")
+
+
+def _exported(release: "Release", out: Path) -> str:
+    """What an export made, for people."""
     text, parity = f"release {release.card['name']} in {out}", release.card["parity"]
     if parity is not None:
         text += (
             f"\nparity on {parity['n']} images: probabilities within {parity['max_probability_difference']:.1e}, "
             f"logits within {parity['max_relative_logit_difference']:.1e}"
         )
-    text += "".join(f"\n{line}" for line in _on_disagreement(release.card.get("disagreement")))
-    emit(release.card, as_json, text)
+    return text + "".join(f"\n{line}" for line in _on_disagreement(release.card.get("disagreement")))
+
+
+def _serve_elsewhere(path: Path, triton: Path, *, as_json: bool) -> None:
+    """Put the network of a release that is there into a model repository."""
+    from ml.release.artifact import read_release
+    from ml.release.triton import write_repository
+
+    release = read_release(path)
+    model = write_repository(release, triton)
+    told = {"model": model, "network_sha256": release.network_sha256}
+    emit(told, as_json, f"model {model} in {triton}")
 
 
 #: Images of another data set that are tried out.

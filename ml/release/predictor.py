@@ -71,6 +71,13 @@ class Network(Protocol):
     def on_gpu(self) -> bool:
         """Whether images that wait had better go together."""
 
+    @property
+    def own_queue(self) -> bool:
+        """Whether it takes many runs at once, and puts them in order itself."""
+
+    def trouble(self) -> str | None:
+        """Why it cannot be run just now, None where it can."""
+
     def run(self, inputs: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Logits (N, K) and features (N, D) of network inputs (N, C, H, W)."""
 
@@ -87,6 +94,8 @@ class LocalNetwork:
         ReleaseError: the file does not map images to logits and features.
     """
 
+    own_queue = False
+
     def __init__(self, release: Release, threads: int = 0, *, gpu: bool = True) -> None:
         self.session = open_session(str(release.network), threads, gpu=gpu)
         names = [node.name for node in self.session.get_outputs()]
@@ -97,6 +106,10 @@ class LocalNetwork:
     def on_gpu(self) -> bool:
         """Whether the network runs on a GPU."""
         return "CUDAExecutionProvider" in self.session.get_providers()
+
+    def trouble(self) -> str | None:
+        """Nothing that a later run would be without."""
+        return None
 
     def run(self, inputs: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Logits (N, K) and features (N, D) of network inputs (N, C, H, W)."""

@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from ml.release.artifact import Release, require_empty
+from ml.release.artifact import Release, ReleaseError
 from ml.release.predictor import Predictor
 
 #: Images of one run at most; those that arrive within the delay go together.
@@ -37,7 +37,8 @@ def write_repository(release: Release, folder: Path) -> str:
     """
     name = network_name(release.network_sha256)
     model = folder / name
-    require_empty(model)
+    if model.exists():
+        raise ReleaseError(f"{model}: the model is there already")
     config = model_config(release, Predictor(release, gpu=False).n_features)
     (model / "1").mkdir(parents=True)
     shutil.copyfile(release.network, model / "1" / "model.onnx")

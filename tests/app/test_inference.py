@@ -13,7 +13,7 @@ from prometheus_client import REGISTRY
 
 from app.platform.errors import Overloaded
 from app.predictions import inference
-from app.predictions.inference import LocalInference, Served
+from app.predictions.inference import Inference, Served
 from ml.release.artifact import read_release
 from ml.release.predictor import Predictor
 from tests.support.service import cell_png
@@ -46,7 +46,7 @@ def test_waiting_images_go_together_where_batches_pay(
     served: Served, images: list[Image.Image], batch: int | None, together: bool
 ) -> None:
     """Each caller gets the prediction of its own image, whoever it travelled with."""
-    port = LocalInference(Path(), 1, 64, batch)
+    port = Inference(Path(), 1, 64, batch)
     before = batches()
     with ThreadPoolExecutor(N_IMAGES) as pool:
         found = list(pool.map(lambda image: port.predict(served, image), images))
@@ -62,7 +62,7 @@ def test_waiting_images_go_together_where_batches_pay(
 def test_a_failing_run_fails_everybody_in_it_and_nobody_else(
     served: Served, images: list[Image.Image], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    port = LocalInference(Path(), 1, 64, 64)
+    port = Inference(Path(), 1, 64, 64)
 
     def fail(_images: object) -> None:
         raise RuntimeError("the runtime failed")
@@ -81,7 +81,7 @@ def test_who_waits_too_long_or_finds_the_queue_full_is_told(
     served: Served, images: list[Image.Image], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inference, "QUEUE_SECONDS", 0.2)
-    port = LocalInference(Path(), 1, 2, 8)
+    port = Inference(Path(), 1, 2, 8)
     begun, go_on = threading.Event(), threading.Event()
     run = served.predictor.outputs
 

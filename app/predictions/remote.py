@@ -1,0 +1,319 @@
+"""A network that runs elsewhere, asked by the Open Inference Protocol v2; calibration and checks stay here.
+
+Triton, KServe, OpenVINO Model Server and other copies of this service speak it. What comes back is believed only if it
+may be what the release's network gives: the backend's metadata is checked before the first request, after each
+failure and every half minute. A backend that fails is a reason to try again; the network never runs here instead.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from http import HTTPStatus
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import httpx2
+import numpy as np
+import numpy.typing as npt
+import structlog
+
+from app.platform.errors import Unavailable
+from app.platform.tensors import (
+    HEADER_LENGTH,
+    Tensor,
+    TensorError,
+    binary_parts,
+    listed,
+    numbers_of,
+    parameters_of,
+    read_message,
+    shape_of,
+    write_message,
+)
+from ml.release.artifact import Release, ReleaseError
+from ml.release.triton import NETWORK_PARAMETER, network_name
+
+Answer = TypeVar("Answer")
+Outputs = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
+CONNECT_SECONDS, ANSWER_SECONDS = 2.0, 10.0
+CONNECTIONS = 64
+#: Bytes of images in one request: another copy of this service takes 12 MiB.
+MOST_BYTES = 8 * 1024**2
+#: What is known of a backend is asked again after so long; one that has failed is left alone for a moment.
+CHECK_SECONDS, PAUSE_SECONDS = 30.0, 1.0
+#: A connection that was kept, or the server behind it, went away: asking once more does no harm.
+_RESET = (httpx2.ReadError, httpx2.WriteError, httpx2.CloseError, httpx2.RemoteProtocolError)
+_MODELS = "/v2/models/"
+_OUTPUTS = ("logits", "features")
+_log = structlog.get_logger("secondread")
+
+
+class OtherNetwork(ReleaseError):
+    """The backend has another network than the release, or none that maps images to logits and features."""
+
+
+class Backend:
+    """A server of networks.
+
+    Args:
+        url: its address, to which the network's own model name is added, or that of one model (`…/v2/models/NAME`).
+        token: sent as a bearer token; None: nothing is.
+    """
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        address, _, model = url.rstrip("/").partition(_MODELS)
+        self.model = model or None
+        self._networks: dict[str, RemoteNetwork] = {}
+        self._adding = threading.Lock()
+        self.client = httpx2.Client(
+            base_url=address,
+            headers={} if token is None else {"Authorization": f"Bearer {token}"},
+            timeout=httpx2.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
+            limits=httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS),
+            trust_env=False,  # images go where the settings say, and nowhere else
+        )
+
+    def close(self) -> None:
+        """End the connections that are kept."""
+        self.client.close()
+
+    def network(self, release: Release) -> "RemoteNetwork":
+        """The network of a release there, checked.
+
+        Raises:
+            OtherNetwork: what is there is not it.
+            Unavailable: it cannot be asked just now.
+        """
+        sha256 = release.network_sha256
+        with self._adding:
+            if sha256 not in self._networks:
+                path = _MODELS + quote(self.model or network_name(sha256), safe="/")
+                self._networks[sha256] = RemoteNetwork(self.client, path, release)
+            network = self._networks[sha256]
+        network.require()
+        return network
+
+
+class RemoteNetwork:
+    """A release's network behind a backend.
+
+    Args:
+        client: keeps connections to the backend.
+        path: of the model there.
+        release: whose network it must be.
+    """
+
+    on_gpu = False
+    own_queue = True
+
+    def __init__(self, client: httpx2.Client, path: str, release: Release) -> None:
+        self._client, self._path, self._sha256 = client, path, release.network_sha256
+        shape = release.preprocessing
+        self._image, self._n_classes = (shape.channels, shape.size, shape.size), len(release.classes)
+        self._n_features: int | None = None
+        self._checking = threading.Lock()
+        self._checked_at, self._pause_until = -CHECK_SECONDS, 0.0
+        self._problem = Unavailable("the inference backend does not answer; try again")
+
+    def require(self) -> None:
+        """Refuse a backend that does not have this network.
+
+        Raises:
+            OtherNetwork: what is there is not it.
+            Unavailable: it cannot be asked just now.
+        """
+        self._twice(lambda: self._ensure_checked(CHECK_SECONDS))
+
+    def run(self, inputs: npt.NDArray[np.float32]) -> Outputs:
+        """Logits (N, K) and features (N, D) of network inputs (N, C, H, W).
+
+        Raises:
+            Unavailable: the backend does not answer, or not as this network would.
+        """
+        rows = max(1, MOST_BYTES // inputs[:1].nbytes)
+        try:
+            parts = [
+                self._twice(partial(self._infer, inputs[start : start + rows])) for start in range(0, len(inputs), rows)
+            ]
+            return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+        except OtherNetwork as exc:
+            problem = Unavailable("the inference backend has another network than the release")
+            raise self._failed(problem, exc) from exc
+
+    def trouble(self) -> str | None:
+        """Why the network cannot be asked just now, None where it can."""
+        try:
+            self._twice(lambda: self._ensure_checked(PAUSE_SECONDS))
+        except Unavailable as exc:
+            return exc.detail
+        except OtherNetwork as exc:
+            problem = Unavailable("the inference backend has another network than the release")
+            return self._failed(problem, exc).detail
+        return None
+
+    def _failed(self, problem: Unavailable, why: object) -> Unavailable:
+        """A problem to raise; for a moment nobody asks again, and before that the backend is checked."""
+        self._checked_at, self._pause_until = -CHECK_SECONDS, time.monotonic() + PAUSE_SECONDS
+        self._problem = problem
+        _log.warning("inference backend", said=problem.detail, why=str(why))
+        return problem
+
+    def _twice(self, ask: Callable[[], Answer]) -> Answer:
+        """Ask, and once more where the connection was reset: by then another server may have taken the place.
+
+        Raises:
+            OtherNetwork: what is there is not the release's network.
+            Unavailable: it cannot be asked just now.
+        """
+        try:
+            return ask()
+        except _RESET:
+            self._checked_at = -CHECK_SECONDS
+        try:
+            return ask()
+        except _RESET as exc:
+            raise self._failed(Unavailable("the inference backend does not answer; try again"), exc) from exc
+
+    def _infer(self, inputs: npt.NDArray[np.float32]) -> Outputs:
+        self._ensure_checked(CHECK_SECONDS)
+        wanted = [{"name": name, "parameters": {"binary_data": True}} for name in _OUTPUTS]
+        body, size = write_message({"outputs": wanted}, "inputs", [Tensor("image", inputs, binary=True)])
+        headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(size)}
+        answer = self._ask("POST", "/infer", body, headers)
+        try:
+            return self._outputs(answer, len(inputs))
+        except TensorError as exc:
+            problem = Unavailable("the inference backend does not answer as the network would")
+            raise self._failed(problem, exc) from exc
+
+    def _outputs(self, answer: httpx2.Response, n: int) -> Outputs:
+        """Logits and features of an answer.
+
+        Raises:
+            TensorError: it has something else.
+            OtherNetwork: it says that another network gave them.
+        """
+        message = read_message(answer.content, answer.headers.get(HEADER_LENGTH))
+        self._compare(parameters_of(message.document, "the answer"))
+        found = {}
+        tensors = listed(message.document, "outputs")
+        for tensor, part in zip(tensors, binary_parts(message, "outputs"), strict=True):
+            name, shape = str(tensor.get("name")), shape_of(tensor)
+            if name not in _OUTPUTS:
+                continue
+            columns = self._n_classes if name == "logits" else self._n_features
+            if len(shape) != 2 or shape[0] != n or columns not in {None, shape[1]}:
+                raise TensorError(f"{name} has the shape {list(shape)}")
+            values = np.array(numbers_of(tensor, part, shape), dtype=np.float32)
+            if not np.isfinite(values).all():
+                raise TensorError(f"{name} has values that are not finite")
+            found[name] = values
+        if len(found) != len(_OUTPUTS):
+            raise TensorError("logits or features are missing")
+        self._n_features = found["features"].shape[1]
+        return found["logits"], found["features"]
+
+    def _ask(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> httpx2.Response:
+        """Ask the model.
+
+        Raises:
+            Unavailable: no answer, or not the one that was asked for. A reset is raised as it is.
+        """
+        try:
+            answer = self._client.request(method, self._path + path, content=body, headers=headers)
+        except _RESET:
+            raise
+        except httpx2.TransportError as exc:
+            raise self._failed(Unavailable("the inference backend does not answer; try again"), exc) from exc
+        status = answer.status_code
+        if status == HTTPStatus.OK:
+            return answer
+        if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+            raise self._failed(Unavailable("the inference backend refuses the token of this service"), status)
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS:
+            raise self._failed(Unavailable("the inference backend cannot answer just now; try again"), status)
+        if status == HTTPStatus.NOT_FOUND or method == "GET":
+            raise self._failed(Unavailable("the inference backend does not have the network of the release"), status)
+        raise self._failed(Unavailable("the inference backend refuses what the network takes"), status)
+
+    def _ensure_checked(self, seconds: float) -> None:
+        """Check the backend unless that was done so many seconds ago or less.
+
+        Raises:
+            OtherNetwork: it has another network.
+            Unavailable: it cannot be asked, or could not a moment ago.
+        """
+        if time.monotonic() - self._checked_at < seconds:
+            return
+        with self._checking:
+            if time.monotonic() - self._checked_at < seconds:
+                return
+            if time.monotonic() < self._pause_until:
+                raise Unavailable(self._problem.detail)
+            self._check()
+            self._checked_at = time.monotonic()
+
+    def _check(self) -> None:
+        """Compare what the backend says of the model with the release.
+
+        Raises:
+            OtherNetwork: it is another one.
+            Unavailable: it cannot be asked.
+        """
+        try:
+            told = _document(self._ask("GET", ""))
+            image, logits, features = (
+                next((tensor for tensor in listed(told, kind) if tensor.get("name") == name), {})
+                for kind, name in (("inputs", "image"), ("outputs", "logits"), ("outputs", "features"))
+            )
+            takes = _fits(image, self._image) and _fits(logits, (self._n_classes,)) and _fits(features, (-1,))
+            parameters: Mapping[str, Any] = parameters_of(told, "the model")
+        except TensorError as exc:
+            raise OtherNetwork(f"the inference backend says nothing that is understood of {self._path}") from exc
+        if not takes:
+            raise OtherNetwork(
+                f"the inference backend's {self._path} does not map image {list(self._image)} to "
+                f"{self._n_classes} logits and features, all FP32"
+            )
+        if NETWORK_PARAMETER not in parameters:
+            parameters = self._configured()
+        self._compare(parameters)
+
+    def _configured(self) -> Mapping[str, Any]:
+        """Parameters of Triton's configuration of the model; none of a server that has no such thing."""
+        try:
+            answer = self._client.get(f"{self._path}/config")
+            return parameters_of(_document(answer), "the model") if answer.status_code == HTTPStatus.OK else {}
+        except (TensorError, httpx2.TimeoutException):
+            return {}
+
+    def _compare(self, parameters: Mapping[str, Any]) -> None:
+        """Refuse the digest of another network, where one is given.
+
+        Raises:
+            OtherNetwork: it is another one.
+        """
+        value = parameters.get(NETWORK_PARAMETER)
+        digest = value.get("string_value") if isinstance(value, dict) else value
+        if digest not in {None, self._sha256}:
+            raise OtherNetwork(
+                f"the inference backend has another network than the release: its SHA-256 of network.onnx is {digest}, "
+                f"the release's {self._sha256}"
+            )
+
+
+def _document(answer: httpx2.Response) -> dict[str, Any]:
+    return read_message(answer.content, None).document
+
+
+def _fits(tensor: Mapping[str, Any], wanted: tuple[int, ...]) -> bool:
+    """Whether a tensor of metadata takes batches of this shape; -1 stands for any number, on either side."""
+    try:
+        shape = [int(n) for n in tensor.get("shape", [])]
+    except (TypeError, ValueError):
+        return False
+    same = len(shape) == len(wanted) + 1 and all(
+        -1 in {found, size} or found == size for found, size in zip(shape[1:], wanted, strict=True)
+    )
+    return same and tensor.get("datatype") == "FP32"
