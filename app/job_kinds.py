@@ -11,6 +11,7 @@ from app.evaluations.publishing import publish_estimates
 from app.evaluations.report_publishing import make_report
 from app.evaluations.set_publishing import publish_answer_sets
 from app.evaluations.snapshots import refresh
+from app.imports.check_job import check_import
 from app.imports.work import import_cases
 from app.jobs import engine
 from app.jobs.executor import Schedule, forget_upkeep
@@ -27,6 +28,7 @@ from app.releases.schemas import RecalibrationIn
 from app.tables import AuditHead, Job, Label, now
 
 FUNCTIONS: dict[str, JobFunction] = {
+    "check": check_import,
     "evaluation": freeze_evaluation,
     "import": import_cases,
     "judgement": judge_release,

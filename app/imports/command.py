@@ -13,8 +13,7 @@ from app.context import Context
 from app.imports.archive import open_archive, pack_folder
 from app.imports.checking import CheckReport, FailedRow, check_archive
 from app.imports.receiving import ReceivedArchive, receiving
-from app.imports.work import ImportResult, archive_of
-from app.jobs import engine
+from app.imports.work import ImportResult, begin_import
 from app.jobs.foreground import do_here
 from app.jobs.queries import JobView
 from app.jobs.running import JobFunction
@@ -68,9 +67,7 @@ def import_local(
     with _received(context, source, say) as archive:
 
         def ask(session: Session) -> JobView:
-            job = engine.submit(session, context, "import", {"sha256": archive.sha256}, principal)
-            archive.path.replace(archive_of(context.settings.home, job.id))
-            return job
+            return begin_import(session, context, principal, archive.path, archive.sha256)
 
         job, result = do_here(context, ask, kinds, f"importing {archive.n_rows:,} cases")
     counts = cast(ImportResult, result)

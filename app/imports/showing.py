@@ -29,13 +29,26 @@ def show_import(session: Session, import_id: uuid.UUID, *, after: int, limit: in
     jobs = jobs_where(session, Job.id == import_id, Job.kind == "import")
     if not jobs:
         raise NotFound("there is no such import")
-    rows = _rows(session, import_id, after, limit + 1, status)
+    rows, next_cursor = page_of_rows(session, import_id, after=after, limit=limit, status=status)
     return ImportOut(
-        job=job_out(jobs[0]),
-        counts=dict(counts_of(session, import_id)),
-        rows=[_row_out(row) for row in rows[:limit]],
-        next_cursor=str(rows[limit - 1].row) if len(rows) > limit else None,
+        job=job_out(jobs[0]), counts=dict(counts_of(session, import_id)), rows=rows, next_cursor=next_cursor
     )
+
+
+def page_of_rows(
+    session: Session, job_id: uuid.UUID, *, after: int, limit: int, status: str | None
+) -> tuple[list[ImportRowOut], str | None]:
+    """Rows of an import, or of a check, and from where to go on.
+
+    Args:
+        session: for reading.
+        job_id: which job.
+        after: only rows with a larger number than this.
+        limit: how many rows at most.
+        status: only rows with this result; "differs" for known ones that say something else than their case.
+    """
+    rows = _rows(session, job_id, after, limit + 1, status)
+    return [_row_out(row) for row in rows[:limit]], str(rows[limit - 1].row) if len(rows) > limit else None
 
 
 def _row_out(row: ImportRow) -> ImportRowOut:

@@ -1,5 +1,6 @@
 """The job of an import: each row becomes a case or a sentence that says why not; what was done is not done again."""
 
+import os
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,9 @@ from app.tables import Account, ImportRow, Job, now
 
 #: What a row that is about another patient than its case begins to say.
 DIFFERS = "differs from what is stored"
+#: Kind of the jobs that only say what an import would do, and how long their archives are kept: one that was found to
+#: be right is imported without being sent again.
+CHECK, KEPT_AFTER_CHECK = "check", timedelta(days=1)
 #: Rows stored in one transaction.
 BATCH = 32
 _IGNORED_BATCH = 1000
@@ -51,8 +55,25 @@ def archive_of(home: Path, job_id: uuid.UUID) -> Path:
 
 
 def begin_import(session: Session, context: Context, principal: Principal, path: Path, sha256: str) -> JobView:
-    """Ask for the import of a checked archive, which moves to where the job looks for it."""
-    job = engine.submit(session, context, "import", {"sha256": sha256}, principal)
+    """Ask for the import of an archive that can be opened, which moves to where the job looks for it."""
+    return submit_with(session, context, principal, "import", path, {"sha256": sha256})
+
+
+def submit_with(
+    session: Session, context: Context, principal: Principal, kind: str, path: Path, parameters: dict[str, str]
+) -> JobView:
+    """Ask for a job with an archive, which moves to where the job looks for it.
+
+    Args:
+        session: writing session of the request.
+        context: parts of the service.
+        principal: who asks.
+        kind: of the job.
+        path: where the archive lies.
+        parameters: of the job.
+    """
+    job = engine.submit(session, context, kind, parameters, principal)
+    os.utime(path)  # nobody knows the job before the commit: until then the archive's age protects it
     path.replace(archive_of(context.settings.home, job.id))
     return job
 
@@ -87,7 +108,7 @@ def import_cases(job: RunningJob) -> ImportResult:
     if account is None:
         raise ValueError("the account that asked for the import is gone")
     principal = Principal(account.id, account.name, account.role, frozenset({"cases:write"}))
-    with _archive_of(job) as archive:
+    with archive_of_job(job) as archive:
         waiting = [row for row in archive.rows if row.number not in done]
         for start in range(0, len(waiting), BATCH):
             prepared = [_prepare(job, archive, row) for row in waiting[start : start + BATCH]]
@@ -106,8 +127,8 @@ def import_cases(job: RunningJob) -> ImportResult:
 
 
 @contextmanager
-def _archive_of(job: RunningJob) -> Iterator[Archive]:
-    """The archive of an import.
+def archive_of_job(job: RunningJob) -> Iterator[Archive]:
+    """The archive of an import, or of a check.
 
     Raises:
         ArchiveError: it cannot be imported at all, or was deleted.
@@ -146,6 +167,8 @@ def _is_needed(job: JobView | None, path: Path, kept: timedelta | None) -> bool:
         return _age(path) < (_ORPHANED_SECONDS if kept else _COMMITTED_SECONDS)
     if job.state in OPEN:
         return True
+    if job.kind == CHECK and job.state == "succeeded":
+        return kept is not None and (job.ended_at is None or now() - job.ended_at < KEPT_AFTER_CHECK)
     return job.state != "succeeded" and kept is not None and (job.ended_at is None or now() - job.ended_at < kept)
 
 
@@ -193,9 +216,15 @@ def of_the_row(problem: Problem) -> bool:
     return problem.status < 500 and problem.retry_after is None
 
 
+def named(row: Row) -> tuple[str, str | None]:
+    """The external id and the patient that a row says, fit to be kept whatever they are."""
+    said = (str(row.fields.get(name, ""))[:200].replace("\x00", "") for name in ("external_id", "patient"))
+    external_id, patient = said
+    return external_id, patient or None
+
+
 def _store(session: Session, job: RunningJob, principal: Principal, item: _Prepared) -> ImportRow:
-    shown = str(item.row.fields.get("external_id", ""))[:200].replace("\x00", "")
-    patient = str(item.row.fields.get("patient", ""))[:200].replace("\x00", "") or None
+    shown, patient = named(item.row)
     result = ImportRow(
         job_id=job.job_id,
         row=item.row.number,

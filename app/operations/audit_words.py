@@ -80,6 +80,7 @@ WORDS: Mapping[str, str] = {
 
 #: Jobs by their kind.
 _JOBS: Mapping[str, str] = {
+    "check": "a check of an import",
     "evaluation": "a frozen evaluation",
     "import": "an import",
     "judgement": "the judgement of a release",
@@ -180,9 +181,8 @@ class _Names:
                 return self._account(own, str(details.get("account", self.say("an account"))))
             case "job":
                 kind = str(details.get("kind") or (own and self.jobs.get(own)))
-                return Part(
-                    self.say(_JOBS.get(kind, f"a job ({kind})")), f"/imports/{own}" if kind == "import" else "/jobs"
-                )
+                pages = {"check": f"/imports/checks/{own}", "import": f"/imports/{own}"}
+                return Part(self.say(_JOBS.get(kind, f"a job ({kind})")), pages.get(kind, "/jobs"))
             case "policy" | "targets":
                 return Part(event.object, {"policy": "/policy", "targets": "/report"}[name])
             case _:

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from app.cases.queries import cases_with_images
 from app.context import Context
+from app.imports.checking import same_image_as
 from app.operations.erasure_list import Line
 from app.platform import audit_chain
 from app.platform.database import insert_if_absent
@@ -151,10 +152,12 @@ def _import_rows(
 ) -> list[ImportRow]:
     """What imports said of cases and patients, of rows that became no case too.
 
-    Of files that an import ignored nobody knows whom their names are about: those of the same imports all go.
+    Checks name a case beside others that have its image. Of files that an import ignored nobody knows whom their names
+    are about: those of the same imports all go.
     """
     conditions = [ImportRow.patient.in_(patients)]
     conditions += [ImportRow.case_id.in_(case_ids), ImportRow.external_id.in_(external_ids)]
+    conditions.append(ImportRow.detail.in_([same_image_as(name) for name in external_ids]))
     rows = list(session.execute(select(ImportRow).where(or_(*conditions)).with_for_update()).scalars())
     found, imports = {(row.job_id, row.row) for row in rows}, {row.job_id for row in rows}
     ignored = select(ImportRow).where(ImportRow.status == "ignored", ImportRow.job_id.in_(imports)).with_for_update()

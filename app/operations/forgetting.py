@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from app.context import Context
 from app.evaluations.snapshots import discard_all
 from app.imports.archive import ArchiveError, open_archive
-from app.imports.work import archive_of, delete_archives
+from app.imports.work import CHECK, archive_of, delete_archives
 from app.jobs.queries import OPEN, jobs_where
 from app.operations.erasure import Whom, erase_again, erase_patient
 from app.operations.erasure_list import ErasureListError, add_missing, is_begun, outstanding, read_list
@@ -116,13 +116,13 @@ def _require_no_import(context: Context, whom: Whom) -> None:
         Conflict: it is named.
     """
     with context.database.read() as session:
-        waiting = [job.id for job in jobs_where(session, Job.kind == "import") if job.state in OPEN]
+        waiting = [job.id for job in jobs_where(session, Job.kind.in_(("import", CHECK))) if job.state in OPEN]
         known = set(session.execute(select(Case.external_id).where(*whom.conditions())).scalars())
     for job_id in waiting:
         if _contains(context, job_id, whom, known | ({whom.external_id} if whom.external_id else set())):
             raise Conflict(
-                f"the import {job_id} is under way and contains this patient, or cannot be read: cancel it or wait for "
-                "its end, then erase"
+                f"the import or check {job_id} is under way and contains this patient, or cannot be read: cancel it or "
+                "wait for its end, then erase"
             )
 
 

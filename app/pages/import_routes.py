@@ -1,7 +1,7 @@
 """HTML routes of imports."""
 
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from typing import Annotated, Literal
 
@@ -11,10 +11,11 @@ from sqlalchemy.orm import Session
 from app.auth.policy import GuardedRoute, Policy
 from app.context import Parts
 from app.imports.archive import MAX_ENTRIES, MAX_ROWS
+from app.imports.check_job import begin_check, can_be_imported, check_of, import_checked, import_of
 from app.imports.receiving import ReceivedArchive, receive_body
-from app.imports.schemas import Status
-from app.imports.showing import show_import
-from app.imports.work import begin_import
+from app.imports.schemas import ImportRowOut, Status
+from app.imports.showing import page_of_rows, show_import
+from app.imports.work import CHECK, begin_import
 from app.jobs.queries import newest_jobs
 from app.jobs.schemas import job_out
 from app.pages.render import go, page
@@ -40,7 +41,8 @@ def _imports(request: Request, principal: Principal, session: Session, problem: 
     """The page of imports, with what is wrong with the archive that was sent."""
     jobs = [job_out(job) for job in newest_jobs(session, 50, "import")]
     status = 200 if problem is None else problem.status
-    return page(request, "imports.html", principal, status, jobs=jobs, problem=problem)
+    checks = [job_out(job) for job in newest_jobs(session, 20, CHECK)]
+    return page(request, "imports.html", principal, status, jobs=jobs, checks=checks, problem=problem)
 
 
 async def _received(request: Request, context: Parts) -> AsyncIterator[ReceivedArchive | Problem]:
@@ -65,10 +67,73 @@ def upload_archive(
 ) -> Response:
     """Take an archive and import it in a job; what is wrong with it stands beside the field."""
     if isinstance(archive, Problem):
-        if "text/html" not in request.headers.get("accept", ""):
-            raise archive
-        return _imports(request, principal, session, archive)
+        return _refused(request, principal, session, archive)
     return go(f"/imports/{begin_import(session, context, principal, archive.path, archive.sha256).id}")
+
+
+def _refused(request: Request, principal: Principal, session: Session, problem: Problem) -> Response:
+    """What is wrong with an archive, to browsers beside the field.
+
+    Raises:
+        Problem: it is no browser that asks.
+    """
+    if "text/html" not in request.headers.get("accept", ""):
+        raise problem
+    return _imports(request, principal, session, problem)
+
+
+@router.post("/imports/checks")
+def check_archive(
+    request: Request,
+    context: Parts,
+    principal: _Importer,
+    archive: Annotated[ReceivedArchive | Problem, Depends(_received)],
+    session: Writer,
+) -> Response:
+    """Take an archive and say in a job what its import would do; what is wrong with it stands beside the field."""
+    if isinstance(archive, Problem):
+        return _refused(request, principal, session, archive)
+    return go(f"/imports/checks/{begin_check(session, context, principal, archive.path, archive.sha256).id}")
+
+
+@router.get("/imports/checks/{check_id}")
+def check_page(
+    check_id: uuid.UUID,
+    request: Request,
+    context: Parts,
+    principal: _Importer,
+    session: Reader,
+    cursor: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None,
+    status: _Status = "",
+) -> Response:
+    """What an import would do, row by row, and the button that does it."""
+    check, begun = check_of(session, check_id), import_of(session, check_id)
+    rows, next_cursor = page_of_rows(session, check_id, after=cursor or 0, limit=_ROWS, status=status or None)
+    return page(
+        request,
+        "check.html",
+        principal,
+        check=job_out(check),
+        begun=begun,
+        importable=can_be_imported(context, check),
+        rows=rows,
+        next_cursor=next_cursor,
+        chosen=status,
+    )
+
+
+@router.get("/imports/checks/{check_id}/rows.csv", dependencies=[Depends(Policy("cases:write"))])
+def check_rows(check_id: uuid.UUID, session: Reader, status: _Status = "") -> Response:
+    """Rows of a check of which something is to be told, as a file."""
+    check_of(session, check_id)
+    rows, _ = page_of_rows(session, check_id, after=0, limit=MAX_ENTRIES + MAX_ROWS, status=status or None)
+    return _rows_file(f"check-{status or 'all'}", rows)
+
+
+@router.post("/imports/checks/{check_id}/import")
+def import_what_was_checked(check_id: uuid.UUID, context: Parts, principal: _Importer, session: Writer) -> Response:
+    """Import an archive that was checked."""
+    return go(f"/imports/{import_checked(session, context, principal, check_id).id}")
 
 
 @router.get("/imports/{import_id}")
@@ -89,5 +154,9 @@ def import_page(
 def import_rows(import_id: uuid.UUID, session: Reader, status: _Status = "failed") -> Response:
     """Rows of an import as a file: those that failed, unless others are asked for."""
     view = show_import(session, import_id, after=0, limit=MAX_ENTRIES + MAX_ROWS, status=status or None)
-    rows = [(row.row, row.external_id, row.status, row.detail) for row in view.rows]
-    return csv_file(f"import-{status or 'all'}", ("row", "external_id", "result", "why"), rows)
+    return _rows_file(f"import-{status or 'all'}", view.rows)
+
+
+def _rows_file(name: str, rows: Sequence[ImportRowOut]) -> Response:
+    cells = [(row.row, row.external_id, row.status, row.detail) for row in rows]
+    return csv_file(name, ("row", "external_id", "result", "why"), cells)

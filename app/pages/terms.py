@@ -27,7 +27,7 @@ TERMS = (
     *("disagreement", "expected gain", "capacity", "graded", "after commit", "after case closed", "never"),
     *("single read", "second read", "temperature", "vector", "matrix"),
     # jobs
-    *("evaluation", "import", "judgement", "prediction", "readers", "recalibration", "report"),
+    *("check", "evaluation", "import", "judgement", "prediction", "readers", "recalibration", "report"),
     # results of imported rows
     *("created", "known", "differs", "ignored"),
     # purposes of sets, names of releases, ways to fit

@@ -23,7 +23,7 @@ UPLOAD_PATHS = frozenset({"/v1/cases", "/v1/predictions"})
 #: What paths of the Open Inference Protocol begin with.
 PROTOCOL = "/v2/"
 #: Paths that take archives, which are streamed to disk.
-ARCHIVE_PATHS = frozenset({"/v1/imports", "/imports"})
+ARCHIVE_PATHS = frozenset({"/v1/imports", "/imports", "/imports/checks"})
 #: Paths that read a body of somebody who is not known yet.
 SIGN_IN_PATHS = frozenset({"/login"})
 #: How large and how slow an archive may be.

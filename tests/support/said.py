@@ -21,6 +21,7 @@ _WHOLE = (
     *("app/recalibration/needs.py", "app/recalibration/refusal.py", "app/recalibration/gating.py"),
     *("app/recalibration/judging.py", "app/recalibration/outside.py", "app/recalibration/reader_fit.py"),
     *("app/releases/training.py", "app/imports/archive.py", "app/imports/work.py"),
+    "app/imports/checking.py",
     *("app/platform/faults.py", "app/auth/sign_in.py"),
 )
 #: Of which constants are found: the values of a dictionary, or a text.
