@@ -257,6 +257,17 @@ def test_an_export_has_the_fields_beside_the_images(service: Service, tmp_path: 
     assert not (tmp_path / "False" / "fields").exists()
 
 
+def test_a_proof_for_others_tells_no_digest_of_a_field(service: Service, tmp_path: Path) -> None:
+    """Whoever has a field could find out with it whose it is."""
+    service.add_case("case-1", cell_png(1), field=around())
+    with service.context.database.read() as session:
+        export_dataset(session, service.context, tmp_path / "proof", "all", images=False, proof=True)
+        digests = session.execute(select(Case.field_sha256, Case.stored_field_sha256)).one()
+    said = b"".join(path.read_bytes() for path in (tmp_path / "proof").rglob("*") if path.is_file())
+    assert b"stored_field_sha256" in said
+    assert not [digest for digest in digests if digest.encode() in said]
+
+
 def archive_with_fields() -> bytes:
     """Rows with a field, without one, with one that is missing, broken, out of the folder, and other than before."""
     lines = [

@@ -54,7 +54,7 @@ def test_a_day_by_keyboard_alone(browser: Browser, many: Installation, name: str
         upload(many, f"further cell {number}", 1000 + number, patient=f"p{number}")
     reader = Person(browser, many, name)
     page = reader.page
-    assert focus(page).startswith("BUTTON")
+    until(page, lambda: focus(page).startswith("BUTTON"), "the button has the focus")
     page.keyboard.press("Enter")
     page.wait_for_selector(".js [data-resident]")
     for number in range(n):

@@ -56,13 +56,13 @@ def read_next(service: Service) -> dict[str, Any]:
 def planned(service: Service, coin: Coin, n_cases: int = 9, **fields: Any) -> Repeat:
     """A repeat that waits among some cases, of a case that anna has read."""
     set_policy(service, **POLICY | fields)
-    service.add_case("seen", cell_png(0), patient="p")
+    service.add_case("seen", cell_png(0), field=cell_png(100), patient="p")
     coin(0.0)
     assert commit(service, "anna", read_next(service), classes_of(service)[0]).status_code == 201
     coin(1.0)
     assert service.make_labels_final() == 1
     for number in range(1, n_cases + 1):
-        service.add_case(f"case {number}", cell_png(number))
+        service.add_case(f"case {number}", cell_png(number), field=cell_png(100 + number))
     coin(0.0)
     read = read_next(service)
     coin(1.0)
@@ -171,8 +171,10 @@ def test_the_handle_of_a_repeat_is_not_that_of_the_case(service: Service, coin: 
     seen = {service.known_as("anna", str(repeats_of(service)[0].case_id))}
     read = read_next(service)
     assert read["case_id"] not in seen
-    assert service.get("anna", read["image"]).content == service.get("anna", f"/v1/cases/{seen.pop()}/image").content
-    assert service.get("ben", read["image"]).status_code == 404
+    first = seen.pop()
+    for name in ("image", "field"):
+        assert service.get("anna", read[name]).content == service.get("anna", f"/v1/cases/{first}/{name}").content
+        assert service.get("ben", read[name]).status_code == 404
 
 
 @pytest.mark.parametrize("ends", ["decline", "release", "expire"])
