@@ -35,9 +35,9 @@ from ml.release.triton import NETWORK_PARAMETER
 
 Arrays = dict[str, npt.NDArray[Any]]
 OUTPUTS = ("class_probs", "log_concentration", "disagreement_prob", "logits", "features")
-#: What Python takes for each byte of a document at most: an empty list, its place and its header for every three.
-_PER_BYTE = 32
-_DOCUMENTS = MemoryBudget(2 * _PER_BYTE * MAX_JSON, 8)
+#: What Python takes for each byte of a document at most: lists that contain nothing but lists.
+PER_BYTE = 48
+_DOCUMENTS = MemoryBudget(2 * PER_BYTE * MAX_JSON, 8)
 #: Pixels on the scale [0, 1] may lie within this: an enlargement may overshoot, while raw ones were not meant.
 _LOWEST, _HIGHEST = -1.0, 2.0
 
@@ -63,7 +63,7 @@ def infer(context: Context, model: Model, body: bytes, header_length: str | None
     """
     try:
         size = min(document_size(body, header_length), MAX_JSON)
-        with _DOCUMENTS.reserved(_PER_BYTE * size):
+        with _DOCUMENTS.reserved(PER_BYTE * size):
             asked = _read(read_message(body, header_length), model.served.predictor.release.preprocessing)
     except TensorError as exc:
         raise BadRequest(str(exc)) from exc

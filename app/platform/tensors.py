@@ -18,6 +18,7 @@ import numpy.typing as npt
 HEADER_LENGTH = "inference-header-content-length"
 #: The JSON document at most: Python takes many times the memory of its text. More numbers than that come as bytes.
 MAX_JSON = 4 * 1024**2
+_NUMBERS = {int, float, type(None)}
 _KINDS = {"FP32": "<f4", "FP64": "<f8"}
 _LENGTH = struct.Struct("<I")
 
@@ -161,20 +162,31 @@ def numbers_of(tensor: Mapping[str, Any], part: memoryview | None, shape: Sequen
         if len(part) != count * np.dtype(kind).itemsize:
             raise TensorError(f"{len(part):,} bytes came for a tensor of {count:,} numbers ({tensor['datatype']})")
         return np.frombuffer(part, dtype=kind).reshape(shape)
-    data = tensor.get("data")
-    try:
-        found = np.asarray(data) if isinstance(data, list) else np.asarray("")
-    except (ValueError, OverflowError) as exc:  # rows of different lengths
-        raise TensorError("`data` must be numbers, row after row") from exc
-    nulls = found.dtype == object and found.size == count
-    if nulls and all(item is None or type(item) in {int, float} for item in found.ravel()):
-        found = found.astype(np.float64)
-    if found.dtype.kind not in "iuf":
+    flat = _flat(tensor.get("data"), tuple(shape))
+    if not all(type(value) in _NUMBERS for value in flat):
         raise TensorError("`data` must be numbers, row after row")
-    if found.size != count:
-        raise TensorError(f"`data` has {found.size:,} numbers, and the shape says {count:,}")
-    with np.errstate(over="ignore"):
-        return found.astype(kind).reshape(shape)
+    try:
+        with np.errstate(over="ignore"):
+            return np.array(flat, dtype=np.float64).astype(kind).reshape(shape)  # null becomes NaN
+    except OverflowError as exc:
+        raise TensorError("`data` has a number that is too large") from exc
+
+
+def _flat(data: object, shape: tuple[int, ...]) -> list[Any]:
+    """Elements of rows of rows, or of one flat list; lengths are compared before anything is made of them.
+
+    Raises:
+        TensorError: they are not of the shape.
+    """
+    if not isinstance(data, list):
+        raise TensorError("`data` must be numbers, row after row")
+    if len(shape) > 1 and data and isinstance(data[0], list):
+        if len(data) != shape[0]:
+            raise TensorError(f"`data` has {len(data):,} rows, and the shape says {shape[0]:,}")
+        return [value for row in data for value in _flat(row, shape[1:])]
+    if len(data) != math.prod(shape):
+        raise TensorError(f"`data` has {len(data):,} numbers, and the shape says {math.prod(shape):,}")
+    return data
 
 
 def texts_of(part: memoryview, count: int) -> list[bytes]:

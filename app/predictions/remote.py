@@ -296,7 +296,7 @@ class RemoteNetwork:
         """
         value = parameters.get(NETWORK_PARAMETER)
         digest = value.get("string_value") if isinstance(value, dict) else value
-        if digest not in {None, self._sha256}:
+        if digest not in [None, self._sha256]:  # it may be anything
             raise OtherNetwork(
                 f"the inference backend has another network than the release: its SHA-256 of network.onnx is {digest}, "
                 f"the release's {self._sha256}"

@@ -15,13 +15,17 @@ import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
 from app.auth import service as auth
-from app.open_inference.service import OUTPUTS
-from app.platform.tensors import MAX_JSON
+from app.open_inference.service import OUTPUTS, PER_BYTE
+from app.platform.tensors import MAX_JSON, read_message
+from app.releases.service import move_alias
+from ml.datasets.cells import simulate_cell
 from ml.images.preprocess import decode_image
 from ml.release.artifact import Release, read_release
 from ml.release.triton import network_name
+from tests.support.images import encode
 from tests.support.process import Installation
-from tests.support.service import Service, cell_png
+from tests.support.service import Service, cell_png, put_release
+from tests.support.tiny_release import with_familiarity
 
 FILES = [cell_png(number) for number in range(5)]
 
@@ -195,7 +199,13 @@ HOSTILE: dict[str, tuple[Hostile, str]] = {
     "another type": (lambda s: (inputs(tensor(s, datatype="INT8")), None), "datatype FP32"),
     "texts": (lambda s: (inputs(tensor(s, data=["1"] * len(tensor(s)["data"]))), None), "must be numbers"),
     "no data": (lambda s: (inputs(tensor(s, data=None)), None), "must be numbers"),
-    "ragged": (lambda s: (inputs(tensor(s, data=[[1], [1, 2]])), None), "must be numbers"),
+    "ragged": (lambda s: (inputs(tensor(s, data=[[[1], [1, 2]]])), None), "the shape says"),
+    "rows": (lambda s: (inputs(tensor(s, data=[[1], [1, 2]])), None), "2 rows, and the shape says 1"),
+    "lists of nothing": (lambda s: (inputs(tensor(s, data=[[]] * 300_000)), None), "300,000 rows"),
+    "an endless number": (
+        lambda s: (inputs(tensor(s, data=[10**400] * len(tensor(s)["data"]))), None),
+        "too large",
+    ),
     "NaN": (lambda s: (inputs(tensor(s, data=[float("nan")])), None), "NaN and infinity"),
     "beyond FP32": (lambda s: (inputs(tensor(s, data=[1e300] * len(tensor(s)["data"]))), None), "not finite"),
     "raw pixels": (lambda s: (inputs(tensor(s, data=[128] * len(tensor(s)["data"]))), None), "scale pixels"),
@@ -234,20 +244,52 @@ HOSTILE: dict[str, tuple[Hostile, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_request_is_refused_in_a_sentence_and_takes_no_memory(program: Service, name: str) -> None:
-    make, said = HOSTILE[name]
-    body, header = make(program)
+def test_a_hostile_request_is_refused_in_a_sentence_and_takes_no_memory(program: Service) -> None:
+    for name, (make, said) in HOSTILE.items():
+        body, header = make(program)
+        tracemalloc.start()
+        try:
+            answer = asked(program, body, header)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert answer.status_code == 400, f"{name}: {answer.text}"
+        assert set(answer.json()) == {"error"}, name
+        assert said in answer.json()["error"], name
+        assert peak < 64 * 1024**2, name
+
+
+@pytest.mark.parametrize("unit", ["[],", "{},", "[[]],", "[[[[]]]],", '{"a":0},', "0.1,"])
+def test_no_document_takes_more_than_is_counted_for_it(unit: str) -> None:
+    content = unit * ((MAX_JSON - 100) // len(unit))
+    body = ('{"inputs": [' + content.removesuffix(",") + "]}").encode()
     tracemalloc.start()
     try:
-        answer = asked(program, body, header)
+        read_message(body, None)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert answer.status_code == 400, answer.text
-    assert set(answer.json()) == {"error"}
-    assert said in answer.json()["error"]
-    assert peak < 64 * 1024**2
+    assert peak < PER_BYTE * len(body)
+
+
+def test_an_image_unlike_those_of_the_release_has_nan(program: Service, tiny_release: Path, tmp_path: Path) -> None:
+    with program.context.database.write() as session:
+        keys, folder = program.context.keys.audit, program.context.settings.releases_folder
+        row = put_release(session, keys, with_familiarity(tiny_release, tmp_path / "release"), folder)
+        move_alias(session, program.context, "test", "champion", row.id, "test", None, despite_gate=True)
+    strange = encode(255 - simulate_cell(0, seed=21, size=32).pixels)
+    assert program.post("program", "/v1/predictions", content=strange).json()["disagreement_prob"] is None
+    given = {"name": "bytes", "datatype": "BYTES", "shape": [2]}
+    given["data"] = [base64.b64encode(data).decode() for data in (strange, FILES[0])]
+    answer = asked(program, inputs(given, outputs=[{"name": "disagreement_prob"}]))
+    (found,) = answer.json()["outputs"]
+    assert found["data"][0] is None
+    assert found["data"][1] > 0
+    binary = asked(
+        program, inputs(given, parameters={"binary_data_output": True}, outputs=[{"name": "disagreement_prob"}])
+    )
+    size = int(binary.headers["inference-header-content-length"])
+    np.testing.assert_equal(np.frombuffer(binary.content[size:], "<f8"), [np.nan, found["data"][1]])
 
 
 def with_binary(content: bytes, shape: list[int], **described: Any) -> tuple[bytes, str]:
@@ -256,22 +298,16 @@ def with_binary(content: bytes, shape: list[int], **described: Any) -> tuple[byt
     return head + content, str(len(head))
 
 
-@pytest.mark.parametrize(
-    ("content", "shape", "said"),
-    [
+def test_lengths_within_a_tensor_are_compared_with_what_came(program: Service) -> None:
+    for content, shape, said in [
         (struct.pack("<I", 2**31) + b"x", [1], "the lengths within"),
         (struct.pack("<I", 1) + b"x", [2], "has 1 elements"),
         ((struct.pack("<I", 1) + b"x") * 2, [1], "the lengths within"),
         (b"\0\0", [1], "the lengths within"),
-    ],
-)
-def test_lengths_within_a_tensor_are_compared_with_what_came(
-    program: Service, content: bytes, shape: list[int], said: str
-) -> None:
-    body, header = with_binary(content, shape)
-    answer = asked(program, body, header)
-    assert answer.status_code == 400
-    assert said in answer.json()["error"]
+    ]:
+        answer = asked(program, *with_binary(content, shape))
+        assert answer.status_code == 400
+        assert said in answer.json()["error"]
 
 
 def test_pictures_are_refused_as_v1_refuses_them(program: Service) -> None:
