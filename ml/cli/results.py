@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -25,11 +26,10 @@ from ml.cli.table_options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ml.audit.answers import Answer
     from ml.tables.matching import Options
-    from ml.tables.streaming import StreamedDocument
 
 commands = typer.Typer()
 
@@ -50,8 +50,12 @@ def evaluate(
     plots: Annotated[Path | None, typer.Option(help="Folder for reliability diagrams.")] = None,
     report: Annotated[Path | None, typer.Option(help="HTML page to write, as `audit` does.")] = None,
     stream: Annotated[
-        bool, typer.Option("--stream", help="Tables sorted by case_id and larger than memory: values, no intervals.")
+        bool, typer.Option("--stream", help="Tables sorted by case_id and larger than memory: one pass.")
     ] = False,
+    shard: Annotated[
+        str | None, typer.Option(help="Only part i of n of sorted Parquet tables, such as 3/8, into the folder --out.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of shards, which `evaluate-finish` joins.")] = None,
     as_json: Json = False,
 ) -> None:
     """Evaluate predictions against label histograms."""  # noqa: DOC501
@@ -60,13 +64,13 @@ def evaluate(
 
     form = None if debias == "none" else debias
     options = Options(n_bins, form, weights, weights2, cluster, missing, binary, level)
-    if stream:
+    if stream or shard is not None or out is not None:
         kept = {"--plots": plots, "--report": report, "--against": against, "--missing": missing == "drop"}
         kept |= {"--binary": binary, "--level": level == "ordinal"}
         for name in [name for name, value in kept.items() if value]:
-            raise typer.BadParameter(f"--stream goes through the tables once and keeps no cases; leave {name} out")
-        streamed = _streamed(labels, predictions, options)
-        emit(streamed, as_json, metrics_table(streamed))
+            given = "--stream" if shard is None else "--shard"
+            raise typer.BadParameter(f"{given} goes through the tables once and keeps no cases; leave {name} out")
+        _in_one_pass(labels, predictions, options, shard, out, as_json)
         return
     answers = answer(labels, predictions, options, against)
     _draw(answers, plots)
@@ -133,26 +137,59 @@ def _draw(answers: "Sequence[Answer]", folder: Path | None) -> None:
             say(f"wrote {path}")
 
 
-def _streamed(labels: Path, predictions: Path, options: "Options") -> "StreamedDocument":
+def _in_one_pass(
+    labels: Path, predictions: Path, options: "Options", shard: str | None, out: Path | None, as_json: bool
+) -> None:
+    """Evaluate sorted tables, or one of their shards.
+
+    Raises:
+        BadParameter: only one of --shard and --out.
+    """
+    from ml.scoring.evaluation_shards import evaluate_shard
+    from ml.scoring.shards import parse_shard
+    from ml.tables.sorted_spans import whole
+    from ml.tables.streaming import Streaming, document_of_sums
+
+    if (shard is None) != (out is None):
+        raise typer.BadParameter("--shard i/n needs --out, a folder of shards, and --out needs --shard")
+    columns = (options.weights, options.weights2, options.cluster)
+    stream = Streaming(labels, predictions, options.n_bins, *columns)
+    with _cases_done() as observe:
+        if shard is None or out is None:
+            sums = stream.sums(whole(predictions), observe)
+            document = document_of_sums(*sums, options.debias)
+            emit(document, as_json, metrics_table(document))
+            return
+        done = evaluate_shard(stream, out, parse_shard(shard), observe)
+    found = {"shard": done.shard, "n_shards": done.n_shards, "n_cases": done.n_cases, "n_labels": done.n_labels}
+    text = f"shard {done.shard} of {done.n_shards}: {done.n_cases:,} cases, {done.n_labels:,} labels in {done.path}"
+    emit(found | {"file": str(done.path)}, as_json, text)
+
+
+@contextmanager
+def _cases_done() -> "Iterator[Callable[[int], None]]":
+    """The cases done, where somebody looks."""
     from rich.console import Console
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
-
-    from ml.tables.streaming import evaluate_stream
 
     console = Console(stderr=True)
     shown = (TextColumn("{task.completed:,.0f} cases"), TimeElapsedColumn())
     with Progress(*shown, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("evaluating", total=None)
-        return evaluate_stream(
-            labels,
-            predictions,
-            n_bins=options.n_bins,
-            debias=options.debias,
-            weights=options.weights,
-            weights2=options.weights2,
-            cluster=options.cluster,
-            observer=lambda cases: bar.update(task, completed=cases),
-        )
+        yield lambda cases: bar.update(task, completed=cases)
+
+
+@commands.command("evaluate-finish")
+def evaluate_finish(
+    folder: Annotated[Path, typer.Argument(help="Folder of shards.")],
+    debias: Form = "pair",
+    as_json: Json = False,
+) -> None:
+    """Check that every shard of an evaluation is there, and say what they say together."""
+    from ml.scoring.evaluation_shards import finish_evaluation
+
+    document = finish_evaluation(folder, None if debias == "none" else debias)
+    emit(document, as_json, metrics_table(document))
 
 
 @commands.command()

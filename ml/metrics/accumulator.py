@@ -17,8 +17,8 @@ from ml.metrics.inputs import check_clusters
 from ml.metrics.skill import skill_score
 from ml.named_columns import by_class, same_rows
 
-# names of the means, each with the number of labels a case needs
-_MEANS = {
+#: Names of the means, each with the number of labels a case needs.
+MEANS = {
     "agreement": 1,
     "L": 1,
     "EL": 2,
@@ -61,7 +61,7 @@ class Accumulator:
         self.n_labels = 0
         self.used = {1: 0, 2: 0, 3: 0}
         self.weight = {1: 0.0, 2: 0.0, 3: 0.0}
-        self.sums = dict.fromkeys(_MEANS, 0.0)
+        self.sums = dict.fromkeys(MEANS, 0.0)
         classes, disagreement = (Slots.of(np.empty((0, columns)), n_bins, "uniform") for columns in (n_classes, 1))
         self.slots = {"single": classes, "several": classes, "disagreement": disagreement}
         self.tables = {name: BinSums.zeros(len(slots)) for name, slots in self.slots.items()}
@@ -128,15 +128,10 @@ class Accumulator:
         freqs, weight = class_frequencies(cases.counts), cases.weights
         gap = self._add_table(table, cases, freqs, cases.probs).gap
         terms = CaseTerms.of(cases.counts, cases.probs, freqs, gap)
-        values = {"agreement": terms.agreement, "L": terms.loss}
+        values = values_of_cases(terms, cases.disagreement_probs if table == "several" else None)
         if table == "several":
-            observed, dpe = terms.observed_disagreement, cases.disagreement_probs
-            loss = statistic_terms(observed, dpe)
-            values |= {"EL_plugin": terms.plugin, "EL": terms.epistemic, "L_D": loss}
-            for name, rule in terms.simple_rules().items():
-                values[f"L_D_minus_{name}"] = loss - statistic_terms(observed, rule)
-            values["accuracy"] = terms.hits
-            self._add_table("disagreement", cases, observed[:, None], dpe[:, None])
+            dpe = cases.disagreement_probs[:, None]
+            self._add_table("disagreement", cases, terms.observed_disagreement[:, None], dpe)
         for order in (1, 2, 3) if table == "several" else (1,):
             enough = terms.n_labels >= order
             self.used[order] += int(enough.sum())
@@ -198,7 +193,7 @@ class Accumulator:
         for order in (1, 2, 3):
             self.used[order] += other.used[order]
             self.weight[order] += other.weight[order]
-        for name in _MEANS:
+        for name in MEANS:
             self.sums[name] += other.sums[name]
         for name in _TABLES:
             self.tables[name] = self.tables[name] + other.tables[name]
@@ -206,7 +201,7 @@ class Accumulator:
 
     def compute(self, debias: Debias = "pair") -> dict[str, float]:
         """Values of every metric over the cases seen; NaN where no case could be used."""
-        values = {name: _ratio(self.sums[name], self.weight[order]) for name, order in _MEANS.items()}
+        values = {name: _ratio(self.sums[name], self.weight[order]) for name, order in MEANS.items()}
         for name, order, tables in (
             ("CL", 1, ("single", "several")),
             ("CL_paired", 2, ("several",)),
@@ -289,7 +284,25 @@ class Accumulator:
             used, weight, sums = [*used, 0], [*weight, unknown], sums | dict.fromkeys(_SINCE_2, unknown)
         self.used = dict(zip((1, 2, 3), used, strict=True))
         self.weight = {n: _number(value) for n, value in zip((1, 2, 3), weight, strict=True)}
-        self.sums = {name: _number(sums[name]) for name in _MEANS}
+        self.sums = {name: _number(sums[name]) for name in MEANS}
+
+
+def values_of_cases(terms: CaseTerms, disagreement_probs: FloatArray | None) -> dict[str, FloatArray]:
+    """What the means of ``MEANS`` are taken of, (n,) each.
+
+    Args:
+        terms: of n cases.
+        disagreement_probs: (n,) of cases with two labels or more; None for those with one, which have no other terms.
+    """
+    values = {"agreement": terms.agreement, "L": terms.loss}
+    if disagreement_probs is None:
+        return values
+    observed = terms.observed_disagreement
+    loss = statistic_terms(observed, disagreement_probs)
+    values |= {"EL_plugin": terms.plugin, "EL": terms.epistemic, "L_D": loss}
+    for name, rule in terms.simple_rules().items():
+        values[f"L_D_minus_{name}"] = loss - statistic_terms(observed, rule)
+    return values | {"accuracy": terms.hits}
 
 
 @dataclass(frozen=True)

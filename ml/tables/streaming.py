@@ -1,11 +1,12 @@
 """Evaluation of label and prediction tables that are larger than memory.
 
 Both tables must be sorted by ``case_id`` (ascending, as ``sort`` under LC_ALL=C does): they are then merged batch by
-batch into an accumulator, and a case that stands twice or in the wrong place is seen. Values equal those of the
-evaluation in memory; intervals, which need every case again, are left out.
+batch into sums over groups of patients, and a case that stands twice or in the wrong place is seen. Without patients
+values equal those of the evaluation in memory; with them the pair form of CL pairs no two cases of one group.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
@@ -13,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from ml.arrays import FloatArray, IntArray
-from ml.metrics.accumulator import Accumulator
 from ml.metrics.binning import Debias
-from ml.metrics.document import FIRST_ORDER
+from ml.metrics.group_jackknife import evaluate_groups
+from ml.metrics.group_sums import GroupSums
+from ml.metrics.jackknife import EstimateDocument
 from ml.tables.files import (
     Labels,
     Place,
@@ -25,25 +27,12 @@ from ml.tables.files import (
     case_column,
     check_labels,
     check_predictions,
-    read_batches,
 )
 from ml.tables.matching import aligned_counts, aligned_first_counts, aligned_weights
+from ml.tables.sorted_spans import Span, labels_of, predictions_of, whole
 from ml.tables.trained_cells import TRAINED_ON
 
 BATCH_ROWS = 50_000
-
-
-class StreamedEstimate(TypedDict):
-    """An estimate of one pass: ``se`` and the ends of intervals are None."""
-
-    value: float | None
-    se: None
-    low: None
-    high: None
-    n: int
-    dropped: int
-    low_new: None
-    high_new: None
 
 
 class StreamedDocument(TypedDict):
@@ -54,19 +43,19 @@ class StreamedDocument(TypedDict):
     n_classes: int
     n_bins: int
     debias: str
-    metrics: dict[str, StreamedEstimate]
+    metrics: dict[str, EstimateDocument]
     warnings: list[str]
 
 
 class _SortedLabels:
     """LABELS in batches, handed out up to a given case."""
 
-    def __init__(self, path: Path, classes: list[str], rows: int) -> None:
+    def __init__(self, path: Path, classes: list[str], span: Span, rows: int) -> None:
         self.path, self.classes = path, classes
-        self.batches = read_batches(path, rows)
+        self.batches = labels_of(span, path, rows)
         self.held: pa.Table | None = None
         self.given = 0
-        self.last = ""
+        self.last = span.after
 
     def up_to(self, case: str | None) -> Labels | None:
         """Labels of all cases up to this one, or of all that are left; None where there is none."""
@@ -113,10 +102,12 @@ def _sorted_ids(table: pa.Table, path: Path, last: str, *, strictly: bool) -> li
     return [str(case) for case in ids]
 
 
-def _joined(labels_path: Path, predictions_path: Path, rows: int) -> Iterator[tuple[Predictions, Labels | None]]:
+def _joined(
+    labels_path: Path, predictions_path: Path, span: Span, rows: int
+) -> Iterator[tuple[Predictions, Labels | None]]:
     labels: _SortedLabels | None = None
-    last, done = "", 0
-    for batch in read_batches(predictions_path, rows):
+    last, done = span.after, span.first
+    for batch in predictions_of(span, predictions_path, rows):
         ids = _sorted_ids(batch, predictions_path, last, strictly=True)
         if not ids:
             continue
@@ -128,11 +119,72 @@ def _joined(labels_path: Path, predictions_path: Path, rows: int) -> Iterator[tu
                 "rows and labels out first, or leave --stream out"
             )
         done += len(ids)
-        labels = labels or _SortedLabels(labels_path, predictions.classes, rows)
+        labels = labels or _SortedLabels(labels_path, predictions.classes, span, rows)
         yield predictions, labels.up_to(last)
     left = labels.up_to(None) if labels is not None else None
     if left is not None:
         raise TableError(f"{labels_path}: case {left.case_ids[0]!r} has a label but no prediction")
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """What a stream of sorted tables is made of.
+
+    Attributes:
+        labels: LABELS, long or wide, sorted by case_id.
+        predictions: PREDICTIONS, sorted by case_id.
+        n_bins: equal-width bins.
+        weights: column of LABELS with inverse probabilities of having a label.
+        weights2: the same of having two labels.
+        cluster: column of LABELS that names the patient.
+    """
+
+    labels: Path
+    predictions: Path
+    n_bins: int = 15
+    weights: str | None = None
+    weights2: str | None = None
+    cluster: str | None = None
+
+    def sums(
+        self, span: Span, observer: Callable[[int], None] = lambda cases: None, *, batch_rows: int = BATCH_ROWS
+    ) -> tuple[GroupSums, GroupSums]:
+        """Sums over groups of patients, by the weights (and the labels) of order 1 and of order 2.
+
+        Args:
+            span: part of the tables.
+            observer: called with the cases done.
+            batch_rows: rows of a batch.
+
+        Raises:
+            TableError: a table cannot be used or is not sorted.
+        """
+        sums: list[GroupSums] = []
+        for predictions, labels in _joined(self.labels, self.predictions, span, batch_rows):
+            if not sums:
+                by_patient = self.cluster is not None
+                sums = [GroupSums(len(predictions.classes), self.n_bins, by_patient=by_patient) for _ in range(2)]
+            self._add(sums, predictions, labels)
+            observer(sums[0].n_cases)
+        if not sums:
+            raise TableError(f"{self.predictions}: contains no predictions")
+        return sums[0], sums[1]
+
+    def _add(self, sums: list[GroupSums], predictions: Predictions, labels: Labels | None) -> None:
+        counts = np.zeros(predictions.class_probs.shape, dtype=np.int64)
+        units = np.array(predictions.case_ids)
+        first_counts: IntArray | None = None
+        both: list[FloatArray | None] = [None, None]
+        if labels is not None:
+            rows = align(labels, predictions, self.labels)
+            counts = aligned_counts(labels, rows)
+            first_counts = aligned_first_counts(labels, rows, self.labels)
+            columns = (self.weights, self.weights2 or self.weights)
+            both = [aligned_weights(labels, name, rows, self.labels) for name in columns]
+            units = units if self.cluster is None else case_column(labels, self.cluster, self.labels)[rows]
+        used = (counts if first_counts is None else first_counts, counts)
+        for part, weight, labelled in zip(sums, both, used, strict=True):
+            part.add(labelled, predictions.class_probs, predictions.disagreement_probs, weight, units=units)
 
 
 def evaluate_stream(
@@ -156,62 +208,31 @@ def evaluate_stream(
         debias: form of CL.
         weights: column of LABELS with inverse probabilities of having a label.
         weights2: the same of having two labels.
-        cluster: column of LABELS that names the patient; memory then grows with the (patient, bin) cells.
+        cluster: column of LABELS that names the patient.
         batch_rows: rows of a batch.
         observer: called with the cases done.
 
     Returns:
-        The document of ``ml.metrics.evaluate`` without intervals, reliability tables and warnings.
+        The document of ``ml.metrics.evaluate`` without reliability tables and intervals for new readers; standard
+        errors by leaving out each of 400 groups of patients, or of cases where patients are not named.
 
     Raises:
         TableError: a table cannot be used or is not sorted.
     """
-    accumulators: list[Accumulator] = []
-    for predictions, labels in _joined(labels_path, predictions_path, batch_rows):
-        if not accumulators:
-            accumulators = [Accumulator(len(predictions.classes), n_bins) for _ in range(2)]
-        counts = np.zeros(predictions.class_probs.shape, dtype=np.int64)
-        names = None if cluster is None else np.zeros(len(counts), dtype=str)
-        first_counts: IntArray | None = None
-        both: list[FloatArray | None] = [None, None]
-        if labels is not None:
-            rows = align(labels, predictions, labels_path)
-            counts = aligned_counts(labels, rows)
-            first_counts = aligned_first_counts(labels, rows, labels_path)
-            both = [aligned_weights(labels, name, rows, labels_path) for name in (weights, weights2 or weights)]
-            names = None if cluster is None else case_column(labels, cluster, labels_path)[rows]
-        used = (counts if first_counts is None else first_counts, counts)
-        for acc, weight, labelled in zip(accumulators, both, used, strict=True):
-            acc.update(labelled, predictions.class_probs, predictions.disagreement_probs, weight, names)
-        observer(accumulators[0].n_cases)
-    if not accumulators:
-        raise TableError(f"{predictions_path}: contains no predictions")
-    return _document(accumulators, n_bins, debias)
+    stream = Streaming(labels_path, predictions_path, n_bins, weights, weights2, cluster)
+    first, second = stream.sums(whole(predictions_path), observer, batch_rows=batch_rows)
+    return document_of_sums(first, second, debias)
 
 
-def _document(accumulators: list[Accumulator], n_bins: int, debias: Debias) -> StreamedDocument:
-    first, second = accumulators
-    of_first = first.compute(debias)
-    values = second.compute(debias) | {name: of_first[name] for name in FIRST_ORDER}
-    metrics: dict[str, StreamedEstimate] = {}
-    for name, value in values.items():
-        used = first.used[1] if name in FIRST_ORDER else second.used[3 if name == "accuracy" else 2]
-        metrics[name] = {
-            "value": value if np.isfinite(value) else None,
-            "se": None,
-            "low": None,
-            "high": None,
-            "n": used,
-            "dropped": first.n_cases - used,
-            "low_new": None,
-            "high_new": None,
-        }
+def document_of_sums(first: GroupSums, second: GroupSums, debias: Debias) -> StreamedDocument:
+    """The document that follows from sums, those of order 1 first."""
+    found = evaluate_groups(first, second, debias)
     return {
         "n_cases": first.n_cases,
         "n_labels": second.n_labels,
         "n_classes": first.n_classes,
-        "n_bins": n_bins,
+        "n_bins": first.n_bins,
         "debias": debias or "none",
-        "metrics": metrics,
-        "warnings": ["streamed in one pass: no intervals"],
+        "metrics": {name: estimate.to_dict() for name, estimate in found.metrics.items()},
+        "warnings": list(found.warnings),
     }

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ml.metrics.group_sums import group_numbers
 from ml.tables.evaluate import evaluate_tables
 from ml.tables.files import TableError, write_table
 from ml.tables.streaming import evaluate_stream
@@ -30,6 +31,7 @@ def tables(folder: Path, suffix: str, *, wide: bool, n: int = 400) -> tuple[Path
     rows = has if wide else np.repeat(np.arange(n), y.sum(1))
     columns = {"case_id": [ids[i] for i in rows], "w1": weights[0][rows], "w2": weights[1][rows]}
     columns["who"] = [patients[i] for i in rows]
+    columns["group"] = [str(group) for group in group_numbers(columns["who"])]
     if wide:
         columns |= {f"count:k{k}": y[has, k] for k in range(3)}
     else:
@@ -43,8 +45,10 @@ def tables(folder: Path, suffix: str, *, wide: bool, n: int = 400) -> tuple[Path
 @pytest.mark.parametrize("wide", [True, False])
 @pytest.mark.parametrize("columns", [{}, {"weights": "w1", "weights2": "w2", "cluster": "who"}])
 def test_streaming_equals_memory(tmp_path: Path, suffix: str, wide: bool, columns: dict[str, str]) -> None:
+    """To the end of intervals where groups of patients are the clusters in memory too."""
     labels, predictions = tables(tmp_path, suffix, wide=wide)
-    whole = evaluate_tables(labels, predictions, **columns)  # type: ignore[arg-type]
+    in_memory = columns | ({"cluster": "group"} if columns else {})
+    whole = evaluate_tables(labels, predictions, **in_memory)  # type: ignore[arg-type]
     for rows in (37, 100_000):
         seen: list[int] = []
         found = evaluate_stream(labels, predictions, batch_rows=rows, observer=seen.append, **columns)  # type: ignore[arg-type]
@@ -52,6 +56,8 @@ def test_streaming_equals_memory(tmp_path: Path, suffix: str, wide: bool, column
         for name, row in found["metrics"].items():
             assert row["value"] == pytest.approx(whole["metrics"][name]["value"], abs=1e-12), name
             assert (row["n"], row["dropped"]) == tuple(whole["metrics"][name][key] for key in ("n", "dropped"))
+            for end in ("se", "low", "high") if columns else ():
+                assert row[end] == pytest.approx(whole["metrics"][name][end], abs=1e-9), (name, end)  # type: ignore[literal-required]
         assert seen[-1] == 400
 
 

@@ -1,0 +1,198 @@
+"""An evaluation of long tables in parts, which any machine may do at any time, and more than once.
+
+A part is a file of sums over groups of patients (``ml.metrics.group_sums``): 10⁹ labels become a few megabytes a part,
+and the metrics with their intervals follow from the parts together. As with images, a part that is there is left.
+"""
+
+import hashlib
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict, cast
+from zipfile import BadZipFile
+
+import numpy as np
+from pyarrow import parquet
+
+from ml.files import file_sha256, read_json, write_json
+from ml.metrics.binning import Debias
+from ml.metrics.group_sums import GroupSums
+from ml.scoring.parts import numbers_text
+from ml.scoring.writing import ShardError, create, unfinished
+from ml.tables.reading import TableError
+from ml.tables.sorted_spans import span_of
+from ml.tables.streaming import StreamedDocument, Streaming, document_of_sums
+
+JOB_FILE = "evaluation.json"
+_VERSION = 1
+_ORDERS = ("first", "second")
+
+
+class EvaluationJob(TypedDict):
+    """What the parts of an evaluation have in common; the digests are of the tables' indexes."""
+
+    version: int
+    labels: str
+    predictions: str
+    n_bins: int
+    weights: str | None
+    weights2: str | None
+    cluster: str | None
+    n_shards: int
+
+
+@dataclass(frozen=True)
+class EvaluatedShard:
+    """A part that was done.
+
+    Attributes:
+        shard: its number, from 1.
+        n_shards: number of parts.
+        n_cases: cases in it.
+        n_labels: labels in it.
+        path: its file.
+    """
+
+    shard: int
+    n_shards: int
+    n_cases: int
+    n_labels: int
+    path: Path
+
+
+def index_digest(path: Path) -> str:
+    """Digest of a Parquet file's length and footer, which names every row group with its size, place and range.
+
+    The whole of a table of 10⁹ rows is not read for it: every part would have to.
+
+    Raises:
+        TableError: it is not a Parquet file.
+    """
+    try:
+        size, footer = path.stat().st_size, parquet.read_metadata(path).serialized_size
+        with path.open("rb") as stream:
+            stream.seek(-footer - 8, 2)
+            return hashlib.sha256(f"{size}:".encode() + stream.read()).hexdigest()
+    except (OSError, ValueError) as exc:
+        raise TableError(f"{path}: shards of an evaluation are parts of sorted Parquet tables: {exc}") from exc
+
+
+def evaluate_shard(
+    stream: Streaming, folder: Path, shard: tuple[int, int], observer: Callable[[int], None] = lambda cases: None
+) -> EvaluatedShard:
+    """Evaluate one n-th of sorted tables, unless it is there.
+
+    Args:
+        stream: the tables.
+        folder: where the parts lie.
+        shard: its number, from 1, and how many there are.
+        observer: called with the cases done.
+
+    Raises:
+        ShardError: the folder has parts of another evaluation, or other bytes.
+        TableError: a table cannot be used or is not sorted.
+    """
+    number, n_shards = shard
+    job: EvaluationJob = {
+        "version": _VERSION,
+        "labels": index_digest(stream.labels),
+        "predictions": index_digest(stream.predictions),
+        "n_bins": stream.n_bins,
+        "weights": stream.weights,
+        "weights2": stream.weights2,
+        "cluster": stream.cluster,
+        "n_shards": n_shards,
+    }
+    digest, path = _join(folder, job), _file(folder, number, n_shards)
+    if not path.exists():
+        sums = stream.sums(span_of(stream.predictions, number, n_shards), observer)
+        _write(path, digest, sums)
+    first, second = _read(path, digest)
+    return EvaluatedShard(number, n_shards, first.n_cases, second.n_labels, path)
+
+
+def finish_evaluation(folder: Path, debias: Debias = "pair") -> StreamedDocument:
+    """The evaluation that follows from all parts.
+
+    Args:
+        folder: where the parts lie.
+        debias: form of CL, which may be chosen now.
+
+    Raises:
+        ShardError: a part is missing, damaged or of another evaluation.
+    """
+    if not (folder / JOB_FILE).exists():
+        raise ShardError(f"{folder}: has no {JOB_FILE}: no shard was ever written there")
+    job = cast(EvaluationJob, read_json(folder / JOB_FILE))
+    digest, n_shards = file_sha256(folder / JOB_FILE), job["n_shards"]
+    missing = [number for number in range(1, n_shards + 1) if not _file(folder, number, n_shards).exists()]
+    if missing:
+        words = "shard is" if len(missing) == 1 else "shards are"
+        raise ShardError(f"{folder}: {len(missing):,} of {n_shards:,} {words} missing: {numbers_text(missing)}")
+    first, second = _read(_file(folder, 1, n_shards), digest)
+    for number in range(2, n_shards + 1):
+        part = _read(_file(folder, number, n_shards), digest)
+        first, second = first.merge(part[0]), second.merge(part[1])
+    return document_of_sums(first, second, debias)
+
+
+def _file(folder: Path, shard: int, n_shards: int) -> Path:
+    return folder / f"evaluation-{shard:05d}-of-{n_shards:05d}.npz"
+
+
+def _join(folder: Path, job: EvaluationJob) -> str:
+    """Begin an evaluation in a folder, or find that it is the one that was begun there; its digest.
+
+    Raises:
+        ShardError: the folder has another one; the message says in what it differs.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / JOB_FILE
+    if not path.exists():
+        with unfinished(path) as written, suppress(ShardError):  # somebody else was first: what differs is said below
+            write_json(written, job)
+            create(written, path)
+    there = read_json(path)
+    for name, value in job.items():
+        if there.get(name) != value:
+            raise ShardError(
+                f"{folder}: has shards of another evaluation ({name} {there.get(name)}, here {value}): "
+                "give another folder"
+            )
+    return file_sha256(path)
+
+
+def _write(path: Path, job: str, sums: tuple[GroupSums, GroupSums]) -> None:
+    """Write sums of one part where none are.
+
+    Raises:
+        ShardError: others are there.
+    """
+    arrays = {"job": np.array(job)}
+    for order, part in zip(_ORDERS, sums, strict=True):
+        arrays |= {f"{order}/{name}": array for name, array in part.to_arrays().items()}
+    with unfinished(path) as written:
+        with written.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+        create(written, path)
+
+
+def _read(path: Path, job: str) -> tuple[GroupSums, GroupSums]:
+    """Sums of one part, those of order 1 first.
+
+    Raises:
+        ShardError: it is damaged or of another evaluation.
+    """
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            written = str(arrays["job"])
+            found = {name: arrays[name] for name in arrays.files if name != "job"}
+        orders = [{n.removeprefix(f"{o}/"): a for n, a in found.items() if n.startswith(f"{o}/")} for o in _ORDERS]
+        first, second = (GroupSums.from_arrays(part) for part in orders)
+    except (OSError, EOFError, KeyError, ValueError, BadZipFile, zlib.error) as exc:
+        raise ShardError(f"{path}: is not what was written ({exc}): delete it and run its shard again") from exc
+    if written != job:
+        raise ShardError(f"{path}: is a part of another evaluation than {path.parent / JOB_FILE}")
+    return first, second
