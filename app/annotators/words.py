@@ -59,13 +59,24 @@ def _agreement(reading: OwnReadingOut) -> str:
     mean, surplus = reading.agreement, reading.agreement_surplus
     if mean is None or surplus is None:
         return "The comparison with others begins after ten closed cases that others have read as well."
-    points = f"{100 * surplus.low:+.0f} to {100 * surplus.high:+.0f} points"
     return (
         f"Another annotator gives the same answer with a probability of {share(mean.value)} ({_range(mean)}), "
-        f"by {mean.n} closed cases; compared with somebody like the others on the same cases that is "
-        f"{100 * surplus.value:+.0f} points ({points}; of all annotators {100 * surplus.everybody:+.0f}): "
-        f"{_than_all(surplus)}."
+        f"by {mean.n} closed cases. On the same cases that is {_points(surplus.value)} than for somebody like the "
+        f"others ({_points(surplus.low)} to {_points(surplus.high)}); for all annotators together it is "
+        f"{_points(surplus.everybody)}: {_than_all(surplus)}."
     )
+
+
+def _points(difference: float) -> str:
+    """How far a share is from another one, in words: nobody has to look for a sign.
+
+    >>> _points(-0.094), _points(0.012), _points(-0.004)
+    ('9 points lower', '1 point higher', '0 points higher')
+    """
+    points = round(100 * difference)
+    if points in {-1, 1}:
+        return "1 point lower" if points < 0 else "1 point higher"
+    return f"{-points} points lower" if points < 0 else f"{points} points higher"
 
 
 def _confusions(cells: Sequence[ConfusionOut], names: Mapping[str, str]) -> list[str]:

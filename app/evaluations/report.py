@@ -17,6 +17,8 @@ from app.platform.values import MetricOut
 TEMPLATES = Path(__file__).parent / "templates"
 #: Style of reports, for their pages and for files that open offline.
 STYLE = Path(__file__).parent / "static" / "report.css"
+#: Colours of both, and of all other pages.
+COLOURS = STYLE.with_name("colours.css")
 #: Filters of these templates, by their names.
 FILTERS = {"percent": percent, "percent_ends": ends, "hours": hours}
 

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from app.evaluations import report_charts
 from app.evaluations.readers_annex import ReadersAnnex, annex_of
-from app.evaluations.report import STYLE, environment, headline
+from app.evaluations.report import COLOURS, STYLE, environment, headline
 from app.evaluations.report_charts import Plot
 from app.evaluations.report_schemas import ReportBody, ReportParts
 from app.evaluations.report_sentences import Sentence, sentences
@@ -96,5 +96,5 @@ def html_report(report: Report, asked: EvaluationIn, evaluation_id: str, at: dat
         at: when it was frozen.
     """
     template = environment().get_template("frozen_report.html")
-    style = Markup(STYLE.read_text(encoding="utf-8"))  # noqa: S704  # our own file
-    return template.render(r=report, asked=asked, id=evaluation_id, at=at, style=style)
+    colours, style = (Markup(file.read_text(encoding="utf-8")) for file in (COLOURS, STYLE))  # noqa: S704  # our own
+    return template.render(r=report, asked=asked, id=evaluation_id, at=at, colours=colours, style=style)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.evaluations.report import STYLE
+from app.evaluations.report import COLOURS, STYLE
 from app.pages.assets import FOLDER
 from tests.support.jobs import work_off
 from tests.support.reports import report_page
@@ -69,10 +69,16 @@ def colours(text: str) -> list[list[str]]:
     return [re.findall(r"--[\w-]+: #\w+", block) for block in blocks]
 
 
-def test_a_frozen_report_has_the_colours_of_the_pages_in_light_and_in_dark() -> None:
-    style = (FOLDER / "style.css").read_text()
-    assert len(colours(style)[1]) > 10
-    assert colours(TEMPLATE.read_text()) == colours(style)
+def test_colours_are_in_one_file_which_pages_name_and_frozen_reports_contain(service: Service) -> None:
+    service.add_case("alone", cell_png(1))
+    light, dark = colours(COLOURS.read_text())
+    assert len(light) > len(dark) > 10
+    frozen = frozen_page(service, ALL)
+    assert COLOURS.read_text() in frozen
+    assert "/colours.css" in service.get("admin", "/worklist").text
+    assert service.get(None, "/static/colours.css").text == COLOURS.read_text()
+    for others in (TEMPLATE, FOLDER / "style.css"):
+        assert not any(colours(others.read_text()))
 
 
 def test_serving_draws_nothing_with_the_library_for_charts() -> None:

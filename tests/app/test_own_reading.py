@@ -1,5 +1,6 @@
 """How annotators read: for themselves and admins, once a week, in steps of ten, and nothing of a case to be read."""
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -67,7 +68,9 @@ def test_the_page_is_of_last_monday_and_counts_in_tens(service: Service, next_we
     codes = classes_of(service)
     rows = [sum(cell["share"] for cell in shown["confusions"] if cell["others_say"] == code) for code in codes]
     assert rows == pytest.approx([1.0] * len(codes))
-    assert shown["sentences"]
+    (compared,) = (text for text in shown["sentences"] if text.startswith("Another annotator gives"))
+    assert re.search(r"On the same cases that is \d+ points? (lower|higher) than for somebody", compared)
+    assert not re.search(r"[+-]\d", compared)  # nobody has to look for a sign
     cookie = first_password(service, "anna")
     text = service.client.get("/me", headers=cookie | {"Accept": "text/html"}).text
     assert all(words in text for words in ("My reading", "What is said where others", "Over time"))
