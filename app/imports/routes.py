@@ -56,7 +56,7 @@ def start_import(
 ) -> Response:
     """Import a zip of images in a job.
 
-    ``manifest.csv``, which may be left out, has the columns file, external_id, patient, site, metadata.
+    ``manifest.csv``, which may be left out, has the columns file, external_id, patient, site, metadata, field.
     """
 
     def start() -> tuple[int, JobOut]:

@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document 582a855980a7c34a.
+"""Operations of the API. Made from the OpenAPI document 9abe87a49b004c35.
 
 ``python -m tests.support.api_files`` makes it again; nobody edits it.
 """
@@ -383,7 +383,7 @@ class AsyncOperations:
         return await self._model(models.PolicyOut, request)
 
     async def start_import(self, content: bytes, *, idempotency_key: str | None = None) -> models.JobOut:
-        """Import a zip of images in a job.  `manifest.csv`, which may be left out, has the columns file, external_id, patient, site, metadata."""
+        """Import a zip of images in a job.  `manifest.csv`, which may be left out, has the columns file, external_id, patient, site, metadata, field."""
         request = Request(
             "POST",
             "/v1/imports",

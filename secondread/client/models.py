@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document 582a855980a7c34a.
+"""What the API takes and answers. Made from the OpenAPI document 9abe87a49b004c35.
 
 ``python -m tests.support.api_files`` makes it again; nobody edits it.
 """

@@ -62,6 +62,7 @@ def test_an_annotator_reads_blind_commits_and_sees_the_posterior(browser: Browse
     page.click("text=Decline this case")
     page.wait_for_url("**/worklist")
     assert "1 read" in page.inner_text("h1")
+    page.wait_for_load_state("networkidle")  # an image ahead that is asked for while one leaves is refused, and said so
     page.click("text=Sign out")
     page.wait_for_url("**/login")
     anna.go("/worklist")
