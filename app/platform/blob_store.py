@@ -1,0 +1,247 @@
+"""One store of objects, in a folder or in a bucket, behind images and whatever else processes share.
+
+An object's key ends in the SHA-256 of its content (``images/ab/<sha>``, ``releases/<id>/<sha>.tar``): a name never
+comes from outside, whoever stores the same bytes twice has stored them once, and a changed object shows: it is never
+handed out, and the same bytes, stored again, take its place.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from app.platform.disk_space import require_space
+from app.platform.errors import NotFound, StorageFull, Unavailable
+from ml.files import file_sha256, sync_folder
+
+_KEY = re.compile(r"(?:[a-z0-9-]+/)*([0-9a-f]{64})(?:\.[a-z]+)?")
+
+
+class Damaged(Unavailable):
+    """A stored object is not what its key says."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An object of a listing, with its age in seconds."""
+
+    key: str
+    age: float
+
+
+class BlobStore(Protocol):
+    """What a store does; every method may raise Unavailable where the store does not answer."""
+
+    def put(self, key: str, content: bytes | Path) -> None:
+        """Store bytes, or those of a file, durably; what is there already stays, unless it is damaged."""
+
+    def get(self, key: str) -> bytes:
+        """Content of an object; raises NotFound, or Damaged."""
+
+    def fetch(self, key: str, path: Path) -> None:
+        """Write an object to a file; raises NotFound, or Damaged, and then leaves no file."""
+
+    def intact(self, key: str) -> bool:
+        """Whether an object is there and unchanged."""
+
+    def list(self, prefix: str) -> Iterator[Stored]:
+        """Objects whose keys begin with whole parts."""
+
+    def remove(self, key: str) -> None:
+        """Remove an object; one that is not there is removed already."""
+
+    def sweep(self, prefix: str, used: Callable[[list[str]], set[str]], older_than: float) -> int:
+        """Remove old objects that nobody uses, and what interrupted writes left.
+
+        Args:
+            prefix: of the keys, whole parts.
+            used: which of some digests somebody uses.
+            older_than: age in seconds.
+
+        Returns:
+            Number of files removed.
+        """
+
+    def check(self) -> None:
+        """Raise Unavailable where the store cannot be reached."""
+
+
+def digest_of(key: str) -> str:
+    """SHA-256 in a key.
+
+    Raises:
+        ValueError: there is none, or the key is not one that the service makes.
+    """
+    found = _KEY.fullmatch(key)
+    if found is None:
+        raise ValueError("not a SHA-256")
+    return found[1]
+
+
+def require_digest(key: str, digest: str) -> None:
+    """Refuse content of another digest than its key's.
+
+    Raises:
+        Damaged: it is another one.
+    """
+    if digest != digest_of(key):
+        raise Damaged("a stored object is damaged; the same content, stored again, takes its place")
+
+
+class FolderStore:
+    """Objects as files of a folder, written as: temporary file in the same folder, fsync, replace, fsync of the folder.
+
+    Args:
+        root: folder.
+        min_free_bytes: free space below which nothing more is stored.
+    """
+
+    def __init__(self, root: Path, min_free_bytes: int) -> None:
+        self.root = root
+        self.min_free_bytes = min_free_bytes
+        root.mkdir(parents=True, exist_ok=True)
+
+    def path(self, key: str) -> Path:
+        """Path of an object.
+
+        Raises:
+            ValueError: the key has no SHA-256, or is not one that the service makes.
+        """
+        digest_of(key)
+        return self.root / key
+
+    def put(self, key: str, content: bytes | Path) -> None:
+        """Store bytes, or those of a file, durably; what is there already stays, unless it is damaged.
+
+        Raises:
+            StorageFull: too little space is left, or the folder cannot be written.
+        """
+        target = self.path(key)
+        try:
+            if self.intact(key):
+                os.utime(target)  # a sweep of what nobody uses must not take it before its row is there
+                return
+        except OSError:
+            pass  # it was swept just now
+        size = content.stat().st_size if isinstance(content, Path) else len(content)
+        require_space(self.root, self.min_free_bytes, size)
+        temporary = target.with_name(f"{target.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("wb") as stream:
+                if isinstance(content, Path):
+                    with content.open("rb") as source:
+                        shutil.copyfileobj(source, stream, 1 << 20)
+                else:
+                    stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(target)
+            sync_folder(target.parent)
+        except OSError as exc:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise StorageFull("the image could not be stored; labels are still accepted") from exc
+
+    def get(self, key: str) -> bytes:
+        """Content of an object.
+
+        Raises:
+            NotFound: it is not there.
+            Unavailable: the file cannot be read, or, as Damaged, was changed.
+        """
+        try:
+            data = self.path(key).read_bytes()
+        except FileNotFoundError as exc:
+            raise NotFound("the object is not in the store") from exc
+        except OSError as exc:
+            raise Unavailable("the object cannot be read just now") from exc
+        require_digest(key, hashlib.sha256(data).hexdigest())
+        return data
+
+    def fetch(self, key: str, path: Path) -> None:
+        """Write an object to a file.
+
+        Raises:
+            NotFound: it is not there.
+            Damaged: it was changed; no file is left.
+        """
+        try:
+            shutil.copyfile(self.path(key), path)
+        except FileNotFoundError as exc:
+            raise NotFound("the object is not in the store") from exc
+        try:
+            require_digest(key, file_sha256(path))
+        except Damaged:
+            path.unlink()
+            raise
+
+    def intact(self, key: str) -> bool:
+        """Whether an object is there and unchanged."""
+        try:
+            return file_sha256(self.path(key)) == digest_of(key)
+        except OSError:
+            return False
+
+    def list(self, prefix: str) -> Iterator[Stored]:
+        """Objects whose keys begin with whole parts."""
+        for path in sorted((self.root / prefix).rglob("*")):
+            key = path.relative_to(self.root).as_posix()
+            if _KEY.fullmatch(key) and path.is_file():
+                yield Stored(key, _age(path))
+
+    def remove(self, key: str) -> None:
+        """Remove an object; one that is not there is removed already."""
+        self.path(key).unlink(missing_ok=True)
+
+    def sweep(self, prefix: str, used: Callable[[list[str]], set[str]], older_than: float) -> int:
+        """Remove files of interrupted writes and objects that nobody uses.
+
+        An object is stored before its row, so only what is older than any request is taken. What is stored again while
+        it is looked at stays: it is moved aside first, and back if somebody has touched it.
+
+        Args:
+            prefix: of the keys, whole parts.
+            used: which of some digests somebody uses.
+            older_than: age in seconds.
+
+        Returns:
+            Number of files removed.
+        """
+        removed = 0
+        for folder in sorted(path for path in (self.root / prefix).glob("**/") if path.is_dir()):
+            old = [path for path in folder.iterdir() if path.is_file() and _age(path) > older_than]
+            kept = used([path.name[:64] for path in old if _KEY.fullmatch(path.name)])
+            for path in old:
+                if not (_KEY.fullmatch(path.name) and path.name[:64] in kept):
+                    removed += self._remove_unless_touched(path, older_than)
+        return removed
+
+    def _remove_unless_touched(self, path: Path, older_than: float) -> bool:
+        aside = path.with_name(f"{path.name}.{os.urandom(4).hex()}.tmp")
+        try:
+            path.rename(aside)
+            if _age(aside) <= older_than:
+                aside.replace(path)
+                return False
+            aside.unlink()
+        except FileNotFoundError:  # another sweep was faster
+            return False
+        return True
+
+    def check(self) -> None:
+        """Do nothing: what a folder cannot do now it says when it is asked."""
+
+
+def _age(path: Path) -> float:
+    """Seconds since a file was written or touched; 0 for one that is gone."""
+    try:
+        return time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0

@@ -1,0 +1,245 @@
+"""Objects in a bucket of S3, Google Cloud Storage or Azure, by obstore, and copies of what was read on this disk.
+
+Credentials, region and endpoint come from the environment variables that obstore reads (``AWS_…``, ``GOOGLE_…``,
+``AZURE_…``). An object is created only where there is none, so that any number of processes may store the same.
+"""
+
+import hashlib
+import importlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from app.platform.blob_store import Damaged, Stored, digest_of, require_digest
+from app.platform.errors import NotFound, Unavailable
+from ml.files import file_sha256
+
+#: Addresses of buckets, by how they begin.
+SCHEMES = ("s3://", "gs://", "az://")
+# larger files go in parts, which only a whole upload makes visible; parts cannot be made conditional
+_IN_ONE_PIECE = 64 * 1024**2
+# where the sweep puts what nobody uses, until the next day's sweep removes it
+_SWEPT = "swept/"
+_log = structlog.get_logger("secondread")
+
+
+class Bucket:
+    """A bucket, or what lies under a prefix of one.
+
+    Args:
+        url: address, such as ``s3://bucket/prefix``.
+
+    Raises:
+        ValueError: obstore is not installed, or does not understand the address.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            self._api: Any = importlib.import_module("obstore")
+            open_url = importlib.import_module("obstore.store").from_url
+        except ImportError as exc:
+            raise ValueError("a bucket needs the extra s3: pip install 'secondread[s3]'") from exc
+        # an endpoint without TLS is one that somebody wrote down as such
+        patient = {"timeout": "60s", "connect_timeout": "3s", "allow_http": True}
+        hasty = {"timeout": "2s", "connect_timeout": "1s", "allow_http": True}
+        retries = {"max_retries": 4, "retry_timeout": timedelta(seconds=15)}
+        try:
+            self._store = open_url(url, client_options=patient, retry_config=retries)
+            self._probe = open_url(
+                url, client_options=hasty, retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=2)}
+            )
+        except self._api.exceptions.BaseError as exc:
+            raise ValueError(f"SECONDREAD_STORAGE_URL: {str(exc).splitlines()[0]}") from exc
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Ask the bucket.
+
+        Raises:
+            NotFound: there is no such object.
+            Unavailable: it does not answer, or refuses.
+        """
+        try:
+            yield
+        except (FileNotFoundError, self._api.exceptions.NotFoundError) as exc:
+            raise NotFound("the object is not in the store") from exc
+        except self._api.exceptions.AlreadyExistsError:
+            raise
+        except (OSError, self._api.exceptions.BaseError) as exc:
+            _log.warning("the object store does not answer, or refuses", reason=str(exc).splitlines()[0])
+            raise Unavailable("the object store does not answer, or refuses; try again shortly") from exc
+
+    def put(self, key: str, content: bytes | Path) -> None:
+        """Store bytes, or those of a file; what is there already stays, unless it is damaged."""
+        digest_of(key)
+        if isinstance(content, Path) and content.stat().st_size > _IN_ONE_PIECE:
+            if not self.intact(key):
+                with self._asking():
+                    self._api.put(self._store, key, content)
+            return
+        data = content.read_bytes() if isinstance(content, Path) else content
+        try:
+            with self._asking():
+                self._api.put(self._store, key, data, mode="create")
+        except self._api.exceptions.AlreadyExistsError:
+            if not self.intact(key):
+                with self._asking():
+                    self._api.put(self._store, key, data)
+
+    def get(self, key: str) -> bytes:
+        """Content of an object, also of one that a sweep has just taken for unused.
+
+        Raises:
+            Damaged: it was changed.
+        """
+        try:
+            data = self._read(key)
+        except NotFound:
+            data = self._read(_SWEPT + key)
+            self.put(key, data)
+        return data
+
+    def _read(self, key: str) -> bytes:
+        with self._asking():
+            data = bytes(self._api.get(self._store, key).bytes())
+        require_digest(key, hashlib.sha256(data).hexdigest())
+        return data
+
+    def fetch(self, key: str, path: Path) -> None:
+        """Write an object to a file, piece by piece.
+
+        Raises:
+            Damaged: it was changed; no file is left.
+        """
+        try:
+            with self._asking(), path.open("wb") as stream:
+                for piece in self._api.get(self._store, key):
+                    stream.write(piece)
+            require_digest(key, file_sha256(path))
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
+    def intact(self, key: str) -> bool:
+        """Whether an object is there and unchanged."""
+        try:
+            self._read(key)
+        except (NotFound, Damaged):
+            return False
+        return True
+
+    def list(self, prefix: str) -> Iterator[Stored]:
+        """Objects whose keys begin with whole parts."""
+        moment = datetime.now(UTC)
+        with self._asking():
+            for chunk in self._api.list(self._store, prefix.rstrip("/")):
+                for found in chunk:
+                    with suppress(ValueError):
+                        digest_of(found["path"])
+                        yield Stored(found["path"], (moment - found["last_modified"]).total_seconds())
+
+    def remove(self, key: str) -> None:
+        """Remove an object, wherever a sweep has put it; one that is not there is removed already."""
+        with suppress(NotFound), self._asking():
+            self._api.delete(self._store, [key, _SWEPT + key])
+
+    def sweep(self, prefix: str, used: Callable[[list[str]], set[str]], older_than: float) -> int:
+        """Move aside what nobody uses, and remove what was moved aside before and is still unused.
+
+        A bucket cannot remove an object on the condition that nobody stores it again meanwhile. What is moved aside is
+        still found by ``get``, so a row that comes late loses nothing.
+        """
+        removed = 0
+        for aside in self._unused(_SWEPT + prefix, used, older_than):
+            with suppress(NotFound), self._asking():
+                self._api.delete(self._store, aside)
+                removed += 1
+        for key in self._unused(prefix, used, older_than):
+            with suppress(NotFound), self._asking():
+                self._api.copy(self._store, key, _SWEPT + key)
+                self._api.delete(self._store, key)
+        return removed
+
+    def _unused(self, prefix: str, used: Callable[[list[str]], set[str]], older_than: float) -> Iterator[str]:
+        old = [found.key for found in self.list(prefix) if found.age > older_than]
+        for start in range(0, len(old), 500):
+            batch = old[start : start + 500]
+            kept = used([digest_of(key) for key in batch])
+            yield from (key for key in batch if digest_of(key) not in kept)
+
+    def check(self) -> None:
+        """Ask for an object that is not there, without patience."""
+        with suppress(NotFound), self._asking():
+            self._api.head(self._probe, "0" * 64)
+
+
+class CachedBucket(Bucket):
+    """A bucket with copies on this disk of what was read; they may be deleted at any time.
+
+    A copy is checked by its digest whenever it is read, and leaves after a day: what is erased on one machine is not
+    kept on another.
+
+    Args:
+        url: address of the bucket.
+        folder: of the copies.
+        limit: bytes of all copies together, about.
+        keep: seconds after which a copy leaves.
+    """
+
+    def __init__(self, url: str, folder: Path, limit: int, keep: float = 86_400.0) -> None:
+        super().__init__(url)
+        self._folder, self._limit, self._keep = folder, limit, keep
+        self._added, self._trimmed = 0, 0.0
+
+    def get(self, key: str) -> bytes:
+        """Content of an object, from its copy where that is whole."""
+        path = self._folder / key
+        try:
+            data = path.read_bytes()
+            require_digest(key, hashlib.sha256(data).hexdigest())
+            return data
+        except (OSError, Damaged):
+            data = super().get(key)
+        self._copy(path, data)
+        return data
+
+    def remove(self, key: str) -> None:
+        """Remove an object and its copy here."""
+        super().remove(key)
+        with suppress(OSError):
+            (self._folder / key).unlink(missing_ok=True)
+
+    def _copy(self, path: Path, data: bytes) -> None:
+        """Keep a copy; where the disk takes none, the bucket is asked again."""
+        unfinished = path.with_name(f"{path.name}.{os.urandom(4).hex()}.tmp")
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            unfinished.write_bytes(data)
+            unfinished.replace(path)
+        self._added += len(data)
+        if self._added > self._limit // 10 or time.monotonic() - self._trimmed > 60:
+            self.trim()
+
+    def trim(self) -> None:
+        """Delete copies that are old, and the oldest ones where there are too many."""
+        self._added, self._trimmed, total = 0, time.monotonic(), 0
+        for written, size, path in sorted(_files(self._folder), reverse=True):
+            total += size
+            if total > self._limit * 0.9 or time.time() - written > self._keep:
+                with suppress(OSError):
+                    path.unlink()
+
+
+def _files(folder: Path) -> Iterator[tuple[float, int, Path]]:
+    """When each file was written, its bytes and its path."""
+    for path in folder.rglob("*"):
+        with suppress(OSError):
+            if path.is_file():
+                status = path.stat()
+                yield status.st_mtime, status.st_size, path

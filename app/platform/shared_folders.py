@@ -1,0 +1,146 @@
+"""Folders of files that are written once, as a whole: releases, frozen evaluations, snapshots.
+
+They lie in HOME. With a bucket that is where every process finds them: each is one object there, packed, named by the
+folder and by the SHA-256 of the package, so that it is there as a whole or not at all; HOME has copies that may be
+deleted at any time.
+"""
+
+import shutil
+import tarfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from app.platform.blob_store import BlobStore
+from app.platform.errors import StorageFull
+from ml.files import file_sha256, read_json, write_json
+
+#: Written last into a copy: the digest of each of its files.
+DIGESTS = ".digests.json"
+
+
+class SharedFolders:
+    """Folders by their names, such as ``releases/<id>``.
+
+    Args:
+        home: where they lie.
+        bucket: where they lie for all processes; None where HOME is the only place.
+    """
+
+    def __init__(self, home: Path, bucket: BlobStore | None) -> None:
+        self.home, self.bucket = home, bucket
+        self._seen: dict[str, tuple[object, ...]] = {}
+
+    def path(self, name: str) -> Path:
+        """A folder in HOME, brought from the bucket unless it is here and whole; it may not be there at all.
+
+        Args:
+            name: of the folder.
+
+        Raises:
+            StorageFull: there is no room for a copy.
+        """
+        folder = self.home / name
+        if self.bucket is None or self._is_whole(name):
+            return folder
+        packages = sorted(self.bucket.list(name), key=lambda found: found.age)
+        if not packages:
+            return folder
+        unfinished = self.home / f".{uuid.uuid4().hex}.part"
+        try:
+            unfinished.mkdir(parents=True)
+            self.bucket.fetch(packages[0].key, unfinished / DIGESTS)
+            _unpack(unfinished)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            if not self._is_whole(name):
+                shutil.rmtree(folder, ignore_errors=True)
+                unfinished.rename(folder)
+        except OSError as exc:
+            if not self._is_whole(name):  # else another process was faster
+                raise StorageFull(f"{name.partition('/')[0]} could not be copied; is the disk full?") from exc
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        return folder
+
+    def _is_whole(self, name: str) -> bool:
+        """Whether a copy is as it came; read once in a process, and again when a file has changed since."""
+        folder = self.home / name
+        try:
+            digests = read_json(folder / DIGESTS)
+            stamps = tuple((file, (folder / file).stat().st_mtime_ns) for file in digests)
+            if self._seen.get(name) != stamps:
+                if any(file_sha256(folder / file) != digest for file, digest in digests.items()):
+                    return False
+                self._seen[name] = stamps
+        except (OSError, ValueError):
+            return False
+        return True
+
+    def publish(self, name: str, folder: Path) -> None:
+        """Store a folder where every process finds it; without a bucket it is where it should be.
+
+        Args:
+            name: by which others ask for it.
+            folder: with files, and nothing else.
+
+        Raises:
+            StorageFull: there is no room to pack it.
+        """
+        if self.bucket is None:
+            return
+        package = self.home / f".{uuid.uuid4().hex}.part"
+        try:
+            self.home.mkdir(parents=True, exist_ok=True)
+            _pack(folder, package)
+            self.bucket.put(f"{name}/{file_sha256(package)}.tar", package)
+        except OSError as exc:
+            raise StorageFull(f"{name.partition('/')[0]} could not be packed; is the disk full?") from exc
+        finally:
+            package.unlink(missing_ok=True)
+
+    def is_stored(self, name: str) -> bool:
+        """Whether the bucket has a folder, undamaged."""
+        if self.bucket is None:
+            return (self.home / name).is_dir()
+        return any(self.bucket.intact(found.key) for found in self.bucket.list(name))
+
+    def shared(self, prefix: str) -> dict[str, float]:
+        """Names of the folders in the bucket, each with the age of its newest package in seconds."""
+        ages: dict[str, float] = {}
+        for found in () if self.bucket is None else self.bucket.list(prefix):
+            name = found.key.rpartition("/")[0]
+            ages[name] = min(found.age, ages.get(name, found.age))
+        return ages
+
+    def remove(self, name: str) -> None:
+        """Remove a folder everywhere but from other processes' HOMEs."""
+        if self.bucket is not None:
+            for found in list(self.bucket.list(name)):
+                self.bucket.remove(found.key)
+        shutil.rmtree(self.home / name, ignore_errors=True)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith("."))
+
+
+def _pack(folder: Path, package: Path) -> None:
+    """Write the files of a folder into one; the same files make the same package."""
+    with tarfile.open(package, "w") as archive:
+        for path in _files(folder):
+            about = tarfile.TarInfo(path.name)
+            about.size = path.stat().st_size
+            with path.open("rb") as stream:
+                archive.addfile(about, stream)
+
+
+def _unpack(folder: Path) -> None:
+    """Take the files out of the package that lies in place of a copy's digests, which are then written."""
+    with tarfile.open(folder / DIGESTS) as archive:
+        for about in archive:
+            stream = archive.extractfile(about)
+            if stream is None or "/" in about.name or about.name.startswith("."):
+                continue
+            with (folder / about.name).open("wb") as out:
+                shutil.copyfileobj(stream, out, 1 << 20)
+    write_json(folder / DIGESTS, {path.name: file_sha256(path) for path in _files(folder)})
