@@ -1,18 +1,25 @@
 """What the service is made of, built once at start-up and reached through the request."""
 
+import uuid
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from fastapi import Depends, Request
 
+from app.platform.blob_store import BlobStore, FolderStore
+from app.platform.bucket import CachedBucket
 from app.platform.database import Database
 from app.platform.durable import JobQueue
+from app.platform.errors import Problem
 from app.platform.image_store import ImageStore
 from app.platform.keys import KeyRing, Keys, derive
+from app.platform.shared_folders import SharedFolders
 from app.predictions.inference import Inference
 from app.predictions.pictures import Pictures
 from app.predictions.remote import Backend
 from app.settings import Settings
+from ml.release.artifact import ReleaseError
 
 
 @dataclass(frozen=True)
@@ -23,7 +30,9 @@ class Context:
         settings: what the environment decides.
         database: sessions.
         jobs: enqueues and cancels long work.
+        bucket: what processes share; None where HOME is all there is.
         images: image store.
+        folders: releases, evaluations and snapshots.
         inference: the predictor port.
         pictures: decodes uploaded pictures.
         keys: of the installation, by purpose.
@@ -32,7 +41,9 @@ class Context:
     settings: Settings
     database: Database
     jobs: JobQueue
+    bucket: BlobStore | None
     images: ImageStore
+    folders: SharedFolders
     inference: Inference
     pictures: Pictures
     keys: Keys
@@ -46,14 +57,28 @@ def build_context(settings: Settings, ring: KeyRing | None = None) -> Context:
         ring: the keys; those of the settings where left out.
     """
     keys = derive(ring or settings.key_ring())
+    bucket: CachedBucket | None = None
+    if settings.bucket_url is None:
+        images = ImageStore(FolderStore(settings.images_folder, settings.min_free_bytes))
+    else:
+        bucket = CachedBucket(settings.bucket_url, settings.home / "cache", settings.storage_cache)
+        images = ImageStore(bucket, "images/")
+    folders = SharedFolders(settings.home, bucket)
+
+    def release(release_id: uuid.UUID) -> Path:
+        try:
+            return folders.path(f"releases/{release_id}")
+        except Problem as exc:
+            raise ReleaseError(exc.detail) from exc
+
     return Context(
         settings=settings,
         database=Database(settings.sqlalchemy_url, keys.audit),
         jobs=JobQueue(settings.sqlalchemy_url),
-        images=ImageStore(settings.images_folder, settings.min_free_bytes),
-        inference=Inference(
-            settings.releases_folder, settings.inference_threads, settings.inference_queue, backend=_backend(settings)
-        ),
+        bucket=bucket,
+        images=images,
+        folders=folders,
+        inference=Inference(release, settings.inference_threads, settings.inference_queue, backend=_backend(settings)),
         pictures=Pictures(settings.decode_memory),
         keys=keys,
     )

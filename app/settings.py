@@ -20,6 +20,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from app.platform.bucket import SCHEMES
 from app.platform.days import zone_named
 from app.platform.faults import in_words
 from app.platform.keys import KeyRing
@@ -40,7 +41,15 @@ class Settings(BaseSettings):
     database_owner_url: str | None = Field(
         None, description="the same database by a role that owns its tables, for `db upgrade`; unset: DATABASE_URL"
     )
-    storage_url: str | None = Field(None, description="folder for images; unset: HOME/images")
+    storage_url: str | None = Field(
+        None,
+        description="folder for images, or a bucket for images and releases: s3://bucket/prefix, gs://… or az://…, by "
+        "the extra s3, with credentials and endpoint in obstore's variables, such as AWS_ACCESS_KEY_ID and "
+        "AWS_ENDPOINT; unset: HOME/images",
+    )
+    storage_cache: int = Field(
+        1024**3, ge=0, description="bytes of copies of images that HOME may have where they lie in a bucket"
+    )
     datasets: Path | None = Field(None, description="folder with real data sets, for training and tests")
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8000, ge=0, le=65535, description="port to listen on")
@@ -172,9 +181,9 @@ class Settings(BaseSettings):
 
     @field_validator("storage_url")
     @classmethod
-    def _local(cls, value: str | None) -> str | None:
-        if value is not None and "://" in value and not value.startswith("file://"):
-            raise ValueError("only a local folder is supported")
+    def _known_place(cls, value: str | None) -> str | None:
+        if value is not None and "://" in value and not value.startswith(("file://", *SCHEMES)):
+            raise ValueError("only a folder or a bucket (s3://, gs://, az://) is supported")
         return value
 
     @property
@@ -199,8 +208,15 @@ class Settings(BaseSettings):
 
     @property
     def images_folder(self) -> Path:
-        """Folder of the image store."""
-        return self.home / "images" if self.storage_url is None else Path(self.storage_url.removeprefix("file://"))
+        """Folder of the image store, where it is no bucket."""
+        if self.storage_url is None or self.bucket_url is not None:
+            return self.home / "images"
+        return Path(self.storage_url.removeprefix("file://"))
+
+    @property
+    def bucket_url(self) -> str | None:
+        """Address of the bucket; None where everything lies in folders."""
+        return self.storage_url if self.storage_url is not None and self.storage_url.startswith(SCHEMES) else None
 
     @property
     def erasure_list(self) -> Path:

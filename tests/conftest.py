@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.bucket import BucketServer, bucket_server
 from tests.support.chromium import FLAGS, find_chromium
 from tests.support.postgres import PostgresServer, find_binaries
 from tests.support.process import RUNNING
@@ -193,3 +194,18 @@ def tiny_release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.support.tiny_release import write_tiny_release
 
     return build_once(tmp_path_factory, "tiny release", write_tiny_release)
+
+
+@pytest.fixture(scope="session")
+def buckets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BucketServer]:
+    """A server of buckets."""
+    with bucket_server(tmp_path_factory.mktemp("buckets") / "log") as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(buckets: BucketServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Address of an empty bucket; credentials and endpoint are set."""
+    for name, value in buckets.environment.items():
+        monkeypatch.setenv(name, value)
+    return buckets.create()

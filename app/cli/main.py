@@ -90,8 +90,8 @@ def release_add(path: Annotated[Path, typer.Argument(help="Release folder.")], a
     from ml.release.artifact import read_release
 
     with parts() as context:
-        row, new = add_release(context.database, context.keys.audit, path, context.settings.releases_folder)
-        index = read_release(context.settings.releases_folder / str(row.id)).training
+        row, new = add_release(context.database, context.keys.audit, path, context.folders)
+        index = read_release(context.folders.path(f"releases/{row.id}")).training
         with context.database.read() as session:
             shown = describe(session, row)
             overlap = overlap_with(session, context.keys.training, row.card, index)

@@ -330,6 +330,7 @@ def db_restore(
     from app.operations.backup import check_backup, require_list, restore
     from app.operations.rotation import bring_in
     from app.platform import audit_chain
+    from app.platform.bucket import Bucket
     from app.settings import read_settings
 
     keep_private()
@@ -338,7 +339,9 @@ def db_restore(
     check_backup(source)
     if not without_list:
         require_list(source, settings.erasure_list, settings.audit_anchor)
-    n_files, of_backup = restore(source, settings.home, settings.images_folder, settings.owner_sqlalchemy_url, ring)
+    bucket = None if settings.bucket_url is None else Bucket(settings.bucket_url)
+    url = settings.owner_sqlalchemy_url
+    n_files, of_backup = restore(source, settings.home, settings.images_folder, url, ring, bucket)
     with parts(check_schema=False, ring=of_backup) as context:  # a backup may have an older schema
         with _owners_database(context) as owner, owner.read() as session:
             head = audit_chain.newest(session)

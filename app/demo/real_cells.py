@@ -93,7 +93,7 @@ def ensure_shipped_release(context: Context, say: Say) -> None:
         if champion(session) is not None:
             return
     say("demo: adding the release that comes with it")
-    add_release(context.database, context.keys.audit, RELEASE, context.settings.releases_folder)
+    add_release(context.database, context.keys.audit, RELEASE, context.folders)
 
 
 def serves_real_cells(context: Context) -> bool:

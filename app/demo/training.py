@@ -24,7 +24,7 @@ def ensure_trained_release(context: Context, say: Say) -> None:
     source = context.settings.home / "demo" / "release"
     if not (source / "card.json").is_file():
         _make(context.settings.home / "demo" / "run", source, say)
-    add_release(context.database, context.keys.audit, source, context.settings.releases_folder)
+    add_release(context.database, context.keys.audit, source, context.folders)
 
 
 def _make(run: Path, out: Path, say: Say) -> None:

@@ -4,6 +4,8 @@ import secrets
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict
 
@@ -14,8 +16,11 @@ from app.context import Context
 from app.operations.anchor import known_erasures
 from app.operations.erasure_list import ErasureListError, read_list
 from app.platform import audit_chain
+from app.platform.blob_store import BlobStore, Damaged
 from app.platform.database import make_engine
+from app.platform.errors import NotFound
 from app.platform.keys import KeyRing, derive
+from app.platform.shared_folders import SharedFolders
 from app.tables import Erasure
 from ml.files import file_sha256, read_json, sync_file, sync_folder, write_json
 
@@ -106,8 +111,12 @@ def _is_image(name: str) -> bool:
 def _write(context: Context, out: Path, head: str, erasures: int) -> dict[str, str]:
     """Write everything into an empty folder, the manifest last; gives the digest of each file."""
     _dump(context, out)
+    for name in context.folders.shared("releases"):
+        context.folders.path(name)
     for name, source in zip(_FOLDERS, _sources(context), strict=True):
-        if source.is_dir():
+        if name == "images" and context.bucket is not None:
+            _copy_images(context.bucket, out / name)
+        elif source.is_dir():
             ignore = shutil.ignore_patterns("*.tmp", ".candidate-*")
             shutil.copytree(source, out / name, ignore=ignore)
     secret = out / _SECRET
@@ -125,9 +134,39 @@ def _write(context: Context, out: Path, head: str, erasures: int) -> dict[str, s
     return files
 
 
+def _copy_images(bucket: BlobStore, folder: Path) -> None:
+    """Copy every image of the bucket, a damaged one left out: `damaged` of a backup is of files."""
+    for found in bucket.under("images"):
+        path = folder.parent / found.key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(Damaged, NotFound):  # `db verify` names a damaged one; a missing one was erased just now
+            bucket.fetch(found.key, path)
+
+
+def _require_empty(targets: Iterable[Path], bucket: BlobStore | None) -> None:
+    """Refuse to restore over what there is.
+
+    Raises:
+        ValueError: there is something.
+    """
+    for target in targets:
+        if target.exists() and any(target.iterdir()):
+            raise ValueError(f"{target}: not empty; restore into a new HOME")
+    if bucket is not None and any(True for name in ("images", "releases") for _ in bucket.under(name)):
+        raise ValueError("the bucket is not empty; restore into another prefix")
+
+
+def _fill(bucket: BlobStore, source: Path, home: Path) -> None:
+    """Put a backup's images and releases into a bucket."""
+    for path in sorted((source / "images").glob("*/*")):
+        bucket.put(f"images/{path.parent.name}/{path.name}", path)
+    for path in sorted((source / "releases").glob("*")):
+        SharedFolders(home, bucket).publish(f"releases/{path.name}", path)
+
+
 def _sources(context: Context) -> tuple[Path, Path, Path]:
     settings = context.settings
-    return context.images.root, settings.releases_folder, settings.home / "evaluations"
+    return settings.images_folder, settings.releases_folder, settings.home / "evaluations"
 
 
 def _dump(context: Context, out: Path) -> None:
@@ -179,7 +218,9 @@ def check_backup(source: Path) -> dict[str, str]:
     return files
 
 
-def restore(source: Path, home: Path, images: Path, url: str, ring: KeyRing | None = None) -> tuple[int, KeyRing]:
+def restore(
+    source: Path, home: Path, images: Path, url: str, ring: KeyRing | None = None, bucket: BlobStore | None = None
+) -> tuple[int, KeyRing]:
     """Bring a backup back into an empty installation.
 
     Args:
@@ -188,6 +229,7 @@ def restore(source: Path, home: Path, images: Path, url: str, ring: KeyRing | No
         images: folder of the image store.
         url: of the database; an empty one on PostgreSQL.
         ring: keys that are set or in HOME already; None where there are none.
+        bucket: for images and releases, in place of the folders; it must not contain any yet.
 
     Returns:
         Number of files, and the keys of the backup, with which the ring must begin.
@@ -207,10 +249,10 @@ def restore(source: Path, home: Path, images: Path, url: str, ring: KeyRing | No
     if (_SQLITE if sqlite else _POSTGRES) not in files:
         raise ValueError(f"{source}: a backup of another kind of database")
     targets = (images, home / "releases", home / "evaluations")
-    for target in targets:
-        if target.exists() and any(target.iterdir()):
-            raise ValueError(f"{target}: not empty; restore into a new HOME")
+    _require_empty(targets, bucket)
     home.mkdir(parents=True, exist_ok=True)
+    if bucket is not None:
+        _fill(bucket, source, home)
     if sqlite:
         database = Path(make_url(url).database or "")
         if database.exists():
@@ -221,7 +263,7 @@ def restore(source: Path, home: Path, images: Path, url: str, ring: KeyRing | No
         _postgres("pg_restore", engine, "--no-owner", "--no-acl", "--exit-on-error", str(source / _POSTGRES))
         engine.dispose()
     for name, target in zip(_FOLDERS, targets, strict=True):
-        if (source / name).is_dir():
+        if (source / name).is_dir() and (bucket is None or name == "evaluations"):
             shutil.copytree(source / name, target, dirs_exist_ok=True)
     if ring is None:
         secret = home / _SECRET

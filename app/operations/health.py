@@ -32,6 +32,7 @@ class ReadyOut(Out):
     database: str
     release: str
     worker: str
+    storage: str = "ok"
 
 
 @router.get("/healthz", dependencies=[Depends(public)])
@@ -47,8 +48,12 @@ async def healthz() -> HealthOut:
     dependencies=[Depends(public)],
 )
 def readyz(context: Parts) -> Response:
-    """Database and release can serve."""
-    database = release = worker = "ok"
+    """Database, release and storage can serve."""
+    database = release = worker = storage = "ok"
+    try:
+        context.images.store.check()
+    except Problem as exc:
+        storage = exc.detail
     try:
         with context.database.read() as session:
             if audit_chain.n_keys(session) != len(context.keys.audit.signers):
@@ -66,8 +71,9 @@ def readyz(context: Parts) -> Response:
         database, release, worker = "the database does not answer", "unknown", "unknown"
     except Problem as exc:
         release = exc.detail
-    ready = database == release == "ok"
-    body = ReadyOut(status="ready" if ready else "not ready", database=database, release=release, worker=worker)
+    ready = database == release == storage == "ok"
+    status = "ready" if ready else "not ready"
+    body = ReadyOut(status=status, database=database, release=release, worker=worker, storage=storage)
     return JSONResponse(body.model_dump(), 200 if ready else 503)
 
 

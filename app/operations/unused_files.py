@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import structlog
+from sqlalchemy import select
 
 from app.cases.queries import images_in_use
 from app.context import Context
 from app.releases.adding import UNFINISHED
+from app.tables import ReleaseRow
 
 # no request and no batch of a job takes so long
 _OLD_SECONDS = 86_400.0
@@ -31,7 +33,7 @@ def sweep_files(context: Context, older_than: float = _OLD_SECONDS) -> int:
         with context.database.read() as session:
             return images_in_use(session, digests)
 
-    removed = context.images.sweep(used, older_than)
+    removed = context.images.sweep(used, older_than) + _remove_unknown_releases(context, older_than)
     for path in _unfinished(context):
         try:
             old = time.time() - path.stat().st_mtime > older_than
@@ -48,9 +50,21 @@ def sweep_files(context: Context, older_than: float = _OLD_SECONDS) -> int:
     return removed
 
 
+def _remove_unknown_releases(context: Context, older_than: float) -> int:
+    """Remove releases that were brought into the bucket and never got a row."""
+    old = {name for name, age in context.folders.shared("releases").items() if age > older_than}
+    if old:
+        with context.database.read() as session:
+            old -= {f"releases/{release_id}" for release_id in session.execute(select(ReleaseRow.id)).scalars()}
+    for name in old:
+        context.folders.remove(name)
+    return len(old)
+
+
 def _unfinished(context: Context) -> Iterator[Path]:
     home = context.settings.home
     yield from (home / "imports").glob(".*.part")
     yield from context.settings.releases_folder.glob(UNFINISHED)
     yield from (home / "snapshots").glob("*/.*.tmp")
     yield from home.glob(".secret.*.tmp")
+    yield from home.glob(".*.part")

@@ -19,6 +19,7 @@ from app.operations.explained import unexplained_rows
 from app.operations.proven import guarded, unproven_rows
 from app.platform import audit_chain
 from app.platform.covered_rows import COVERED, NOT_COVERED
+from app.platform.errors import NotFound, Unavailable
 from app.releases.queries import all_releases
 from app.tables import Evaluation, ReleaseRow
 from ml.release.artifact import ReleaseError, read_release
@@ -158,11 +159,14 @@ def _damaged_images(context: Context, digests: Sequence[str]) -> Iterator[str]:
 
 def _damaged_releases(session: Session, context: Context) -> Iterator[str]:
     for row in all_releases(session):
+        name = f"releases/{row.id}"
+        if not context.folders.is_stored(name):
+            yield f"release {row.id}: missing in the bucket, or damaged there"
         try:
-            release = read_release(context.settings.releases_folder / str(row.id))
+            release = read_release(context.folders.path(name))
             if release.card_sha256 != row.card_sha256:
                 yield f"release {row.id}: card.json was changed"
-        except ReleaseError as exc:
+        except (NotFound, Unavailable, ReleaseError) as exc:
             yield f"release {row.id}: {exc}"
 
 

@@ -50,7 +50,7 @@ class BlobStore(Protocol):
     def intact(self, key: str) -> bool:
         """Whether an object is there and unchanged."""
 
-    def list(self, prefix: str) -> Iterator[Stored]:
+    def under(self, prefix: str) -> Iterator[Stored]:
         """Objects whose keys begin with whole parts."""
 
     def remove(self, key: str) -> None:
@@ -189,7 +189,7 @@ class FolderStore:
         except OSError:
             return False
 
-    def list(self, prefix: str) -> Iterator[Stored]:
+    def under(self, prefix: str) -> Iterator[Stored]:
         """Objects whose keys begin with whole parts."""
         for path in sorted((self.root / prefix).rglob("*")):
             key = path.relative_to(self.root).as_posix()

@@ -134,7 +134,7 @@ class Bucket:
             return False
         return True
 
-    def list(self, prefix: str) -> Iterator[Stored]:
+    def under(self, prefix: str) -> Iterator[Stored]:
         """Objects whose keys begin with whole parts."""
         moment = datetime.now(UTC)
         with self._asking():
@@ -167,7 +167,7 @@ class Bucket:
         return removed
 
     def _unused(self, prefix: str, used: Callable[[list[str]], set[str]], older_than: float) -> Iterator[str]:
-        old = [found.key for found in self.list(prefix) if found.age > older_than]
+        old = [found.key for found in self.under(prefix) if found.age > older_than]
         for start in range(0, len(old), 500):
             batch = old[start : start + 500]
             kept = used([digest_of(key) for key in batch])

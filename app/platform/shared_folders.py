@@ -15,8 +15,7 @@ from app.platform.blob_store import BlobStore
 from app.platform.errors import StorageFull
 from ml.files import file_sha256, read_json, write_json
 
-#: Written last into a copy: the digest of each of its files.
-DIGESTS = ".digests.json"
+_PACKAGE = ".package.tar"
 
 
 class SharedFolders:
@@ -43,18 +42,20 @@ class SharedFolders:
         folder = self.home / name
         if self.bucket is None or self._is_whole(name):
             return folder
-        packages = sorted(self.bucket.list(name), key=lambda found: found.age)
+        packages = sorted(self.bucket.under(name), key=lambda found: found.age)
         if not packages:
             return folder
         unfinished = self.home / f".{uuid.uuid4().hex}.part"
         try:
             unfinished.mkdir(parents=True)
-            self.bucket.fetch(packages[0].key, unfinished / DIGESTS)
-            _unpack(unfinished)
+            self.bucket.fetch(packages[0].key, unfinished / _PACKAGE)
+            digests = _unpack(unfinished)
             folder.parent.mkdir(parents=True, exist_ok=True)
             if not self._is_whole(name):
                 shutil.rmtree(folder, ignore_errors=True)
                 unfinished.rename(folder)
+                self._digests(name).parent.mkdir(parents=True, exist_ok=True)
+                write_json(self._digests(name), digests)
         except OSError as exc:
             if not self._is_whole(name):  # else another process was faster
                 raise StorageFull(f"{name.partition('/')[0]} could not be copied; is the disk full?") from exc
@@ -62,11 +63,15 @@ class SharedFolders:
             shutil.rmtree(unfinished, ignore_errors=True)
         return folder
 
+    def _digests(self, name: str) -> Path:
+        """Where the digests of a copy's files are written, last: a release must not contain another file."""
+        return self.home / "copies" / f"{name}.json"
+
     def _is_whole(self, name: str) -> bool:
         """Whether a copy is as it came; read once in a process, and again when a file has changed since."""
         folder = self.home / name
         try:
-            digests = read_json(folder / DIGESTS)
+            digests = read_json(self._digests(name))
             stamps = tuple((file, (folder / file).stat().st_mtime_ns) for file in digests)
             if self._seen.get(name) != stamps:
                 if any(file_sha256(folder / file) != digest for file, digest in digests.items()):
@@ -99,15 +104,15 @@ class SharedFolders:
             package.unlink(missing_ok=True)
 
     def is_stored(self, name: str) -> bool:
-        """Whether the bucket has a folder, undamaged."""
+        """Whether the bucket has a folder, undamaged; where there is none, nothing can be missing in it."""
         if self.bucket is None:
-            return (self.home / name).is_dir()
-        return any(self.bucket.intact(found.key) for found in self.bucket.list(name))
+            return True
+        return any(self.bucket.intact(found.key) for found in self.bucket.under(name))
 
     def shared(self, prefix: str) -> dict[str, float]:
         """Names of the folders in the bucket, each with the age of its newest package in seconds."""
         ages: dict[str, float] = {}
-        for found in () if self.bucket is None else self.bucket.list(prefix):
+        for found in () if self.bucket is None else self.bucket.under(prefix):
             name = found.key.rpartition("/")[0]
             ages[name] = min(found.age, ages.get(name, found.age))
         return ages
@@ -115,9 +120,10 @@ class SharedFolders:
     def remove(self, name: str) -> None:
         """Remove a folder everywhere but from other processes' HOMEs."""
         if self.bucket is not None:
-            for found in list(self.bucket.list(name)):
+            for found in list(self.bucket.under(name)):
                 self.bucket.remove(found.key)
         shutil.rmtree(self.home / name, ignore_errors=True)
+        self._digests(name).unlink(missing_ok=True)
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -134,13 +140,14 @@ def _pack(folder: Path, package: Path) -> None:
                 archive.addfile(about, stream)
 
 
-def _unpack(folder: Path) -> None:
-    """Take the files out of the package that lies in place of a copy's digests, which are then written."""
-    with tarfile.open(folder / DIGESTS) as archive:
+def _unpack(folder: Path) -> dict[str, str]:
+    """Take the files out of the package in a folder; gives their digests."""
+    with tarfile.open(folder / _PACKAGE) as archive:
         for about in archive:
             stream = archive.extractfile(about)
             if stream is None or "/" in about.name or about.name.startswith("."):
                 continue
             with (folder / about.name).open("wb") as out:
                 shutil.copyfileobj(stream, out, 1 << 20)
-    write_json(folder / DIGESTS, {path.name: file_sha256(path) for path in _files(folder)})
+    (folder / _PACKAGE).unlink()
+    return {path.name: file_sha256(path) for path in _files(folder)}

@@ -8,6 +8,7 @@ there, many runs at once, and never here.
 import threading
 import uuid
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,7 +44,7 @@ class Inference:
     """The release that is served, its network in this process or behind a backend.
 
     Args:
-        releases_folder: contains one folder per release, named by its identifier.
+        folder_of: where a release lies, by its identifier.
         threads: of one network run, 0 for all cores.
         queue: predictions that may wait.
         batch: images per run of the network at most; None: many on a GPU, one on a CPU, where batches do not pay.
@@ -52,13 +53,13 @@ class Inference:
 
     def __init__(
         self,
-        releases_folder: Path,
+        folder_of: Callable[[uuid.UUID], Path],
         threads: int,
         queue: int,
         batch: int | None = None,
         backend: Backend | None = None,
     ) -> None:
-        self.releases_folder, self.threads, self.batch, self.backend = releases_folder, threads, batch, backend
+        self.folder_of, self.threads, self.batch, self.backend = folder_of, threads, batch, backend
         self._wanted: list[_Wanted] = []
         self._turn, self._busy = threading.Condition(), False
         self._waiting = threading.BoundedSemaphore(queue)
@@ -84,7 +85,7 @@ class Inference:
             if loaded is not None and loaded.revision == alias.revision:
                 return loaded
             try:
-                release = read_release(self.releases_folder / str(alias.release_id))
+                release = read_release(self.folder_of(alias.release_id))
                 self._served = Served(alias.release_id, alias.revision, self.predictor(release))
                 self.fault = None
             except OtherNetwork as exc:
@@ -116,7 +117,7 @@ class Inference:
         if self.backend is None or alias is None:
             return None
         try:
-            self.backend.network(read_release(self.releases_folder / str(alias.release_id)))
+            self.backend.network(read_release(self.folder_of(alias.release_id)))
         except Unavailable as exc:
             return f"{exc.detail}; until then predictions are refused, and nothing is predicted here instead"
         return None
@@ -142,8 +143,7 @@ class Inference:
                 return self._served
             known = self._others.pop(release_id, None)
             try:
-                release = self.releases_folder / str(release_id)
-                found = known or Served(release_id, -1, self.predictor(read_release(release)))
+                found = known or Served(release_id, -1, self.predictor(read_release(self.folder_of(release_id))))
             except ReleaseError as exc:
                 raise NoRelease("the release cannot be loaded; see /readyz") from exc
             self._others[release_id] = found

@@ -3,7 +3,6 @@
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +12,7 @@ from app.evaluations.cohort import Cohort, Question, cohort_of
 from app.evaluations.queries import LabelRow
 from app.jobs.running import JobResult, RunningJob
 from app.operations.anchor import restored_at
+from app.platform.shared_folders import SharedFolders
 from app.platform.values import MetricOut
 from app.recalibration.gating import FEWEST_ANNOTATORS, Evidence, changes_with_p, decide, level_of
 from app.recalibration.outputs import first_answers, histograms, stored_outputs
@@ -105,13 +105,13 @@ class SinceFirstChampion:
 
 
 def since_first_champion(
-    session: Session, releases_folder: Path, champion_id: uuid.UUID, cohort: Cohort, after: Predictions
+    session: Session, folders: SharedFolders, champion_id: uuid.UUID, cohort: Cohort, after: Predictions
 ) -> SinceFirstChampion:
     """Change from the release that was promoted first in this service, by what its network made of the same cases.
 
     Args:
         session: for reading.
-        releases_folder: of the service.
+        folders: of the service, with its releases.
         champion_id: the present champion.
         cohort: evaluation partition.
         after: the candidate's predictions of its cases.
@@ -123,7 +123,7 @@ def since_first_champion(
     if served_sha256(first_row) == served_sha256(champion_row):
         return SinceFirstChampion(first_id, None)
     try:
-        first = read_release(releases_folder / str(first_id))
+        first = read_release(folders.path(f"releases/{first_id}"))
     except ReleaseError as exc:
         return SinceFirstChampion(first_id, f"its folder cannot be read ({exc})")
     outputs = stored_outputs(session, first.network_sha256, "evaluation", seen_by=first_id)

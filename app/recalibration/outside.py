@@ -173,8 +173,8 @@ def _gate(job: RunningJob, material: _Material, plan: ChangePlan) -> Gate:
         less = without_annotator(cohort, material.labels, name)
         without[name] = change_between(less, less.columns, after)
     with job.context.database.read_moment() as session:
-        folder = job.context.settings.releases_folder
-        first = since_first_champion(session, folder, material.champion_id, cohort, after)
+        folders = job.context.folders
+        first = since_first_champion(session, folders, material.champion_id, cohort, after)
     whole = change_between(cohort, cohort.columns, after)
     evidence = Evidence(whole, cohort.columns.cluster, len(names), first.change, without)
     return Judgement(material.champion_id, attempt, evidence, first, plan.max_increase, material.findings).gate()

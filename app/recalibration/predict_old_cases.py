@@ -43,7 +43,7 @@ class PredictionResult(TypedDict):
 def predict_again(job: RunningJob) -> PredictionResult:
     """Job: give every case whose image can be read a prediction by this release."""
     context, release_id = job.context, uuid.UUID(job.parameters["release"])
-    release = read_release(context.settings.releases_folder / str(release_id))
+    release = read_release(context.folders.path(f"releases/{release_id}"))
     unreadable = _show_images(job, release)
     with context.database.read() as session:
         total = session.execute(

@@ -79,7 +79,7 @@ def _beside(job: RunningJob, material: Material, asked: uuid.UUID | None) -> tup
     """
     if asked is None or asked == material.parent_id:
         return material.parent_id, material.parent
-    release = read_release(job.context.settings.releases_folder / str(asked))
+    release = read_release(job.context.folders.path(f"releases/{asked}"))
     if release.network_sha256 != material.parent.network_sha256:
         raise ValueError("the release has another network than the champion; promote it, and fit then")
     return asked, release

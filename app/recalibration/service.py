@@ -51,7 +51,7 @@ from app.releases.adding import UNFINISHED, register_release
 from app.releases.gate import Gate
 from app.releases.queries import served_release_id
 from app.releases.schemas import RecalibrationIn, RecalibrationMethod
-from app.tables import now
+from app.tables import new_id, now
 from ml.calibration.calibrators import Calibration
 from ml.distributions.families import PredictiveDistribution
 from ml.metrics.paired_change import Change
@@ -103,7 +103,7 @@ def gather(session: Session, context: Context, since: datetime | None = None) ->
         NoRelease: there is no champion.
     """
     parent_id = served_release_id(session)
-    parent = read_release(context.settings.releases_folder / str(parent_id))
+    parent = read_release(context.folders.path(f"releases/{parent_id}"))
     columns, question = read_columns(session, parent_id, list(parent.classes)), Question(since=since)
     cohort = cohort_of(held_out(columns), question, now().timestamp())
     outputs = stored_outputs(session, parent.network_sha256, "evaluation", since)
@@ -251,8 +251,8 @@ def _gate(
             tried[name] = f"the fit without their labels fails ({exc})"
     after = material.judging.predicted(material.parent, calibration)
     with job.context.database.read_moment() as session:
-        folder = job.context.settings.releases_folder
-        first = since_first_champion(session, folder, material.parent_id, material.cohort, after)
+        folders = job.context.folders
+        first = since_first_champion(session, folders, material.parent_id, material.cohort, after)
         findings = forgotten(session)
     whole = change_between(material.cohort, material.cohort.columns, after)
     evidence = Evidence(whole, material.cohort.columns.cluster, len(names), first.change, tried)
@@ -318,12 +318,13 @@ def _write(job: RunningJob, material: Material, made: Fitted, findings: Findings
     kept = (HEAD_FILE, DISTANCE_FILE, FAMILIARITY_FILE, INDEX_FILE)
     names = ["network.onnx", *[name for name in kept if name in parent.card["files"]]]
     card = _card(parent, material.parent_id, made, findings)
-    settings = job.context.settings
-    folder = settings.releases_folder / UNFINISHED.replace("*", str(job.job_id))
+    folders, release_id = job.context.folders, new_id()
+    folder = folders.home / "releases" / UNFINISHED.replace("*", str(job.job_id))
     shutil.rmtree(folder, ignore_errors=True)
     try:
         files = {name: (parent.path / name).read_bytes() for name in names}
         candidate = write_release(folder, files, made.calibration, card, readme_text(card))
+        folders.publish(f"releases/{release_id}", folder)
 
         def add(session: Session) -> JobResult:
             # its network is the champion's, which has been run
@@ -331,7 +332,8 @@ def _write(job: RunningJob, material: Material, made: Fitted, findings: Findings
                 session,
                 job.context.keys.audit,
                 candidate,
-                settings.releases_folder,
+                folders,
+                release_id,
                 actor="recalibration",
                 judged=True,
             )

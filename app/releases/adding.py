@@ -13,6 +13,7 @@ from app.platform import audit_chain
 from app.platform.database import Database
 from app.platform.errors import Conflict, StorageFull
 from app.platform.keys import AuditKeys
+from app.platform.shared_folders import SharedFolders
 from app.releases.gate import gate_of, verdict_of
 from app.releases.queries import all_releases, champion, class_codes
 from app.releases.trial import try_release
@@ -24,7 +25,7 @@ UNFINISHED = ".candidate-*"
 
 
 def add_release(
-    database: Database, keys: AuditKeys, source: Path, releases_folder: Path, *, actor: str = "command line"
+    database: Database, keys: AuditKeys, source: Path, folders: SharedFolders, *, actor: str = "command line"
 ) -> tuple[ReleaseRow, bool]:
     """Copy a release folder, verify the copy, run its network in a limited process, and only then make its row.
 
@@ -35,7 +36,7 @@ def add_release(
         database: of the service.
         keys: of the audit.
         source: release folder, of which nothing is believed.
-        releases_folder: of the service.
+        folders: of the service.
         actor: who, for the audit.
 
     Returns:
@@ -53,10 +54,12 @@ def add_release(
     if known is not None:
         return known, False
     verdict_of(gate_of(release.card))
-    with _copied(release, releases_folder) as copy:
+    release_id = new_id()
+    with _copied(release, folders.home / "releases") as copy:
         try_release(copy.path)
+        folders.publish(f"releases/{release_id}", copy.path)
         with database.write() as session:
-            return register_release(session, keys, copy, releases_folder, actor=actor)
+            return register_release(session, keys, copy, folders, release_id, actor=actor)
 
 
 @contextmanager
@@ -82,7 +85,14 @@ def _copied(release: Release, releases_folder: Path) -> Iterator[Release]:
 
 
 def register_release(
-    session: Session, keys: AuditKeys, release: Release, releases_folder: Path, *, actor: str, judged: bool = False
+    session: Session,
+    keys: AuditKeys,
+    release: Release,
+    folders: SharedFolders,
+    release_id: uuid.UUID,
+    *,
+    actor: str,
+    judged: bool = False,
 ) -> tuple[ReleaseRow, bool]:
     """Make the row of a release whose network has been run, and move its folder to where the service reads it.
 
@@ -90,7 +100,8 @@ def register_release(
         session: writing session.
         keys: of the audit.
         release: verified, in a folder of its own on the same disk.
-        releases_folder: of the service.
+        folders: of the service.
+        release_id: under which its folder was published.
         actor: who, for the audit.
         judged: whether the gate on its card is this service's; of another's nothing is believed.
 
@@ -108,7 +119,7 @@ def register_release(
     found = verdict_of(gate_of(release.card))
     verdict = found if judged else "not_judged"
     row = ReleaseRow(
-        id=new_id(), name=release.card["name"], card_sha256=release.card_sha256, card=release.card, gate=verdict
+        id=release_id, name=release.card["name"], card_sha256=release.card_sha256, card=release.card, gate=verdict
     )
     session.add(row)
     session.flush()
@@ -117,7 +128,7 @@ def register_release(
         session.add(Alias(name="champion", release_id=row.id, revision=1))
         details["alias"] = "champion"
     audit_chain.record(session, keys, actor=actor, action="release.add", object_id=row.id, details=details)
-    release.path.replace(releases_folder / str(row.id))
+    release.path.replace(folders.home / "releases" / str(row.id))
     return row, True
 
 

@@ -179,7 +179,7 @@ def test_metadata_in_the_file_stays_out_of_everything(service: Service) -> None:
 def test_fields_of_a_case_are_checked(shared_service: Service, fields: dict[str, str], status: int) -> None:
     response = shared_service.post("admin", "/v1/cases", files={"image": ("../../x.png", cell_png())}, data=fields)
     assert response.status_code == status, response.text
-    stored = [path for path in shared_service.context.images.root.rglob("*") if path.is_file()]
+    stored = [path for path in shared_service.context.settings.images_folder.rglob("*") if path.is_file()]
     assert all(len(path.name) == 64 for path in stored)
 
 

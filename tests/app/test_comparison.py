@@ -10,7 +10,7 @@ from sqlalchemy import select
 from app.tables import Case, Exposure, now
 from app.triage.queries import _threshold_before, current_policy
 from tests.support.jobs import work_off
-from tests.support.service import Service, cell_png, collect, put_release
+from tests.support.service import Service, cell_png, collect, put_release, stored_image
 
 N_CASES = 24
 EVERYTHING = {"partition": "all", "weighting": "none"}
@@ -92,10 +92,9 @@ def test_triage_by_capacity_and_the_record_of_what_was_shown_go_by_the_champion(
 @pytest.mark.both_databases
 def test_a_promoted_network_predicts_the_old_cases_that_it_can_see(service: Service, dropout_release: Path) -> None:
     cases = [service.add_case(f"case-{number}", cell_png(number)) for number in range(3)]
-    store = service.context.images
     with service.context.database.read() as session:
         damaged = session.execute(select(Case.stored_sha256).where(Case.external_id == "case-1")).scalar_one()
-    store.path(damaged).write_bytes(b"not what was stored")
+    stored_image(service.context, damaged).write_bytes(b"not what was stored")
     release = added(service, dropout_release)
     make(service, "champion", release, 1)
     result = service.get("admin", "/v1/jobs").json()["items"][0]["result"]

@@ -15,13 +15,14 @@ from app.evaluations.snapshots import refresh
 from app.operations.backup import backup, check_backup
 from app.operations.unused_files import sweep_files
 from app.operations.verify import verify_all
+from app.platform.blob_store import FolderStore
 from app.platform.errors import StorageFull
 from app.platform.image_store import ImageStore
 from app.releases.queries import all_releases, class_codes
 from app.tables import Case
 from tests.support.postgres import PostgresServer
 from tests.support.process import Installation, free_port
-from tests.support.service import Service, cell_png, collect
+from tests.support.service import Service, cell_png, collect, stored_image
 from tests.support.snapshots import assert_snapshots_tell_all, write_snapshots
 
 DAY = 86_400.0
@@ -36,7 +37,7 @@ def flip(path: Path, place: int | None = None) -> None:
 def stored_file(service: Service, external_id: str) -> Path:
     with service.context.database.read() as session:
         digest = session.execute(select(Case.stored_sha256).where(Case.external_id == external_id)).scalar_one()
-    return service.context.images.path(digest)
+    return stored_image(service.context, digest)
 
 
 @pytest.mark.parametrize("harm", ["flipped", "cut", "emptied", "removed"])
@@ -155,9 +156,9 @@ def test_orphans_and_unfinished_files_are_swept_once_they_are_old(service: Servi
     context, home = service.context, service.context.settings.home
     service.add_case("case-1", cell_png(1))
     used = stored_file(service, "case-1")
-    orphan = context.images.path(context.images.put(b"pixels of a request that was killed"))
-    fresh = context.images.path(context.images.put(b"pixels of a request that goes on"))
-    again = context.images.path(context.images.put(b"pixels that come a second time"))
+    orphan = stored_image(context, context.images.put(b"pixels of a request that was killed"))
+    fresh = stored_image(context, context.images.put(b"pixels of a request that goes on"))
+    again = stored_image(context, context.images.put(b"pixels that come a second time"))
     unfinished = [
         orphan.with_name("x.tmp"),
         home / "imports" / ".x.part",
@@ -179,8 +180,9 @@ def test_orphans_and_unfinished_files_are_swept_once_they_are_old(service: Servi
 
 
 def test_what_is_stored_again_while_it_is_swept_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = ImageStore(tmp_path, 0)
-    path = store.path(store.put(b"pixels"))
+    folder = FolderStore(tmp_path, 0)
+    store = ImageStore(folder)
+    path = folder.path(store.key(store.put(b"pixels")))
     os.utime(path, (time.time() - 2 * DAY,) * 2)
 
     def meanwhile(names: list[str]) -> set[str]:
@@ -218,7 +220,7 @@ def test_a_dead_database_is_one_clear_line(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_written_is_no_defect_of_the_service(tmp_path: Path) -> None:
-    store = ImageStore(tmp_path, 0)
+    store = ImageStore(FolderStore(tmp_path, 0))
     (tmp_path / hashlib.sha256(b"pixels").hexdigest()[:2]).write_text("in the way")
     with pytest.raises(StorageFull):
         store.put(b"pixels")

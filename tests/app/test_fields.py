@@ -21,7 +21,7 @@ from tests.app.test_damage import DAY, flip
 from tests.app.test_imports import send
 from tests.support.images import encode, exif_rotated, photo, pixel_bomb
 from tests.support.jobs import work_off
-from tests.support.service import Service, cell_png, pixels_of
+from tests.support.service import Service, cell_png, pixels_of, stored_image
 
 
 def around(seed: int = 50, **options: Any) -> bytes:
@@ -34,7 +34,7 @@ def field_file(service: Service, external_id: str) -> Path:
         wanted = select(Case.stored_field_sha256).where(Case.external_id == external_id)
         digest = session.execute(wanted).scalar_one()
     assert digest is not None
-    return service.context.images.path(digest)
+    return stored_image(service.context, digest)
 
 
 def faults(service: Service) -> list[str]:
@@ -94,7 +94,7 @@ def test_cells_of_one_field_are_no_twins(service: Service) -> None:
 def test_another_field_under_a_known_external_id_is_refused(service: Service) -> None:
     service.add_case("with", cell_png(1), field=around())
     service.add_case("without", cell_png(2))
-    before = sorted(service.context.images.root.rglob("*"))
+    before = sorted(service.context.settings.images_folder.rglob("*"))
     for external_id, image, field, said in (
         ("with", cell_png(1), around(51), "has another field"),
         ("without", cell_png(2), around(), "was stored without a field"),
@@ -103,7 +103,7 @@ def test_another_field_under_a_known_external_id_is_refused(service: Service) ->
         answer = service.upload(external_id, image, field=field)
         assert (answer.status_code, answer.json()["type"]) == (409, "urn:secondread:problem:external-id-taken")
         assert said in answer.json()["detail"]
-    assert sorted(service.context.images.root.rglob("*")) == before  # nothing of them was stored
+    assert sorted(service.context.settings.images_folder.rglob("*")) == before  # nothing of them was stored
     for field in (around(), None):  # the same again, or nothing said of it
         answer = service.upload("with", cell_png(1), field=field)
         assert (answer.status_code, answer.json()["has_field"]) == (200, True)
@@ -159,7 +159,7 @@ def test_metadata_of_a_field_stays_out_of_everything(service: Service) -> None:
     field = service.get("viewer", f"/v1/cases/{case['id']}/field")
     assert b"CANARY" not in field.content + str(field.headers).encode()
     assert b"secret-field-name" not in field.content + str(field.headers).encode()
-    for path in service.context.images.root.rglob("*"):
+    for path in service.context.settings.images_folder.rglob("*"):
         assert path.is_dir() or b"CANARY" not in path.read_bytes()
 
 
@@ -212,12 +212,12 @@ def test_erasing_removes_a_field_that_nobody_else_has(service: Service) -> None:
     assert faults(service) == []
     forget_patient(context, "test", "q", "they asked too")
     assert not together.exists()
-    assert not [path for path in context.images.root.rglob("*") if path.is_file()]
+    assert not [path for path in context.settings.images_folder.rglob("*") if path.is_file()]
 
 
 def test_the_sweep_of_unused_files_keeps_fields(service: Service) -> None:
     service.add_case("case-1", cell_png(1), field=around())
-    nobodys = service.context.images.path(service.context.images.put(b"nobody has this"))
+    nobodys = stored_image(service.context, service.context.images.put(b"nobody has this"))
     path = field_file(service, "case-1")
     for old in (path, nobodys):
         os.utime(old, (time.time() - 2 * DAY,) * 2)

@@ -56,7 +56,7 @@ def test_a_release_with_a_malformed_gate_is_not_added(service: Service, small_re
     (folder / "card.json").write_text(json.dumps(card | {"recalibration": {"gaet": GOOD}}))
     context = service.context
     with pytest.raises(ValueError, match="recalibration has no gate"):
-        add_release(context.database, context.keys.audit, folder, context.settings.releases_folder)
+        add_release(context.database, context.keys.audit, folder, context.folders)
     assert len(service.get("viewer", "/v1/releases").json()["items"]) == 1
 
 

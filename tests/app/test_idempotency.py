@@ -69,6 +69,6 @@ def test_an_erasure_forgets_the_answers_that_show_its_cases_and_no_others(servic
 
 def test_another_image_under_a_known_id_leaves_nothing_behind(service: Service) -> None:
     service.add_case("case", cell_png(0))
-    images = sorted(path.name for path in service.context.images.root.rglob("*") if path.is_file())
+    images = sorted(path.name for path in service.context.settings.images_folder.rglob("*") if path.is_file())
     assert service.upload("case", cell_png(1)).status_code == 409
-    assert sorted(path.name for path in service.context.images.root.rglob("*") if path.is_file()) == images
+    assert sorted(path.name for path in service.context.settings.images_folder.rglob("*") if path.is_file()) == images

@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from app.operations.verify import verify_all
+from app.platform.blob_store import FolderStore
 from app.platform.database import Database, wal_is_safe
 from app.platform.errors import StorageFull
 from app.platform.image_store import ImageStore
@@ -62,7 +63,7 @@ def test_a_cut_tail_of_the_audit_shows(service: Service) -> None:
 
 def test_one_flipped_byte_in_an_image_or_a_release_is_named(service: Service) -> None:
     service.add_case()
-    image = next(path for path in service.context.images.root.rglob("*") if path.is_file())
+    image = next(path for path in service.context.settings.images_folder.rglob("*") if path.is_file())
     network = next(service.context.settings.releases_folder.rglob("network.onnx"))
     for path in (image, network):
         data = bytearray(path.read_bytes())
@@ -101,17 +102,17 @@ def test_without_a_release_the_service_says_so(settings: object, database_url: s
 
 
 def test_image_names_never_come_from_outside(tmp_path: Path) -> None:
-    store = ImageStore(tmp_path, 0)
+    store = ImageStore(FolderStore(tmp_path, 0))
     for name in ("../x", "A" * 64, "0" * 63, "/etc/passwd"):
         with pytest.raises(ValueError, match="SHA-256"):
-            store.path(name)
+            store.key(name)
     digest = store.put(b"pixels")
     assert store.get(digest) == b"pixels"
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [digest]
 
 
 def test_a_full_disk_refuses_uploads_with_507(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service.context.images, "min_free_bytes", 10**18)
+    monkeypatch.setattr(service.context.images.store, "min_free_bytes", 10**18)
     with pytest.raises(StorageFull):
         service.context.images.put(b"new")
     from tests.support.service import cell_png

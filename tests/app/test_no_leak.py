@@ -134,7 +134,7 @@ def test_what_a_release_was_trained_on_is_found_under_any_name_and_judges_nothin
     with context.database.write() as session:  # as a case of an earlier version, whose picture is decoded later
         session.execute(update(Case).where(Case.external_id == "renamed").values(pixels_sha256=None))
     service.written_past = True
-    release, _ = add_release(context.database, context.keys.audit, source, context.settings.releases_folder)
+    release, _ = add_release(context.database, context.keys.audit, source, context.folders)
     with context.database.read() as session:
         overlap = overlap_with(session, context.keys.training, release.card, read_release(source).training)
     found = network | calibration | {"same patient"}
@@ -230,7 +230,7 @@ def test_the_whole_cycle_through_the_command_line(service: Service, tmp_path: Pa
         assert done.returncode == 0, done.stderr
     used = {row["case_id"] for row in rows if row["partition"] != "test"}
     context = service.context
-    release, _ = add_release(context.database, context.keys.audit, out, context.settings.releases_folder)
+    release, _ = add_release(context.database, context.keys.audit, out, context.folders)
     make(service, "challenger", str(release.id), 0)
     assert {name for name, use in marked(service, str(release.id)).items() if use} == used
     assert comparison(service, str(release.id))["trained_on"]["n_left_out"] == len(used)

@@ -20,7 +20,7 @@ REASON = "it is <better> & calmer"
 def release(service: Service, tmp_path: Path) -> str:
     """A release that is not served."""
     context, folder = service.context, write_tiny_release(tmp_path / "other", "other cells")
-    row = add_release(context.database, context.keys.audit, folder, context.settings.releases_folder)[0]
+    row = add_release(context.database, context.keys.audit, folder, context.folders)[0]
     return str(row.id)
 
 

@@ -91,6 +91,7 @@ _ALLOWED = {
     "secondread/client": {"client"},
     "app": {"serve", "cpu"},
     "app/auth/oidc.py": {"serve", "oidc"},
+    "app/platform/bucket.py": {"serve", "s3"},
     "migrations": {"serve"},
     "ml": set[str](),
     "ml/audit": {"report", "charts"},

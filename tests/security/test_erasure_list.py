@@ -17,7 +17,7 @@ from app.settings import Settings
 from app.tables import Case, Erasure
 from tests.support.command import run_here
 from tests.support.remains import remains
-from tests.support.service import Service, cell_png, store
+from tests.support.service import Service, cell_png, store, stored_image
 
 PATIENT, EXTERNAL = "Zuckerkandl7", "Slide-Quixotic-9"
 
@@ -65,7 +65,7 @@ def test_restoring_asks_for_the_list_and_erases_again(service: Service, backed_u
     with context.database.read() as session:
         assert verify_all(session, context).faults == []
         erased = session.execute(select(Case).where(Case.erased_at.is_not(None))).scalars().one()
-        assert not context.images.path(erased.stored_sha256).exists()
+        assert not stored_image(context, erased.stored_sha256).exists()
     context.database.engine.dispose()
 
 

@@ -180,9 +180,9 @@ def test_others_write_while_a_release_is_tried(
         assert service.upload("meanwhile", cell_png()).status_code == 201
 
     monkeypatch.setattr(adding, "try_release", try_here)
-    add = add_release(context.database, context.keys.audit, folder, context.settings.releases_folder)
+    add = add_release(context.database, context.keys.audit, folder, context.folders)
     assert (add[1], len(tried)) == (True, 1)
-    again = add_release(context.database, context.keys.audit, folder, context.settings.releases_folder)
+    again = add_release(context.database, context.keys.audit, folder, context.folders)
     assert (again[1], again[0].id, len(tried)) == (False, add[0].id, 1)
     assert str(add[0].id) in _stored(service)[1]
 

@@ -20,9 +20,11 @@ from app.cases.handles import case_handle, case_of_handle
 from app.cases.preparing import prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context
+from app.platform.blob_store import FolderStore
 from app.platform.database import Database
 from app.platform.keys import AuditKeys
 from app.platform.principal import Principal
+from app.platform.shared_folders import SharedFolders
 from app.reads.corrections import settle
 from app.reads.schemas import LabelIn
 from app.reads.service import submit_label
@@ -49,6 +51,7 @@ from app.tables import (
     ReportTargets,
     create_triggers,
     drop_triggers,
+    new_id,
     now,
 )
 from ml.datasets.cells import simulate_cell
@@ -286,11 +289,17 @@ def store(service: Service, external_id: str, data: bytes, labels: dict[str, int
     return str(case.id)
 
 
+def stored_image(context: Context, digest: str) -> Path:
+    """Where an image lies, of a service whose images lie in a folder."""
+    assert isinstance(context.images.store, FolderStore)
+    return context.images.store.path(context.images.key(digest))
+
+
 def put_release(session: Session, keys: AuditKeys, source: Path, releases_folder: Path) -> ReleaseRow:
     """Make a release known that a test has made: its network is not run in a process of its own first."""
     releases_folder.mkdir(parents=True, exist_ok=True)
     copy = copy_release(read_release(source), releases_folder / UNFINISHED.replace("*", uuid.uuid4().hex))
-    return register_release(session, keys, copy, releases_folder, actor="test")[0]
+    return register_release(session, keys, copy, SharedFolders(releases_folder.parent, None), new_id(), actor="test")[0]
 
 
 #: Who stores cases and who labels.
