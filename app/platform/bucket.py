@@ -5,7 +5,6 @@ Credentials, region and endpoint come from the environment variables that obstor
 """
 
 import hashlib
-import importlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -41,19 +40,20 @@ class Bucket:
 
     def __init__(self, url: str) -> None:
         try:
-            self._api: Any = importlib.import_module("obstore")
-            open_url = importlib.import_module("obstore.store").from_url
+            import obstore
+            from obstore.store import from_url
         except ImportError as exc:
             raise ValueError("a bucket needs the extra s3: pip install 'secondread[s3]'") from exc
+        self._api: Any = obstore
         # an endpoint without TLS is one that somebody wrote down as such
         patient = {"timeout": "60s", "connect_timeout": "3s", "allow_http": True}
         hasty = {"timeout": "2s", "connect_timeout": "1s", "allow_http": True}
+        none = {"max_retries": 0, "retry_timeout": timedelta(seconds=2)}
         retries = {"max_retries": 4, "retry_timeout": timedelta(seconds=15)}
         try:
-            self._store = open_url(url, client_options=patient, retry_config=retries)
-            self._probe = open_url(
-                url, client_options=hasty, retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=2)}
-            )
+            opened: Any = from_url
+            self._store = opened(url, client_options=patient, retry_config=retries)
+            self._probe = opened(url, client_options=hasty, retry_config=none)
         except self._api.exceptions.BaseError as exc:
             raise ValueError(f"SECONDREAD_STORAGE_URL: {str(exc).splitlines()[0]}") from exc
 

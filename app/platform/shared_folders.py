@@ -58,7 +58,7 @@ class SharedFolders:
                 write_json(self._digests(name), digests)
         except OSError as exc:
             if not self._is_whole(name):  # else another process was faster
-                raise StorageFull(f"{name.partition('/')[0]} could not be copied; is the disk full?") from exc
+                raise StorageFull("the release could not be copied; is the disk full?") from exc
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
         return folder
@@ -99,7 +99,7 @@ class SharedFolders:
             _pack(folder, package)
             self.bucket.put(f"{name}/{file_sha256(package)}.tar", package)
         except OSError as exc:
-            raise StorageFull(f"{name.partition('/')[0]} could not be packed; is the disk full?") from exc
+            raise StorageFull("the release could not be copied; is the disk full?") from exc
         finally:
             package.unlink(missing_ok=True)
 

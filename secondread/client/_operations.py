@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document 9abe87a49b004c35.
+"""Operations of the API. Made from the OpenAPI document 7a11ddc60899e383.
 
 ``python -m tests.support.api_files`` makes it again; nobody edits it.
 """
@@ -641,7 +641,7 @@ class Operations:
         return self._model(models.HealthOut, request)
 
     def readyz(self) -> models.ReadyOut:
-        """Database and release can serve."""
+        """Database, release and storage can serve."""
         request = Request("GET", "/readyz")
         return self._model(models.ReadyOut, request)
 

@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document 9abe87a49b004c35.
+"""What the API takes and answers. Made from the OpenAPI document 7a11ddc60899e383.
 
 ``python -m tests.support.api_files`` makes it again; nobody edits it.
 """
@@ -1217,6 +1217,7 @@ class ReadyOut(BaseModel):
     database: str
     release: str
     worker: str
+    storage: str = "ok"
 
 
 class RecalibrationIn(BaseModel):
