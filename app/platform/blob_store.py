@@ -23,7 +23,7 @@ from ml.files import file_sha256, sync_folder
 _KEY = re.compile(r"(?:[a-z0-9-]+/)*([0-9a-f]{64})(?:\.[a-z]+)?")
 
 
-class Damaged(Unavailable):
+class Damaged(ValueError):
     """A stored object is not what its key says."""
 
 
@@ -154,7 +154,8 @@ class FolderStore:
 
         Raises:
             NotFound: it is not there.
-            Unavailable: the file cannot be read, or, as Damaged, was changed.
+            Damaged: it was changed.
+            Unavailable: the file cannot be read.
         """
         try:
             data = self.path(key).read_bytes()

@@ -11,8 +11,8 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from app.platform.blob_store import BlobStore
-from app.platform.errors import StorageFull
+from app.platform.blob_store import BlobStore, Damaged
+from app.platform.errors import StorageFull, Unavailable
 from ml.files import file_sha256, read_json, write_json
 
 _PACKAGE = ".package.tar"
@@ -38,6 +38,7 @@ class SharedFolders:
 
         Raises:
             StorageFull: there is no room for a copy.
+            Unavailable: what the bucket has is damaged.
         """
         folder = self.home / name
         if self.bucket is None or self._is_whole(name):
@@ -56,6 +57,8 @@ class SharedFolders:
                 unfinished.rename(folder)
                 self._digests(name).parent.mkdir(parents=True, exist_ok=True)
                 write_json(self._digests(name), digests)
+        except Damaged as exc:
+            raise Unavailable("the release cannot be brought: what the bucket has is damaged") from exc
         except OSError as exc:
             if not self._is_whole(name):  # else another process was faster
                 raise StorageFull("the release could not be copied; is the disk full?") from exc
