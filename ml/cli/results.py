@@ -143,7 +143,7 @@ def _in_one_pass(
     """Evaluate sorted tables, or one of their shards.
 
     Raises:
-        BadParameter: only one of --shard and --out.
+        BadParameter: only one of --shard and --out, or what a shard does not depend on.
     """
     from ml.scoring.evaluation_shards import evaluate_shard
     from ml.scoring.shards import parse_shard
@@ -152,6 +152,8 @@ def _in_one_pass(
 
     if (shard is None) != (out is None):
         raise typer.BadParameter("--shard i/n needs --out, a folder of shards, and --out needs --shard")
+    if shard is not None and options.debias != "pair":
+        raise typer.BadParameter("a shard does not depend on --debias: give it to `evaluate-finish`")
     columns = (options.weights, options.weights2, options.cluster)
     stream = Streaming(labels, predictions, options.n_bins, *columns)
     with _cases_done() as observe:

@@ -31,8 +31,8 @@ MEANS = {
 # what documents written before version 2 do not have, or had by another definition
 _SINCE_2 = ("agreement", "L_D_minus_max", "L_D_minus_gini", "accuracy")
 _VERSION = 2
-# binned tables: classes of cases with one label, with several, and their disagreement
-_TABLES = ("single", "several", "disagreement")
+#: Binned tables: classes of cases with one label, with several, and their disagreement.
+TABLES = ("single", "several", "disagreement")
 
 
 class Accumulator:
@@ -110,7 +110,7 @@ class Accumulator:
         if self.n_cases and (data.names is None) != (self.cells is None):
             raise ValueError("either all cases come with a cluster or none does")
         if data.names is not None and self.cells is None:
-            self.cells = {name: ClusterCells(len(self.slots[name])) for name in _TABLES}
+            self.cells = {name: ClusterCells(len(self.slots[name])) for name in TABLES}
         self.classes = classes
         for part in self.slots["single"].chunks(size, None):
             self._add(data.take(part))
@@ -184,8 +184,8 @@ class Accumulator:
             raise ValueError("cannot merge cases with clusters and cases without")
         if other.cells is not None:
             if self.cells is None:
-                self.cells = {name: ClusterCells(len(self.slots[name])) for name in _TABLES}
-            for name in _TABLES:
+                self.cells = {name: ClusterCells(len(self.slots[name])) for name in TABLES}
+            for name in TABLES:
                 self.cells[name].merge(other.cells[name])
         self.classes = self.classes or other.classes
         self.n_cases += other.n_cases
@@ -195,7 +195,7 @@ class Accumulator:
             self.weight[order] += other.weight[order]
         for name in MEANS:
             self.sums[name] += other.sums[name]
-        for name in _TABLES:
+        for name in TABLES:
             self.tables[name] = self.tables[name] + other.tables[name]
         return self
 
@@ -246,7 +246,7 @@ class Accumulator:
                 name: {f.name: getattr(table, f.name).tolist() for f in fields(BinSums)}
                 for name, table in self.tables.items()
             },
-            "cells": None if self.cells is None else {name: self.cells[name].to_dict() for name in _TABLES},
+            "cells": None if self.cells is None else {name: self.cells[name].to_dict() for name in TABLES},
         }
 
     @classmethod

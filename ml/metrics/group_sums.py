@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
 from ml.distributions.families import gini
-from ml.metrics.accumulator import MEANS, values_of_cases
+from ml.metrics.accumulator import MEANS, TABLES, values_of_cases
 from ml.metrics.binning import BinSums, Slots
 from ml.metrics.cells import Batch
 from ml.metrics.histograms import CaseTerms, class_frequencies
@@ -23,8 +23,6 @@ from ml.named_columns import same_rows
 
 #: Groups of patients: a standard error by them varies by 1/√(2 · 399), 3.5 %, about the one by patients.
 N_GROUPS = 400
-#: Binned tables: classes of cases with one label, with several, and their disagreement.
-TABLES = ("single", "several", "disagreement")
 #: Numbers of labels that estimators need.
 ORDERS = (1, 2, 3)
 
@@ -225,7 +223,9 @@ class GroupSums:
             sums.n_cases, sums.n_labels = n_cases, n_labels
             for name, array in sums.to_arrays().items():
                 if arrays[name].shape != array.shape or arrays[name].dtype != array.dtype:
-                    raise ValueError(f"{name} must be {array.dtype} {array.shape}, got {arrays[name].shape}")
+                    raise ValueError(
+                        f"{name} must be {array.dtype} {array.shape}, got {arrays[name].dtype} {arrays[name].shape}"
+                    )
             for order in ORDERS:
                 sums.used[order] = arrays[f"used/{order}"]
                 sums.weight[order] = arrays[f"weight/{order}"]

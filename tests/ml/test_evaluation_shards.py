@@ -151,10 +151,16 @@ def test_shards_from_the_command_line(stored: tuple[Path, Path], tmp_path: Path)
     assert found.returncode == 0, found.stderr
     same(json.loads(found.stdout), evaluate_stream(*stored, cluster="who"))
     assert "95 % interval" in run_here("evaluate-finish", str(job)).stdout
-    for wrong in (["--shard", "1/2"], ["--out", str(job)], ["--shard", "1/2", "--out", str(job), "--binary"]):
+    whole = ["--shard", "1/2", "--out", str(job)]
+    for wrong, named in (
+        (whole[:2], "--out"),
+        (whole[2:], "--shard"),
+        ([*whole, "--binary"], "--binary"),
+        ([*whole, "--debias", "paper"], "evaluate-finish"),
+    ):
         refused = run_here(*command, *wrong)
         assert refused.returncode == 2
-        assert any(name in refused.stderr for name in ("--out", "--binary"))
+        assert named in refused.stderr
 
 
 def test_values_do_not_hang_on_the_parts(stored: tuple[Path, Path], tmp_path: Path) -> None:
