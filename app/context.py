@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from app.platform.blob_store import BlobStore, FolderStore
+from app.platform.blob_store import FolderStore
 from app.platform.bucket import CachedBucket
 from app.platform.database import Database
 from app.platform.durable import JobQueue
@@ -41,7 +41,7 @@ class Context:
     settings: Settings
     database: Database
     jobs: JobQueue
-    bucket: BlobStore | None
+    bucket: CachedBucket | None
     images: ImageStore
     folders: SharedFolders
     inference: Inference

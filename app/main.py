@@ -22,6 +22,7 @@ from app.open_inference.routes import protocol_error
 from app.open_inference.routes import router as open_inference
 from app.operations import health
 from app.operations.audit_routes import router as audit_events
+from app.operations.copies import renewing_copies
 from app.pages.annotator_routes import router as annotator_pages
 from app.pages.api_page import router as api_page
 from app.pages.assets import Assets
@@ -96,7 +97,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             context.inference.served(champion(session))
     except errors.Unavailable:
         pass
-    yield
+    with renewing_copies(context):
+        yield
     context.inference.close()
     context.database.engine.dispose()
 

@@ -17,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from app.context import Context
 from app.job_kinds import FUNCTIONS, SCHEDULES
 from app.jobs.executor import Executor
+from app.operations.copies import renewing_copies
 from app.operations.forgetting import erase_again_as_listed
 from app.platform.installation import claim
 from app.platform.migrate import require_head
@@ -38,11 +39,12 @@ def run(context: Context, stop: threading.Event) -> bool:
     if executor is None:
         return True
     _log.info("worker started", worker=executor.id, kinds=sorted(FUNCTIONS))
-    while not stop.wait(_TEND_SECONDS) and not executor.broken.is_set():
-        try:
-            executor.tend()
-        except SQLAlchemyError as exc:
-            _log.warning("the database does not answer", error=type(exc).__name__)
+    with renewing_copies(context):
+        while not stop.wait(_TEND_SECONDS) and not executor.broken.is_set():
+            try:
+                executor.tend()
+            except SQLAlchemyError as exc:
+                _log.warning("the database does not answer", error=type(exc).__name__)
     if executor.broken.is_set() and not stop.is_set():
         _log.warning("the worker has lost its lock, or the key was rotated, and it restarts")
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606

@@ -49,7 +49,7 @@ def measure(settings: Settings, release: Path, n: int) -> dict[str, float]:
         auth.add_account(session, context.keys.audit, "lead", "admin")
         key = auth.add_key(session, context.keys.audit, "lead", [])[1]
     fill(context, release_id, classes, n)
-    write_snapshot(context.database, settings.home, release_id, classes)
+    write_snapshot(context.database, context.folders, release_id, classes)
     found: dict[str, float] = {}
     with TestClient(app, headers={"Authorization": f"Bearer {key}"}) as client:
 

@@ -197,7 +197,7 @@ def measure(settings: Settings, release: Path, n: int) -> dict[str, float]:
 
         found["read all rows (s)"] = seconds(lambda: _all_rows(context, release_id, classes))[0]
         found["write the first snapshot (s)"] = seconds(
-            lambda: write_snapshot(context.database, settings.home, release_id, classes)
+            lambda: write_snapshot(context.database, context.folders, release_id, classes)
         )[0]
 
         def medians(when: str) -> None:
@@ -216,7 +216,7 @@ def measure(settings: Settings, release: Path, n: int) -> dict[str, float]:
         found["largest difference of the two answers"] = largest_gap(by_snapshot, full)
         (settings.home / "away").rename(settings.home / "snapshots")
         found["write the next snapshot (s)"] = seconds(
-            lambda: write_snapshot(context.database, settings.home, release_id, classes)
+            lambda: write_snapshot(context.database, context.folders, release_id, classes)
         )[0]
     context.database.engine.dispose()
     return found

@@ -153,6 +153,7 @@ def db_upgrade() -> None:
 
 def _upgrade(context: "Context") -> None:
     """Run the migrations that the database lacks, then remove what 0.1.0 left next to it."""
+    from app.evaluations.freezing import move_into_bucket
     from app.operations.forgetting import finish_erasures
     from app.operations.frozen_names import renumber
     from app.platform.durable import remove_former_file
@@ -166,6 +167,7 @@ def _upgrade(context: "Context") -> None:
         say(f"notes were moved to rows of their own, but their old places were not overwritten: {problem}")
     claim(context.database, context.keys.audit)
     renumber(context)
+    move_into_bucket(context)
     unfinished = finish_erasures(context).problem
     if unfinished is not None:
         say(f"the files of the database still contain what was erased: {unfinished}")

@@ -6,12 +6,16 @@ labels.parquet --cluster patient``.
 """
 
 import hashlib
+import shutil
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypedDict
 
 from sqlalchemy import select
 
+from app.context import Context
 from app.evaluations.after_reveal import changes_after_reveal
 from app.evaluations.cohort import Cohort, Question, evaluate_cohort
 from app.evaluations.corrections import corrections_of
@@ -24,19 +28,32 @@ from app.evaluations.service import agreement_of, judged_cohort, metrics_of, ref
 from app.evaluations.tables import CohortTables, cohort_tables
 from app.evaluations.targets import current_targets
 from app.jobs.running import RunningJob
+from app.platform.shared_folders import SharedFolders
 from app.tables import Evaluation, now
 from ml.files import file_sha256, write_bytes_atomically
 from ml.tables.evaluate import evaluate_tables
 from ml.tables.files import write_table
 
-LABELS, PREDICTIONS = "labels.parquet", "predictions.parquet"
+EVALUATIONS, LABELS, PREDICTIONS = "evaluations", "labels.parquet", "predictions.parquet"
 # share of the job that is done when a step begins
 _READING, _COMPUTING, _DRAWING = 0.05, 0.4, 0.7
 
 
 def folder_of(home: Path, evaluation_id: uuid.UUID) -> Path:
-    """Folder of an evaluation's tables and reports."""
-    return home / "evaluations" / str(evaluation_id)
+    """Folder of an evaluation's tables and reports, where HOME is the only place."""
+    return home / EVALUATIONS / str(evaluation_id)
+
+
+def frozen_name(folders: SharedFolders, evaluation_id: uuid.UUID, digest: str) -> str:
+    """Name of that folder; in a bucket the digest is part of it, so that what a killed worker left is never taken.
+
+    Args:
+        folders: where it lies.
+        evaluation_id: whose.
+        digest: of its tables.
+    """
+    name = f"{EVALUATIONS}/{evaluation_id}"
+    return name if folders.bucket is None else f"{name}/{digest}"
 
 
 class FreezingResult(TypedDict):
@@ -65,25 +82,44 @@ def freeze_evaluation(job: RunningJob) -> FreezingResult:
             "corrections": corrections_of(session, cohort.columns.ids()),
             "after_reveal": changes_after_reveal(session, cohort.columns),
         }
-    folder = folder_of(job.context.settings.home, job.job_id)
-    folder.mkdir(parents=True, exist_ok=True)
-    _write_tables(tables, folder)
-    job.report(_COMPUTING, "computing every metric")
-    evaluated = _evaluated(folder, tables, cohort)
-    body = metrics_of(cohort, evaluated, "site", reference, judged.trained_on, judged.monitors, judged.sets)
-    agreement = agreement_of(tables.labels).model_copy(update=changes)
-    document = FrozenDocument(**dict(body), release=str(release_id), question=asked, agreement=agreement)
-    job.report(_DRAWING, "drawing the report")
-    head = MetricsHead(release=str(release_id), partition=asked.partition, weighting=asked.weighting)
-    whole = ReportBody(document=MetricsOut(**dict(head), **dict(body)), agreement=agreement, **dict(parts))
-    html = html_report(drawn_report(whole, targets, today), asked, str(job.job_id), at)
-    write_bytes_atomically(folder / "report.html", html.encode())
-    write_bytes_atomically(folder / "report.csv", csv_report(document).encode())
-    _store(job, release_id, snapshot_sha256(folder), document)
+    with _working_folder(job) as folder:
+        _write_tables(tables, folder)
+        job.report(_COMPUTING, "computing every metric")
+        evaluated = _evaluated(folder, tables, cohort)
+        body = metrics_of(cohort, evaluated, "site", reference, judged.trained_on, judged.monitors, judged.sets)
+        agreement = agreement_of(tables.labels).model_copy(update=changes)
+        document = FrozenDocument(**dict(body), release=str(release_id), question=asked, agreement=agreement)
+        job.report(_DRAWING, "drawing the report")
+        head = MetricsHead(release=str(release_id), partition=asked.partition, weighting=asked.weighting)
+        whole = ReportBody(document=MetricsOut(**dict(head), **dict(body)), agreement=agreement, **dict(parts))
+        html = html_report(drawn_report(whole, targets, today), asked, str(job.job_id), at)
+        write_bytes_atomically(folder / "report.html", html.encode())
+        write_bytes_atomically(folder / "report.csv", csv_report(document).encode())
+        _store(job, release_id, folder, document)
     return {"evaluation": str(job.job_id)}
 
 
-def _store(job: RunningJob, release_id: uuid.UUID, digest: str, document: FrozenDocument) -> None:
+@contextmanager
+def _working_folder(job: RunningJob) -> Iterator[Path]:
+    """Where an evaluation is written: where it is to be, or with a bucket a folder that goes once it is there."""
+    folders = job.context.folders
+    if folders.bucket is None:
+        folder = folder_of(folders.home, job.job_id)
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
+        return
+    folder = folders.home / f".{uuid.uuid4().hex}.part"
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _store(job: RunningJob, release_id: uuid.UUID, folder: Path, document: FrozenDocument) -> None:
+    """Store an evaluation: its files first, so that a row is never without them."""
+    digest, folders = snapshot_sha256(folder), job.context.folders
+    folders.publish(frozen_name(folders, job.job_id, digest), folder)
     with job.write() as session:
         session.add(
             Evaluation(
@@ -126,6 +162,26 @@ def evaluate_frozen(folder: Path, *, weighted: bool = True) -> EvaluationDocumen
         cluster="patient",
     )
     return EvaluationDocument.of(evaluation)
+
+
+def move_into_bucket(context: Context) -> int:
+    """Bring evaluations that a backup, or an earlier version, left in HOME into the bucket, if there is one.
+
+    Returns:
+        Number of evaluations; a damaged one stays where it is, and is named by `db verify`.
+    """
+    folders, n_moved = context.folders, 0
+    if folders.bucket is None:
+        return 0
+    with context.database.read() as session:
+        evaluations = session.execute(select(Evaluation.id, Evaluation.snapshot_sha256)).all()
+    for evaluation_id, digest in evaluations:
+        folder = folder_of(folders.home, evaluation_id)
+        if all((folder / name).is_file() for name in (LABELS, PREDICTIONS)) and snapshot_sha256(folder) == digest:
+            folders.publish(frozen_name(folders, evaluation_id, digest), folder)
+            shutil.rmtree(folder)
+            n_moved += 1
+    return n_moved
 
 
 def snapshot_sha256(folder: Path) -> str:

@@ -6,10 +6,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, defer
 
 from app.context import Context
+from app.evaluations.freezing import frozen_name
 from app.evaluations.schemas import EvaluationIn, EvaluationOut, EvaluationsOut
 from app.jobs import engine
 from app.jobs.queries import JobView, jobs_where
-from app.platform.errors import Conflict, NotFound
+from app.platform.errors import Conflict, NotFound, Unavailable
 from app.platform.principal import Principal
 from app.releases.queries import existing_release
 from app.tables import Evaluation, Job
@@ -72,8 +73,14 @@ def report_file(session: Session, context: Context, evaluation_id: uuid.UUID, na
     Raises:
         NotFound: there is no such evaluation.
         Conflict: it is not finished.
+        Unavailable: its files are missing or damaged, or the bucket does not answer.
     """
     job, evaluation = _job_and_evaluation(session, evaluation_id)
     if evaluation is None:
         raise Conflict(f"the evaluation is {job.state}; its report comes when it has succeeded")
-    return (context.settings.home / "evaluations" / str(evaluation_id) / name).read_bytes()
+    folder = frozen_name(context.folders, evaluation_id, evaluation.snapshot_sha256)
+    session.rollback()  # no transaction waits for the bucket
+    try:
+        return (context.folders.path(folder) / name).read_bytes()
+    except FileNotFoundError as exc:
+        raise Unavailable("the report's files are missing; a backup has them") from exc

@@ -3,7 +3,9 @@
 The snapshot of a release lies in ``HOME/snapshots/RELEASE/SEQUENCE``, one array file per column, cases of one patient
 together. It is right for the event of its watermark; cases that later events changed are read from the database and
 take the place of their old rows. A snapshot that the chain does not know (an older backup was restored) is not used;
-nor is a damaged one, in whose place the worker writes another.
+nor is a damaged one, in whose place the worker writes another. With a bucket a snapshot is there, packed, before it is
+in the HOME of the worker that wrote it; every other process brings the newest one into its own HOME, and removes what
+is not in the bucket any more.
 """
 
 import functools
@@ -24,19 +26,21 @@ from app.evaluations.columns import Columns
 from app.evaluations.merging import identifiers, merged
 from app.evaluations.reading import read_block, read_columns
 from app.platform import audit_chain
+from app.platform.blob_store import Damaged
 from app.platform.database import Database
+from app.platform.shared_folders import SharedFolders
 from app.tables import Erasure
 from ml.files import file_sha256, sync_file, sync_folder, write_json
 
 _log = structlog.get_logger("secondread")
 _VERSION = 10
-_ABOUT, _BY_ID = "snapshot.json", "by_id.npy"
+_SNAPSHOTS, _ABOUT, _BY_ID = "snapshots", "snapshot.json", "by_id.npy"
 # a snapshot is rewritten when more cases than this have changed: reading them costs more than the rest
 _FEW = 250
 
 
 def _folder(home: Path, release_id: uuid.UUID) -> Path:
-    return home / "snapshots" / str(release_id)
+    return home / _SNAPSHOTS / str(release_id)
 
 
 class _About(BaseModel):
@@ -120,18 +124,21 @@ def _usable(session: Session, home: Path, release_id: uuid.UUID, classes: list[s
     return None
 
 
-def damaged_snapshots(home: Path) -> list[Path]:
-    """Snapshots that are not what was written."""
+def damaged_snapshots(folders: SharedFolders) -> list[str]:
+    """Snapshots that are not what was written, in HOME and in the bucket."""
     _require_digests.cache_clear()  # a bit may turn without a sign
-    damaged = []
-    for folder in sorted((home / "snapshots").glob("*")):
-        for path in _numbered(folder):
-            try:
-                _Snapshot.read(path)
-            except ValueError:
-                if path.is_dir():
-                    damaged.append(path)
-    return damaged
+    here = [path for folder in sorted((folders.home / _SNAPSHOTS).glob("*")) for path in _numbered(folder)]
+    damaged = [str(path) for path in here if not _is_whole(path) and path.is_dir()]
+    there = [f"{name} in the bucket" for name in sorted(folders.shared(_SNAPSHOTS)) if not folders.is_stored(name)]
+    return damaged + there
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        _Snapshot.read(folder)
+    except ValueError:
+        return False
+    return True
 
 
 def _discard_damaged(folder: Path) -> None:
@@ -162,12 +169,12 @@ def current_columns(session: Session, home: Path, release_id: uuid.UUID, classes
     return merged(snapshot.columns, snapshot.by_id, changed, fresh)
 
 
-def write_snapshot(database: Database, home: Path, release_id: uuid.UUID, classes: list[str]) -> int:
+def write_snapshot(database: Database, folders: SharedFolders, release_id: uuid.UUID, classes: list[str]) -> int:
     """Write a snapshot of a release, and remove older ones.
 
     Args:
         database: to read from, in a short transaction for each block of cases.
-        home: where the snapshots lie.
+        folders: where the snapshots lie.
         release_id: whose predictions.
         classes: its K class codes.
 
@@ -177,7 +184,8 @@ def write_snapshot(database: Database, home: Path, release_id: uuid.UUID, classe
     Raises:
         OSError: it cannot be written.
     """
-    _discard_damaged(_folder(home, release_id))
+    home, folder = folders.home, _folder(folders.home, release_id)
+    _discard_damaged(folder)
     with database.read() as session:
         # the watermark first: what changes while the columns are read is read again next time
         sequence, digest = audit_chain.head_of(session)
@@ -187,7 +195,6 @@ def write_snapshot(database: Database, home: Path, release_id: uuid.UUID, classe
     if columns is None:
         columns = _read_all(database, release_id, classes)
     columns = columns.take(np.argsort(columns.cluster, kind="stable"))
-    folder = _folder(home, release_id)
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f".{uuid.uuid4().hex}.tmp"
     unfinished.mkdir()
@@ -208,7 +215,11 @@ def write_snapshot(database: Database, home: Path, release_id: uuid.UUID, classe
     )
     write_json(unfinished / _ABOUT, about.model_dump())
     sync_folder(unfinished)
+    folders.publish(f"{_SNAPSHOTS}/{release_id}/{sequence}", unfinished)
     _put_in_place(unfinished, folder, sequence)
+    for name in folders.shared(f"{_SNAPSHOTS}/{release_id}"):
+        if _sequence_of(name) < sequence:
+            folders.remove(name)
     return len(columns)
 
 
@@ -234,12 +245,46 @@ def _n_erasures(session: Session) -> int:
     return session.execute(select(func.count()).select_from(Erasure)).scalar_one()
 
 
-def discard_all(home: Path) -> int:
+def discard_all(folders: SharedFolders) -> int:
     """Remove every snapshot, since it has numbers of patients; the worker writes others. Gives how many there were."""
-    snapshots = [path for path in (home / "snapshots").glob("*/*") if path.is_dir()]
-    for path in snapshots:
-        shutil.rmtree(path, ignore_errors=True)
-    return len(snapshots)
+    here = {path.relative_to(folders.home).as_posix() for path in _folders_in(folders.home)}
+    names = here | folders.shared(_SNAPSHOTS).keys()
+    for name in names:
+        folders.remove(name)
+    return len(names)
+
+
+def _folders_in(home: Path) -> list[Path]:
+    """Snapshots of all releases, unfinished ones too."""
+    return [path for path in (home / _SNAPSHOTS).glob("*/*") if path.is_dir()]
+
+
+def _sequence_of(name: str) -> int:
+    return int(name.rpartition("/")[2])
+
+
+def bring_snapshots(folders: SharedFolders) -> None:
+    """Make HOME's snapshots those of the bucket: the newest of each release comes, what was discarded there goes.
+
+    A damaged one is removed from the bucket, so that the worker writes another.
+    """
+    if folders.bucket is None:
+        return
+    # these first: whoever writes one has put it into the bucket before
+    here = [path for path in _folders_in(folders.home) if path.name.isdigit()]
+    shared = folders.shared(_SNAPSHOTS)
+    for path in here:
+        if (name := path.relative_to(folders.home).as_posix()) not in shared:
+            folders.discard_copy(name)
+    newest = {name.rpartition("/")[0]: name for name in sorted(shared, key=_sequence_of)}
+    for name in newest.values():
+        if _is_whole(folders.home / name):
+            continue
+        try:
+            folders.bring(name)
+        except Damaged:
+            _log.warning("damaged snapshot discarded", reason=f"{name}: damaged in the bucket")
+            folders.remove(name)
 
 
 def _read_all(database: Database, release_id: uuid.UUID, classes: list[str]) -> Columns:
@@ -260,6 +305,7 @@ def refresh(context: Context, release_id: uuid.UUID, classes: list[str]) -> bool
         Whether it was written.
     """
     home = context.settings.home
+    bring_snapshots(context.folders)
     _discard_damaged(_folder(home, release_id))
     with context.database.read() as session:
         snapshot = _usable(session, home, release_id, classes)
@@ -269,6 +315,6 @@ def refresh(context: Context, release_id: uuid.UUID, classes: list[str]) -> bool
             and len(audit_chain.changed_cases(session, snapshot.sequence)) <= _FEW
         ):
             return False
-    n_cases = write_snapshot(context.database, home, release_id, classes)
+    n_cases = write_snapshot(context.database, context.folders, release_id, classes)
     _log.info("snapshot written", release=str(release_id), cases=n_cases)
     return True

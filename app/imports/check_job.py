@@ -2,14 +2,15 @@
 
 import uuid
 from itertools import islice
-from pathlib import Path
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.imports.archives import ReceivedArchive, hand_on, is_kept
 from app.imports.checking import CheckCounts, CheckedRow, Counting, checked_rows
-from app.imports.work import CHECK, archive_of, archive_of_job, submit_with
+from app.imports.work import CHECK, archive_of_job, submit_with
+from app.jobs import engine
 from app.jobs.queries import JobView, jobs_where
 from app.jobs.running import RunningJob
 from app.platform.errors import Conflict, NotFound
@@ -20,9 +21,9 @@ from app.tables import ImportRow, Job
 _BATCH = 32
 
 
-def begin_check(session: Session, context: Context, principal: Principal, path: Path, sha256: str) -> JobView:
-    """Ask what the import of an archive would do; the archive moves to where the job looks for it."""
-    return submit_with(session, context, principal, CHECK, path, {"sha256": sha256})
+def begin_check(session: Session, context: Context, principal: Principal, archive: ReceivedArchive) -> JobView:
+    """Ask what the import of an archive would do; the archive goes to where the job looks for it."""
+    return submit_with(session, context, principal, CHECK, archive)
 
 
 def check_import(job: RunningJob) -> CheckCounts:
@@ -74,11 +75,12 @@ def import_checked(session: Session, context: Context, principal: Principal, che
         return begun
     if check.state != "succeeded":
         raise Conflict("the check has not ended; wait for it, then import")
-    path = archive_of(context.settings.home, check_id)
-    if not path.exists():
+    if not is_kept(context, check_id):
         raise Conflict("the archive is not kept any more; send it again")
     asked = {"sha256": check.parameters["sha256"], "check": str(check_id)}
-    return submit_with(session, context, principal, "import", path, asked)
+    job = engine.submit(session, context, "import", asked, principal)
+    hand_on(context, check_id, job.id)
+    return job
 
 
 def check_of(session: Session, check_id: uuid.UUID) -> JobView:
@@ -102,4 +104,4 @@ def import_of(session: Session, check_id: uuid.UUID) -> JobView | None:
 
 def can_be_imported(context: Context, check: JobView) -> bool:
     """Whether a check has ended well, and its archive is still there."""
-    return check.state == "succeeded" and archive_of(context.settings.home, check.id).exists()
+    return check.state == "succeeded" and is_kept(context, check.id)

@@ -11,8 +11,9 @@ from sqlalchemy.orm import Session
 
 from app.context import Context
 from app.imports.archive import open_archive, pack_folder
+from app.imports.archives import ReceivedArchive, put_into, take_back
 from app.imports.checking import CheckReport, FailedRow, check_archive
-from app.imports.receiving import ReceivedArchive, receiving
+from app.imports.receiving import receiving
 from app.imports.work import ImportResult, begin_import
 from app.jobs.foreground import do_here
 from app.jobs.queries import JobView
@@ -67,9 +68,13 @@ def import_local(
     with _received(context, source, say) as archive:
 
         def ask(session: Session) -> JobView:
-            return begin_import(session, context, principal, archive.path, archive.sha256)
+            return begin_import(session, context, principal, archive)
 
-        job, result = do_here(context, ask, kinds, f"importing {archive.n_rows:,} cases")
+        try:
+            put_into(context.bucket, archive)
+            job, result = do_here(context, ask, kinds, f"importing {archive.n_rows:,} cases")
+        finally:
+            take_back(context.bucket, archive)
     counts = cast(ImportResult, result)
     return {"import": str(job.id), **counts, "failures": _failures(context, job)}
 

@@ -2,40 +2,27 @@
 
 import hashlib
 import os
-import uuid
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from io import BufferedWriter
 from pathlib import Path
 
 from starlette.concurrency import run_in_threadpool
 
+from app.context import Context
 from app.imports.archive import ArchiveError, open_archive
+from app.imports.archives import ReceivedArchive, bytes_of_archives, part_of, put_into, take_back
+from app.platform.blob_store import BlobStore
 from app.platform.body_limits import MAX_ARCHIVE
 from app.platform.disk_space import require_space
 from app.platform.errors import Invalid, StorageFull, TooLarge
+from app.tables import new_id
 
 _NAME = "the archive"
 # how many bytes are written before the free space is looked at again
 _SPACE_EVERY = 16 * 1024**2
 # how many archives of the largest size may lie in HOME/imports: arriving, waiting, failed
 _LARGEST_AT_ONCE = 4
-
-
-@dataclass(frozen=True)
-class ReceivedArchive:
-    """An archive that can be imported.
-
-    Attributes:
-        path: where it lies until the import takes it; removed when nothing does.
-        sha256: of its bytes.
-        n_rows: cases to import.
-    """
-
-    path: Path
-    sha256: str
-    n_rows: int
 
 
 class Receiver:
@@ -47,13 +34,22 @@ class Receiver:
         min_free_bytes: free space that is left to labels.
         limit: bytes at most, None for as many as there is room for.
         name: of the archive, for messages.
+        elsewhere: bytes of other archives that lie in the bucket.
 
     Raises:
         StorageFull: too little space is left, or the other archives take all that archives may.
     """
 
-    def __init__(self, stream: BufferedWriter, path: Path, min_free_bytes: int, limit: int | None, name: str) -> None:
-        self._stream, self._path, self._limit, self._name = stream, path, limit, name
+    def __init__(
+        self,
+        stream: BufferedWriter,
+        path: Path,
+        min_free_bytes: int,
+        limit: int | None,
+        name: str,
+        elsewhere: int = 0,
+    ) -> None:
+        self._stream, self._path, self._limit, self._name, self._elsewhere = stream, path, limit, name, elsewhere
         self._min_free_bytes, self._digest, self._size, self._checked = min_free_bytes, hashlib.sha256(), 0, 0
         self._require_room()
 
@@ -67,7 +63,7 @@ class Receiver:
         if self._limit is None:
             return
         quota = _LARGEST_AT_ONCE * self._limit
-        if _size_of(self._path.parent) > quota:
+        if _size_of(self._path.parent) + self._elsewhere > quota:
             raise StorageFull(
                 f"other archives take the {quota // 1024**2:,} MiB that there are for archives; send this one when an "
                 "import has ended, or cancel one"
@@ -105,7 +101,7 @@ class Receiver:
             os.fsync(self._stream.fileno())
         try:
             with open_archive(self._path) as archive:
-                return ReceivedArchive(self._path, self._digest.hexdigest(), len(archive.rows))
+                return ReceivedArchive(self._path, self._digest.hexdigest(), len(archive.rows), new_id())
         except ArchiveError as exc:
             raise Invalid(str(exc).replace(self._path.name, self._name)) from exc
 
@@ -129,7 +125,12 @@ def _storing() -> Iterator[None]:
 
 @contextmanager
 def receiving(
-    home: Path, min_free_bytes: int, *, limit: int | None = MAX_ARCHIVE, name: str = _NAME
+    home: Path,
+    min_free_bytes: int,
+    *,
+    limit: int | None = MAX_ARCHIVE,
+    name: str = _NAME,
+    bucket: BlobStore | None = None,
 ) -> Iterator[Receiver]:
     """A receiver on a file of its own in HOME/imports, which is removed at the end unless an import has taken it.
 
@@ -138,23 +139,32 @@ def receiving(
         min_free_bytes: free space that is left to labels.
         limit: bytes at most, None for as many as there is room for.
         name: of the archive, for messages.
+        bucket: where archives lie once they are whole; None for HOME.
     """
-    path = home / "imports" / f".{uuid.uuid4().hex}.part"
+    path, elsewhere = part_of(home), bytes_of_archives(bucket)
     try:
         with _storing():
             path.parent.mkdir(parents=True, exist_ok=True)
             stream = path.open("wb")
         with stream:
-            yield Receiver(stream, path, min_free_bytes, limit, name)
+            yield Receiver(stream, path, min_free_bytes, limit, name, elsewhere)
     finally:
         with suppress(OSError):  # a folder that takes no writes
             path.unlink(missing_ok=True)
 
 
 @asynccontextmanager
-async def receive_body(chunks: AsyncIterable[bytes], home: Path, min_free_bytes: int) -> AsyncIterator[ReceivedArchive]:
+async def receive_body(chunks: AsyncIterable[bytes], context: Context) -> AsyncIterator[ReceivedArchive]:
     """Receive an archive as it arrives; no thread waits for a slow sender."""
-    with receiving(home, min_free_bytes) as receiver:
+    settings, bucket = context.settings, context.bucket
+    async with AsyncExitStack() as stack:
+        opening = receiving(settings.home, settings.min_free_bytes, bucket=bucket)
+        receiver = await run_in_threadpool(stack.enter_context, opening)
         async for chunk in chunks:
             await run_in_threadpool(receiver.write, chunk)
-        yield await run_in_threadpool(receiver.finish)
+        archive = await run_in_threadpool(receiver.finish)
+        try:
+            await run_in_threadpool(put_into, bucket, archive)
+            yield archive
+        finally:
+            await run_in_threadpool(take_back, bucket, archive)

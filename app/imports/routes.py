@@ -8,7 +8,8 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from app.auth.policy import GuardedRoute, Policy
 from app.context import Parts
-from app.imports.receiving import ReceivedArchive, receive_body
+from app.imports.archives import ReceivedArchive
+from app.imports.receiving import receive_body
 from app.imports.schemas import ImportOut, Status
 from app.imports.showing import show_import
 from app.imports.work import begin_import
@@ -36,7 +37,7 @@ async def _received(request: Request, context: Parts) -> AsyncIterator[ReceivedA
     """
     if request.headers.get("content-type", "").split(";")[0].strip().lower() not in _ZIP:
         raise UnsupportedImage("send a zip archive as the body, with Content-Type application/zip")
-    async with receive_body(request.stream(), context.settings.home, context.settings.min_free_bytes) as archive:
+    async with receive_body(request.stream(), context) as archive:
         yield archive
 
 
@@ -60,7 +61,7 @@ def start_import(
     """
 
     def start() -> tuple[int, JobOut]:
-        return 202, job_out(begin_import(session, context, principal, archive.path, archive.sha256))
+        return 202, job_out(begin_import(session, context, principal, archive))
 
     return once(session, principal, key, request_digest("POST /v1/imports", archive.sha256), start)
 

@@ -1,13 +1,10 @@
 """The job of an import: each row becomes a case or a sentence that says why not; what was done is not done again."""
 
-import os
-import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import TypedDict
 
 from sqlalchemy import ColumnElement, func, select
@@ -16,7 +13,8 @@ from sqlalchemy.orm import Session
 from app.cases.preparing import NewCase, prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context
-from app.imports.archive import Archive, ArchiveError, Ignored, Row, open_archive
+from app.imports.archive import Archive, ArchiveError, Ignored, Row
+from app.imports.archives import ReceivedArchive, hand_over, opened, stored_archives
 from app.jobs import engine
 from app.jobs.queries import OPEN, JobView, jobs_where
 from app.jobs.running import RunningJob
@@ -49,32 +47,25 @@ class _Prepared:
     problem: str = ""
 
 
-def archive_of(home: Path, job_id: uuid.UUID) -> Path:
-    """Where the archive of an import lies."""
-    return home / "imports" / f"{job_id}.zip"
-
-
-def begin_import(session: Session, context: Context, principal: Principal, path: Path, sha256: str) -> JobView:
-    """Ask for the import of an archive that can be opened, which moves to where the job looks for it."""
-    return submit_with(session, context, principal, "import", path, {"sha256": sha256})
+def begin_import(session: Session, context: Context, principal: Principal, archive: ReceivedArchive) -> JobView:
+    """Ask for the import of an archive that can be opened, which goes to where the job looks for it."""
+    return submit_with(session, context, principal, "import", archive)
 
 
 def submit_with(
-    session: Session, context: Context, principal: Principal, kind: str, path: Path, parameters: dict[str, str]
+    session: Session, context: Context, principal: Principal, kind: str, archive: ReceivedArchive
 ) -> JobView:
-    """Ask for a job with an archive, which moves to where the job looks for it.
+    """Ask for a job with an archive, which goes to where the job looks for it.
 
     Args:
         session: writing session of the request.
         context: parts of the service.
         principal: who asks.
         kind: of the job.
-        path: where the archive lies.
-        parameters: of the job.
+        archive: as it was received.
     """
-    job = engine.submit(session, context, kind, parameters, principal)
-    os.utime(path)  # nobody knows the job before the commit: until then the archive's age protects it
-    path.replace(archive_of(context.settings.home, job.id))
+    job = engine.submit(session, context, kind, {"sha256": archive.sha256}, principal, archive.job_id)
+    hand_over(context, archive)
     return job
 
 
@@ -134,7 +125,7 @@ def archive_of_job(job: RunningJob) -> Iterator[Archive]:
         ArchiveError: it cannot be imported at all, or was deleted.
     """
     try:
-        with open_archive(archive_of(job.context.settings.home, job.job_id)) as archive:
+        with opened(job.context, job.job_id, job.parameters) as archive:
             yield archive
     except FileNotFoundError as exc:
         when = f"{KEPT_FOR_RETRIES.days} days after the import had ended, or when a patient was erased"
@@ -151,33 +142,29 @@ def delete_archives(context: Context, kept: timedelta | None = KEPT_FOR_RETRIES)
     Returns:
         How many.
     """
-    paths = {path.stem: path for path in (context.settings.home / "imports").glob("*.zip")}
-    if not paths:
+    archives = list(stored_archives(context))
+    if not archives:
         return 0
+    ids = [archive.job_id for archive in archives]
+    followed = Job.parameters["check"].as_string().in_(map(str, ids))
     with context.database.read() as session:
-        jobs = {str(job.id): job for job in jobs_where(session, Job.id.in_(map(uuid.UUID, paths)))}
-    unneeded = [path for job_id, path in paths.items() if not _is_needed(jobs.get(job_id), path, kept)]
-    for path in unneeded:
-        path.unlink(missing_ok=True)
+        jobs = {job.id: job for job in jobs_where(session, Job.id.in_(ids))}
+        # what was checked and is imported is the import's
+        jobs |= {uuid.UUID(job.parameters["check"]): job for job in jobs_where(session, Job.kind == "import", followed)}
+    unneeded = [archive for archive in archives if not _is_needed(jobs.get(archive.job_id), archive.age, kept)]
+    for archive in unneeded:
+        archive.remove()
     return len(unneeded)
 
 
-def _is_needed(job: JobView | None, path: Path, kept: timedelta | None) -> bool:
+def _is_needed(job: JobView | None, age: float, kept: timedelta | None) -> bool:
     if job is None:
-        return _age(path) < (_ORPHANED_SECONDS if kept else _COMMITTED_SECONDS)
+        return age < (_ORPHANED_SECONDS if kept else _COMMITTED_SECONDS)
     if job.state in OPEN:
         return True
     if job.kind == CHECK and job.state == "succeeded":
         return kept is not None and (job.ended_at is None or now() - job.ended_at < KEPT_AFTER_CHECK)
     return job.state != "succeeded" and kept is not None and (job.ended_at is None or now() - job.ended_at < kept)
-
-
-def _age(path: Path) -> float:
-    """Seconds since a file was written; 0 for one that is gone."""
-    try:
-        return time.time() - path.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
 
 
 def counts_of(session: Session, job_id: uuid.UUID) -> RowCounts:

@@ -21,7 +21,12 @@ from app.tables import Job, new_id
 
 
 def submit(
-    session: Session, context: Context, kind: str, parameters: dict[str, Any], principal: Principal | None
+    session: Session,
+    context: Context,
+    kind: str,
+    parameters: dict[str, Any],
+    principal: Principal | None,
+    job_id: uuid.UUID | None = None,
 ) -> JobView:
     """Ask for a job; it begins once the request has committed.
 
@@ -31,8 +36,9 @@ def submit(
         kind: of ``app.job_kinds``.
         parameters: JSON values.
         principal: who asks; None for a schedule or the command line.
+        job_id: identifier under which something was stored for it; a new one where left out.
     """
-    job_id = new_id()
+    job_id = job_id or new_id()
     account_id = None if principal is None else principal.account_id
     session.add(Job(id=job_id, kind=kind, workflow_id=str(job_id), parameters=parameters, created_by=account_id))
     session.flush()

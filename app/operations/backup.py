@@ -13,6 +13,7 @@ from sqlalchemy import Engine, func, inspect, make_url, select
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.evaluations.freezing import EVALUATIONS, folder_of, frozen_name
 from app.operations.anchor import known_erasures
 from app.operations.erasure_list import ErasureListError, read_list
 from app.platform import audit_chain
@@ -21,11 +22,11 @@ from app.platform.database import make_engine
 from app.platform.errors import NotFound
 from app.platform.keys import KeyRing, derive
 from app.platform.shared_folders import SharedFolders
-from app.tables import Erasure
+from app.tables import Erasure, Evaluation
 from ml.files import file_sha256, read_json, sync_file, sync_folder, write_json
 
 _SQLITE, _POSTGRES, _SECRET = "database.db", "database.dump", "secret.key"
-_FOLDERS = ("images", "releases", "evaluations")
+_FOLDERS = ("images", "releases", EVALUATIONS)
 
 
 class BackupReport(TypedDict):
@@ -116,6 +117,8 @@ def _write(context: Context, out: Path, head: str, erasures: int) -> dict[str, s
     for name, source in zip(_FOLDERS, _sources(context), strict=True):
         if name == "images" and context.bucket is not None:
             _copy_images(context.bucket, out / name)
+        elif name == EVALUATIONS and context.bucket is not None:
+            _copy_evaluations(context, out)
         elif source.is_dir():
             ignore = shutil.ignore_patterns("*.tmp", ".candidate-*")
             shutil.copytree(source, out / name, ignore=ignore)
@@ -143,6 +146,18 @@ def _copy_images(bucket: BlobStore, folder: Path) -> None:
             bucket.fetch(found.key, path)
 
 
+def _copy_evaluations(context: Context, out: Path) -> None:
+    """Copy the frozen evaluations that the database names; a damaged one is left out, and `db verify` names it."""
+    with context.database.read() as session:
+        evaluations = session.execute(select(Evaluation.id, Evaluation.snapshot_sha256)).all()
+    for evaluation_id, digest in evaluations:
+        name = frozen_name(context.folders, evaluation_id, digest)
+        with suppress(Damaged):
+            context.folders.bring(name)
+            if (context.settings.home / name).is_dir():
+                shutil.copytree(context.settings.home / name, folder_of(out, evaluation_id))
+
+
 def _require_empty(targets: Iterable[Path], bucket: BlobStore | None) -> None:
     """Refuse to restore over what there is.
 
@@ -152,7 +167,7 @@ def _require_empty(targets: Iterable[Path], bucket: BlobStore | None) -> None:
     for target in targets:
         if target.exists() and any(target.iterdir()):
             raise ValueError(f"{target}: not empty; restore into a new HOME")
-    if bucket is not None and any(True for name in ("images", "releases") for _ in bucket.under(name)):
+    if bucket is not None and any(True for name in (*_FOLDERS, "imports", "snapshots") for _ in bucket.under(name)):
         raise ValueError("the bucket is not empty; restore into another prefix")
 
 
@@ -166,7 +181,7 @@ def _fill(bucket: BlobStore, source: Path, home: Path) -> None:
 
 def _sources(context: Context) -> tuple[Path, Path, Path]:
     settings = context.settings
-    return settings.images_folder, settings.releases_folder, settings.home / "evaluations"
+    return settings.images_folder, settings.releases_folder, settings.home / EVALUATIONS
 
 
 def _dump(context: Context, out: Path) -> None:
@@ -229,7 +244,8 @@ def restore(
         images: folder of the image store.
         url: of the database; an empty one on PostgreSQL.
         ring: keys that are set or in HOME already; None where there are none.
-        bucket: for images and releases, in place of the folders; it must not contain any yet.
+        bucket: for images and releases, in place of the folders; it must be empty. Evaluations lie in HOME until
+            `move_into_bucket` is called on the database that was brought back.
 
     Returns:
         Number of files, and the keys of the backup, with which the ring must begin.
@@ -248,7 +264,7 @@ def restore(
     sqlite = url.startswith("sqlite")
     if (_SQLITE if sqlite else _POSTGRES) not in files:
         raise ValueError(f"{source}: a backup of another kind of database")
-    targets = (images, home / "releases", home / "evaluations")
+    targets = (images, home / "releases", home / EVALUATIONS)
     _require_empty(targets, bucket)
     home.mkdir(parents=True, exist_ok=True)
     if bucket is not None:
@@ -263,7 +279,7 @@ def restore(
         _postgres("pg_restore", engine, "--no-owner", "--no-acl", "--exit-on-error", str(source / _POSTGRES))
         engine.dispose()
     for name, target in zip(_FOLDERS, targets, strict=True):
-        if (source / name).is_dir() and (bucket is None or name == "evaluations"):
+        if (source / name).is_dir() and (bucket is None or name == EVALUATIONS):
             shutil.copytree(source / name, target, dirs_exist_ok=True)
     if ring is None:
         secret = home / _SECRET

@@ -1,7 +1,6 @@
 """Erasing a patient as a whole: rows, then images, snapshots, archives, and what rows left behind in the database."""
 
 from dataclasses import dataclass
-from uuid import UUID
 
 import structlog
 from sqlalchemy import select, update
@@ -9,9 +8,10 @@ from sqlalchemy.orm import Session
 
 from app.context import Context
 from app.evaluations.snapshots import discard_all
-from app.imports.archive import ArchiveError, open_archive
-from app.imports.work import CHECK, archive_of, delete_archives
-from app.jobs.queries import OPEN, jobs_where
+from app.imports.archive import ArchiveError
+from app.imports.archives import opened
+from app.imports.work import CHECK, delete_archives
+from app.jobs.queries import OPEN, JobView, jobs_where
 from app.operations.erasure import Whom, erase_again, erase_patient
 from app.operations.erasure_list import ErasureListError, add_missing, is_begun, outstanding, read_list
 from app.operations.unused_files import sweep_files
@@ -116,19 +116,19 @@ def _require_no_import(context: Context, whom: Whom) -> None:
         Conflict: it is named.
     """
     with context.database.read() as session:
-        waiting = [job.id for job in jobs_where(session, Job.kind.in_(("import", CHECK))) if job.state in OPEN]
+        waiting = [job for job in jobs_where(session, Job.kind.in_(("import", CHECK))) if job.state in OPEN]
         known = set(session.execute(select(Case.external_id).where(*whom.conditions())).scalars())
-    for job_id in waiting:
-        if _contains(context, job_id, whom, known | ({whom.external_id} if whom.external_id else set())):
+    for job in waiting:
+        if _contains(context, job, whom, known | ({whom.external_id} if whom.external_id else set())):
             raise Conflict(
-                f"the import or check {job_id} is under way and contains this patient, or cannot be read: cancel it or "
+                f"the import or check {job.id} is under way and contains this patient, or cannot be read: cancel it or "
                 "wait for its end, then erase"
             )
 
 
-def _contains(context: Context, job_id: UUID, whom: Whom, external_ids: set[str]) -> bool:
+def _contains(context: Context, job: JobView, whom: Whom, external_ids: set[str]) -> bool:
     try:
-        with open_archive(archive_of(context.settings.home, job_id)) as archive:
+        with opened(context, job.id, job.parameters) as archive:
             fields = [row.fields for row in archive.rows]
     except FileNotFoundError:
         return False
@@ -163,7 +163,7 @@ def finish_erasures(context: Context) -> Finished:
         waiting = list(session.execute(select(Erasure.id).where(Erasure.finished_at.is_(None))).scalars())
     if not waiting:
         return Finished()
-    archives, snapshots = delete_archives(context, kept=None), discard_all(context.settings.home)
+    archives, snapshots = delete_archives(context, kept=None), discard_all(context.folders)
     sweep_files(context, _INTERRUPTED_SECONDS)
     problem = listing_problem(context) or overwrite(context.settings.owner_sqlalchemy_url)
     if problem is not None:

@@ -10,8 +10,9 @@ from sqlalchemy import select
 
 from app.cases.queries import images_in_use
 from app.context import Context
+from app.evaluations.freezing import EVALUATIONS, frozen_name
 from app.releases.adding import UNFINISHED
-from app.tables import ReleaseRow
+from app.tables import Evaluation, ReleaseRow
 
 # no request and no batch of a job takes so long
 _OLD_SECONDS = 86_400.0
@@ -33,7 +34,16 @@ def sweep_files(context: Context, older_than: float = _OLD_SECONDS) -> int:
         with context.database.read() as session:
             return images_in_use(session, digests)
 
-    removed = context.images.sweep(used, older_than) + _remove_unknown_releases(context, older_than)
+    removed = context.images.sweep(used, older_than) + _remove_unknown_folders(context, older_than)
+    removed += remove_unfinished(context, older_than)
+    if removed:
+        _log.info("files that nobody uses are removed", files=removed)
+    return removed
+
+
+def remove_unfinished(context: Context, older_than: float) -> int:
+    """Remove what interrupted writes left in HOME once it is old; gives how many files and folders."""
+    removed = 0
     for path in _unfinished(context):
         try:
             old = time.time() - path.stat().st_mtime > older_than
@@ -45,17 +55,18 @@ def sweep_files(context: Context, older_than: float = _OLD_SECONDS) -> int:
             else:
                 path.unlink(missing_ok=True)
             removed += 1
-    if removed:
-        _log.info("files that nobody uses are removed", files=removed)
     return removed
 
 
-def _remove_unknown_releases(context: Context, older_than: float) -> int:
-    """Remove releases that were brought into the bucket and never got a row."""
-    old = {name for name, age in context.folders.shared("releases").items() if age > older_than}
+def _remove_unknown_folders(context: Context, older_than: float) -> int:
+    """Remove releases and frozen evaluations that were brought into the bucket and never got a row."""
+    shared = context.folders.shared("releases") | context.folders.shared(EVALUATIONS)
+    old = {name for name, age in shared.items() if age > older_than}
     if old:
         with context.database.read() as session:
             old -= {f"releases/{release_id}" for release_id in session.execute(select(ReleaseRow.id)).scalars()}
+            frozen = session.execute(select(Evaluation.id, Evaluation.snapshot_sha256)).all()
+        old -= {frozen_name(context.folders, *evaluation) for evaluation in frozen}
     for name in old:
         context.folders.remove(name)
     return len(old)

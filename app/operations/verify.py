@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from app.cases.queries import named_images
 from app.context import Context
-from app.evaluations.freezing import folder_of, snapshot_sha256
+from app.evaluations.freezing import frozen_name, snapshot_sha256
 from app.evaluations.snapshots import damaged_snapshots
 from app.operations.anchor import missing_heads, restores, rewrites, split_head
 from app.operations.derived import wrong_columns
@@ -96,9 +96,7 @@ def verify_all(session: Session, context: Context, against: str | None = None) -
     faults += guarded("releases", lambda: _damaged_releases(session, context))
     n_evaluations = session.execute(select(func.count()).select_from(Evaluation)).scalar_one()
     faults += guarded("evaluations", lambda: _damaged_evaluations(session, context))
-    faults += [
-        f"snapshot {path}: damaged; the worker writes it anew" for path in damaged_snapshots(context.settings.home)
-    ]
+    faults += guarded("snapshots", lambda: _damaged_snapshots(context))
     back = restores(session)
     anchored = against is not None or context.settings.audit_anchor is not None
     whole = COMPLETE if anchored and not lost else CONSISTENT
@@ -170,11 +168,19 @@ def _damaged_releases(session: Session, context: Context) -> Iterator[str]:
             yield f"release {row.id}: {exc}"
 
 
+def _damaged_snapshots(context: Context) -> Iterator[str]:
+    for name in damaged_snapshots(context.folders):
+        yield f"snapshot {name}: damaged; the worker writes it anew"
+
+
 def _damaged_evaluations(session: Session, context: Context) -> Iterator[str]:
     for evaluation in session.execute(select(Evaluation)).scalars():
+        name = frozen_name(context.folders, evaluation.id, evaluation.snapshot_sha256)
         try:
-            intact = snapshot_sha256(folder_of(context.settings.home, evaluation.id)) == evaluation.snapshot_sha256
-        except OSError:
+            intact = context.folders.is_stored(name) and (
+                snapshot_sha256(context.folders.path(name)) == evaluation.snapshot_sha256
+            )
+        except (OSError, Unavailable):
             intact = False
         if not intact:
             yield f"evaluation {evaluation.id}: its tables are missing or were changed"

@@ -11,8 +11,9 @@ from sqlalchemy.orm import Session
 from app.auth.policy import GuardedRoute, Policy
 from app.context import Parts
 from app.imports.archive import MAX_ENTRIES, MAX_ROWS
+from app.imports.archives import ReceivedArchive
 from app.imports.check_job import begin_check, can_be_imported, check_of, import_checked, import_of
-from app.imports.receiving import ReceivedArchive, receive_body
+from app.imports.receiving import receive_body
 from app.imports.schemas import ImportRowOut, Status
 from app.imports.showing import page_of_rows, show_import
 from app.imports.work import CHECK, begin_import
@@ -50,8 +51,7 @@ async def _received(request: Request, context: Parts) -> AsyncIterator[ReceivedA
     chunks = file_of_form(request.stream(), request.headers.get("content-type", ""), "archive")
     async with AsyncExitStack() as stack:
         try:
-            receiving = receive_body(chunks, context.settings.home, context.settings.min_free_bytes)
-            archive: ReceivedArchive | Problem = await stack.enter_async_context(receiving)
+            archive: ReceivedArchive | Problem = await stack.enter_async_context(receive_body(chunks, context))
         except (BadRequest, Invalid, StorageFull, TooLarge) as exc:
             archive = exc
         yield archive
@@ -68,7 +68,7 @@ def upload_archive(
     """Take an archive and import it in a job; what is wrong with it stands beside the field."""
     if isinstance(archive, Problem):
         return _refused(request, principal, session, archive)
-    return go(f"/imports/{begin_import(session, context, principal, archive.path, archive.sha256).id}")
+    return go(f"/imports/{begin_import(session, context, principal, archive).id}")
 
 
 def _refused(request: Request, principal: Principal, session: Session, problem: Problem) -> Response:
@@ -93,7 +93,7 @@ def check_archive(
     """Take an archive and say in a job what its import would do; what is wrong with it stands beside the field."""
     if isinstance(archive, Problem):
         return _refused(request, principal, session, archive)
-    return go(f"/imports/checks/{begin_check(session, context, principal, archive.path, archive.sha256).id}")
+    return go(f"/imports/checks/{begin_check(session, context, principal, archive).id}")
 
 
 @router.get("/imports/checks/{check_id}")

@@ -29,10 +29,11 @@ class Damaged(ValueError):
 
 @dataclass(frozen=True)
 class Stored:
-    """An object of a listing, with its age in seconds."""
+    """An object of a listing, with its age in seconds and its size in bytes."""
 
     key: str
     age: float
+    size: int
 
 
 class BlobStore(Protocol):
@@ -195,7 +196,8 @@ class FolderStore:
         for path in sorted((self.root / prefix).rglob("*")):
             key = path.relative_to(self.root).as_posix()
             if _KEY.fullmatch(key) and path.is_file():
-                yield Stored(key, _age(path))
+                with suppress(FileNotFoundError):  # it was removed just now
+                    yield Stored(key, _age(path), path.stat().st_size)
 
     def remove(self, key: str) -> None:
         """Remove an object; one that is not there is removed already."""

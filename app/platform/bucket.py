@@ -142,7 +142,7 @@ class Bucket:
                 for found in chunk:
                     with suppress(ValueError):
                         digest_of(found["path"])
-                        yield Stored(found["path"], (moment - found["last_modified"]).total_seconds())
+                        yield Stored(found["path"], (moment - found["last_modified"]).total_seconds(), found["size"])
 
     def remove(self, key: str) -> None:
         """Remove an object, wherever a sweep has put it; one that is not there is removed already."""
@@ -214,6 +214,17 @@ class CachedBucket(Bucket):
         super().remove(key)
         with suppress(OSError):
             (self._folder / key).unlink(missing_ok=True)
+
+    def forget(self, before: float) -> None:
+        """Delete copies that were written before a moment, such as the erasure of a patient.
+
+        Args:
+            before: in seconds since 1970.
+        """
+        for written, _, path in _files(self._folder):
+            if written < before:
+                with suppress(OSError):
+                    path.unlink()
 
     def _copy(self, path: Path, data: bytes) -> None:
         """Keep a copy; where the disk takes none, the bucket is asked again."""

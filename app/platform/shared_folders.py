@@ -40,12 +40,28 @@ class SharedFolders:
             StorageFull: there is no room for a copy.
             Unavailable: what the bucket has is damaged.
         """
-        folder = self.home / name
+        try:
+            self.bring(name)
+        except Damaged as exc:
+            raise Unavailable("the files cannot be brought: what the bucket has is damaged") from exc
+        return self.home / name
+
+    def bring(self, name: str) -> None:
+        """Bring a folder from the bucket unless it is here and whole, or not there at all.
+
+        Args:
+            name: of the folder.
+
+        Raises:
+            Damaged: what the bucket has is damaged.
+            StorageFull: there is no room for a copy.
+        """
         if self.bucket is None or self._is_whole(name):
-            return folder
+            return
         packages = sorted(self.bucket.under(name), key=lambda found: found.age)
         if not packages:
-            return folder
+            return
+        folder = self.home / name
         unfinished = self.home / f".{uuid.uuid4().hex}.part"
         try:
             unfinished.mkdir(parents=True)
@@ -57,14 +73,11 @@ class SharedFolders:
                 unfinished.rename(folder)
                 self._digests(name).parent.mkdir(parents=True, exist_ok=True)
                 write_json(self._digests(name), digests)
-        except Damaged as exc:
-            raise Unavailable("the release cannot be brought: what the bucket has is damaged") from exc
         except OSError as exc:
             if not self._is_whole(name):  # else another process was faster
-                raise StorageFull("the release could not be copied; is the disk full?") from exc
+                raise StorageFull("the files could not be copied; is the disk full?") from exc
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
-        return folder
 
     def _digests(self, name: str) -> Path:
         """Where the digests of a copy's files are written, last: a release must not contain another file."""
@@ -102,7 +115,7 @@ class SharedFolders:
             _pack(folder, package)
             self.bucket.put(f"{name}/{file_sha256(package)}.tar", package)
         except OSError as exc:
-            raise StorageFull("the release could not be copied; is the disk full?") from exc
+            raise StorageFull("the files could not be copied; is the disk full?") from exc
         finally:
             package.unlink(missing_ok=True)
 
@@ -125,6 +138,10 @@ class SharedFolders:
         if self.bucket is not None:
             for found in list(self.bucket.under(name)):
                 self.bucket.remove(found.key)
+        self.discard_copy(name)
+
+    def discard_copy(self, name: str) -> None:
+        """Remove a folder from HOME alone."""
         shutil.rmtree(self.home / name, ignore_errors=True)
         self._digests(name).unlink(missing_ok=True)
 

@@ -12,8 +12,9 @@ import pytest
 from sqlalchemy import func, select
 
 from app.imports import work
+from app.imports.archives import archive_of
 from app.imports.command import check_local
-from app.imports.work import archive_of, delete_archives
+from app.imports.work import delete_archives
 from app.operations.forgetting import forget_patient
 from app.tables import Case, ImportRow
 from tests.app.test_dry_run import archive

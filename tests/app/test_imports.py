@@ -14,10 +14,11 @@ import pytest
 from sqlalchemy import func, select
 
 from app.cases.preparing import prepare_case
-from app.imports import work
+from app.imports import archives, work
+from app.imports.archives import archive_of
 from app.imports.command import import_local
 from app.imports.receiving import receiving
-from app.imports.work import KEPT_FOR_RETRIES, archive_of
+from app.imports.work import KEPT_FOR_RETRIES
 from app.job_kinds import FUNCTIONS
 from app.operations.upkeep import tidy
 from app.platform.errors import Invalid, StorageFull, TooLarge
@@ -169,8 +170,8 @@ def test_a_bomb_fails_its_row_only(service: Service) -> None:
 def test_an_archive_damaged_on_disk_ends_its_own_import_only(service: Service) -> None:
     damaged, gone, whole = (send(service, packed({f"{i}.png": cell_png(i)})).json()["id"] for i in range(3))
     home = service.context.settings.home
-    work.archive_of(home, UUID(damaged)).write_bytes(b"PK\x03\x04 and so on")
-    work.archive_of(home, UUID(gone)).unlink()
+    archive_of(home, UUID(damaged)).write_bytes(b"PK\x03\x04 and so on")
+    archive_of(home, UUID(gone)).unlink()
     assert work_off(service.context) == 3
     states = {job_id: service.get("admin", f"/v1/imports/{job_id}").json()["job"] for job_id in (damaged, gone, whole)}
     assert [job["state"] for job in states.values()] == ["failed", "failed", "succeeded"]
@@ -293,7 +294,7 @@ def test_an_archive_of_a_failed_import_is_kept_for_a_week(service: Service, monk
     assert orphan.exists()
     later = now() + KEPT_FOR_RETRIES + timedelta(minutes=1)
     monkeypatch.setattr(work, "now", lambda: later)
-    monkeypatch.setattr(work, "_age", lambda _: 100_000.0)
+    monkeypatch.setattr(archives, "_age", lambda _: 100_000.0)
     tidy(service.context)
     assert not path.exists()
     assert not orphan.exists()

@@ -118,7 +118,7 @@ def test_many_cases_by_snapshot_and_tail_equal_the_full_recomputation(service: S
     full = metrics(service)
     assert full["n_cases"] == n
     release_id, classes = release_of(context)
-    assert write_snapshot(context.database, home, release_id, classes) == n
+    assert write_snapshot(context.database, context.folders, release_id, classes) == n
     same(metrics(service), full)
     collect(service, [cell_png(i) for i in range(12)], patients=True)
     with context.database.read() as session:
@@ -162,7 +162,7 @@ def test_several_writers_at_once_leave_one_whole_snapshot(service: Service, monk
     monkeypatch.setattr(snapshots, "write_json", last_file)
     with ThreadPoolExecutor(6) as pool:
         writers = [
-            pool.submit(write_snapshot, context.database, context.settings.home, release_id, classes) for _ in range(6)
+            pool.submit(write_snapshot, context.database, context.folders, release_id, classes) for _ in range(6)
         ]
     assert [writer.result() for writer in writers] == [3] * 6
     assert len(folders(context)) == 1

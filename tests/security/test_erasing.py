@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from app.cli.main import secondread
 from app.evaluations.columns import number_of
-from app.imports.work import archive_of
+from app.imports.archives import archive_of
 from app.job_kinds import refresh_snapshots
 from app.operations import verify_proof
 from app.operations.backup import backup

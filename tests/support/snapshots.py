@@ -14,7 +14,7 @@ def write_snapshots(context: Context) -> None:
     with context.database.read() as session:
         found = [(row.id, class_codes(row)) for row in all_releases(session)]
     for release_id, classes in found:
-        write_snapshot(context.database, context.settings.home, release_id, classes)
+        write_snapshot(context.database, context.folders, release_id, classes)
 
 
 def assert_snapshots_tell_all(context: Context) -> None:

@@ -11,13 +11,14 @@ from typing import Self
 from sqlalchemy import func, select
 
 from app.context import build_context
+from app.imports.archives import ReceivedArchive
 from app.imports.work import begin_import
 from app.jobs.locks import living_workers
 from app.jobs.queries import JobView, job_by_id
 from app.platform.durable import workflow_table
 from app.platform.principal import Principal
 from app.settings import Settings
-from app.tables import Account, Case, ImportRow
+from app.tables import Account, Case, ImportRow, new_id
 from tests.faults.rounds import Rounds
 from tests.support.forked import ForkedCommand
 from tests.support.process import Installation
@@ -114,7 +115,8 @@ class Workplace:
         path.write_bytes(packed_cells(self._cells, n))
         self._cells += n
         with self.context.database.write() as session:
-            return begin_import(session, self.context, self.principal, path, "0" * 64).id
+            archive = ReceivedArchive(path, "0" * 64, n, new_id())
+            return begin_import(session, self.context, self.principal, archive).id
 
     def worker(self, name: str = "worker") -> ForkedCommand:
         """Start a worker whose connections to PostgreSQL have a name."""

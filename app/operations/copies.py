@@ -1,0 +1,69 @@
+"""Copies in HOME of what lies in a bucket: each process keeps its own as the bucket is, also where nobody asks.
+
+The newest snapshots come before a request needs them, so that no request waits for the bucket while its transaction is
+open. What an erasure removed from the bucket goes from every HOME within a minute, and from that of a process which was
+not running then when it begins.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import structlog
+from sqlalchemy import func, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from app.context import Context
+from app.evaluations.snapshots import bring_snapshots
+from app.operations.unused_files import remove_unfinished
+from app.platform.errors import Problem
+from app.tables import Erasure
+
+_EVERY_SECONDS = 30.0
+# clocks differ, and an image may be read between the end of its rows and that of its object
+_ERASED_SECONDS = 60.0
+# no request takes so long to receive an archive, and no worker to pack a folder
+_UNFINISHED_SECONDS = 3600.0
+_log = structlog.get_logger("secondread")
+
+
+def renew_copies(context: Context) -> None:
+    """Bring the newest snapshots, and remove copies of what is erased, old, or half-written.
+
+    Raises:
+        Unavailable: the bucket does not answer.
+    """
+    if context.bucket is None:
+        return
+    with context.database.read() as session:
+        erased = session.execute(select(func.max(Erasure.created_at))).scalar_one()
+    if erased is not None:
+        context.bucket.forget(erased.timestamp() + _ERASED_SECONDS)
+    context.bucket.trim()
+    remove_unfinished(context, _UNFINISHED_SECONDS)
+    bring_snapshots(context.folders)
+
+
+@contextmanager
+def renewing_copies(context: Context) -> Iterator[None]:
+    """Renew copies now and from time to time until the end of the block, in a thread; without a bucket do nothing."""
+    over = threading.Event()
+
+    def renew() -> None:
+        while not over.is_set():
+            try:
+                renew_copies(context)
+            except (OSError, Problem, SQLAlchemyError) as exc:
+                _log.warning("copies of what is in the bucket were not renewed", reason=type(exc).__name__)
+            over.wait(_EVERY_SECONDS)
+
+    if context.bucket is None:
+        yield
+        return
+    thread = threading.Thread(target=renew, name="copies", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(5.0)
