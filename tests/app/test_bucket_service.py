@@ -1,53 +1,25 @@
 """Processes with HOMEs of their own, one database and one bucket: images and releases are the same for all of them."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from fastapi.testclient import TestClient
 
-from app.context import build_context
-from app.main import create_app
 from app.operations.backup import backup, restore
 from app.operations.unused_files import sweep_files
 from app.operations.verify import verify_all
 from app.platform.bucket import Bucket
-from app.platform.installation import claim
-from app.releases.adding import add_release
 from app.settings import Settings
 from tests.support.bucket import BucketServer
+from tests.support.homes import process, settings_of, two_processes
 from tests.support.process import free_port
-from tests.support.service import Service, add_people, cell_png, show_at_once
-
-
-def settings_of(settings: Settings, home: Path, bucket: str, url: str | None = None) -> Settings:
-    changed = {"home": home, "storage_url": bucket, "database_url": url or settings.database_url}
-    return settings.model_copy(update=changed)
-
-
-@contextmanager
-def process(settings: Settings, keys: dict[str, str]) -> Iterator[Service]:
-    app = create_app(settings)
-    with TestClient(app, raise_server_exceptions=False) as client:
-        yield Service(client, app.state.context, keys)
-        app.state.context.database.engine.dispose()
+from tests.support.service import Service, cell_png
 
 
 @pytest.fixture
 def two(settings: Settings, bucket: str, tiny_release: Path, tmp_path: Path) -> Iterator[tuple[Service, Service]]:
-    """Two processes with empty HOMEs; the first one was given the release."""
-    context = build_context(settings_of(settings, tmp_path / "one", bucket))
-    show_at_once(context.database)
-    claim(context.database, context.keys.audit)
-    add_release(context.database, context.keys.audit, tiny_release, context.folders)
-    keys = add_people(context)
-    context.database.engine.dispose()
-    with (
-        process(settings_of(settings, tmp_path / "one", bucket), keys) as one,
-        process(settings_of(settings, tmp_path / "two", bucket), keys) as other,
-    ):
-        yield one, other
+    with two_processes(settings, bucket, tiny_release, tmp_path) as both:
+        yield both
 
 
 @pytest.mark.both_databases

@@ -4,6 +4,7 @@ import io
 import shutil
 import uuid
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,18 @@ from app.imports.archives import archive_of
 from app.job_kinds import refresh_snapshots
 from app.operations import verify_proof
 from app.operations.backup import backup
+from app.operations.copies import renew_copies
 from app.operations.export import export_dataset
 from app.operations.forgetting import finish_erasures, forget_patient
 from app.operations.upkeep import tidy
 from app.operations.verify import verify_all
+from app.platform.bucket import Bucket
 from app.platform.errors import Conflict, NotFound
+from app.settings import Settings
 from app.tables import Case, Erasure, ImportRow, NetworkOutput
 from app.triage.planning import coin
+from tests.support.bucket import BucketServer
+from tests.support.homes import two_processes
 from tests.support.images import encode, photo
 from tests.support.jobs import work_off
 from tests.support.remains import remains
@@ -58,8 +64,19 @@ def send(service: Service, archive: bytes) -> str:
     return str(answer.json()["id"])
 
 
-def live_with(service: Service) -> dict[str, Any]:
-    """Do with a patient what a laboratory does; gives the canaries, by what they are."""
+def spoil_here(service: Service, import_id: str) -> None:
+    """Make an archive in HOME one that cannot be imported."""
+    path = archive_of(service.context.settings.home, uuid.UUID(import_id))
+    path.write_bytes(path.read_bytes().replace(b"external_id", b"exterxxl_id"))
+
+
+def live_with(service: Service, spoil: Callable[[Service, str], None] = spoil_here) -> dict[str, Any]:
+    """Do with a patient what a laboratory does; gives the canaries, by what they are.
+
+    Args:
+        service: of the laboratory.
+        spoil: makes an import's archive one that cannot be imported.
+    """
     context = service.context
     around = picture(9)
     case = service.add_case(
@@ -76,8 +93,7 @@ def live_with(service: Service) -> dict[str, Any]:
     rows = [f"{FILE},{EXTERNAL}-2,{PATIENT},north,", f"missing-{FILE},{ROW},{PATIENT},north,", "b.png,b,another,,"]
     send(service, packed(rows, {FILE: picture(6), "b.png": cell_png(4)}))
     broken = send(service, packed(rows, {FILE: picture(7)}))
-    path = archive_of(context.settings.home, uuid.UUID(broken))
-    path.write_bytes(path.read_bytes().replace(b"external_id", b"exterxxl_id"))
+    spoil(service, broken)
     service.post("admin", "/v1/evaluations", json={"partition": "all", "weighting": "none"})
     work_off(context)
     write_snapshots(context)
@@ -168,6 +184,41 @@ def test_nothing_of_an_erased_patient_is_found_anywhere(
     logged = repr(logs)
     assert "/v1/cases" in logged
     assert [name for name, value in canaries.items() if isinstance(value, str) and value in logged] == []
+
+
+@pytest.mark.slow
+def test_nothing_is_found_in_a_bucket_nor_in_the_home_of_another_process(
+    settings: Settings, bucket: str, buckets: BucketServer, tiny_release: Path, tmp_path: Path
+) -> None:
+    def spoil(service: Service, import_id: str) -> None:
+        store = Bucket(bucket)
+        (found,) = store.under(f"imports/{import_id}")
+        buckets.overwrite(bucket, found.key, store.get(found.key).replace(b"external_id", b"exterxxl_id"))
+
+    def found_in(folder: str) -> set[str]:
+        buckets.save(bucket, tmp_path / folder)
+        return remains(canaries, [tmp_path], one.context.database.engine, None)
+
+    with two_processes(settings, bucket, tiny_release, tmp_path) as (one, other):
+        canaries = live_with(one, spoil)
+        renew_copies(other.context)
+        with other.context.database.read() as session:
+            cases = session.execute(select(Case).where(Case.patient == PATIENT)).scalars().all()
+        for case in cases:
+            assert other.get("admin", f"/v1/cases/{case.id}/image").status_code == 200
+        before = found_in("bucket before")
+        shutil.rmtree(tmp_path / "bucket before")
+        for place in ("bucket before", "two/cache", "two/snapshots"):
+            assert any(place in line for line in before), f"{place} has nothing that could be erased"
+        assert {line.partition(" in ")[0] for line in before} == canaries.keys()
+        assert forget_patient(one.context, "lead", PATIENT, "asked").unfinished is None
+        renew_copies(other.context)
+        assert found_in("bucket after") == set()
+        refresh_snapshots(other.context)
+        renew_copies(one.context)
+        assert found_in("bucket at last") == set()
+        with other.context.database.read() as session:
+            assert verify_all(session, other.context).faults == []
 
 
 def test_an_import_under_way_and_a_reason_that_names_the_patient_are_refused(service: Service, command: Any) -> None:

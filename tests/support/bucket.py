@@ -52,6 +52,14 @@ class BucketServer:
         """Change an object past the store, with the credentials that are set."""
         obstore.put(from_url(url, client_options={"allow_http": True}), key, data)
 
+    def save(self, url: str, folder: Path) -> None:
+        """Write every object into a folder, with the credentials that are set."""
+        store = from_url(url, client_options={"allow_http": True})
+        for found in [found for chunk in obstore.list(store) for found in chunk]:
+            path = folder / found["path"]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(bytes(obstore.get(store, found["path"]).bytes()))
+
 
 @contextmanager
 def bucket_server(log: Path) -> Iterator[BucketServer]:

@@ -1,0 +1,299 @@
+"""What one process is sent or makes, a worker with another HOME takes up: imports, frozen evaluations, snapshots."""
+
+import shutil
+import zipfile
+from collections.abc import Iterator
+from datetime import timedelta
+from io import BytesIO
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from sqlalchemy import select
+
+from app.context import build_context
+from app.evaluations.freezing import move_into_bucket
+from app.imports import work
+from app.imports.work import KEPT_FOR_RETRIES, delete_archives
+from app.job_kinds import refresh_snapshots
+from app.operations.backup import backup, restore
+from app.operations.copies import renew_copies
+from app.operations.unused_files import sweep_files
+from app.operations.verify import verify_all
+from app.platform.bucket import Bucket
+from app.platform.errors import Unavailable
+from app.platform.shared_folders import SharedFolders
+from app.settings import Settings
+from app.tables import Evaluation, now
+from tests.app.test_check_only import check
+from tests.app.test_imports import packed, send
+from tests.support.bucket import BucketServer
+from tests.support.homes import process, settings_of, two_processes
+from tests.support.jobs import work_off
+from tests.support.process import free_port
+from tests.support.service import Service, cell_png, collect
+from tests.support.snapshots import assert_snapshots_tell_all
+
+Two = tuple[Service, Service]
+HTML = {"Accept": "text/html"}
+
+
+@pytest.fixture
+def two(settings: Settings, bucket: str, tiny_release: Path, tmp_path: Path) -> Iterator[Two]:
+    with two_processes(settings, bucket, tiny_release, tmp_path) as both:
+        yield both
+
+
+def archives(*services: Service) -> list[str]:
+    """Archives, and parts of them, wherever they lie."""
+    here = [path for service in services for path in (service.context.settings.home / "imports").glob("*")]
+    bucket = services[0].context.bucket
+    assert bucket is not None
+    return [str(path) for path in here] + [found.key for found in bucket.under("imports")]
+
+
+def frozen(service: Service) -> str:
+    return str(service.post("admin", "/v1/evaluations", json={"partition": "all"}).json()["id"])
+
+
+def snapshots(service: Service) -> list[str]:
+    return sorted(path.name for path in (service.context.settings.home / "snapshots").glob("*/[0-9]*"))
+
+
+def faults(service: Service) -> list[str]:
+    with service.context.database.read() as session:
+        return verify_all(session, service.context).faults
+
+
+@pytest.mark.both_databases
+def test_a_worker_with_another_home_imports_what_was_sent_and_nothing_of_it_stays(two: Two) -> None:
+    one, other = two
+    import_id = send(one, packed({f"{i}.png": cell_png(i) for i in range(3)})).json()["id"]
+    (key,) = archives(one, other)
+    assert key.startswith(f"imports/{import_id}/")
+    work_off(other.context)
+    for service in two:
+        assert service.get("admin", f"/v1/imports/{import_id}").json()["job"]["result"]["created"] == 3
+    delete_archives(other.context)
+    assert archives(one, other) == []
+    assert faults(one) == []
+
+
+def test_an_archive_that_no_job_takes_is_taken_back(two: Two) -> None:
+    one, other = two
+    data = packed({"a.png": cell_png()})
+    first = send(one, data)
+    headers = {"Content-Type": "application/zip", "Idempotency-Key": "the same"}
+    answers = [service.post("admin", "/v1/imports", content=data, headers=headers).json()["id"] for service in two]
+    assert answers[0] == answers[1]
+    assert {key.split("/")[1] for key in archives(one, other)} == {first.json()["id"], answers[0]}
+    assert send(one, data[:-20]).status_code == 422
+    assert len(archives(one, other)) == 2
+
+
+def test_what_was_checked_here_is_imported_there(two: Two) -> None:
+    one, other = two
+    path = check(one, packed({"a.png": cell_png()}))
+    assert "<button" in other.call("admin", "GET", path, headers=HTML).text
+    delete_archives(other.context)
+    begun = other.call("admin", "POST", f"{path}/import", headers=HTML, follow_redirects=False).headers["location"]
+    work_off(other.context)
+    assert one.get("admin", f"/v1{begun}").json()["job"]["result"]["created"] == 1
+    delete_archives(one.context)
+    assert archives(one, other) == []
+    again = one.call("admin", "POST", f"{path}/import", headers=HTML, follow_redirects=False)
+    assert again.headers["location"] == begun
+
+
+def test_an_archive_damaged_in_the_bucket_fails_its_import_and_is_kept_for_a_week(
+    two: Two, bucket: str, buckets: BucketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = two
+    damaged, gone = (send(one, packed({"a.png": cell_png()})).json()["id"] for _ in range(2))
+    for key in archives(one):
+        if damaged in key:
+            buckets.overwrite(bucket, key, b"PK\x03\x04 and so on")
+        else:
+            Bucket(bucket).remove(key)
+    work_off(other.context)
+    said = [one.get("admin", f"/v1/imports/{job_id}").json()["job"]["error"] for job_id in (damaged, gone)]
+    assert "damaged after it had been sent; send it again" in said[0]
+    assert "the archive was deleted" in said[1]
+    assert delete_archives(one.context) == 0
+    later = now() + KEPT_FOR_RETRIES + timedelta(minutes=1)
+    monkeypatch.setattr(work, "now", lambda: later)
+    assert delete_archives(one.context) == 1
+    assert archives(one, other) == []
+
+
+def test_archives_in_the_bucket_count_for_the_quota(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = two
+    data = packed({"a.png": cell_png()})
+    monkeypatch.setattr("app.imports.receiving._LARGEST_AT_ONCE", len(data) / 2**31)
+    assert send(one, data).status_code == 202
+    assert send(other, data).status_code == 202
+    refused = send(other, data)
+    assert refused.status_code == 507
+    assert "other archives take" in refused.json()["detail"]
+
+
+def test_nothing_is_accepted_that_cannot_be_put_into_the_bucket(
+    two: Two, settings: Settings, tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = two
+    monkeypatch.setenv("AWS_ENDPOINT", f"http://127.0.0.1:{free_port()}")
+    with process(settings_of(settings, tmp_path / "one", bucket), one.keys) as cut_off:
+        refused = send(cut_off, packed({"a.png": cell_png()}))
+        assert refused.status_code == 503
+        assert int(refused.headers["retry-after"]) > 0
+    assert list((tmp_path / "one" / "imports").glob("*")) == []
+    assert one.get("admin", "/v1/jobs").json()["items"] == []
+
+
+@pytest.mark.both_databases
+def test_a_frozen_evaluation_made_by_one_is_read_through_the_other(
+    two: Two, bucket: str, buckets: BucketServer
+) -> None:
+    one, other = two
+    collect(one, [cell_png(i) for i in range(4)], patients=True)
+    evaluation_id = frozen(one)
+    work_off(other.context)
+    pages = [service.get("viewer", f"/v1/evaluations/{evaluation_id}", headers=HTML) for service in two]
+    assert [answer.status_code for answer in pages] == [200, 200]
+    assert pages[0].content == pages[1].content
+    assert faults(one) == []
+    assert sweep_files(one.context, -2) == 0
+    copies = [path for path in (one.context.settings.home / "evaluations").rglob("report.html")]
+    copies[0].write_bytes(b"not what was stored")
+    assert one.get("viewer", f"/v1/evaluations/{evaluation_id}", headers=HTML).content == pages[0].content
+    (found,) = Bucket(bucket).under("evaluations")
+    buckets.overwrite(bucket, found.key, b"not what was stored")
+    assert [fault.split(":")[0] for fault in faults(one)] == [f"evaluation {evaluation_id}"]
+
+
+def test_what_a_killed_worker_left_of_an_evaluation_is_never_taken_and_swept(two: Two, bucket: str) -> None:
+    one, other = two
+    collect(one, [cell_png(i) for i in range(4)], patients=True)
+    evaluation_id = frozen(one)
+    work_off(one.context)
+    left = one.context.settings.home / "left"
+    left.mkdir()
+    (left / "report.html").write_bytes(b"of an attempt before")
+    one.context.folders.publish(f"evaluations/{evaluation_id}/{'0' * 64}", left)
+    shown = other.get("viewer", f"/v1/evaluations/{evaluation_id}", headers=HTML)
+    assert "of an attempt before" not in shown.text
+    assert sweep_files(one.context, -2) == 1
+    assert len(list(Bucket(bucket).under("evaluations"))) == 1
+    assert faults(other) == []
+
+
+@pytest.mark.both_databases
+def test_a_snapshot_of_one_worker_is_used_by_all(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = two
+    collect(one, [cell_png(i) for i in range(4)], patients=True)
+    before = one.get("viewer", "/v1/metrics", params={"partition": "all"}).json()["metrics"]
+    refresh_snapshots(other.context)
+    first = snapshots(other)
+    renew_copies(one.context)
+    assert snapshots(one) == first
+    assert len(first) == 1
+    with monkeypatch.context() as patched:
+        patched.setattr("app.evaluations.snapshots.read_columns", None)  # nothing is read past the snapshot
+        assert one.get("viewer", "/v1/metrics", params={"partition": "all"}).json()["metrics"] == before
+    one.add_case("later", cell_png(9))
+    monkeypatch.setattr("app.evaluations.snapshots._FEW", 0)
+    refresh_snapshots(one.context)
+    assert int(snapshots(one)[0]) > int(first[0])
+    renew_copies(other.context)
+    assert snapshots(other) == snapshots(one)
+    for service in two:
+        assert_snapshots_tell_all(service.context)
+
+
+def test_a_snapshot_damaged_anywhere_is_named_discarded_and_written_anew(
+    two: Two, bucket: str, buckets: BucketServer
+) -> None:
+    one, other = two
+    collect(one, [cell_png(i) for i in range(4)], patients=True)
+    refresh_snapshots(one.context)
+    renew_copies(other.context)
+    (copy,) = (other.context.settings.home / "snapshots").glob("*/[0-9]*")
+    (copy / "pi.npy").write_bytes(b"not what was stored")
+    assert [fault.split(":")[0] for fault in faults(other)] == [f"snapshot {copy}"]
+    renew_copies(other.context)
+    assert faults(other) == []
+    (found,) = Bucket(bucket).under("snapshots")
+    buckets.overwrite(bucket, found.key, b"not what was stored")
+    assert [fault.split(":")[0] for fault in faults(one)] == [f"snapshot {found.key.rpartition('/')[0]} in the bucket"]
+    shutil.rmtree(other.context.settings.home / "snapshots")
+    renew_copies(other.context)  # finds it damaged
+    assert snapshots(other) == []
+    assert_snapshots_tell_all(other.context)
+    refresh_snapshots(one.context)
+    renew_copies(other.context)
+    assert snapshots(other) == snapshots(one) != []
+    assert faults(one) == faults(other) == []
+
+
+def test_copies_stay_as_they_are_while_the_bucket_does_not_answer(
+    two: Two, settings: Settings, tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = two
+    collect(one, [cell_png(i) for i in range(4)], patients=True)
+    refresh_snapshots(one.context)
+    here, before = snapshots(one), one.get("viewer", "/v1/metrics", params={"partition": "all"}).json()
+    monkeypatch.setenv("AWS_ENDPOINT", f"http://127.0.0.1:{free_port()}")
+    cut_off = build_context(settings_of(settings, tmp_path / "one", bucket))
+    with pytest.raises(Unavailable):
+        renew_copies(cut_off)
+    cut_off.database.engine.dispose()
+    assert snapshots(one) == here
+    assert one.get("viewer", "/v1/metrics", params={"partition": "all"}).json() == before
+
+
+def test_a_backup_carries_evaluations_out_of_a_bucket_and_into_another(
+    two: Two, settings: Settings, buckets: BucketServer, tmp_path: Path
+) -> None:
+    one, other = two
+    collect(one, [cell_png(i) for i in range(4)], patients=True)
+    evaluation_id = frozen(one)
+    work_off(other.context)
+    shown = one.get("viewer", f"/v1/evaluations/{evaluation_id}", headers=HTML).content
+    backup(one.context, tmp_path / "first")
+    ring = one.context.settings.key_ring()
+    for source, home, storage in (("first", "folder", None), ("second", "bucket", buckets.create())):
+        url = f"sqlite:///{tmp_path / home / 'secondread.db'}"
+        there = settings_of(settings, tmp_path / home, storage, url)
+        restore(tmp_path / source, there.home, there.home / "images", url, ring, storage and Bucket(storage))
+        context = build_context(there)
+        assert move_into_bucket(context) == (storage is not None)
+        assert move_into_bucket(context) == 0
+        context.database.engine.dispose()
+        with process(there, one.keys) as back:
+            assert back.get("viewer", f"/v1/evaluations/{evaluation_id}", headers=HTML).content == shown
+            assert faults(back) == []
+            backup(back.context, tmp_path / "second" if storage is None else tmp_path / "third")
+    assert (tmp_path / "third" / "evaluations" / evaluation_id / "report.html").read_bytes() == shown
+
+
+def test_where_there_is_only_home_everything_lies_where_it_lay(service: Service) -> None:
+    """A HOME of an earlier version goes on working: names and places are part of what an upgrade must not change."""
+    home = service.context.settings.home
+    collect(service, [cell_png(i) for i in range(4)], patients=True)
+    import_id = send(service, packed({"a.png": cell_png(7)})).json()["id"]
+    assert [path.name for path in (home / "imports").iterdir()] == [f"{import_id}.zip"]
+    assert zipfile.is_zipfile(BytesIO((home / "imports" / f"{import_id}.zip").read_bytes()))
+    evaluation_id = frozen(service)
+    work_off(service.context)
+    files = {path.name for path in (home / "evaluations" / evaluation_id).iterdir()}
+    assert files == {"labels.parquet", "predictions.parquet", "report.html", "report.csv"}
+    refresh_snapshots(service.context)
+    release = service.get("viewer", "/v1/releases").json()["items"][0]["id"]
+    (snapshot,) = (home / "snapshots" / release).iterdir()
+    assert snapshot.name.isdigit()
+    assert (snapshot / "snapshot.json").is_file()
+    with service.context.database.read() as session:
+        (row,) = session.execute(select(Evaluation)).scalars()
+    assert row.id == UUID(evaluation_id)
+    assert SharedFolders(home, None).path(f"evaluations/{evaluation_id}") == home / "evaluations" / evaluation_id
+    assert faults(service) == []
