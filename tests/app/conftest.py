@@ -8,18 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from fastapi import FastAPI
-from fastapi.testclient import TestClient
 from pydantic import SecretStr
 
 from app.context import build_context
-from app.main import attach, create_app
 from app.operations.explained import unexplained_rows
 from app.operations.proven import unproven_rows
 from app.platform.database import Database
 from app.platform.installation import claim
 from app.platform.migrate import upgrade
 from app.settings import Settings
+from tests.support.homes import process, two_processes
 from tests.support.postgres import PostgresServer
 from tests.support.process import METRICS_TOKEN
 from tests.support.service import KEY, Service, add_people, cell_png, collect, put_release, show_at_once
@@ -127,19 +125,22 @@ def _settings(folder: Path, url: str) -> Settings:
     )
 
 
-#: Applications that no service uses now: to build one takes longer than most tests.
-_IDLE: list[FastAPI] = []
-
-
 @contextmanager
 def _running(settings: Settings, template: Template) -> Iterator[Service]:
     """A service with a release, an admin, a viewer, two annotators and an outside system, each with a key."""
     shutil.copytree(template.home, settings.home)
-    app = _IDLE.pop() if _IDLE else create_app(settings)
-    attach(app, settings)
-    with TestClient(app, raise_server_exceptions=False) as client:
-        yield Service(client, app.state.context, template.keys)
-    _IDLE.append(app)
+    with process(settings, template.keys) as running:
+        yield running
+
+
+@pytest.fixture
+def two(
+    request: pytest.FixtureRequest, settings: Settings, database_kind: str, bucket: str, tmp_path: Path
+) -> Iterator[tuple[Service, Service]]:
+    """Two services with empty HOMEs, `one` and `two` of the test's folder, on one database and one bucket."""
+    template = _template(request, database_kind)
+    with two_processes(settings, bucket, template.home, template.keys, tmp_path) as both:
+        yield both
 
 
 @pytest.fixture
@@ -151,7 +152,8 @@ def database_kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def database_url(request: pytest.FixtureRequest, database_kind: str, tmp_path: Path) -> str:
     """URL of a fresh database: of the service's, where a test has one, else with tables and nothing in them."""
-    template = _template(request, database_kind) if "service" in request.fixturenames else None
+    served = {"service", "two"} & set(request.fixturenames)
+    template = _template(request, database_kind) if served else None
     return _database(request, database_kind, tmp_path, template)
 
 

@@ -1,6 +1,5 @@
 """Processes with HOMEs of their own, one database and one bucket: images and releases are the same for all of them."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,15 +10,9 @@ from app.operations.verify import verify_all
 from app.platform.bucket import Bucket
 from app.settings import Settings
 from tests.support.bucket import BucketServer
-from tests.support.homes import process, settings_of, two_processes
+from tests.support.homes import process, settings_of
 from tests.support.process import free_port
 from tests.support.service import Service, cell_png
-
-
-@pytest.fixture
-def two(settings: Settings, bucket: str, tiny_release: Path, tmp_path: Path) -> Iterator[tuple[Service, Service]]:
-    with two_processes(settings, bucket, tiny_release, tmp_path) as both:
-        yield both
 
 
 @pytest.mark.both_databases

@@ -2,7 +2,6 @@
 
 import shutil
 import zipfile
-from collections.abc import Iterator
 from datetime import timedelta
 from io import BytesIO
 from pathlib import Path
@@ -28,7 +27,7 @@ from app.tables import Evaluation, now
 from tests.app.test_check_only import check
 from tests.app.test_imports import packed, send
 from tests.support.bucket import BucketServer
-from tests.support.homes import process, settings_of, two_processes
+from tests.support.homes import process, settings_of
 from tests.support.jobs import work_off
 from tests.support.process import free_port
 from tests.support.service import Service, cell_png, collect
@@ -36,12 +35,6 @@ from tests.support.snapshots import assert_snapshots_tell_all
 
 Two = tuple[Service, Service]
 HTML = {"Accept": "text/html"}
-
-
-@pytest.fixture
-def two(settings: Settings, bucket: str, tiny_release: Path, tmp_path: Path) -> Iterator[Two]:
-    with two_processes(settings, bucket, tiny_release, tmp_path) as both:
-        yield both
 
 
 def archives(*services: Service) -> list[str]:

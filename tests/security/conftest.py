@@ -11,4 +11,5 @@ from tests.app.conftest import (  # noqa: F401
     shared_service,
     sqlite_empty,
     sqlite_served,
+    two,
 )

@@ -27,11 +27,9 @@ from app.operations.upkeep import tidy
 from app.operations.verify import verify_all
 from app.platform.bucket import Bucket
 from app.platform.errors import Conflict, NotFound
-from app.settings import Settings
 from app.tables import Case, Erasure, ImportRow, NetworkOutput
 from app.triage.planning import coin
 from tests.support.bucket import BucketServer
-from tests.support.homes import two_processes
 from tests.support.images import encode, photo
 from tests.support.jobs import work_off
 from tests.support.remains import remains
@@ -186,9 +184,8 @@ def test_nothing_of_an_erased_patient_is_found_anywhere(
     assert [name for name, value in canaries.items() if isinstance(value, str) and value in logged] == []
 
 
-@pytest.mark.slow
 def test_nothing_is_found_in_a_bucket_nor_in_the_home_of_another_process(
-    settings: Settings, bucket: str, buckets: BucketServer, tiny_release: Path, tmp_path: Path
+    two: tuple[Service, Service], bucket: str, buckets: BucketServer, tmp_path: Path
 ) -> None:
     def spoil(service: Service, import_id: str) -> None:
         store = Bucket(bucket)
@@ -199,26 +196,26 @@ def test_nothing_is_found_in_a_bucket_nor_in_the_home_of_another_process(
         buckets.save(bucket, tmp_path / folder)
         return remains(canaries, [tmp_path], one.context.database.engine, None)
 
-    with two_processes(settings, bucket, tiny_release, tmp_path) as (one, other):
-        canaries = live_with(one, spoil)
-        renew_copies(other.context)
-        with other.context.database.read() as session:
-            cases = session.execute(select(Case).where(Case.patient == PATIENT)).scalars().all()
-        for case in cases:
-            assert other.get("admin", f"/v1/cases/{case.id}/image").status_code == 200
-        before = found_in("bucket before")
-        shutil.rmtree(tmp_path / "bucket before")
-        for place in ("bucket before", "two/cache", "two/snapshots"):
-            assert any(place in line for line in before), f"{place} has nothing that could be erased"
-        assert {line.partition(" in ")[0] for line in before} == canaries.keys()
-        assert forget_patient(one.context, "lead", PATIENT, "asked").unfinished is None
-        renew_copies(other.context)
-        assert found_in("bucket after") == set()
-        refresh_snapshots(other.context)
-        renew_copies(one.context)
-        assert found_in("bucket at last") == set()
-        with other.context.database.read() as session:
-            assert verify_all(session, other.context).faults == []
+    one, other = two
+    canaries = live_with(one, spoil)
+    renew_copies(other.context)
+    with other.context.database.read() as session:
+        cases = session.execute(select(Case).where(Case.patient == PATIENT)).scalars().all()
+    for case in cases:
+        assert other.get("admin", f"/v1/cases/{case.id}/image").status_code == 200
+    before = found_in("bucket before")
+    shutil.rmtree(tmp_path / "bucket before")
+    for place in ("bucket before", "two/cache", "two/snapshots"):
+        assert any(place in line for line in before), f"{place} has nothing that could be erased"
+    assert {line.partition(" in ")[0] for line in before} == canaries.keys()
+    assert forget_patient(one.context, "lead", PATIENT, "asked").unfinished is None
+    renew_copies(other.context)
+    assert found_in("bucket after") == set()
+    refresh_snapshots(other.context)
+    renew_copies(one.context)
+    assert found_in("bucket at last") == set()
+    with other.context.database.read() as session:
+        assert verify_all(session, other.context).faults == []
 
 
 def test_an_import_under_way_and_a_reason_that_names_the_patient_are_refused(service: Service, command: Any) -> None:

@@ -1,17 +1,19 @@
-"""Two processes with HOMEs of their own, one database and one bucket."""
+"""Processes with HOMEs of their own, one database and one bucket, as far as a test needs processes for that."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from app.context import build_context
-from app.main import create_app
-from app.platform.installation import claim
-from app.releases.adding import add_release
+from app.main import attach, create_app
 from app.settings import Settings
-from tests.support.service import Service, add_people, show_at_once
+from tests.support.service import Service
+
+#: Applications that no service uses now: to build one takes longer than most tests.
+_IDLE: list[FastAPI] = []
 
 
 def settings_of(settings: Settings, home: Path, bucket: str | None, url: str | None = None) -> Settings:
@@ -29,21 +31,35 @@ def settings_of(settings: Settings, home: Path, bucket: str | None, url: str | N
 
 @contextmanager
 def process(settings: Settings, keys: dict[str, str]) -> Iterator[Service]:
-    """A process with these settings, as far as a test needs one."""
-    app = create_app(settings)
+    """A service with these settings.
+
+    Args:
+        settings: of its own.
+        keys: of its accounts.
+    """
+    app = _IDLE.pop() if _IDLE else create_app(settings)
+    attach(app, settings)
     with TestClient(app, raise_server_exceptions=False) as client:
         yield Service(client, app.state.context, keys)
-        app.state.context.database.engine.dispose()
+    _IDLE.append(app)
 
 
 @contextmanager
-def two_processes(settings: Settings, bucket: str, release: Path, folder: Path) -> Iterator[tuple[Service, Service]]:
-    """Two processes with empty HOMEs; the first one was given the release."""
+def two_processes(
+    settings: Settings, bucket: str, served: Path, keys: dict[str, str], folder: Path
+) -> Iterator[tuple[Service, Service]]:
+    """Two services with empty HOMEs.
+
+    Args:
+        settings: of a database that has a release.
+        bucket: address; the release is put there.
+        served: HOME in which that release lies.
+        keys: of the accounts.
+        folder: of the HOMEs ``one`` and ``two``.
+    """
     context = build_context(settings_of(settings, folder / "one", bucket))
-    show_at_once(context.database)
-    claim(context.database, context.keys.audit)
-    add_release(context.database, context.keys.audit, release, context.folders)
-    keys = add_people(context)
+    for release in (served / "releases").iterdir():
+        context.folders.publish(f"releases/{release.name}", release)
     context.database.engine.dispose()
     with ExitStack() as stack:
         one, other = (
