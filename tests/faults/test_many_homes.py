@@ -1,0 +1,372 @@
+"""Four servers and two workers, each with an empty HOME, on one PostgreSQL and one bucket, killed while they work.
+
+Whoever was killed begins again with another empty HOME, as a container without a disk does.
+"""
+
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+import httpx2
+import pytest
+from pydantic import SecretStr
+from sqlalchemy import select
+
+from app.auth import service as auth
+from app.context import Context, build_context
+from app.imports.work import BATCH
+from app.jobs.locks import living_workers
+from app.operations.verify import verify_all
+from app.platform.bucket import Bucket
+from app.platform.installation import claim
+from app.platform.migrate import upgrade
+from app.releases.adding import add_release
+from app.settings import Settings
+from app.tables import Case, Label
+from tests.faults.rounds import Rounds
+from tests.support.homes import process
+from tests.support.postgres import PostgresServer
+from tests.support.process import Installation
+from tests.support.service import KEY, cell_png, show_at_once
+from tests.support.waiting import patient, wait_until
+from tests.support.workplace import packed_cells
+
+SERVERS, WORKERS, CLIENTS = 4, 2, 8
+PEOPLE = {"admin": "admin", "viewer": "viewer", "outside": "service"}
+HTML = {"Accept": "text/html"}
+# what the minute's upkeep and the half minute's copies do, done every second
+_BRISK = """
+from app.job_kinds import SCHEDULES, refresh_snapshots
+from app.jobs.executor import Schedule
+from app.operations import copies
+from app.operations.upkeep import tidy
+SCHEDULES.clear()
+SCHEDULES["snapshots"] = Schedule("* * * * * *", refresh_snapshots)
+SCHEDULES["tidying"] = Schedule("* * * * * *", tidy)
+copies._EVERY_SECONDS = 1.0
+"""
+
+
+class Machine:
+    """One of the processes, which has another HOME after each death.
+
+    Args:
+        folder: of its HOMEs and its log.
+        kind: ``serve`` or ``worker``.
+        settings: of all processes.
+    """
+
+    def __init__(self, folder: Path, kind: str, settings: Settings) -> None:
+        self._folder, self._kind, self._settings, self.kills = folder, kind, settings, 0
+        folder.mkdir()
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin, not yet ready, with an empty HOME."""
+        self.made = Installation(self._folder / f"home-{self.kills}", self._settings.database_url)
+        self.made.environment |= {
+            "SECONDREAD_STORAGE_URL": str(self._settings.storage_url),
+            "SECONDREAD_SECRET_KEY": KEY,
+            "SECONDREAD_WORKER": "false",
+            "SECONDREAD_MIN_FREE_BYTES": "0",
+            "SECONDREAD_RATE_LIMIT": "0",
+        }
+        self.process = self.made.spawn(self._kind, log=f"{self._kind}.log", code=_BRISK)
+
+    def kill(self) -> None:
+        """End it as a power cut does, and begin again."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self.made.close()
+        self.kills += 1
+        self.begin()
+
+    @property
+    def ready(self) -> bool:
+        try:
+            return httpx2.get(f"{self.made.address}/readyz", timeout=patient(5)).status_code == 200
+        except httpx2.TransportError:
+            return False
+
+    def get(self, path: str, key: str, **options: Any) -> httpx2.Response:
+        headers = {"Authorization": f"Bearer {key}"} | options.pop("headers", {})
+        return httpx2.get(self.made.address + path, headers=headers, timeout=patient(60), **options)
+
+
+class Site:
+    """All of them, and a seventh HOME that only looks."""
+
+    def __init__(self, folder: Path, settings: Settings, release: Path) -> None:
+        self.settings, self._folder = settings, folder
+        self.context = build_context(settings)
+        self.keys = _prepare(self.context, release)
+        self.servers = [Machine(folder / f"server-{i}", "serve", settings) for i in range(SERVERS)]
+        self.workers = [Machine(folder / f"worker-{i}", "worker", settings) for i in range(WORKERS)]
+        wait_until(lambda: all(server.ready for server in self.servers), 120, lambda: self.log)
+        wait_until(lambda: self.living() == WORKERS, 120, lambda: self.log)
+
+    @property
+    def log(self) -> str:
+        return "\n".join(machine.made.log for machine in self.servers + self.workers)
+
+    def living(self) -> int:
+        with self.context.database.read() as session:
+            return living_workers(session)
+
+    def close(self) -> None:
+        for machine in self.servers + self.workers:
+            machine.made.close()
+        self.context.database.engine.dispose()
+
+    def post(self, path: str, who: str, key: str, first: int, **body: Any) -> httpx2.Response:
+        """Send a request until somebody answers, to one server after another, with the same key."""
+        headers = {"Authorization": f"Bearer {self.keys[who]}", "Idempotency-Key": key} | body.pop("headers", {})
+        number = first
+        while True:
+            server = self.servers[number % SERVERS]
+            try:
+                answer = httpx2.post(server.made.address + path, headers=headers, timeout=patient(60), **body)
+            except httpx2.TransportError:
+                time.sleep(0.05)
+            else:
+                if answer.status_code != 503:
+                    return answer
+                time.sleep(0.05)
+            number += 1
+
+    def wait_for_job(self, path: str) -> dict[str, Any]:
+        """Wait until an import or an evaluation has succeeded; gives what any server says of it."""
+
+        def said() -> dict[str, Any]:
+            server = next(server for server in self.servers if server.ready)
+            answer: dict[str, Any] = server.get(path, self.keys["admin"]).json()
+            return answer
+
+        def succeeded() -> bool:
+            job = said()
+            job = job.get("job", job)
+            assert job["state"] not in {"failed", "cancelled"}, f"{job['error']}\n{self.log}"
+            return bool(job["state"] == "succeeded")
+
+        wait_until(succeeded, 180, lambda: self.log)
+        return said()
+
+
+def _prepare(context: Context, release: Path) -> dict[str, str]:
+    """A database with a release, which lies in the bucket, and accounts; gives their keys."""
+    upgrade(context.database.engine)
+    show_at_once(context.database)
+    claim(context.database, context.keys.audit)
+    add_release(context.database, context.keys.audit, release, context.folders)
+    keys = {}
+    with context.database.write() as session:
+        for name, role in PEOPLE.items():
+            auth.add_account(session, context.keys.audit, name, role)
+            scopes = ["labels:write"] if role == "service" else []
+            keys[name] = auth.add_key(session, context.keys.audit, name, scopes)[1]
+    return keys
+
+
+@pytest.fixture
+def site(postgres: PostgresServer, bucket: str, tiny_release: Path, tmp_path: Path) -> Iterator[Site]:
+    settings = Settings(
+        home=tmp_path / "looking",
+        database_url=postgres.url(postgres.create()),
+        storage_url=bucket,
+        secret_key=SecretStr(KEY),
+        min_free_bytes=0,
+        allowed_hosts=["testserver"],
+    )
+    site = Site(tmp_path, settings, tiny_release)
+    try:
+        yield site
+    finally:
+        site.close()
+
+
+class Client(threading.Thread):
+    """Uploads a cell and labels it, again and again, and notes what was acknowledged before it goes on.
+
+    Args:
+        site: whom to send to.
+        who: number of this client.
+        n: how many cells.
+        journal: file of the ids that were acknowledged.
+    """
+
+    def __init__(self, site: Site, who: int, n: int, journal: Path) -> None:
+        super().__init__()
+        self._site, self._who, self._n, self._journal = site, who, n, journal
+        self.acknowledged: list[str] = []
+        self.statuses: Counter[int] = Counter()
+        self.replayed = 0
+
+    def run(self) -> None:
+        with self._journal.open("a") as journal:
+            for number in range(self._n):
+                name = f"of {self._who}: {number}"
+                image = {"image": ("cell.png", cell_png(self._who * self._n + number))}
+                fields = {"external_id": name, "patient": f"p{self._who} {number // 3}", "site": f"s{number % 3}"}
+                case = self._send(journal, "/v1/cases", "admin", number, files=image, data=fields)
+                code = case["prediction"]["classes"][number % 2]
+                body = {"label": code, "annotator": f"reader {number % 4}", "blind": True}
+                self._send(journal, f"/v1/cases/{case['id']}/labels", "outside", number, json=body)
+
+    def _send(self, journal: TextIO, path: str, account: str, number: int, **body: Any) -> dict[str, Any]:
+        key = f"{self._who} {path} {number}"
+        answer = self._site.post(path, account, key, self._who + number, **body)
+        self.statuses[answer.status_code] += 1
+        self.replayed += "Idempotent-Replayed" in answer.headers
+        assert answer.status_code == 201, answer.text
+        stored: dict[str, Any] = answer.json()
+        journal.write(f"{stored.get('label', stored)['id']}\n")
+        journal.flush()
+        os.fsync(journal.fileno())
+        self.acknowledged.append(stored.get("label", stored)["id"])
+        return stored
+
+
+def kill_them(site: Site, clients: list[Client], kills: int, n: int) -> None:
+    """Kill one after another while the clients work: each of them at least once."""
+    rng, order = random.Random(kills), site.servers + site.workers
+    for number in range(kills):
+        if number % len(order) == 0:
+            rng.shuffle(order)
+        enough = n * (number + 1) // (kills + 1)
+        wait_until(
+            lambda enough=enough: sum(len(client.acknowledged) for client in clients) >= enough,  # type: ignore[misc]
+            300,
+            lambda: f"{[client.statuses for client in clients]}\n{site.log}",
+        )
+        order[number % len(order)].kill()
+
+
+def import_with_a_kill(site: Site, rows: int) -> list[str]:
+    """Import cells through one server, and kill the worker that does it in the middle; gives the cases' ids."""
+    headers = {"Content-Type": "application/zip"}
+    sent = site.post("/v1/imports", "admin", "import", 1, content=packed_cells(50_000, rows), headers=headers)
+    assert sent.status_code == 202, sent.text
+    path = f"/v1/imports/{sent.json()['id']}"
+
+    def doing() -> Machine | None:
+        job = site.servers[0].get(path, site.keys["admin"]).json()["job"]
+        assert job["state"] != "succeeded", "the import was too fast to be interrupted"
+        if not job["progress"]:
+            return None
+        with site.context.database.read() as session:
+            executor = executor_of(session, sent.json()["id"])
+        return next((worker for worker in site.workers if f"-{worker.process.pid}-" in executor), None)
+
+    wait_until(lambda: doing() is not None, 120, lambda: site.log)
+    worker = doing()
+    assert worker is not None
+    worker.kill()
+    shown = site.wait_for_job(path)
+    assert shown["job"]["result"]["created"] == rows
+    assert shown["job"]["attempts"] > 1
+    bucket = Bucket(str(site.settings.storage_url))
+    wait_until(lambda: not list(bucket.under("imports")), 60, "the archive is still there")
+    with site.context.database.read() as session:
+        names = select(Case.id).where(Case.external_id.like("case %"))
+        return [str(row) for row in session.execute(names).scalars()]
+
+
+def executor_of(session: Any, workflow_id: str) -> str:
+    """The worker that does a job."""
+    from app.platform.durable import workflow_table
+
+    workflows = workflow_table("postgresql")
+    found = session.execute(select(workflows.c.executor_id).where(workflows.c.workflow_uuid == workflow_id))
+    return str(found.scalar_one())
+
+
+def assert_all_say_the_same(site: Site) -> None:
+    """A frozen evaluation and the images of some cases are the same everywhere."""
+    asked = site.post("/v1/evaluations", "admin", "evaluation", 2, json={"partition": "all"})
+    path = f"/v1/evaluations/{asked.json()['id']}"
+    site.wait_for_job(path)
+    pages = {server.get(path, site.keys["viewer"], headers=HTML).content for server in site.servers}
+    assert len(pages) == 1
+    assert b"<svg" in pages.pop()
+    with site.context.database.read() as session:
+        some = session.execute(select(Case.id).limit(20)).scalars().all()
+    for case_id in some:
+        images = {server.get(f"/v1/cases/{case_id}/image", site.keys["viewer"]).content for server in site.servers}
+        assert len(images) == 1
+        assert images.pop().startswith(b"\x89PNG")
+
+
+def assert_metrics_are_those_of_one_process(site: Site, folder: Path, n_labels: int) -> None:
+    """By the snapshots that one worker wrote, and by one process that has no snapshot and reads every row."""
+    params = {"partition": "all", "group_by": "site"}
+
+    def newest(machine: Machine) -> set[str]:
+        return {path.name for path in machine.made.home.glob("snapshots/*/[0-9]*")}
+
+    shared = {name.rpartition("/")[2] for name in site.context.folders.shared("snapshots")}
+    assert shared
+    wait_until(lambda: all(newest(machine) == shared for machine in site.servers + site.workers), 60, "no snapshots")
+    with process(site.settings.model_copy(update={"home": folder / "alone", "storage_url": None}), site.keys) as alone:
+        expected = alone.get("viewer", "/v1/metrics", params=params).json()
+    assert not (folder / "alone" / "snapshots").exists()
+    assert expected["n_labels"] == n_labels
+    gaps = [
+        furthest(server.get("/v1/metrics", site.keys["viewer"], params=params).json(), expected)
+        for server in site.servers
+    ]
+    print(f"largest differences from one process: {gaps}")
+    assert max(gaps) <= 1e-12
+
+
+def furthest(found: Any, expected: Any) -> float:
+    """The largest difference of two documents' numbers, relative above 1; infinite where they differ in anything else."""
+    if isinstance(found, dict) and isinstance(expected, dict) and found.keys() == expected.keys():
+        return max((furthest(found[key], expected[key]) for key in found), default=0.0)
+    if isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
+        return max((furthest(*pair) for pair in zip(found, expected, strict=True)), default=0.0)
+    if isinstance(found, float) and isinstance(expected, float):
+        return abs(found - expected) / max(1.0, abs(expected))
+    return 0.0 if found == expected else float("inf")
+
+
+@pytest.mark.parametrize(
+    ("n", "kills"), [pytest.param(48, 6, marks=pytest.mark.slow), pytest.param(2000, 24, marks=pytest.mark.heavy)]
+)
+def test_killed_with_homes_of_their_own_they_lose_nothing_and_say_the_same(
+    site: Site, tmp_path: Path, n: int, kills: int
+) -> None:
+    clients = [Client(site, who, n // CLIENTS, tmp_path / f"{who}.journal") for who in range(CLIENTS)]
+    for client in clients:
+        client.start()
+    kill_them(site, clients, kills, 2 * n)
+    for client in clients:
+        client.join(patient(600))
+    acknowledged = [row for client in clients for row in client.acknowledged]
+    assert len(acknowledged) == 2 * n
+    assert all(machine.kills for machine in site.servers + site.workers)
+    wait_until(lambda: all(server.ready for server in site.servers), 120, lambda: site.log)
+    imported = import_with_a_kill(site, 3 * BATCH)
+    assert_all_say_the_same(site)
+    with site.context.database.read() as session:
+        stored = [str(row) for table in (Case, Label) for row in session.execute(select(table.id)).scalars()]
+        faults = verify_all(session, site.context).faults
+    Rounds(
+        fault="F21",
+        what="servers and workers with empty HOMEs killed (SIGKILL) during uploads and labels; PostgreSQL and a bucket",
+        database="postgresql",
+        rounds=sum(machine.kills for machine in site.servers + site.workers),
+        acknowledged=len(acknowledged),
+        lost=len(set(acknowledged) - set(stored)),
+        duplicates=len(stored) - len(set(acknowledged)) - len(imported),
+        server_errors=sum(count for client in clients for status, count in client.statuses.items() if status >= 500),
+    ).note()
+    assert len(set(acknowledged)) == len(acknowledged)
+    assert Counter(stored) == Counter(acknowledged + imported)
+    assert faults == []
+    assert_metrics_are_those_of_one_process(site, tmp_path, n)
