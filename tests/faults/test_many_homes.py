@@ -325,7 +325,7 @@ def assert_metrics_are_those_of_one_process(site: Site, folder: Path, n_labels: 
 
 
 def furthest(found: Any, expected: Any) -> float:
-    """The largest difference of two documents' numbers, relative above 1; infinite where they differ in anything else."""
+    """The largest difference of two documents' numbers, relative above 1; infinite where anything else differs."""
     if isinstance(found, dict) and isinstance(expected, dict) and found.keys() == expected.keys():
         return max((furthest(found[key], expected[key]) for key in found), default=0.0)
     if isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
