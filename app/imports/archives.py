@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from app.context import Context
 from app.imports.archive import Archive, ArchiveError, open_archive
@@ -110,7 +109,7 @@ def is_kept(context: Context, job_id: uuid.UUID) -> bool:
 
 
 @contextmanager
-def opened(context: Context, job_id: uuid.UUID, parameters: Mapping[str, Any]) -> Iterator[Archive]:
+def opened(context: Context, job_id: uuid.UUID, parameters: Mapping[str, object]) -> Iterator[Archive]:
     """The archive of a job; of a bucket's there is a copy in HOME, which goes as soon as it is open.
 
     Args:
