@@ -43,8 +43,8 @@ class Settings(BaseSettings):
     )
     storage_url: str | None = Field(
         None,
-        description="folder for images, or a bucket for all that processes share: s3://bucket/prefix, gs://… or az://…, "
-        "by the extra s3, with credentials and endpoint in obstore's variables, such as AWS_ACCESS_KEY_ID and "
+        description="folder for images, or a bucket for all that processes share: s3://bucket/prefix, gs://… or "
+        "az://…, by the extra s3, with credentials and endpoint in obstore's variables, such as AWS_ACCESS_KEY_ID and "
         "AWS_ENDPOINT; unset: HOME/images",
     )
     storage_cache: int = Field(

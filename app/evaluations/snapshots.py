@@ -129,8 +129,9 @@ def damaged_snapshots(folders: SharedFolders) -> list[str]:
     _require_digests.cache_clear()  # a bit may turn without a sign
     here = [path for folder in sorted((folders.home / _SNAPSHOTS).glob("*")) for path in _numbered(folder)]
     damaged = [str(path) for path in here if not _is_whole(path) and path.is_dir()]
-    there = [f"{name} in the bucket" for name in sorted(folders.shared(_SNAPSHOTS)) if not folders.is_stored(name)]
-    return damaged + there
+    there = [name for name in sorted(folders.shared(_SNAPSHOTS)) if not folders.is_stored(name)]
+    # one that went meanwhile was replaced
+    return damaged + [f"{name} in the bucket" for name in there if name in folders.shared(name)]
 
 
 def _is_whole(folder: Path) -> bool:
@@ -280,6 +281,7 @@ def bring_snapshots(folders: SharedFolders) -> None:
     for name in newest.values():
         if _is_whole(folders.home / name):
             continue
+        folders.discard_copy(name)
         try:
             folders.bring(name)
         except Damaged:

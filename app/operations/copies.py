@@ -37,9 +37,7 @@ def renew_copies(context: Context) -> None:
         return
     with context.database.read() as session:
         erased = session.execute(select(func.max(Erasure.created_at))).scalar_one()
-    if erased is not None:
-        context.bucket.forget(erased.timestamp() + _ERASED_SECONDS)
-    context.bucket.trim()
+    context.bucket.trim(0.0 if erased is None else erased.timestamp() + _ERASED_SECONDS)
     remove_unfinished(context, _UNFINISHED_SECONDS)
     bring_snapshots(context.folders)
 
@@ -55,6 +53,8 @@ def renewing_copies(context: Context) -> Iterator[None]:
                 renew_copies(context)
             except (OSError, Problem, SQLAlchemyError) as exc:
                 _log.warning("copies of what is in the bucket were not renewed", reason=type(exc).__name__)
+            except Exception:
+                _log.exception("copies of what is in the bucket were not renewed")  # the next time comes
             over.wait(_EVERY_SECONDS)
 
     if context.bucket is None:
@@ -66,4 +66,4 @@ def renewing_copies(context: Context) -> Iterator[None]:
         yield
     finally:
         over.set()
-        thread.join(5.0)
+        thread.join(2.0)

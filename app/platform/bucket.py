@@ -215,17 +215,6 @@ class CachedBucket(Bucket):
         with suppress(OSError):
             (self._folder / key).unlink(missing_ok=True)
 
-    def forget(self, before: float) -> None:
-        """Delete copies that were written before a moment, such as the erasure of a patient.
-
-        Args:
-            before: in seconds since 1970.
-        """
-        for written, _, path in _files(self._folder):
-            if written < before:
-                with suppress(OSError):
-                    path.unlink()
-
     def _copy(self, path: Path, data: bytes) -> None:
         """Keep a copy; where the disk takes none, the bucket is asked again."""
         unfinished = path.with_name(f"{path.name}.{os.urandom(4).hex()}.tmp")
@@ -237,12 +226,16 @@ class CachedBucket(Bucket):
         if self._added > self._limit // 10 or time.monotonic() - self._trimmed > 60:
             self.trim()
 
-    def trim(self) -> None:
-        """Delete copies that are old, and the oldest ones where there are too many."""
+    def trim(self, erased: float = 0.0) -> None:
+        """Delete copies that are old, and the oldest ones where there are too many.
+
+        Args:
+            erased: when a patient was erased last, in seconds since 1970: older copies may be theirs, and go.
+        """
         self._added, self._trimmed, total = 0, time.monotonic(), 0
         for written, size, path in sorted(_files(self._folder), reverse=True):
             total += size
-            if total > self._limit * 0.9 or time.time() - written > self._keep:
+            if total > self._limit * 0.9 or written < max(erased, time.time() - self._keep):
                 with suppress(OSError):
                     path.unlink()
 
