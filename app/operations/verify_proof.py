@@ -3,11 +3,10 @@
     python verify_proof.py proof.jsonl PUBLIC_KEY [HEAD or FILE of heads]
 
 It needs the package cryptography and nothing of secondread. The proof has every audit event with the digests of the
-rows that it wrote, and every row; of columns that name a person or open a door it has keyed digests. Checked are the
-chain (SHA-256), each event's signature (Ed25519), that old and new key have signed a rotation, that each row is as the
-newest event about it says, that none is missing or without an event, and that the chain contains the heads that were
-kept elsewhere. Events of the last second may have no place in the chain yet; they are signed like the others. Key (the
-newest) and heads must come from somebody for whom the keeper of the database cannot speak.
+rows that it wrote, and every row, with keyed digests of what names a person or opens a door. Checked are the chain
+(SHA-256; events of the last second may have no link yet), all signatures (Ed25519), that each row is as the newest
+event about it says, none missing or without an event, and that the chain contains the heads that were kept elsewhere.
+The newest key, and heads, must come from somebody else than the keeper of the database.
 """
 
 import hashlib
@@ -73,8 +72,8 @@ class Proof:
             self._take_leaves(stamp, f"with stamp {stamp}" if number is None else str(number), event["action"], leaves)
 
     def _link(self, event: dict[str, Any], digest: str, *, whole: bool) -> None:
-        self.n_events += 1
-        number, head = event["sequence"], f"{event['sequence']}:{_sha256((self._previous + digest).encode())}"
+        self.n_events, number = self.n_events + 1, event["sequence"]
+        head = f"{number}:{_sha256((self._previous + digest).encode())}"
         if number != self.n_events:
             self.faults.append(f"audit event {self.n_events} is missing")
             self.n_events = number
@@ -83,8 +82,8 @@ class Proof:
             self.faults.append(f"audit event {number} was changed, or one before it was removed")
         if event["action"] == "key.rotate":
             self._rotate(number, **event["details"])
-        if event["action"] == "chain.rewrite":
-            self.faults += [f"before the chain was written anew: {fault}" for fault in event["details"]["faults"]]
+        former = event["details"]["faults"] if event["action"] == "chain.rewrite" else []
+        self.faults += [f"before the chain was written anew: {fault}" for fault in former]
         self._previous = event["digest"]
         self.heads.add(head)
 
@@ -95,12 +94,10 @@ class Proof:
         self.keys.append(public_key)
 
     def _take_leaves(self, stamp: int, number: str, action: str, leaves: dict[str, dict[str, str | None]]) -> None:
-        if action == "rows.baseline":
-            if self._closed:
-                self.faults.append(f"audit event {number} is not the baseline of what was there before it")
-            self._baseline = True
-        elif action != "chain.rewrite":
-            self._closed = True
+        if action == "rows.baseline" and self._closed:
+            self.faults.append(f"audit event {number} is not the baseline of what was there before it")
+        self._baseline = self._baseline or action == "rows.baseline"
+        self._closed = self._closed or action not in {"rows.baseline", "chain.rewrite"}
         for table, rows in leaves.items():
             self.expected.update({(table, key or str(stamp)): (number, digest) for key, digest in rows.items()})
 
@@ -143,8 +140,8 @@ def main(arguments: list[str]) -> int:
         for line in stream:
             proof.take(json.loads(line))
     proof.end(heads)
-    counts = f"{proof.n_events:,} audit events (and {proof.n_waiting} of the last second), {proof.n_rows:,} rows"
-    print(*proof.faults, f"{counts}, {len(heads)} heads", sep="\n")
+    events = f"{proof.n_events:,} audit events, {proof.n_waiting:,} without a link yet"
+    print(*proof.faults, f"{events}, {proof.n_rows:,} rows, {len(heads)} heads", sep="\n")
     print(f"not consistent: {len(proof.faults)} faults" if proof.faults else "consistent")
     return 1 if proof.faults else 0
 

@@ -136,6 +136,10 @@ def held_up(session: Session, n_workers: int) -> str | None:
     return said + ("no worker lives" if n_workers == 0 else "the workers' log says why")
 
 
+class ChainLost(ValueError):
+    """The chain does not contain any more what this process has linked."""
+
+
 class Sealer:
     """A thread that links what waits, several times per second; of several processes one at a time does.
 
@@ -168,24 +172,31 @@ class Sealer:
     def _run(self) -> None:
         while not self._stopping.wait(SECONDS):
             try:
-                while self._batch() == _BATCH and not self._stopping.is_set():
+                while self.link() == _BATCH and not self._stopping.is_set():
                     pass
             except audit_chain.KeyRotated:  # the worker notices, and begins anew with the new ring
                 _log.warning("the key was rotated; this process links no more events")
                 return
+            except ChainLost as exc:
+                _log.error("events wait to be linked", reason=str(exc))
+                self._stopping.wait(_LOST_SECONDS)
             except SQLAlchemyError as exc:
                 _log.warning("events wait to be linked: the database does not answer", error=type(exc).__name__)
                 self._stopping.wait(1.0)
 
-    def _batch(self) -> int:
+    def link(self) -> int:
+        """Link a batch of what waits, unless another sealer is about to; gives its number.
+
+        Raises:
+            ChainLost: what this sealer linked last is not there any more.
+            KeyRotated: another process has rotated the key.
+        """
         with self._database.read() as session:
             if waiting(session).n_events == 0:
                 return 0
         with self._database.write() as session:
             if self._head is not None and not audit_chain.holds(session, *self._head):
-                _log.error("the audit chain has lost its head; run `secondread db verify`", head=self._head[0])
-                self._stopping.wait(_LOST_SECONDS)
-                return 0
+                raise ChainLost(f"the audit chain has lost the head {self._head[0]}; run `secondread db verify`")
             n_linked = seal(session, self._keys, wait=False)
             head = audit_chain.head_of(session)
         self._head = head
