@@ -19,13 +19,14 @@ from app.jobs.running import JobFunction
 from app.operations.anchor import anchor_here
 from app.operations.unused_files import sweep_files
 from app.operations.upkeep import tidy
+from app.platform.one_at_a_time import Turn, take_turn
 from app.recalibration.outside import judge_release
 from app.recalibration.predict_old_cases import predict_again
 from app.recalibration.reader_fit import fit_reader_model
 from app.recalibration.service import recalibrate
 from app.releases.queries import aliases, class_codes, existing_release
 from app.releases.schemas import RecalibrationIn
-from app.tables import AuditHead, Job, Label, now
+from app.tables import Job, Label, now
 
 FUNCTIONS: dict[str, JobFunction] = {
     "check": check_import,
@@ -60,7 +61,7 @@ def ask_for_recalibration(context: Context) -> None:
             return
     with context.database.write() as session:
         # of two workers that come this far, the second waits here, and then sees the job of the first
-        session.execute(select(AuditHead.id).with_for_update())
+        take_turn(session, Turn.RECALIBRATION)
         if _recalibration_is_due(session, days):
             engine.submit(session, context, "recalibration", RecalibrationIn().model_dump(mode="json"), None)
 

@@ -21,6 +21,7 @@ from app.operations.copies import renewing_copies
 from app.operations.forgetting import erase_again_as_listed
 from app.platform.installation import claim
 from app.platform.migrate import require_head
+from app.platform.sealing import Sealer
 
 _TEND_SECONDS = 1.0
 _LONGEST_WAIT = 8.0
@@ -38,6 +39,8 @@ def run(context: Context, stop: threading.Event) -> bool:
     executor = _start(context, stop)
     if executor is None:
         return True
+    sealer = Sealer(context.settings.direct_sqlalchemy_url, context.keys.audit)
+    sealer.start()
     _log.info("worker started", worker=executor.id, kinds=sorted(FUNCTIONS))
     with renewing_copies(context):
         while not stop.wait(_TEND_SECONDS) and not executor.broken.is_set():
@@ -48,7 +51,9 @@ def run(context: Context, stop: threading.Event) -> bool:
     if executor.broken.is_set() and not stop.is_set():
         _log.warning("the worker has lost its lock, or the key was rotated, and it restarts")
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
-    return executor.stop(_STOP_SECONDS)
+    ended = executor.stop(_STOP_SECONDS)
+    sealer.stop()
+    return ended
 
 
 def _start(context: Context, stop: threading.Event) -> Executor | None:

@@ -159,6 +159,7 @@ def _upgrade(context: "Context") -> None:
     from app.platform.durable import remove_former_file
     from app.platform.freed_space import overwrite_moved, text_is_to_move
     from app.platform.installation import claim
+    from app.platform.sealing import seal_all
 
     moved = text_is_to_move(context.database.engine)
     _migrate(context)
@@ -168,6 +169,7 @@ def _upgrade(context: "Context") -> None:
     claim(context.database, context.keys.audit)
     renumber(context)
     move_into_bucket(context)
+    seal_all(context.database, context.keys.audit)
     unfinished = finish_erasures(context).problem
     if unfinished is not None:
         say(f"the files of the database still contain what was erased: {unfinished}")
@@ -251,6 +253,8 @@ def db_verify(
     with parts() as context, context.database.read_moment() as session:
         report = verify_all(session, context, against)
     lines = [f"{report.n_events:,} audit events, {report.n_images:,} images, {report.n_releases:,} releases"]
+    if report.waiting is not None:
+        lines.append(report.waiting)
     lines += [*report.faults, *report.restores, report.verdict, f"head: {report.head}"]
     lines += [f"public key: {report.public_key}"]
     lines += [f"not compared: {what}" for what in report.not_compared]
@@ -268,8 +272,10 @@ def db_backup(
     from app.operations.backup import backup
     from app.operations.forgetting import BACKUP, listing_problem
     from app.platform import audit_chain
+    from app.platform.sealing import seal_all
 
     with parts() as context:
+        seal_all(context.database, context.keys.audit)  # so that the head is that of everything which is in the backup
         anchor_here(context)
         problem = listing_problem(context)
         written = backup(context, out)

@@ -18,6 +18,7 @@ from app.context import Context
 from app.operations.locked_file import add_lines, open_locked
 from app.platform import audit_chain, signing
 from app.platform.keys import AuditKeys
+from app.platform.sealing import seal_all
 from app.tables import AuditEvent, Erasure, now
 
 #: Action of the event that says that a backup was brought back.
@@ -176,6 +177,7 @@ def anchor_here(context: Context) -> None:
     """Add the present head to the file that the settings name, if they name one."""
     path = context.settings.audit_anchor
     if path is not None:
+        seal_all(context.database, context.keys.audit)
         with context.database.read() as session:
             append(path, session, context.keys.audit)
 
@@ -192,28 +194,29 @@ def note_restore(context: Context, head: str) -> None:
         audit_chain.record(
             session, context.keys.audit, actor="command line", action=RESTORE, object_id="database", details=details
         )
+    seal_all(context.database, context.keys.audit)
     path = context.settings.audit_anchor
     if path is not None:
         with context.database.read() as session:
             append(path, session, context.keys.audit, split_head(head)[0], "restore")
 
 
-def restores(session: Session) -> list[tuple[int, int]]:
+def restores(session: Session) -> list[tuple[str, int]]:
     """Number of each event that brought a backup back, and of the last event that the backup had."""
-    statement = select(AuditEvent).where(AuditEvent.action == RESTORE).order_by(AuditEvent.sequence)
-    heads = [(event.sequence, str(event.details.get("head"))) for event in session.execute(statement).scalars()]
-    return [(sequence, int(head.partition(":")[0])) for sequence, head in heads if head.partition(":")[0].isdecimal()]
+    statement = select(AuditEvent).where(AuditEvent.action == RESTORE).order_by(AuditEvent.stamp)
+    heads = [(event.number, str(event.details.get("head"))) for event in session.execute(statement).scalars()]
+    return [(number, int(head.partition(":")[0])) for number, head in heads if head.partition(":")[0].isdecimal()]
 
 
 def restored_at(session: Session) -> list[tuple[datetime, int]]:
     """When each backup was brought back (UTC), and number of the last event that it had."""
+    statement = select(AuditEvent).where(AuditEvent.action == RESTORE)
     heads = dict(restores(session))
-    statement = select(AuditEvent.sequence, AuditEvent.created_at).where(AuditEvent.sequence.in_(heads))
-    rows = session.execute(statement.order_by(AuditEvent.sequence))
-    return [(created_at, heads[sequence]) for sequence, created_at in rows]
+    events = session.execute(statement.order_by(AuditEvent.stamp)).scalars()
+    return [(event.created_at, heads[event.number]) for event in events if event.number in heads]
 
 
-def rewrites(session: Session) -> list[tuple[int, str]]:
+def rewrites(session: Session) -> list[tuple[str, str]]:
     """Number of each event that says that the chain was written anew, and the head that the chain had before."""
-    statement = select(AuditEvent).where(AuditEvent.action == audit_chain.REWRITE).order_by(AuditEvent.sequence)
-    return [(event.sequence, str(event.details.get("old_head"))) for event in session.execute(statement).scalars()]
+    statement = select(AuditEvent).where(AuditEvent.action == audit_chain.REWRITE).order_by(AuditEvent.stamp)
+    return [(event.number, str(event.details.get("old_head"))) for event in session.execute(statement).scalars()]

@@ -18,9 +18,13 @@ _OF_MANY = "label.final"
 
 
 class AuditEventOut(Out):
-    """Who did what to which object; ``digest`` chains it to the event before."""
+    """Who did what to which object; ``digest`` chains it to the event before.
 
-    sequence: int
+    On PostgreSQL ``sequence`` and ``digest`` come within a second of the event, and are null until then.
+    """
+
+    stamp: int
+    sequence: int | None
     created_at: datetime
     actor: str
     action: str
@@ -28,7 +32,7 @@ class AuditEventOut(Out):
     details: dict[str, Any]
     reason: str | None
     request_id: str | None
-    digest: str
+    digest: str | None
 
 
 class AuditEventsOut(Out):
@@ -67,8 +71,8 @@ def _about(session: Session, name: str) -> ColumnElement[bool]:
     ):
         objects |= {str(found) for found in session.execute(statement).scalars()}
     objects |= {str(case_id) for case_id in cases}
-    changed = select(CaseChange.sequence).where(CaseChange.case_id.in_(cases))
-    return or_(AuditEvent.object.in_(objects), AuditEvent.sequence.in_(changed))
+    changed = select(CaseChange.stamp).where(CaseChange.case_id.in_(cases))
+    return or_(AuditEvent.object.in_(objects), AuditEvent.stamp.in_(changed))
 
 
 def page_of_events(
@@ -86,7 +90,7 @@ def page_of_events(
 
     Args:
         session: for reading.
-        cursor: only events with a smaller number than this.
+        cursor: only events with a smaller stamp than this.
         limit: how many events at most.
         object_id: only events of this object.
         actor: only events of this person or program.
@@ -94,9 +98,9 @@ def page_of_events(
         days: only events of these days.
         about: only events of a case, a person or a release, by its name or identifier.
     """
-    statement = select(AuditEvent).order_by(AuditEvent.sequence.desc()).limit(limit + 1)
+    statement = select(AuditEvent).order_by(AuditEvent.stamp.desc()).limit(limit + 1)
     if cursor is not None:
-        statement = statement.where(AuditEvent.sequence < cursor)
+        statement = statement.where(AuditEvent.stamp < cursor)
     for column, value in ((AuditEvent.object, object_id), (AuditEvent.actor, actor), (AuditEvent.action, action)):
         if value is not None:
             statement = statement.where(column == value)
@@ -111,21 +115,21 @@ def page_of_events(
     shown = rows[:limit]
     reasons = reasons_of(session, shown)
     items = [
-        AuditEventOut(**{name: getattr(row, name) for name in names} | {"reason": reasons.get(row.sequence)})
+        AuditEventOut(**{name: getattr(row, name) for name in names} | {"reason": reasons.get(row.stamp)})
         for row in shown
     ]
-    return AuditEventsOut(items=items, next_cursor=str(items[-1].sequence) if len(rows) > limit else None)
+    return AuditEventsOut(items=items, next_cursor=str(items[-1].stamp) if len(rows) > limit else None)
 
 
 def reasons_of(session: Session, events: Sequence[AuditEvent]) -> dict[int, str]:
-    """Why each event was, by its number; those of labels stand next to the label, and go with an erased patient.
+    """Why each event was, by its stamp; those of labels stand next to the label, and go with an erased patient.
 
     Args:
         session: for reading.
         events: at most some thousands.
     """
     of_label = [event for event in events if event.action.startswith("label.") and event.action != _OF_MANY]
-    labels = {uuid.UUID(event.object): event.sequence for event in of_label}
+    labels = {uuid.UUID(event.object): event.stamp for event in of_label}
     rows = session.execute(select(Remark.id, Remark.reason).where(Remark.id.in_(labels))).all() if labels else []
-    said = {event.sequence: event.reason for event in events} | {labels[row[0]]: row[1] for row in rows}
-    return {sequence: reason for sequence, reason in said.items() if reason is not None}
+    said = {event.stamp: event.reason for event in events} | {labels[row[0]]: row[1] for row in rows}
+    return {stamp: reason for stamp, reason in said.items() if reason is not None}

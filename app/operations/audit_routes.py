@@ -16,7 +16,7 @@ router = APIRouter(tags=["audit"], dependencies=[Depends(Policy("manage"))], rou
 @router.get("/v1/audit-events", responses=responses())
 def list_audit_events(
     session: Reader,
-    cursor: Annotated[int | None, Query(ge=1, le=2**31 - 1, description="`next_cursor` of the page before.")] = None,
+    cursor: Annotated[int | None, Query(ge=1, le=2**63 - 1, description="`next_cursor` of the page before.")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     object_id: Annotated[Line | None, Query(description="Events of one object.")] = None,
     actor: Annotated[Line | None, Query()] = None,

@@ -111,9 +111,9 @@ def short(action: str, say: Say = str) -> str:
 
 
 def sentences(session: Session, events: Sequence[AuditEventOut], say: Say = str) -> dict[int, list[Part]]:
-    """What each event says, by its number, in the language that ``say`` gives."""
+    """What each event says, by its stamp, in the language that ``say`` gives."""
     known = _Names(session, events, say)
-    return {event.sequence: list(_sentence(event, known)) for event in events}
+    return {event.stamp: list(_sentence(event, known)) for event in events}
 
 
 def plain(parts: Iterable[Part]) -> str:

@@ -58,7 +58,11 @@ class _Ledger:
         self.policies: set[int] = {1}  # the first one came with the tables
         #: release -> number of predictions
         self.predictions: Counter[str] = Counter()
-        events = session.execute(select(AuditEvent).order_by(AuditEvent.sequence).execution_options(yield_per=_ROWS))
+        events = session.execute(
+            select(AuditEvent)
+            .order_by(AuditEvent.sequence.nulls_last(), AuditEvent.stamp)
+            .execution_options(yield_per=_ROWS)
+        )
         for chunk in events.scalars().partitions():
             self._take_labels([event for event in chunk if event.action in _KINDS])
             self._take_cases([event for event in chunk if event.action == "case.add"])
@@ -103,7 +107,7 @@ class _Ledger:
         for event in events:
             label = rows.get(uuid.UUID(event.object))
             if label is None:
-                self.faults.append(f"label {event.object} of audit event {event.sequence} is missing")
+                self.faults.append(f"label {event.object} of audit event {event.number} is missing")
                 continue
             self.labels.add(label.id)
             shown = {**label_details(label), "kind": label.kind}
@@ -119,13 +123,12 @@ class _Ledger:
         if events:
             columns = (Case.id, Case.image_sha256, Case.erased_at)
             rows = {row[0]: row for row in self.session.execute(select(*columns).where(Case.id.in_(ids)))}
-            sequences = [event.sequence for event in events]
-            noted = select(CaseChange.case_id).where(CaseChange.sequence.in_(sequences))
+            noted = select(CaseChange.case_id).where(CaseChange.stamp.in_([event.stamp for event in events]))
             keyed = set(self.session.execute(noted).scalars())
         for event, case_id in zip(events, ids, strict=True):
             self.predictions[event.details["release"]] += 1
             if case_id not in rows:
-                self.faults.append(f"case {case_id} of audit event {event.sequence} is missing")
+                self.faults.append(f"case {case_id} of audit event {event.number} is missing")
                 continue
             self.cases[case_id] = case_id in keyed
             _, digest, erased_at = rows[case_id]
@@ -137,14 +140,14 @@ class _Ledger:
         self.policies.add(version)
         row = self.session.execute(select(PolicyRow).where(PolicyRow.version == version)).scalar_one_or_none()
         if row is None:
-            self.faults.append(f"policy {version} of audit event {event.sequence} is missing")
+            self.faults.append(f"policy {version} of audit event {event.number} is missing")
             return
         changed = [name for name, (_, after) in event.details.items() if getattr(row, name) != after]
         self._differ(f"policy {version}", event, changed + (["reason"] if row.reason != event.reason else []))
 
     def _differ(self, what: str, event: AuditEvent, names: list[str]) -> None:
         if names:
-            self.faults.append(f"{what}: {', '.join(names)} not as audit event {event.sequence} says")
+            self.faults.append(f"{what}: {', '.join(names)} not as audit event {event.number} says")
 
     def unexplained(self, what: str, column: InstrumentedAttribute[uuid.UUID], explained: set[uuid.UUID]) -> None:
         """Name the rows that no event made."""

@@ -143,12 +143,13 @@ def _audit_table(session: Session) -> dict[str, list[Any]]:
     """The audit as a table; details are JSON."""
     names = ("sequence", "created_at", "actor", "action", "object", "details", "reason", "request_id", "digest")
     table: dict[str, list[Any]] = {name: [] for name in names}
-    events = session.execute(select(AuditEvent).order_by(AuditEvent.sequence).execution_options(yield_per=1000))
+    events = session.execute(select(AuditEvent).order_by(AuditEvent.stamp).execution_options(yield_per=1000))
     for chunk in events.scalars().partitions():
         reasons = reasons_of(session, chunk)
         for event in chunk:
-            shown = {name: getattr(event, name) for name in names} | {"reason": reasons.get(event.sequence)}
+            # no number yet, of one that no sealer has linked, is no empty text: the column is one of numbers
+            shown = {name: getattr(event, name) for name in names} | {"reason": reasons.get(event.stamp)}
             shown |= {"details": json.dumps(event.details, sort_keys=True), "created_at": event.created_at.isoformat()}
             for name in names:
-                table[name].append("" if shown[name] is None else shown[name])
+                table[name].append("" if shown[name] is None and name != "sequence" else shown[name])
     return table

@@ -214,5 +214,5 @@ def erase_again_as_listed(context: Context) -> int:
 
 def _backups(session: Session) -> list[str]:
     """Names of backups that were made so far, the newest first, with the time of each."""
-    made = select(AuditEvent).where(AuditEvent.action == BACKUP).order_by(AuditEvent.sequence.desc()).limit(100)
+    made = select(AuditEvent).where(AuditEvent.action == BACKUP).order_by(AuditEvent.stamp.desc()).limit(100)
     return [f"{event.object} ({event.created_at:%Y-%m-%d %H:%M}Z)" for event in session.execute(made).scalars()]

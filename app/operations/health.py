@@ -13,6 +13,7 @@ from app.jobs.queries import counts_by_state
 from app.platform import audit_chain, observability
 from app.platform.database import settings_without_force
 from app.platform.errors import Problem, responses
+from app.platform.sealing import waiting
 from app.platform.values import Out
 from app.releases.queries import champion
 
@@ -99,6 +100,9 @@ def _count(session: Session) -> None:
     for state, count in counts_by_state(session).items():
         observability.JOBS.labels(state).set(count)
     observability.WORKERS.set(living_workers(session))
+    wait = waiting(session)
+    observability.WAITING_EVENTS.set(wait.n_events)
+    observability.WAITING_SECONDS.set(wait.seconds)
     published = published_estimates(session)
     if published is None:
         observability.show_estimates("", {})

@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
 
 from sqlalchemy import select
@@ -11,10 +10,9 @@ from sqlalchemy.orm import Session
 
 from app.context import Context
 from app.operations import verify_proof
-from app.platform import audit_chain
+from app.platform import audit_chain, baseline
 from app.platform.covered_rows import COVERED
 from app.platform.row_digests import Json, covered_tables, row_key, shown_row
-from app.tables import CaseChange
 
 _ROWS = 1000
 
@@ -43,15 +41,16 @@ def _lines(session: Session, context: Context) -> Iterator[dict[str, Json]]:
     public_key = context.keys.audit.public_key
     yield {
         "kind": "proof",
-        "version": 2,
+        "version": 3,
         "public_key": public_key,
         "first_key": context.keys.audit.signers[0].public,
         "head": audit_chain.newest(session),
     }
-    for event in audit_chain.events(session):
+    for event in audit_chain.all_events(session):
         leaves = event.row_digests
         rows: Json = None if leaves is None else {table: {**digests} for table, digests in leaves.items()}
         signed: dict[str, Json] = {
+            "stamp": event.stamp,
             "sequence": event.sequence,
             "rows": rows,
             "signature": event.signature,
@@ -65,7 +64,5 @@ def _lines(session: Session, context: Context) -> Iterator[dict[str, Json]]:
             if COVERED[table.name].covers(row):
                 columns: Json = {**shown_row(context.keys.audit.rows, table, row)}
                 yield {"kind": "row", "table": table.name, "key": row_key(table, row), "columns": columns}
-    changes = select(CaseChange.sequence, CaseChange.case_id).order_by(CaseChange.sequence)
-    for sequence, pairs in groupby(session.execute(changes), key=lambda pair: pair[0]):
-        cases: Json = [*sorted(str(pair[1]) for pair in pairs)]
-        yield {"kind": "cases", "sequence": sequence, "cases": cases}
+    for stamp, cases in baseline.case_changes(session):
+        yield {"kind": "cases", "stamp": stamp, "cases": [*sorted(map(str, cases))]}

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
 
 from sqlalchemy import Table as SqlTable
 from sqlalchemy import select
@@ -13,7 +12,6 @@ from app.platform import audit_chain, baseline
 from app.platform.covered_rows import COVERED
 from app.platform.keys import DerivedKey
 from app.platform.row_digests import cases_digest, covered_tables, row_digest, row_key
-from app.tables import CaseChange
 
 _ROWS = 1000
 
@@ -23,23 +21,23 @@ class Expected:
     """What the events say of the rows: for each the newest event that wrote it.
 
     Attributes:
-        rows: table → key → number of the event and digest, None for a row that was deleted.
+        rows: table → key → what the event is called and digest, None for a row that was deleted.
         faults: sentences about the events themselves.
     """
 
-    rows: dict[str, dict[str, tuple[int, str | None]]] = field(default_factory=dict)
+    rows: dict[str, dict[str, tuple[str, str | None]]] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
 
 def expected_rows(session: Session) -> Expected:
-    """Replay the chain: which rows there must be."""
+    """Replay the chain, and what waits to be linked to it: which rows there must be."""
     expected, replay = Expected(), baseline.Replay()
-    for event in audit_chain.events(session):
+    for event in audit_chain.all_events(session):
         expected.faults += replay.take(event)
         for table, leaves in (event.row_digests or {}).items():
             rows = expected.rows.setdefault(table, {})
             for key, digest in leaves.items():
-                rows[key or str(event.sequence)] = (event.sequence, digest)
+                rows[key or str(event.stamp)] = (event.number, digest)
     if not replay.has_baseline:
         expected.faults.append("no baseline: rows from before events carried digests are not covered")
     return expected
@@ -74,7 +72,7 @@ def guarded(what: str, check: Callable[[], Iterable[str]]) -> list[str]:
 
 
 def _of_table(
-    session: Session, private: DerivedKey, table: SqlTable, rows: dict[str, tuple[int, str | None]]
+    session: Session, private: DerivedKey, table: SqlTable, rows: dict[str, tuple[str, str | None]]
 ) -> Iterator[str]:
     stored = session.connection().execute(select(table).execution_options(yield_per=_ROWS)).mappings()
     for row in stored:
@@ -88,7 +86,7 @@ def _of_table(
     yield from _missing(table.name, rows)
 
 
-def _differs(what: str, said: tuple[int, str | None]) -> str:
+def _differs(what: str, said: tuple[str, str | None]) -> str:
     return f"{what}: " + (
         f"there again, although audit event {said[0]} deleted it"
         if said[1] is None
@@ -96,16 +94,16 @@ def _differs(what: str, said: tuple[int, str | None]) -> str:
     )
 
 
-def _missing(table: str, rows: dict[str, tuple[int, str | None]]) -> Iterator[str]:
-    for key, (sequence, digest) in rows.items():
+def _missing(table: str, rows: dict[str, tuple[str, str | None]]) -> Iterator[str]:
+    for key, (event, digest) in rows.items():
         if digest is not None:
-            yield f"{table} {key}: missing, although audit event {sequence} wrote it"
+            yield f"{table} {key}: missing, although audit event {event} wrote it"
 
 
-def _case_changes(session: Session, rows: dict[str, tuple[int, str | None]]) -> Iterator[str]:
-    changes = select(CaseChange.sequence, CaseChange.case_id).order_by(CaseChange.sequence)
-    for sequence, pairs in groupby(session.execute(changes), key=lambda pair: pair[0]):
-        said = rows.pop(str(sequence), None)
-        if said is None or said[1] != cases_digest(pair[1] for pair in pairs):
-            yield f"case_changes {sequence}: not the cases that audit event {sequence} named"
+def _case_changes(session: Session, rows: dict[str, tuple[str, str | None]]) -> Iterator[str]:
+    for stamp, cases in baseline.case_changes(session):
+        said = rows.pop(str(stamp), None)
+        if said is None or said[1] != cases_digest(cases):
+            event = f"with stamp {stamp}" if said is None else said[0]
+            yield f"case_changes {stamp}: not the cases that audit event {event} named"
     yield from _missing(audit_chain.CASE_CHANGES, rows)

@@ -12,6 +12,8 @@ from sqlalchemy.orm import Session
 
 from app.platform import audit_chain
 from app.platform.keys import AuditKeys
+from app.platform.one_at_a_time import Turn, take_turn
+from app.platform.sealing import seal
 from app.tables import AuditEvent, AuditHead, create_triggers, drop_triggers
 
 #: Changes an event before it is digested, signed and linked again.
@@ -34,6 +36,9 @@ def rewrite(session: Session, keys: AuditKeys, reason: str, change: Change | Non
         reason: why, for the audit.
         change: what becomes of each event before; nothing where left out.
     """
+    take_turn(session, Turn.KEY)  # nobody writes an event meanwhile
+    while seal(session, keys):
+        pass
     head = session.execute(select(AuditHead).where(AuditHead.id == 1).with_for_update()).scalar_one()
     old, writer = audit_chain.newest(session), _Writer(keys, change)
     with _writable(session):
@@ -76,23 +81,24 @@ class _Writer:
 
     def write(self, event: AuditEvent) -> None:
         """Digest, sign and link the next event anew."""
-        before, self._before = self._before, event.digest
+        before, self._before = self._before, str(event.digest)
         signer = self._keys.signers[self._n_signers - 1]
-        if event.sequence != self.sequence + 1:
+        number = event.sequence or self.sequence + 1
+        if number != self.sequence + 1:
             self.faults.append(f"audit event {self.sequence + 1} is missing")
         former = event.event_sha256 is None and audit_chain.was_authentic(self._keys, before, event)
         if not former and not audit_chain.is_authentic(signer.public, before, event):
             self.faults.append(f"audit event {event.sequence} was changed, or one before it was removed")
         if event.action == audit_chain.ROTATION and self._n_signers < len(self._keys.signers):
             following = self._keys.signers[self._n_signers]
-            said = audit_chain.rotation_text(signer.public, f"{event.sequence - 1}:{self.digest}", following.public)
+            said = audit_chain.rotation_text(signer.public, f"{number - 1}:{self.digest}", following.public)
             event.details = event.details | {"signature": following.sign(said)}
             self._n_signers += 1
         if self._change is not None:
             self._change(event)
         audit_chain.sign_event(event, signer)
-        audit_chain.link(event, event.sequence, self.digest, signer)
-        self.sequence, self.digest = event.sequence, event.digest
+        audit_chain.link(event, number, self.digest, signer)
+        self.sequence, self.digest = number, str(event.digest)
 
 
 @contextmanager

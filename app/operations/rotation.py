@@ -12,6 +12,8 @@ from app.platform import audit_chain
 from app.platform.installation import claim, require_first_key
 from app.platform.keys import KeyRing, derive
 from app.platform.migrate import create_if_new
+from app.platform.one_at_a_time import Turn, take_turn
+from app.platform.sealing import seal
 from app.settings import write_beside
 from app.tables import AuditHead, Installation
 from ml.files import sync_folder
@@ -66,9 +68,12 @@ def bring_in(context: Context, ring: KeyRing, reason: str) -> Rotation:
     n_known = max(require_first_key(context.database, keys), 1)
     claim(context.database, derive(ring.oldest(n_known)).audit)
     with context.database.write() as session:
+        take_turn(session, Turn.KEY)  # nobody else writes an event, with whichever key
         for n_keys in range(n_known, len(ring.secrets)):
-            head = session.execute(select(AuditHead).where(AuditHead.id == 1).with_for_update()).scalar_one()
             before, new = derive(ring.oldest(n_keys)).audit, keys.signers[n_keys]
+            while seal(session, before):  # so that the event of the rotation comes next
+                pass
+            head = session.execute(select(AuditHead).where(AuditHead.id == 1).with_for_update()).scalar_one()
             text = audit_chain.rotation_text(before.public_key, f"{head.sequence}:{head.digest}", new.public)
             session.add(Installation(id=n_keys + 1, key_check=new.check))
             audit_chain.record(
@@ -80,7 +85,9 @@ def bring_in(context: Context, ring: KeyRing, reason: str) -> Rotation:
                 details={"public_key": new.public, "signature": new.sign(text)},
                 reason=reason,
             )
+            seal(session, before)
             head.n_keys = n_keys + 1
+            session.flush()
     return Rotation(len(ring.secrets), keys.public_key)
 
 

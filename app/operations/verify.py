@@ -13,13 +13,15 @@ from app.cases.queries import named_images
 from app.context import Context
 from app.evaluations.freezing import frozen_name, snapshot_sha256
 from app.evaluations.snapshots import damaged_snapshots
+from app.jobs.locks import living_workers
 from app.operations.anchor import missing_heads, restores, rewrites, split_head
 from app.operations.derived import wrong_columns
 from app.operations.explained import unexplained_rows
 from app.operations.proven import guarded, unproven_rows
-from app.platform import audit_chain
+from app.platform import audit_chain, chain_check
 from app.platform.covered_rows import COVERED, NOT_COVERED
 from app.platform.errors import NotFound, Unavailable
+from app.platform.sealing import held_up
 from app.releases.queries import all_releases
 from app.tables import Evaluation, ReleaseRow
 from ml.release.artifact import ReleaseError, read_release
@@ -50,6 +52,7 @@ class Integrity:
         verdict: one line.
         head: number and digest of the newest event, to be kept outside and given to a later check.
         public_key: with which anybody can check the chain's signatures.
+        waiting: why audit events have waited to be linked for more than a second; None where none has.
         restores: a sentence for each backup that was brought back.
         not_compared: what no event says, so that a change would not be found.
     """
@@ -63,6 +66,7 @@ class Integrity:
     head: str
     public_key: str
     restores: list[str]
+    waiting: str | None = None
     not_compared: tuple[str, ...] = NOT_COMPARED
 
     def to_dict(self) -> dict[str, Any]:
@@ -82,7 +86,7 @@ def verify_all(session: Session, context: Context, against: str | None = None) -
     Raises:
         ValueError: that is neither a head nor a file.
     """
-    n_events, faults = audit_chain.verify(session, context.keys.audit)
+    n_events, faults = chain_check.verify(session, context.keys.audit)
     outside, lost = _missing_heads(session, context, against)
     faults += outside
     faults += guarded("audit events", lambda: unproven_rows(session, context.keys.audit.rows))
@@ -111,6 +115,7 @@ def verify_all(session: Session, context: Context, against: str | None = None) -
         public_key=context.keys.audit.public_key,
         restores=lost
         + [f"audit event {event}: a backup was brought back, which ended at {last}" for event, last in back],
+        waiting=held_up(session, living_workers(session)),
     )
 
 

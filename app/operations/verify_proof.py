@@ -3,10 +3,10 @@
     python verify_proof.py proof.jsonl PUBLIC_KEY [HEAD or FILE of heads]
 
 It needs the package cryptography and nothing of secondread. The proof has every audit event with the digests of the
-rows that it wrote, and every row; of columns that name a person or open a door it has keyed digests. Checked are the
-chain (SHA-256), each event's signature (Ed25519), that old and new key have signed a rotation, that each row is as the
-newest event about it says, that none is missing or without an event, and that the chain contains the heads that were
-kept elsewhere. Key (the newest) and heads must come from somebody for whom the keeper of the database cannot speak.
+rows that it wrote, and every row, with keyed digests of what names a person or opens a door. Checked are the chain
+(SHA-256; events of the last second may have no link yet), all signatures (Ed25519), that each row is as the newest
+event about it says, none missing or without an event, and that the chain contains the heads that were kept elsewhere.
+The newest key, and heads, must come from somebody else than the keeper of the database.
 """
 
 import hashlib
@@ -47,8 +47,8 @@ class Proof:
         self.keys, self.wanted = [public_key], public_key
         self.faults: list[str] = []
         self.heads = {f"0:{GENESIS}"}
-        self.expected: dict[tuple[str, str], tuple[int, str | None]] = {}
-        self.n_events = self.n_rows = 0
+        self.expected: dict[tuple[str, str], tuple[str, str | None]] = {}
+        self.n_events = self.n_waiting = self.n_rows = 0
         self._previous, self._baseline, self._closed = GENESIS, False, False
 
     def _is_signed(self, key: str, text: str, signature: str | None) -> bool:
@@ -59,27 +59,31 @@ class Proof:
         return True
 
     def _event(self, event: dict[str, Any]) -> None:
-        self.n_events += 1
-        number, leaves, key = event["sequence"], event["rows"], self.keys[-1]
+        number, leaves, stamp = event["sequence"], event["rows"], event["stamp"]
         document = {name: event[name] for name in _COVERED} | {"rows": None if leaves is None else merkle_root(leaves)}
         digest = _sha256(_canonical(document))
+        whole = self._is_signed(self.keys[-1], f"event {digest}", event["signature"])
+        if number is not None:
+            self._link(event, digest, whole=whole)
+        elif not whole:
+            self.faults.append(f"the event with stamp {stamp}, which waits for its place in the chain, was changed")
+        self.n_waiting += number is None
+        if leaves is not None:
+            self._take_leaves(stamp, f"with stamp {stamp}" if number is None else str(number), event["action"], leaves)
+
+    def _link(self, event: dict[str, Any], digest: str, *, whole: bool) -> None:
+        self.n_events, number = self.n_events + 1, event["sequence"]
         head = f"{number}:{_sha256((self._previous + digest).encode())}"
         if number != self.n_events:
             self.faults.append(f"audit event {self.n_events} is missing")
             self.n_events = number
-        signed = self._is_signed(key, f"event {digest}", event["signature"])
-        if (
-            head != f"{number}:{event['digest']}"
-            or not signed
-            or not self._is_signed(key, head, event["link_signature"])
-        ):
+        linked = head == f"{number}:{event['digest']}" and self._is_signed(self.keys[-1], head, event["link_signature"])
+        if not whole or not linked:
             self.faults.append(f"audit event {number} was changed, or one before it was removed")
         if event["action"] == "key.rotate":
             self._rotate(number, **event["details"])
-        if leaves is not None:
-            self._take_leaves(number, event["action"], leaves)
-        if event["action"] == "chain.rewrite":
-            self.faults += [f"before the chain was written anew: {fault}" for fault in event["details"]["faults"]]
+        former = event["details"]["faults"] if event["action"] == "chain.rewrite" else []
+        self.faults += [f"before the chain was written anew: {fault}" for fault in former]
         self._previous = event["digest"]
         self.heads.add(head)
 
@@ -89,20 +93,18 @@ class Proof:
             self.faults.append(f"audit event {number} rotates to a key that has not signed it")
         self.keys.append(public_key)
 
-    def _take_leaves(self, number: int, action: str, leaves: dict[str, dict[str, str | None]]) -> None:
-        if action == "rows.baseline":
-            if self._closed:
-                self.faults.append(f"audit event {number} is not the baseline of what was there before it")
-            self._baseline = True
-        elif action != "chain.rewrite":
-            self._closed = True
+    def _take_leaves(self, stamp: int, number: str, action: str, leaves: dict[str, dict[str, str | None]]) -> None:
+        if action == "rows.baseline" and self._closed:
+            self.faults.append(f"audit event {number} is not the baseline of what was there before it")
+        self._baseline = self._baseline or action == "rows.baseline"
+        self._closed = self._closed or action not in {"rows.baseline", "chain.rewrite"}
         for table, rows in leaves.items():
-            self.expected.update({(table, key or str(number)): (number, digest) for key, digest in rows.items()})
+            self.expected.update({(table, key or str(stamp)): (number, digest) for key, digest in rows.items()})
 
     def _row(self, table: str, key: str, digest: str) -> None:
         self.n_rows += 1
-        number, expected = self.expected.pop((table, key), (0, None))
-        if number == 0 or expected != digest:
+        number, expected = self.expected.pop((table, key), ("", None))
+        if not number or expected != digest:
             wrong = f"not as audit event {number} wrote it" if number else "no audit event wrote it"
             self.faults.append(f"{table} {key}: {wrong}")
 
@@ -115,7 +117,7 @@ class Proof:
         elif line["kind"] == "row":
             self._row(line["table"], line["key"], _sha256(_canonical([line["table"], line["columns"]])))
         elif line["kind"] == "cases":
-            self._row("case_changes", str(line["sequence"]), _sha256(_canonical(sorted(line["cases"]))))
+            self._row("case_changes", str(line["stamp"]), _sha256(_canonical(sorted(line["cases"]))))
 
     def end(self, heads: list[str]) -> None:
         """Name what is missing: rows, and heads that were kept elsewhere."""
@@ -138,7 +140,8 @@ def main(arguments: list[str]) -> int:
         for line in stream:
             proof.take(json.loads(line))
     proof.end(heads)
-    print(*proof.faults, f"{proof.n_events:,} audit events, {proof.n_rows:,} rows, {len(heads)} heads", sep="\n")
+    events = f"{proof.n_events:,} audit events, {proof.n_waiting:,} without a link yet"
+    print(*proof.faults, f"{events}, {proof.n_rows:,} rows, {len(heads)} heads", sep="\n")
     print(f"not consistent: {len(proof.faults)} faults" if proof.faults else "consistent")
     return 1 if proof.faults else 0
 

@@ -54,7 +54,7 @@ def _asked(
     object_id: Annotated[PageText, Query(max_length=100)] = "",
     since: _Day = None,
     until: _Day = None,
-    cursor: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None,
+    cursor: Annotated[int | None, Query(ge=1, le=2**63 - 1)] = None,
 ) -> Asked:
     return Asked(actor.strip(), action, about.strip() or object_id, since, until, cursor)
 
@@ -85,7 +85,7 @@ def _events(session: Session, asked: Asked, say: Say = str) -> tuple[AuditEvents
 def audit(request: Request, context: Parts, principal: _Manager, session: Reader, asked: _Asked) -> Response:
     """Who did what, newest first."""
     events, said = _events(session, asked, _say)
-    details = {event.sequence: json.dumps(event.details, ensure_ascii=False) for event in events.items}
+    details = {event.stamp: json.dumps(event.details, ensure_ascii=False) for event in events.items}
     return page(
         request,
         "audit.html",
@@ -110,7 +110,7 @@ def audit_file(session: Reader, asked: _Asked) -> Response:
     header = ("number", "time", "who", "what", "why", "action", "object")
     rows = [
         (
-            *(event.sequence, event.created_at, event.actor, plain(said[event.sequence])),
+            *(event.sequence, event.created_at, event.actor, plain(said[event.stamp])),
             *(event.reason, event.action, event.object),
         )
         for event in events.items

@@ -2,7 +2,8 @@
 
 An event stands for itself: its digest is SHA-256 of its canonical JSON, in which the root over the digests of the rows
 that it wrote stands for them, and the digest is signed (Ed25519). It depends on no other event. The linker gives it its
-number and its link, SHA-256(previous link ‖ digest), and signs that, so that an event can be linked later than written.
+number and its link, SHA-256(previous link ‖ digest), and signs that, so that an event can be linked later than written:
+on SQLite, where one writes at a time, in the same transaction, on PostgreSQL by the sealer (``app.platform.sealing``).
 So a changed, removed or reordered event breaks the chain, nobody without the key can write it anew, and a row that is
 not as an event wrote it is found.
 """
@@ -14,12 +15,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from asgi_correlation_id import correlation_id
-from sqlalchemy import func, insert, inspect, null, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, insert, inspect, null, or_, select
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.platform import signing
 from app.platform.errors import Unavailable
 from app.platform.keys import AuditKeys, DerivedKey, Signer
+from app.platform.one_at_a_time import Turn, take_turn
 from app.platform.row_digests import Json, Leaves, canonical, cases_digest, merkle_root
 from app.platform.written_rows import note_cases, take_leaves
 from app.tables import AuditEvent, AuditHead, CaseChange, now
@@ -87,11 +89,20 @@ def keyed_digest(links: DerivedKey, previous: str, event: AuditEvent) -> str:
 def is_authentic(public: str, previous: str, event: AuditEvent) -> bool:
     """Whether an event is as it was written and linked after the previous one, while this public key was in force."""
     return (
-        event.event_sha256 == digest_of(event)
-        and signing.is_signed(public, event_text(event), event.signature)
+        is_whole(public, event)
         and event.digest == hashlib.sha256(f"{previous}{event.event_sha256}".encode()).hexdigest()
         and signing.is_signed(public, head_text(event), event.link_signature)
     )
+
+
+def is_whole(public: str, event: AuditEvent) -> bool:
+    """Whether an event is as it was written while this public key was in force, wherever it stands in the chain."""
+    return event.event_sha256 == digest_of(event) and signing.is_signed(public, event_text(event), event.signature)
+
+
+def is_linked_later(session: Session) -> bool:
+    """Whether events of this database wait for the sealer."""
+    return session.get_bind().dialect.name == "postgresql"
 
 
 def event_text(event: AuditEvent) -> str:
@@ -116,9 +127,10 @@ def record(
     cases: Sequence[uuid.UUID] = (),
     leaves: Leaves | None = None,
 ) -> AuditEvent:
-    """Append an event to the chain; call it last, because the chain stays locked until the commit.
+    """Write an event, and on SQLite link it; call it after everything that it reports.
 
-    It carries the digests of all covered rows that the session has written since its last event.
+    It carries the digests of all covered rows that the session has written since its last event. These rows are locked
+    until the commit, and its stamp is drawn afterwards, so events about one row are in the order of its versions.
 
     Args:
         session: of what the event reports.
@@ -135,9 +147,11 @@ def record(
     Raises:
         KeyRotated: another process has rotated the key; nothing is written.
     """
-    head = session.execute(select(AuditHead).where(AuditHead.id == 1).with_for_update()).scalar_one()
-    if head.n_keys != len(keys.signers):
-        raise KeyRotated("the key was rotated since this process started; start it again with the current key ring")
+    linked_later = is_linked_later(session)
+    take_turn(session, Turn.KEY, shared=True)  # the key is not rotated until the commit
+    head = locked_head(session, keys) if not linked_later else None
+    if head is None:
+        require_ring(n_keys(session), keys)
     session.flush()
     rows = take_leaves(session, keys.rows) | (leaves or {})
     if cases:
@@ -153,14 +167,49 @@ def record(
         row_digests=rows,
     )
     sign_event(event, keys.signers[-1])
-    link(event, head.sequence + 1, head.digest, keys.signers[-1])
+    if head is not None:
+        append(head, event, keys)
+        event.stamp = head.sequence
     session.add(event)
-    head.sequence, head.digest = event.sequence, event.digest
     session.flush()
     if cases:
         note_cases(session, cases)
-        session.execute(insert(CaseChange), [{"sequence": event.sequence, "case_id": case_id} for case_id in cases])
+        session.execute(insert(CaseChange), [{"stamp": event.stamp, "case_id": case_id} for case_id in cases])
     return event
+
+
+def locked_head(session: Session, keys: AuditKeys, *, wait: bool = True) -> AuditHead | None:
+    """The chain's head, which nobody else links to until the commit.
+
+    Args:
+        session: writing session.
+        keys: of the audit.
+        wait: for whoever has it; else None where somebody has.
+
+    Raises:
+        KeyRotated: another process has rotated the key.
+    """
+    locked = select(AuditHead).where(AuditHead.id == 1).with_for_update(skip_locked=not wait)
+    head = session.execute(locked.execution_options(populate_existing=True)).scalar_one_or_none()
+    if head is not None:
+        require_ring(head.n_keys, keys)
+    return head
+
+
+def require_ring(n_keys: int, keys: AuditKeys) -> None:
+    """Refuse to write with a ring that is not the installation's.
+
+    Raises:
+        KeyRotated: another process has rotated the key.
+    """
+    if n_keys != len(keys.signers):
+        raise KeyRotated("the key was rotated since this process started; start it again with the current key ring")
+
+
+def append(head: AuditHead, event: AuditEvent, keys: AuditKeys) -> None:
+    """Link an event to the end of the chain, whose head is locked."""
+    link(event, head.sequence + 1, head.digest, keys.signers[-1])
+    head.sequence, head.digest = head.sequence + 1, str(event.digest)
 
 
 def record_rest(session: Session, keys: AuditKeys) -> None:
@@ -186,7 +235,8 @@ def n_keys(session: Session) -> int:
 def newest(session: Session) -> str:
     """The head by the events themselves, whatever the table of the head says."""
     columns = select(AuditEvent.sequence, AuditEvent.digest)
-    row = session.execute(columns.order_by(AuditEvent.sequence.desc()).limit(1)).one_or_none()
+    linked = columns.where(AuditEvent.sequence.is_not(None))
+    row = session.execute(linked.order_by(AuditEvent.sequence.desc()).limit(1)).one_or_none()
     return f"0:{GENESIS}" if row is None else f"{row[0]}:{row[1]}"
 
 
@@ -199,16 +249,23 @@ def holds(session: Session, sequence: int, digest: str) -> bool:
 
 
 def last_change(session: Session) -> str:
-    """Digest of the newest event that changed what is evaluated of any case; ``GENESIS`` before the first."""
-    newest = select(func.max(CaseChange.sequence)).scalar_subquery()
-    digest = session.execute(select(AuditEvent.digest).where(AuditEvent.sequence == newest)).scalar_one_or_none()
+    """Link of the newest event that changed what is evaluated of any case; ``GENESIS`` before the first.
+
+    What waits for the sealer is not asked: between two that wait, one that commits late may come to stand, and the
+    newest would be the same although something has changed. Whoever reads this first and the cases afterwards has at
+    least everything up to it, and sees another link as soon as there is more.
+    """
+    changed = select(CaseChange.stamp).where(CaseChange.stamp == AuditEvent.stamp).exists()
+    newest = select(AuditEvent.digest).where(AuditEvent.sequence.is_not(None), changed)
+    digest = session.execute(newest.order_by(AuditEvent.sequence.desc()).limit(1)).scalar_one_or_none()
     return GENESIS if digest is None else digest
 
 
 def changed_cases(session: Session, after: int) -> list[uuid.UUID]:
-    """Cases that events later than one have changed."""
-    statement = select(CaseChange.case_id).where(CaseChange.sequence > after).distinct()
-    return list(session.execute(statement).scalars())
+    """Cases that events later than one have changed, and those that wait to be linked: they will be later."""
+    changed = select(CaseChange.case_id).join(AuditEvent, AuditEvent.stamp == CaseChange.stamp)
+    later = or_(AuditEvent.sequence > after, AuditEvent.sequence.is_(None))
+    return list(session.execute(changed.where(later).distinct()).scalars())
 
 
 def confirmed(session: Session, keys: AuditKeys, limit: int) -> tuple[int, int]:
@@ -220,7 +277,7 @@ def confirmed(session: Session, keys: AuditKeys, limit: int) -> tuple[int, int]:
     for event in events(session, limit=limit):
         n_events += 1
         n_confirmed += is_authentic(keys.signers[0].public, previous, event) or was_authentic(keys, previous, event)
-        previous = event.digest
+        previous = str(event.digest)
     return n_events, n_confirmed
 
 
@@ -230,24 +287,49 @@ def was_authentic(keys: AuditKeys, previous: str, event: AuditEvent) -> bool:
     0.1.0 linked by a secret key; early versions of 0.2.0 had one digest and one signature for event and link.
     """
     if event.row_digests is None:
-        return hmac.compare_digest(event.digest, keyed_digest(keys.links, previous, event))
+        return hmac.compare_digest(str(event.digest), keyed_digest(keys.links, previous, event))
     document = document_of(event) | {"sequence": event.sequence, "rows": merkle_root(event.row_digests)}
     right = event.digest == hashlib.sha256(previous.encode() + canonical(document)).hexdigest()
     return right and any(signing.is_signed(key.public, head_text(event), event.signature) for key in keys.signers)
 
 
 def events(session: Session, after: int = 0, limit: int | None = None) -> Iterator[AuditEvent]:
-    """Every event with all its columns, in order; those that an older schema lacks are null.
+    """Every linked event with all its columns, in order; those that an older schema lacks are null.
 
     Args:
         session: for reading.
         after: number of the event before the first one wanted.
         limit: at most so many.
     """
-    present = {column["name"] for column in inspect(session.connection()).get_columns(AuditEvent.__tablename__)}
-    columns = AuditEvent.__table__.columns
-    wanted = [column if column.name in present else null().label(column.name) for column in columns]
-    statement = select(*wanted).where(AuditEvent.sequence > after).order_by(AuditEvent.sequence).limit(limit)
+    yield from _events(session, AuditEvent.sequence > after, AuditEvent.sequence, limit)
+
+
+def waiting_events(session: Session) -> Iterator[AuditEvent]:
+    """Every event that waits to be linked, in the order in which it will be, if no other one commits meanwhile."""
+    if "stamp" in _columns(session):  # else of an older schema, which linked each event at once
+        yield from _events(session, AuditEvent.sequence.is_(None), AuditEvent.stamp, None)
+
+
+def all_events(session: Session) -> Iterator[AuditEvent]:
+    """The chain, then what waits to be linked to it."""
+    yield from events(session)
+    yield from waiting_events(session)
+
+
+def _columns(session: Session) -> set[str]:
+    return {column["name"] for column in inspect(session.connection()).get_columns(AuditEvent.__tablename__)}
+
+
+def _events(
+    session: Session, which: ColumnElement[bool], order: InstrumentedAttribute[Any], limit: int | None
+) -> Iterator[AuditEvent]:
+    columns, present = AuditEvent.__table__.columns, _columns(session)
+    # before there were stamps, the number in the chain was what rows of other tables named an event by
+    former = {"stamp": columns["sequence"].label("stamp")}
+    wanted = [
+        column if column.name in present else former.get(column.name, null().label(column.name)) for column in columns
+    ]
+    statement = select(*wanted).where(which).order_by(order).limit(limit)
     for row in session.execute(statement.execution_options(yield_per=_CHUNK)).mappings():
         yield AuditEvent(**row)
 
@@ -261,48 +343,3 @@ def rotation_text(before: str, head: str, public: str) -> str:
         public: the new public key.
     """
     return f"key {public} follows key {before} after {head}"
-
-
-def _follows(event: AuditEvent, previous: str, before: str, keys: Sequence[Signer]) -> bool:
-    """Whether an event of a rotation names the next key of the ring, and bears its signature."""
-    text = rotation_text(before, f"{event.sequence - 1}:{previous}", event.details["public_key"])
-    known = bool(keys) and keys[0].public == event.details["public_key"]
-    return known and signing.is_signed(keys[0].public, text, event.details["signature"])
-
-
-def verify(session: Session, keys: AuditKeys) -> tuple[int, list[str]]:
-    """Check the whole chain; each event must be signed by the key that was in force when it was written.
-
-    Returns:
-        Number of events, and a sentence for each fault found.
-    """
-    previous, expected, faults, n_signers = GENESIS, 1, [], 1
-    for event in events(session):
-        if event.sequence != expected:
-            faults.append(f"audit event {expected} is missing")
-            expected = event.sequence
-        public = keys.signers[n_signers - 1].public
-        if not is_authentic(public, previous, event):
-            faults.append(f"audit event {event.sequence} was changed, or one before it was removed")
-        elif event.action == ROTATION and _follows(event, previous, public, keys.signers[n_signers:]):
-            n_signers += 1
-        elif event.action == ROTATION:
-            faults.append(f"audit event {event.sequence} rotates to a key that is not the next one of the ring")
-        elif event.action == REWRITE:
-            faults += [f"before the chain was written anew: {fault}" for fault in event.details["faults"]]
-        previous, expected = event.digest, expected + 1
-    return expected - 1, faults + _wrong_head(session, keys, (expected - 1, previous, n_signers))
-
-
-def _wrong_head(session: Session, keys: AuditKeys, end: tuple[int, str, int]) -> list[str]:
-    """Compare number, digest and number of keys at the end of the chain with its head and with the ring."""
-    heads = [
-        (head.id, head.sequence, head.digest, head.n_keys) for head in session.execute(select(AuditHead)).scalars()
-    ]
-    faults = []
-    if heads != [(1, *end)]:
-        said = ", ".join(str(sequence) for _, sequence, _, _ in heads) or "nothing"
-        faults.append(f"the audit chain ends at {end[0]}, its head says {said}")
-    if end[2] != len(keys.signers):
-        faults.append(f"the audit chain knows {end[2]} keys, the key ring has {len(keys.signers)}")
-    return faults

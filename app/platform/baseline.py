@@ -2,15 +2,17 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby, islice
+from uuid import UUID
 
-from sqlalchemy import exists, inspect, null, select
+from sqlalchemy import ColumnClause, Integer, column, exists, inspect, null, select
 from sqlalchemy.orm import Session
 
 from app.platform import audit_chain
 from app.platform.former_rows import as_it_was
 from app.platform.keys import AuditKeys, DerivedKey
+from app.platform.one_at_a_time import Turn, take_turn
 from app.platform.row_digests import Leaves, cases_digest, covered_tables, row_digest, row_key
-from app.tables import AuditEvent, AuditHead, CaseChange
+from app.tables import AuditEvent, CaseChange
 
 ACTION = "rows.baseline"
 # digests in one event
@@ -29,7 +31,7 @@ def write_if_missing(session: Session, keys: AuditKeys) -> None:
         session: writing session.
         keys: of the audit.
     """
-    session.execute(select(AuditHead).where(AuditHead.id == 1).with_for_update()).scalar_one()
+    take_turn(session, Turn.KEY)  # nobody writes an event before the baseline
     if is_there(session):
         return
     details: dict[str, int | str] = {"n_events": audit_chain.head_of(session)[0]}
@@ -84,7 +86,7 @@ class Replay:
             return []
         self.has_baseline = True
         if self._closed:
-            return [f"audit event {event.sequence} is a baseline, although earlier events carry digests already"]
+            return [f"audit event {event.number} is a baseline, although earlier events carry digests already"]
         return []
 
 
@@ -98,15 +100,21 @@ def stored_digests(session: Session, private: DerivedKey) -> Iterator[tuple[str,
     schema = inspect(session.connection())
     for current in covered_tables():
         table, coverage = as_it_was(schema, current)
-        present = (
-            {column["name"] for column in schema.get_columns(table.name)} if schema.has_table(table.name) else set()
-        )
-        columns = [column if column.name in present else null().label(column.name) for column in table.columns]
+        present = {own["name"] for own in schema.get_columns(table.name)} if schema.has_table(table.name) else set()
+        columns = [own if own.name in present else null().label(own.name) for own in table.columns]
         if not present:
             continue
         for row in session.connection().execute(select(*columns).execution_options(yield_per=1000)).mappings():
             if coverage.covers(row):
                 yield table.name, row_key(table, row), row_digest(private, table, row, coverage)
-    changes = select(CaseChange.sequence, CaseChange.case_id).order_by(CaseChange.sequence)
-    for sequence, pairs in groupby(session.execute(changes), key=lambda pair: pair[0]):
-        yield audit_chain.CASE_CHANGES, str(sequence), cases_digest(pair[1] for pair in pairs)
+    for stamp, cases in case_changes(session):
+        yield audit_chain.CASE_CHANGES, str(stamp), cases_digest(cases)
+
+
+def case_changes(session: Session) -> Iterator[tuple[int, list[UUID]]]:
+    """Stamp of each event that names cases, and which; an older schema has the event's number in its place."""
+    names = {own["name"] for own in inspect(session.connection()).get_columns(CaseChange.__tablename__)}
+    stamp: ColumnClause[int] = column("stamp" if "stamp" in names else "sequence", Integer)
+    changes = select(stamp, CaseChange.case_id).select_from(CaseChange).order_by(stamp)
+    for number, pairs in groupby(session.execute(changes), key=lambda pair: pair[0]):
+        yield number, [case_id for _, case_id in pairs]

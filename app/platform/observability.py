@@ -23,6 +23,8 @@ WAITING = Gauge("secondread_predictions_waiting", "Predictions that wait for the
 BATCHES = Histogram("secondread_batch_size", "Images per run of the network.", buckets=[1, 2, 4, 8, 16, 32, 64])
 JOBS = Gauge("secondread_jobs", "Jobs by state, counted in the last ten seconds.", ["state"])
 WORKERS = Gauge("secondread_workers", "Worker processes that live, counted in the last ten seconds.")
+WAITING_EVENTS = Gauge("secondread_audit_events_waiting", "Audit events that no sealer has linked yet.")
+WAITING_SECONDS = Gauge("secondread_audit_events_waiting_seconds", "For how long the oldest of them has waited.")
 _COUNT_SECONDS = 10.0
 # the last ones before a defect, as logged
 _CALLS = 10

@@ -5,7 +5,7 @@ Whoever owns a table may take its triggers off. A service that owns none cannot,
 
 from sqlalchemy import Engine, text
 
-from app.tables import APPEND_ONLY
+from app.tables.append_only import APPEND_ONLY, SEALED
 
 _OWNER = (
     "SELECT tableowner FROM pg_tables WHERE tablename = 'audit_events' AND schemaname = current_schema() "
@@ -51,6 +51,8 @@ def grant(owner: Engine, role: str) -> None:
             f"GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA {schema} TO {name}",
         ]
     statements.append(f"REVOKE UPDATE, DELETE ON {', '.join(APPEND_ONLY)} FROM {name}")
+    # the sealer links events; a trigger lets it do so once
+    statements.append(f"GRANT UPDATE ({', '.join(SEALED)}) ON audit_events TO {name}")
     statements.append(f"REVOKE INSERT, UPDATE, DELETE ON alembic_version FROM {name}")
     with owner.begin() as connection:
         for statement in statements:

@@ -2,14 +2,14 @@
 
 import uuid
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.platform import audit_chain
 from app.platform.keys import AuditKeys
+from app.platform.one_at_a_time import Turn, take_turn
 from app.readers.queries import next_version
 from app.readers.schemas import ReaderFitOut
-from app.tables import AuditHead, ReaderModelRow
+from app.tables import ReaderModelRow
 from ml.readers.confusions import ReaderModel
 
 
@@ -27,7 +27,7 @@ def store_model(session: Session, keys: AuditKeys, release_id: uuid.UUID, model:
         The version.
     """
     # of two that come this far, the second waits here, and then numbers itself after the first
-    session.execute(select(AuditHead.id).with_for_update())
+    take_turn(session, Turn.READER_MODEL)
     version = next_version(session)
     row = ReaderModelRow(version=version, release_id=release_id, document=model.to_dict(), report=fit.model_dump())
     session.add(row)

@@ -12,9 +12,10 @@ from sqlalchemy.orm import Session
 
 from app.platform import audit_chain
 from app.platform.keys import AuditKeys
+from app.platform.one_at_a_time import Turn, take_turn
 from app.releases.gate import Gate, gate_of
 from app.releases.queries import existing_release, release_by_id, served_sha256
-from app.tables import AuditEvent, AuditHead, ReleaseRow
+from app.tables import AuditEvent, ReleaseRow
 
 _ATTEMPT, _JUDGED = "gate.attempt", "gate.judge"
 
@@ -22,7 +23,7 @@ _ATTEMPT, _JUDGED = "gate.attempt", "gate.judge"
 def first_champion_id(session: Session) -> uuid.UUID | None:
     """The release that was promoted first in this service; None where the audit does not tell."""
     moves = select(AuditEvent.object, AuditEvent.details).where(AuditEvent.action.in_(("release.add", "alias.move")))
-    for released, details in session.execute(moves.order_by(AuditEvent.sequence)):
+    for released, details in session.execute(moves.order_by(AuditEvent.stamp)):
         if details.get("alias") == "champion":
             return uuid.UUID(released)
     return None
@@ -41,7 +42,7 @@ def begin_attempt(session: Session, keys: AuditKeys, champion_id: uuid.UUID, job
         The number of the attempt, from 1.
     """
     # of two that come this far, the second waits here, and then counts the first
-    session.execute(select(AuditHead.id).with_for_update())
+    take_turn(session, Turn.GATE)
     served = served_sha256(existing_release(session, champion_id))
     number = 1 + n_attempts(session, served)
     details = {"champion": str(champion_id), "number": number, "job": str(job_id)}
@@ -102,7 +103,7 @@ class _Judged(TypedDict):
 
 def _last_judgement(session: Session, row: ReleaseRow) -> _Judged | None:
     judged = select(AuditEvent.details).where(AuditEvent.action == _JUDGED, AuditEvent.object == str(row.id))
-    details = session.execute(judged.order_by(AuditEvent.sequence.desc()).limit(1)).scalar_one_or_none()
+    details = session.execute(judged.order_by(AuditEvent.stamp.desc()).limit(1)).scalar_one_or_none()
     return cast(_Judged | None, details)
 
 

@@ -4,18 +4,32 @@ import uuid
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, ForeignKey, Integer, String, Text, Uuid
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, Sequence, String, Text, Uuid, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.tables.base import Table, UtcDateTime, now
 
+#: A counter of events: a number of 64 bits, which on SQLite is the row's own.
+_Stamp = BigInteger().with_variant(Integer, "sqlite")
+_WAITING = text("sequence IS NULL")
+
 
 class AuditEvent(Table):
-    """Who did what to which object; ``sequence`` and ``digest`` are its place in the chain."""
+    """Who did what to which object; ``sequence`` and ``digest`` are its place in the chain.
+
+    On SQLite an event gets its place as it is written. On PostgreSQL many writers write at once, and an event waits for
+    the sealer (``app.platform.sealing``); until then it has none. ``stamp`` is drawn when the event is written, after
+    the rows that it reports, so in its order everything comes after what it rests on.
+    """
 
     __tablename__ = "audit_events"
+    # what waits for the sealer: few, and asked for several times per second
+    __table_args__ = (Index("ix_audit_events_waiting", "stamp", sqlite_where=_WAITING, postgresql_where=_WAITING),)
 
-    sequence: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    stamp: Mapped[int] = mapped_column(
+        _Stamp, Sequence("audit_events_stamp_seq"), primary_key=True, autoincrement=False
+    )
+    sequence: Mapped[int | None] = mapped_column(Integer, unique=True)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     actor: Mapped[str] = mapped_column(String(100))
     action: Mapped[str] = mapped_column(String(50))
@@ -23,7 +37,7 @@ class AuditEvent(Table):
     details: Mapped[dict[str, Any]] = mapped_column(JSON)
     reason: Mapped[str | None] = mapped_column(Text)
     request_id: Mapped[str | None] = mapped_column(String(100))
-    digest: Mapped[str] = mapped_column(String(64))
+    digest: Mapped[str | None] = mapped_column(String(64))
     # digests of the rows that were written (app.platform.row_digests.Leaves), of which ``digest`` covers the root;
     # None in events from before there were any. Of a batch they are many: read only where they are asked for
     row_digests: Mapped[dict[str, dict[str, str | None]] | None] = mapped_column(JSON(none_as_null=True), deferred=True)
@@ -32,9 +46,14 @@ class AuditEvent(Table):
     signature: Mapped[str | None] = mapped_column(String(128), deferred=True)
     link_signature: Mapped[str | None] = mapped_column(String(128), deferred=True)
 
+    @property
+    def number(self) -> str:
+        """What sentences call the event: its number in the chain, else its stamp."""
+        return f"with stamp {self.stamp}" if self.sequence is None else str(self.sequence)
+
 
 class AuditHead(Table):
-    """The chain's last link, one row, locked by every writer of an event."""
+    """The chain's last link, one row, locked by whoever links: every writer on SQLite, the sealer on PostgreSQL."""
 
     __tablename__ = "audit_head"
 
@@ -59,13 +78,13 @@ class Installation(Table):
 class CaseChange(Table):
     """Which cases an event changed what is evaluated of: a prediction, a plan, a read's end, a label, an erasure.
 
-    Events are numbered in the order of their commits, because each writer keeps the chain's head locked until then; so
-    whoever has read all cases at one event finds here, gapless, what has changed since.
+    An event is linked only after its commit, or in it; so whoever has read all cases after they read the number of the
+    last link finds here, gapless, what has changed since: in events with a greater number, and in those without one.
     """
 
     __tablename__ = "case_changes"
 
-    sequence: Mapped[int] = mapped_column(ForeignKey("audit_events.sequence"), primary_key=True)
+    stamp: Mapped[int] = mapped_column(_Stamp, ForeignKey("audit_events.stamp"), primary_key=True)
     case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"), primary_key=True)
 
 

@@ -4,7 +4,7 @@ import sqlalchemy as sa
 from alembic import op
 
 from app.platform.audit_chain import GENESIS
-from app.tables import create_triggers, drop_triggers
+from app.tables.append_only import create_plain_triggers, drop_plain_triggers
 
 revision = "0001"
 down_revision = None
@@ -203,14 +203,14 @@ def upgrade() -> None:
         sa.text("INSERT INTO audit_head (id, sequence, digest) VALUES (1, 0, :digest)").bindparams(digest=GENESIS)
     )
     for table in APPEND_ONLY:
-        for statement in create_triggers(dialect, table):
+        for statement in create_plain_triggers(dialect, table):
             op.execute(statement)
 
 
 def downgrade() -> None:
     dialect = op.get_bind().dialect.name
     for table in APPEND_ONLY:
-        for statement in drop_triggers(dialect, table):
+        for statement in drop_plain_triggers(dialect, table):
             op.execute(statement)
     op.drop_index(op.f("ix_predictions_release_id"), table_name="predictions")
     op.drop_index(op.f("ix_predictions_disagreement_prob"), table_name="predictions")

@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document 7a11ddc60899e383.
+"""What the API takes and answers. Made from the OpenAPI document 2c4d09cbbda26a2e.
 
 ``python -m tests.support.api_files`` makes it again; nobody edits it.
 """
@@ -150,9 +150,12 @@ class Attempt(BaseModel):
 class AuditEventOut(BaseModel):
     """
     Who did what to which object; `digest` chains it to the event before.
+
+    On PostgreSQL `sequence` and `digest` come within a second of the event, and are null until then.
     """
 
-    sequence: int
+    stamp: int
+    sequence: int | None
     created_at: AwareDatetime
     actor: str
     action: str
@@ -160,7 +163,7 @@ class AuditEventOut(BaseModel):
     details: dict[str, Any]
     reason: str | None
     request_id: str | None
-    digest: str
+    digest: str | None
 
 
 class AuditEventsOut(BaseModel):

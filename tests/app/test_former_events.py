@@ -80,6 +80,7 @@ def test_digests_under_the_key_of_the_installation_leave_the_events(service: Ser
     context = service.context
     service.written_past = True
     store(service, "case-0", cell_png(0), {}, patient="p0")
+    service.seal()
     downgrade(context.database.engine, "0019")
     with columns_of_events(context.database.engine):
         vouch(service, [])

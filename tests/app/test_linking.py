@@ -13,7 +13,7 @@ from app.operations.anchor import append, missing_heads
 from app.operations.proven import unproven_rows
 from app.operations.rewriting import has_former_events, rewrite
 from app.operations.verify import verify_all
-from app.platform import audit_chain
+from app.platform import audit_chain, chain_check
 from app.settings import Settings
 from app.tables import AuditEvent
 from tests.support.legacy_chain import make_legacy
@@ -23,7 +23,7 @@ from tests.support.version_0_1_0 import write_database
 
 def chain_faults(context: Context) -> list[str]:
     with context.database.read() as session:
-        return audit_chain.verify(session, context.keys.audit)[1]
+        return chain_check.verify(session, context.keys.audit)[1]
 
 
 def test_an_event_does_not_depend_on_what_comes_before_it(service: Service) -> None:
@@ -53,7 +53,7 @@ def test_an_event_less_is_found_although_links_need_no_key(service: Service) -> 
         session.execute(text("PRAGMA defer_foreign_keys = ON"))
         chain = list(audit_chain.events(session))
         gone = chain.pop(-2)
-        session.execute(text("DELETE FROM case_changes WHERE sequence >= :n"), {"n": gone.sequence})
+        session.execute(text("DELETE FROM case_changes WHERE stamp >= :n"), {"n": gone.sequence})
         session.execute(text("DELETE FROM audit_events WHERE sequence = :n"), {"n": gone.sequence})
         signer, previous = service.context.keys.audit.signers[0], audit_chain.GENESIS
         for sequence, event in enumerate(chain, 1):

@@ -5,12 +5,15 @@ from contextlib import contextmanager
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, insert, text
+from sqlalchemy import column as column_of
+from sqlalchemy import table as table_of
 
 from app.cli import serving
 from app.operations.proven import unproven_rows
-from app.platform import audit_chain
+from app.platform import audit_chain, baseline
 from app.platform.migrate import downgrade
+from app.tables import AuditEvent, now
 from tests.support.service import Service, cell_png
 
 #: The next migration gives every row about a patient a key of its own, and moves notes.
@@ -30,6 +33,7 @@ def test_rows_that_a_migration_changes_get_an_event_and_a_row_that_was_wrong_bef
         first_class, note = case["prediction"]["classes"][0], f"note {number}"
         answer = service.label("outside", case["id"], first_class, annotator="r1", blind=True, note=note)
         assert answer.status_code == 201
+    service.seal()
     downgrade(context.database.engine, BEFORE)
     with context.database.write() as session:
         first = session.execute(text("SELECT id, case_id FROM read_requests ORDER BY id LIMIT 1")).one()
@@ -42,7 +46,7 @@ def test_rows_that_a_migration_changes_get_an_event_and_a_row_that_was_wrong_bef
     serving._upgrade(context)
     with context.database.read() as session:
         faults = [line.partition(":")[0] for line in unproven_rows(session, context.keys.audit.rows)]
-        (event,) = [event for event in audit_chain.events(session) if event.action == "rows.migrate"]
+        (event,) = [event for event in audit_chain.all_events(session) if event.action == "rows.migrate"]
         notes = session.execute(text("SELECT note FROM remarks ORDER BY note")).scalars().all()
     assert set(faults) == {f"cases {UUID(str(first.case_id))}", f"read_requests {UUID(str(first.id))}"}
     assert event.details["from"] == BEFORE
@@ -62,10 +66,18 @@ def columns_of_events(engine: Engine) -> Iterator[None]:
 
 
 def vouch(service: Service, remarks: list[UUID]) -> None:
-    """Let an event vouch for all rows as they are, and for notes that had no rows yet."""
-    from app.platform import baseline
-
+    """Let an event vouch for all rows as they are, and for notes that had no rows yet; events have no stamps yet."""
+    keys, leaves = service.context.keys.audit, {"remarks": dict[str, str | None]()}
     with service.context.database.write() as session:
-        rows: list[tuple[str, str, str | None]] = [*baseline.stored_digests(session, service.context.keys.audit.rows)]
-        rows += [("remarks", str(remark), None) for remark in remarks]
-        baseline.record_digests(session, service.context.keys.audit, "test", {"n": len(rows)}, rows)
+        for table, key, digest in baseline.stored_digests(session, keys.rows):
+            leaves.setdefault(table, {})[key] = digest
+        leaves["remarks"] |= {str(remark): None for remark in remarks}
+        event = AuditEvent(created_at=now(), actor="test", action="test", object="rows", details={}, row_digests=leaves)
+        audit_chain.sign_event(event, keys.signers[0])
+        sequence, digest = audit_chain.head_of(session)
+        audit_chain.link(event, sequence + 1, digest, keys.signers[0])
+        former = [column for column in AuditEvent.__table__.columns if column.name != "stamp"]
+        events = table_of("audit_events", *(column_of(column.name, column.type) for column in former))
+        session.execute(insert(events).values({column.name: getattr(event, column.name) for column in former}))
+        head = {"sequence": event.sequence, "digest": event.digest}
+        session.execute(text("UPDATE audit_head SET sequence = :sequence, digest = :digest"), head)

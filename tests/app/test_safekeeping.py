@@ -185,6 +185,7 @@ def test_exports_are_read_by_evaluate_and_agreement(service: Service, tmp_path: 
     fill(service)
     with service.context.database.read() as session:
         export_dataset(session, service.context, tmp_path / "out", "all", kind=kind, images=False)
+    service.seal()
     labels, predictions = (tmp_path / "out" / f"{name}.{kind}" for name in ("labels", "predictions"))
     assert evaluate_tables(labels, predictions, cluster="patient")["n_labels"] == 12
     assert measure_agreement(labels, cluster="patient").n_annotators == 2
@@ -197,6 +198,8 @@ def test_exports_are_read_by_evaluate_and_agreement(service: Service, tmp_path: 
 
 def test_the_audit_is_paged_filtered_and_for_admins_only(service: Service) -> None:
     cases = fill(service, 3)
+    first = service.get("admin", "/v1/audit-events", params={"limit": 1}).json()["items"][0]
+    assert (first["sequence"] is None) == (service.seal() > 0), "an event is shown before it is linked"
     seen, cursor = [], None
     while True:
         params = {"limit": 7} | ({"cursor": cursor} if cursor else {})

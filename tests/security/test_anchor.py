@@ -48,7 +48,7 @@ def cut(service: Service, n_events: int) -> None:
     with service.context.database.write() as session:
         session.execute(text("PRAGMA defer_foreign_keys = ON"))
         last = audit_chain.head_of(session)[0] - n_events
-        session.execute(text("DELETE FROM case_changes WHERE sequence > :last"), {"last": last})
+        session.execute(text("DELETE FROM case_changes WHERE stamp > :last"), {"last": last})
         for event in audit_chain.events(session):
             for table, rows in (event.row_digests or {}).items():
                 if event.sequence > last and table != "case_changes":

@@ -18,7 +18,7 @@ from app.operations.anchor import append
 from app.operations.proven import unproven_rows
 from app.operations.rotation import bring_in, rotate, write_ring
 from app.operations.verify import verify_all
-from app.platform import audit_chain
+from app.platform import audit_chain, chain_check
 from app.platform.errors import Unavailable
 from app.platform.installation import WrongKeyError, claim
 from app.platform.keys import KeyRing, Secret, derive
@@ -80,7 +80,7 @@ def test_a_new_key_signs_and_nothing_that_follows_from_the_first_moves(service: 
     assert {name: after[name] for name in before} == before
     assert after["later"] == (coin(old.keys.coin, "later"), partition_of(old.keys.partition, "p9", "later"))
     with new.database.read() as session:
-        last = [event for event in audit_chain.events(session)][-1]
+        last = [event for event in audit_chain.all_events(session)][-1]
     assert last.action == "case.add"
     assert verified(new) == []
     proof = exported(service, tmp_path / "out")
@@ -128,8 +128,8 @@ def test_a_rotation_to_a_key_that_did_not_sign_is_named(service: Service, tmp_pa
             session, service.context.keys.audit, actor="x", action=action, object_id="2", details=details
         )
     with service.context.database.read() as session:
-        assert "rotates to a key" in "\n".join(audit_chain.verify(session, keys)[1])
-        assert "rotates to a key" in "\n".join(audit_chain.verify(session, service.context.keys.audit)[1])
+        assert "rotates to a key" in "\n".join(chain_check.verify(session, keys)[1])
+        assert "rotates to a key" in "\n".join(chain_check.verify(session, service.context.keys.audit)[1])
     assert "has not signed it" in check(exported(service, tmp_path / "out"), keys.public_key)[1]
     service.written_past = True
 
@@ -257,7 +257,7 @@ def test_a_database_that_0_1_0_filled_keeps_every_coin_and_partition(tmp_path: P
         for case in session.execute(select(Case).where(Case.erased_at.is_(None))).scalars():
             assert case.u == coin(new.keys.coin, case.external_id)
             assert case.partition == partition_of(new.keys.partition, case.patient, case.external_id)
-        assert audit_chain.verify(session, new.keys.audit)[1] == []
+        assert chain_check.verify(session, new.keys.audit)[1] == []
         assert list(unproven_rows(session, new.keys.audit.rows)) == []
     for parts in (context, new):
         parts.database.engine.dispose()

@@ -8,7 +8,7 @@ from sqlalchemy import select, text
 from app.auth import service as auth
 from app.operations.erasure import Whom, erase_patient
 from app.operations.verify import COMPLETE, CONSISTENT, Integrity, verify_all
-from app.platform import audit_chain
+from app.platform import chain_check
 from app.releases.queries import champion
 from app.releases.service import move_alias
 from app.tables import APPEND_ONLY, Case, drop_triggers
@@ -152,9 +152,9 @@ def test_a_chain_cut_and_written_anew_is_found_by_its_former_head_alone(open_ser
         last = int(before.partition(":")[0])
         kept = session.execute(text(f"SELECT sequence, digest FROM audit_events WHERE sequence = {last - 1}")).one()
         for table in ("case_changes", "audit_events"):
-            session.execute(text(f"DELETE FROM {table} WHERE sequence = {last}"))
+            session.execute(text(f"DELETE FROM {table} WHERE stamp = {last}"))
         session.execute(text("UPDATE audit_head SET sequence = :s, digest = :d"), {"s": kept[0], "d": kept[1]})
-        events, faults = audit_chain.verify(session, open_service.context.keys.audit)
+        events, faults = chain_check.verify(session, open_service.context.keys.audit)
         assert (events, faults) == (last - 1, [])
     assert any("it was cut or written anew" in fault for fault in verify(open_service, before).faults)
     with pytest.raises(ValueError, match="is not a head"):

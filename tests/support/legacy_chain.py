@@ -5,6 +5,7 @@ from sqlalchemy import Connection, null, select, text, update
 from app.context import Context
 from app.platform import audit_chain, baseline
 from app.platform.keys import DerivedKey
+from app.platform.sealing import seal_all
 from app.tables import AuditEvent, AuditHead, create_triggers, drop_triggers
 
 _TABLES = ("audit_events", "installation")
@@ -16,6 +17,7 @@ def make_legacy(context: Context) -> None:
     Args:
         context: of a service with a current database.
     """
+    seal_all(context.database, context.keys.audit)
     with context.database.engine.begin() as connection:
         dialect = connection.dialect.name
         for table in _TABLES:

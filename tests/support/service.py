@@ -24,6 +24,7 @@ from app.platform.blob_store import FolderStore
 from app.platform.database import Database
 from app.platform.keys import AuditKeys
 from app.platform.principal import Principal
+from app.platform.sealing import seal_all
 from app.platform.shared_folders import SharedFolders
 from app.reads.corrections import settle
 from app.reads.schemas import LabelIn
@@ -195,6 +196,10 @@ class Service:
         """An annotator's label of a case, through their read."""
         path = f"/v1/reads/{self.lease_on(who, case_id)}/labels"
         return self.post(who, path, key, json={"label": code, **fields})
+
+    def seal(self) -> int:
+        """Let the sealer link what waits, as it does several times per second; gives the number of events."""
+        return seal_all(self.context.database, self.context.keys.audit)
 
     def make_labels_final(self) -> int:
         """Let the time for corrections pass, and let the worker see it; gives the number of labels."""

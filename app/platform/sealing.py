@@ -1,0 +1,203 @@
+"""The sealer: links the events of many writers on PostgreSQL, who do not wait for each other.
+
+A writer draws a stamp for its event from a counter, after it has written the rows that the event reports, and commits.
+The sealer, one at a time, links all events that are committed and wait, in the order of their stamps. Why that order is
+right: let Y rest on X, because X was committed before Y's transaction began, or because Y's transaction changed a row
+after X's had. Then X was committed before Y drew its stamp, so the stamp of X is smaller, and whoever sees Y sees X. So
+X is linked in an earlier batch than Y, or before it in the same one. A transaction that stays open holds nobody up: its
+event comes when it is committed, after everything that did not wait for it.
+"""
+
+import threading
+from dataclasses import dataclass
+from datetime import datetime
+
+import structlog
+from sqlalchemy import func, select, text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from app.platform import audit_chain
+from app.platform.database import Database
+from app.platform.keys import AuditKeys
+from app.tables import AuditEvent, now
+
+#: How often the sealer looks.
+SECONDS = 0.2
+#: How long events may wait before it is worth asking who holds the sealer up.
+PATIENCE_SECONDS = 1.0
+_BATCH = 1000
+# how long a sealer rests that found its chain cut
+_LOST_SECONDS = 60.0
+_LINK = text(
+    "UPDATE audit_events SET sequence = links.sequence, digest = links.digest, link_signature = links.signature FROM "
+    "unnest(CAST(:stamps AS bigint[]), CAST(:sequences AS integer[]), CAST(:digests AS text[]), "
+    "CAST(:signatures AS text[])) AS links(stamp, sequence, digest, signature) WHERE audit_events.stamp = links.stamp"
+)
+# who keeps the sealer from the head, or from the events; those of a moment are sealers themselves
+_HOLDERS = text(
+    "SELECT DISTINCT pid, coalesce(nullif(application_name, ''), usename), xact_start "
+    "FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE locktype = 'relation' AND granted AND "
+    "(relation = 'audit_head'::regclass AND mode <> 'AccessShareLock' OR relation = 'audit_events'::regclass AND "
+    "mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')) "
+    "AND pid <> pg_backend_pid() AND xact_start < clock_timestamp() - interval '1 second' ORDER BY pid"
+)
+_log = structlog.get_logger("secondread")
+
+
+def seal(session: Session, keys: AuditKeys, *, wait: bool = True) -> int:
+    """Link events that wait, the oldest stamps first, at most 1,000.
+
+    Args:
+        session: writing session.
+        keys: of the audit.
+        wait: for another sealer; else nothing is done where there is one.
+
+    Returns:
+        How many were linked.
+
+    Raises:
+        KeyRotated: another process has rotated the key.
+    """
+    head = audit_chain.locked_head(session, keys, wait=wait) if audit_chain.is_linked_later(session) else None
+    if head is None:
+        return 0
+    # a statement of its own after the lock: it sees everything that the sealer before has linked
+    columns = (AuditEvent.stamp, AuditEvent.event_sha256)
+    waiting = select(*columns).where(AuditEvent.sequence.is_(None)).order_by(AuditEvent.stamp).limit(_BATCH)
+    events = [AuditEvent(stamp=stamp, event_sha256=digest) for stamp, digest in session.execute(waiting)]
+    for event in events:
+        audit_chain.append(head, event, keys)
+    if events:
+        links = {
+            "stamps": [event.stamp for event in events],
+            "sequences": [event.sequence for event in events],
+            "digests": [event.digest for event in events],
+            "signatures": [event.link_signature for event in events],
+        }
+        session.execute(_LINK, links)
+    return len(events)
+
+
+def seal_all(database: Database, keys: AuditKeys) -> int:
+    """Link everything that waits; gives its number.
+
+    Raises:
+        KeyRotated: another process has rotated the key.
+    """
+    n_linked = 0
+    while True:
+        with database.write() as session:
+            n_batch = seal(session, keys)
+        n_linked += n_batch
+        if n_batch < _BATCH:
+            return n_linked
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Events that wait to be linked.
+
+    Attributes:
+        n_events: how many.
+        seconds: for how long the oldest has waited; 0 where none waits.
+    """
+
+    n_events: int
+    seconds: float
+
+
+def waiting(session: Session) -> Waiting:
+    """Events that wait to be linked: on SQLite none."""
+    counted = select(func.count(), func.min(AuditEvent.created_at)).where(AuditEvent.sequence.is_(None))
+    n_events, oldest = session.execute(counted).one()
+    return Waiting(n_events, 0.0 if oldest is None else _seconds_since(oldest))
+
+
+def _seconds_since(moment: datetime) -> float:
+    return max((now() - moment).total_seconds(), 0.0)
+
+
+def held_up(session: Session, n_workers: int) -> str | None:
+    """Why events have waited for more than a second, in a sentence; None where none has.
+
+    Args:
+        session: for reading.
+        n_workers: how many workers live.
+    """
+    wait = waiting(session)
+    if wait.n_events == 0 or wait.seconds < PATIENCE_SECONDS:
+        return None
+    said = f"{wait.n_events:,} audit events wait to be linked, the oldest for {wait.seconds:,.0f} s: "
+    holders = session.execute(_HOLDERS).all() if audit_chain.is_linked_later(session) else []
+    if holders:
+        names = ", ".join(f"process {pid} ({name}), since {since:%H:%M:%S}Z" for pid, name, since in holders)
+        return said + f"the chain is locked by {names}"
+    return said + ("no worker lives" if n_workers == 0 else "the workers' log says why")
+
+
+class ChainLost(ValueError):
+    """The chain does not contain any more what this process has linked."""
+
+
+class Sealer:
+    """A thread that links what waits, several times per second; of several processes one at a time does.
+
+    It links nothing to a chain that has lost the head which it linked last: whoever took links away and removed an
+    event would have the rest signed anew by it. After a restart only heads that are kept outside show that.
+
+    Args:
+        url: SQLAlchemy URL of the database itself, past a pooler.
+        keys: of the audit.
+    """
+
+    def __init__(self, url: str, keys: AuditKeys) -> None:
+        self._database, self._keys = Database(url, keys), keys
+        self._head: tuple[int, str] | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sealer", daemon=True)
+
+    def start(self) -> None:
+        """Begin, on PostgreSQL; on SQLite nothing waits."""
+        if self._database.engine.dialect.name == "postgresql":
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End after the batch at hand."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+        self._database.engine.dispose()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(SECONDS):
+            try:
+                while self.link() == _BATCH and not self._stopping.is_set():
+                    pass
+            except audit_chain.KeyRotated:  # the worker notices, and begins anew with the new ring
+                _log.warning("the key was rotated; this process links no more events")
+                return
+            except ChainLost as exc:
+                _log.error("events wait to be linked", reason=str(exc))
+                self._stopping.wait(_LOST_SECONDS)
+            except SQLAlchemyError as exc:
+                _log.warning("events wait to be linked: the database does not answer", error=type(exc).__name__)
+                self._stopping.wait(1.0)
+
+    def link(self) -> int:
+        """Link a batch of what waits, unless another sealer is about to; gives its number.
+
+        Raises:
+            ChainLost: what this sealer linked last is not there any more.
+            KeyRotated: another process has rotated the key.
+        """
+        with self._database.read() as session:
+            if waiting(session).n_events == 0:
+                return 0
+        with self._database.write() as session:
+            if self._head is not None and not audit_chain.holds(session, *self._head):
+                raise ChainLost(f"the audit chain has lost the head {self._head[0]}; run `secondread db verify`")
+            n_linked = seal(session, self._keys, wait=False)
+            head = audit_chain.head_of(session)
+        self._head = head
+        return n_linked
