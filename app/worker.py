@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from types import FrameType
 
 import psycopg
@@ -24,7 +25,9 @@ from app.platform.migrate import require_head
 _TEND_SECONDS = 1.0
 _LONGEST_WAIT = 8.0
 # a job that does not reach its next batch in this time is cut off, and continues with the next worker
-_STOP_SECONDS = 7
+STOP_SECONDS = 7
+#: File in HOME that a worker touches every second, so that others can see that it does not hang.
+BEAT = "worker.beat"
 _log = structlog.get_logger("secondread")
 
 
@@ -39,6 +42,7 @@ def run(context: Context, stop: threading.Event) -> bool:
         return True
     _log.info("worker started", worker=executor.id, kinds=sorted(FUNCTIONS))
     while not stop.wait(_TEND_SECONDS) and not executor.broken.is_set():
+        _beat(context)
         try:
             executor.tend()
         except SQLAlchemyError as exc:
@@ -46,7 +50,12 @@ def run(context: Context, stop: threading.Event) -> bool:
     if executor.broken.is_set() and not stop.is_set():
         _log.warning("the worker has lost its lock, or the key was rotated, and it restarts")
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
-    return executor.stop(_STOP_SECONDS)
+    return executor.stop(STOP_SECONDS)
+
+
+def _beat(context: Context) -> None:
+    with suppress(OSError):  # a full disk is no reason to stop; whoever looks at the file notices
+        (context.settings.home / BEAT).touch()
 
 
 def _start(context: Context, stop: threading.Event) -> Executor | None:
@@ -57,6 +66,7 @@ def _start(context: Context, stop: threading.Event) -> Executor | None:
     """
     wait = 0.25
     while not stop.is_set():
+        _beat(context)
         executor = None
         try:
             require_head(context.database.engine)

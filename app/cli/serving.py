@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from app.context import Context
     from app.platform.database import Database
 
+#: How long a server that was asked to stop works on the requests it has.
+DRAIN_SECONDS = 20
 commands = typer.Typer()
 db = typer.Typer(no_args_is_help=True, help="Database: bring it up to date, copy it, verify it.")
 
@@ -97,7 +99,7 @@ def _run_server(application: "FastAPI", address: str, number: int, trusted_proxi
         log_level="warning",
         access_log=False,
         limit_concurrency=REFUSED_BEYOND,
-        timeout_graceful_shutdown=20,
+        timeout_graceful_shutdown=DRAIN_SECONDS,
         server_header=False,
         forwarded_allow_ips=trusted_proxies,
         http=bounded_connections(trusted_proxies),
