@@ -39,7 +39,7 @@ from app.pages.render import problem_page
 from app.pages.report_routes import router as report_pages
 from app.pages.resident_routes import router as resident_pages
 from app.pages.sign_in import router as sign_in_pages
-from app.platform import errors, observability
+from app.platform import errors, observability, tracing
 from app.platform.body_limits import BodyLimits
 from app.platform.defects import Defects
 from app.platform.installation import claim
@@ -97,6 +97,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     except errors.Unavailable:
         pass
     yield
+    tracing.end()
     context.inference.close()
     context.database.engine.dispose()
 
@@ -126,6 +127,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         lifespan=_lifespan,
         docs_url=None,
         redoc_url=None,
+        # its spans have paths and parameters, its records the words of exceptions: see app.platform.tracing
+        telemetry={
+            "tracing": False,
+            "metrics": False,
+            "logs": False,
+            "operation_spans": False,
+            "auto_configure": False,
+        },
         generate_unique_id_function=operation_id,
     )
     attach(app, settings)

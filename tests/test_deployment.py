@@ -185,7 +185,11 @@ def test_what_an_image_installs_is_pinned_by_digest_to_the_versions_that_were_te
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = [
         *extras["dependencies"],
-        *(row for name in (runtime, "serve", "charts", "oidc", "s3") for row in extras["optional-dependencies"][name]),
+        *(
+            row
+            for name in (runtime, "serve", "charts", "oidc", "s3", "otel")
+            for row in extras["optional-dependencies"][name]
+        ),
     ]
     names = {canonicalize_name(re.split(r"[\[<>=;~! ]", row)[0]) for row in declared}
     assert names - set(locked) == set()

@@ -46,12 +46,13 @@ def serve(
     from app.cli.keeping import kept_alive
     from app.main import create_app
     from app.operations.forgetting import erase_again_as_listed
-    from app.platform import observability
+    from app.platform import observability, tracing
     from app.platform.installation import claim
     from app.platform.migrate import create_if_new
     from app.settings import read_settings
 
     keep_private()
+    tracing.begin("serve")
     settings = read_settings()
     settings.home.mkdir(parents=True, exist_ok=True)
     warn_of_open_home(settings.home)
@@ -110,14 +111,16 @@ def _run_server(application: "FastAPI", address: str, number: int, trusted_proxi
 @commands.command(epilog=_settings_epilog())
 def worker(parent: Annotated[int | None, typer.Option(hidden=True)] = None) -> None:
     """Do jobs: recalibrations, evaluations, imports. On SQLite `serve` starts it; on PostgreSQL run one or more."""
-    from app.platform import observability
+    from app.platform import observability, tracing
     from app.worker import main as work
 
     observability.configure_logging()
+    tracing.begin("worker")
     with parts(check_schema=False, direct=True) as context:  # a worker waits for its database
         if parent is None:  # else `serve` has said so
             warn_of_open_home(context.settings.home)
         work(context, parent)
+    tracing.end()
 
 
 @commands.command()
