@@ -1,4 +1,4 @@
-"""Settings: the environment variables ``SECONDREAD_<NAME>``, which nothing else in the service reads.
+"""Settings: the environment variables ``SECONDREAD_<NAME>``, and where traces go, which nothing else reads.
 
 ``ml.datasets`` stands without the service and reads ``SECONDREAD_DATASETS`` itself; it is a field here so that one
 list, and one help text, names every variable.
@@ -24,6 +24,8 @@ from app.platform.bucket import SCHEMES
 from app.platform.days import zone_named
 from app.platform.faults import in_words
 from app.platform.keys import KeyRing
+
+_COLLECTORS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
 class Settings(BaseSettings):
@@ -301,3 +303,22 @@ def read_settings() -> Settings:
         told = [(".".join(str(part) for part in fault["loc"]), in_words(fault)) for fault in exc.errors()]
         lines = [f"SECONDREAD_{name.upper()}: {what}" if name else what for name, what in told]
         raise ValueError("; ".join(lines)) from None
+
+
+def collector_variable() -> str | None:
+    """Name of OpenTelemetry's variable that says where traces go; None where nobody collects them.
+
+    Raises:
+        ValueError: it is no address, or something else than OTLP by HTTP is asked for.
+    """
+    name = next((name for name in _COLLECTORS if os.environ.get(name)), None)
+    off = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    if name is None or off or os.environ.get("OTEL_TRACES_EXPORTER") == "none":
+        return None
+    address = urlsplit(os.environ[name])
+    if address.scheme not in {"http", "https"} or not address.hostname:
+        raise ValueError(f"{name}: must be an address such as http://127.0.0.1:4318")
+    for other in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
+        if os.environ.get(other, "http/protobuf") != "http/protobuf":
+            raise ValueError(f"{other}: only http/protobuf is supported")
+    return name

@@ -49,10 +49,10 @@ def serve(
     from app.platform import observability, tracing
     from app.platform.installation import claim
     from app.platform.migrate import create_if_new
-    from app.settings import read_settings
+    from app.settings import collector_variable, read_settings
 
     keep_private()
-    tracing.begin("serve")
+    tracing.begin("serve", collector_variable())
     settings = read_settings()
     settings.home.mkdir(parents=True, exist_ok=True)
     warn_of_open_home(settings.home)
@@ -112,10 +112,11 @@ def _run_server(application: "FastAPI", address: str, number: int, trusted_proxi
 def worker(parent: Annotated[int | None, typer.Option(hidden=True)] = None) -> None:
     """Do jobs: recalibrations, evaluations, imports. On SQLite `serve` starts it; on PostgreSQL run one or more."""
     from app.platform import observability, tracing
+    from app.settings import collector_variable
     from app.worker import main as work
 
     observability.configure_logging()
-    tracing.begin("worker")
+    tracing.begin("worker", collector_variable())
     with parts(check_schema=False, direct=True) as context:  # a worker waits for its database
         if parent is None:  # else `serve` has said so
             warn_of_open_home(context.settings.home)

@@ -6,7 +6,6 @@ patients. A span has the route's template, identifiers and numbers, as the log h
 """
 
 import logging
-import os
 import threading
 import time
 import uuid
@@ -15,7 +14,6 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Literal
-from urllib.parse import urlsplit
 
 import structlog
 
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 TRACEPARENT = "traceparent"
 #: What supervisors and monitoring ask for every few seconds.
 UNTRACED = ("/healthz", "/readyz", "/metrics", "/v2/health/", "/static/")
-_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 # how long a process that ends waits for its last spans to be delivered, and how often it says that they are not
 _LAST_SECONDS, _SAY_SECONDS = 3.0, 60.0
 _log = structlog.get_logger("secondread")
@@ -36,42 +33,23 @@ _tracer: "trace.Tracer | None" = None
 _provider: "TracerProvider | None" = None
 
 
-def collector() -> str | None:
-    """Name of the variable that says where traces go; None where nobody collects them.
-
-    Raises:
-        ValueError: it is no address, or something else than OTLP by HTTP is asked for.
-    """
-    name = next((name for name in _ENDPOINTS if os.environ.get(name)), None)
-    off = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
-    if name is None or off or os.environ.get("OTEL_TRACES_EXPORTER") == "none":
-        return None
-    address = urlsplit(os.environ[name])
-    if address.scheme not in {"http", "https"} or not address.hostname:
-        raise ValueError(f"{name}: must be an address such as http://127.0.0.1:4318")
-    for other in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
-        if os.environ.get(other, "http/protobuf") != "http/protobuf":
-            raise ValueError(f"{other}: only http/protobuf is supported")
-    return name
-
-
-def begin(process: str) -> None:
+def begin(process: str, variable: str | None) -> None:
     """Send this process's spans to the collector that the environment names, if any.
 
     Args:
         process: ``serve`` or ``worker``.
+        variable: that names the collector (``app.settings.collector_variable``); None: there is none.
 
     Raises:
-        ValueError: what the environment says cannot be done.
+        ValueError: the extra is not installed.
     """
     global _tracer, _provider
-    name = collector()
-    if name is None:
+    if variable is None:
         return
     try:
         _provider = _provider_of(process)
     except ImportError as exc:
-        raise ValueError(f"{name} is set, and traces need the extra otel: pip install 'secondread[otel]'") from exc
+        raise ValueError(f"{variable} is set, and traces need the extra otel: pip install 'secondread[otel]'") from exc
     own = logging.getLogger("opentelemetry")
     own.propagate = False
     own.addHandler(_Undelivered())
@@ -91,15 +69,15 @@ def end() -> None:
 def _provider_of(process: str) -> "TracerProvider":
     """What batches spans in a bounded queue and sends them from a thread of its own; nobody waits for it."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    about = {"service.version": version("secondread"), "service.instance.id": str(uuid.uuid4())}
-    if "OTEL_SERVICE_NAME" not in os.environ:
-        about["service.name"] = f"secondread-{process}"
+    about = {"service.name": f"secondread-{process}", "service.instance.id": str(uuid.uuid4())}
+    own = Resource(about | {"service.version": version("secondread")})
+    said = OTELResourceDetector().detect()  # OTEL_SERVICE_NAME and so on, which win
     # not the global one: what libraries record by themselves goes nowhere
-    provider = TracerProvider(resource=Resource.create(about), shutdown_on_exit=False)
+    provider = TracerProvider(resource=own.merge(said), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return provider
 

@@ -15,7 +15,7 @@ import pytest
 
 from app.main import create_app
 from app.platform import tracing
-from app.settings import Settings
+from app.settings import Settings, collector_variable
 from tests.support.collector import Collector, KeptSpan, collecting
 from tests.support.process import Installation, free_port
 from tests.support.service import cell_png
@@ -177,8 +177,8 @@ def test_a_collector_that_is_away_slows_and_fails_nothing(
 def test_nothing_of_it_is_imported_where_nobody_collects(tmp_path: Path) -> None:
     code = (
         "import sys; from app.main import create_app; from app.platform import tracing; import app.worker\n"
-        "from app.settings import Settings; from pathlib import Path\n"
-        f"tracing.begin('serve'); create_app(Settings(home=Path({str(tmp_path)!r})))\n"
+        "from app.settings import Settings, collector_variable; from pathlib import Path\n"
+        f"tracing.begin('serve', collector_variable()); create_app(Settings(home=Path({str(tmp_path)!r})))\n"
         "with tracing.span('anything'): assert tracing.carried() == {}\n"
         "print([name for name in sys.modules if name.startswith(('opentelemetry.sdk', 'opentelemetry.exporter'))])"
     )
@@ -216,11 +216,11 @@ def test_an_address_without_the_extra_is_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ValueError, match="OTEL_EXPORTER_OTLP_ENDPOINT is set, and traces need the extra otel: pip"):
-        tracing.begin("serve")
+        tracing.begin("serve", collector_variable())
     for name, value in (("OTEL_SDK_DISABLED", "true"), ("OTEL_TRACES_EXPORTER", "none")):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(name, value)
-            tracing.begin("serve")
+            tracing.begin("serve", collector_variable())
             assert not tracing.is_on()
 
 
