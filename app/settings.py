@@ -25,8 +25,6 @@ from app.platform.days import zone_named
 from app.platform.faults import in_words
 from app.platform.keys import KeyRing
 
-_COLLECTORS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-
 
 class Settings(BaseSettings):
     """Everything that the environment decides. Descriptions are shown by ``secondread serve --help``."""
@@ -305,20 +303,33 @@ def read_settings() -> Settings:
         raise ValueError("; ".join(lines)) from None
 
 
+class _Collector(BaseSettings):
+    """OpenTelemetry's own variables, as far as they decide whether there are traces."""
+
+    model_config = SettingsConfigDict(env_prefix="OTEL_", extra="ignore")
+
+    exporter_otlp_traces_endpoint: str = ""
+    exporter_otlp_endpoint: str = ""
+    exporter_otlp_traces_protocol: str = ""
+    exporter_otlp_protocol: str = ""
+    traces_exporter: str = ""
+    sdk_disabled: str = ""
+
+
 def collector_variable() -> str | None:
     """Name of OpenTelemetry's variable that says where traces go; None where nobody collects them.
 
     Raises:
         ValueError: it is no address, or something else than OTLP by HTTP is asked for.
     """
-    name = next((name for name in _COLLECTORS if os.environ.get(name)), None)
-    off = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
-    if name is None or off or os.environ.get("OTEL_TRACES_EXPORTER") == "none":
+    said = _Collector().model_dump()
+    name = next((name for name in ("exporter_otlp_traces_endpoint", "exporter_otlp_endpoint") if said[name]), None)
+    if name is None or said["sdk_disabled"].lower() == "true" or said["traces_exporter"] == "none":
         return None
-    address = urlsplit(os.environ[name])
+    address = urlsplit(said[name])
     if address.scheme not in {"http", "https"} or not address.hostname:
-        raise ValueError(f"{name}: must be an address such as http://127.0.0.1:4318")
-    for other in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
-        if os.environ.get(other, "http/protobuf") != "http/protobuf":
-            raise ValueError(f"{other}: only http/protobuf is supported")
-    return name
+        raise ValueError(f"OTEL_{name.upper()}: must be an address such as http://127.0.0.1:4318")
+    for other in ("exporter_otlp_traces_protocol", "exporter_otlp_protocol"):
+        if said[other] not in {"", "http/protobuf"}:
+            raise ValueError(f"OTEL_{other.upper()}: only http/protobuf is supported")
+    return f"OTEL_{name.upper()}"
