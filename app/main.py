@@ -45,6 +45,7 @@ from app.platform.defects import Defects
 from app.platform.installation import claim
 from app.platform.languages import Languages
 from app.platform.rate_limit import RateLimit
+from app.platform.replica import Reports
 from app.practice.routes import router as practice
 from app.readers.routes import router as readers
 from app.reads.routes import router as reads
@@ -99,6 +100,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     yield
     tracing.end()
     context.inference.close()
+    app.state.reports.close()
     context.database.engine.dispose()
 
 
@@ -106,6 +108,7 @@ def attach(app: FastAPI, settings: Settings) -> None:
     """Give an application the parts that settings describe: all that differs between two services."""
     app.state.context = build_context(settings)
     app.state.database = app.state.context.database
+    app.state.reports = Reports(app.state.context.database, settings.replica_sqlalchemy_url)
     app.state.rate_limit = RateLimit(settings.rate_limit)
     app.state.sign_in_throttle = SignInThrottle()
 

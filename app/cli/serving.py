@@ -62,6 +62,9 @@ def serve(
     claim(application.state.database, application.state.context.keys.audit)
     erase_again_as_listed(application.state.context)
     _check_backend(application.state.context)
+    late = application.state.reports.check_at_start()
+    if late is not None:
+        say(f"warning: {late}")
     address, number = host or settings.host, settings.port if port is None else port
     say(f"secondread: http://{address}:{number}")
     with_worker = settings.worker and settings.sqlalchemy_url.startswith("sqlite")
