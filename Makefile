@@ -64,7 +64,7 @@ test-all: lint
 # make lock   pin what the images install by digest, to the versions of constraints.txt; needs uv
 lock:
 	for runtime in cpu gpu; do \
-	  echo setuptools | $(UV) pip compile --quiet pyproject.toml - --extra $$runtime --extra serve --extra charts --extra oidc --extra s3 \
+	  echo setuptools | $(UV) pip compile --quiet pyproject.toml - --extra $$runtime --extra serve --extra charts --extra oidc --extra s3 --extra otel \
 	    -c constraints.txt --generate-hashes --python-version 3.12 --python-platform x86_64-manylinux_2_28 \
 	    --no-annotate --no-header --no-emit-index-url -o docker/requirements-$$runtime.lock || exit 1; \
 	done

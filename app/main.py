@@ -40,12 +40,13 @@ from app.pages.render import problem_page
 from app.pages.report_routes import router as report_pages
 from app.pages.resident_routes import router as resident_pages
 from app.pages.sign_in import router as sign_in_pages
-from app.platform import errors, observability
+from app.platform import errors, observability, tracing
 from app.platform.body_limits import BodyLimits
 from app.platform.defects import Defects
 from app.platform.installation import claim
 from app.platform.languages import Languages
 from app.platform.rate_limit import RateLimit
+from app.platform.replica import Reports
 from app.practice.routes import router as practice
 from app.readers.routes import router as readers
 from app.reads.routes import router as reads
@@ -99,7 +100,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         pass
     with renewing_copies(context):
         yield
+    tracing.end()
     context.inference.close()
+    app.state.reports.close()
     context.database.engine.dispose()
 
 
@@ -107,6 +110,7 @@ def attach(app: FastAPI, settings: Settings) -> None:
     """Give an application the parts that settings describe: all that differs between two services."""
     app.state.context = build_context(settings)
     app.state.database = app.state.context.database
+    app.state.reports = Reports(app.state.context.database, settings.replica_sqlalchemy_url)
     app.state.rate_limit = RateLimit(settings.rate_limit)
     app.state.sign_in_throttle = SignInThrottle()
 
@@ -128,6 +132,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         lifespan=_lifespan,
         docs_url=None,
         redoc_url=None,
+        # its spans have paths and parameters, its records the words of exceptions: see app.platform.tracing
+        telemetry={
+            "tracing": False,
+            "metrics": False,
+            "logs": False,
+            "operation_spans": False,
+            "auto_configure": False,
+        },
         generate_unique_id_function=operation_id,
     )
     attach(app, settings)

@@ -1,4 +1,4 @@
-"""Settings: the environment variables ``SECONDREAD_<NAME>``, which nothing else in the service reads.
+"""Settings: the environment variables ``SECONDREAD_<NAME>``, and where traces go, which nothing else reads.
 
 ``ml.datasets`` stands without the service and reads ``SECONDREAD_DATASETS`` itself; it is a field here so that one
 list, and one help text, names every variable.
@@ -40,6 +40,9 @@ class Settings(BaseSettings):
     )
     database_owner_url: str | None = Field(
         None, description="the same database by a role that owns its tables, for `db upgrade`; unset: DATABASE_URL"
+    )
+    database_read_url: str | None = Field(
+        None, description="a streaming replica of DATABASE_URL, for metrics, evaluations and audit; unset: DATABASE_URL"
     )
     storage_url: str | None = Field(
         None,
@@ -168,6 +171,13 @@ class Settings(BaseSettings):
             raise ValueError("OIDC_ISSUER must be an https address")
         return self
 
+    @model_validator(mode="after")
+    def _replica_of_postgresql(self) -> Self:
+        urls = [url for url in (self.database_url, self.database_read_url) if (url or "").startswith("postgresql")]
+        if self.database_read_url is not None and len(urls) < 2:
+            raise ValueError("DATABASE_READ_URL needs PostgreSQL there and in DATABASE_URL")
+        return self
+
     @field_validator("inference_url")
     @classmethod
     def _web_address(cls, value: str | None) -> str | None:
@@ -200,6 +210,11 @@ class Settings(BaseSettings):
     def owner_sqlalchemy_url(self) -> str:
         """The same database by the role that owns its tables."""
         return self._with_driver(self.database_owner_url or self.database_direct_url or self.database_url)
+
+    @property
+    def replica_sqlalchemy_url(self) -> str | None:
+        """The replica that reports are read from, if there is one."""
+        return None if self.database_read_url is None else self._with_driver(self.database_read_url)
 
     def _with_driver(self, url: str | None) -> str:
         if url is None:
@@ -301,3 +316,35 @@ def read_settings() -> Settings:
         told = [(".".join(str(part) for part in fault["loc"]), in_words(fault)) for fault in exc.errors()]
         lines = [f"SECONDREAD_{name.upper()}: {what}" if name else what for name, what in told]
         raise ValueError("; ".join(lines)) from None
+
+
+class _Collector(BaseSettings):
+    """OpenTelemetry's own variables, as far as they decide whether there are traces."""
+
+    model_config = SettingsConfigDict(env_prefix="OTEL_", extra="ignore")
+
+    exporter_otlp_traces_endpoint: str = ""
+    exporter_otlp_endpoint: str = ""
+    exporter_otlp_traces_protocol: str = ""
+    exporter_otlp_protocol: str = ""
+    traces_exporter: str = ""
+    sdk_disabled: str = ""
+
+
+def collector_variable() -> str | None:
+    """Name of OpenTelemetry's variable that says where traces go; None where nobody collects them.
+
+    Raises:
+        ValueError: it is no address, or something else than OTLP by HTTP is asked for.
+    """
+    said = _Collector().model_dump()
+    name = next((name for name in ("exporter_otlp_traces_endpoint", "exporter_otlp_endpoint") if said[name]), None)
+    if name is None or said["sdk_disabled"].lower() == "true" or said["traces_exporter"] == "none":
+        return None
+    address = urlsplit(said[name])
+    if address.scheme not in {"http", "https"} or not address.hostname:
+        raise ValueError(f"OTEL_{name.upper()}: must be an address such as http://127.0.0.1:4318")
+    for other in ("exporter_otlp_traces_protocol", "exporter_otlp_protocol"):
+        if said[other] not in {"", "http/protobuf"}:
+            raise ValueError(f"OTEL_{other.upper()}: only http/protobuf is supported")
+    return f"OTEL_{name.upper()}"

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from types import FrameType
 
 import psycopg
@@ -26,7 +27,9 @@ from app.platform.sealing import Sealer
 _TEND_SECONDS = 1.0
 _LONGEST_WAIT = 8.0
 # a job that does not reach its next batch in this time is cut off, and continues with the next worker
-_STOP_SECONDS = 7
+STOP_SECONDS = 7
+#: File in HOME that a worker touches every second, so that others can see that it does not hang.
+BEAT = "worker.beat"
 _log = structlog.get_logger("secondread")
 
 
@@ -44,6 +47,7 @@ def run(context: Context, stop: threading.Event) -> bool:
     _log.info("worker started", worker=executor.id, kinds=sorted(FUNCTIONS))
     with renewing_copies(context):
         while not stop.wait(_TEND_SECONDS) and not executor.broken.is_set():
+            _beat(context)
             try:
                 executor.tend()
             except SQLAlchemyError as exc:
@@ -51,9 +55,14 @@ def run(context: Context, stop: threading.Event) -> bool:
     if executor.broken.is_set() and not stop.is_set():
         _log.warning("the worker has lost its lock, or the key was rotated, and it restarts")
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
-    ended = executor.stop(_STOP_SECONDS)
+    ended = executor.stop(STOP_SECONDS)
     sealer.stop()
     return ended
+
+
+def _beat(context: Context) -> None:
+    with suppress(OSError):  # a full disk is no reason to stop; whoever looks at the file notices
+        (context.settings.home / BEAT).touch()
 
 
 def _start(context: Context, stop: threading.Event) -> Executor | None:
@@ -64,6 +73,7 @@ def _start(context: Context, stop: threading.Event) -> Executor | None:
     """
     wait = 0.25
     while not stop.is_set():
+        _beat(context)
         executor = None
         try:
             require_head(context.database.engine)

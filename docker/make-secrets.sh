@@ -15,7 +15,7 @@ keep() { # NAME CONTENT
 }
 address() { printf 'postgresql://%s:%s@database:5432/secondread' "$1" "$(cat "$folder/$2")"; }
 
-for name in key_ring secondread_metrics_token postgres_password owner_password service_password grafana_password; do
+for name in key_ring secondread_metrics_token postgres_password owner_password service_password grafana_password bucket_secret_key; do
   keep "$name" "$(new)"
 done
 keep secondread_database_url "$(address secondread service_password)"

@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tomllib
 import urllib.request
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from packaging.utils import canonicalize_name
 from tests.conftest import missing
 from tests.support.postgres import PostgresServer
 from tests.support.process import Installation
+from tests.support.two_roles import installation_of_two_roles
 from tests.support.waiting import patient, wait_until
 
 ROOT = Path(__file__).parents[1]
@@ -28,8 +28,8 @@ NAME = {"SECONDREAD_NAME": "reads.example.org"}
 SERVICES = {"database", "owner", "service", "worker", "proxy", "prometheus", "grafana"}
 
 
-def compose() -> dict[str, Any]:
-    document: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+def compose(file: str = "docker-compose.yml") -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load((ROOT / file).read_text())
     return document
 
 
@@ -67,14 +67,18 @@ def test_secrets_are_files_that_only_those_get_who_need_them(tmp_path: Path) -> 
     for _ in range(2):
         subprocess.run(["sh", str(ROOT / "docker" / "make-secrets.sh"), str(folder)], check=True)
         contents = {path.name: path.read_text() for path in folder.iterdir()}
-    assert {f"./docker/secrets/{name}" for name in contents} == {row["file"] for row in document["secrets"].values()}
+    of_two_servers = compose("docker-compose.two-servers.yml")["secrets"]
+    mounted = {row["file"] for row in (document["secrets"] | of_two_servers).values()}
+    assert {f"./docker/secrets/{name}" for name in contents} == mounted
     assert folder.stat().st_mode & 0o777 == 0o700
     assert len(set(contents.values())) == len(contents)
     again = tmp_path / "again"
     subprocess.run(["sh", str(ROOT / "docker" / "make-secrets.sh"), str(again)], check=True)
     assert all((again / name).read_text() != content for name, content in contents.items())
     holders = {
-        name: [row for row in SERVICES if name in document["services"][row].get("secrets", [])] for name in contents
+        name: [row for row in SERVICES if name in document["services"][row].get("secrets", [])]
+        for name in contents
+        if name not in of_two_servers
     }
     assert holders["secondread_database_owner_url"] == ["owner"]
     assert holders["postgres_password"] == holders["owner_password"] == ["database"]
@@ -134,27 +138,8 @@ def test_the_commands_of_the_file_run_outside_a_container(
 
 @pytest.fixture
 def two_roles(postgres: PostgresServer, tmp_path: Path) -> Iterator[Installation]:
-    """An installation whose settings are files, on a database whose roles the scripts of the containers made."""
-    folder, name = tmp_path / "secrets", postgres.create()
-    subprocess.run(["sh", str(ROOT / "docker" / "make-secrets.sh"), str(folder)], check=True)
-    here = {"PGHOST": "127.0.0.1", "PGPORT": str(postgres.port), "POSTGRES_DB": name, "SECRETS": str(folder)}
-    path = {"PATH": f"{postgres.binaries}:{os.environ['PATH']}"}
-    subprocess.run([str(ROOT / "docker" / "database" / "roles.sh")], env=here | path, check=True)
-    for file in ("secondread_database_url", "secondread_database_owner_url"):
-        url = (folder / file).read_text().replace("database:5432/secondread", f"127.0.0.1:{postgres.port}/{name}")
-        (folder / file).chmod(0o600)
-        (folder / file).write_text(url)
-    made = Installation(tmp_path / "home")
-    for setting in ("DATABASE_URL", "METRICS_TOKEN"):
-        made.environment.pop(f"SECONDREAD_{setting}", None)
-    made.environment |= {"SECONDREAD_SECRETS": str(folder), "SECONDREAD_SECRET_KEY_FILE": str(folder / "key_ring")}
-    made.environment["SECONDREAD_ALLOWED_HOSTS"] = '["127.0.0.1"]'
-    made.environment["PATH"] = f"{Path(sys.executable).parent}:{made.environment['PATH']}"
-    made.home.mkdir()
-    yield made
-    with psycopg.connect(postgres.url("postgres").replace("+psycopg", ""), autocommit=True) as connection:
-        for statement in (f'DROP DATABASE "{name}" WITH (FORCE)', "DROP ROLE secondread", "DROP ROLE secondread_owner"):
-            connection.execute(statement)
+    with installation_of_two_roles(postgres, tmp_path) as made:
+        yield made
 
 
 @pytest.mark.slow
@@ -200,7 +185,11 @@ def test_what_an_image_installs_is_pinned_by_digest_to_the_versions_that_were_te
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = [
         *extras["dependencies"],
-        *(row for name in (runtime, "serve", "charts", "oidc", "s3") for row in extras["optional-dependencies"][name]),
+        *(
+            row
+            for name in (runtime, "serve", "charts", "oidc", "s3", "otel")
+            for row in extras["optional-dependencies"][name]
+        ),
     ]
     names = {canonicalize_name(re.split(r"[\[<>=;~! ]", row)[0]) for row in declared}
     assert names - set(locked) == set()

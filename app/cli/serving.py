@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from app.context import Context
     from app.platform.database import Database
 
+#: How long a server that was asked to stop works on the requests it has.
+DRAIN_SECONDS = 20
 commands = typer.Typer()
 db = typer.Typer(no_args_is_help=True, help="Database: bring it up to date, copy it, verify it.")
 
@@ -44,12 +46,13 @@ def serve(
     from app.cli.keeping import kept_alive
     from app.main import create_app
     from app.operations.forgetting import erase_again_as_listed
-    from app.platform import observability
+    from app.platform import observability, tracing
     from app.platform.installation import claim
     from app.platform.migrate import create_if_new
-    from app.settings import read_settings
+    from app.settings import collector_variable, read_settings
 
     keep_private()
+    tracing.begin("serve", collector_variable())
     settings = read_settings()
     settings.home.mkdir(parents=True, exist_ok=True)
     warn_of_open_home(settings.home)
@@ -59,6 +62,9 @@ def serve(
     claim(application.state.database, application.state.context.keys.audit)
     erase_again_as_listed(application.state.context)
     _check_backend(application.state.context)
+    late = application.state.reports.check_at_start()
+    if late is not None:
+        say(f"warning: {late}")
     address, number = host or settings.host, settings.port if port is None else port
     say(f"secondread: http://{address}:{number}")
     with_worker = settings.worker and settings.sqlalchemy_url.startswith("sqlite")
@@ -97,7 +103,7 @@ def _run_server(application: "FastAPI", address: str, number: int, trusted_proxi
         log_level="warning",
         access_log=False,
         limit_concurrency=REFUSED_BEYOND,
-        timeout_graceful_shutdown=20,
+        timeout_graceful_shutdown=DRAIN_SECONDS,
         server_header=False,
         forwarded_allow_ips=trusted_proxies,
         http=bounded_connections(trusted_proxies),
@@ -108,14 +114,17 @@ def _run_server(application: "FastAPI", address: str, number: int, trusted_proxi
 @commands.command(epilog=_settings_epilog())
 def worker(parent: Annotated[int | None, typer.Option(hidden=True)] = None) -> None:
     """Do jobs: recalibrations, evaluations, imports. On SQLite `serve` starts it; on PostgreSQL run one or more."""
-    from app.platform import observability
+    from app.platform import observability, tracing
+    from app.settings import collector_variable
     from app.worker import main as work
 
     observability.configure_logging()
+    tracing.begin("worker", collector_variable())
     with parts(check_schema=False, direct=True) as context:  # a worker waits for its database
         if parent is None:  # else `serve` has said so
             warn_of_open_home(context.settings.home)
         work(context, parent)
+    tracing.end()
 
 
 @commands.command()

@@ -33,13 +33,14 @@ from app.jobs.running import (
     RunningJob,
     WorkerStoppingError,
 )
-from app.platform import audit_chain
+from app.platform import audit_chain, tracing
 from app.platform.durable import (
     APPLICATION,
     APPLICATION_VERSION,
     recover,
     stop_scheduler,
     system_engine,
+    trace_of,
     workflow_table,
 )
 from app.platform.errors import Problem
@@ -176,8 +177,10 @@ class Executor:
         try:
             with self.context.database.read() as session:
                 parameters = session.get_one(Job, uuid.UUID(job_id)).parameters
+                asked_by = trace_of(session, workflow_id) if tracing.is_on() else ""
             job = RunningJob(self.context, uuid.UUID(job_id), workflow_id, self.id, parameters, self.require_worker)
-            return self._attempt(self.kinds[kind], job)
+            with tracing.span(f"job {kind}", "consumer", asked_by, job=job_id):
+                return self._attempt(self.kinds[kind], job)
         finally:
             self._running.discard(workflow_id)
 

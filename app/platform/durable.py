@@ -12,9 +12,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnClause, Engine, NullPool, TableClause, column, table, update
+from sqlalchemy import JSON, ColumnClause, Engine, NullPool, TableClause, column, select, table, update
 from sqlalchemy.orm import Session
 
+from app.platform import tracing
 from app.platform.database import postgres_engine, sqlite_engine, sqlite_module
 
 if TYPE_CHECKING:
@@ -75,6 +76,20 @@ def system_engine(url: str, *, pooled: bool = True) -> Engine:
 def workflow_table(dialect: str) -> TableClause:
     """DBOS's table of workflows, as far as the service reads it."""
     return table("workflow_status", *map(column, _COLUMNS), schema=None if dialect == "sqlite" else _SCHEMA)
+
+
+def trace_of(session: Session, workflow_id: str) -> str:
+    """Traceparent of the request that asked for a workflow, empty where it was not traced.
+
+    Args:
+        session: for reading.
+        workflow_id: of a workflow that there is.
+    """
+    attributes: ColumnClause[Any] = column("attributes", JSON)
+    workflows = workflow_table(session.get_bind().dialect.name)
+    query = select(attributes).select_from(workflows).where(workflows.c.workflow_uuid == workflow_id)
+    known = session.execute(query).scalar_one()
+    return str(known.get(tracing.TRACEPARENT, "")) if isinstance(known, dict) else ""
 
 
 def output_table(dialect: str) -> TableClause:
@@ -202,4 +217,7 @@ class JobQueue:
             arguments: of the workflow; JSON values.
         """
         options: EnqueueOptions = {"queue_name": kind, "workflow_name": kind, "workflow_id": workflow_id}
+        trace = tracing.carried()
+        if trace:
+            options["attributes"] = dict(trace)
         self.client.enqueue_in_transaction(session, options, *arguments)

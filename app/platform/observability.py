@@ -12,6 +12,8 @@ from asgi_correlation_id import correlation_id
 from prometheus_client import Counter, Gauge, Histogram, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.platform import tracing
+
 REQUESTS = Counter("secondread_requests", "Requests answered.", ["method", "route", "status"])
 SECONDS = Histogram("secondread_request_seconds", "Time to answer.", ["method", "route"])
 ESTIMATES = Gauge(
@@ -94,7 +96,7 @@ def log_defect(error: Exception) -> str:
 
 
 class RequestLog:
-    """ASGI middleware: a log line, a count and a latency per request, by the route's template, not its path.
+    """ASGI middleware: log line, count, latency and span of a request, by the route's template, not its path.
 
     Args:
         app: the application inside.
@@ -105,6 +107,13 @@ class RequestLog:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
+        if scope["type"] != "http" or not tracing.is_on() or scope["path"].startswith(tracing.UNTRACED):
+            await self._serve(scope, receive, send, tracing.Span())
+            return
+        with tracing.span("request", "server", tracing.parent_in(dict(scope["headers"]))) as span:
+            await self._serve(scope, receive, send, span)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, span: tracing.Span) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -124,13 +133,15 @@ class RequestLog:
             method = scope["method"] if scope["method"] in _METHODS else "other"
             REQUESTS.labels(method, route, str(status)).inc()
             SECONDS.labels(method, route).observe(seconds)
+            request_id = correlation_id.get()
+            span.describe_request(method, route, status, request_id)
             _log.info(
                 "request",
                 method=method,
                 route=route,
                 status=status,
                 milliseconds=round(1000 * seconds, 1),
-                request_id=correlation_id.get(),
+                request_id=request_id,
             )
 
 

@@ -19,6 +19,7 @@ from PIL import Image
 
 from app.platform.errors import NoRelease, Overloaded, Unavailable
 from app.platform.observability import BATCHES, WAITING
+from app.platform.tracing import span
 from app.predictions.remote import Backend, OtherNetwork
 from app.tables import Alias
 from ml.images.preprocess import Pixels
@@ -185,22 +186,31 @@ class Inference:
             raise Overloaded("too many predictions are waiting; try again shortly")
         WAITING.inc()
         try:
-            if wanted.served.predictor.network.own_queue:
-                self._run([wanted])
-                return wanted.result.result()
-            taken = self._turn_of(wanted)
-            mine = taken[0]
-            if not mine.result.done():
-                try:
-                    self._run(taken)
-                finally:
-                    with self._turn:
-                        self._busy = False
-                        self._turn.notify_all()
-            return mine.result.result()
+            with span("inference", release=str(wanted.served.release_id)):
+                return self._predicted(wanted)
         finally:
             WAITING.dec()
             self._waiting.release()
+
+    def _predicted(self, wanted: "_Wanted") -> Prediction:
+        """Its prediction, by a run of the network in this thread or in that of somebody who took it along.
+
+        Raises:
+            Overloaded: it waited too long.
+        """
+        if wanted.served.predictor.network.own_queue:
+            self._run([wanted])
+            return wanted.result.result()
+        taken = self._turn_of(wanted)
+        mine = taken[0]
+        if not mine.result.done():
+            try:
+                self._run(taken)
+            finally:
+                with self._turn:
+                    self._busy = False
+                    self._turn.notify_all()
+        return mine.result.result()
 
     def _turn_of(self, mine: "_Wanted") -> list["_Wanted"]:
         """Wait until the network is free, or until somebody has taken this image along.
@@ -229,8 +239,12 @@ class Inference:
 
     def _run(self, taken: list["_Wanted"]) -> None:
         """Run the network once; each image gets its prediction, or all of them the failure."""
-        predictor = taken[0].served.predictor
         BATCHES.observe(len(taken))
+        with span("network", images=len(taken)):
+            self._run_network(taken)
+
+    def _run_network(self, taken: list["_Wanted"]) -> None:
+        predictor = taken[0].served.predictor
         try:
             if taken[0].inputs is not None:
                 taken[0].result.set_result(prediction_of(predictor.release, *predictor.run(taken[0].inputs)))
