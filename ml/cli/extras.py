@@ -12,7 +12,7 @@ _FOR_COMMAND = {
     "export": ("train",),
     "predict": ("cpu",),
     "reproduce": ("charts", "train"),
-    "score": ("cpu",),
+    "score": ("cpu", "ray"),
     "serve": ("serve,cpu",),
     "train": ("train",),
 }
