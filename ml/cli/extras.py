@@ -14,6 +14,7 @@ _FOR_COMMAND = {
     "reproduce": ("charts", "train"),
     "score": ("cpu", "ray"),
     "serve": ("serve,cpu",),
+    "sort": ("duckdb",),
     "train": ("train",),
 }
 _FOR_OTHERS = ("charts", "report", "serve", "train", "cpu", "oidc")

@@ -1,7 +1,8 @@
 """Predictions of many images: into one table, or shard by shard on as many machines as there are."""
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -49,7 +50,8 @@ def score(
     if engine is not None:
         from ml.scoring.engines import run_missing
 
-        with _progress() as observe:
+        # Ray says on stdout which machines and processes died
+        with _progress() as observe, redirect_stdout(sys.stderr):
             run = run_missing(release, images, out, engine, observe, tta=tta, seed=seed, ray_address=ray_address)
         _say_run(run, out, as_json)
     elif shard is not None:
