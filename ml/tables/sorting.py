@@ -10,6 +10,8 @@ import pyarrow as pa
 from ml.files import sync_file, sync_folder
 from ml.tables.reading import TableError, read_batches
 
+_Settings = dict[str, str | bool | int | float | list[str]]
+
 _BATCH_ROWS = 50_000
 #: The further columns settle the order of a case's rows, so that the same rows give the same bytes. A shard reads the
 #: row groups of its own cases only.
@@ -47,12 +49,14 @@ def sort_table(
         raise TableError(f"{table}: column 'case_id' is missing")
     read = _Counted(chain([first], batches), observer)
     with TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
-        # DuckDB would fetch what it lacks from its makers
-        settings: dict[str, str | bool | int | float | list[str]] = {"autoinstall_known_extensions": False}
-        settings |= {"temp_directory": folder} | ({} if memory is None else {"memory_limit": memory})
+        # it would fetch what it lacks from its makers
+        settings: _Settings = {"temp_directory": folder, "autoinstall_known_extensions": False}
+        if memory is not None:
+            settings["memory_limit"] = memory
         written = Path(folder) / "sorted.parquet"
         try:
             with duckdb.connect(config=settings) as engine:
+                engine.execute("SET enable_progress_bar = false")  # which it draws on stdout
                 engine.register("given", pa.RecordBatchReader.from_batches(first.schema, iter(read)))
                 engine.execute(_SORT, {"out": str(written)})
         except duckdb.Error as exc:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -91,6 +92,26 @@ def test_the_same_rows_give_the_same_bytes_and_what_does_not_fit_into_memory_lie
         written.append((tmp_path / "s.parquet").read_bytes())
     assert written[0] == written[1]
     assert parquet.read_metadata(tmp_path / "s.parquet").num_row_groups == 4
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_table_and_nothing_but_the_answer_is_printed(tmp_path: Path) -> None:
+    used = []
+    for rows in (2_000_000, 8_000_000):
+        order = (np.arange(rows) * 7919) % rows
+        columns = {"case_id": np.char.mod("case %08d", order // 2), "annotator": np.char.mod("a%d", order % 2)}
+        parquet.write_table(pa.table(columns | {"label": np.char.mod("c%d", order % 7)}), tmp_path / "t.parquet")
+        code = (
+            "import sys\nfrom app.cli.main import main\n"
+            "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
+            "sys.stderr.write(next(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1])"
+        )
+        options = ("--out", str(tmp_path / "s.parquet"), "--memory", "200MB", "--json")
+        arguments = (sys.executable, "-c", code, "sort", str(tmp_path / "t.parquet"), *options)
+        done = subprocess.run(arguments, capture_output=True, check=True)
+        assert json.loads(done.stdout)["rows"] == rows
+        used.append(int(done.stderr))
+    assert used[1] < 1.5 * used[0], used
 
 
 @pytest.mark.parametrize(
