@@ -12,8 +12,9 @@ _FOR_COMMAND = {
     "export": ("train",),
     "predict": ("cpu",),
     "reproduce": ("charts", "train"),
-    "score": ("cpu",),
+    "score": ("cpu", "ray"),
     "serve": ("serve,cpu",),
+    "sort": ("duckdb",),
     "train": ("train",),
 }
 _FOR_OTHERS = ("charts", "report", "serve", "train", "cpu", "oidc")

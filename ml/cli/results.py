@@ -156,7 +156,7 @@ def _in_one_pass(
         raise typer.BadParameter("a shard does not depend on --debias: give it to `evaluate-finish`")
     columns = (options.weights, options.weights2, options.cluster)
     stream = Streaming(labels, predictions, options.n_bins, *columns)
-    with _cases_done() as observe:
+    with _done("evaluating", "cases") as observe:
         if shard is None or out is None:
             sums = stream.sums(whole(predictions), observe)
             document = document_of_sums(*sums, options.debias)
@@ -169,16 +169,16 @@ def _in_one_pass(
 
 
 @contextmanager
-def _cases_done() -> "Iterator[Callable[[int], None]]":
-    """The cases done, where somebody looks."""
+def _done(doing: str, what: str) -> "Iterator[Callable[[int], None]]":
+    """What is done, where somebody looks."""
     from rich.console import Console
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    shown = (TextColumn("{task.completed:,.0f} cases"), TimeElapsedColumn())
+    shown = (TextColumn(f"{doing}: {{task.completed:,.0f}} {what}"), TimeElapsedColumn())
     with Progress(*shown, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("evaluating", total=None)
-        yield lambda cases: bar.update(task, completed=cases)
+        task = bar.add_task(doing, total=None)
+        yield lambda done: bar.update(task, completed=done)
 
 
 @commands.command("evaluate-finish")
@@ -192,6 +192,23 @@ def evaluate_finish(
 
     document = finish_evaluation(folder, None if debias == "none" else debias)
     emit(document, as_json, metrics_table(document))
+
+
+@commands.command()
+def sort(
+    table: Annotated[Path, typer.Argument(help="LABELS or PREDICTIONS, .csv or .parquet, of any length.")],
+    out: Annotated[Path, typer.Option(help="Parquet file to write.")],
+    memory: Annotated[
+        str | None, typer.Option(help="Memory to sort in, such as 4GB; more lies on disk. Else most of what there is.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Sort a table by case_id, for `evaluate --stream` and `evaluate --shard`."""
+    from ml.tables.sorting import sort_table
+
+    with _done("sorting", "rows read") as observe:
+        rows = sort_table(table, out, memory=memory, observer=observe)
+    emit({"rows": rows, "file": str(out)}, as_json, f"{rows:,} rows in {out}")
 
 
 @commands.command()

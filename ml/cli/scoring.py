@@ -1,13 +1,17 @@
 """Predictions of many images: into one table, or shard by shard on as many machines as there are."""
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ml.cli.shared import Json, emit
+
+if TYPE_CHECKING:
+    from ml.scoring.engines import Run
 
 commands = typer.Typer()
 
@@ -23,8 +27,11 @@ def score(
     ],
     shard: Annotated[str | None, typer.Option(help="Only part i of n, such as 3/8; the first is 1/8.")] = None,
     engine: Annotated[
-        Literal["local", "processes"] | None,
-        typer.Option(help="Run all shards that are missing here: one after the other, or one process per core."),
+        Literal["local", "processes", "ray"] | None,
+        typer.Option(help="Run all shards that are missing: one after the other, one process per core, or by Ray."),
+    ] = None,
+    ray_address: Annotated[
+        str | None, typer.Option(help="Of a Ray cluster, else RAY_ADDRESS; without either Ray starts on this machine.")
     ] = None,
     tta: Annotated[int | None, typer.Option(min=1, help="Augmented views per image, usually 20.")] = None,
     seed: Annotated[int, typer.Option(help="Of the views.")] = 0,
@@ -33,13 +40,20 @@ def score(
     """Predict many images; those that cannot be read are rows of a table of errors."""  # noqa: DOC501
     if shard is not None and engine is not None:
         raise ValueError("--shard runs one shard and --engine all that are missing: leave one of them out")
+    if ray_address is not None and engine != "ray":
+        raise ValueError("--ray-address belongs to --engine ray")
     if shard is None and engine is None:
         _score_table(release, images, out, tta, seed, as_json)
         return
     if out.suffix.lower() in {".csv", ".parquet"}:
         raise ValueError(f"{out}: with --shard or --engine a folder is written, and `secondread score-finish` joins it")
     if engine is not None:
-        _score_missing(release, images, out, engine, tta, seed, as_json)
+        from ml.scoring.engines import run_missing
+
+        # Ray says on stdout which machines and processes died
+        with _progress() as observe, redirect_stdout(sys.stderr):
+            run = run_missing(release, images, out, engine, observe, tta=tta, seed=seed, ray_address=ray_address)
+        _say_run(run, out, as_json)
     elif shard is not None:
         _score_shard(release, images, out, shard, tta, seed, as_json)
 
@@ -67,19 +81,7 @@ def _score_shard(release: Path, images: Path, out: Path, shard: str, tta: int | 
     emit(part, as_json, f"shard {numbers[0]} of {numbers[1]}: {counts}")
 
 
-def _score_missing(
-    release: Path,
-    images: Path,
-    out: Path,
-    engine: Literal["local", "processes"],
-    tta: int | None,
-    seed: int,
-    as_json: bool,
-) -> None:
-    from ml.scoring.engines import run_missing
-
-    with _progress() as observe:
-        run = run_missing(release, images, out, engine, observe, tta=tta, seed=seed)
+def _say_run(run: "Run", out: Path, as_json: bool) -> None:
     document = {"n_shards": run.n_shards, "n_run": run.n_run}
     document |= {"n_predictions": run.n_predictions, "n_errors": run.n_errors}
     text = (

@@ -1,23 +1,26 @@
-"""Shards that are missing, run here: one after the other, or in several processes."""
+"""Shards that are missing, run one after the other, in several processes, or by a Ray cluster."""
 
 import os
 import threading
-from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from ml.scoring.image_list import BLOCK, ImageList, open_list
 from ml.scoring.one_table import Observer
-from ml.scoring.parts import JOB_FILE, Job, PartDocument, read_job
+from ml.scoring.parts import JOB_FILE, Job, PartDocument, numbers_text, read_job
 from ml.scoring.predicting import Scorer
-from ml.scoring.shards import open_job, rows_of, score_shard, write_shard
+from ml.scoring.ray_pool import connected
+from ml.scoring.shards import open_job, rows_of, write_shard
+from ml.scoring.work import ShardWork
 from ml.scoring.writing import ShardError
 
-Engine = Literal["local", "processes"]
+Engine = Literal["local", "processes", "ray"]
 #: Images of a shard, where nobody said how many shards there are.
 SHARD_IMAGES = 20_000
 
@@ -39,6 +42,19 @@ class Run:
     n_errors: int
 
 
+class Pool(Protocol):
+    """Processes that make shards, wherever they are."""
+
+    @property
+    def cores(self) -> int:
+        """How many shards are made at once."""
+        ...
+
+    def run(self, work: ShardWork, shards: list[int]) -> Iterator[PartDocument]:
+        """Make shards; what they contain, in the order in which they end."""
+        ...
+
+
 def run_missing(
     release: Path,
     images: Path,
@@ -48,6 +64,7 @@ def run_missing(
     *,
     tta: int | None = None,
     seed: int = 0,
+    ray_address: str | None = None,
 ) -> Run:
     """Run the shards of a job that are missing.
 
@@ -58,39 +75,53 @@ def run_missing(
         release: release folder.
         images: folder or manifest, as of ``score_images``.
         folder: where the parts lie.
-        engine: ``local``: one after the other; ``processes``: one process a core.
+        engine: ``local``: one after the other; ``processes``: one process a core; ``ray``: tasks of a Ray cluster.
         observer: called with images done and in all.
         tta: augmented views an image, None for the image itself.
         seed: of the views.
+        ray_address: of the cluster; None for that in ``RAY_ADDRESS``, or for one on this machine.
 
     Raises:
-        ShardError: the folder has another job, or a process was killed.
+        ShardError: the folder has another job, processes were killed, or the cluster cannot be used.
         ValueError: the list or the release cannot be read.
     """
     scorer, listed = Scorer(release, tta=tta, seed=seed), open_list(images)
-    cores = len(os.sched_getaffinity(0))
-    count = read_job(folder).n_shards if (folder / JOB_FILE).exists() else _shards_for(listed.rows, cores)
-    job = open_job(scorer, listed, folder, count)
-    missing = job.missing()
-    if engine == "local" or len(missing) < 2:
-        _run_here(scorer, listed, job, missing, observer)
-    else:
+    with _pool(engine, ray_address) as pool:
+        count = read_job(folder).n_shards if (folder / JOB_FILE).exists() else _shards_for(listed.rows, pool)
+        job = open_job(scorer, listed, folder, count)
+        missing = job.missing()
+        if pool is None or (engine == "processes" and len(missing) < 2):
+            _run_here(scorer, listed, job, missing, observer)
+        else:
+            work = ShardWork(release.absolute(), images.absolute(), folder.absolute(), job.sha256, tta, seed)
+            _run_in(pool, work, job, missing, observer)
+    return _ran(job, len(missing))
 
-        def work(pool: ProcessPoolExecutor) -> None:
-            _run_in(pool, job, missing, observer, (release, images, tta, seed))
 
-        _with_processes(min(cores, len(missing)), work)
+def _ran(job: Job, n_run: int) -> Run:
+    """What an engine did, when it has done everything.
+
+    Raises:
+        ShardError: shards were made and are not here.
+    """
+    absent = job.missing()
+    if absent:
+        raise ShardError(
+            f"{job.folder}: shards {numbers_text(absent)} were made, and are not here: is it another folder on another "
+            "machine, or was it emptied meanwhile?"
+        )
     parts = [part for shard in range(1, job.n_shards + 1) if (part := job.part(shard)) is not None]
-    return Run(
-        job.n_shards,
-        len(missing),
-        sum(part["n_predictions"] for part in parts),
-        sum(part["n_errors"] for part in parts),
-    )
+    n_predictions, n_errors = (sum(part[name] for part in parts) for name in ("n_predictions", "n_errors"))
+    return Run(job.n_shards, n_run, n_predictions, n_errors)
 
 
-def _shards_for(rows: int, cores: int) -> int:
+def _shards_for(rows: int, pool: Pool | None) -> int:
+    cores = _own_cores() if pool is None else pool.cores
     return max(min(cores, -(-rows // BLOCK)), -(-rows // SHARD_IMAGES))
+
+
+def _own_cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 def _images_of(job: Job, shard: int) -> int:
@@ -109,46 +140,49 @@ def _run_here(scorer: Scorer, listed: ImageList, job: Job, missing: list[int], o
         before += _images_of(job, shard)
 
 
-def _with_processes(count: int, work: Callable[[ProcessPoolExecutor], None]) -> None:
-    """Do something with processes that end with this one, however it ends.
-
-    Raises:
-        ShardError: a process was killed.
-    """
-    pool = ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_end_with_parent)
-    try:
-        work(pool)
-    except BrokenProcessPool as exc:
-        raise ShardError("a process was killed: start again, the shards that are done are kept") from exc
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _run_in(
-    pool: ProcessPoolExecutor,
-    job: Job,
-    missing: list[int],
-    observer: Observer,
-    how: tuple[Path, Path, int | None, int],
-) -> None:
-    release, images, tta, seed = how
+def _run_in(pool: Pool, work: ShardWork, job: Job, missing: list[int], observer: Observer) -> None:
     total, done = sum(_images_of(job, shard) for shard in missing), 0
-    running = {
-        pool.submit(_shard_alone, release, images, job.folder, (shard, job.n_shards), tta, seed) for shard in missing
-    }
-    while running:
-        ended, running = wait(running, return_when=FIRST_COMPLETED)
-        for future in ended:
-            part = future.result()
-            done += part["n_predictions"] + part["n_errors"]
-            observer(done, total)
+    observer(done, total)
+    for part in pool.run(work, missing):
+        done += part["n_predictions"] + part["n_errors"]
+        observer(done, total)
 
 
-def _shard_alone(
-    release: Path, images: Path, folder: Path, shard: tuple[int, int], tta: int | None, seed: int
-) -> PartDocument:
-    # the other cores have shards of their own
-    return score_shard(release, images, folder, shard, tta=tta, seed=seed, threads=1)
+@contextmanager
+def _pool(engine: Engine, ray_address: str | None) -> Iterator[Pool | None]:
+    """Processes for an engine; None where this one does it all."""
+    if engine == "ray":
+        with connected(ray_address) as cluster:
+            yield cluster
+    else:
+        yield None if engine == "local" else Processes(_own_cores())
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Processes of this machine, which end with this one, however it ends.
+
+    Attributes:
+        cores: how many.
+    """
+
+    cores: int
+
+    def run(self, work: ShardWork, shards: list[int]) -> Iterator[PartDocument]:
+        """Make shards; what they contain, in the order in which they end.
+
+        Raises:
+            ShardError: a process was killed.
+        """
+        count = max(1, min(self.cores, len(shards)))
+        pool = ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_end_with_parent)
+        try:
+            for future in as_completed([pool.submit(work, shard) for shard in shards]):
+                yield future.result()
+        except BrokenProcessPool as exc:
+            raise ShardError("a process was killed: start again, the shards that are done are kept") from exc
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _end_with_parent() -> None:

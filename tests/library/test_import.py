@@ -102,7 +102,8 @@ _ALLOWED = {
     "ml/images": {"cpu", "train"},
     "ml/release": {"cpu"},
     "ml/reproduce": {"train", "charts"},
-    "ml/scoring": {"cpu"},
+    "ml/scoring": {"cpu", "ray"},
+    "ml/tables/sorting.py": {"duckdb"},
     "ml/torchvision_ops.py": {"train"},
     "ml/training": {"train", "charts"},
 }

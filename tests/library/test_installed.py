@@ -113,6 +113,7 @@ def test_evaluate_and_agreement_work_and_the_examples_run(lean: LeanEnvironment,
         ("reproduce debias --quick", "[charts]"),
         ("evaluate --labels labels.csv --predictions predictions.csv --plots plots", "[charts]"),
         ("evaluate --labels labels.csv --predictions predictions.csv --report r.html", "[report]"),
+        ("sort labels.csv --out sorted.parquet", "[duckdb]"),
         ("audit --labels labels.csv --predictions predictions.csv -o r.html", "[report]"),
     ],
 )

@@ -1,0 +1,157 @@
+"""Shards as tasks of a Ray cluster, which starts them, more than once where machines die; it stores nothing."""
+
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ml.scoring.parts import PartDocument, numbers_text
+from ml.scoring.work import ShardWork
+from ml.scoring.writing import ShardError
+
+if TYPE_CHECKING:
+    from ray import ObjectRef
+
+#: How often a shard is started again whose process or machine has died.
+MAX_RETRIES = 3
+#: Seconds that a busy machine has to start Ray.
+_START_S = "120"
+#: Seconds that a cluster has to answer.
+_ANSWER_S = 10
+_LOOK_AGAIN_S = 1.0
+
+
+@dataclass(frozen=True)
+class RayPool:
+    """A Ray cluster that this process is connected to.
+
+    Attributes:
+        cores: of all its machines.
+    """
+
+    cores: int
+
+    def run(self, work: ShardWork, shards: list[int]) -> Iterator[PartDocument]:
+        """Make shards, each by a task that has one core.
+
+        Args:
+            work: how.
+            shards: their numbers.
+
+        Returns:
+            What each contains, in the order in which they end.
+
+        Raises:
+            ShardError: processes of a shard died again and again; it is said once all others are done.
+        """
+        import ray
+        from ray.exceptions import RayError
+
+        task = ray.remote(num_cpus=1, max_retries=MAX_RETRIES)(_make)
+        running = {task.remote(work, shard): shard for shard in shards}
+        lost: dict[int, str] = {}
+        while running:
+            ended, _ = ray.wait(list(running), num_returns=len(running), timeout=_LOOK_AGAIN_S)
+            for reference in ended:
+                shard = running.pop(reference)
+                try:
+                    yield _result(reference)
+                except RayError as exc:
+                    lost[shard] = type(exc).__name__
+        if lost:
+            kinds = ", ".join(sorted(set(lost.values())))
+            raise ShardError(
+                f"shards {numbers_text(sorted(lost))} died, and again when Ray had started them anew ({kinds}); all "
+                "others are done and kept. Run one of these with --shard to see why"
+            )
+
+
+def _make(work: ShardWork, shard: int) -> PartDocument:
+    return work(shard)
+
+
+def _result(reference: "ObjectRef[PartDocument]") -> PartDocument:
+    """What a task returned.
+
+    Raises:
+        OSError: the task met it.
+        ShardError: its machine cannot make shards.
+        ValueError: the task met it.
+    """
+    import ray
+    from ray.exceptions import RayTaskError
+
+    try:
+        return ray.get(reference)
+    except RayTaskError as exc:
+        if isinstance(exc.cause, ValueError | OSError):
+            raise exc.cause from None
+        said = str(exc.cause).strip().splitlines()[-1:] or [type(exc.cause).__name__]
+        raise ShardError(
+            f"a machine of the Ray cluster cannot make shards ({said[0]}): it needs the same Python with the "
+            "same 'secondread[cpu,ray]' as this one"
+        ) from exc
+
+
+@contextmanager
+def connected(address: str | None) -> Iterator[RayPool]:
+    """Connect to a Ray cluster, or start one on this machine that ends with this process.
+
+    Args:
+        address: of the cluster, such as ``10.0.0.1:6379`` or ``auto``; None for that in ``RAY_ADDRESS``, or for one on
+            this machine. A program that is connected already stays so.
+
+    Raises:
+        ShardError: there is no such cluster, or it cannot be used.
+    """
+    # before Ray is imported, which reads them then
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", _START_S)
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    if address == "local" and "RAY_AUTH_MODE" not in os.environ:
+        # whoever else reaches its ports cannot use it, and no token is left in the home of who asked
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    import ray
+
+    if ray.is_initialized():
+        yield RayPool(_cores())
+        return
+    _connect(address)
+    try:
+        yield RayPool(_cores())
+    finally:
+        ray.shutdown()
+
+
+def _connect(address: str) -> None:
+    import ray
+    from ray.exceptions import RayError
+
+    cores = len(os.sched_getaffinity(0)) if address == "local" else None
+    try:
+        _knock(address)
+        ray.init(address, num_cpus=cores, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    except (RayError, RuntimeError, OSError, ValueError) as exc:
+        said = (str(exc).strip().splitlines() or [type(exc).__name__])[0]
+        raise ShardError(f"Ray ({address}) cannot be used: {said}") from exc
+
+
+def _knock(address: str) -> None:
+    """See whether anything answers at an address, where Ray itself would go on asking for many minutes.
+
+    Raises:
+        OSError: nothing does.
+    """
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
+
+
+def _cores() -> int:
+    import ray
+
+    return max(1, int(ray.cluster_resources().get("CPU", 1)))
