@@ -32,6 +32,7 @@ from app.platform.keys import AuditKeys, KeyRing, derive
 from app.platform.migrate import upgrade
 from app.platform.sealing import Sealer, waiting
 from app.settings import Settings
+from app.tables import AuditEvent
 from tests.support.postgres import PostgresServer, find_binaries
 
 KEY = b"the same key in every process of this run"
@@ -44,7 +45,7 @@ def audit_keys() -> AuditKeys:
     return derive(KeyRing.parse(KEY)).audit
 
 
-def _event(session: Session, keys: AuditKeys) -> audit_chain.AuditEvent:
+def _event(session: Session, keys: AuditKeys) -> AuditEvent:
     return audit_chain.record(session, keys, actor="writer", action="note", object_id="row", details={"n": 1})
 
 
@@ -153,7 +154,11 @@ def show(figures: dict[str, Any]) -> None:
 
 
 def with_server(work: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
-    """A PostgreSQL on disk that writes to it at each commit."""
+    """A PostgreSQL on disk that writes to it at each commit.
+
+    Raises:
+        SystemExit: there is none.
+    """
     binaries = find_binaries()
     if binaries is None:
         raise SystemExit("PostgreSQL is missing (Debian package postgresql)")

@@ -152,8 +152,10 @@ def race(context: Context, n_writers: int, n_each: int) -> Journal:
 
     sealers = [Sealer(context.settings.direct_sqlalchemy_url, context.keys.audit) for _ in range(2)]
     threads = [threading.Thread(target=work, args=(writer,)) for writer in range(n_writers)]
-    for each in (*sealers, *threads):
-        each.start()
+    for sealer in sealers:
+        sealer.start()
+    for thread in threads:
+        thread.start()
     for thread in threads:
         thread.join()
     wait_until(lambda: not waits(context), what="everything is linked")
