@@ -9,7 +9,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -109,13 +109,13 @@ def is_kept(context: Context, job_id: uuid.UUID) -> bool:
 
 
 @contextmanager
-def opened(context: Context, job_id: uuid.UUID, parameters: Mapping[str, object]) -> Iterator[Archive]:
+def opened(context: Context, job_id: uuid.UUID, check_id: str | None) -> Iterator[Archive]:
     """The archive of a job; of a bucket's there is a copy in HOME, which goes as soon as it is open.
 
     Args:
         context: parts of the service.
         job_id: an import or a check.
-        parameters: of that job.
+        check_id: the check that an import followed; None for any other job.
 
     Raises:
         FileNotFoundError: it was deleted.
@@ -128,7 +128,7 @@ def opened(context: Context, job_id: uuid.UUID, parameters: Mapping[str, object]
     folder = part_of(context.settings.home)
     try:
         path = folder / f"{job_id}.zip"
-        _fetch(context, context.bucket, f"{_IMPORTS}/{parameters.get('check', job_id)}", path)
+        _fetch(context, context.bucket, f"{_IMPORTS}/{check_id or job_id}", path)
         with open_archive(path) as archive:
             shutil.rmtree(folder)  # a killed worker leaves no image of a patient
             yield archive

@@ -125,7 +125,7 @@ def archive_of_job(job: RunningJob) -> Iterator[Archive]:
         ArchiveError: it cannot be imported at all, or was deleted.
     """
     try:
-        with opened(job.context, job.job_id, job.parameters) as archive:
+        with opened(job.context, job.job_id, job.parameters.get("check")) as archive:
             yield archive
     except FileNotFoundError as exc:
         when = f"{KEPT_FOR_RETRIES.days} days after the import had ended, or when a patient was erased"

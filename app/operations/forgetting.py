@@ -128,7 +128,7 @@ def _require_no_import(context: Context, whom: Whom) -> None:
 
 def _contains(context: Context, job: JobView, whom: Whom, external_ids: set[str]) -> bool:
     try:
-        with opened(context, job.id, job.parameters) as archive:
+        with opened(context, job.id, job.parameters.get("check")) as archive:
             fields = [row.fields for row in archive.rows]
     except FileNotFoundError:
         return False

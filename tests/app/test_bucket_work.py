@@ -1,5 +1,6 @@
 """What one process is sent or makes, a worker with another HOME takes up: imports, frozen evaluations, snapshots."""
 
+import hashlib
 import shutil
 import zipfile
 from datetime import timedelta
@@ -13,6 +14,7 @@ from sqlalchemy import select
 from app.context import build_context
 from app.evaluations.freezing import move_into_bucket
 from app.imports import work
+from app.imports.archives import opened
 from app.imports.work import KEPT_FOR_RETRIES, delete_archives
 from app.job_kinds import refresh_snapshots
 from app.operations.backup import backup, restore
@@ -23,7 +25,7 @@ from app.platform.bucket import Bucket
 from app.platform.errors import Unavailable
 from app.platform.shared_folders import SharedFolders
 from app.settings import Settings
-from app.tables import Evaluation, now
+from app.tables import Evaluation, new_id, now
 from tests.app.test_check_only import check
 from tests.app.test_imports import packed, send
 from tests.support.bucket import BucketServer
@@ -116,6 +118,29 @@ def test_an_archive_damaged_in_the_bucket_fails_its_import_and_is_kept_for_a_wee
     later = now() + KEPT_FOR_RETRIES + timedelta(minutes=1)
     monkeypatch.setattr(work, "now", lambda: later)
     assert delete_archives(one.context) == 1
+    assert archives(one, other) == []
+
+
+def test_a_worker_killed_while_it_imports_leaves_no_image_in_its_home(two: Two) -> None:
+    one, other = two
+    import_id = UUID(send(one, packed({"a.png": cell_png()})).json()["id"])
+    with opened(other.context, import_id, None) as archive:
+        assert list((other.context.settings.home / "imports").iterdir()) == []
+        assert archive.read(archive.rows[0]) == cell_png()
+
+
+def test_what_a_server_killed_before_its_commit_left_goes_after_a_day(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = two
+    data = packed({"a.png": cell_png()})
+    left = f"imports/{new_id()}/{hashlib.sha256(data).hexdigest()}.zip"
+    assert one.context.bucket is not None
+    one.context.bucket.put(left, data)
+    assert delete_archives(other.context) == 0
+    assert archives(one, other) == [left]
+    monkeypatch.setattr(work, "_ORPHANED_SECONDS", -2.0)
+    assert delete_archives(other.context) == 1
     assert archives(one, other) == []
 
 
