@@ -110,7 +110,7 @@ def attach(app: FastAPI, settings: Settings) -> None:
     """Give an application the parts that settings describe: all that differs between two services."""
     app.state.context = build_context(settings)
     app.state.database = app.state.context.database
-    app.state.reports = Reports(app.state.context.database, settings.replica_sqlalchemy_url)
+    app.state.reports = Reports(settings.replica_sqlalchemy_url)
     app.state.rate_limit = RateLimit(settings.rate_limit)
     app.state.sign_in_throttle = SignInThrottle()
 

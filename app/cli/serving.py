@@ -62,7 +62,7 @@ def serve(
     claim(application.state.database, application.state.context.keys.audit)
     erase_again_as_listed(application.state.context)
     _check_backend(application.state.context)
-    late = application.state.reports.check_at_start()
+    late = application.state.reports.check_at_start(application.state.database)
     if late is not None:
         say(f"warning: {late}")
     address, number = host or settings.host, settings.port if port is None else port

@@ -5,6 +5,7 @@ that has not, does not answer, or is no replica of this database leaves the read
 none; nobody asks it again for a while. Within the read the replica shows one moment.
 """
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -24,7 +25,10 @@ from app.tables import Installation
 READS = Counter("secondread_report_reads", "Reads for reports, by the database that answered.", ["database"])
 #: How long a read waits for the replica to come so far, and how long one that did not is left alone.
 WAIT_SECONDS, PAUSE_SECONDS = 1.0, 10.0
-_CONNECT_SECONDS = 2
+#: Reads from the replica at once: as long as one that hangs lets them wait, the others are the primary's.
+AT_ONCE = 5
+#: What libpq is told, so that a machine that has gone is noticed.
+_IMPATIENT = {"connect_timeout": "2", "tcp_user_timeout": "5000"}
 _log = structlog.get_logger("secondread")
 
 
@@ -32,26 +36,28 @@ class Reports:
     """Sessions for reading what takes long.
 
     Args:
-        primary: the database of the service.
-        replica_url: SQLAlchemy URL of its replica; None: there is none.
+        replica_url: SQLAlchemy URL of the replica; None: there is none.
     """
 
-    def __init__(self, primary: Database, replica_url: str | None) -> None:
-        self._primary, self._replica = primary, None if replica_url is None else Database(_hasty(replica_url))
-        self._pause_until = 0.0
+    def __init__(self, replica_url: str | None) -> None:
+        self._replica = None if replica_url is None else Database(_hasty(replica_url))
+        self._pause_until, self._places = 0.0, threading.BoundedSemaphore(AT_ONCE)
 
     @contextmanager
-    def read(self) -> Iterator[Session]:
+    def read(self, primary: Database) -> Iterator[Session]:
         """Session for reading that sees one moment of the replica, or the primary where that cannot be.
+
+        Args:
+            primary: the database of the service.
 
         Raises:
             DBAPIError: the replica went away meanwhile; the next read comes from the primary.
         """
         with ExitStack() as held:
-            session = self._on_replica(held)
+            session = self._on_replica(held, primary)
             READS.labels("primary" if session is None else "replica").inc()
             if session is None:
-                yield held.enter_context(self._primary.read())
+                yield held.enter_context(primary.read())
                 return
             try:
                 yield session
@@ -59,8 +65,11 @@ class Reports:
                 self._leave_alone(type(exc.orig).__name__)
                 raise
 
-    def check_at_start(self) -> str | None:
+    def check_at_start(self, primary: Database) -> str | None:
         """Refuse a replica of another installation.
+
+        Args:
+            primary: the database of the service.
 
         Returns:
             What to warn of where it does not answer yet, None otherwise.
@@ -76,7 +85,7 @@ class Reports:
         except SQLAlchemyError as exc:
             self._leave_alone(type(exc).__name__)
             return "the database of SECONDREAD_DATABASE_READ_URL does not answer; reports are read from the primary"
-        with self._primary.read() as session:
+        with primary.read() as session:
             here = _installation(session)
         if there != here[: len(there)]:  # a replica that is behind may lack what is new
             raise ValueError(
@@ -89,15 +98,17 @@ class Reports:
         if self._replica is not None:
             self._replica.engine.dispose()
 
-    def _on_replica(self, held: ExitStack) -> Session | None:
+    def _on_replica(self, held: ExitStack, primary: Database) -> Session | None:
         """Session that has everything that the primary has committed until now; None where there is none.
 
         Args:
             held: ends the session.
+            primary: the database of the service.
         """
-        if self._replica is None or time.monotonic() < self._pause_until:
+        if self._replica is None or time.monotonic() < self._pause_until or not self._places.acquire(blocking=False):
             return None
-        with self._primary.read() as session:
+        held.callback(self._places.release)
+        with primary.read() as session:
             log_end = session.execute(text("SELECT pg_current_wal_flush_lsn()::text")).scalar_one()
             head, schema = audit_chain.head_of(session), _schema(session)
         why = "it is behind, or no replica of this database"
@@ -148,15 +159,14 @@ def _installation(session: Session) -> list[tuple[object, ...]]:
 def _hasty(url: str) -> str:
     """An address at which nobody waits long for a connection, unless it says how long itself."""
     parts = make_url(url)
-    if "connect_timeout" not in parts.query:
-        parts = parts.update_query_dict({"connect_timeout": str(_CONNECT_SECONDS)})
+    parts = parts.set(query=_IMPATIENT | dict(parts.query))
     return parts.render_as_string(hide_password=False)
 
 
 def get_report_reader(request: Request) -> Iterator[Session]:
     """Reading session of a request that takes long."""
     reports: Reports = request.app.state.reports
-    with reports.read() as session:
+    with reports.read(request.app.state.database) as session:
         yield session
 
 

@@ -1,6 +1,7 @@
 """Reports from a streaming replica: nothing committed is missing, one moment is shown, and the primary stands in."""
 
 import re
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.support.postgres import PostgresServer
 from tests.support.process import free_port
 from tests.support.replica import Replica, replica_of
 from tests.support.service import Service, add_people, cell_png, put_release, show_at_once
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow]
 AUDIT = "/v1/audit-events?action=case.add&limit=1000"
@@ -51,7 +53,8 @@ def _as_patient_as_the_machine_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
 def reading(settings: Settings, replica: Replica, tiny_release: Any) -> Iterator[Service]:
     """A service whose reports are read from the replica."""
     url = replica.url(str(settings.database_url).rpartition("/")[2])
-    settings = settings.model_copy(update={"database_read_url": url})
+    # a replica that is frozen must hang as long as it is
+    settings = settings.model_copy(update={"database_read_url": f"{url}?connect_timeout=600"})
     context = build_context(settings)
     show_at_once(context.database)
     claim(context.database, context.keys.audit)
@@ -66,6 +69,11 @@ def reading(settings: Settings, replica: Replica, tiny_release: Any) -> Iterator
 
 def reads() -> dict[str, float]:
     return {name: READS.labels(name)._value.get() for name in ("replica", "primary")}
+
+
+def reports_of(service: Service) -> Reports:
+    reports: Reports = service.client.app.state.reports  # type: ignore[attr-defined]
+    return reports
 
 
 def n_added(service: Service) -> int:
@@ -129,17 +137,15 @@ def test_a_snapshot_of_later_does_not_mix_into_what_a_replica_shows(reading: Ser
 
 
 def test_within_a_read_the_replica_shows_one_moment(reading: Service, replica: Replica) -> None:
-    reports: Reports = reading.client.app.state.reports  # type: ignore[attr-defined]
-    with reports.read() as session:
+    reports = reports_of(reading)
+    with reports.read(reading.context.database) as session:
         before = session.execute(select(func.count()).select_from(Case)).scalar_one()
         reading.add_case("case-1")
         assert n_added(reading) == 1  # the replica has it
         assert session.execute(select(func.count()).select_from(Case)).scalar_one() == before
 
 
-def test_without_it_reports_come_from_the_primary_and_back(
-    reading: Service, replica: Replica, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_it_reports_come_from_the_primary_and_back(reading: Service, replica: Replica) -> None:
     reading.add_case("case-1")
     assert n_added(reading) == 1
     replica.stop()
@@ -148,12 +154,33 @@ def test_without_it_reports_come_from_the_primary_and_back(
         assert n_added(reading) == 1
         assert reading.get("viewer", "/v1/metrics?weighting=none").status_code == 200
         assert reads() == {"replica": before["replica"], "primary": before["primary"] + 2}
-        assert reading.client.app.state.reports.check_at_start().endswith("reports are read from the primary")  # type: ignore[attr-defined]
+        warning = reports_of(reading).check_at_start(reading.context.database)
+        assert str(warning).endswith("reports are read from the primary")
     finally:
         replica.start()
     before = reads()
     assert n_added(reading) == 1
     assert reads()["replica"] == before["replica"] + 1
+
+
+def test_one_that_hangs_takes_no_more_than_its_places(reading: Service, replica: Replica) -> None:
+    reading.add_case("case-1")
+    assert n_added(reading) == 1
+    found: list[int] = []
+    waiting = [threading.Thread(target=lambda: found.append(n_added(reading))) for _ in range(replica_module.AT_ONCE)]
+    reports = reports_of(reading)
+    with replica.frozen():
+        for thread in waiting:
+            thread.start()
+        wait_until(lambda: reports._places._value == 0)
+        before = reads()["primary"]
+        assert n_added(reading) == 1
+        assert reads()["primary"] == before + 1
+        assert reading.add_case("case-2", cell_png(2))
+    for thread in waiting:
+        thread.join()
+    assert len(found) == len(waiting)
+    assert reports._places._value == replica_module.AT_ONCE
 
 
 def test_another_database_is_refused_and_never_read(
@@ -170,17 +197,17 @@ def test_another_database_is_refused_and_never_read(
     upgrade(context.database.engine)
     claim(context.database, context.keys.audit)
     context.database.engine.dispose()
-    reports = Reports(primary, postgres.url(name))
+    reports = Reports(postgres.url(name))
     with pytest.raises(
         ValueError, match="DATABASE_READ_URL: it is no replica of the database of SECONDREAD_DATABASE_URL"
     ):
-        reports.check_at_start()
+        reports.check_at_start(primary)
     reports.close()
-    itself = Reports(primary, str(settings.database_url))
+    itself = Reports(str(settings.database_url))
     monkeypatch.setattr(replica_module, "WAIT_SECONDS", 0.05)
-    assert itself.check_at_start() is None
+    assert itself.check_at_start(primary) is None
     before = reads()
-    with itself.read() as session:
+    with itself.read(primary) as session:
         assert session.get_bind() is primary.engine
     assert reads()["primary"] == before["primary"] + 1
     itself.close()
@@ -194,7 +221,7 @@ def test_a_replica_is_one_of_postgresql(urls: tuple[str | None, str]) -> None:
 
 def test_an_address_says_how_long_it_is_waited_for() -> None:
     url = f"postgresql+psycopg://postgres:secret@127.0.0.1:{free_port()}/x"
-    reports = Reports(Database("sqlite://"), url)
+    reports = Reports(url)
     shown = str(reports._replica.engine.url)
     assert re.search(r"connect_timeout=2\b", shown)
     assert "secret" not in shown

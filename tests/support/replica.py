@@ -1,8 +1,11 @@
 """A streaming replica of a test's PostgreSQL server, as `pg_basebackup -R` makes it."""
 
+import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -48,6 +51,21 @@ class Replica:
     def stop(self) -> None:
         """Stop as a crash does."""
         self.primary.run("pg_ctl", "-D", str(self.data), "-m", "immediate", "stop")
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Within the block it takes connections and requests, and does nothing."""
+        server = int((self.data / "postmaster.pid").read_text().split()[0])
+        os.kill(server, signal.SIGSTOP)  # first, so that no further process begins
+        processes = [server, *map(int, Path(f"/proc/{server}/task/{server}/children").read_text().split())]
+        try:
+            for process in processes:
+                os.kill(process, signal.SIGSTOP)
+            yield
+        finally:
+            for process in processes:
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGCONT)
 
     def url(self, database: str) -> str:
         return self.primary.url(database).replace(f":{self.primary.port}/", f":{self.port}/")
