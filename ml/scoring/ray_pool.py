@@ -54,14 +54,18 @@ class RayPool:
         task = ray.remote(num_cpus=1, max_retries=MAX_RETRIES)(_make)
         running = {task.remote(work, shard): shard for shard in shards}
         lost: dict[int, str] = {}
-        while running:
-            ended, _ = ray.wait(list(running), num_returns=len(running), timeout=_LOOK_AGAIN_S)
-            for reference in ended:
-                shard = running.pop(reference)
-                try:
-                    yield _result(reference)
-                except RayError as exc:
-                    lost[shard] = type(exc).__name__
+        try:
+            while running:
+                ended, _ = ray.wait(list(running), num_returns=len(running), timeout=_LOOK_AGAIN_S)
+                for reference in ended:
+                    shard = running.pop(reference)
+                    try:
+                        yield _result(reference)
+                    except RayError as exc:
+                        lost[shard] = type(exc).__name__
+        finally:  # a program that stays connected has no use for the others
+            for reference in running:
+                ray.cancel(reference, force=True)
         if lost:
             kinds = ", ".join(sorted(set(lost.values())))
             raise ShardError(
