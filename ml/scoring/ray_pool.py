@@ -54,14 +54,18 @@ class RayPool:
         task = ray.remote(num_cpus=1, max_retries=MAX_RETRIES)(_make)
         running = {task.remote(work, shard): shard for shard in shards}
         lost: dict[int, str] = {}
-        while running:
-            ended, _ = ray.wait(list(running), num_returns=len(running), timeout=_LOOK_AGAIN_S)
-            for reference in ended:
-                shard = running.pop(reference)
-                try:
-                    yield _result(reference)
-                except RayError as exc:
-                    lost[shard] = type(exc).__name__
+        try:
+            while running:
+                ended, _ = ray.wait(list(running), num_returns=len(running), timeout=_LOOK_AGAIN_S)
+                for reference in ended:
+                    shard = running.pop(reference)
+                    try:
+                        yield _result(reference)
+                    except RayError as exc:
+                        lost[shard] = type(exc).__name__
+        finally:  # a program that stays connected has no use for the others
+            for reference in running:
+                ray.cancel(reference, force=True)
         if lost:
             kinds = ", ".join(sorted(set(lost.values())))
             raise ShardError(
@@ -103,7 +107,7 @@ def connected(address: str | None) -> Iterator[RayPool]:
 
     Args:
         address: of the cluster, such as ``10.0.0.1:6379`` or ``auto``; None for that in ``RAY_ADDRESS``, or for one on
-            this machine. A program that is connected already stays so.
+            this machine. A program that is connected already stays so, and names none.
 
     Raises:
         ShardError: there is no such cluster, or it cannot be used.
@@ -111,13 +115,17 @@ def connected(address: str | None) -> Iterator[RayPool]:
     # before Ray is imported, which reads them then
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_raylet_start_wait_time_s", _START_S)
-    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    wanted, address = address, address or os.environ.get("RAY_ADDRESS") or "local"
     if address == "local" and "RAY_AUTH_MODE" not in os.environ:
         # whoever else reaches its ports cannot use it, and no token is left in the home of who asked
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     import ray
 
     if ray.is_initialized():
+        if wanted is not None:
+            raise ShardError(
+                f"Ray ({wanted}) cannot be used: this program is connected to Ray already; name no address"
+            )
         yield RayPool(_cores())
         return
     _connect(address)

@@ -5,7 +5,7 @@ data frames count) and column, and how many there are.
 """
 
 import csv as text_csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -145,7 +145,7 @@ def read_batches(path: Path, rows: int) -> Iterator[pa.Table]:
     try:
         if path.suffix.lower() == ".parquet":
             with parquet.ParquetFile(path) as file:
-                yield from (pa.Table.from_batches([batch]) for batch in file.iter_batches(rows))
+                yield from grouped_batches(file, rows, range(file.num_row_groups))
         else:
             # about 200 characters a row; Arrow cuts at whole rows
             options = csv.ReadOptions(block_size=200 * rows)
@@ -153,6 +153,12 @@ def read_batches(path: Path, rows: int) -> Iterator[pa.Table]:
                 yield from (pa.Table.from_batches([batch]) for batch in reader)
     except (pa.ArrowInvalid, OSError) as exc:
         raise TableError(f"{path}: {exc}") from exc
+
+
+def grouped_batches(file: parquet.ParquetFile, rows: int, groups: Iterable[int]) -> Iterator[pa.Table]:
+    """Row groups of a Parquet file in batches, one group after the other: `iter_batches` keeps all it is asked for."""
+    for group in groups:
+        yield from (pa.Table.from_batches([batch]) for batch in file.iter_batches(rows, row_groups=[group]))
 
 
 def count_rows(path: Path) -> int:
@@ -225,7 +231,6 @@ def _selected(path: Path, required: Sequence[str], optional: Sequence[str], firs
             skipped = 0
             while skipped < len(lengths) and lengths[skipped] <= left:
                 left, skipped = left - lengths[skipped], skipped + 1
-            # group by group: what is read ahead grows with what is asked for
             batches = (
                 batch
                 for group in range(skipped, len(lengths))

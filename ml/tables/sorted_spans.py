@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from ml.tables.reading import TableError, count_rows, read_batches, read_rows
+from ml.tables.reading import TableError, count_rows, grouped_batches, read_batches, read_rows
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def _row_groups(span: Span, path: Path, rows: int) -> Iterator[pa.Table]:
                 for number, (low, high) in enumerate(_ranges(path, file))
                 if low is None or (high > span.after and (span.until is None or low <= span.until))
             ]
-            yield from (pa.Table.from_batches([batch]) for batch in file.iter_batches(rows, row_groups=groups))
+            yield from grouped_batches(file, rows, groups)
     except (pa.ArrowInvalid, OSError) as exc:
         raise TableError(f"{path}: {exc}") from exc
 

@@ -4,19 +4,22 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyarrow import parquet
 
 from ml.files import sync_file, sync_folder
 from ml.tables.reading import TableError, read_batches
 
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
 _Settings = dict[str, str | bool | int | float | list[str]]
 
 _BATCH_ROWS = 50_000
-#: The further columns settle the order of a case's rows, so that the same rows give the same bytes. A shard reads the
-#: row groups of its own cases only.
-_SORT = """COPY (SELECT CAST(case_id AS VARCHAR) AS case_id, * EXCLUDE (case_id) FROM given ORDER BY ALL)
-TO $out (FORMAT parquet, ROW_GROUP_SIZE 122880)"""
+#: Rows of a group of the sorted file: a shard reads the groups of its own cases only.
+_GROUP_ROWS = 122_880
 
 
 def sort_table(
@@ -47,7 +50,7 @@ def sort_table(
     first = next(batches, None)
     if first is None or "case_id" not in first.column_names:
         raise TableError(f"{table}: column 'case_id' is missing")
-    read = _Counted(chain([first], batches), observer)
+    read = _Counted(first.schema, chain([first], batches), observer)
     with TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
         # it would fetch what it lacks from its makers
         settings: _Settings = {"temp_directory": folder, "autoinstall_known_extensions": False}
@@ -56,10 +59,8 @@ def sort_table(
         written = Path(folder) / "sorted.parquet"
         try:
             with duckdb.connect(config=settings) as engine:
-                engine.execute("SET enable_progress_bar = false")  # which it draws on stdout
-                engine.register("given", pa.RecordBatchReader.from_batches(first.schema, iter(read)))
-                engine.execute(_SORT, {"out": str(written)})
-        except duckdb.Error as exc:
+                _sort(engine, first.column_names, read, written)
+        except (duckdb.Error, pa.ArrowException, OSError) as exc:
             raise read.failure or TableError(f"{table}: cannot be sorted: {str(exc).splitlines()[0]}") from exc
         sync_file(written)
         written.replace(out)
@@ -67,25 +68,51 @@ def sort_table(
     return read.rows
 
 
+def _sort(engine: "DuckDBPyConnection", names: list[str], read: "_Counted", written: Path) -> None:
+    """Sort batches into a file, with columns known by their places: DuckDB takes A and a for one name."""
+    places = [f"c{place}" for place in range(len(names))]
+    case = places[names.index("case_id")]
+    engine.execute("SET enable_progress_bar = false")  # which it draws on stdout
+    given = pa.RecordBatchReader.from_batches(pa.schema(_named(read.schema, places)), read.batches(places))
+    engine.register("given", given)
+    # the further columns settle the order of a case's rows, so that the same rows give the same bytes
+    query = f"SELECT CAST({case} AS VARCHAR) AS {case}, * EXCLUDE ({case}) FROM given ORDER BY ALL"  # noqa: S608
+    rows = engine.sql(query).to_arrow_reader(_GROUP_ROWS)
+    names = ["case_id", *(name for place, name in zip(places, names, strict=True) if place != case)]
+    with parquet.ParquetWriter(written, pa.schema(_named(rows.schema, names))) as writer:
+        for batch in rows:
+            writer.write_batch(batch.rename_columns(names))
+
+
+def _named(schema: pa.Schema, names: list[str]) -> list[pa.Field]:
+    return [field.with_name(name) for field, name in zip(schema, names, strict=True)]
+
+
 class _Counted:
     """Batches of a table while another program reads them, which hides what went wrong.
 
     Attributes:
+        schema: of the table.
         rows: how many were read.
         failure: why reading ended before the end.
     """
 
-    def __init__(self, tables: Iterator[pa.Table], observer: Callable[[int], None]) -> None:
-        self.tables, self.observer = tables, observer
+    def __init__(self, schema: pa.Schema, tables: Iterator[pa.Table], observer: Callable[[int], None]) -> None:
+        self.schema, self.tables, self.observer = schema, tables, observer
         self.rows = 0
         self.failure: TableError | None = None
 
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
+    def batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
+        """The batches, with other names of their columns.
+
+        Raises:
+            TableError: the table cannot be read.
+        """
         try:
             for table in self.tables:
                 self.rows += table.num_rows
                 self.observer(self.rows)
-                yield from table.to_batches()
+                yield from table.rename_columns(names).to_batches()
         except TableError as exc:
             self.failure = exc
             raise

@@ -69,7 +69,7 @@ def test_a_part_reads_only_its_own_row_groups(stored: tuple[Path, Path], monkeyp
         span = span_of(predictions, shard, 4)
         read.clear()
         assert sum(table.num_rows for table in labels_of(span, labels, 1000)) > 0
-        assert len(read[0]) <= groups // 4 + 2
+        assert 0 < sum(map(len, read)) <= groups // 4 + 2
 
 
 def test_a_part_that_is_there_is_left_and_made_again_it_has_the_same_bytes(

@@ -1,13 +1,7 @@
-"""Shards as tasks of a real Ray cluster: what one run says byte for byte, though processes and machines die."""
+"""Shards as tasks of a real Ray with two cores: what one run says byte for byte, though processes die."""
 
-import json
 import os
-import secrets
 import signal
-import subprocess
-import sys
-import time
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,62 +10,21 @@ import pytest
 
 from ml.files import read_json
 from ml.scoring.engines import run_missing
-from ml.scoring.finish import finish
 from ml.scoring.parts import PartDocument
 from ml.scoring.ray_pool import connected
 from ml.scoring.shards import score_shard
 from ml.scoring.work import ShardWork
 from ml.scoring.writing import ShardError
 from ml.tables.files import TableError
-from tests.support.command import run_here
-from tests.support.shards import joined, left_over, manifest, one_run, write_images
+from tests.support.ray_settings import set_up
+from tests.support.shards import joined, manifest, one_run, write_images
 
-TOKEN = secrets.token_hex(32)
 COUNTS = ("n_predictions", "n_errors")
-MARK = "SECONDREAD_TEST_OF_RAY"
-COMMAND = [sys.executable, "-c", "from app.cli.main import main; main()"]
 
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_images(tmp_path_factory.mktemp("ray") / "images")
-
-
-@pytest.fixture
-def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A word in the environment of every process of a test; at the end none of them is left."""
-    word = uuid.uuid4().hex
-    monkeypatch.setenv(MARK, word)
-    yield word
-    gone(word)
-
-
-def marked(word: str) -> list[str]:
-    """Command lines of other processes that were started with this word."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            environment, line = (folder / "environ").read_bytes(), (folder / "cmdline").read_bytes()
-        except OSError:  # has ended
-            continue
-        if f"{MARK}={word}".encode() in environment and folder.name != str(os.getpid()) and line:
-            found.append(line.replace(b"\0", b" ").decode())
-    return found
-
-
-def gone(word: str) -> None:
-    deadline = time.monotonic() + 60 * float(os.environ.get("SECONDREAD_TEST_PATIENCE", 1))
-    while marked(word) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert marked(word) == []
-
-
-def set_up(patch: pytest.MonkeyPatch) -> None:
-    """Settings of a Ray that this process starts, which reads its token once."""
-    patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    patch.setenv("RAY_raylet_start_wait_time_s", "300")
-    patch.setenv("RAY_AUTH_MODE", "token")
-    patch.setenv("RAY_AUTH_TOKEN", TOKEN)
 
 
 @pytest.fixture(scope="module")
@@ -84,36 +37,6 @@ def ray_here() -> Iterator[None]:
         ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
         yield
         ray.shutdown()
-
-
-@pytest.mark.slow
-def test_the_command_starts_ray_here_and_ends_it(tiny_release: Path, images: Path, tmp_path: Path, mark: str) -> None:
-    listed, home = manifest(images, 700, "command.csv"), tmp_path / "home"
-    home.mkdir()
-    options = ["--images", str(listed), "--out", str(tmp_path / "job"), "--engine", "ray", "--json"]
-    environment = os.environ | {"HOME": str(home)}
-    done = subprocess.run(
-        [*COMMAND, "score", str(tiny_release), *options], capture_output=True, env=environment, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == b""
-    assert b'"n_predictions": 686' in done.stdout
-    assert list(home.iterdir()) == []
-    gone(mark)
-    assert joined(tmp_path / "job") == one_run(tiny_release, listed, tmp_path / "one.parquet")
-
-
-@pytest.mark.slow
-def test_ray_ends_with_the_command_that_was_killed(tiny_release: Path, images: Path, tmp_path: Path, mark: str) -> None:
-    listed, job = manifest(images, 60_000, "killed.csv"), tmp_path / "job"
-    options = ["--images", str(listed), "--out", str(job), "--engine", "ray"]
-    process = subprocess.Popen([*COMMAND, "score", str(tiny_release), *options], stderr=subprocess.DEVNULL)
-    while process.poll() is None and not (job.exists() and left_over(job)):
-        time.sleep(0.01)
-    assert len(marked(mark)) > 3
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    gone(mark)
 
 
 @pytest.mark.slow
@@ -140,6 +63,22 @@ def test_what_a_task_cannot_use_is_said_as_it_is_without_ray(tiny_release: Path,
     work = ShardWork(tiny_release, manifest(images, 70, "x.csv"), tmp_path / "elsewhere", "0" * 64, None, 0)
     with connected(None) as pool, pytest.raises(ShardError, match="every machine has to see the same one"):
         list(pool.run(work, [1]))
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Work that a machine without the package meets."""
+
+    def __call__(self, shard: int) -> PartDocument:
+        raise ModuleNotFoundError("No module named 'onnxruntime'")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_here")
+def test_a_machine_without_the_package_is_not_taken_for_this_one() -> None:
+    said = r"a machine of the Ray cluster cannot make shards \(No module named 'onnxruntime'\)"
+    with connected(None) as pool, pytest.raises(ShardError, match=said):
+        list(pool.run(Unknown(), [1]))
 
 
 @dataclass(frozen=True)
@@ -174,60 +113,8 @@ def test_a_shard_that_kills_its_process_is_named_when_all_others_are_done(tmp_pa
     assert (tmp_path / "tries").read_text() == "xxxx"
 
 
-@pytest.mark.heavy
-def test_of_a_cluster_with_two_raylets_one_is_killed(
-    tiny_release: Path, images: Path, tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    set_up(monkeypatch)
-    from ray.cluster_utils import Cluster
-
-    listed, job = manifest(images, 12_000, "cluster.parquet"), tmp_path / "job"
-    for shard in (1, 2):
-        score_shard(tiny_release, listed, job, (shard, 8))
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    try:
-        nodes = [cluster.add_node(wait=False, num_cpus=1) for _ in range(2)]
-        cluster.wait_for_nodes(timeout=300)
-        options = ["--images", str(listed), "--out", str(job), "--engine", "ray", "--ray-address", cluster.address]
-        process = subprocess.Popen(
-            [*COMMAND, "score", str(tiny_release), *options, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        # one core each: two shards that are being written are on two machines
-        while process.poll() is None and len({name.split("-")[1] for name in left_over(job)}) < 2:
-            time.sleep(0.005)
-        assert process.poll() is None
-        before = {path.name for path in job.glob("*.json")}
-        cluster.remove_node(nodes[0], allow_graceful=False)
-        said, errors = process.communicate()
-        assert process.returncode == 0, errors
-        assert json.loads(said)["n_run"] == 6
-        assert len({path.name for path in job.glob("*.json")} - before) >= 2
-    finally:
-        cluster.shutdown()
-    gone(mark)
-    assert joined(job) == one_run(tiny_release, listed, tmp_path / "one.parquet")
-    assert left_over(job)
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "nowhere.invalid:6379", "no address"])
-def test_a_cluster_that_is_not_there_is_said_at_once(
-    tiny_release: Path, images: Path, tmp_path: Path, address: str
-) -> None:
-    listed = manifest(images, 70, "nobody.csv")
-    options = ("--images", listed, "--out", tmp_path / "job", "--engine", "ray", "--ray-address", address)
-    refused = run_here("score", tiny_release, *options)
-    assert refused.returncode == 1
-    assert len(refused.stderr.splitlines()) == 1
-    assert f"Ray ({address}) cannot be used: " in refused.stderr
-    assert not (tmp_path / "job").exists()
-
-
-def test_an_address_without_the_engine_is_refused(tiny_release: Path, images: Path, tmp_path: Path) -> None:
-    refused = run_here("score", tiny_release, "--images", images, "--out", tmp_path, "--ray-address", "auto")
-    assert (refused.returncode, "belongs to --engine ray" in refused.stderr) == (1, True)
-
-
-def test_finish_needs_no_ray(tiny_release: Path, images: Path, tmp_path: Path) -> None:
-    listed = manifest(images, 70, "finish.csv")
-    score_shard(tiny_release, listed, tmp_path / "job", (1, 1))
-    assert finish(tmp_path / "job").n_predictions == 68
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_here")
+def test_an_address_is_not_passed_over_by_a_program_that_is_connected_to_another_cluster() -> None:
+    with pytest.raises(ShardError, match="connected to Ray already"), connected("10.0.0.1:6379"):
+        pass

@@ -63,6 +63,23 @@ def test_a_shard_that_is_there_is_left_and_made_again_it_has_the_same_bytes(
     assert {path: path.read_bytes() for path in (tmp_path / "job").iterdir()} == {p: w[1] for p, w in written.items()}
 
 
+@pytest.mark.parametrize("left", [{"predictions.parquet"}, {"predictions.parquet", "errors.parquet"}])
+def test_a_shard_that_was_killed_between_its_files_is_made_again(
+    tiny_release: Path, images: Path, tmp_path: Path, left: set[str]
+) -> None:
+    listed, job = manifest(images, 200, "between.csv"), tmp_path / "job"
+    for shard in (1, 2):
+        score_shard(tiny_release, listed, job, (shard, 2))
+    expected = joined(job)
+    for path in job.glob("shard-00001-*"):
+        if path.name.partition(".")[2] not in left:
+            path.unlink()
+    with pytest.raises(ShardError, match=r"1 of 2 shard is missing: 1$"):
+        finish(job)
+    score_shard(tiny_release, listed, job, (1, 2))
+    assert joined(job) == expected
+
+
 def test_unreadable_images_are_rows_of_errors_with_names_and_reasons(tiny_release: Path, tmp_path: Path) -> None:
     folder = tmp_path / "images"
     folder.mkdir()

@@ -75,6 +75,16 @@ def test_identifiers_stay_text_and_numbers_numbers(tmp_path: Path) -> None:
     ]
 
 
+def test_columns_keep_their_names_though_they_differ_by_a_capital_only(tmp_path: Path) -> None:
+    columns = {"prob:a": [0.1, 0.2], "case_id": ["b", "a"], "prob:A": [0.9, 0.8], "Case_ID": [1, 2], "c0": [3, 4]}
+    parquet.write_table(pa.table(columns), tmp_path / "t.parquet")
+    sort_table(tmp_path / "t.parquet", tmp_path / "s.parquet")
+    expected = {"case_id": ["a", "b"]} | {name: values[::-1] for name, values in columns.items() if name != "case_id"}
+    table = parquet.read_table(tmp_path / "s.parquet")
+    assert table.column_names == list(expected)
+    assert table.to_pydict() == expected
+
+
 def test_the_same_rows_give_the_same_bytes_and_what_does_not_fit_into_memory_lies_on_disk(tmp_path: Path) -> None:
     n = 400_000
     rows = {

@@ -6,11 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from ml.metrics.group_sums import group_numbers
 from ml.tables.evaluate import evaluate_tables
 from ml.tables.files import TableError, write_table
+from ml.tables.reading import read_batches
+from ml.tables.sorted_spans import Span, labels_of
 from ml.tables.streaming import evaluate_stream
 from tests.ml.test_metrics import draw
 from tests.support.command import run_here
@@ -102,3 +106,20 @@ def test_streaming_from_the_command_line(tmp_path: Path) -> None:
     refused = run_here(*command, "--plots", tmp_path)
     assert refused.returncode == 2
     assert "--plots" in refused.stderr
+
+
+@pytest.mark.parametrize("part", [False, True])
+def test_of_a_parquet_file_one_row_group_is_in_memory(tmp_path: Path, part: bool) -> None:
+    path, n = tmp_path / "labels.parquet", 800_000
+    numbers = np.random.default_rng(0).random(n)
+    table = pa.table({"case_id": np.char.mod("c%06d", np.arange(n)), "weight": numbers})
+    parquet.write_table(table, path, row_group_size=20_000)
+    size = path.stat().st_size
+    del table
+    before, most, rows = pa.total_allocated_bytes(), 0, 0
+    span = Span(0, None, "c", None)
+    for batch in labels_of(span, path, 5_000) if part else read_batches(path, 5_000):
+        rows += batch.num_rows
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert rows == n
+    assert most < size / 4, (most, size)
