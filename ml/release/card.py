@@ -120,6 +120,18 @@ class SourceDocument(TypedDict):
     card_sha256: str
 
 
+class ProcessesDocument(TypedDict):
+    """How many epochs so many processes trained together, and of what their batch normalisation took its statistics.
+
+    ``batch_norm`` is ``synchronised`` (the whole batch), ``per-process`` (each one's part), or None: one process, or a
+    network without any.
+    """
+
+    processes: int
+    batch_norm: str | None
+    epochs: int
+
+
 class CardContents(TypedDict):
     """A release's card before its files are listed.
 
@@ -133,6 +145,7 @@ class CardContents(TypedDict):
     orientation: NotRequired[Orientation]
     network: str
     seed: int
+    processes: NotRequired[list[ProcessesDocument]]
     data: DataDocument
     licence: str
     calibration: FitDocument
@@ -257,6 +270,21 @@ _WORDS = {
 CARD_METRICS = tuple(_WORDS)
 
 
+_BATCH_NORM = {
+    "synchronised": ", with batch normalisation over the whole batch",
+    "per-process": ", with batch normalisation over each process's part of it",
+}
+
+
+def _processes_sentence(card: CardContents) -> str:
+    """Who trained it, where some epoch was trained by several processes; on cards of one process nothing."""
+    shown = [
+        f"{row['epochs']} epochs by {row['processes']}" + _BATCH_NORM.get(row["batch_norm"] or "", "")
+        for row in card.get("processes", [])
+    ]
+    return f"Number of processes that shared each batch of its training: {'; '.join(shown)}.\n" if shown else ""
+
+
 def _metrics_table(card: CardContents) -> str:
     steps = list(card["held_out"])
     lines = ["| measure | " + " | ".join(steps) + " |", "|---|" + "---|" * len(steps)]
@@ -359,6 +387,7 @@ probability that two experts would disagree.
 
 Data: {card["data"]["source"]}. Cells: {parts}; split by {by}. Licence of the data: {card["licence"]}.
 {_annotators_sentence(card)} Network `{card["network"]}`, seed {card["seed"]}.{_ensemble_sentence(card)}
+{_processes_sentence(card)}
 
 {_training_paragraph(card)}
 

@@ -5,6 +5,7 @@ and the first process alone writes. A process that ends before its time ends the
 """
 
 import os
+import select
 import signal
 import sys
 import threading
@@ -28,6 +29,8 @@ BatchNorm = Literal["synchronised", "per-process"]
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 #: Longer than any process has to wait for another: for one that loads its data from a slow disk, for example.
 _TIMEOUT = timedelta(minutes=10)
+#: How often a process looks whether what started it is still there.
+_PARENT_SECONDS = 1.0
 #: Between the seeds of two processes; far more than there are epochs.
 _SEEDS_APART = 1_000_000_007
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -211,21 +214,26 @@ def _is_loss(exc: BaseException) -> bool:
 
 @contextmanager
 def _ending_on_request(store: Store) -> Iterator[None]:
-    """End at once on SIGTERM, by which ``torchrun`` ends all processes when one has ended.
+    """End at once on SIGTERM, by which ``torchrun`` ends all processes when one has ended, or when it is gone itself.
 
     A handler in Python would have to wait for as long as the main thread waits for the others inside of a library.
     """
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
+    parent = os.getppid()
 
     def watch() -> None:
-        while number := os.read(reading, 1):
-            if number[0] == signal.SIGTERM:
+        while True:
+            readable, _, _ = select.select([reading], [], [], _PARENT_SECONDS)
+            number = os.read(reading, 1) if readable else b""
+            if readable and not number:
+                os.close(reading)
+                return
+            if number == bytes([signal.SIGTERM]) or os.getppid() != parent:
                 if _is_first_to_tell(store):
                     sys.stderr.write(f"secondread: {_ENDED}\n")
                     sys.stderr.flush()
                 os._exit(128 + signal.SIGTERM)
-        os.close(reading)
 
     before = signal.signal(signal.SIGTERM, lambda *_: None)
     wakeup = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
