@@ -282,7 +282,7 @@ def _processes_sentence(card: CardContents) -> str:
         f"{row['epochs']} epochs by {row['processes']}" + _BATCH_NORM.get(row["batch_norm"] or "", "")
         for row in card.get("processes", [])
     ]
-    return f"Number of processes that shared each batch of its training: {'; '.join(shown)}.\n" if shown else ""
+    return f" Number of processes that shared each batch of its training: {'; '.join(shown)}." if shown else ""
 
 
 def _metrics_table(card: CardContents) -> str:
@@ -371,6 +371,7 @@ def readme_text(card: CardContents) -> str:
     """The card as Markdown, for people."""
     parts = ", ".join(f"{name} {count:,}" for name, count in sorted(card["data"]["partitions"].items()))
     limits = "\n".join(f"- {sentence}" for sentence in card["limits_of_use"])
+    network = f"Network `{card['network']}`, seed {card['seed']}.{_ensemble_sentence(card)}{_processes_sentence(card)}"
     by = "patient" if card["data"]["split_by"] == "patient" else "cell (the source names no patients)"
     return f"""# Release {card["name"]}
 
@@ -386,8 +387,7 @@ probability that two experts would disagree.
 ## Where it comes from
 
 Data: {card["data"]["source"]}. Cells: {parts}; split by {by}. Licence of the data: {card["licence"]}.
-{_annotators_sentence(card)} Network `{card["network"]}`, seed {card["seed"]}.{_ensemble_sentence(card)}
-{_processes_sentence(card)}
+{_annotators_sentence(card)} {network}
 
 {_training_paragraph(card)}
 

@@ -63,8 +63,8 @@ def _alone(run: Path, changes: dict[str, Any]) -> None:
         pytest.param(2, {"epochs": 4, "batch_size": 27}, id="an uneven rest"),
         pytest.param(
             3,
-            {"epochs": 1, "batch_size": 2, "class_balance": 0.5, "weight_averaging": 0.9},
-            id="more processes than images, weights",
+            {"epochs": 1, "batch_size": 2, "class_balance": 0.5, "weight_averaging": 0.9, "float64": True},
+            id="fewer images than processes, class weights, averaged weights",
         ),
     ],
 )

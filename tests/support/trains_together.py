@@ -1,7 +1,7 @@
 """A training that several processes share, for tests.
 
 ``torchrun … -m tests.support.trains_together RUN CONFIG KILLED`` trains into RUN; CONFIG are changes of
-``quick_config`` as JSON, KILLED the processes that end themselves in the third epoch, as JSON.
+``quick_config`` as JSON, with ``float64``, and KILLED the processes that end themselves in the third epoch, as JSON.
 """
 
 import json
@@ -48,6 +48,13 @@ def without_dropout(name: str, *arguments: Any) -> Network:
     return network
 
 
+def in_float64(name: str, *arguments: Any) -> Network:
+    """The same in float64, where the optimiser does not turn rounding into steps of another sign."""
+    network = without_dropout(name, *arguments).double()
+    network.backbone.register_forward_pre_hook(lambda _, inputs: tuple(tensor.double() for tensor in inputs))
+    return network
+
+
 def train_together(
     run: Path, changes: dict[str, Any], killed: list[int] | None = None, processes: Processes = ALONE
 ) -> None:
@@ -55,7 +62,7 @@ def train_together(
 
     Args:
         run: the folder.
-        changes: of ``quick_config``. The network is ``cnn3``, in which nothing is random, or as they say.
+        changes: of ``quick_config``, and ``float64``. The network is ``cnn3``, in which nothing is random, or as they say.
         killed: processes that end in the middle.
         processes: all of them.
     """
@@ -64,8 +71,10 @@ def train_together(
         if processes.rank in (killed or []) and (report.epoch, report.step) == KILLED_AT:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    config = quick_config(**{"network": "cnn3", "learning_rate": 1e-3} | changes)
-    with patch.object(learner, "build_network", without_dropout):
+    settings = {"network": "cnn3", "learning_rate": 1e-3} | changes
+    build = in_float64 if settings.pop("float64", False) else without_dropout
+    config = quick_config(**settings)
+    with patch.object(learner, "build_network", build):
         cells = small_cells(config.network)
         train(cells, config, RunFolder(run), device=CPU, observer=observe, processes=processes)
 
