@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ml.cli.shared import Json, emit, say
+from ml.cli.shared import Device, Json, emit, say, say_where
 
 if TYPE_CHECKING:
     import torch
@@ -371,12 +371,14 @@ def predict(
     images: Annotated[list[Path], typer.Argument(help="PNG, JPEG or TIFF files.")],
     tta: Annotated[int | None, typer.Option(min=1, help="Augmented views per image, usually 20.")] = None,
     seed: Annotated[int, typer.Option(help="Of the views.")] = 0,
+    device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Predict images with a release."""
     from ml.release.score import predict_files
 
-    rows = predict_files(release, images, tta=tta, seed=seed)
+    say_where(device)
+    rows = predict_files(release, images, tta=tta, seed=seed, device=device)
     lines = []
     for row in rows:
         probs = row["class_probs"]

@@ -10,6 +10,7 @@ from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
 from typing import Literal
 
+from ml.release.device import Device
 from ml.scoring.image_list import BLOCK, ImageList, open_list
 from ml.scoring.one_table import Observer
 from ml.scoring.parts import JOB_FILE, Job, PartDocument, read_job
@@ -48,6 +49,7 @@ def run_missing(
     *,
     tta: int | None = None,
     seed: int = 0,
+    device: Device = "auto",
 ) -> Run:
     """Run the shards of a job that are missing.
 
@@ -62,12 +64,13 @@ def run_missing(
         observer: called with images done and in all.
         tta: augmented views an image, None for the image itself.
         seed: of the views.
+        device: where the network runs.
 
     Raises:
         ShardError: the folder has another job, or a process was killed.
-        ValueError: the list or the release cannot be read.
+        ValueError: the list or the release cannot be read, or the device not used.
     """
-    scorer, listed = Scorer(release, tta=tta, seed=seed), open_list(images)
+    scorer, listed = Scorer(release, tta=tta, seed=seed, device=device), open_list(images)
     cores = len(os.sched_getaffinity(0))
     count = read_job(folder).n_shards if (folder / JOB_FILE).exists() else _shards_for(listed.rows, cores)
     job = open_job(scorer, listed, folder, count)
@@ -77,7 +80,7 @@ def run_missing(
     else:
 
         def work(pool: ProcessPoolExecutor) -> None:
-            _run_in(pool, job, missing, observer, (release, images, tta, seed))
+            _run_in(pool, job, missing, observer, (release, images, tta, seed, device))
 
         _with_processes(min(cores, len(missing)), work)
     parts = [part for shard in range(1, job.n_shards + 1) if (part := job.part(shard)) is not None]
@@ -129,12 +132,13 @@ def _run_in(
     job: Job,
     missing: list[int],
     observer: Observer,
-    how: tuple[Path, Path, int | None, int],
+    how: tuple[Path, Path, int | None, int, Device],
 ) -> None:
-    release, images, tta, seed = how
+    release, images, tta, seed, device = how
     total, done = sum(_images_of(job, shard) for shard in missing), 0
     running = {
-        pool.submit(_shard_alone, release, images, job.folder, (shard, job.n_shards), tta, seed) for shard in missing
+        pool.submit(_shard_alone, release, images, job.folder, (shard, job.n_shards), tta, seed, device)
+        for shard in missing
     }
     while running:
         ended, running = wait(running, return_when=FIRST_COMPLETED)
@@ -145,10 +149,10 @@ def _run_in(
 
 
 def _shard_alone(
-    release: Path, images: Path, folder: Path, shard: tuple[int, int], tta: int | None, seed: int
+    release: Path, images: Path, folder: Path, shard: tuple[int, int], tta: int | None, seed: int, device: Device
 ) -> PartDocument:
     # the other cores have shards of their own
-    return score_shard(release, images, folder, shard, tta=tta, seed=seed, threads=1)
+    return score_shard(release, images, folder, shard, tta=tta, seed=seed, threads=1, device=device)
 
 
 def _end_with_parent() -> None:

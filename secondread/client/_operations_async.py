@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document 7a11ddc60899e383.
+"""Operations of the API. Made from the OpenAPI document f180481ccbc8103c.
 
 ``python -m tests.support.api_files`` makes it again; nobody edits it.
 """

@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document 7a11ddc60899e383.
+"""What the API takes and answers. Made from the OpenAPI document f180481ccbc8103c.
 
 ``python -m tests.support.api_files`` makes it again; nobody edits it.
 """
@@ -1211,6 +1211,8 @@ class ReadsOut(BaseModel):
 class ReadyOut(BaseModel):
     """
     Whether requests can be served, part by part; without a worker they can, but jobs wait.
+
+    `device` is where the network runs: `cpu`, `cuda` or `remote`, with why it is not the GPU.
     """
 
     status: str
@@ -1218,6 +1220,7 @@ class ReadyOut(BaseModel):
     release: str
     worker: str
     storage: str = "ok"
+    device: str = "cpu"
 
 
 class RecalibrationIn(BaseModel):

@@ -62,7 +62,8 @@ def train_together(
 
     Args:
         run: the folder.
-        changes: of ``quick_config``, and ``float64``. The network is ``cnn3``, in which nothing is random, or as they say.
+        changes: of ``quick_config``, and ``float64``. Unless they name another, the network is ``cnn3``, in which
+            nothing is random.
         killed: processes that end in the middle.
         processes: all of them.
     """
