@@ -9,6 +9,7 @@ from ml.charts.rows import ShiftPoint
 from ml.images.preprocess import Orientation, PreprocessingDocument
 from ml.metrics.jackknife import EstimateDocument
 from ml.metrics.skill import Verdict
+from ml.release.card_processes import ProcessesDocument, processes_sentence
 from ml.release.card_shifts import shifts_section
 from ml.release.training_index import TrainingDocument
 
@@ -118,18 +119,6 @@ class SourceDocument(TypedDict):
 
     name: str
     card_sha256: str
-
-
-class ProcessesDocument(TypedDict):
-    """How many epochs so many processes trained together, and of what their batch normalisation took its statistics.
-
-    ``batch_norm`` is ``synchronised`` (the whole batch), ``per-process`` (each one's part), or None: one process, or a
-    network without any.
-    """
-
-    processes: int
-    batch_norm: str | None
-    epochs: int
 
 
 class CardContents(TypedDict):
@@ -270,21 +259,6 @@ _WORDS = {
 CARD_METRICS = tuple(_WORDS)
 
 
-_BATCH_NORM = {
-    "synchronised": ", with batch normalisation over the whole batch",
-    "per-process": ", with batch normalisation over each process's part of it",
-}
-
-
-def _processes_sentence(card: CardContents) -> str:
-    """Who trained it, where some epoch was trained by several processes; on cards of one process nothing."""
-    shown = [
-        f"{row['epochs']} epochs by {row['processes']}" + _BATCH_NORM.get(row["batch_norm"] or "", "")
-        for row in card.get("processes", [])
-    ]
-    return f" Number of processes that shared each batch of its training: {'; '.join(shown)}." if shown else ""
-
-
 def _metrics_table(card: CardContents) -> str:
     steps = list(card["held_out"])
     lines = ["| measure | " + " | ".join(steps) + " |", "|---|" + "---|" * len(steps)]
@@ -371,7 +345,8 @@ def readme_text(card: CardContents) -> str:
     """The card as Markdown, for people."""
     parts = ", ".join(f"{name} {count:,}" for name, count in sorted(card["data"]["partitions"].items()))
     limits = "\n".join(f"- {sentence}" for sentence in card["limits_of_use"])
-    network = f"Network `{card['network']}`, seed {card['seed']}.{_ensemble_sentence(card)}{_processes_sentence(card)}"
+    together = processes_sentence(card.get("processes", []))
+    network = f"Network `{card['network']}`, seed {card['seed']}.{_ensemble_sentence(card)}{together}"
     by = "patient" if card["data"]["split_by"] == "patient" else "cell (the source names no patients)"
     return f"""# Release {card["name"]}
 

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from ml.calibration.calibrators import Calibration
-from ml.charts.rows import EpochMetrics
 from ml.distributions.families import softmax_probs
 from ml.files import read_json
 from ml.images.preprocess import Preprocessing
 from ml.release.artifact import HEAD_FILE, Release, write_release
-from ml.release.card import CardContents, ParityDocument, ProcessesDocument, readme_text
+from ml.release.card import CardContents, ParityDocument, readme_text
+from ml.release.card_processes import processes_of
 from ml.release.device import open_session
 from ml.release.dropout_head import DropoutHead
 from ml.release.training_index import INDEX_FILE, TrainingIndex
@@ -177,7 +177,7 @@ def export_run(
         whole = Fused(network, calibration, len(config["dataset"]["classes"])).eval()
         files["fused.onnx"] = to_onnx(whole, example, output_names(calibration))
     card = _card(name or folder.path.name, config, report, parity)
-    together = processes_of(folder.read_metrics())
+    together = processes_of(folder.read_metrics() if folder.metrics.is_file() else [])
     if together:
         card["processes"] = together
     card["reference"] = add_checks(folder, preprocessing, files)
@@ -219,17 +219,6 @@ def _card(name: str, config: RunDocument, report: CalibrationReport, parity: Par
         "versions": config["versions"],
         "limits_of_use": LIMITS_OF_USE,
     }
-
-
-def processes_of(history: list[EpochMetrics]) -> list[ProcessesDocument]:
-    """Which processes trained how many epochs, in their order; nothing where no epoch was trained by several."""
-    rows: list[ProcessesDocument] = []
-    for epoch in history:
-        count, norm = epoch.get("processes", 1), epoch.get("batch_norm")
-        if not rows or (rows[-1]["processes"], rows[-1]["batch_norm"]) != (count, norm):
-            rows.append({"processes": count, "batch_norm": norm, "epochs": 0})
-        rows[-1]["epochs"] += 1
-    return rows if any(row["processes"] > 1 for row in rows) else []
 
 
 class _Labelled(TypedDict, total=False):

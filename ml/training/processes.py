@@ -185,12 +185,13 @@ def started_processes() -> Iterator[Processes]:
     if missing:
         raise ValueError(f"WORLD_SIZE announces several processes, but {', '.join(missing)} is not set: use torchrun")
     store, rank, size = next(rendezvous("env://"))
-    with _ending_on_request(store):
+    with _ending_on_request(store) as speaking:
         try:
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_TIMEOUT)
             yield Processes(rank, size)
         except (Exception, KeyboardInterrupt) as exc:
+            speaking.set()
             if not _is_first_to_tell(store):
                 raise SystemExit(1) from exc
             if _is_loss(exc):
@@ -213,14 +214,15 @@ def _is_loss(exc: BaseException) -> bool:
 
 
 @contextmanager
-def _ending_on_request(store: Store) -> Iterator[None]:
+def _ending_on_request(store: Store) -> Iterator[threading.Event]:
     """End at once on SIGTERM, by which ``torchrun`` ends all processes when one has ended, or when it is gone itself.
 
-    A handler in Python would have to wait for as long as the main thread waits for the others inside of a library.
+    A handler in Python would have to wait for as long as the main thread waits for the others inside of a library. Once
+    the event is set, the main thread ends by itself, and has to say why before it does.
     """
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    parent = os.getppid()
+    parent, speaking = os.getppid(), threading.Event()
 
     def watch() -> None:
         while True:
@@ -229,7 +231,8 @@ def _ending_on_request(store: Store) -> Iterator[None]:
             if readable and not number:
                 os.close(reading)
                 return
-            if number == bytes([signal.SIGTERM]) or os.getppid() != parent:
+            asked = number == bytes([signal.SIGTERM]) or os.getppid() != parent
+            if asked and not speaking.is_set():
                 if _is_first_to_tell(store):
                     sys.stderr.write(f"secondread: {_ENDED}\n")
                     sys.stderr.flush()
@@ -239,7 +242,7 @@ def _ending_on_request(store: Store) -> Iterator[None]:
     wakeup = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     threading.Thread(target=watch, daemon=True).start()
     try:
-        yield
+        yield speaking
     finally:
         signal.set_wakeup_fd(wakeup)
         signal.signal(signal.SIGTERM, before)

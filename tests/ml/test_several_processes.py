@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,15 @@ import torch
 from safetensors.torch import load_file
 
 from ml.charts.rows import EpochMetrics
+from ml.release.card_processes import processes_of
 from ml.training.calibrate import calibrate_run
-from ml.training.export import export_run, processes_of
+from ml.training.export import export_run
 from ml.training.losses import count_weighted_nll
 from ml.training.networks import build_network
 from ml.training.processes import ALONE, Processes, started_processes
 from ml.training.run_folder import RunFolder
 from tests.support.trains_together import CPU, train_together
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 #: Largest difference of a weight after 20 steps.
@@ -29,11 +32,17 @@ ENDED = "a process of this training ended before its time"
 COMMAND = [sys.executable, "-c", "from app.cli.main import main; main()"]
 
 
-def _torchrun(count: int, *command: object) -> "subprocess.CompletedProcess[str]":
+def _start(count: int, command: Sequence[object]) -> "subprocess.Popen[str]":
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count), "--no-python"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    whole = [*launcher, *map(str, command)]
-    return subprocess.run(whole, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    whole, pipe = [*launcher, *map(str, command)], subprocess.PIPE
+    return subprocess.Popen(whole, cwd=ROOT, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+
+def _torchrun(count: int, *command: object) -> "subprocess.CompletedProcess[str]":
+    with _start(count, command) as launcher:
+        out, err = launcher.communicate()
+    return subprocess.CompletedProcess(command, launcher.returncode, out, err)
 
 
 def _together(count: int, run: Path, changes: dict[str, Any], killed: list[int]) -> "subprocess.CompletedProcess[str]":
@@ -124,6 +133,30 @@ def test_a_folder_of_another_run_is_refused_in_one_line(tmp_path: Path) -> None:
     said = [line for line in done.stderr.splitlines() if line.startswith("secondread:")]
     assert len(said) == 1
     assert "contains a run with other settings" in said[0]
+
+
+def _children(parent: int) -> set[int]:
+    return {int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()}
+
+
+@pytest.mark.slow
+def test_a_killed_torchrun_leaves_no_process_behind(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with _start(2, [sys.executable, "-m", "tests.support.trains_together", run, '{"epochs": 5000}', "[]"]) as launcher:
+        wait_until(RunFolder(run).metrics.exists, 120)
+        trainers = _children(launcher.pid)
+        assert len(trainers) == 2
+        launcher.kill()
+        # they are nobody's children any more, and whoever adopts them may not collect them
+        wait_until(lambda: not any(_is_training(pid) for pid in trainers), 30)
+    assert not RunFolder(run).finished
+
+
+def _is_training(pid: int) -> bool:
+    try:
+        return "trains_together" in Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return False
 
 
 @pytest.mark.slow
