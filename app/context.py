@@ -78,7 +78,13 @@ def build_context(settings: Settings, ring: KeyRing | None = None) -> Context:
         bucket=bucket,
         images=images,
         folders=folders,
-        inference=Inference(release, settings.inference_threads, settings.inference_queue, backend=_backend(settings)),
+        inference=Inference(
+            release,
+            settings.inference_threads,
+            settings.inference_queue,
+            backend=_backend(settings),
+            device=settings.device,
+        ),
         pictures=Pictures(settings.decode_memory),
         keys=keys,
     )

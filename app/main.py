@@ -90,8 +90,12 @@ _ROUTERS = (
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Refuse another key than the database's, then load the active release; where that fails, /readyz says so."""
+    """Refuse another key than the database's and a device that cannot be used, then load the active release.
+
+    Where that fails, /readyz says so.
+    """
     context: Context = app.state.context
+    context.inference.place()
     claim(context.database, context.keys.audit)
     try:
         with context.database.read() as session:

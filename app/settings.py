@@ -8,7 +8,7 @@ import os
 import secrets
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
@@ -84,6 +84,11 @@ class Settings(BaseSettings):
         "(http://…/v2/models/NAME); unset: this process",
     )
     inference_token: SecretStr | None = Field(None, description="bearer token for the server of INFERENCE_URL")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto",
+        description="where the network runs in this process: cuda and nothing else, cpu, or auto, which takes cuda "
+        "where it can be used",
+    )
     inference_threads: int = Field(0, ge=0, le=256, description="threads of one network run, 0 for all cores")
     inference_queue: int = Field(32, ge=1, le=10_000, description="predictions that may wait before 429")
     decode_memory: int = Field(
@@ -188,6 +193,12 @@ class Settings(BaseSettings):
             if parts.username is not None:
                 raise ValueError("must not carry a password; set INFERENCE_TOKEN")
         return value
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if self.inference_url is not None and self.device == "cuda":
+            raise ValueError("by INFERENCE_URL the network runs elsewhere, and DEVICE wants cuda here: unset one")
+        return self
 
     @field_validator("storage_url")
     @classmethod

@@ -325,7 +325,7 @@ def main() -> None:
     tried = {name: found for name, found in known(asked.images, asked.seed).items() if name in asked.source}
     path = Path(__file__).parent / "results" / f"{date.today()}_shift.json"
     with TemporaryDirectory() as temporary:
-        predictor = Predictor(export_run(folder, Path(temporary) / "release"), threads=1, gpu=False)
+        predictor = Predictor(export_run(folder, Path(temporary) / "release"), threads=1, device="cpu")
         judge = Judge(folder, predictor, {case for images in tried.values() for case in images.cases})
         for name, images in tried.items():
             found = measured(judge, images, asked.seed)

@@ -61,6 +61,7 @@ def serve(
     create_if_new(application.state.database.engine)
     claim(application.state.database, application.state.context.keys.audit)
     erase_again_as_listed(application.state.context)
+    _say_where(application.state.context)
     _check_backend(application.state.context)
     late = application.state.reports.check_at_start(application.state.database)
     if late is not None:
@@ -70,6 +71,13 @@ def serve(
     with_worker = settings.worker and settings.sqlalchemy_url.startswith("sqlite")
     with kept_alive(_worker_command()) if with_worker else nullcontext():
         _run_server(application, address, number, settings.trusted_proxies)
+
+
+def _say_where(context: "Context") -> None:
+    """Refuse a device that cannot be used; say so where the CPU takes its place."""
+    device, _, fault = context.inference.place().partition(": ")
+    if fault:
+        say(f"warning: the network runs on the {device.upper()}, since CUDA cannot be used: {fault}")
 
 
 def _check_backend(context: "Context") -> None:
@@ -123,6 +131,7 @@ def worker(parent: Annotated[int | None, typer.Option(hidden=True)] = None) -> N
     with parts(check_schema=False, direct=True) as context:  # a worker waits for its database
         if parent is None:  # else `serve` has said so
             warn_of_open_home(context.settings.home)
+            _say_where(context)
         work(context, parent)
     tracing.end()
 

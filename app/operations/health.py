@@ -27,13 +27,17 @@ class HealthOut(Out):
 
 
 class ReadyOut(Out):
-    """Whether requests can be served, part by part; without a worker they can, but jobs wait."""
+    """Whether requests can be served, part by part; without a worker they can, but jobs wait.
+
+    ``device`` is where the network runs: ``cpu``, ``cuda`` or ``remote``, with why it is not the GPU.
+    """
 
     status: str
     database: str
     release: str
     worker: str
     storage: str = "ok"
+    device: str = "cpu"
 
 
 @router.get("/healthz", dependencies=[Depends(public)])
@@ -74,7 +78,14 @@ def readyz(context: Parts) -> Response:
         release = exc.detail
     ready = database == release == storage == "ok"
     status = "ready" if ready else "not ready"
-    body = ReadyOut(status=status, database=database, release=release, worker=worker, storage=storage)
+    body = ReadyOut(
+        status=status,
+        database=database,
+        release=release,
+        worker=worker,
+        storage=storage,
+        device=context.inference.place(),
+    )
     return JSONResponse(body.model_dump(), 200 if ready else 503)
 
 

@@ -24,6 +24,7 @@ from app.predictions.remote import Backend, OtherNetwork
 from app.tables import Alias
 from ml.images.preprocess import Pixels
 from ml.release.artifact import Release, ReleaseError, read_release
+from ml.release.device import Device, fallen_back, runs_on_cuda
 from ml.release.predictor import BATCH, Prediction, Predictor, prediction_of
 from ml.release.unlikeness import appearance_of
 
@@ -50,6 +51,7 @@ class Inference:
         queue: predictions that may wait.
         batch: images per run of the network at most; None: many on a GPU, one on a CPU, where batches do not pay.
         backend: where the network runs; None: in this process.
+        device: on which of this process.
     """
 
     def __init__(
@@ -59,8 +61,10 @@ class Inference:
         queue: int,
         batch: int | None = None,
         backend: Backend | None = None,
+        device: Device = "auto",
     ) -> None:
-        self.folder_of, self.threads, self.batch, self.backend = folder_of, threads, batch, backend
+        self.folder_of, self.threads, self.batch = folder_of, threads, batch
+        self.backend, self.device = backend, device
         self._wanted: list[_Wanted] = []
         self._turn, self._busy = threading.Condition(), False
         self._waiting = threading.BoundedSemaphore(queue)
@@ -103,6 +107,19 @@ class Inference:
         if self.backend is not None:
             self.backend.close()
 
+    def place(self) -> str:
+        """Where networks run: remote, cuda or cpu; the latter with the reason where ``auto`` could not use the GPU.
+
+        Raises:
+            DeviceError: not where it was asked for: nothing starts then.
+        """
+        if self.backend is not None:
+            return "remote"
+        if runs_on_cuda(self.device):
+            return "cuda"
+        fault = fallen_back(self.device)
+        return "cpu" if fault is None else f"cpu: {fault}"
+
     def check_at_start(self, alias: Alias | None) -> str | None:
         """Refuse to start with a backend that has another network than the champion.
 
@@ -131,7 +148,7 @@ class Inference:
             Unavailable: the backend does not answer.
         """
         network = None if self.backend is None else self.backend.network(release)
-        return Predictor(release, self.threads, network=network)
+        return Predictor(release, self.threads, device=self.device, network=network)
 
     def other(self, release_id: uuid.UUID) -> Served:
         """A release that need not be the champion, of which a few stay loaded.

@@ -66,7 +66,7 @@ def _run_once(path: Path) -> None:
     release = read_release(path)
     for file in sorted(path.glob("*.onnx")):
         require_plain_graph(file)
-    predictor = Predictor(release, threads=1, gpu=False)
+    predictor = Predictor(release, threads=1, device="cpu")
     side, channels = release.preprocessing.size, release.preprocessing.channels
     noise = np.random.default_rng(0).normal(size=(2, channels, side, side)).astype(np.float32)
     try:

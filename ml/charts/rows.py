@@ -1,13 +1,14 @@
 """Rows that charts are drawn from; this module draws nothing, so that whoever makes rows needs no drawing library."""
 
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 
 class EpochMetrics(TypedDict):
     """One epoch of a training: a line of ``metrics.jsonl``; losses in nats per label.
 
-    Rows of before have ``valid_accuracy`` in place of ``valid_agreement``.
+    Rows of before have ``valid_accuracy`` in place of ``valid_agreement``. ``processes`` is there where several
+    trained, ``batch_norm`` where the network has any as well: of which part of a batch its statistics were.
     """
 
     epoch: int
@@ -16,6 +17,8 @@ class EpochMetrics(TypedDict):
     valid_loss: float
     valid_agreement: float
     images_per_second: float
+    processes: NotRequired[int]
+    batch_norm: NotRequired[str]
 
 
 class MethodLosses(TypedDict):

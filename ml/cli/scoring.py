@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ml.cli.shared import Json, emit
+from ml.cli.shared import Device, Json, emit, say_where
 
 if TYPE_CHECKING:
     from ml.scoring.engines import Run
@@ -35,6 +35,7 @@ def score(
     ] = None,
     tta: Annotated[int | None, typer.Option(min=1, help="Augmented views per image, usually 20.")] = None,
     seed: Annotated[int, typer.Option(help="Of the views.")] = 0,
+    device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Predict many images; those that cannot be read are rows of a table of errors."""  # noqa: DOC501
@@ -42,8 +43,9 @@ def score(
         raise ValueError("--shard runs one shard and --engine all that are missing: leave one of them out")
     if ray_address is not None and engine != "ray":
         raise ValueError("--ray-address belongs to --engine ray")
+    say_where(device)
     if shard is None and engine is None:
-        _score_table(release, images, out, tta, seed, as_json)
+        _score_table(release, images, out, tta, seed, device, as_json)
         return
     if out.suffix.lower() in {".csv", ".parquet"}:
         raise ValueError(f"{out}: with --shard or --engine a folder is written, and `secondread score-finish` joins it")
@@ -52,17 +54,21 @@ def score(
 
         # Ray says on stdout which machines and processes died
         with _progress() as observe, redirect_stdout(sys.stderr):
-            run = run_missing(release, images, out, engine, observe, tta=tta, seed=seed, ray_address=ray_address)
+            run = run_missing(
+                release, images, out, engine, observe, tta=tta, seed=seed, ray_address=ray_address, device=device
+            )
         _say_run(run, out, as_json)
     elif shard is not None:
-        _score_shard(release, images, out, shard, tta, seed, as_json)
+        _score_shard(release, images, out, shard, tta, seed, device, as_json)
 
 
-def _score_table(release: Path, images: Path, out: Path, tta: int | None, seed: int, as_json: bool) -> None:
+def _score_table(
+    release: Path, images: Path, out: Path, tta: int | None, seed: int, device: Device, as_json: bool
+) -> None:
     from ml.scoring.one_table import score_images
 
     with _progress() as observe:
-        done = score_images(release, images, out, observe, tta=tta, seed=seed)
+        done = score_images(release, images, out, observe, tta=tta, seed=seed, device=device)
     found = {"n_cases": done.n_predictions, "predictions": str(out)}
     found |= {"n_errors": done.n_errors, "errors": str(done.errors)}
     text = f"{done.n_predictions:,} predictions in {out}"
@@ -71,12 +77,14 @@ def _score_table(release: Path, images: Path, out: Path, tta: int | None, seed: 
     emit(found, as_json, text)
 
 
-def _score_shard(release: Path, images: Path, out: Path, shard: str, tta: int | None, seed: int, as_json: bool) -> None:
+def _score_shard(
+    release: Path, images: Path, out: Path, shard: str, tta: int | None, seed: int, device: Device, as_json: bool
+) -> None:
     from ml.scoring.shards import parse_shard, score_shard
 
     numbers = parse_shard(shard)
     with _progress() as observe:
-        part = score_shard(release, images, out, numbers, observe, tta=tta, seed=seed)
+        part = score_shard(release, images, out, numbers, observe, tta=tta, seed=seed, device=device)
     counts = _counts(part["n_predictions"], part["n_errors"])
     emit(part, as_json, f"shard {numbers[0]} of {numbers[1]}: {counts}")
 

@@ -3,10 +3,17 @@
 import json
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
+Device = Annotated[
+    Literal["auto", "cpu", "cuda"],
+    typer.Option(
+        envvar="SECONDREAD_DEVICE",
+        help="Where the network runs: cuda and nothing else, cpu, or auto, which takes cuda where it can be used.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 
 
@@ -18,6 +25,15 @@ def emit(document: Any, as_json: bool, text: str) -> None:
 def say(message: str) -> None:
     """Write a line for people on stderr."""
     sys.stderr.write(message + "\n")
+
+
+def say_where(device: Literal["auto", "cpu", "cuda"]) -> None:
+    """Say so where ``auto`` runs networks on the CPU though the ONNX Runtime for GPUs is installed."""
+    from ml.release.device import fallen_back
+
+    fault = fallen_back(device)
+    if fault is not None:
+        say(f"warning: the network runs on the CPU, since CUDA cannot be used: {fault}")
 
 
 def _explain(exc: Exception) -> str | None:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ml.cli.shared import Json, emit, say
+from ml.cli.shared import Device, Json, emit, say, say_where
 
 if TYPE_CHECKING:
+    import torch
+
     from ml.charts.rows import EpochMetrics, ShiftPoint
     from ml.datasets.base import ImageDataset
     from ml.images.preprocess import Pixels
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from ml.release.card import DisagreementDocument
     from ml.release.score import ImagePrediction
     from ml.training.learner import StepReport
+    from ml.training.processes import Processes
+    from ml.training.run_folder import TrainConfig
 
 commands = typer.Typer()
 
@@ -44,7 +48,11 @@ def train(
         ),
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="Images per step; left out: an eighth of the training images, 16 to 128.", min=1)
+        int | None,
+        typer.Option(
+            help="Images per step, of all processes together; left out: an eighth of the training images, 16 to 128.",
+            min=1,
+        ),
     ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Of Adam; 0.002 for compact, else 0.001.")] = None,
     warmup_epochs: Annotated[int, typer.Option(help="Epochs over which the rate rises.")] = 1,
@@ -71,6 +79,13 @@ def train(
     precision: Annotated[str, typer.Option(help="auto, float32 or bf16.")] = "auto",
     compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Use torch.compile.")] = False,
     threads: Annotated[int | None, typer.Option(help="CPU threads; fix them for identical results.")] = None,
+    batch_norm: Annotated[
+        Literal["synchronised", "per-process"] | None,
+        typer.Option(
+            help="With several processes (torchrun): statistics of the whole batch, on GPUs only, or of each one's "
+            "part. Left out: synchronised on GPUs."
+        ),
+    ] = None,
     backbone_weights: Annotated[str | None, typer.Option(help="vgg16: file with pretrained weights.")] = None,
     cases: Annotated[int | None, typer.Option(help="cells: number of simulated cells.")] = None,
     valid_labels: Annotated[int | None, typer.Option(help="mix_…: labels per validation image, 1, 2 or 5.")] = None,
@@ -78,46 +93,73 @@ def train(
     crop: Annotated[int | None, typer.Option(help="Folder: side of the central square to keep, in px.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Train a network on images and label histograms (stage 1)."""
+    """Train a network on images and label histograms (stage 1); started by torchrun, several processes share it."""
     import torch
 
     from ml.datasets.registry import load_dataset
-    from ml.training.run_folder import RunFolder, TrainConfig
+    from ml.training.processes import started_processes
+    from ml.training.run_folder import TrainConfig
     from ml.training.small_sets import EPOCHS, augmentation_for, batch_for, passes_for
     from ml.training.train import choose_device, choose_precision
-    from ml.training.train import train as run
 
     if threads is not None:
         torch.set_num_threads(threads)
-    where = choose_device(device)
     options = _data_options(data, cases, valid_labels, size, crop, seed)
-    say(f"loading data set {data}")
-    dataset = load_dataset(data, options)
-    n_images, n_epochs = dataset.rows("train").size, epochs or EPOCHS
-    batch_size, augmentation = batch_size or batch_for(n_images), augmentation or augmentation_for(dataset.orientation)
-    config = TrainConfig(
-        data=data,
-        data_options=options,
-        network=network,
-        epochs=n_epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate or (2e-3 if network == "compact" else 1e-3),
-        warmup_epochs=warmup_epochs,
-        decay_epochs=_decay_epochs(decay, n_epochs),
-        patience=patience,
-        seed=seed,
-        precision=choose_precision(precision, where),
-        compiled=compiled,
-        backbone_weights=backbone_weights,
-        weight_averaging=weight_averaging,
-        shift=shift,
-        passes=1 if epochs else passes_for(n_images, batch_size, augmentation),
-        class_balance=class_balance,
-        augmentation=augmentation,
-    )
-    _announce(dataset, f"training {network} on {n_images:,} images, {where}, {config.precision}")
-    with _TrainingBar(n_epochs) as bar:
-        best = run(dataset, config, RunFolder(out), device=where, observer=bar.update)
+    with started_processes() as processes:
+        where = processes.device(choose_device(device))
+        _tell(processes, f"loading data set {data}")
+        dataset = load_dataset(data, options)
+        n_images, n_epochs = dataset.rows("train").size, epochs or EPOCHS
+        batch = batch_size or batch_for(n_images)
+        wide_or_light = augmentation or augmentation_for(dataset.orientation)
+        config = TrainConfig(
+            data=data,
+            data_options=options,
+            network=network,
+            epochs=n_epochs,
+            batch_size=batch,
+            learning_rate=learning_rate or (2e-3 if network == "compact" else 1e-3),
+            warmup_epochs=warmup_epochs,
+            decay_epochs=_decay_epochs(decay, n_epochs),
+            patience=patience,
+            seed=seed,
+            precision=choose_precision(precision, where),
+            compiled=compiled,
+            backbone_weights=backbone_weights,
+            weight_averaging=weight_averaging,
+            shift=shift,
+            passes=1 if epochs else passes_for(n_images, batch, wide_or_light),
+            class_balance=class_balance,
+            augmentation=wide_or_light,
+        )
+        _train(dataset, config, out, where, processes.normalising(batch_norm, where), as_json)
+
+
+def _tell(processes: "Processes", what: str) -> None:
+    """Say something once, however many processes there are."""
+    if processes.first:
+        say(what)
+
+
+def _train(
+    dataset: "ImageDataset",
+    config: "TrainConfig",
+    out: Path,
+    device: "torch.device",
+    processes: "Processes",
+    as_json: bool,
+) -> None:
+    from ml.training.run_folder import RunFolder
+    from ml.training.train import train as run
+
+    if not processes.first:
+        run(dataset, config, RunFolder(out), device=device, processes=processes)
+        return
+    together = "" if processes.size == 1 else f", {processes.size} processes together"
+    n_images = dataset.rows("train").size
+    _announce(dataset, f"training {config.network} on {n_images:,} images, {device}, {config.precision}{together}")
+    with _TrainingBar(config.epochs) as bar:
+        best = run(dataset, config, RunFolder(out), device=device, observer=bar.update, processes=processes)
     _report(best, out, as_json)
 
 
@@ -329,12 +371,14 @@ def predict(
     images: Annotated[list[Path], typer.Argument(help="PNG, JPEG or TIFF files.")],
     tta: Annotated[int | None, typer.Option(min=1, help="Augmented views per image, usually 20.")] = None,
     seed: Annotated[int, typer.Option(help="Of the views.")] = 0,
+    device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Predict images with a release."""
     from ml.release.score import predict_files
 
-    rows = predict_files(release, images, tta=tta, seed=seed)
+    say_where(device)
+    rows = predict_files(release, images, tta=tta, seed=seed, device=device)
     lines = []
     for row in rows:
         probs = row["class_probs"]

@@ -9,6 +9,7 @@ from ml.charts.rows import ShiftPoint
 from ml.images.preprocess import Orientation, PreprocessingDocument
 from ml.metrics.jackknife import EstimateDocument
 from ml.metrics.skill import Verdict
+from ml.release.card_processes import ProcessesDocument, processes_sentence
 from ml.release.card_shifts import shifts_section
 from ml.release.training_index import TrainingDocument
 
@@ -133,6 +134,7 @@ class CardContents(TypedDict):
     orientation: NotRequired[Orientation]
     network: str
     seed: int
+    processes: NotRequired[list[ProcessesDocument]]
     data: DataDocument
     licence: str
     calibration: FitDocument
@@ -343,6 +345,8 @@ def readme_text(card: CardContents) -> str:
     """The card as Markdown, for people."""
     parts = ", ".join(f"{name} {count:,}" for name, count in sorted(card["data"]["partitions"].items()))
     limits = "\n".join(f"- {sentence}" for sentence in card["limits_of_use"])
+    together = processes_sentence(card.get("processes", []))
+    network = f"Network `{card['network']}`, seed {card['seed']}.{_ensemble_sentence(card)}{together}"
     by = "patient" if card["data"]["split_by"] == "patient" else "cell (the source names no patients)"
     return f"""# Release {card["name"]}
 
@@ -358,7 +362,7 @@ probability that two experts would disagree.
 ## Where it comes from
 
 Data: {card["data"]["source"]}. Cells: {parts}; split by {by}. Licence of the data: {card["licence"]}.
-{_annotators_sentence(card)} Network `{card["network"]}`, seed {card["seed"]}.{_ensemble_sentence(card)}
+{_annotators_sentence(card)} {network}
 
 {_training_paragraph(card)}
 

@@ -6,14 +6,15 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
 from PIL import Image
 
 from ml.distributions.families import PredictiveDistribution
 from ml.images.augmented_views import views
 from ml.images.preprocess import Pixels
 from ml.release.artifact import Release, ReleaseError
+from ml.release.device import Device, DeviceError, is_on_cuda, open_session
 from ml.release.familiarity import Unlikeness
+from ml.release.padded_runs import PaddedRuns
 from ml.release.unlikeness import appearance_of, unlikeness_of
 
 #: Images a run of the network at most, in predictions of many images.
@@ -46,24 +47,6 @@ class Prediction:
         return self.unlikeness.flagged
 
 
-def open_session(network: bytes | str, threads: int = 0, *, gpu: bool = True) -> onnxruntime.InferenceSession:
-    """Open an ONNX network on the best device of the installed runtime.
-
-    Args:
-        network: the file's bytes, or its path.
-        threads: within one run, 0 for all cores.
-        gpu: whether a GPU may be used.
-    """
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.log_severity_level = 3
-    wanted = (*(("CUDAExecutionProvider",) if gpu else ()), "CPUExecutionProvider")
-    providers = [name for name in wanted if name in onnxruntime.get_available_providers()]
-    return onnxruntime.InferenceSession(network, options, providers=providers)
-
-
 class Network(Protocol):
     """What runs ``network.onnx``, here or elsewhere."""
 
@@ -88,24 +71,26 @@ class LocalNetwork:
     Args:
         release: verified release.
         threads: within one run of the network, 0 for all cores.
-        gpu: whether a GPU may be used.
+        device: where it runs.
 
     Raises:
         ReleaseError: the file does not map images to logits and features.
+        DeviceError: it cannot run there.
     """
 
     own_queue = False
 
-    def __init__(self, release: Release, threads: int = 0, *, gpu: bool = True) -> None:
-        self.session = open_session(str(release.network), threads, gpu=gpu)
+    def __init__(self, release: Release, threads: int = 0, *, device: Device = "auto") -> None:
+        self.session = open_session(str(release.network), threads, device=device)
         names = [node.name for node in self.session.get_outputs()]
         if names != ["logits", "features"] or [node.name for node in self.session.get_inputs()] != ["image"]:
             raise ReleaseError(f"{release.network}: must map image to logits and features, has {names}")
+        self._padded = PaddedRuns(self.session, "cuda") if self.on_gpu else None
 
     @property
     def on_gpu(self) -> bool:
         """Whether the network runs on a GPU."""
-        return "CUDAExecutionProvider" in self.session.get_providers()
+        return is_on_cuda(self.session)
 
     def trouble(self) -> str | None:
         """Nothing that a later run would be without."""
@@ -113,6 +98,8 @@ class LocalNetwork:
 
     def run(self, inputs: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Logits (N, K) and features (N, D) of network inputs (N, C, H, W)."""
+        if self._padded is not None:
+            return self._padded(inputs)
         logits, features = self.session.run(["logits", "features"], {"image": inputs})
         return np.asarray(logits, dtype=np.float32), np.asarray(features, dtype=np.float32)
 
@@ -123,14 +110,20 @@ class Predictor:
     Args:
         release: verified release.
         threads: within one run of the network, 0 for all cores.
-        gpu: whether a GPU may be used.
+        device: where the network runs in this process.
         network: what runs the network; None: this process.
 
     Attributes:
         n_features: D, of the network.
+
+    Raises:
+        DeviceError: the network cannot run there.
+        ReleaseError: the network cannot be run, or is of other classes.
     """
 
-    def __init__(self, release: Release, threads: int = 0, *, gpu: bool = True, network: Network | None = None) -> None:
+    def __init__(
+        self, release: Release, threads: int = 0, *, device: Device = "auto", network: Network | None = None
+    ) -> None:
         self.release = release
         side, channels = release.preprocessing.size, release.preprocessing.channels
         blank = np.zeros((1, channels, side, side), dtype=np.float32)
@@ -139,9 +132,9 @@ class Predictor:
             logits, features = self.run(blank)
         else:
             try:
-                self.network = LocalNetwork(release, threads, gpu=gpu)
+                self.network = LocalNetwork(release, threads, device=device)
                 logits, features = self.run(blank)
-            except ReleaseError:
+            except (ReleaseError, DeviceError):
                 raise
             except Exception as exc:  # the runtime raises its own unrelated classes
                 raise ReleaseError(f"{release.network}: ONNX Runtime cannot run it: {exc}") from exc

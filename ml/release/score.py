@@ -10,6 +10,7 @@ from ml.arrays import FloatArray
 from ml.distributions.families import DirichletCpe, PredictiveDistribution, has_concentration
 from ml.images.preprocess import ImageRejectedError, decode_image
 from ml.release.artifact import read_release
+from ml.release.device import Device
 from ml.release.familiarity import Unlikeness
 from ml.release.predictor import Predictor
 from ml.tables.files import Column, TableError, fail_at, read_table, text_column
@@ -65,7 +66,9 @@ class ImagePrediction(TypedDict):
     distance_percentile: float | None
 
 
-def predict_files(release: Path, paths: list[Path], *, tta: int | None = None, seed: int = 0) -> list[ImagePrediction]:
+def predict_files(
+    release: Path, paths: list[Path], *, tta: int | None = None, seed: int = 0, device: Device = "auto"
+) -> list[ImagePrediction]:
     """Predict image files, one document per file.
 
     Args:
@@ -73,14 +76,15 @@ def predict_files(release: Path, paths: list[Path], *, tta: int | None = None, s
         paths: image files.
         tta: augmented views an image, None for the image itself.
         seed: of the views.
+        device: where the network runs.
 
     Returns:
         The predictions, in the order of the files.
 
     Raises:
-        ValueError: the release or an image cannot be read; the message names the file.
+        ValueError: the release or an image cannot be read, or the device not used; the message names it.
     """
-    predictor = Predictor(read_release(release))
+    predictor = Predictor(read_release(release), device=device)
     rows: list[ImagePrediction] = []
     for path in paths:
         distribution, unlike = _predict(predictor, [decode_file(path)], tta, seed)

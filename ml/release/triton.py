@@ -39,7 +39,7 @@ def write_repository(release: Release, folder: Path) -> str:
     model = folder / name
     if model.exists():
         raise ReleaseError(f"{model}: the model is there already")
-    config = model_config(release, Predictor(release, gpu=False).n_features)
+    config = model_config(release, Predictor(release, device="cpu").n_features)
     (model / "1").mkdir(parents=True)
     shutil.copyfile(release.network, model / "1" / "model.onnx")
     (model / "config.pbtxt").write_text(config, encoding="utf-8")

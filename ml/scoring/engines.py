@@ -11,6 +11,7 @@ from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
 from typing import Literal, Protocol
 
+from ml.release.device import Device
 from ml.scoring.image_list import BLOCK, ImageList, open_list
 from ml.scoring.one_table import Observer
 from ml.scoring.parts import JOB_FILE, Job, PartDocument, numbers_text, read_job
@@ -65,6 +66,7 @@ def run_missing(
     tta: int | None = None,
     seed: int = 0,
     ray_address: str | None = None,
+    device: Device = "auto",
 ) -> Run:
     """Run the shards of a job that are missing.
 
@@ -80,12 +82,13 @@ def run_missing(
         tta: augmented views an image, None for the image itself.
         seed: of the views.
         ray_address: of the cluster; None for that in ``RAY_ADDRESS``, or for one on this machine.
+        device: where the network runs.
 
     Raises:
         ShardError: the folder has another job, processes were killed, or the cluster cannot be used.
-        ValueError: the list or the release cannot be read.
+        ValueError: the list or the release cannot be read, or the device not used.
     """
-    scorer, listed = Scorer(release, tta=tta, seed=seed), open_list(images)
+    scorer, listed = Scorer(release, tta=tta, seed=seed, device=device), open_list(images)
     with _pool(engine, ray_address) as pool:
         count = read_job(folder).n_shards if (folder / JOB_FILE).exists() else _shards_for(listed.rows, pool)
         job = open_job(scorer, listed, folder, count)
@@ -93,7 +96,7 @@ def run_missing(
         if pool is None or (engine == "processes" and len(missing) < 2):
             _run_here(scorer, listed, job, missing, observer)
         else:
-            work = ShardWork(release.absolute(), images.absolute(), folder.absolute(), job.sha256, tta, seed)
+            work = ShardWork(release.absolute(), images.absolute(), folder.absolute(), job.sha256, tta, seed, device)
             _run_in(pool, work, job, missing, observer)
     return _ran(job, len(missing))
 

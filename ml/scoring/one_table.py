@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ml.release.device import Device
 from ml.scoring.image_list import BLOCK, ImageList, open_list
 from ml.scoring.predicting import Scorer
 from ml.scoring.repeats import repeated_row
@@ -41,6 +42,7 @@ def score_images(
     *,
     tta: int | None = None,
     seed: int = 0,
+    device: Device = "auto",
 ) -> Scored:
     """Predict a folder of images, or a manifest with columns case_id and file, into a PREDICTIONS table.
 
@@ -57,15 +59,16 @@ def score_images(
         observer: called with images done and in all.
         tta: augmented views an image, None for the image itself.
         seed: of the views.
+        device: where the network runs.
 
     Raises:
         TableError: the manifest cannot be used, or a case stands twice.
-        ValueError: the release cannot be read.
+        ValueError: the release cannot be read, or the device not used.
     """
     kind = out.suffix.lower()
     if kind not in {".csv", ".parquet"}:
         raise TableError(f"{out}: the extension must be .csv or .parquet")
-    scorer = Scorer(release, tta=tta, seed=seed)
+    scorer = Scorer(release, tta=tta, seed=seed, device=device)
     listed = open_list(images)
     _check_cases(listed)
     errors = out.with_name(f"{out.stem}.errors{out.suffix}")

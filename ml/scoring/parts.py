@@ -7,7 +7,7 @@ what it contains. All are written beside and linked into place, so that they are
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import NotRequired, TypedDict, cast
 
 from ml.files import file_sha256, read_json, write_json
 from ml.scoring.writing import ShardError, create, unfinished
@@ -24,11 +24,12 @@ _WORDS = {
     "tta": "another number of augmented views",
     "seed": "another seed",
     "columns": "other columns",
+    "device": "another device",
 }
 
 
 class JobDocument(TypedDict):
-    """What parts have in common."""
+    """What parts have in common; without ``device`` a CPU predicts, whose results differ in their last bits."""
 
     version: int
     release_sha256: str
@@ -38,6 +39,7 @@ class JobDocument(TypedDict):
     tta: int | None
     seed: int
     columns: list[str]
+    device: NotRequired[str]
 
 
 class PartDocument(TypedDict):
@@ -131,13 +133,11 @@ def join_job(folder: Path, document: JobDocument) -> Job:
         with suppress(ShardError):  # somebody else was first: what differs is said below
             create_json(folder / JOB_FILE, document)
     found = read_job(folder)
-    there = dict(found.document)
-    for name, value in document.items():
-        if there.get(name) != value:
-            raise ShardError(
-                f"{folder}: has shards of {_WORDS[name]} ({name} {_shown(there.get(name))}, here {_shown(value)}): "
-                "give another folder"
-            )
+    there, here = {"device": "cpu"} | dict(found.document), {"device": "cpu"} | dict(document)
+    for name, words in _WORDS.items():
+        if there.get(name) != here.get(name):
+            differing = f"{name} {_shown(there.get(name))}, here {_shown(here.get(name))}"
+            raise ShardError(f"{folder}: has shards of {words} ({differing}): give another folder")
     return found
 
 

@@ -9,6 +9,7 @@ from PIL import Image
 from ml.images.pixel_digest import pixel_digest
 from ml.images.preprocess import ImageRejectedError, Pixels, decode_image
 from ml.release.artifact import read_release
+from ml.release.device import Device
 from ml.release.predictor import Predictor
 from ml.release.score import MAY_BE_EMPTY, prediction_columns, unlikeness_columns
 from ml.scoring.image_list import Rows
@@ -27,17 +28,20 @@ class Scorer:
         tta: augmented views an image, None for the image itself.
         seed: of the views.
         threads: within one run of the network, 0 for all cores.
+        device: where the network runs.
 
     Attributes:
         release_sha256: digest of the release's card.
         schema: of every table of predictions.
 
     Raises:
-        ValueError: the release cannot be read, or takes no augmented views.
+        ValueError: the release cannot be read, or takes no augmented views, or the device cannot be used.
     """
 
-    def __init__(self, release: Path, *, tta: int | None = None, seed: int = 0, threads: int = 0) -> None:
-        self.predictor = Predictor(read_release(release), threads)
+    def __init__(
+        self, release: Path, *, tta: int | None = None, seed: int = 0, threads: int = 0, device: Device = "auto"
+    ) -> None:
+        self.predictor = Predictor(read_release(release), threads, device=device)
         self.release_sha256 = self.predictor.release.card_sha256
         self.tta, self.seed = tta, seed
         probe = Image.new("RGB", (_PROBE_SIDE, _PROBE_SIDE))

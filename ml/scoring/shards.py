@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 from ml.files import file_sha256
+from ml.release.device import Device
 from ml.scoring.image_list import BLOCK, ImageList, open_list
 from ml.scoring.one_table import Observer, write_rows
 from ml.scoring.parts import Job, PartDocument, create_json, job_document, join_job
@@ -59,7 +60,10 @@ def open_job(scorer: Scorer, listed: ImageList, folder: Path, n_shards: int) -> 
     columns = [f"{field.name} {field.type}" for field in scorer.schema]
     views = (scorer.tta, scorer.seed if scorer.tta is not None else 0)
     images = (listed.sha256, listed.rows)
-    return join_job(folder, job_document(scorer.release_sha256, images, n_shards, views, columns))
+    document = job_document(scorer.release_sha256, images, n_shards, views, columns)
+    if scorer.predictor.on_gpu:
+        document["device"] = "cuda"
+    return join_job(folder, document)
 
 
 def score_shard(
@@ -72,6 +76,7 @@ def score_shard(
     tta: int | None = None,
     seed: int = 0,
     threads: int = 0,
+    device: Device = "auto",
 ) -> PartDocument:
     """Predict one shard of a list of images, unless it is there.
 
@@ -84,6 +89,7 @@ def score_shard(
         tta: augmented views an image, None for the image itself.
         seed: of the views.
         threads: within one run of the network, 0 for all cores.
+        device: where the network runs; the same for all parts, whose bytes it decides.
 
     Returns:
         What the shard contains.
@@ -91,9 +97,9 @@ def score_shard(
     Raises:
         ShardError: the folder has parts of another job, or other bytes.
         TableError: the manifest cannot be used.
-        ValueError: the release cannot be read.
+        ValueError: the release cannot be read, or the device not used.
     """
-    scorer, listed = Scorer(release, tta=tta, seed=seed, threads=threads), open_list(images)
+    scorer, listed = Scorer(release, tta=tta, seed=seed, threads=threads, device=device), open_list(images)
     return write_shard(scorer, listed, open_job(scorer, listed, folder, shard[1]), shard[0], observer)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from ml.release.device import Device
 from ml.scoring.image_list import ImageList, open_list
 from ml.scoring.parts import JOB_FILE, PartDocument, read_job
 from ml.scoring.predicting import Scorer
@@ -23,6 +24,7 @@ class ShardWork:
         job_sha256: digest of the job that was begun there.
         tta: augmented views an image, None for the image itself.
         seed: of the views.
+        device: where the network runs.
     """
 
     release: Path
@@ -31,6 +33,7 @@ class ShardWork:
     job_sha256: str
     tta: int | None
     seed: int
+    device: Device
 
     def __call__(self, shard: int) -> PartDocument:
         """Predict a shard, unless it is there.
@@ -45,13 +48,13 @@ class ShardWork:
                 f"{self.folder}: is not the folder of this job on the machine {platform.node()}: every machine has to "
                 "see the same one"
             )
-        scorer, listed = _opened(self.release, self.images, self.tta, self.seed)
+        scorer, listed = _opened(self.release, self.images, self.tta, self.seed, self.device)
         job = open_job(scorer, listed, self.folder, read_job(self.folder).n_shards)
         return write_shard(scorer, listed, job, shard, lambda done, total: None)
 
 
 @lru_cache(maxsize=1)
-def _opened(release: Path, images: Path, tta: int | None, seed: int) -> tuple[Scorer, ImageList]:
+def _opened(release: Path, images: Path, tta: int | None, seed: int, device: Device) -> tuple[Scorer, ImageList]:
     """Release and list, which a process keeps from one shard to the next: it is there for one run only."""
     # the other cores have shards of their own
-    return Scorer(release, tta=tta, seed=seed, threads=1), open_list(images)
+    return Scorer(release, tta=tta, seed=seed, threads=1, device=device), open_list(images)

@@ -69,9 +69,12 @@ def save_checkpoint(folder: RunFolder, learner: Learner, progress: Progress) -> 
 
 
 def load_checkpoint(folder: RunFolder, learner: Learner) -> Progress:
-    """Put a learner where the checkpoint left it; the start where there is none."""
-    if not folder.checkpoint.is_file():
+    """Put a learner where the checkpoint left it; the start where there is none. The first process reads it for all."""
+    checkpoint = learner.processes.from_first(
+        lambda: folder.checkpoint.read_bytes() if folder.checkpoint.is_file() else b""
+    )
+    if not checkpoint:
         return Progress()
-    document: _Checkpoint = torch.load(folder.checkpoint, map_location=learner.data.device, weights_only=True)
+    document: _Checkpoint = torch.load(BytesIO(checkpoint), map_location=learner.data.device, weights_only=True)
     learner.load_state_dict(document)
     return Progress(**document["state"], best=document["best"])

@@ -11,6 +11,7 @@ from torch import Tensor
 from ml.training.device_data import DeviceData
 from ml.training.losses import count_weighted_nll
 from ml.training.networks import Network
+from ml.training.processes import ALONE, Processes
 from ml.training.run_folder import CachedOutputs
 
 BATCH = 512
@@ -35,10 +36,20 @@ class Validation(TypedDict):
     valid_agreement: float
 
 
-def validate(network: Network, data: DeviceData, rows: npt.NDArray[np.intp]) -> Validation:
-    """Validation loss in nats per label, and agreement, a mean over cases with labels."""
+def validate(
+    network: Network, data: DeviceData, rows: npt.NDArray[np.intp], processes: Processes = ALONE
+) -> Validation:
+    """Validation loss in nats per label, and agreement, a mean over cases with labels.
+
+    Args:
+        network: whose statistics of batch normalisation become those of the first process.
+        data: images and label counts.
+        rows: the cases.
+        processes: that share them, and all get the same figures.
+    """
+    processes.take_buffers(network)
     loss = agreeing = labels = labelled = 0.0
-    start = 0
+    rows, start = processes.part(rows), 0
     for logits, _, _ in batch_outputs(network, data, rows):
         counts = data.counts(rows[start : start + len(logits)])
         start += len(logits)
@@ -49,6 +60,8 @@ def validate(network: Network, data: DeviceData, rows: npt.NDArray[np.intp]) -> 
         leading = logits.argmax(1, keepdim=True)
         agreeing += float((counts.gather(1, leading) / totals.clamp(min=1)).sum())
         labelled += float((totals > 0).sum())
+    sums = torch.tensor([loss, agreeing, labels, labelled], dtype=torch.float64, device=data.device)
+    loss, agreeing, labels, labelled = processes.total(sums).tolist()
     return {"valid_loss": loss / max(labels, 1.0), "valid_agreement": agreeing / max(labelled, 1.0)}
 
 

@@ -16,8 +16,9 @@ from ml.files import read_json
 from ml.images.preprocess import Preprocessing
 from ml.release.artifact import HEAD_FILE, Release, write_release
 from ml.release.card import CardContents, ParityDocument, readme_text
+from ml.release.card_processes import processes_of
+from ml.release.device import open_session
 from ml.release.dropout_head import DropoutHead
-from ml.release.predictor import open_session
 from ml.release.training_index import INDEX_FILE, TrainingIndex
 from ml.training.fused import Fused, output_names
 from ml.training.known_images import add_checks
@@ -112,7 +113,7 @@ def check_parity(network: nn.Module, onnx_bytes: bytes, inputs: npt.NDArray[np.f
     """
     with torch.inference_mode():
         expected = network(torch.from_numpy(inputs))[0].numpy()
-    session = open_session(onnx_bytes)
+    session = open_session(onnx_bytes, device="cpu")
     exported = session.run(["logits"], {"image": inputs})[0]
     probs = float(np.abs(softmax_probs(exported) - softmax_probs(expected)).max())
     logits = float(np.abs(exported - expected).max() / np.abs(expected).max())
@@ -130,7 +131,7 @@ def check_head(files: dict[str, bytes], inputs: npt.NDArray[np.float32]) -> None
     Raises:
         ParityError: it does not.
     """
-    logits, pooled = open_session(files["network.onnx"]).run(["logits", "features"], {"image": inputs})
+    logits, pooled = open_session(files["network.onnx"], device="cpu").run(["logits", "features"], {"image": inputs})
     recomputed = DropoutHead.from_bytes(files[HEAD_FILE]).without_dropout()(pooled)[0][0]
     gap = float(np.abs(recomputed - logits).max() / np.abs(logits).max())
     if not gap <= LOGIT_TOLERANCE:
@@ -176,6 +177,9 @@ def export_run(
         whole = Fused(network, calibration, len(config["dataset"]["classes"])).eval()
         files["fused.onnx"] = to_onnx(whole, example, output_names(calibration))
     card = _card(name or folder.path.name, config, report, parity)
+    together = processes_of(folder.read_metrics() if folder.metrics.is_file() else [])
+    if together:
+        card["processes"] = together
     card["reference"] = add_checks(folder, preprocessing, files)
     head_of = DropoutHead.from_bytes(files[HEAD_FILE]) if HEAD_FILE in files else None
     card["recall"], card["baseline"] = figures_of(folder, calibration, head_of)

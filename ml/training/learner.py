@@ -17,6 +17,7 @@ from ml.training.device_data import DeviceData
 from ml.training.laboratory import vary
 from ml.training.losses import balancing_weights, count_weighted_nll
 from ml.training.networks import Network, build_network, read_backbone_weights
+from ml.training.processes import ALONE, Processes
 from ml.training.run_folder import TrainConfig
 
 
@@ -48,6 +49,7 @@ class Learner:
     Args:
         data: images and label counts on the device.
         config: network, optimiser and rates.
+        processes: that share each batch.
 
     Attributes:
         network: the weights that the optimiser changes.
@@ -55,16 +57,16 @@ class Learner:
         judged: what is validated and kept: the average, or else the network itself.
     """
 
-    def __init__(self, data: DeviceData, config: TrainConfig) -> None:
-        self.data, self.config = data, config
+    def __init__(self, data: DeviceData, config: TrainConfig, processes: Processes = ALONE) -> None:
+        self.data, self.config, self.processes = data, config, processes
         torch.manual_seed(config.seed)
         weights = read_backbone_weights(config.backbone_weights) if config.backbone_weights else None
         dataset = data.dataset
         network = build_network(config.network, dataset.preprocessing.channels, len(dataset.classes), weights)
+        network = cast(Network, processes.converted(network))
         self.network: Network = network.to(data.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._forward: Callable[[Tensor], tuple[Tensor, Tensor]] = self.network
-        if config.compiled:
-            self._forward = torch.compile(self.network)
+        shared = processes.averaging(self.network)
+        self._forward: Callable[[Tensor], tuple[Tensor, Tensor]] = torch.compile(shared) if config.compiled else shared
         self.optimiser = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate)
         decay = config.weight_averaging
         self.average = average_weights(self.network, decay) if decay else None
@@ -80,12 +82,15 @@ class Learner:
         return torch.log(torch.tensor(weights, dtype=torch.float32)).to(self.data.device)
 
     def train_epoch(self, epoch: int, rows: npt.NDArray[np.intp], observer: Observer) -> float:
-        """Train on each row ``passes`` times, in an order and with augmentation that depend on seed and epoch only."""
-        config = self.config
+        """Train on each row ``passes`` times, in an order that depends on seed and epoch only.
+
+        Augmentation and dropout depend on the number of the process besides: each draws for its part of the batch.
+        """
+        config, seed = self.config, self.processes.seed(self.config.seed, epoch)
         rng = np.random.default_rng([config.seed, epoch])
         order = np.concatenate([rng.permutation(rows) for _ in range(config.passes)])
-        generator = torch.Generator().manual_seed(config.seed * 100_003 + epoch)
-        torch.manual_seed(config.seed * 100_003 + epoch)
+        generator = torch.Generator().manual_seed(seed)
+        torch.manual_seed(seed)
         for group in self.optimiser.param_groups:
             group["lr"] = config.rate(epoch)
         self.network.train()
@@ -100,20 +105,29 @@ class Learner:
         return float(total) / max(seen, 1)
 
     def _step(self, batch: npt.NDArray[np.intp], generator: torch.Generator) -> Tensor:
-        """Change the weights once, and return the loss before."""
-        images = shift(self.data.inputs(batch), self.config.shift, generator)
-        if self.config.augmentation == "wide":
-            images = vary(images, self.data.dataset.preprocessing, self.data.dataset.orientation, generator)
-        images = augment(images, self.data.dataset.orientation, generator)
+        """Change the weights once, and return the loss of the whole batch before."""
+        part = self.processes.part(batch)
+        images = self._augmented(self.data.inputs(part), generator)
         with torch.autocast(self.data.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
             logits, _ = self._forward(images)
-            loss = count_weighted_nll(logits.float(), self.data.counts(batch), self._log_weights)
+            loss = count_weighted_nll(
+                logits.float(), self.data.counts(part), self._log_weights, self.data.counts(batch)
+            )
         self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()
+        (loss * self.processes.size).backward()  # the mean over processes is then the loss of the whole batch
         self.optimiser.step()
         if self.average is not None:
             self.average.update_parameters(self.network)
-        return loss.detach()
+        return self.processes.total(loss.detach())
+
+    def _augmented(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Images as they are shown to the network, in float32."""
+        if not len(images):  # this process has no part of a small batch
+            return images
+        images = shift(images, self.config.shift, generator)
+        if self.config.augmentation == "wide":
+            images = vary(images, self.data.dataset.preprocessing, self.data.dataset.orientation, generator)
+        return augment(images, self.data.dataset.orientation, generator)
 
     def state_dict(self) -> LearnerState:
         """Weights, optimiser and average."""

@@ -9,7 +9,9 @@ from torch.nn import functional
 _MOST = 10.0
 
 
-def count_weighted_nll(logits: Tensor, label_counts: Tensor, log_weights: Tensor | None = None) -> Tensor:
+def count_weighted_nll(
+    logits: Tensor, label_counts: Tensor, log_weights: Tensor | None = None, whole: Tensor | None = None
+) -> Tensor:
     """Mean negative log-likelihood of a label, −Σ_i Σ_k y_ik log f_ik / Σ n_i (paper §6.1).
 
     With weights of classes, labels of a class weigh w_k, and the likelihood is of softmax(logits + log w). What is best
@@ -20,14 +22,17 @@ def count_weighted_nll(logits: Tensor, label_counts: Tensor, log_weights: Tensor
         logits: (N, K).
         label_counts: (N, K); a case with more labels weighs more, one without none.
         log_weights: (K,), None for equal ones.
+        whole: label counts (M, K) of the batch of which these cases are a part, None where they are all of it; over its
+            parts the losses add up to that of the batch.
 
     Returns:
         Scalar, in nats per label.
     """
-    counts = label_counts.to(logits.dtype)
+    counts, all_counts = (c.to(logits.dtype) for c in (label_counts, label_counts if whole is None else whole))
     if log_weights is not None:
-        logits, counts = logits + log_weights, counts * log_weights.exp()
-    total = counts.sum().clamp(min=1)
+        weights = log_weights.exp()
+        logits, counts, all_counts = logits + log_weights, counts * weights, all_counts * weights
+    total = all_counts.sum().clamp(min=1)
     return -(counts * functional.log_softmax(logits, dim=1)).sum() / total
 
 

@@ -52,7 +52,7 @@ def tried_shifts(
     counts = folder.read_outputs().label_counts[images.rows]
     with TemporaryDirectory() as temporary:
         draft = write_release(Path(temporary) / "draft", files, calibration, card, "")
-        predictor = Predictor(draft, gpu=False)
+        predictor = Predictor(draft, device="cpu")
         other = None if trial.other is None else _as_seen(trial.other, draft.preprocessing)
         return shift_suite(predictor, images.pixels, counts, other, trial.observer)
 

@@ -1,9 +1,12 @@
 """Stage 1: images and label histograms → network weights, learning curves, cached logits and features.
 
 A run can be killed at any time and started again with the same arguments: it resumes after the last whole
-epoch, and on a CPU in float32 ends with the same weights as an uninterrupted one.
+epoch, and on a CPU in float32 ends with the same weights as an uninterrupted one. Several processes may share it
+(``ml.training.processes``): the first one writes.
 """
 
+import hashlib
+import json
 import platform
 import time
 
@@ -25,6 +28,7 @@ from ml.training.device_data import DeviceData
 from ml.training.evaluation import cached_outputs, validate
 from ml.training.learner import Learner, Observer
 from ml.training.networks import Network, build_network
+from ml.training.processes import ALONE, Processes
 from ml.training.run_folder import DatasetDocument, HeldOutImages, RunFolder, TrainConfig
 from ml.training.small_sets import class_counts, require_two
 
@@ -74,6 +78,7 @@ def train(
     *,
     device: torch.device,
     observer: Observer = lambda report: None,
+    processes: Processes = ALONE,
 ) -> EpochMetrics:
     """Train a network, or resume where an interrupted run of the same config stopped.
 
@@ -83,26 +88,45 @@ def train(
         folder: receives config, metrics, checkpoint, weights, learning curves and cached outputs.
         device: where to train.
         observer: called after each step.
+        processes: that train it together, each on a device of its own; their number may be another in each attempt.
 
     Returns:
         The metrics of the best epoch.
 
     Raises:
-        ValueError: the folder contains a run of another config, or a partition is empty.
+        ValueError: the folder contains a run of another config, a partition is empty, or processes were given
+            different configs or data.
     """
     require_two(dataset)
-    folder.claim({"train": config.to_dict(), "dataset": describe(dataset), "versions": versions()})
-    if folder.finished:
-        return min(folder.read_metrics(), key=lambda row: row["valid_loss"])
+    processes.require_equal("settings", lambda: json.dumps(config.to_dict()))
+    processes.require_equal("images or labels", lambda: digest_of(dataset))
+    history: list[EpochMetrics] = json.loads(processes.from_first(lambda: _claimed(folder, dataset, config)))
+    if history:
+        return min(history, key=lambda row: row["valid_loss"])
     data = DeviceData(dataset, device)
-    learner = Learner(data, config)
+    learner = Learner(data, config, processes)
     progress = load_checkpoint(folder, learner)
     _run_epochs(learner, progress, folder, observer)
-    learner.judged.load_state_dict(progress.best)
-    write_chart(learning_curves(progress.history), folder.curves)
-    _write_trained(folder, learner.judged, progress.best, data, config.seed)
-    folder.checkpoint.unlink(missing_ok=True)
+    if processes.first:
+        learner.judged.load_state_dict(progress.best)
+        write_chart(learning_curves(progress.history), folder.curves)
+        _write_trained(folder, learner.judged, progress.best, data, config.seed)
+        folder.checkpoint.unlink(missing_ok=True)
     return progress.history[progress.best_epoch]
+
+
+def _claimed(folder: RunFolder, dataset: ImageDataset, config: TrainConfig) -> bytes:
+    """Rows of the epochs, as JSON, of a run that is finished already; an empty list where there is something to do."""
+    folder.claim({"train": config.to_dict(), "dataset": describe(dataset), "versions": versions()})
+    return json.dumps(folder.read_metrics() if folder.finished else []).encode()
+
+
+def digest_of(dataset: ImageDataset) -> str:
+    """SHA-256 of all images, label counts and partitions of a data set, in its order."""
+    digest = hashlib.sha256(json.dumps([list(dataset.case_ids), dataset.partition.tolist()]).encode())
+    for array in (dataset.label_counts, dataset.pixels):
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
 
 
 def _write_trained(
@@ -145,7 +169,8 @@ def _run_epochs(learner: Learner, progress: Progress, folder: RunFolder, observe
         if loss < progress.best_loss:
             progress.keep(loss, learner)
         progress.epoch += 1
-        save_checkpoint(folder, learner, progress)
+        if learner.processes.first:
+            save_checkpoint(folder, learner, progress)
 
 
 def _run_epoch(learner: Learner, progress: Progress, observer: Observer) -> float:
@@ -159,14 +184,20 @@ def _run_epoch(learner: Learner, progress: Progress, observer: Observer) -> floa
     started = time.perf_counter()
     loss = learner.train_epoch(epoch, training, observer)
     seconds = time.perf_counter() - started
-    validation = validate(learner.judged, learner.data, dataset.rows("valid"))
+    validation = validate(learner.judged, learner.data, dataset.rows("valid"), learner.processes)
     row: EpochMetrics = {
         "epoch": epoch,
         "train_loss": loss,
         "learning_rate": learner.config.rate(epoch),
-        **validation,
+        "valid_loss": validation["valid_loss"],
+        "valid_agreement": validation["valid_agreement"],
         "images_per_second": round(len(training) / seconds, 1),
     }
+    if learner.processes.size > 1:
+        row["processes"] = learner.processes.size
+        norm = learner.processes.batch_norm_of(learner.network)
+        if norm is not None:
+            row["batch_norm"] = norm
     if not np.isfinite(row["valid_loss"]):
         raise ValueError(f"training diverged in epoch {epoch}: try a lower --learning-rate")
     progress.history.append(row)

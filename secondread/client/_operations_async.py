@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document 2c4d09cbbda26a2e.
+"""Operations of the API. Made from the OpenAPI document 7c9968cb041abff6.
 
 ``python -m tests.support.api_files`` makes it again; nobody edits it.
 """

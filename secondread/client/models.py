@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document 2c4d09cbbda26a2e.
+"""What the API takes and answers. Made from the OpenAPI document 7c9968cb041abff6.
 
 ``python -m tests.support.api_files`` makes it again; nobody edits it.
 """
@@ -1214,6 +1214,8 @@ class ReadsOut(BaseModel):
 class ReadyOut(BaseModel):
     """
     Whether requests can be served, part by part; without a worker they can, but jobs wait.
+
+    `device` is where the network runs: `cpu`, `cuda` or `remote`, with why it is not the GPU.
     """
 
     status: str
@@ -1221,6 +1223,7 @@ class ReadyOut(BaseModel):
     release: str
     worker: str
     storage: str = "ok"
+    device: str = "cpu"
 
 
 class RecalibrationIn(BaseModel):

@@ -171,7 +171,7 @@ class Triton(ThreadingHTTPServer):
 
     def __init__(self, release: Release) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.release, self.network = release, LocalNetwork(release, 1, gpu=False)
+        self.release, self.network = release, LocalNetwork(release, 1, device="cpu")
         self.sha256: str | None = release.network_sha256
         self.change: Callable[[list[Tensor]], list[Tensor]] = lambda tensors: tensors
         self.resets = self.connections = self.status = 0

@@ -197,7 +197,7 @@ def test_a_snapshot_and_what_came_later_are_everything_however_writers_overlap(s
         service.outside_label(cases[0]["id"], "first", classes[0])
         service.seal()
         service.outside_label(cases[1]["id"], "second", classes[0])
-        write_snapshot(context.database, context.settings.home, release_id, classes)
+        write_snapshot(context.database, context.folders, release_id, classes)
         service.outside_label(cases[2]["id"], "third", classes[0])
         with context.database.read() as session:
             columns = current_columns(session, context.settings.home, release_id, classes)

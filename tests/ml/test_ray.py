@@ -60,7 +60,7 @@ def test_what_a_task_cannot_use_is_said_as_it_is_without_ray(tiny_release: Path,
     listed.write_text("case_id,file\n" + "".join(f"c{row},0.png\n" for row in range(200)) + ",0.png\n")
     with pytest.raises(TableError, match="row 202, column case_id: the value is missing"):
         run_missing(tiny_release, listed, job, "ray")
-    work = ShardWork(tiny_release, manifest(images, 70, "x.csv"), tmp_path / "elsewhere", "0" * 64, None, 0)
+    work = ShardWork(tiny_release, manifest(images, 70, "x.csv"), tmp_path / "elsewhere", "0" * 64, None, 0, "auto")
     with connected(None) as pool, pytest.raises(ShardError, match="every machine has to see the same one"):
         list(pool.run(work, [1]))
 

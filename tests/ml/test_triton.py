@@ -42,7 +42,7 @@ def test_a_repository_serves_the_network_of_a_release_unchanged(
     assert (model / "1" / "model.onnx").read_bytes() == release.network.read_bytes()
     assert file_sha256(model / "1" / "model.onnx") == release.network_sha256
     config = text_format.Parse((model / "config.pbtxt").read_text(), definition.ModelConfig())
-    session = Predictor(release, 1, gpu=False)
+    session = Predictor(release, 1, device="cpu")
     side = release.preprocessing.size
     kinds = definition.DataType
     assert (config.name, config.backend, config.max_batch_size) == (model.name, "onnxruntime", MAX_BATCH)

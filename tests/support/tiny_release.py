@@ -27,9 +27,10 @@ from ml.images.preprocess import Preprocessing, fit_normalisation
 from ml.metrics import evaluate
 from ml.release.artifact import DISTANCE_FILE, FAMILIARITY_FILE, read_release, write_release
 from ml.release.card import readme_text
+from ml.release.device import open_session
 from ml.release.familiarity import Seen, fit_familiarity
 from ml.release.feature_distance import fit_feature_distance
-from ml.release.predictor import Predictor, open_session
+from ml.release.predictor import Predictor
 from ml.release.training_index import INDEX_FILE, TrainingIndex
 
 SIDE, FEATURES, CELLS, LABELS = 8, 12, 240, 3

@@ -1,0 +1,125 @@
+"""Where networks run: on the CPU or on a CUDA device, and never quietly elsewhere than was asked.
+
+ONNX Runtime itself goes on with the CPU where its CUDA provider cannot be loaded, and says so at most on stderr.
+"""
+
+import ctypes
+import functools
+import io
+import warnings
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import onnxruntime
+
+Device = Literal["auto", "cpu", "cuda"]
+_CUDA, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
+#: Products in float32, and one algorithm of convolution for batches of every size: results have to be those of the CPU
+#: to rounding. The default would round products to ten bits, and choose an algorithm by the clock.
+_CUDA_OPTIONS = {"device_id": "0", "use_tf32": "0", "cudnn_conv_algo_search": "DEFAULT"}
+#: The smallest network, y = max(x, 0) of one number.
+_SMALLEST = bytes.fromhex(
+    "08083a330a0c0a0178120179220452656c751201675a0f0a0178120a0a08080112040a020801620f0a0179120a0a08080112040a02080142040a"
+    "001012"
+)
+#: Levels of the runtime's logs.
+_WARNING, _ERROR, _FATAL = 2, 3, 4
+
+
+class DeviceError(ValueError):
+    """The device that was asked for cannot be used."""
+
+
+def runs_on_cuda(device: Device) -> bool:
+    """Whether networks run on CUDA where a device is asked for; ``auto`` takes it where it can be used.
+
+    Raises:
+        DeviceError: ``cuda``, and it cannot be used; the message says why and what to do.
+    """
+    if device == "cpu":
+        return False
+    fault = cuda_fault()
+    if fault is not None and device == "cuda":
+        raise DeviceError(f"device cuda cannot be used: {fault}")
+    return fault is None
+
+
+def fallen_back(device: Device) -> str | None:
+    """Why ``auto`` has taken the CPU though the ONNX Runtime for GPUs is installed; None where nothing went wrong."""
+    return cuda_fault() if device == "auto" and _CUDA in onnxruntime.get_available_providers() else None
+
+
+@functools.cache
+def cuda_fault() -> str | None:
+    """Why CUDA cannot be used, with what to do; None where it can: a network has run on it, once per process."""
+    if _CUDA not in onnxruntime.get_available_providers():
+        return (
+            "the installed ONNX Runtime is the one for CPUs; run `pip uninstall onnxruntime` and "
+            "`pip install 'secondread[gpu]'`"
+        )
+    onnxruntime.set_default_logger_severity(_FATAL)  # what is wrong is said once, and in words
+    try:
+        with redirect_stdout(io.StringIO()), warnings.catch_warnings(action="ignore"):
+            onnxruntime.preload_dlls()  # CUDA that was installed by pip
+        session = _session(_SMALLEST, _options(1, _FATAL), cuda=True)
+        session.run(None, {"x": np.zeros(1, dtype=np.float32)})
+    except Exception as exc:  # the runtime raises its own unrelated classes
+        return _missing_library() or " ".join(str(exc).split())
+    finally:
+        onnxruntime.set_default_logger_severity(_WARNING)
+    return None if _CUDA in session.get_providers() else _missing_library() or "no CUDA device can be used"
+
+
+def _missing_library() -> str | None:
+    """Which library CUDA lacks, and what to do; None where all can be loaded."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "the NVIDIA driver is missing (libcuda.so.1); install it, or give the container its GPU (`--gpus all`)"
+    folder = Path(onnxruntime.__file__).parent / "capi"
+    try:
+        ctypes.CDLL(str(folder / "libonnxruntime_providers_shared.so"), mode=ctypes.RTLD_GLOBAL)
+        ctypes.CDLL(str(folder / "libonnxruntime_providers_cuda.so"))
+    except OSError as exc:
+        return f"{exc}; install CUDA and cuDNN, for example `pip install 'onnxruntime-gpu[cuda,cudnn]'`"
+    return None
+
+
+def open_session(network: bytes | str, threads: int = 0, *, device: Device = "auto") -> onnxruntime.InferenceSession:
+    """Open an ONNX network on a device.
+
+    Args:
+        network: the file's bytes, or its path.
+        threads: within one run, 0 for all cores.
+        device: where it runs.
+
+    Raises:
+        DeviceError: it cannot run there.
+    """
+    cuda = runs_on_cuda(device)
+    session = _session(network, _options(threads, _ERROR), cuda=cuda)
+    if cuda and _CUDA not in session.get_providers():
+        raise DeviceError("device cuda could be used before, and cannot be any more")
+    return session
+
+
+def is_on_cuda(session: onnxruntime.InferenceSession) -> bool:
+    """Whether a session runs on CUDA."""
+    return _CUDA in session.get_providers()
+
+
+def _options(threads: int, severity: int) -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.log_severity_level = severity
+    return options
+
+
+def _session(network: bytes | str, options: onnxruntime.SessionOptions, *, cuda: bool) -> onnxruntime.InferenceSession:
+    providers = [*([(_CUDA, _CUDA_OPTIONS)] if cuda else []), _CPU]
+    # with the fallback, a failure of the provider would be printed, and the network run on the CPU
+    return onnxruntime.InferenceSession(network, options, providers=providers, enable_fallback=0)

@@ -1,0 +1,249 @@
+"""Several processes that train one network together, as ``torchrun`` starts them; nothing else knows the process group.
+
+Each step's batch is divided among them, gradients are averaged before the weights change (``DistributedDataParallel``),
+and the first process alone writes. A process that ends before its time ends the others, and one of them says so.
+"""
+
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.distributed_c10d import Store
+from torch.distributed.rendezvous import rendezvous
+from torch.nn.parallel import DistributedDataParallel
+
+BatchNorm = Literal["synchronised", "per-process"]
+#: Set by ``torchrun`` and by whatever else starts several processes.
+_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+#: Longer than any process has to wait for another: for one that loads its data from a slow disk, for example.
+_TIMEOUT = timedelta(minutes=10)
+#: How often a process looks whether what started it is still there.
+_PARENT_SECONDS = 1.0
+#: Between the seeds of two processes; far more than there are epochs.
+_SEEDS_APART = 1_000_000_007
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_ENDED = (
+    "a process of this training ended before its time; all of them stop. The same command resumes after the last "
+    "whole epoch"
+)
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The processes of a training, as one of them sees them; by default there is one.
+
+    Attributes:
+        rank: number of this one, from 0.
+        size: how many there are.
+        synchronised: whether batch normalisation takes its statistics from the whole batch, else from each one's part.
+    """
+
+    rank: int = 0
+    size: int = 1
+    synchronised: bool = False
+
+    @property
+    def first(self) -> bool:
+        """Whether this one writes files and shows progress."""
+        return self.rank == 0
+
+    def device(self, device: torch.device) -> torch.device:
+        """The device of this process: of several GPUs the one with its number on this machine.
+
+        Raises:
+            ValueError: there are fewer GPUs than processes, or all processes are to use the same one.
+        """
+        if self.size == 1 or device.type != "cuda":
+            return device
+        number, there = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        if device.index is not None:
+            raise ValueError(f"{self.size} processes cannot share {device}: use --device cuda, and each takes its own")
+        if number >= there:
+            raise ValueError(f"process {number} of this machine has no GPU of its own: start at most {there} here")
+        torch.cuda.set_device(number)
+        return torch.device("cuda", number)
+
+    def normalising(self, wanted: BatchNorm | None, device: torch.device) -> "Processes":
+        """The same processes with their batch normalisation chosen: synchronised where nobody asks and it is possible.
+
+        Raises:
+            ValueError: it cannot be synchronised there.
+        """
+        if self.size == 1:
+            return self
+        if wanted == "synchronised" and device.type != "cuda":
+            raise ValueError(
+                "batch normalisation of several processes can only be synchronised on GPUs: "
+                "use --batch-norm per-process"
+            )
+        return replace(self, synchronised=device.type == "cuda" and wanted != "per-process")
+
+    def batch_norm_of(self, network: nn.Module) -> BatchNorm | None:
+        """How a network's batch normalisation is shared; None where it has none, or where one process is alone."""
+        if self.size == 1 or not any(isinstance(module, _NORMS) for module in network.modules()):
+            return None
+        return "synchronised" if self.synchronised else "per-process"
+
+    def part(self, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+        """Part of some rows that this process takes: sizes differ by one at most, and only the first is never empty."""
+        return np.array_split(rows, self.size)[self.rank]
+
+    def seed(self, seed: int, epoch: int) -> int:
+        """Seed of augmentation and dropout in an epoch: the first process has that of a process alone."""
+        return seed * 100_003 + epoch + self.rank * _SEEDS_APART
+
+    def converted(self, network: nn.Module) -> nn.Module:
+        """A network with the batch normalisation that was chosen; names of its weights stay as they are."""
+        return nn.SyncBatchNorm.convert_sync_batchnorm(network) if self.synchronised else network
+
+    def averaging(self, network: nn.Module) -> nn.Module:
+        """What to call in place of a network, so that backward passes leave the mean of all processes' gradients."""
+        if self.size == 1:
+            return network
+        device = next(network.parameters()).device
+        return DistributedDataParallel(
+            network, device_ids=[device.index] if device.type == "cuda" else None, gradient_as_bucket_view=True
+        )
+
+    def total(self, values: Tensor) -> Tensor:
+        """Sums over all processes, equal to the last bit in each."""
+        if self.size > 1:
+            dist.all_reduce(values)
+        return values
+
+    def take_buffers(self, network: nn.Module) -> None:
+        """Give a network the first process's statistics of batch normalisation."""
+        if self.size > 1:
+            for buffer in network.buffers():
+                dist.broadcast(buffer, 0)
+
+    def from_first(self, read: Callable[[], bytes]) -> bytes:
+        """What the first process reads; no other one needs its disk.
+
+        Args:
+            read: called in the first process only.
+        """
+        if self.size == 1:
+            return read()
+        content = read() if self.first else b""
+        length = torch.tensor([len(content)])
+        dist.broadcast(length, 0)
+        data = torch.zeros(int(length), dtype=torch.uint8)
+        if self.first and content:
+            data = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        if len(data):
+            dist.broadcast(data, 0)
+        return data.numpy().tobytes()
+
+    def require_equal(self, what: str, content: Callable[[], str]) -> None:
+        """Refuse processes that were started with different things.
+
+        Args:
+            what: for the message.
+            content: what must be the same everywhere; called where there are several processes.
+
+        Raises:
+            ValueError: this process has something else than the first one.
+        """
+        if self.size > 1:
+            own = content().encode()
+            if self.from_first(lambda: own) != own:
+                raise ValueError(f"process {self.rank} of {self.size} has {what} that differ from those of process 0")
+
+
+#: A process that trains without others.
+ALONE = Processes()
+
+
+@contextmanager
+def started_processes() -> Iterator[Processes]:
+    """The processes that ``torchrun`` has started, or this one alone.
+
+    Where several fail, the first to fail raises its error and the others leave silently with status 1.
+
+    Raises:
+        ValueError: several processes are announced, but not how they find each other; or one of them ended.
+        SystemExit: another process has said what was wrong.
+        KeyboardInterrupt: somebody interrupted it.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield ALONE
+        return
+    missing = [name for name in _VARIABLES if name not in os.environ]
+    if missing:
+        raise ValueError(f"WORLD_SIZE announces several processes, but {', '.join(missing)} is not set: use torchrun")
+    store, rank, size = next(rendezvous("env://"))
+    with _ending_on_request(store) as speaking:
+        try:
+            backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_TIMEOUT)
+            yield Processes(rank, size)
+        except (Exception, KeyboardInterrupt) as exc:
+            speaking.set()
+            if not _is_first_to_tell(store):
+                raise SystemExit(1) from exc
+            if _is_loss(exc):
+                raise ValueError(_ENDED) from exc
+            raise
+    dist.destroy_process_group()
+
+
+def _is_first_to_tell(store: Store) -> bool:
+    """Whether no other process has said yet why the training ends; true where that cannot be known."""
+    try:
+        return int(store.add("told", 1)) == 1
+    except RuntimeError:
+        return True
+
+
+def _is_loss(exc: BaseException) -> bool:
+    """Whether an error means that another process has gone away; gloo has no class of its own for it."""
+    return isinstance(exc, dist.DistError) or (isinstance(exc, RuntimeError) and "gloo" in str(exc))
+
+
+@contextmanager
+def _ending_on_request(store: Store) -> Iterator[threading.Event]:
+    """End at once on SIGTERM, by which ``torchrun`` ends all processes when one has ended, or when it is gone itself.
+
+    A handler in Python would have to wait for as long as the main thread waits for the others inside of a library. Once
+    the event is set, the main thread ends by itself, and has to say why before it does.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    parent, speaking = os.getppid(), threading.Event()
+
+    def watch() -> None:
+        while True:
+            readable, _, _ = select.select([reading], [], [], _PARENT_SECONDS)
+            number = os.read(reading, 1) if readable else b""
+            if readable and not number:
+                os.close(reading)
+                return
+            asked = number == bytes([signal.SIGTERM]) or os.getppid() != parent
+            if asked and not speaking.is_set():
+                if _is_first_to_tell(store):
+                    sys.stderr.write(f"secondread: {_ENDED}\n")
+                    sys.stderr.flush()
+                os._exit(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    wakeup = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield speaking
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        signal.signal(signal.SIGTERM, before)
+        os.close(writing)
