@@ -52,22 +52,29 @@ def import_command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would become of each row; store nothing.")
     ] = False,
+    shard: Annotated[
+        str | None, typer.Option(help="Import the part i/n of the rows; other processes import the others.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Import many images as cases; running it again adds what is missing.
 
     Columns of manifest.csv: file, external_id and, if wanted, patient, site, metadata (a JSON object of texts).
-    """
+    """  # noqa: DOC501
     from app.imports.command import check_local, import_local
     from app.job_kinds import FUNCTIONS
+    from ml.scoring.shards import parse_shard
 
+    part = None if shard is None else parse_shard(shard)
+    if part is not None and dry_run:
+        raise ValueError("--dry-run looks at every row: leave --shard out")
     with parts() as context:
         if dry_run:
             check = check_local(context, source, say)
             twins = f", {check['twins']:,} with the image of another case; nothing was stored"
             _tell_import(check, check["failures"], twins, as_json)
         else:
-            done = import_local(context, FUNCTIONS, source, account, say)
+            done = import_local(context, FUNCTIONS, source, account, say, part)
             _tell_import(done, done["failures"], "", as_json)
 
 

@@ -43,7 +43,12 @@ ImportReport = TypedDict(
 
 
 def import_local(
-    context: Context, kinds: Mapping[str, JobFunction], source: Path, account: str, say: Callable[[str], None]
+    context: Context,
+    kinds: Mapping[str, JobFunction],
+    source: Path,
+    account: str,
+    say: Callable[[str], None],
+    part: tuple[int, int] | None = None,
 ) -> ImportReport:
     """Import a folder or a zip.
 
@@ -53,6 +58,7 @@ def import_local(
         source: folder or zip, with or without a manifest.
         account: who stores the cases.
         say: where to report what is being done.
+        part: which part of how many; other processes import the others, at any time. None for all rows.
 
     Returns:
         Counts, and the first failed rows.
@@ -68,11 +74,11 @@ def import_local(
     with _received(context, source, say) as archive:
 
         def ask(session: Session) -> JobView:
-            return begin_import(session, context, principal, archive)
+            return begin_import(session, context, principal, archive, part)
 
         try:
             put_into(context.bucket, archive)
-            job, result = do_here(context, ask, kinds, f"importing {archive.n_rows:,} cases")
+            job, result = do_here(context, ask, kinds, _title(archive.n_rows, part))
         finally:
             take_back(context.bucket, archive)
     counts = cast(ImportResult, result)
@@ -93,6 +99,10 @@ def check_local(context: Context, source: Path, say: Callable[[str], None]) -> C
     with _received(context, source, say) as received, open_archive(received.path) as archive:
         say(f"checking {received.n_rows:,} cases")
         return check_archive(context, archive, SHOWN_FAILURES)
+
+
+def _title(n_rows: int, part: tuple[int, int] | None) -> str:
+    return f"importing {n_rows:,} cases" if part is None else f"importing part {part[0]} of {part[1]}"
 
 
 @contextmanager

@@ -1,11 +1,11 @@
 """The job of an import: each row becomes a case or a sentence that says why not; what was done is not done again."""
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypedDict
+from typing import TypedDict, TypeVar
 
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
@@ -38,6 +38,9 @@ _ORPHANED_SECONDS = 86_400.0
 _COMMITTED_SECONDS = 600.0
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True)
 class _Prepared:
     """A row with its case ready to be stored, or why it cannot be."""
@@ -47,13 +50,25 @@ class _Prepared:
     problem: str = ""
 
 
-def begin_import(session: Session, context: Context, principal: Principal, archive: ReceivedArchive) -> JobView:
-    """Ask for the import of an archive that can be opened, which goes to where the job looks for it."""
-    return submit_with(session, context, principal, "import", archive)
+def begin_import(
+    session: Session,
+    context: Context,
+    principal: Principal,
+    archive: ReceivedArchive,
+    part: tuple[int, int] | None = None,
+) -> JobView:
+    """Ask for the import of an archive that can be opened, or of the part i of n, which goes to where the job looks."""
+    parameters = {} if part is None else {"part": list(part)}
+    return submit_with(session, context, principal, "import", archive, parameters)
 
 
 def submit_with(
-    session: Session, context: Context, principal: Principal, kind: str, archive: ReceivedArchive
+    session: Session,
+    context: Context,
+    principal: Principal,
+    kind: str,
+    archive: ReceivedArchive,
+    parameters: Mapping[str, object] | None = None,
 ) -> JobView:
     """Ask for a job with an archive, which goes to where the job looks for it.
 
@@ -63,8 +78,10 @@ def submit_with(
         principal: who asks.
         kind: of the job.
         archive: as it was received.
+        parameters: of the job, next to the digest of the archive.
     """
-    job = engine.submit(session, context, kind, {"sha256": archive.sha256}, principal, archive.job_id)
+    said = {"sha256": archive.sha256, **(parameters or {})}
+    job = engine.submit(session, context, kind, said, principal, archive.job_id)
     hand_over(context, archive)
     return job
 
@@ -100,7 +117,8 @@ def import_cases(job: RunningJob) -> ImportResult:
         raise ValueError("the account that asked for the import is gone")
     principal = Principal(account.id, account.name, account.role, frozenset({"cases:write"}))
     with archive_of_job(job) as archive:
-        waiting = [row for row in archive.rows if row.number not in done]
+        rows, files = of_part(archive.rows, job.parameters), of_part(archive.ignored, job.parameters)
+        waiting = [row for row in rows if row.number not in done]
         for start in range(0, len(waiting), BATCH):
             prepared = [_prepare(job, archive, row) for row in waiting[start : start + BATCH]]
             count = len(done) + start + len(prepared)
@@ -108,13 +126,26 @@ def import_cases(job: RunningJob) -> ImportResult:
                 for item in prepared:
                     session.add(_store(session, job, principal, item))
                     session.flush()
-                job.report_in(session, count / len(archive.rows), f"{count:,} of {len(archive.rows):,} rows")
-        waiting_files = [file for file in archive.ignored if file.number not in done]
+                job.report_in(session, min(count / len(rows), 1.0), f"{count:,} of {len(rows):,} rows")
+        waiting_files = [file for file in files if file.number not in done]
         for start in range(0, len(waiting_files), _IGNORED_BATCH):
             with job.write() as session:
                 session.add_all(_left_out(job, file) for file in waiting_files[start : start + _IGNORED_BATCH])
     with job.context.database.read() as session:
-        return {"n_rows": len(archive.rows), **counts_of(session, job.job_id)}
+        return {"n_rows": len(rows), **counts_of(session, job.job_id)}
+
+
+def of_part(rows: Sequence[T], parameters: Mapping[str, object]) -> Sequence[T]:
+    """Every n-th row of an archive, from the i-th on, where the job does the part i of n.
+
+    >>> of_part("abcdefg", {"part": [2, 3]})
+    'be'
+    """
+    part = parameters.get("part")
+    if not isinstance(part, list):
+        return rows
+    number, count = part
+    return rows[number - 1 :: count]
 
 
 @contextmanager

@@ -1,19 +1,25 @@
 """Predictions of a release for old cases, in bulk, from what its network made of them.
 
-A network that has never seen them looks at their images first; a recalibrated one needs no run.
+A network that has never seen them looks at their images first; a recalibrated one needs no run. Many cases are divided
+by ranges of their identifiers into parts, each a job of its own, so that every worker takes one; the job that was asked
+for does the first.
 """
 
 import uuid
-from typing import Any, TypedDict
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Self, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
-from sqlalchemy import exists, func, insert, select, update
-from sqlalchemy.orm import Session
+from pydantic import BaseModel
+from sqlalchemy import ColumnElement, exists, func, insert, select, update
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.context import Context
 from app.evaluations.snapshots import refresh
+from app.jobs import engine
 from app.jobs.running import RunningJob
 from app.platform import audit_chain
 from app.platform.written_rows import note_rows
@@ -29,31 +35,59 @@ from ml.release.predictor import BATCH, prediction_of
 from ml.release.unlikeness import appearance_of
 
 CHUNK = 5_000
+#: Cases of a part; of the last one at most as many, and those that come while it is done.
+PART_CASES = 100_000
+_BEGINNING = uuid.UUID(int=0)
 
 
 class PredictionResult(TypedDict):
-    """What predicting old cases ends with: cases in all, those that got a prediction, images that cannot be read."""
+    """What predicting old cases ends with: cases in all, those that got a prediction, images that cannot be read.
+
+    Of a part these are its own; ``parts`` are the other jobs that the job was divided into.
+    """
 
     release: str
+    parts: list[str]
     n_cases: int
     n_predicted: int
     n_unreadable: int
+
+
+@dataclass(frozen=True)
+class _Span:
+    """Cases of a part: identifiers above ``after``, and not above ``up_to`` where there is such an end."""
+
+    after: uuid.UUID = _BEGINNING
+    up_to: uuid.UUID | None = None
+
+    @classmethod
+    def of(cls, parameters: dict[str, Any]) -> Self:
+        """From the parameters of a part."""
+        up_to = parameters["up_to"]
+        return cls(uuid.UUID(parameters["after"]), None if up_to is None else uuid.UUID(up_to))
+
+    def conditions(self, column: InstrumentedAttribute[uuid.UUID]) -> list[ColumnElement[bool]]:
+        """That a case is of this part."""
+        end = [] if self.up_to is None else [column <= self.up_to]
+        return [column > self.after, *end]
 
 
 def predict_again(job: RunningJob) -> PredictionResult:
     """Job: give every case whose image can be read a prediction by this release."""
     context, release_id = job.context, uuid.UUID(job.parameters["release"])
     release = read_release(context.folders.path(f"releases/{release_id}"))
-    unreadable = _show_images(job, release)
+    span, parts = _divided(job)
+    unreadable = _show_images(job, release, span)
     with context.database.read() as session:
+        of_part = span.conditions(NetworkOutput.case_id)
         total = session.execute(
-            select(func.count()).where(NetworkOutput.network_sha256 == release.network_sha256)
+            select(func.count()).where(NetworkOutput.network_sha256 == release.network_sha256, *of_part)
         ).scalar_one()
         classes = class_codes(existing_release(session, release_id))
-    after, seen, predicted = uuid.UUID(int=0), 0, 0
+    after, seen, predicted = span.after, 0, 0
     while True:
         with job.write() as session:
-            rows = _outputs_after(session, release, after)
+            rows = _outputs_after(session, release, _Span(after, span.up_to))
             new = _predict(session, job.context, release_id, release, rows) if rows else []
             if new:
                 _record_predictions(session, job, release_id, new)
@@ -63,24 +97,56 @@ def predict_again(job: RunningJob) -> PredictionResult:
         job.report(0.7 + 0.2 * seen / max(total, 1), f"{seen:,} of {total:,} cases")
     job.report(0.95, "writing the snapshot for evaluations")
     refresh(context, release_id, classes)
-    return {"release": str(release_id), "n_cases": total, "n_predicted": predicted, "n_unreadable": unreadable}
+    counts = {"n_cases": total, "n_predicted": predicted, "n_unreadable": unreadable}
+    return PredictionResult(release=str(release_id), parts=parts, **counts)
 
 
-def _show_images(job: RunningJob, release: Release) -> int:
-    """Run the network over the images of cases that it has not seen, and keep what it made of them.
+def _divided(job: RunningJob) -> tuple[_Span, list[str]]:
+    """Which cases this job predicts; asks for the other parts, once, where there are many."""
+    if "after" in job.parameters:
+        return _Span.of(job.parameters), []
+    division = _Division.model_validate(
+        job.batch("parts", lambda session: _divide(session, job).model_dump(mode="json"))
+    )
+    return _Span(up_to=division.up_to), division.parts
+
+
+class _Division(BaseModel):
+    """Where the first part ends, None where there is no other, and the jobs with the others."""
+
+    up_to: uuid.UUID | None
+    parts: list[str]
+
+
+def _divide(session: Session, job: RunningJob) -> _Division:
+    """Ask for all parts but the first."""
+    total = session.execute(select(func.count()).select_from(Case)).scalar_one()
+    cases = select(Case.id, func.row_number().over(order_by=Case.id).label("number")).subquery()
+    at_an_end = select(cases.c.id).where(cases.c.number % PART_CASES == 0, cases.c.number < total)
+    ends: list[uuid.UUID] = [*session.execute(at_an_end.order_by(cases.c.number)).scalars()]
+    parts = []
+    for after, up_to in pairwise([*ends, None]):
+        span = {"after": str(after), "up_to": None if up_to is None else str(up_to)}
+        parameters = {"release": job.parameters["release"], **span}
+        parts.append(str(engine.submit(session, job.context, "prediction", parameters, None).id))
+    return _Division(up_to=ends[0] if ends else None, parts=parts)
+
+
+def _show_images(job: RunningJob, release: Release, span: _Span) -> int:
+    """Run the network over the images of cases of a part that it has not seen, and keep what it made of them.
 
     Returns:
         Images that could not be read.
     """
     context, sha256 = job.context, release.network_sha256
     seen = exists().where(NetworkOutput.case_id == Case.id, NetworkOutput.network_sha256 == sha256)
-    lacking = [Case.erased_at.is_(None), ~seen]
+    lacking = [Case.erased_at.is_(None), ~seen, *span.conditions(Case.id)]
     with context.database.read() as session:
         total = session.execute(select(func.count()).select_from(Case).where(*lacking)).scalar_one()
     if not total:
         return 0
     predictor = context.inference.predictor(release)
-    after, done, unreadable = uuid.UUID(int=0), 0, 0
+    after, done, unreadable = span.after, 0, 0
     while True:
         wanted = select(Case.id, Case.stored_sha256).where(*lacking, Case.id > after).order_by(Case.id).limit(BATCH)
         with context.database.read() as session:
@@ -123,10 +189,10 @@ def _record_predictions(session: Session, job: RunningJob, release_id: uuid.UUID
     )
 
 
-def _outputs_after(session: Session, release: Release, after: uuid.UUID) -> list[Any]:
+def _outputs_after(session: Session, release: Release, span: _Span) -> list[Any]:
     statement = (
         select(NetworkOutput.case_id, NetworkOutput.logits, NetworkOutput.features, NetworkOutput.appearance)
-        .where(NetworkOutput.network_sha256 == release.network_sha256, NetworkOutput.case_id > after)
+        .where(NetworkOutput.network_sha256 == release.network_sha256, *span.conditions(NetworkOutput.case_id))
         .order_by(NetworkOutput.case_id)
         .limit(CHUNK)
     )

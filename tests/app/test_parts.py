@@ -1,0 +1,138 @@
+"""Long work in parts that any worker takes: predictions of old cases, and imports."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select
+
+from app.cli.main import secondread
+from app.imports.command import import_local
+from app.job_kinds import FUNCTIONS
+from app.recalibration import predict_old_cases
+from app.tables import Case, CasePrediction
+from tests.app.test_comparison import added
+from tests.support.jobs import submit, work_off
+from tests.support.service import Service, cell_png
+
+
+def predictions(service: Service, release: str) -> dict[str, Any]:
+    """Class probabilities of every case by a release, by external id."""
+    with service.context.database.read() as session:
+        rows = select(Case.external_id, CasePrediction.release_id, CasePrediction.class_probs)
+        found = session.execute(rows.join(CasePrediction, CasePrediction.case_id == Case.id)).all()
+    return {name: probs for name, release_id, probs in found if str(release_id) == release}
+
+
+def jobs(service: Service) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = service.get("admin", "/v1/jobs").json()["items"]
+    return [item for item in items if item["kind"] == "prediction"]
+
+
+@pytest.mark.slow_on_second_database
+@pytest.mark.both_databases
+@pytest.mark.parametrize(("n_cases", "n_parts"), [(7, 3), (6, 2), (3, 1)])
+def test_old_cases_are_predicted_in_parts_each_once(
+    service: Service, dropout_release: Path, monkeypatch: pytest.MonkeyPatch, n_cases: int, n_parts: int
+) -> None:
+    monkeypatch.setattr(predict_old_cases, "PART_CASES", 3)
+    for number in range(n_cases):
+        service.add_case(f"case-{number}", cell_png(number))
+    release = added(service, dropout_release)
+    submit(service.context, "prediction", {"release": release})
+    work_off(service.context)
+    done = jobs(service)
+    assert [job["state"] for job in done] == n_parts * ["succeeded"]
+    assert sorted(job["result"]["n_predicted"] for job in done) == sorted(
+        [3] * (n_parts - 1) + [n_cases - 3 * (n_parts - 1)]
+    )
+    (asked,) = [job for job in done if "after" not in job["parameters"]]
+    assert sorted(asked["result"]["parts"]) == sorted(job["id"] for job in done if job is not asked)
+    assert set(predictions(service, release)) == {f"case-{number}" for number in range(n_cases)}
+
+
+def test_a_job_that_dies_after_it_was_divided_divides_once(
+    service: Service, dropout_release: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(predict_old_cases, "PART_CASES", 2)
+    for number in range(6):
+        service.add_case(f"case-{number}", cell_png(number))
+    release = added(service, dropout_release)
+    show, deaths = predict_old_cases._show_images, []
+
+    def dies_once(*arguments: Any) -> int:
+        if not deaths:
+            deaths.append(arguments)
+            raise RuntimeError("killed")
+        return show(*arguments)
+
+    monkeypatch.setattr(predict_old_cases, "_show_images", dies_once)
+    submit(service.context, "prediction", {"release": release})
+    work_off(service.context)
+    failed = [job for job in jobs(service) if job["state"] == "failed"]
+    assert len(failed) == 1
+    assert service.post("admin", f"/v1/jobs/{failed[0]['id']}/retry").status_code == 202
+    work_off(service.context)
+    assert [job["state"] for job in jobs(service)] == 3 * ["succeeded"]
+    assert len(predictions(service, release)) == 6
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Seven images without a manifest, of which two have names that only their folders tell apart, and another file."""
+    root = tmp_path / "slides"
+    for index in range(7):
+        path = root / f"slide-{index % 2}" / ("cell.png" if index < 2 else f"cell-{index}.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(cell_png(index))
+    (root / "notes.txt").write_text("no image")
+    return root
+
+
+def stored(service: Service) -> dict[str, str]:
+    with service.context.database.read() as session:
+        return dict(session.execute(select(Case.external_id, Case.image_sha256)).all())
+
+
+@pytest.mark.slow_on_second_database
+@pytest.mark.both_databases
+def test_parts_of_an_import_in_any_order_are_the_import(service: Service, folder: Path) -> None:
+    context, said = service.context, [].append
+    parts = [import_local(context, FUNCTIONS, folder, "admin", said, (number, 3)) for number in (2, 3, 1)]
+    assert [(part["n_rows"], part["created"], part["failed"]) for part in parts] == [(2, 2, 0), (2, 2, 0), (3, 3, 0)]
+    assert sum(part["ignored"] for part in parts) == 1
+    in_parts = stored(service)
+    again = import_local(context, FUNCTIONS, folder, "admin", said, (2, 3))
+    assert (again["created"], again["known"]) == (0, 2)
+    whole = import_local(context, FUNCTIONS, folder, "admin", said)
+    assert (whole["created"], whole["known"], whole["n_rows"]) == (0, 7, 7), "names are those of the whole folder"
+    assert stored(service) == in_parts
+    with context.database.read() as session:
+        assert session.execute(select(func.count()).select_from(Case)).scalar_one() == 7
+
+
+def test_more_parts_than_rows_leave_some_empty(service: Service, folder: Path) -> None:
+    report = import_local(service.context, FUNCTIONS, folder, "admin", [].append, (9, 9))
+    assert (report["n_rows"], report["created"]) == (0, 0)
+    assert json.dumps(report)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--shard", "4/3"], "count from 1 to n"),
+        (["--shard", "two"], "say i/n"),
+        (["--shard", "1/2", "--dry-run"], "leave --shard out"),
+    ],
+)
+def test_a_part_that_cannot_be_is_refused_before_anything_is_stored(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], why: str
+) -> None:
+    from typer.testing import CliRunner
+
+    monkeypatch.setenv("SECONDREAD_HOME", str(tmp_path / "home"))
+    answer = CliRunner().invoke(secondread, ["import", str(folder), *options])
+    assert answer.exit_code != 0
+    assert why in str(answer.exception or answer.output)
+    assert not (tmp_path / "home").exists()
