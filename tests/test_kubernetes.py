@@ -36,8 +36,6 @@ DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()
 HOW_TO = (ROOT / "docs" / "how-to.md").read_text()
 #: Variables that are no settings of the service: those of the bucket, and those that others are made of.
 NOT_SETTINGS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT", "AWS_REGION", "PUBLIC_NAME", "POD_IP"}
-#: A setting of the inference device, which `gpu` names.
-DEVICE = {"SECONDREAD_DEVICE"}
 
 
 @overlays
@@ -154,7 +152,7 @@ def settings_of(values: dict[str, str | None]) -> Settings:
 
 @overlays
 def test_every_variable_is_one_that_something_reads(overlay: str) -> None:
-    known = {f"SECONDREAD_{name.upper()}" for name in Settings.model_fields} | NOT_SETTINGS | DEVICE
+    known = {f"SECONDREAD_{name.upper()}" for name in Settings.model_fields} | NOT_SETTINGS
     for _, container in containers(overlay):
         values = environment(overlay, container)
         assert set(values) <= known

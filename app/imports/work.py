@@ -58,8 +58,7 @@ def begin_import(
     part: tuple[int, int] | None = None,
 ) -> JobView:
     """Ask for the import of an archive that can be opened, or of the part i of n, which goes to where the job looks."""
-    parameters = {} if part is None else {"part": list(part)}
-    return submit_with(session, context, principal, "import", archive, parameters)
+    return submit_with(session, context, principal, "import", archive, part)
 
 
 def submit_with(
@@ -68,7 +67,7 @@ def submit_with(
     principal: Principal,
     kind: str,
     archive: ReceivedArchive,
-    parameters: Mapping[str, object] | None = None,
+    part: tuple[int, int] | None = None,
 ) -> JobView:
     """Ask for a job with an archive, which goes to where the job looks for it.
 
@@ -78,10 +77,10 @@ def submit_with(
         principal: who asks.
         kind: of the job.
         archive: as it was received.
-        parameters: of the job, next to the digest of the archive.
+        part: which part of how many; None for all rows.
     """
-    said = {"sha256": archive.sha256, **(parameters or {})}
-    job = engine.submit(session, context, kind, said, principal, archive.job_id)
+    parameters = {"sha256": archive.sha256} | ({} if part is None else {"part": list(part)})
+    job = engine.submit(session, context, kind, parameters, principal, archive.job_id)
     hand_over(context, archive)
     return job
 
@@ -117,7 +116,8 @@ def import_cases(job: RunningJob) -> ImportResult:
         raise ValueError("the account that asked for the import is gone")
     principal = Principal(account.id, account.name, account.role, frozenset({"cases:write"}))
     with archive_of_job(job) as archive:
-        rows, files = of_part(archive.rows, job.parameters), of_part(archive.ignored, job.parameters)
+        part = job.parameters.get("part")
+        rows, files = of_part(archive.rows, part), of_part(archive.ignored, part)
         waiting = [row for row in rows if row.number not in done]
         for start in range(0, len(waiting), BATCH):
             prepared = [_prepare(job, archive, row) for row in waiting[start : start + BATCH]]
@@ -135,14 +135,13 @@ def import_cases(job: RunningJob) -> ImportResult:
         return {"n_rows": len(rows), **counts_of(session, job.job_id)}
 
 
-def of_part(rows: Sequence[T], parameters: Mapping[str, object]) -> Sequence[T]:
+def of_part(rows: Sequence[T], part: Sequence[int] | None) -> Sequence[T]:
     """Every n-th row of an archive, from the i-th on, where the job does the part i of n.
 
-    >>> of_part("abcdefg", {"part": [2, 3]})
+    >>> of_part("abcdefg", [2, 3])
     'be'
     """
-    part = parameters.get("part")
-    if not isinstance(part, list):
+    if part is None:
         return rows
     number, count = part
     return rows[number - 1 :: count]

@@ -61,10 +61,9 @@ class _Span:
     up_to: uuid.UUID | None = None
 
     @classmethod
-    def of(cls, parameters: dict[str, Any]) -> Self:
-        """From the parameters of a part."""
-        up_to = parameters["up_to"]
-        return cls(uuid.UUID(parameters["after"]), None if up_to is None else uuid.UUID(up_to))
+    def between(cls, after: str, up_to: str | None) -> Self:
+        """From identifiers as parameters of a job have them."""
+        return cls(uuid.UUID(after), None if up_to is None else uuid.UUID(up_to))
 
     def conditions(self, column: InstrumentedAttribute[uuid.UUID]) -> list[ColumnElement[bool]]:
         """That a case is of this part."""
@@ -104,7 +103,7 @@ def predict_again(job: RunningJob) -> PredictionResult:
 def _divided(job: RunningJob) -> tuple[_Span, list[str]]:
     """Which cases this job predicts; asks for the other parts, once, where there are many."""
     if "after" in job.parameters:
-        return _Span.of(job.parameters), []
+        return _Span.between(job.parameters["after"], job.parameters["up_to"]), []
     division = _Division.model_validate(
         job.batch("parts", lambda session: _divide(session, job).model_dump(mode="json"))
     )

@@ -139,6 +139,7 @@ def test_a_snapshot_grows_old_and_is_replaced(service: Service, monkeypatch: pyt
     first = folders(context)
     assert not refresh(context, release_id, classes)
     collect(service, [cell_png(i) for i in range(4)], patients=False)
+    service.seal()
     assert not refresh(context, release_id, classes)  # few changes are read from the database
     monkeypatch.setattr("app.evaluations.snapshots._FEW", 3)
     assert refresh(context, release_id, classes)
