@@ -47,7 +47,7 @@ def measure(count: int) -> list[list[float]]:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count)]
     command = [*launcher, "-m", "benchmarks.several_processes", "--worker"]
     done = subprocess.run(
-        command, capture_output=True, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        command, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )
     times: list[list[float]] = json.loads(done.stdout.splitlines()[-1])["times"]
     return times

@@ -4,6 +4,7 @@ Each step's batch is divided among them, gradients are averaged before the weigh
 and the first process alone writes. A process that ends before its time ends the others, and one of them says so.
 """
 
+import atexit
 import os
 import select
 import signal
@@ -184,7 +185,11 @@ def started_processes() -> Iterator[Processes]:
     missing = [name for name in _VARIABLES if name not in os.environ]
     if missing:
         raise ValueError(f"WORLD_SIZE announces several processes, but {', '.join(missing)} is not set: use torchrun")
-    store, rank, size = next(rendezvous("env://"))
+    try:
+        store, rank, size = next(rendezvous("env://", timeout=_TIMEOUT))
+    except dist.DistError as exc:
+        announced, where = os.environ["WORLD_SIZE"], f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise ValueError(f"the {announced} processes of this training have not all met at {where}") from exc
     with _ending_on_request(store) as speaking:
         try:
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
@@ -192,12 +197,20 @@ def started_processes() -> Iterator[Processes]:
             yield Processes(rank, size)
         except (Exception, KeyboardInterrupt) as exc:
             speaking.set()
+            atexit.register(_leave)
             if not _is_first_to_tell(store):
                 raise SystemExit(1) from exc
             if _is_loss(exc):
                 raise ValueError(_ENDED) from exc
             raise
     dist.destroy_process_group()
+
+
+def _leave() -> None:
+    """End without taking down libraries, of which one that has lost another process may abort."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def _is_first_to_tell(store: Store) -> bool:

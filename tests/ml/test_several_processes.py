@@ -2,10 +2,10 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,14 @@ from safetensors.torch import load_file
 
 from ml.charts.rows import EpochMetrics
 from ml.release.card_processes import processes_of
+from ml.training import processes
 from ml.training.calibrate import calibrate_run
 from ml.training.export import export_run
 from ml.training.losses import count_weighted_nll
 from ml.training.networks import build_network
 from ml.training.processes import ALONE, Processes, started_processes
 from ml.training.run_folder import RunFolder
+from tests.support.process import free_port
 from tests.support.trains_together import CPU, train_together
 from tests.support.waiting import wait_until
 
@@ -161,9 +163,7 @@ def _is_training(pid: int) -> bool:
 
 @pytest.mark.slow
 def test_processes_with_different_settings_are_refused(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     running = []
     for rank in range(2):  # as other launchers than torchrun start them
         network = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
@@ -218,8 +218,8 @@ def test_batch_normalisation_is_chosen_where_it_can_be() -> None:
 def test_one_process_of_torchrun_is_a_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "1")
     monkeypatch.setenv("RANK", "0")
-    with started_processes() as processes:
-        assert processes is ALONE
+    with started_processes() as alone:
+        assert alone is ALONE
 
 
 def test_processes_that_cannot_find_each_other_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,6 +230,16 @@ def test_processes_that_cannot_find_each_other_are_refused(monkeypatch: pytest.M
         pytest.raises(ValueError, match="WORLD_SIZE announces several processes, but RANK, LOCAL_RANK"),
         started_processes(),
     ):
+        pass
+
+
+def test_a_process_that_never_came_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    for name, value in (("RANK", 0), ("LOCAL_RANK", 0), ("WORLD_SIZE", 2), ("MASTER_PORT", port)):
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setattr(processes, "_TIMEOUT", timedelta(seconds=1))
+    with pytest.raises(ValueError, match=f"have not all met at 127.0.0.1:{port}"), started_processes():
         pass
 
 
