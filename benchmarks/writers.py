@@ -166,11 +166,14 @@ def with_server(work: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
         Path(parent).chmod(0o755)
         server = PostgresServer(binaries, Path(parent))
         try:
+            # as it is started for tests nothing needs to reach the disk
+            options = f"-p {server.port} -k {server.folder} -c listen_addresses=127.0.0.1"
+            server.run(
+                "pg_ctl", "-D", str(server.data), "-w", "-l", str(server.folder / "log"), "-o", options, "restart"
+            )
             name = server.create()
             with psycopg.connect(server.url(name).replace("+psycopg", ""), autocommit=True) as connection:
-                for setting in ("fsync = on", "full_page_writes = on"):
-                    connection.execute(f"ALTER SYSTEM SET {setting}")  # type: ignore[call-overload]
-                connection.execute("SELECT pg_reload_conf()")
+                assert connection.execute("SHOW fsync").fetchone() == ("on",)
                 connection.execute("CREATE TABLE notes (id bigserial PRIMARY KEY, content text NOT NULL)")
             settings = Settings(database_url=SecretStr(server.url(name)).get_secret_value())
             database = Database(settings.sqlalchemy_url, audit_keys())
