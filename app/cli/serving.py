@@ -177,7 +177,6 @@ def _upgrade(context: "Context") -> None:
     from app.platform.durable import remove_former_file
     from app.platform.freed_space import overwrite_moved, text_is_to_move
     from app.platform.installation import claim
-    from app.platform.sealing import seal_all
 
     moved = text_is_to_move(context.database.engine)
     _migrate(context)
@@ -187,7 +186,6 @@ def _upgrade(context: "Context") -> None:
     claim(context.database, context.keys.audit)
     renumber(context)
     move_into_bucket(context)
-    seal_all(context.database, context.keys.audit)
     unfinished = finish_erasures(context).problem
     if unfinished is not None:
         say(f"the files of the database still contain what was erased: {unfinished}")
@@ -293,7 +291,8 @@ def db_backup(
     from app.platform.sealing import seal_all
 
     with parts() as context:
-        seal_all(context.database, context.keys.audit)  # so that the head is that of everything which is in the backup
+        anchor_here(context)  # a chain that has lost its last anchored head is not linked to
+        seal_all(context.database, context.keys.audit)  # the head is that of everything which is in the backup
         anchor_here(context)
         problem = listing_problem(context)
         written = backup(context, out)

@@ -177,7 +177,6 @@ def anchor_here(context: Context) -> None:
     """Add the present head to the file that the settings name, if they name one."""
     path = context.settings.audit_anchor
     if path is not None:
-        seal_all(context.database, context.keys.audit)
         with context.database.read() as session:
             append(path, session, context.keys.audit)
 

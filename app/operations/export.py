@@ -143,7 +143,11 @@ def _audit_table(session: Session) -> dict[str, list[Any]]:
     """The audit as a table; details are JSON."""
     names = ("sequence", "created_at", "actor", "action", "object", "details", "reason", "request_id", "digest")
     table: dict[str, list[Any]] = {name: [] for name in names}
-    events = session.execute(select(AuditEvent).order_by(AuditEvent.stamp).execution_options(yield_per=1000))
+    events = session.execute(
+        select(AuditEvent)
+        .order_by(AuditEvent.sequence.nulls_last(), AuditEvent.stamp)
+        .execution_options(yield_per=1000)
+    )
     for chunk in events.scalars().partitions():
         reasons = reasons_of(session, chunk)
         for event in chunk:

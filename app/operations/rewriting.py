@@ -24,7 +24,8 @@ _WRITTEN = ("details", "reason", "row_digests", "event_sha256", "signature", "di
 
 def has_former_events(session: Session) -> bool:
     """Whether there are events without a digest of their own, as earlier versions wrote them."""
-    return bool(session.execute(select(exists().where(AuditEvent.event_sha256.is_(None)))).scalar())
+    former = exists().where(AuditEvent.event_sha256.is_(None), AuditEvent.sequence.is_not(None))
+    return bool(session.execute(select(former)).scalar())
 
 
 def rewrite(session: Session, keys: AuditKeys, reason: str, change: Change | None = None) -> None:
@@ -57,6 +58,7 @@ def rewrite(session: Session, keys: AuditKeys, reason: str, change: Change | Non
         details={"old_head": old, "new_head": f"{writer.sequence}:{writer.digest}", "faults": writer.faults},
         reason=reason,
     )
+    seal(session, keys)
 
 
 _UPDATE = (

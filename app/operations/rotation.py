@@ -13,7 +13,7 @@ from app.platform.installation import claim, require_first_key
 from app.platform.keys import KeyRing, derive
 from app.platform.migrate import create_if_new
 from app.platform.one_at_a_time import Turn, take_turn
-from app.platform.sealing import seal
+from app.platform.sealing import seal, seal_all
 from app.settings import write_beside
 from app.tables import AuditHead, Installation
 from ml.files import sync_folder
@@ -67,6 +67,7 @@ def bring_in(context: Context, ring: KeyRing, reason: str) -> Rotation:
     keys = derive(ring).audit
     n_known = max(require_first_key(context.database, keys), 1)
     claim(context.database, derive(ring.oldest(n_known)).audit)
+    seal_all(context.database, derive(ring.oldest(n_known)).audit)  # so that nobody waits long for what follows
     with context.database.write() as session:
         take_turn(session, Turn.KEY)  # nobody else writes an event, with whichever key
         for n_keys in range(n_known, len(ring.secrets)):

@@ -24,7 +24,7 @@ from app.platform.keys import AuditKeys, DerivedKey, Signer
 from app.platform.one_at_a_time import Turn, take_turn
 from app.platform.row_digests import Json, Leaves, canonical, cases_digest, merkle_root
 from app.platform.written_rows import note_cases, take_leaves
-from app.tables import AuditEvent, AuditHead, CaseChange, now
+from app.tables import STAMPS, AuditEvent, AuditHead, CaseChange, now
 
 GENESIS = "0" * 64
 #: In the digests of an event: the digest of the cases that it changed.
@@ -55,10 +55,16 @@ def document_of(event: AuditEvent) -> dict[str, Json]:
     }
 
 
-def digest_of(event: AuditEvent) -> str:
-    """Digest of an event: of what it says and of the rows that it wrote, and of nothing else."""
+def digest_of(event: AuditEvent, *, stamped: bool = True) -> str:
+    """Digest of an event: of what it says, of the rows that it wrote and of its stamp, and of nothing else.
+
+    Args:
+        event: with its stamp, without which it could be written down once more, later, to bring rows of then back.
+        stamped: whether the stamp is covered, as it is since there are stamps.
+    """
     root = None if event.row_digests is None else merkle_root(event.row_digests)
-    return hashlib.sha256(canonical(document_of(event) | {"rows": root})).hexdigest()
+    stamp: dict[str, Json] = {"stamp": event.stamp} if stamped else {}
+    return hashlib.sha256(canonical(document_of(event) | {"rows": root} | stamp)).hexdigest()
 
 
 def sign_event(event: AuditEvent, signer: Signer) -> None:
@@ -97,7 +103,10 @@ def is_authentic(public: str, previous: str, event: AuditEvent) -> bool:
 
 def is_whole(public: str, event: AuditEvent) -> bool:
     """Whether an event is as it was written while this public key was in force, wherever it stands in the chain."""
-    return event.event_sha256 == digest_of(event) and signing.is_signed(public, event_text(event), event.signature)
+    right = event.event_sha256 == digest_of(event)
+    if not right and event.sequence is not None and event.sequence == event.stamp:  # linked before there were stamps
+        right = event.event_sha256 == digest_of(event, stamped=False)
+    return right and signing.is_signed(public, event_text(event), event.signature)
 
 
 def is_linked_later(session: Session) -> bool:
@@ -147,16 +156,14 @@ def record(
     Raises:
         KeyRotated: another process has rotated the key; nothing is written.
     """
-    linked_later = is_linked_later(session)
     take_turn(session, Turn.KEY, shared=True)  # the key is not rotated until the commit
-    head = locked_head(session, keys) if not linked_later else None
-    if head is None:
-        require_ring(n_keys(session), keys)
+    head = None if is_linked_later(session) else locked_head(session, keys)
     session.flush()
     rows = take_leaves(session, keys.rows) | (leaves or {})
     if cases:
         rows[CASE_CHANGES] = {OWN: cases_digest(cases)}
     event = AuditEvent(
+        stamp=_new_stamp(session, keys) if head is None else head.sequence + 1,
         created_at=now(),
         actor=actor,
         action=action,
@@ -169,13 +176,23 @@ def record(
     sign_event(event, keys.signers[-1])
     if head is not None:
         append(head, event, keys)
-        event.stamp = head.sequence
     session.add(event)
     session.flush()
     if cases:
         note_cases(session, cases)
         session.execute(insert(CaseChange), [{"stamp": event.stamp, "case_id": case_id} for case_id in cases])
     return event
+
+
+def _new_stamp(session: Session, keys: AuditKeys) -> int:
+    """The next stamp, drawn once the rows that an event reports are written and locked.
+
+    Raises:
+        KeyRotated: another process has rotated the key.
+    """
+    number, stamp = session.execute(select(AuditHead.n_keys, STAMPS.next_value())).one()
+    require_ring(number, keys)
+    return int(stamp)
 
 
 def locked_head(session: Session, keys: AuditKeys, *, wait: bool = True) -> AuditHead | None:
@@ -330,8 +347,9 @@ def _events(
         column if column.name in present else former.get(column.name, null().label(column.name)) for column in columns
     ]
     statement = select(*wanted).where(which).order_by(order).limit(limit)
-    for row in session.execute(statement.execution_options(yield_per=_CHUNK)).mappings():
-        yield AuditEvent(**row)
+    with session.execute(statement.execution_options(yield_per=_CHUNK)) as rows:
+        for row in rows.mappings():
+            yield AuditEvent(**row)
 
 
 def rotation_text(before: str, head: str, public: str) -> str:

@@ -11,9 +11,10 @@ event comes when it is committed, after everything that did not wait for it.
 import threading
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 
 import structlog
-from sqlalchemy import func, select, text
+from sqlalchemy import exists, func, select, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -26,7 +27,9 @@ from app.tables import AuditEvent, now
 SECONDS = 0.2
 #: How long events may wait before it is worth asking who holds the sealer up.
 PATIENCE_SECONDS = 1.0
-_BATCH = 1000
+_BATCH = 200
+# beyond that many nobody needs to know how many wait
+_COUNTED = 100_000
 # how long a sealer rests that found its chain cut
 _LOST_SECONDS = 60.0
 _LINK = text(
@@ -40,13 +43,15 @@ _HOLDERS = text(
     "FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE locktype = 'relation' AND granted AND "
     "(relation = 'audit_head'::regclass AND mode <> 'AccessShareLock' OR relation = 'audit_events'::regclass AND "
     "mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')) "
-    "AND pid <> pg_backend_pid() AND xact_start < clock_timestamp() - interval '1 second' ORDER BY pid"
+    "AND pid <> pg_backend_pid() AND "
+    # of another role's process a service does not learn since when
+    "coalesce(xact_start, '-infinity') < clock_timestamp() - interval '1 second' ORDER BY pid"
 )
 _log = structlog.get_logger("secondread")
 
 
 def seal(session: Session, keys: AuditKeys, *, wait: bool = True) -> int:
-    """Link events that wait, the oldest stamps first, at most 1,000.
+    """Link events that wait, the oldest stamps first, at most 200; those that are not as they were signed stay.
 
     Args:
         session: writing session.
@@ -62,10 +67,10 @@ def seal(session: Session, keys: AuditKeys, *, wait: bool = True) -> int:
     head = audit_chain.locked_head(session, keys, wait=wait) if audit_chain.is_linked_later(session) else None
     if head is None:
         return 0
-    # a statement of its own after the lock: it sees everything that the sealer before has linked
-    columns = (AuditEvent.stamp, AuditEvent.event_sha256)
-    waiting = select(*columns).where(AuditEvent.sequence.is_(None)).order_by(AuditEvent.stamp).limit(_BATCH)
-    events = [AuditEvent(stamp=stamp, event_sha256=digest) for stamp, digest in session.execute(waiting)]
+    # one statement, after the lock: it sees everything that the sealer before has linked, and one moment
+    public = keys.public_key
+    whole = (event for event in audit_chain.waiting_events(session) if audit_chain.is_whole(public, event))
+    events = list(islice(whole, _BATCH))
     for event in events:
         audit_chain.append(head, event, keys)
     if events:
@@ -99,7 +104,7 @@ class Waiting:
     """Events that wait to be linked.
 
     Attributes:
-        n_events: how many.
+        n_events: how many, 100,000 for more.
         seconds: for how long the oldest has waited; 0 where none waits.
     """
 
@@ -109,8 +114,12 @@ class Waiting:
 
 def waiting(session: Session) -> Waiting:
     """Events that wait to be linked: on SQLite none."""
-    counted = select(func.count(), func.min(AuditEvent.created_at)).where(AuditEvent.sequence.is_(None))
-    n_events, oldest = session.execute(counted).one()
+    them = AuditEvent.sequence.is_(None)
+    oldest = session.execute(
+        select(AuditEvent.created_at).where(them).order_by(AuditEvent.stamp).limit(1)
+    ).scalar_one_or_none()
+    some = select(AuditEvent.stamp).where(them).limit(_COUNTED).subquery()
+    n_events = session.execute(select(func.count()).select_from(some)).scalar_one()
     return Waiting(n_events, 0.0 if oldest is None else _seconds_since(oldest))
 
 
@@ -131,7 +140,7 @@ def held_up(session: Session, n_workers: int) -> str | None:
     said = f"{wait.n_events:,} audit events wait to be linked, the oldest for {wait.seconds:,.0f} s: "
     holders = session.execute(_HOLDERS).all() if audit_chain.is_linked_later(session) else []
     if holders:
-        names = ", ".join(f"process {pid} ({name}), since {since:%H:%M:%S}Z" for pid, name, since in holders)
+        names = ", ".join(f"process {pid} ({name})" for pid, name, _ in holders)
         return said + f"the chain is locked by {names}"
     return said + ("no worker lives" if n_workers == 0 else "the workers' log says why")
 
@@ -181,7 +190,7 @@ class Sealer:
                 _log.error("events wait to be linked", reason=str(exc))
                 self._stopping.wait(_LOST_SECONDS)
             except SQLAlchemyError as exc:
-                _log.warning("events wait to be linked: the database does not answer", error=type(exc).__name__)
+                _log.warning("events wait to be linked: the database refuses", error=type(exc).__name__)
                 self._stopping.wait(1.0)
 
     def link(self) -> int:
@@ -192,7 +201,7 @@ class Sealer:
             KeyRotated: another process has rotated the key.
         """
         with self._database.read() as session:
-            if waiting(session).n_events == 0:
+            if not session.execute(select(exists().where(AuditEvent.sequence.is_(None)))).scalar():
                 return 0
         with self._database.write() as session:
             if self._head is not None and not audit_chain.holds(session, *self._head):

@@ -17,7 +17,7 @@ from app.tables.practice import (
 )
 from app.tables.readers import ReaderModelInUse, ReaderModelRow
 from app.tables.reads import DailyThreshold, Exposure, Look, PolicyRow, Read, ReadRequest
-from app.tables.records import AuditEvent, AuditHead, CaseChange, Erasure, IdempotencyRecord, Installation
+from app.tables.records import STAMPS, AuditEvent, AuditHead, CaseChange, Erasure, IdempotencyRecord, Installation
 from app.tables.references import SHOWN_KINDS, ClassDefinition, ReferenceCell
 from app.tables.releases import Alias, AnswerSets, PublishedEstimates, ReleaseRow
 from app.tables.repeats import HeldBack, Repeat, RepeatAnswer, RepeatRead
@@ -26,6 +26,7 @@ from app.tables.reports import PublishedReportRow, ReportTargets
 __all__ = [
     "APPEND_ONLY",
     "SHOWN_KINDS",
+    "STAMPS",
     "Account",
     "Alias",
     "Annotator",

@@ -12,6 +12,8 @@ from app.tables.base import Table, UtcDateTime, now
 #: A counter of events: a number of 64 bits, which on SQLite is the row's own.
 _Stamp = BigInteger().with_variant(Integer, "sqlite")
 _WAITING = text("sequence IS NULL")
+#: Stamps on PostgreSQL; on SQLite, where one writes at a time, a stamp is the number in the chain.
+STAMPS = Sequence("audit_events_stamp_seq")
 
 
 class AuditEvent(Table):
@@ -26,9 +28,7 @@ class AuditEvent(Table):
     # what waits for the sealer: few, and asked for several times per second
     __table_args__ = (Index("ix_audit_events_waiting", "stamp", sqlite_where=_WAITING, postgresql_where=_WAITING),)
 
-    stamp: Mapped[int] = mapped_column(
-        _Stamp, Sequence("audit_events_stamp_seq"), primary_key=True, autoincrement=False
-    )
+    stamp: Mapped[int] = mapped_column(_Stamp, STAMPS, primary_key=True, autoincrement=False)
     sequence: Mapped[int | None] = mapped_column(Integer, unique=True)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     actor: Mapped[str] = mapped_column(String(100))

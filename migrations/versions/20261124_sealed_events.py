@@ -29,6 +29,7 @@ def upgrade() -> None:
     if op.get_bind().dialect.name == "sqlite":
         _rebuild(stamped=True)
         return
+    op.execute("SET LOCAL statement_timeout = 0")  # every event is written anew
     _without_triggers()
     op.drop_constraint("fk_case_changes_sequence_audit_events", "case_changes", type_="foreignkey")
     op.alter_column("case_changes", "sequence", new_column_name="stamp", type_=sa.BigInteger())
@@ -58,12 +59,15 @@ def downgrade() -> None:
     if op.get_bind().dialect.name == "sqlite":
         _rebuild(stamped=False)
         return
+    op.execute("SET LOCAL statement_timeout = 0")
     _without_triggers()
     op.drop_constraint("fk_case_changes_stamp_audit_events", "case_changes", type_="foreignkey")
+    op.drop_constraint("pk_case_changes", "case_changes", type_="primary")  # numbers and stamps may cross
     op.execute(
         "UPDATE case_changes SET stamp = (SELECT sequence FROM audit_events e WHERE e.stamp = case_changes.stamp)"
     )
     op.alter_column("case_changes", "stamp", new_column_name="sequence", type_=sa.Integer())
+    op.create_primary_key("pk_case_changes", "case_changes", ["sequence", "case_id"])
     op.drop_index("ix_audit_events_waiting", "audit_events")
     op.drop_constraint("uq_audit_events_sequence", "audit_events", type_="unique")
     op.drop_constraint("pk_audit_events", "audit_events", type_="primary")
