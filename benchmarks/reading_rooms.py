@@ -50,7 +50,7 @@ class Costs:
         case: of an API process for storing a case.
         postgres_read: of PostgreSQL for a lease and a label.
         postgres_case: of PostgreSQL for a case.
-        link: of the sealer for an event.
+        link: of the sealer and PostgreSQL, in turn, for an event.
         events_read: audit events per label.
         events_case: audit events per case.
     """
@@ -69,7 +69,9 @@ class Costs:
         costs = json.loads(max(RESULTS.glob("*_unit_costs.json")).read_text())["costs"]
         read, case = costs["lease and label"], costs["store a case"]
         seconds = (read["api_seconds"], case["api_seconds"], read["postgres_seconds"], case["postgres_seconds"])
-        return cls(*seconds, costs["link an event"]["sealer_seconds"], read["events"], case["events"])
+        # the sealer waits for PostgreSQL, so both are its time
+        link = costs["link an event"]["sealer_seconds"] + costs["link an event"]["postgres_seconds"]
+        return cls(*seconds, link, read["events"], case["events"])
 
 
 @dataclass
@@ -100,7 +102,7 @@ class Room:
 
     Args:
         readers: annotators who are there.
-        cells: stored per second; infinite where there is always one to read.
+        cells: that scanners send per second.
         processes: of the API.
         costs: of requests.
         seed: of everything that is drawn.
@@ -109,7 +111,7 @@ class Room:
     def __init__(self, readers: int, cells: float, processes: int, costs: Costs, seed: int) -> None:
         self._costs, self._cells, self._free = costs, cells, processes
         self._rng = np.random.default_rng(seed)
-        self._events: list[tuple[float, int, int, float]] = []  # when, in order of making, what, since
+        self._events: list[tuple[float, int, int, bool]] = []  # when, in order of making, what, whether of a reader
         self._queue: deque[tuple[float, bool]] = deque()
         self._idle: deque[float] = deque()
         self._made, self._to_read = 0, 0
@@ -117,12 +119,11 @@ class Room:
         mean = MEDIAN_SECONDS * math.exp(SPREAD**2 / 2)
         for moment in self._rng.exponential(mean, readers):
             self._plan(float(moment), _READ)
-        if cells and math.isfinite(cells):
-            self._plan(float(self._rng.exponential(1 / cells)), _CELL)
+        self._plan(float(self._rng.exponential(1 / cells)), _CELL)
 
-    def _plan(self, moment: float, what: int, since: float = 0.0) -> None:
+    def _plan(self, moment: float, what: int, reads: bool = False) -> None:
         self._made += 1
-        heapq.heappush(self._events, (moment, self._made, what, since))
+        heapq.heappush(self._events, (moment, self._made, what, reads))
 
     def run(self, requests: int, warm_up: float = WARM_UP) -> Seen:
         """Go on until so many requests have been answered.
@@ -140,7 +141,7 @@ class Room:
             elif what == _READ:
                 self._ask(moment, True)
             else:
-                self._answer(moment, bool(reads))
+                self._answer(moment, reads)
                 done += 1
                 if done == int(warm_up * requests):
                     self._seen, began = Seen(), moment
@@ -159,7 +160,7 @@ class Room:
         seconds = float(self._rng.exponential(cost))
         self._seen.busy += seconds
         (self._seen.waits if reads else self._seen.case_waits).append(moment - since)
-        self._plan(moment + seconds, _DONE, float(reads))
+        self._plan(moment + seconds, _DONE, reads)
 
     def _answer(self, moment: float, reads: bool) -> None:
         self._seen.commits.append((moment, reads))
@@ -167,8 +168,8 @@ class Room:
             self._idle.append(moment)
         else:
             self._to_read += 1 + int(self._rng.random() < TWICE)
-        while self._idle and (self._to_read or math.isinf(self._cells)):
-            self._to_read -= 0 if math.isinf(self._cells) else 1
+        while self._idle and self._to_read:
+            self._to_read -= 1
             self._seen.empty.append(moment - self._idle.popleft())
             seconds = float(self._rng.lognormal(math.log(MEDIAN_SECONDS), SPREAD))
             self._seen.reading += seconds
@@ -196,7 +197,7 @@ def erlang_c(rate: float, cost: float, processes: int) -> float:
 
 
 def sealed(commits: list[tuple[float, bool]], costs: Costs) -> dict[str, float]:
-    """Utilisation of the sealer, and the tail that it finds when it looks.
+    """Utilisation of the sealer, and the tail that it finds before each batch.
 
     Args:
         commits: times, and whether of a label.
@@ -212,9 +213,9 @@ def sealed(commits: list[tuple[float, bool]], costs: Costs) -> dict[str, float]:
     while linked < len(times) and clock < times[-1]:
         clock += PERIOD
         n_batch = BATCH
-        waiting.append(int(np.searchsorted(moments, clock, side="right")) - linked)
         while n_batch == BATCH:
-            n_batch = min(int(np.searchsorted(moments, clock, side="right")) - linked, BATCH)
+            waiting.append(int(np.searchsorted(moments, clock, side="right")) - linked)
+            n_batch = min(waiting[-1], BATCH)
             linked, clock, busy = linked + n_batch, clock + n_batch * costs.link, busy + n_batch * costs.link
     tail = {"tail_median": float(np.median(waiting)), "tail_99": float(np.quantile(waiting, 0.99))}
     return {"sealer_utilisation": busy / (clock - times[0])} | tail
@@ -325,7 +326,10 @@ def main() -> None:
         for scaled, readers in bar.track([(scaled, readers) for scaled in (False, True) for readers in READERS]):
             rows.append({"cells": "as read" if scaled else "fixed"} | simulated(readers, scaled, costs))
     for row in rows:
-        print(", ".join(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in row.items()))
+        shown = (
+            f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in row.items()
+        )
+        print(", ".join(shown))
     found = walls(costs)
     for name, readers in found.items():
         print(f"{readers:12.0f} annotators: {name}")
