@@ -307,13 +307,19 @@ def draw(costs: Costs, found: dict[str, float], out: Path) -> None:
         for readers in np.geomspace(100, 100_000, 31)
         for kind, cores in demand(reads_per_second(share * readers, costs), costs).items()
     ]
-    axes = {"x": alt.X("readers:Q", scale=alt.Scale(type="log"), title="annotators on the staff")}
+    axes = {
+        "x": alt.X("readers:Q", scale=alt.Scale(type="log"), title="annotators on the staff", axis=alt.Axis(grid=False))
+    }
     scale = alt.Scale(type="log")
     base = alt.Chart(alt.Data(values=lines)).mark_line()
-    cores = base.encode(**axes, y=alt.Y("cores:Q", scale=scale, title="busy cores at the busiest hour"), color="of:N")
+    cores = base.encode(
+        **axes,
+        y=alt.Y("cores:Q", scale=scale, title="busy cores at the busiest hour", axis=alt.Axis(grid=False)),
+        color=alt.Color("of:N", title=None),
+    )
     marks = alt.Data(values=[{"readers": readers, "wall": name} for name, readers in found.items()])
     rules = alt.Chart(marks).mark_rule(strokeDash=[3, 3]).encode(**axes)
-    words = alt.Chart(marks).mark_text(angle=270, align="left", dy=-5).encode(**axes, y=alt.value(330), text="wall:N")
+    words = alt.Chart(marks).mark_text(angle=270, align="left", dy=-6).encode(**axes, y=alt.value(330), text="wall:N")
     (cores + rules + words).properties(width=560, height=340).save(str(out))
 
 

@@ -1,11 +1,12 @@
 """The tables of ``docs/scale.md``, from the newest results of ``unit_costs.py`` and ``reading_rooms.py``.
 
-    python -m benchmarks.scale
+    python -m benchmarks.scale --save
 
 What 10³, 10⁶ and 10⁹ cells cost is a product of the costs of one, a straight line far beyond what was measured. Each
 cell is stored, read 1.2 times, predicted again once, scored once in a shard, and evaluated once.
 """
 
+import argparse
 import json
 from datetime import date
 from typing import Any
@@ -107,6 +108,9 @@ def room_rows(rows: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--save", action="store_true", help="keep the tables in benchmarks/results")
+    arguments = parser.parse_args()
     costs, rooms = newest("unit_costs")["costs"], newest("reading_rooms")
     unit_heads = ["one", "process", "PostgreSQL", "in the database", "WAL", "in files", "statements", "measured on"]
     cell_rows = [[what, *(shown(n * each, unit) for n in CELLS)] for what, each, unit in per_cell(costs)]
@@ -125,8 +129,9 @@ def main() -> None:
         table(room_heads, room_rows(rooms["rows"])),
         table(["wall", "annotators on the staff"], walls),
     )
-    (RESULTS / f"{date.today()}_scale.md").write_text("\n".join(tables))
     print("\n".join(tables))
+    if arguments.save:
+        (RESULTS / f"{date.today()}_scale.md").write_text("\n".join(tables))
 
 
 if __name__ == "__main__":
