@@ -37,6 +37,7 @@ MEDIAN_SECONDS, SPREAD = 6.0, 0.6
 CELLS_PER_HOUR, TWICE = 10_000.0, 0.2
 REQUESTS, WARM_UP = 60_000, 0.2
 MAX_CONNECTIONS = 97  # of PostgreSQL's default of 100 three are for its owner
+WORKER_CONNECTIONS = 26  # of one worker: sessions, jobs, its lock
 BUSY = 0.7  # share of a core that is planned for
 _DONE, _READ, _CELL = range(3)
 
@@ -269,7 +270,7 @@ def simulated(readers: int, scaled: bool, costs: Costs) -> dict[str, float]:
         "reads_per_second": len(waits) / seen.seconds,
         "reading": seen.reading / seen.seconds,
         "processes": processes,
-        "connections": processes * (POOL_SIZE + MAX_OVERFLOW),
+        "connections": processes * (POOL_SIZE + MAX_OVERFLOW) + WORKER_CONNECTIONS,
         "api_utilisation": seen.busy / seen.seconds / processes,
         "postgres_cores": needed["postgres"],
         "wait_median": float(np.median(waits)),
@@ -282,7 +283,7 @@ def simulated(readers: int, scaled: bool, costs: Costs) -> dict[str, float]:
 def walls(costs: Costs) -> dict[str, float]:
     """Annotators on the staff at which each wall stands, where cells come as fast as they are read."""
     each = demand(reads_per_second(most_present()[0], costs), costs)
-    processes = MAX_CONNECTIONS // (POOL_SIZE + MAX_OVERFLOW)
+    processes = (MAX_CONNECTIONS - WORKER_CONNECTIONS) // (POOL_SIZE + MAX_OVERFLOW)
     return {
         "one API process": BUSY / each["api"],
         "connections": processes * BUSY / each["api"],

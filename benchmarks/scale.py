@@ -18,11 +18,7 @@ _STEPS = {"s": ((86_400, "days"), (3_600, "h"), (1, "s")), "B": ((1e12, "TB"), (
 
 
 def shown(value: float, unit: str) -> str:
-    """A quantity with two digits in a unit that people read.
-
-    >>> shown(25.6, "s"), shown(25_600, "s"), shown(5.3e12, "B"), shown(1e6, "")
-    ('26 s', '7.1 h', '5.3 TB', '1,000,000')
-    """
+    """A quantity with two digits in a unit that people read."""
     steps = _STEPS.get(unit, ((1, unit),))
     size, name = next(((size, name) for size, name in steps if value >= size), steps[-1])
     digits = value / size
@@ -107,10 +103,8 @@ def room_rows(rows: list[dict[str, Any]]) -> list[list[str]]:
     ]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--save", action="store_true", help="keep the tables in benchmarks/results")
-    arguments = parser.parse_args()
+def tables() -> str:
+    """All four tables, as they stand in the document."""
     costs, rooms = newest("unit_costs")["costs"], newest("reading_rooms")
     unit_heads = ["one", "process", "PostgreSQL", "in the database", "WAL", "in files", "statements", "measured on"]
     cell_rows = [[what, *(shown(n * each, unit) for n in CELLS)] for what, each, unit in per_cell(costs)]
@@ -123,15 +117,23 @@ def main() -> None:
         "tail, median and 99 %",
     ]
     walls = [[name, f"{float(f'{readers:.2g}'):,.0f}"] for name, readers in rooms["walls"].items()]
-    tables = (
-        table(unit_heads, unit_rows(costs)),
-        table(["extrapolated", "10³ cells", "10⁶ cells", "10⁹ cells"], cell_rows),
-        table(room_heads, room_rows(rooms["rows"])),
-        table(["wall", "annotators on the staff"], walls),
+    return "\n".join(
+        (
+            table(unit_heads, unit_rows(costs)),
+            table(["extrapolated", "10³ cells", "10⁶ cells", "10⁹ cells"], cell_rows),
+            table(room_heads, room_rows(rooms["rows"])),
+            table(["wall", "annotators on the staff"], walls),
+        )
     )
-    print("\n".join(tables))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--save", action="store_true", help="keep the tables in benchmarks/results")
+    arguments = parser.parse_args()
+    print(tables())
     if arguments.save:
-        (RESULTS / f"{date.today()}_scale.md").write_text("\n".join(tables))
+        (RESULTS / f"{date.today()}_scale.md").write_text(tables())
 
 
 if __name__ == "__main__":
