@@ -94,6 +94,7 @@ def room_rows(rows: list[dict[str, Any]]) -> list[list[str]]:
             f"{row['processes']:,}",
             f"{row['api_utilisation']:.2f}",
             f"{1000 * row['wait_median']:.0f}, {1000 * row['wait_99']:.0f} ms",
+            f"{row['no_cell_median']:,.0f} s",
             f"{row['connections']:,}",
             f"{row['postgres_cores']:.2g}",
             f"{row['sealer_utilisation']:.3f}",
@@ -110,7 +111,8 @@ def tables() -> str:
     cell_rows = [[what, *(shown(n * each, unit) for n in CELLS)] for what, each, unit in per_cell(costs)]
     room_heads = ["cells", "annotators", "reads per second", "reading of those present", "API processes", "their use"]
     room_heads += [
-        "wait, median and 99 %",
+        "wait for the API, median and 99 %",
+        "wait for a cell, median",
         "connections",
         "cores of PostgreSQL",
         "sealer's use",
