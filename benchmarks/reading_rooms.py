@@ -42,6 +42,21 @@ BUSY = 0.7  # share of a core that is planned for
 _DONE, _READ, _CELL = range(3)
 
 
+def newest(name: str) -> Any:
+    """The newest result of a benchmark.
+
+    Args:
+        name: of the benchmark.
+
+    Raises:
+        SystemExit: there is none yet.
+    """
+    found = max(RESULTS.glob(f"*_{name}.json"), default=None)
+    if found is None:
+        raise SystemExit(f"no result of {name} in {RESULTS}: run `python -m benchmarks.{name} --save` first")
+    return json.loads(found.read_text())
+
+
 @dataclass(frozen=True)
 class Costs:
     """Processor time per request in seconds, and audit events.
@@ -67,7 +82,7 @@ class Costs:
     @classmethod
     def measured(cls) -> "Costs":
         """Those of the newest result of ``unit_costs.py``."""
-        costs = json.loads(max(RESULTS.glob("*_unit_costs.json")).read_text())["costs"]
+        costs = newest("unit_costs")["costs"]
         read, case = costs["lease and label"], costs["store a case"]
         seconds = (read["api_seconds"], case["api_seconds"], read["postgres_seconds"], case["postgres_seconds"])
         # the sealer waits for PostgreSQL, so both are its time

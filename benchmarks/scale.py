@@ -7,11 +7,10 @@ cell is stored, read 1.2 times, predicted again once, scored once in a shard, an
 """
 
 import argparse
-import json
 from datetime import date
 from typing import Any
 
-from benchmarks.reading_rooms import RESULTS, TWICE
+from benchmarks.reading_rooms import RESULTS, TWICE, newest
 
 CELLS = (10**3, 10**6, 10**9)
 _STEPS = {"s": ((86_400, "days"), (3_600, "h"), (1, "s")), "B": ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))}
@@ -24,11 +23,6 @@ def shown(value: float, unit: str) -> str:
     digits = value / size
     number = f"{digits:.2g}" if digits < 10 else f"{float(f'{digits:.2g}'):,.0f}"
     return f"{number} {name}".strip()
-
-
-def newest(name: str) -> Any:
-    """The newest result of a benchmark."""
-    return json.loads(max(RESULTS.glob(f"*_{name}.json")).read_text())
 
 
 def table(heads: list[str], rows: list[list[str]]) -> str:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks.reading_rooms import RESULTS
-from benchmarks.scale import CELLS, newest, per_cell, shown, tables
+from benchmarks.reading_rooms import RESULTS, newest
+from benchmarks.scale import CELLS, per_cell, shown, tables
 from tests.support.numbers import ROOT
 
 
@@ -11,6 +11,11 @@ def test_the_document_has_the_tables_of_the_newest_figures() -> None:
     page = (ROOT / "docs" / "scale.md").read_text()
     assert max(RESULTS.glob("*_scale.md")).read_text() == tables()
     assert [row for row in tables().splitlines() if row and row not in page] == []
+
+
+def test_a_result_that_is_missing_is_named() -> None:
+    with pytest.raises(SystemExit, match=r"run `python -m benchmarks\.no_such --save` first"):
+        newest("no_such")
 
 
 def test_a_cell_costs_what_its_case_its_labels_and_its_events_do() -> None:
