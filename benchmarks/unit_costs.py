@@ -1,0 +1,341 @@
+"""What one case, label, event, image or key costs: processor time, bytes, statements and requests to the bucket.
+
+    python -m benchmarks.unit_costs --save
+
+A server on PostgreSQL and a bucket is asked over HTTP, one request at a time; processor time is user and system time of
+the processes involved, from ``/proc``, whatever else the machine does. A stage goes in blocks, and the cost is the
+median block. PostgreSQL runs without fsync and full page images, so that its log is counted without the latter.
+``docs/scale.md`` multiplies these figures.
+"""
+
+import argparse
+import json
+import os
+import platform
+import re
+import statistics
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import numpy as np
+import obstore
+import psycopg
+import pyarrow as pa
+from obstore.store import from_url
+from pyarrow import parquet
+from rich.progress import Progress
+
+from app.context import Context, build_context
+from app.evaluations.snapshots import write_snapshot
+from app.platform.bucket import Bucket
+from app.platform.sealing import seal_all, waiting
+from app.releases.queries import all_releases, class_codes
+from app.settings import Settings
+from benchmarks.service import Bench
+from ml.scoring.evaluation_shards import evaluate_shard
+from ml.scoring.shards import score_shard
+from ml.tables.streaming import Streaming
+from tests.support.bucket import BucketServer, bucket_server
+from tests.support.postgres import PostgresServer, find_binaries
+from tests.support.process import Installation
+from tests.support.service import cell_png
+from tests.support.tiny_release import write_tiny_release
+
+BLOCKS, BLOCK, SIDE = 24, 25, 96
+FEW, MANY = 1_000, 11_000  # old cases: what a job costs by itself goes out with the difference
+IMAGES, ROWS, KEYS = (64, 1_088), (20_000, 220_000), 3_000
+N_CLASSES = 8
+_TICK = os.sysconf("SC_CLK_TCK")
+_SIZES = (
+    "SELECT coalesce(sum(pg_table_size(relid)), 0), coalesce(sum(pg_indexes_size(relid)), 0) FROM pg_stat_user_tables"
+)
+
+
+def processor_seconds(pid: int) -> float:
+    """User and system time of a process, of its children, and of those that have ended.
+
+    Args:
+        pid: of the process.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        tasks = list(Path(f"/proc/{pid}/task").glob("*/children"))
+        children = {int(child) for task in tasks for child in task.read_text().split()}
+    except (FileNotFoundError, ProcessLookupError):  # it has just ended, and its parent has its time
+        return 0.0
+    return sum(map(int, fields[11:15])) / _TICK + sum(map(processor_seconds, children))
+
+
+class Site:
+    """One server on PostgreSQL and a bucket, and meters on all of them."""
+
+    def __init__(self, folder: Path, server: PostgresServer, buckets: BucketServer) -> None:
+        self.server, self.log = server, folder / "bucket.log"
+        self.bucket, self.url = buckets.create(), server.url(server.create())
+        self.release = write_tiny_release(folder / "release")
+        self.made = Installation(folder / "home", self.url)
+        self.made.environment |= {
+            "SECONDREAD_STORAGE_URL": self.bucket,
+            "SECONDREAD_RATE_LIMIT": "0",
+            "SECONDREAD_INFERENCE_THREADS": "1",
+            "SECONDREAD_MIN_FREE_BYTES": "0",
+        }
+        self.keys = self.made.prepare(self.release, admin="admin", anna="annotator")
+        self.context = build_context(Settings(home=folder / "home", database_url=self.url, storage_url=self.bucket))
+        for path in (folder / "home" / "releases").iterdir():
+            self.context.folders.publish(f"releases/{path.name}", path)
+        self.connection = psycopg.connect(self.url.replace("+psycopg", ""), autocommit=True)
+        self.made.start()
+        self.client = httpx2.Client(base_url=self.made.address, timeout=60)
+
+    def close(self) -> None:
+        """End the server and the connections."""
+        self.client.close()
+        self.connection.close()
+        self.made.close()
+        self.context.database.engine.dispose()
+
+    def post(self, who: str, path: str, **body: Any) -> Any:
+        """The answer of a request that must succeed."""
+        headers = {"Authorization": f"Bearer {self.keys[who]}", "Idempotency-Key": uuid.uuid4().hex}
+        answer = self.client.post(path, headers=headers, **body)
+        answer.raise_for_status()
+        return answer.json()
+
+    def row(self, statement: str) -> tuple[Any, ...]:
+        """The only row of a query."""
+        found = self.connection.execute(statement).fetchone()  # type: ignore[call-overload]
+        assert found is not None
+        return tuple(found)
+
+    def postgres_seconds(self) -> float:
+        """Processor time of all processes of PostgreSQL so far."""
+        return processor_seconds(int((self.server.data / "postmaster.pid").read_text().split()[0]))
+
+    def read_meters(self) -> dict[str, float]:
+        """All counters, of which differences count."""
+        table, index = self.row(_SIZES)
+        assert self.made.server is not None
+        return {
+            "api_seconds": processor_seconds(self.made.server.pid),
+            "postgres_seconds": self.postgres_seconds(),
+            "table_bytes": float(table),
+            "index_bytes": float(index),
+            "wal_bytes": float(self.row("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn")[0]),
+        } | {f"bucket_{verb.lower()}s": float(n) for verb, n in self.bucket_requests().items()}
+
+    def bucket_requests(self) -> dict[str, int]:
+        """Requests that the bucket has answered so far, by verb."""
+        said = self.log.read_text(errors="replace")
+        return {verb: len(re.findall(rf'"{verb} /bucket-', said)) for verb in ("PUT", "GET", "HEAD")}
+
+    @contextmanager
+    def every_statement(self) -> Iterator[list[str]]:
+        """The statements of the block, from PostgreSQL's own log."""
+        seen: list[str] = []
+        self._log_statements("all")
+        before = (self.server.folder / "log").stat().st_size
+        yield seen
+        text = (self.server.folder / "log").read_bytes()[before:].decode(errors="replace")
+        self._log_statements("none")
+        seen += re.findall(r"LOG:  (?:statement|execute [^:]*): (.*)", text)
+
+    def _log_statements(self, which: str) -> None:
+        self.connection.execute(f"ALTER SYSTEM SET log_statement = '{which}'")  # type: ignore[call-overload]
+        self.connection.execute("SELECT pg_reload_conf()")
+        time.sleep(0.5)  # until every backend has read it
+
+
+def stage(site: Site, do: Callable[[int], None], bar: Progress, name: str) -> dict[str, float]:
+    """Costs of one call over HTTP: median of blocks in seconds, means of bytes and requests."""
+    do(-1)  # what only the first one costs
+    blocks: list[dict[str, float]] = []
+    first = before = site.read_meters()
+    for block in bar.track(range(BLOCKS), description=name):
+        for index in range(BLOCK):
+            do(block * BLOCK + index)
+        now = site.read_meters()
+        blocks.append({meter: now[meter] - before[meter] for meter in now})
+        before = now
+    costs = {meter: (before[meter] - first[meter]) / (BLOCKS * BLOCK) for meter in before}
+    for meter in ("api_seconds", "postgres_seconds"):
+        seconds = [block[meter] / BLOCK for block in blocks]
+        costs |= {meter: statistics.median(seconds), f"{meter}_least": min(seconds), f"{meter}_most": max(seconds)}
+    with site.every_statement() as statements:
+        for index in range(5):
+            do(BLOCKS * BLOCK + index)
+    return costs | {"statements": len(statements) / 5, "n": BLOCKS * BLOCK}
+
+
+def over_http(site: Site, bar: Progress) -> dict[str, dict[str, float]]:
+    """A case stored, a prediction, and a label with the lease before it."""
+
+    def picture(index: int) -> dict[str, Any]:
+        return {"image": ("cell.png", cell_png(index + 1, SIDE))}
+
+    def store(index: int) -> None:
+        fields = {"external_id": f"case {index}", "patient": f"patient {index // 4}"}
+        site.post("admin", "/v1/cases", files=picture(index), data=fields)
+
+    def predict(index: int) -> None:
+        site.post("admin", "/v1/predictions", files=picture(index))
+
+    def label(index: int) -> None:
+        read = site.post("anna", "/v1/reads")
+        site.post("anna", f"/v1/reads/{read['id']}/labels", json={"label": codes[index % len(codes)]})
+
+    with site.context.database.read() as session:
+        codes = class_codes(all_releases(session)[0])
+    work = (("store a case", store), ("predict", predict), ("lease and label", label))
+    return {name: stage(site, do, bar, name) for name, do in work}
+
+
+def events_per(site: Site, kind: str) -> float:
+    """Audit events of the cases stored, or of the labels given, per one of them."""
+    n_events, n_rows = site.row(
+        f"SELECT (SELECT count(*) FROM audit_events WHERE action LIKE '{kind[:-1]}%'), (SELECT count(*) FROM {kind})"
+    )
+    return float(n_events) / float(n_rows)
+
+
+def linking(site: Site) -> dict[str, float]:
+    """Linking the events that wait, as the sealer does: none has been linked so far."""
+    with site.context.database.read() as session:
+        n_events = waiting(session).n_events
+    before, own, wal = site.postgres_seconds(), time.process_time(), site.read_meters()["wal_bytes"]
+    assert seal_all(site.context.database, site.context.keys.audit) == n_events
+    return {
+        "sealer_seconds": (time.process_time() - own) / n_events,
+        "postgres_seconds": (site.postgres_seconds() - before) / n_events,
+        "wal_bytes": (site.read_meters()["wal_bytes"] - wal) / n_events,
+        "n": n_events,
+    }
+
+
+def snapshot_bytes(site: Site) -> dict[str, float]:
+    """Bytes of a snapshot per case, without the headers of its files."""
+    with site.context.database.read() as session:
+        release = all_releases(session)[0]
+        codes = class_codes(release)
+    write_snapshot(site.context.database, site.context.folders, release.id, codes)
+    folder = site.context.settings.home / "snapshots"
+    arrays = [np.load(path, mmap_mode="r") for path in folder.rglob("*.npy")]
+    (n_cases,) = site.row("SELECT count(*) FROM cases")
+    return {"bytes": sum(array.nbytes for array in arrays) / n_cases, "n": n_cases}
+
+
+def listing(site: Site) -> dict[str, float]:
+    """Listing a prefix with so many keys, per 1,000 of them."""
+    store, writer = Bucket(site.bucket), from_url(site.bucket, client_options={"allow_http": True})
+    for index in range(KEYS):
+        obstore.put(writer, f"listed/{index:064x}", b"x")
+    before, own = site.bucket_requests()["GET"], time.process_time()
+    assert sum(1 for _ in store.under("listed")) == KEYS
+    seconds, requests = time.process_time() - own, site.bucket_requests()["GET"] - before
+    return {"seconds_per_1000": 1000 * seconds / KEYS, "requests_per_1000": 1000 * requests / KEYS, "n": KEYS}
+
+
+def repredicting(folder: Path, server: PostgresServer, release: Path) -> dict[str, float]:
+    """A new release's predictions of old cases from stored outputs: the difference of two jobs."""
+    context: Context = build_context(
+        Settings(home=folder / "old", database_url=server.url(server.create()), min_free_bytes=0)
+    )
+    bench, seconds = Bench(context, release), []
+    postmaster = int((server.data / "postmaster.pid").read_text().split()[0])
+    for total in (FEW, MANY):
+        bench.fill(total)
+        own, theirs = time.process_time(), processor_seconds(postmaster)
+        bench.predict_again()
+        seconds.append((time.process_time() - own, processor_seconds(postmaster) - theirs))
+    context.database.engine.dispose()
+    extra = MANY - 2 * FEW  # the second job predicts what was added
+    worker, postgres = (float(later - first) / extra for first, later in zip(*seconds, strict=True))
+    return {"worker_seconds": worker, "postgres_seconds": postgres, "n": extra}
+
+
+def scoring(folder: Path, release: Path) -> dict[str, float]:
+    """Scoring images in a shard: the difference of a long list and a short one."""
+    images = folder / "images"
+    images.mkdir()
+    for index in range(64):
+        (images / f"{index}.png").write_bytes(cell_png(index, SIDE))
+    seconds = []
+    for rows in IMAGES:
+        listed = images / f"list-{rows}.csv"
+        lines = [f"case-{row:07d},{row % 64}.png" for row in range(rows)]
+        listed.write_text("\n".join(["case_id,file", *lines]) + "\n")
+        before = time.process_time()
+        score_shard(release, listed, folder / f"scored-{rows}", (1, 1))
+        seconds.append(time.process_time() - before)
+    return {"seconds": (seconds[1] - seconds[0]) / (IMAGES[1] - IMAGES[0]), "n": IMAGES[1] - IMAGES[0]}
+
+
+def evaluating(folder: Path) -> dict[str, float]:
+    """Evaluating cases with two labels each in a shard, by patients: the difference of long tables and short ones."""
+    rng, seconds = np.random.default_rng(0), []
+    for rows in ROWS:
+        names = [f"{row:09d}" for row in range(rows)]
+        probs = rng.dirichlet(np.ones(N_CLASSES), rows)
+        columns: dict[str, Any] = {"case_id": names} | {f"prob:{k}": probs[:, k] for k in range(N_CLASSES)}
+        read: dict[str, Any] = {"case_id": np.repeat(names, 2), "annotator": ["a", "b"] * rows}
+        read["patient"] = np.repeat([name[:-1] for name in names], 2)
+        read["label"] = rng.integers(N_CLASSES, size=2 * rows).astype(str)
+        paths = folder / f"labels-{rows}.parquet", folder / f"predictions-{rows}.parquet"
+        for path, table in zip(paths, (read, columns), strict=True):
+            parquet.write_table(pa.table(table), path, row_group_size=122_880)
+        before = time.process_time()
+        done = evaluate_shard(Streaming(*paths, cluster="patient"), folder / f"job-{rows}", (1, 1))
+        seconds.append(time.process_time() - before)
+        assert done.n_cases == rows
+    return {"seconds": (seconds[1] - seconds[0]) / (ROWS[1] - ROWS[0]), "n": ROWS[1] - ROWS[0]}
+
+
+def measure(folder: Path, server: PostgresServer, buckets: BucketServer) -> dict[str, dict[str, float]]:
+    """Every unit cost."""
+    site = Site(folder, server, buckets)
+    try:
+        with Progress(transient=True) as bar:
+            costs = over_http(site, bar)
+        sizes = [found.size for found in Bucket(site.bucket).under("images")]
+        costs["store a case"] |= {"bucket_bytes": statistics.fmean(sizes), "events": events_per(site, "cases")}
+        costs["lease and label"]["events"] = events_per(site, "labels")
+        costs |= {"link an event": linking(site), "snapshot": snapshot_bytes(site), "list keys": listing(site)}
+    finally:
+        site.close()
+    costs["predict an old case"] = repredicting(folder, server, site.release)
+    return costs | {"score an image": scoring(folder, site.release), "evaluate a case": evaluating(folder)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--save", action="store_true", help="keep the figures in benchmarks/results")
+    arguments = parser.parse_args()
+    binaries = find_binaries()
+    if binaries is None:
+        raise SystemExit("PostgreSQL is missing (Debian package postgresql)")
+    with tempfile.TemporaryDirectory() as name, bucket_server(Path(name) / "bucket.log") as buckets:
+        os.environ |= buckets.environment
+        server = PostgresServer(binaries)
+        try:
+            costs = measure(Path(name), server, buckets)
+        finally:
+            server.stop()
+    for what, row in costs.items():
+        print(what)
+        for meter, value in row.items():
+            print(f"{value:16.6g}  {meter}")
+    if arguments.save:
+        path = Path(__file__).parent / "results" / f"{date.today()}_unit_costs.json"
+        about = {"machine": platform.machine(), "cores": os.cpu_count(), "image_side_px": SIDE}
+        path.write_text(json.dumps(about | {"costs": costs}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
