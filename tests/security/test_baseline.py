@@ -26,7 +26,7 @@ def test_the_rows_of_an_old_database_are_covered_from_the_upgrade_on(service: Se
     service.add_case("later", cell_png(30))
     with database.read() as session:
         report = verify_all(session, service.context)
-        actions = [event.action for event in audit_chain.events(session)]
+        actions = [event.action for event in audit_chain.all_events(session)]
     assert (report.faults, report.verdict) == ([], CONSISTENT)
     assert (actions.count("rows.baseline"), actions[-1]) == (1, "case.add")
 
@@ -35,7 +35,7 @@ CHANGES = {
     "UPDATE remarks SET note = 'another' WHERE note IS NOT NULL": "not as audit event",
     "DELETE FROM exposures": "missing, although audit event",
     "UPDATE audit_events SET actor = 'x' WHERE sequence = 4": "audit event 4 was changed",
-    "DELETE FROM case_changes WHERE sequence < 20": "case_changes",
+    "DELETE FROM case_changes WHERE stamp < 20": "case_changes",
     "UPDATE audit_events SET row_digests = NULL WHERE action = 'case.add'": "was changed, or one before it",
     "UPDATE audit_events SET row_digests = '{}' WHERE action = 'rows.baseline'": "was changed, or one before it",
     "UPDATE audit_events SET signature = '00' WHERE action = 'rows.baseline'": "was changed, or one before it",
