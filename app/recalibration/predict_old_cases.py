@@ -96,8 +96,13 @@ def predict_again(job: RunningJob) -> PredictionResult:
         job.report(0.7 + 0.2 * seen / max(total, 1), f"{seen:,} of {total:,} cases")
     job.report(0.95, "writing the snapshot for evaluations")
     refresh(context, release_id, classes)
-    counts = {"n_cases": total, "n_predicted": predicted, "n_unreadable": unreadable}
-    return PredictionResult(release=str(release_id), parts=parts, **counts)
+    return {
+        "release": str(release_id),
+        "parts": parts,
+        "n_cases": total,
+        "n_predicted": predicted,
+        "n_unreadable": unreadable,
+    }
 
 
 def _divided(job: RunningJob) -> tuple[_Span, list[str]]:

@@ -80,11 +80,11 @@ def test_going_back_keeps_which_cases_an_event_named_where_numbers_cross_stamps(
     with context.database.read() as session:
         crossed = select(AuditEvent.sequence).where(AuditEvent.action == "test").order_by(AuditEvent.stamp)
         numbers = session.execute(crossed).scalars().all()
-    assert numbers == sorted(numbers, reverse=True)
+    assert numbers[0] > numbers[1], "the event that was written first was committed last"
     downgrade(context.database.engine, "0036")
     with context.database.read() as session:
         changes = session.execute(text("SELECT sequence FROM case_changes ORDER BY sequence DESC LIMIT 2")).scalars()
-        assert sorted(changes) == sorted(numbers)
+        assert set(changes) == set(numbers)
     upgrade(context.database.engine)
 
 
