@@ -16,6 +16,8 @@ from tests.app.test_comparison import added
 from tests.support.jobs import submit, work_off
 from tests.support.service import Service, cell_png
 
+pytestmark = pytest.mark.slow
+
 
 def predictions(service: Service, release: str) -> dict[str, Any]:
     """Class probabilities of every case by a release, by external id."""
@@ -30,7 +32,6 @@ def jobs(service: Service) -> list[dict[str, Any]]:
     return [item for item in items if item["kind"] == "prediction"]
 
 
-@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 @pytest.mark.parametrize(("n_cases", "n_parts"), [(7, 3), (6, 2), (3, 1)])
 def test_old_cases_are_predicted_in_parts_each_once(
@@ -95,7 +96,6 @@ def stored(service: Service) -> dict[str, str]:
         return dict(session.execute(select(Case.external_id, Case.image_sha256)).all())
 
 
-@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_parts_of_an_import_in_any_order_are_the_import(service: Service, folder: Path) -> None:
     context, said = service.context, [].append

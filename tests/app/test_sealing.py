@@ -169,6 +169,7 @@ def waits(context: Context) -> bool:
         return waiting(session).n_events > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_each", [15, pytest.param(400, marks=pytest.mark.heavy)])
 def test_eight_writers_and_two_sealers_keep_the_order_of_time_and_of_rows(service: Service, n_each: int) -> None:
     context = service.context
