@@ -65,6 +65,12 @@ def twice(service: Service) -> None:
     assert service.post("admin", "/v1/policies", json=policy | {"reason": "t"}).status_code == 201
 
 
+def publish(service: Service) -> None:
+    """What the worker does every minute, its sealer several times per second."""
+    service.seal()
+    publish_answer_sets(service.context)
+
+
 def shown(service: Service) -> list[dict[str, Any]]:
     cases: list[dict[str, Any]] = service.get("viewer", "/v1/cases", params={"limit": 100}).json()["items"]
     return cases
@@ -79,7 +85,7 @@ def test_sets_are_calibrated_by_patients_whom_no_fit_sees_published_and_shown(se
     before = shown(service)[0]["prediction"]["answer_set"]
     assert (before["classes"], before["reason"]) == (None, "no answers have calibrated sets of this release yet")
     read_all(service, "anna")
-    publish_answer_sets(service.context)
+    publish(service)
     cases = shown(service)
     sets = cases[0]["prediction"]["answer_set"]
     assert (sets["level"], sets["n_patients"], sets["n_cells"], sets["site"]) == (0.9, 11, 22, None)
@@ -114,7 +120,7 @@ def _after_one_label(service: Service, case_id: str) -> None:
     read_all(service, "ben")
     with service.context.database.write() as session:
         session.execute(update(AnswerSets).values(computed_at=now() - timedelta(days=1)))
-    publish_answer_sets(service.context)
+    publish(service)
     store(service, "one more", cell_png(99, 16), {"r": 0}, patient="somebody new")
     newest = shown(service)[0]["id"]
     after = service.get("viewer", f"/v1/cases/{newest}/posterior").json()["answer_set"]
@@ -137,7 +143,7 @@ def _after_one_label(service: Service, case_id: str) -> None:
 
 def test_fewer_patients_than_needed_give_no_set_and_say_so(service: Service) -> None:
     cells_of(service, "calibration", 8, r=0, s=1)
-    publish_answer_sets(service.context)
+    publish(service)
     prediction = shown(service)[0]["prediction"]["answer_set"]
     assert prediction["classes"] is None
     assert prediction["reason"] == "answers about cells of 8 patients are known, and at least 9 are needed"
@@ -145,7 +151,7 @@ def test_fewer_patients_than_needed_give_no_set_and_say_so(service: Service) -> 
 
 def test_where_only_outside_systems_answer_their_labels_count_and_it_is_said(service: Service) -> None:
     cells_of(service, "calibration", 9, r=0, s=1, t=1)
-    publish_answer_sets(service.context)
+    publish(service)
     case = shown(service)[0]
     assert case["prediction"]["answer_set"]["answers_of"] == "outside"
     assert len(case["prediction"]["answer_set"]["classes"]) >= 1
@@ -158,20 +164,20 @@ def test_sets_are_computed_at_once_and_then_once_a_day_and_reading_them_computes
         with service.context.database.read() as session:
             return [(row.release_id, row.computed_at) for row in session.execute(select(AnswerSets)).scalars()]
 
-    publish_answer_sets(service.context)
+    publish(service)
     first = computed()
     cells_of(service, "calibration", 9, each=1, r=0)
     shown(service)
     assert computed() == first
-    publish_answer_sets(service.context)  # there was no threshold
+    publish(service)  # there was no threshold
     second = computed()
     assert second != first
     store(service, "another", cell_png(5, 16), {"r": 1}, patient=patients(service, "calibration", 10)[9])
-    publish_answer_sets(service.context)
+    publish(service)
     assert computed() == second
     with service.context.database.write() as session:
         session.execute(update(AnswerSets).values(computed_at=now() - timedelta(days=1)))
-    publish_answer_sets(service.context)
+    publish(service)
     assert computed()[0][1] >= second[0][1]
     assert shown(service)[0]["prediction"]["answer_set"]["n_patients"] == 10
 
