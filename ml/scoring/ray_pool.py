@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 MAX_RETRIES = 3
 #: Seconds that a busy machine has to start Ray.
 _START_S = "120"
+#: Seconds after which what a killed command has left behind gives up on it; Ray waits for a minute.
+_GIVE_UP_S = "10"
 #: Seconds that a cluster has to answer.
 _ANSWER_S = 10
 _LOOK_AGAIN_S = 1.0
@@ -116,6 +118,8 @@ def connected(address: str | None) -> Iterator[RayPool]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_raylet_start_wait_time_s", _START_S)
     wanted, address = address, address or os.environ.get("RAY_ADDRESS") or "local"
+    if address == "local":
+        os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", _GIVE_UP_S)
     if address == "local" and "RAY_AUTH_MODE" not in os.environ:
         # whoever else reaches its ports cannot use it, and no token is left in the home of who asked
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}

@@ -196,7 +196,7 @@ def started_processes() -> Iterator[Processes]:
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_TIMEOUT)
             yield Processes(rank, size)
         except (Exception, KeyboardInterrupt) as exc:
-            speaking.set()
+            speaking.acquire()
             atexit.register(_leave)
             if not _is_first_to_tell(store):
                 raise SystemExit(1) from exc
@@ -227,15 +227,15 @@ def _is_loss(exc: BaseException) -> bool:
 
 
 @contextmanager
-def _ending_on_request(store: Store) -> Iterator[threading.Event]:
+def _ending_on_request(store: Store) -> Iterator[threading.Lock]:
     """End at once on SIGTERM, by which ``torchrun`` ends all processes when one has ended, or when it is gone itself.
 
-    A handler in Python would have to wait for as long as the main thread waits for the others inside of a library. Once
-    the event is set, the main thread ends by itself, and has to say why before it does.
+    A handler in Python would have to wait for as long as the main thread waits for the others inside of a library. Whoever
+    of the two takes the lock ends this process, and says why before it does; nobody gives it back.
     """
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    parent, speaking = os.getppid(), threading.Event()
+    parent, speaking = os.getppid(), threading.Lock()
 
     def watch() -> None:
         while True:
@@ -245,7 +245,7 @@ def _ending_on_request(store: Store) -> Iterator[threading.Event]:
                 os.close(reading)
                 return
             asked = number == bytes([signal.SIGTERM]) or os.getppid() != parent
-            if asked and not speaking.is_set():
+            if asked and speaking.acquire(blocking=False):
                 if _is_first_to_tell(store):
                     sys.stderr.write(f"secondread: {_ENDED}\n")
                     sys.stderr.flush()

@@ -125,7 +125,7 @@ def test_a_snapshot_of_later_does_not_mix_into_what_a_replica_shows(reading: Ser
     try:
         with replica.behind():
             reading.add_case("case-3", cell_png(3))
-            assert write_snapshot(context.database, context.settings.home, release_id, classes) == 4
+            assert write_snapshot(context.database, context.folders, release_id, classes) == 4
             with there.read() as session:
                 shown = current_columns(session, context.settings.home, release_id, classes)
                 own = read_columns(session, release_id, classes)

@@ -109,6 +109,36 @@ def test_others_go_on_where_killed_processes_stopped(tmp_path: Path) -> None:
     assert _differences(tmp_path / "whole", broken) < CLOSE
 
 
+def test_who_is_asked_to_end_while_it_has_lost_another_says_so_once() -> None:
+    """The thread that torchrun's SIGTERM wakes may find that the main thread was the first to tell; it says it then."""
+    program = (
+        "import os, signal, threading, time\n"
+        "from ml.training import processes\n"
+        "asked, told = threading.Event(), threading.Event()\n"
+        "def first_to_tell(store):\n"
+        "    if threading.current_thread() is threading.main_thread():\n"
+        "        told.set()\n"
+        "        return True\n"
+        "    asked.set()\n"
+        "    return not told.wait(1)\n"
+        "processes._is_first_to_tell = first_to_tell\n"
+        "processes.rendezvous = lambda *_, **__: iter([(None, 0, 2)])\n"
+        "processes.dist.init_process_group = lambda *_, **__: None\n"
+        "try:\n"
+        "    with processes.started_processes():\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        asked.wait()\n"
+        "        raise RuntimeError('gloo: connection closed by peer')\n"
+        "except ValueError as exc:\n"
+        "    time.sleep(1)\n"
+        "    print(exc)\n"
+    )
+    network = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    environment = os.environ | network | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert (done.stdout + done.stderr).count(ENDED) == 1, done.stderr
+
+
 @pytest.mark.slow
 def test_a_killed_run_of_two_resumes_to_the_same_bits_and_its_card_says_two(tmp_path: Path) -> None:
     # batch normalisation, dropout and augmentation included
