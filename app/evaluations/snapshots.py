@@ -2,8 +2,9 @@
 
 The snapshot of a release lies in ``HOME/snapshots/RELEASE/SEQUENCE``, one array file per column, cases of one patient
 together. It is right for the event of its watermark; cases that later events changed are read from the database and
-take the place of their old rows. A snapshot that the chain does not know (an older backup was restored) is not used;
-nor is a damaged one, in whose place the worker writes another. With a bucket a snapshot is there, packed, before it is
+take the place of their old rows. It may show more than the watermark, what changed while it was read, so whoever does
+not see everything that it may show (an older backup was restored; a replica is behind) does not use it; nor a damaged
+one, in whose place the worker writes another. With a bucket a snapshot is there, packed, before it is
 in the HOME of the worker that wrote it; every other process brings the newest one into its own HOME, and removes what
 is not in the bucket any more.
 """
@@ -11,6 +12,7 @@ is not in the bucket any more.
 import functools
 import shutil
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,14 +35,42 @@ from app.tables import Erasure
 from ml.files import file_sha256, sync_file, sync_folder, write_json
 
 _log = structlog.get_logger("secondread")
-_VERSION = 10
+_VERSION = 11
 _SNAPSHOTS, _ABOUT, _BY_ID = "snapshots", "snapshot.json", "by_id.npy"
 # a snapshot is rewritten when more cases than this have changed: reading them costs more than the rest
 _FEW = 250
+# a snapshot is not written while more events than this wait to be linked: it would have to name them all
+_MOST_WAITING = 1_000
 
 
 def _folder(home: Path, release_id: uuid.UUID) -> Path:
     return home / _SNAPSHOTS / str(release_id)
+
+
+class _Seen(BaseModel):
+    """What somebody sees of the audit: the head of the chain, and events that wait to be linked.
+
+    Attributes:
+        sequence: of the head.
+        digest: of the head.
+        waiting: digests of the events that wait, by their stamps.
+    """
+
+    sequence: int
+    digest: str
+    waiting: dict[int, str]
+
+    @classmethod
+    def by(cls, session: Session) -> "_Seen":
+        """What a session sees; of what waits no more than can be named, and one."""
+        sequence, digest = audit_chain.head_of(session)
+        return cls(sequence=sequence, digest=digest, waiting=audit_chain.waiting_digests(session, _MOST_WAITING + 1))
+
+    def is_seen_by(self, session: Session) -> bool:
+        """Whether a session sees all of it."""
+        if not audit_chain.holds(session, self.sequence, self.digest):
+            return False
+        return audit_chain.digests_at(session, list(self.waiting)) == self.waiting
 
 
 class _About(BaseModel):
@@ -48,7 +78,7 @@ class _About(BaseModel):
 
     version: int
     sequence: int
-    digest: str
+    most: _Seen = _Seen(sequence=0, digest="", waiting={})
     classes: list[str]
     sites: dict[int, str]
     erasures: int = 0
@@ -63,14 +93,14 @@ class _Snapshot:
         columns: memory-mapped.
         by_id: (N,) positions of the cases in the order of their identifiers.
         sequence: of the event.
-        digest: of the event.
+        most: what it may show at most.
         erasures: how many patients had been erased when it was begun; numbers of later ones are still in it.
     """
 
     columns: Columns
     by_id: npt.NDArray[np.intp]
     sequence: int
-    digest: str
+    most: _Seen
     erasures: int
 
     @classmethod
@@ -90,7 +120,7 @@ class _Snapshot:
             _require_digests(folder, tuple((name, about.sha256[name]) for name in files), stamps)
             arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in names}
             columns = Columns(about.classes, about.sites, **arrays)
-            return cls(columns, np.load(folder / _BY_ID, mmap_mode="r"), about.sequence, about.digest, about.erasures)
+            return cls(columns, np.load(folder / _BY_ID, mmap_mode="r"), about.sequence, about.most, about.erasures)
         except (OSError, EOFError, KeyError) as exc:
             raise ValueError(f"{folder}: damaged, or gone") from exc
 
@@ -113,14 +143,14 @@ def _numbered(folder: Path) -> list[Path]:
 
 
 def _usable(session: Session, home: Path, release_id: uuid.UUID, classes: list[str]) -> _Snapshot | None:
-    """The newest snapshot of a release, if it is of this database and these classes."""
+    """The newest snapshot of a release that has these classes and shows nothing that the session does not see."""
     for path in _numbered(_folder(home, release_id)):
         try:
             snapshot = _Snapshot.read(path)
         except ValueError:  # a newer one has just taken its place, or the worker will write it anew
             continue
-        if snapshot is not None and snapshot.columns.classes == classes:
-            return snapshot if audit_chain.holds(session, snapshot.sequence, snapshot.digest) else None
+        if snapshot is not None and snapshot.columns.classes == classes and snapshot.most.is_seen_by(session):
+            return snapshot
     return None
 
 
@@ -151,6 +181,16 @@ def _discard_damaged(folder: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
+def _discard_foreign(session: Session, folders: SharedFolders, paths: list[Path]) -> None:
+    """Remove snapshots with something that is not in the database any more: an older backup has been restored."""
+    for path in paths:
+        with suppress(ValueError):  # damaged, or gone
+            snapshot = _Snapshot.read(path)
+            if snapshot is not None and not snapshot.most.is_seen_by(session):
+                _log.warning("snapshot of another state of the database discarded", folder=str(path))
+                folders.remove(path.relative_to(folders.home).as_posix())
+
+
 def current_columns(session: Session, home: Path, release_id: uuid.UUID, classes: list[str]) -> Columns:
     """What ``read_columns`` gives of all cases, in another order: the snapshot with what changed since.
 
@@ -170,7 +210,7 @@ def current_columns(session: Session, home: Path, release_id: uuid.UUID, classes
     return merged(snapshot.columns, snapshot.by_id, changed, fresh)
 
 
-def write_snapshot(database: Database, folders: SharedFolders, release_id: uuid.UUID, classes: list[str]) -> int:
+def write_snapshot(database: Database, folders: SharedFolders, release_id: uuid.UUID, classes: list[str]) -> int | None:
     """Write a snapshot of a release, and remove older ones.
 
     Args:
@@ -180,21 +220,27 @@ def write_snapshot(database: Database, folders: SharedFolders, release_id: uuid.
         classes: its K class codes.
 
     Returns:
-        Number of cases in it.
+        Number of cases in it; None where it was not written because too many events wait to be linked.
 
     Raises:
         OSError: it cannot be written.
     """
     home, folder = folders.home, _folder(folders.home, release_id)
     _discard_damaged(folder)
+    found = _numbered(folder)
     with database.read() as session:
+        _discard_foreign(session, folders, found)
         # the watermark first: what changes while the columns are read is read again next time
-        sequence, digest = audit_chain.head_of(session)
+        sequence, _ = audit_chain.head_of(session)
         erasures = _n_erasures(session)
         known = _usable(session, home, release_id, classes)
         columns = None if known is None else current_columns(session, home, release_id, classes)
     if columns is None:
         columns = _read_all(database, release_id, classes)
+    with database.read_moment() as session:
+        most = _Seen.by(session)
+    if len(most.waiting) > _MOST_WAITING:
+        return None
     columns = columns.take(np.argsort(columns.cluster, kind="stable"))
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f".{uuid.uuid4().hex}.tmp"
@@ -208,7 +254,7 @@ def write_snapshot(database: Database, folders: SharedFolders, release_id: uuid.
     about = _About(
         version=_VERSION,
         sequence=sequence,
-        digest=digest,
+        most=most,
         classes=classes,
         sites=columns.sites,
         erasures=erasures,
@@ -318,5 +364,8 @@ def refresh(context: Context, release_id: uuid.UUID, classes: list[str]) -> bool
         ):
             return False
     n_cases = write_snapshot(context.database, context.folders, release_id, classes)
+    if n_cases is None:
+        _log.warning("no snapshot was written: too many audit events wait to be linked", release=str(release_id))
+        return False
     _log.info("snapshot written", release=str(release_id), cases=n_cases)
     return True

@@ -265,6 +265,21 @@ def holds(session: Session, sequence: int, digest: str) -> bool:
     return session.execute(statement).scalar_one_or_none() == digest
 
 
+def waiting_digests(session: Session, limit: int) -> dict[int, str]:
+    """Digests of events that wait to be linked, by their stamps, of the oldest ``limit``: on SQLite none."""
+    waiting = select(AuditEvent.stamp, AuditEvent.event_sha256).where(AuditEvent.sequence.is_(None))
+    rows = session.execute(waiting.order_by(AuditEvent.stamp).limit(limit))
+    return {stamp: str(digest) for stamp, digest in rows}
+
+
+def digests_at(session: Session, stamps: list[int]) -> dict[int, str]:
+    """Digests of the events with these stamps, linked or not, as far as the session sees them."""
+    if not stamps:
+        return {}
+    rows = session.execute(select(AuditEvent.stamp, AuditEvent.event_sha256).where(AuditEvent.stamp.in_(stamps)))
+    return {stamp: str(digest) for stamp, digest in rows}
+
+
 def last_change(session: Session) -> str:
     """Link of the newest event that changed what is evaluated of any case; ``GENESIS`` before the first.
 

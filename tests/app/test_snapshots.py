@@ -178,7 +178,7 @@ def test_an_unfinished_or_foreign_snapshot_is_not_used(service: Service) -> None
     write_snapshots(context)
     folder = next((context.settings.home / "snapshots").glob("*/*"))
     about = json.loads((folder / "snapshot.json").read_text())
-    (folder / "snapshot.json").write_text(json.dumps(about | {"digest": "0" * 64}))
+    (folder / "snapshot.json").write_text(json.dumps(about | {"most": about["most"] | {"digest": "f" * 64}}))
     collect_more = service.add_case("after", cell_png(9))
     service.outside_label(collect_more["id"], "r0", classes[0])
     assert_snapshots_tell_all(context)  # the chain never went through this event
@@ -191,6 +191,22 @@ def test_an_unfinished_or_foreign_snapshot_is_not_used(service: Service) -> None
     assert_snapshots_tell_all(context)
 
 
+def keep_database(context: Context, copy: Path) -> None:
+    with context.database.engine.connect() as connection:
+        connection.exec_driver_sql("ROLLBACK")
+        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.exec_driver_sql("BEGIN")
+    shutil.copy(context.settings.sqlalchemy_url.removeprefix("sqlite:///"), copy)
+
+
+def bring_back(context: Context, copy: Path) -> None:
+    path = Path(context.settings.sqlalchemy_url.removeprefix("sqlite:///"))
+    context.database.engine.dispose()
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    shutil.copy(copy, path)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
 def test_an_older_database_comes_back(service: Service, tmp_path: Path) -> None:
@@ -198,24 +214,54 @@ def test_an_older_database_comes_back(service: Service, tmp_path: Path) -> None:
     context = service.context
     release_id, classes = release_of(context)
     case = service.add_case("before", cell_png(1))
-    path = Path(context.settings.sqlalchemy_url.removeprefix("sqlite:///"))
-    with context.database.engine.connect() as connection:
-        connection.exec_driver_sql("ROLLBACK")
-        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
-        connection.exec_driver_sql("BEGIN")
-    shutil.copy(path, tmp_path / "older.db")
+    keep_database(context, tmp_path / "older.db")
     for reader in range(4):
         service.outside_label(case["id"], f"r{reader}", classes[0])
     write_snapshots(context)
-    context.database.engine.dispose()
-    for suffix in ("-wal", "-shm"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
-    shutil.copy(tmp_path / "older.db", path)
+    bring_back(context, tmp_path / "older.db")
     for reader in range(6):
         service.outside_label(case["id"], f"s{reader}", classes[1])
     with context.database.read() as session:
         found = current_columns(session, context.settings.home, release_id, classes)
     assert found.label_counts.sum(axis=0).tolist() == [0, 6, *[0] * (len(classes) - 2)]
+    assert refresh(context, release_id, classes)
+    assert not refresh(context, release_id, classes)  # the other one is gone, and this one is used
+
+
+@pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+def test_what_a_snapshot_shows_beyond_its_watermark_comes_back_with_no_older_database(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = service.context
+    release_id, classes = release_of(context)
+    case = service.add_case("before", cell_png(1))
+    read_all = snapshots._read_all
+
+    def read_after_a_label(*arguments: Any) -> Any:
+        keep_database(context, tmp_path / "older.db")  # after the watermark was read
+        service.outside_label(case["id"], "reader", classes[0])
+        return read_all(*arguments)
+
+    monkeypatch.setattr(snapshots, "_read_all", read_after_a_label)
+    write_snapshot(context.database, context.folders, release_id, classes)
+    assert_snapshots_tell_all(context)
+    bring_back(context, tmp_path / "older.db")
+    assert_snapshots_tell_all(context)
+
+
+@pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
+def test_no_snapshot_is_written_while_too_many_events_wait(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = service.context
+    release_id, classes = release_of(context)
+    service.seal()
+    monkeypatch.setattr(snapshots, "_MOST_WAITING", 1)
+    for number in range(2):
+        service.add_case(f"case {number}", cell_png(number))
+    assert not refresh(context, release_id, classes)
+    assert not folders(context)
+    service.seal()
+    assert refresh(context, release_id, classes)
+    assert_snapshots_tell_all(context)
 
 
 def test_rows_that_changed_take_the_place_of_the_old_ones(service: Service) -> None:
