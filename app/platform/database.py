@@ -6,7 +6,7 @@ first fails with "database is locked" as soon as two of them meet.
 """
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Annotated, Any
@@ -23,6 +23,7 @@ from sqlalchemy import (
     create_engine,
     event,
     exists,
+    insert,
     literal,
     or_,
     select,
@@ -170,6 +171,28 @@ def insert_if_absent(session: Session, table: type[Any], values: dict[str, Any])
     if row is not None and table.__tablename__ in COVERED:
         note_rows(session, table, [row])
     return row is not None
+
+
+def insert_new(session: Session, table: type[Any], rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Insert rows that nobody else has inserted meanwhile, and note them; waits for whoever is about to.
+
+    Args:
+        session: for writing. On SQLite it is the only one, and has looked which rows are not there.
+        table: with a column ``id``.
+        rows: all columns of each.
+
+    Returns:
+        Those that are new.
+    """
+    if session.get_bind().dialect.name == "postgresql":
+        insertion = postgresql.insert(table).on_conflict_do_nothing().returning(table.id)
+        inserted = set(session.execute(insertion, rows).scalars())
+        new = [row for row in rows if row["id"] in inserted]
+    else:
+        session.execute(insert(table), rows)
+        new = [*rows]
+    note_rows(session, table, new)
+    return new
 
 
 def _unique_keys(table: SqlTable) -> list[list[str]]:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 from pydantic import BaseModel
-from sqlalchemy import ColumnElement, exists, func, insert, select, update
+from sqlalchemy import ColumnElement, exists, func, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.context import Context
@@ -22,7 +22,7 @@ from app.evaluations.snapshots import refresh
 from app.jobs import engine
 from app.jobs.running import RunningJob
 from app.platform import audit_chain
-from app.platform.written_rows import note_rows
+from app.platform.database import insert_new
 from app.predictions.stored import output_values, prediction_values
 from app.recalibration.outputs import vectors
 from app.releases.queries import class_codes, existing_release, served_release_id
@@ -88,6 +88,8 @@ def predict_again(job: RunningJob) -> PredictionResult:
         with job.write() as session:
             rows = _outputs_after(session, release, _Span(after, span.up_to))
             new = _predict(session, job.context, release_id, release, rows) if rows else []
+            if rows:
+                _place(session, release_id, rows[0][0], rows[-1][0])
             if new:
                 _record_predictions(session, job, release_id, new)
         if not rows:
@@ -168,8 +170,7 @@ def _show_images(job: RunningJob, release: Release, span: _Span) -> int:
                 wanted_now = set(session.execute(still).scalars())
                 values = [row for row in outputs if row["case_id"] in wanted_now]
                 if values:
-                    session.execute(insert(NetworkOutput), values)
-                    note_rows(session, NetworkOutput, values)
+                    insert_new(session, NetworkOutput, values)
         after, done, unreadable = rows[-1][0], done + len(rows), unreadable + len(rows) - len(images)
         job.report(0.7 * done / total, f"the network has seen {done:,} of {total:,} images")
 
@@ -206,7 +207,7 @@ def _outputs_after(session: Session, release: Release, span: _Span) -> list[Any]
 def _predict(
     session: Session, context: Context, release_id: uuid.UUID, release: Release, rows: list[Any]
 ) -> list[uuid.UUID]:
-    """Insert the predictions that are missing, and set the places in the worklist where this is the champion.
+    """Insert the predictions that are missing.
 
     Returns:
         Cases that got one.
@@ -221,14 +222,22 @@ def _predict(
     prediction = prediction_of(release, logits, features, _appearances([row[3] for row in new]))
     trained_on = _trained_on(session, context, release, [row[0] for row in new])
     values = prediction_values([row[0] for row in new], release_id, prediction, trained_on)
-    session.execute(insert(CasePrediction), values)
-    note_rows(session, CasePrediction, values)
-    waiting = set(session.execute(select(Case.id).where(Case.id.between(first, last), Case.waiting)).scalars())
-    needs = np.asarray(prediction.distribution.disagreement_probs)
-    places = [{"id": row[0], "need": float(need)} for row, need in zip(new, needs, strict=True) if row[0] in waiting]
-    if places and served_release_id(session) == release_id:
-        session.execute(update(Case), places)
-    return [row[0] for row in new]
+    # another job for the same release may have been quicker with some of them
+    inserted = {row["case_id"] for row in insert_new(session, CasePrediction, values)}
+    return [row[0] for row in new if row[0] in inserted]
+
+
+def _place(session: Session, release_id: uuid.UUID, first: uuid.UUID, last: uuid.UUID) -> None:
+    """Set the places of cases in the worklist by the predictions of this release, where it is the champion."""
+    if served_release_id(session) != release_id:
+        return
+    probs = (CasePrediction.case_id == Case.id) & (CasePrediction.release_id == release_id)
+    places = select(Case.id, Case.need, CasePrediction.disagreement_prob).join(CasePrediction, probs)
+    rows = session.execute(places.where(Case.id.between(first, last), Case.waiting).order_by(Case.id)).all()
+    # below 0: a near-duplicate of an earlier case, which comes after all that are none
+    moved = [{"id": row[0], "need": need} for row in rows if (need := float(row[2]) - (row[1] < 0)) != row[1]]
+    if moved:
+        session.execute(update(Case), moved)
 
 
 def _appearances(blobs: list[bytes | None]) -> npt.NDArray[np.float32] | None:

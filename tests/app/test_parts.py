@@ -1,20 +1,26 @@
 """Long work in parts that any worker takes: predictions of old cases, and imports."""
 
 import json
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
+from sqlalchemy.orm import Session
 
 from app.cli.main import secondread
 from app.imports.command import import_local
 from app.job_kinds import FUNCTIONS
+from app.jobs.running import RunningJob
 from app.recalibration import predict_old_cases
-from app.tables import Case, CasePrediction
-from tests.app.test_comparison import added
+from app.tables import Case, CasePrediction, NetworkOutput
+from tests.app.test_comparison import added, make
 from tests.support.jobs import submit, work_off
 from tests.support.service import Service, cell_png
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -77,6 +83,93 @@ def test_a_job_that_dies_after_it_was_divided_divides_once(
     work_off(service.context)
     assert [job["state"] for job in jobs(service)] == 3 * ["succeeded"]
     assert len(predictions(service, release)) == 6
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("predicted_before", [True, False])
+def test_the_worklist_is_in_the_order_of_whichever_release_is_served(
+    service: Service, dropout_release: Path, predicted_before: bool
+) -> None:
+    """Near-duplicates stay behind all that are none."""
+    cell = cell_png(1)
+    for number, image in enumerate([cell, cell_png(2), cell_png(3), cell]):
+        service.add_case(f"case-{number}", image, patient=f"patient-{image == cell}")
+    release = added(service, dropout_release)
+    if predicted_before:
+        submit(service.context, "prediction", {"release": release})
+        work_off(service.context)
+    make(service, "champion", release, 1)
+    items = service.get("admin", "/v1/worklist").json()["items"]
+    assert [item["near_duplicate"] for item in items] == [False, False, False, True]
+    by_release = select(Case.id, CasePrediction.disagreement_prob)
+    by_release = by_release.join(CasePrediction, CasePrediction.case_id == Case.id)
+    with service.context.database.read() as session:
+        probs = dict(session.execute(by_release.where(CasePrediction.release_id == uuid.UUID(release))).all())
+    needs = {uuid.UUID(item["case"]["id"]): item["need"] for item in items}
+    assert needs == pytest.approx(probs)
+    assert [item["need"] for item in items[:3]] == sorted((item["need"] for item in items[:3]), reverse=True)
+
+
+class TheirOwn(RunningJob):
+    """A job of a worker who is not asked whether they still live."""
+
+    def _asked_to_stop(self, session: Session) -> bool:
+        return False
+
+
+def other_job(service: Service, release: str) -> RunningJob:
+    asked = uuid.UUID(submit(service.context, "prediction", {"release": release}))
+    return TheirOwn(service.context, asked, str(asked), "another worker", {"release": release}, lambda: None)
+
+
+@pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("while_it", ["_image", "output_values", "_trained_on"])
+def test_two_jobs_over_the_same_cases_predict_each_once(
+    service: Service, dropout_release: Path, monkeypatch: pytest.MonkeyPatch, while_it: str
+) -> None:
+    """The second does all of it while the first has read what is lacking and has not written it yet."""
+    for number in range(3):
+        service.add_case(f"case-{number}", cell_png(number))
+    release = added(service, dropout_release)
+    first, second = (other_job(service, release) for _ in range(2))
+    done, original = [], getattr(predict_old_cases, while_it)
+
+    def after_the_other(*arguments: Any) -> Any:
+        if not done:
+            done.append(None)
+            done.append(predict_old_cases.predict_again(second))
+        return original(*arguments)
+
+    monkeypatch.setattr(predict_old_cases, while_it, after_the_other)
+    mine = predict_old_cases.predict_again(first)
+    assert (mine["n_predicted"], done[1]["n_predicted"]) == (0, 3)
+    assert len(predictions(service, release)) == 3
+
+
+@pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
+def test_two_jobs_show_an_image_to_the_network_and_keep_it_once(
+    service: Service, dropout_release: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second waits for the row that the first has locked and not committed yet."""
+    service.add_case("case", cell_png(1))
+    release = added(service, dropout_release)
+    jobs, insert = [other_job(service, release) for _ in range(2)], predict_old_cases.insert_new
+    inserted = threading.Event()
+
+    def insert_and_wait(session: Session, table: Any, rows: Any) -> Any:
+        kept = insert(session, table, rows)
+        if table is NetworkOutput and not inserted.is_set():
+            inserted.set()
+            waits = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            with service.context.database.engine.connect() as connection:
+                wait_until(lambda: connection.execute(waits).scalar())
+        return kept
+
+    monkeypatch.setattr(predict_old_cases, "insert_new", insert_and_wait)
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(predict_old_cases.predict_again, job) for job in jobs]
+    assert sorted(job.result()["n_predicted"] for job in both) == [0, 1]
+    assert len(predictions(service, release)) == 1
 
 
 @pytest.fixture
