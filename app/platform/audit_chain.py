@@ -109,6 +109,15 @@ def is_whole(public: str, event: AuditEvent) -> bool:
     return right and signing.is_signed(public, event_text(event), event.signature)
 
 
+def is_as_signed_by(signer: Signer, event: AuditEvent) -> bool:
+    """Whether an event that waits is as it was written by whoever has this key, which signs it once more to see.
+
+    The same text has one Ed25519 signature by one key, and to sign costs a third of what checking a signature does.
+    """
+    signature = event.signature or ""
+    return event.event_sha256 == digest_of(event) and hmac.compare_digest(signer.sign(event_text(event)), signature)
+
+
 def is_linked_later(session: Session) -> bool:
     """Whether events of this database wait for the sealer."""
     return session.get_bind().dialect.name == "postgresql"
@@ -176,8 +185,9 @@ def record(
     sign_event(event, keys.signers[-1])
     if head is not None:
         append(head, event, keys)
-    session.add(event)
-    session.flush()
+    # past the unit of work, which would cost more than the statement: nobody changes an event
+    values = {column.key: getattr(event, column.key) for column in AuditEvent.__table__.columns}
+    session.connection().execute(insert(AuditEvent), values)
     if cases:
         note_cases(session, cases)
         session.execute(insert(CaseChange), [{"stamp": event.stamp, "case_id": case_id} for case_id in cases])

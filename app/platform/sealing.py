@@ -68,8 +68,8 @@ def seal(session: Session, keys: AuditKeys, *, wait: bool = True) -> int:
     if head is None:
         return 0
     # one statement, after the lock: it sees everything that the sealer before has linked, and one moment
-    public = keys.public_key
-    whole = (event for event in audit_chain.waiting_events(session) if audit_chain.is_whole(public, event))
+    signer = keys.signers[-1]
+    whole = (event for event in audit_chain.waiting_events(session) if audit_chain.is_as_signed_by(signer, event))
     events = list(islice(whole, _BATCH))
     for event in events:
         audit_chain.append(head, event, keys)

@@ -23,7 +23,7 @@ from app.platform.errors import Unavailable
 from app.platform.installation import WrongKeyError, claim
 from app.platform.keys import KeyRing, Secret, derive
 from app.settings import Settings
-from app.tables import Case
+from app.tables import AuditEvent, Case
 from app.triage.planning import coin
 from tests.security.test_one_key import coins_and_partitions
 from tests.security.test_proof import check, exported
@@ -98,7 +98,8 @@ def test_an_event_signed_with_a_replaced_key_is_named(service: Service, rotated:
     new = rotated
     with new.database.write() as session:
         previous, signer = audit_chain.head_of(session)[1], service.context.keys.audit.signers[0]
-        event = audit_chain.record(session, new.keys.audit, actor="x", action="x", object_id="x")
+        stamp = audit_chain.record(session, new.keys.audit, actor="x", action="x", object_id="x").stamp
+        event = session.get_one(AuditEvent, stamp)
         session.execute(text("DROP TRIGGER audit_events_no_update"))
         audit_chain.sign_event(event, signer)
         audit_chain.link(event, event.sequence, previous, signer)
