@@ -211,6 +211,7 @@ OPEN_DOCUMENTS = {
     "app.platform.audit_chain.record": "each action has its own details",
     "app.platform.covered_rows.Row": "columns of any table",
     "app.platform.database.insert_if_absent": "columns of any table",
+    "app.platform.database.insert_new": "columns of any table",
     "app.platform.revisions.swap": "columns of any table",
     "app.predictions.remote": "what another server says: every value is checked where it is read",
     "app.platform.tensors": "messages as they came: every value is checked where it is read",

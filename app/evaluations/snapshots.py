@@ -242,15 +242,8 @@ def write_snapshot(database: Database, folders: SharedFolders, release_id: uuid.
     if len(most.waiting) > _MOST_WAITING:
         return None
     columns = columns.take(np.argsort(columns.cluster, kind="stable"))
-    folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f".{uuid.uuid4().hex}.tmp"
-    unfinished.mkdir()
-    for name, column in columns.arrays().items():
-        np.save(unfinished / f"{name}.npy", column)
-    np.save(unfinished / _BY_ID, np.argsort(identifiers(columns), kind="stable"))
-    for path in unfinished.iterdir():
-        sync_file(path)
-    digests = {path.name: file_sha256(path) for path in unfinished.iterdir()}
+    digests = _write_columns(columns, unfinished)
     about = _About(
         version=_VERSION,
         sequence=sequence,
@@ -268,6 +261,17 @@ def write_snapshot(database: Database, folders: SharedFolders, release_id: uuid.
         if _sequence_of(name) < sequence:
             folders.remove(name)
     return len(columns)
+
+
+def _write_columns(columns: Columns, folder: Path) -> dict[str, str]:
+    """Write columns into a new folder; gives the digests of its files."""
+    folder.mkdir(parents=True)
+    for name, column in columns.arrays().items():
+        np.save(folder / f"{name}.npy", column)
+    np.save(folder / _BY_ID, np.argsort(identifiers(columns), kind="stable"))
+    for path in folder.iterdir():
+        sync_file(path)
+    return {path.name: file_sha256(path) for path in folder.iterdir()}
 
 
 def _put_in_place(unfinished: Path, folder: Path, sequence: int) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from app.context import Context
 from app.jobs.cancelling import honour_if_free, request_cancellation
-from app.jobs.queries import OPEN, JobView, job_by_id, jobs_where
+from app.jobs.queries import OPEN, JobView, job_by_id, jobs_where, parts_of
 from app.platform import audit_chain
 from app.platform.durable import cancel_workflows
 from app.platform.errors import Conflict, NotFound
@@ -50,7 +50,7 @@ def submit(
 
 
 def cancel(context: Context, principal: Principal, job_id: uuid.UUID) -> JobView:
-    """Cancel a job; what it has stored so far stays, and one that has ended stays as it is.
+    """Cancel a job and the parts that it was divided into; what they have stored so far stays, and what has ended too.
 
     It does not wait for a batch that is being written: the request is kept, and the job ends before its next batch.
     The event is recorded in the transaction that cancels the workflow, so there is never one without the other.
@@ -59,10 +59,11 @@ def cancel(context: Context, principal: Principal, job_id: uuid.UUID) -> JobView
         NotFound: there is no such job.
     """
     with context.database.read() as session:
-        job = job_by_id(session, job_id)
-    if job.state in OPEN:
-        request_cancellation(context, job.workflow_id, principal.name)
-        honour_if_free(context, job.workflow_id)
+        jobs = [job_by_id(session, each) for each in (job_id, *parts_of(session, job_id))]
+    for job in jobs:
+        if job.state in OPEN:
+            request_cancellation(context, job.workflow_id, principal.name)
+            honour_if_free(context, job.workflow_id)
     with context.database.read() as session:
         return job_by_id(session, job_id)
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from app.jobs.running import JobResult
 from app.platform.durable import output_table, workflow_table
 from app.platform.errors import NotFound
-from app.tables import Job, JobCancellation
+from app.tables import Job, JobBatch, JobCancellation
 
 _STATES = {
     "ENQUEUED": "queued",
@@ -25,6 +25,8 @@ _STATES = {
 }
 #: States of a job that has not ended.
 OPEN = ("queued", "running")
+#: Name of the batch in which a job notes the other jobs that it was divided into.
+PARTS = "parts"
 #: Kinds of jobs that a page asks for when somebody looks at it: lists of jobs leave them out.
 BY_THEMSELVES = ("report",)
 
@@ -168,3 +170,9 @@ def _error(row: Any) -> str:
 
 def _moment(milliseconds: int | None) -> datetime | None:
     return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+def parts_of(session: Session, job_id: uuid.UUID) -> list[uuid.UUID]:
+    """The other jobs that a job was divided into."""
+    division = session.get(JobBatch, (job_id, PARTS))
+    return [] if division is None else [uuid.UUID(part) for part in division.result["parts"]]

@@ -6,6 +6,7 @@ first fails with "database is locked" as soon as two of them meet.
 """
 
 import sqlite3
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
@@ -173,7 +174,7 @@ def insert_if_absent(session: Session, table: type[Any], values: dict[str, Any])
     return row is not None
 
 
-def insert_new(session: Session, table: type[Any], rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def insert_new(session: Session, table: type[Any], rows: Sequence[Mapping[str, Any]]) -> set[uuid.UUID]:
     """Insert rows that nobody else has inserted meanwhile, and note them; waits for whoever is about to.
 
     Args:
@@ -182,16 +183,15 @@ def insert_new(session: Session, table: type[Any], rows: Sequence[Mapping[str, A
         rows: all columns of each.
 
     Returns:
-        Those that are new.
+        Identifiers of those that are new.
     """
+    new = {row["id"] for row in rows}
     if session.get_bind().dialect.name == "postgresql":
         insertion = postgresql.insert(table).on_conflict_do_nothing().returning(table.id)
-        inserted = set(session.execute(insertion, rows).scalars())
-        new = [row for row in rows if row["id"] in inserted]
+        new = set(session.execute(insertion, rows).scalars())
     else:
         session.execute(insert(table), rows)
-        new = [*rows]
-    note_rows(session, table, new)
+    note_rows(session, table, [row for row in rows if row["id"] in new])
     return new
 
 

@@ -20,6 +20,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from app.context import Context
 from app.evaluations.snapshots import refresh
 from app.jobs import engine
+from app.jobs.queries import PARTS
 from app.jobs.running import RunningJob
 from app.platform import audit_chain
 from app.platform.database import insert_new
@@ -111,9 +112,7 @@ def _divided(job: RunningJob) -> tuple[_Span, list[str]]:
     """Which cases this job predicts; asks for the other parts, once, where there are many."""
     if "after" in job.parameters:
         return _Span.between(job.parameters["after"], job.parameters["up_to"]), []
-    division = _Division.model_validate(
-        job.batch("parts", lambda session: _divide(session, job).model_dump(mode="json"))
-    )
+    division = _Division.model_validate(job.batch(PARTS, lambda session: _divide(session, job).model_dump(mode="json")))
     return _Span(up_to=division.up_to), division.parts
 
 
@@ -223,8 +222,8 @@ def _predict(
     trained_on = _trained_on(session, context, release, [row[0] for row in new])
     values = prediction_values([row[0] for row in new], release_id, prediction, trained_on)
     # another job for the same release may have been quicker with some of them
-    inserted = {row["case_id"] for row in insert_new(session, CasePrediction, values)}
-    return [row[0] for row in new if row[0] in inserted]
+    inserted = insert_new(session, CasePrediction, values)
+    return [row["case_id"] for row in values if row["id"] in inserted]
 
 
 def _place(session: Session, release_id: uuid.UUID, first: uuid.UUID, last: uuid.UUID) -> None:

@@ -85,6 +85,19 @@ def test_a_job_that_dies_after_it_was_divided_divides_once(
     assert len(predictions(service, release)) == 6
 
 
+def test_a_divided_job_is_cancelled_with_its_parts(
+    service: Service, dropout_release: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(predict_old_cases, "PART_CASES", 2)
+    for number in range(6):
+        service.add_case(f"case-{number}", cell_png(number))
+    job = other_job(service, added(service, dropout_release))
+    predict_old_cases._divided(job)
+    assert [each["state"] for each in jobs(service)] == 3 * ["queued"]
+    assert service.call("admin", "DELETE", f"/v1/jobs/{job.job_id}").status_code == 200
+    assert [each["state"] for each in jobs(service)] == 3 * ["cancelled"]
+
+
 @pytest.mark.both_databases
 @pytest.mark.parametrize("predicted_before", [True, False])
 def test_the_worklist_is_in_the_order_of_whichever_release_is_served(
