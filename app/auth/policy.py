@@ -4,6 +4,7 @@ import hmac
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
+import fastapi
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
@@ -24,6 +25,8 @@ _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 API = "/v1/"
 #: How many of the query parameters that there are not an answer names.
 _NAMED = 20
+#: The FastAPI of which a test says that the walk over routes finds every operation of the OpenAPI document.
+WALKED = "0.165.0"
 _NO_QUERY = "there is no such query parameter; there are none"
 
 
@@ -214,12 +217,14 @@ def require_policies(app: FastAPI, routers: Sequence[APIRouter] = ()) -> None:
     if late:
         raise RuntimeError(f"routes that read the body before they ask their guard (GuardedRoute): {', '.join(late)}")
     checked = {(method, route.path) for route in routes for method in route.methods or ()}
-    unseen = sorted((_documented(app) | _included(routers)) - checked)
+    # with another FastAPI the walk may find less; making the document to see that takes longer than all the rest
+    expected = _included(routers) | (set() if fastapi.__version__ == WALKED else documented(app))
+    unseen = sorted(expected - checked)
     if unseen or not checked:
         raise RuntimeError(f"routes whose policy cannot be checked with this FastAPI: {unseen or 'all'}")
 
 
-def _documented(app: FastAPI) -> set[tuple[str, str]]:
+def documented(app: FastAPI) -> set[tuple[str, str]]:
     """Method and path of every operation of the OpenAPI document."""
     document = get_openapi(title=app.title, version=app.version, routes=app.routes)
     return {(verb.upper(), path) for path, operations in document["paths"].items() for verb in operations}

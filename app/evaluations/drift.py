@@ -2,7 +2,7 @@
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import binom, norm
+from scipy.special import bdtrc, ndtr
 
 from app.evaluations.columns import Columns
 from app.evaluations.schemas import DriftOut
@@ -53,7 +53,7 @@ def _row(site: str | None, data: Columns, rows: _Rows, reference: ReferenceDocum
     flags, stain = data.out_of_distribution[rows], _stain_shift(data.stain[rows], reference)
     n_cases, unfamiliar = len(flags), int(flags.sum())
     expected = reference.get("false_alarm_rate") or 1 - FAMILIAR_SHARE  # of releases before there were several checks
-    chance = float(binom.sf(unfamiliar - 1, n_cases, expected)) if unfamiliar else 1.0
+    chance = float(bdtrc(unfamiliar - 1, n_cases, expected)) if unfamiliar else 1.0
     mix = _label_shift(data, rows, reference)
     where = "" if site is None else f" at site {site}"
     moved, p_moved = _feature_shift(data.feature_distance[rows], reference)
@@ -112,7 +112,7 @@ def _feature_shift(distance: FloatArray, reference: ReferenceDocument) -> tuple[
     squared = np.square(known)
     excess = float(squared.mean()) - mean
     error = np.sqrt(squared.var(ddof=1) / known.size + spread**2 / n_reference)
-    chance = float(norm.sf(excess / error)) if error > 0 else float(excess <= 0)
+    chance = float(ndtr(-excess / error)) if error > 0 else float(excess <= 0)
     return float(np.sqrt(max(excess, 0.0))), chance
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from ml.metrics.paired_change import Change, shifts_of
 
@@ -32,7 +32,7 @@ class Stability:
 
         Two would refuse every fifth to third good candidate of five annotators, since each of them is tried twice.
         """
-        return float(norm.isf(FALSE_REFUSALS / (2 * max(self.n_annotators, 1))))
+        return -float(ndtri(FALSE_REFUSALS / (2 * max(self.n_annotators, 1))))
 
     def reasons(self, name: str, change: Change) -> list[str]:
         """Why a candidate is refused that is worse without one annotator; none where it is as good.

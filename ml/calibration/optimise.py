@@ -5,7 +5,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize
 
 from ml.arrays import FloatArray
 
@@ -41,6 +40,8 @@ def minimise(
     options: dict[str, float] = {"maxiter": MAX_ITERATIONS, "maxfun": 2 * MAX_ITERATIONS + 1000}
     if tolerance is not None:
         options["ftol"] = tolerance
+    from scipy.optimize import minimize  # loading it takes longer than loading most of the service
+
     with _one_thread():
         result = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
     if not (result.success and np.isfinite(result.fun)):

@@ -8,7 +8,6 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from scipy.ndimage import affine_transform
 
 from ml.images.preprocess import Orientation
 
@@ -55,6 +54,8 @@ def _turned(inputs: Inputs, symmetry: int) -> Inputs:
 
 
 def _moved(inputs: Inputs, rng: np.random.Generator) -> Inputs:
+    from scipy.ndimage import affine_transform  # loading it takes longer than loading most of the service
+
     angle, zoom, down, right = rng.uniform(-1, 1, 4)
     angle, scale = math.radians(UPRIGHT_TURN) * angle, 1 + UPRIGHT_ZOOM * zoom
     mirror = 1.0 if rng.random() < 0.5 else -1.0

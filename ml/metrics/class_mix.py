@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import f as f_distribution
+from scipy.special import fdtrc
 
 from ml.arrays import FloatArray
 
@@ -75,5 +75,5 @@ def class_mix_change(
     mean, square = float(np.trace(scaled)), float((scaled**2).sum())
     freedom = mean**2 / square
     statistic = float((np.square(share[known] - before) / pooled).sum()) / mean
-    chance = float(f_distribution.sf(statistic, freedom, freedom * (n_clusters - 1)))
+    chance = float(fdtrc(freedom, freedom * (n_clusters - 1), statistic))
     return ClassMixChange(distance, chance, n_clusters, design_effect)

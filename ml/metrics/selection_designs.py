@@ -7,7 +7,6 @@ shorter intervals, while cases of high φ are still read twice far more often th
 """
 
 import numpy as np
-from scipy.optimize import brentq
 
 from ml.arrays import FloatArray
 from ml.metrics.jackknife import Sample
@@ -39,6 +38,8 @@ def graded_scale(disagreement_probs: FloatArray, share: float, floor: float) -> 
     positive = disagreement_probs[disagreement_probs > _NEVER]
     if positive.size == 0:
         return 0.0
+    from scipy.optimize import brentq  # loading it takes longer than loading most of the service
+
     most = 1 / float(np.sqrt(positive.min()))
 
     def spare(scale: float) -> float:

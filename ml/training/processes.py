@@ -230,8 +230,8 @@ def _is_loss(exc: BaseException) -> bool:
 def _ending_on_request(store: Store) -> Iterator[threading.Lock]:
     """End at once on SIGTERM, by which ``torchrun`` ends all processes when one has ended, or when it is gone itself.
 
-    A handler in Python would have to wait for as long as the main thread waits for the others inside of a library. Whoever
-    of the two takes the lock ends this process, and says why before it does; nobody gives it back.
+    A handler in Python would have to wait for as long as the main thread waits for the others inside of a library.
+    Whoever of the two takes the lock ends this process, and says why before it does; nobody gives it back.
     """
     reading, writing = os.pipe()
     os.set_blocking(writing, False)

@@ -6,11 +6,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import fastapi
 import pytest
 from fastapi import APIRouter, Depends
 
 from app.auth import service as auth
-from app.auth.policy import Policy, policy_of, require_policies
+from app.auth.policy import WALKED, Policy, documented, policy_of, require_policies
 from app.main import create_app
 from app.platform.rate_limit import RateLimit
 from app.platform.routing import walk_routes
@@ -67,11 +68,20 @@ def test_a_route_that_the_check_does_not_see_stops_the_start_up(
     hidden.add_api_route("/elsewhere", lambda: "open")
     with pytest.raises(RuntimeError, match="/elsewhere"):
         require_policies(app, [hidden])
+    monkeypatch.setattr("app.auth.policy.WALKED", "another")
+    require_policies(app)
     seen = [route for route in walk_routes(app) if not route.path.startswith("/v1/cases")]
     for routes, unseen in (([], "all|/v1"), (seen, "/v1/cases")):
         monkeypatch.setattr("app.auth.policy.walk_routes", lambda _, routes=routes: iter(routes))
         with pytest.raises(RuntimeError, match=unseen):
             require_policies(app)
+
+
+def test_with_this_fastapi_the_walk_sees_every_operation_of_the_document(settings: Settings) -> None:
+    app = create_app(settings)
+    seen = {(method, route.path) for route in walk_routes(app) for method in route.methods or ()}
+    assert documented(app) <= seen
+    assert fastapi.__version__ == WALKED
 
 
 def test_a_route_names_one_guard(settings: Settings) -> None:
