@@ -6,6 +6,8 @@ from work import Work, arguments
 
 
 class Api(litserve.LitAPI):  # type: ignore[misc]
+    """The same work as the other peers do."""
+
     def setup(self, device: str) -> None:
         self.work = Work(arguments()[0])
 
