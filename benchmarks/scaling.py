@@ -113,7 +113,7 @@ def shown(figures: dict[str, Any]) -> str:
         "cases": ("Storing cases: `POST /v1/cases`", "API processes"),
         "labels": ("Labels: a lease and the answer to it", "API processes"),
         "old cases": (f"Old cases predicted by a job in {PARTS} parts", "workers"),
-        "images": ("Images of `secondread score --shard i/n`", "processes"),
+        "images": ("Images by `secondread score --shard i/n`, with the start of each process", "processes"),
     }
     parts = [_heading(figures)]
     for name, (title, called) in titles.items():
@@ -128,11 +128,13 @@ def shown(figures: dict[str, Any]) -> str:
 def _heading(figures: dict[str, Any]) -> str:
     return (
         f"# Scaling\n\nMedians of rounds ({figures['rounds']}) on {figures['cores']} cores ({figures['machine']}), in "
-        f"{figures['minutes']:.0f} minutes; load before it: {figures['load_before']:.1f}. {CLIENTS} clients, spread "
-        f"over the API processes, ask again and again for {figures['seconds']:g} s, with pictures of {SIDE} px and the "
-        "small network of the tests. Each process has a HOME of its own; they share one PostgreSQL, in memory without "
-        'fsync, and one bucket, a process on the same machine. "To one" compares with one process in the same round. '
-        "Milliseconds are processor time.\n"
+        f"{figures['minutes']:.0f} minutes; load before it: {figures['load_before']:.1f}. {CLIENTS} clients ask again "
+        f"and again for {figures['seconds']:g} s, spread over as many of the API processes as a row says; the others "
+        f"run idle. Pictures have {SIDE} px, the network is the small one of the tests. Each process has a HOME of its "
+        "own; they share one PostgreSQL, in memory without fsync, and one bucket, a process on the same machine. No "
+        'worker links audit events meanwhile. "To one" compares with one process in the same round. Milliseconds are '
+        "processor time. A process that fewer clients ask at once spends less time per request, so that n processes "
+        "can come out at more than n times one.\n"
     )
 
 

@@ -207,7 +207,8 @@ class Api:
 
         return sum(self._pool.map(client, range(CLIENTS)))
 
-    def _count(self, do: Callable[[int, str], None], done: int) -> int:
+    def count(self, do: Callable[[int, str], None], done: int) -> int:
+        """Note what was acknowledged; gives its number."""
         if do == self.store:
             self.acknowledged["cases"] += done
         elif do == self.label:
@@ -219,7 +220,7 @@ class Api:
         missing = wanted - (self.acknowledged["cases"] - self.acknowledged["labels"])
         if missing > 0:
             done = self.together(self.store, len(self.processes), lambda done: done >= missing / CLIENTS)
-            self._count(self.store, done)
+            self.count(self.store, done)
 
     def window(self, do: Callable[[int, str], None], n: int, seconds: float) -> Window:
         """Some seconds of work at n processes.
@@ -233,7 +234,7 @@ class Api:
             self.have_waiting(_WAITING * seconds + CLIENTS)
         meters = self._machinery.meters(self.processes, bucket=do == self.store)
         end = time.perf_counter() + seconds
-        return watched(meters, lambda: self._count(do, self.together(do, n, lambda _: time.perf_counter() > end)))
+        return watched(meters, lambda: self.count(do, self.together(do, n, lambda _: time.perf_counter() > end)))
 
     def stored(self) -> dict[str, int]:
         """What is in the database: predictions are those of cases, since the others leave nothing."""
@@ -254,9 +255,10 @@ def over_http(
         kinds = {"predictions": api.predict, "cases": api.store, "labels": api.label}
         seen: dict[str, Rounds] = {name: [] for name in kinds}
         task = bar.add_task("requests", total=rounds * len(counts) * len(kinds))
-        api.have_waiting(2 * CLIENTS)
-        for do in kinds.values():  # what only the first request of a process costs
-            api._count(do, api.together(do, max(counts), lambda done: done >= 1))
+        api.have_waiting(len(counts) * CLIENTS)
+        for do in kinds.values():  # what only the first requests of a process cost, and their connections
+            for n in counts:
+                api.count(do, api.together(do, n, lambda done: done >= 1))
         for order in in_turn(counts, rounds):
             for name, do in kinds.items():
                 windows = {}

@@ -153,12 +153,19 @@ def limits_of(rows: dict[str, Figures], called: str) -> str:
     """
     most = max(rows, key=int)
     alone, many = rows["1"], rows[most]
+    here, added = many["at most on these cores"], many["with cores added"]
+    if here < added:
+        end = (
+            f"However well they share the work, {most} cannot be seen to do more than {here:.2f} times as much as one "
+            f"here: what is missing from there to {most} is cores."
+        )
+    else:
+        end = f"They would be enough for {here:.2f} times as much as one, which is all that {most} can do at this cost."
     return (
         f"**What {CORES} cores cannot show.** One of the {called} and what it needs used {alone['cores']:.2f} of "
-        f"{CORES} cores, {most} used {many['cores']:.2f}. However well they share the work, {most} cannot be seen to "
-        f"do more than {many['at most on these cores']:.2f} times as much as one here; what is missing from there to "
-        f"{most} is cores, and what is missing from {many['ratio']:.2f} to there is waiting or other programs. "
-        f"Computed, not measured: if each unit kept costing the processor time that it cost with {most}, and cores "
-        f"were added, {most} would do {many['with cores added']:.2f} times as much as one and keep "
-        f"{many['cores needed']:.1f} cores busy. That is a bound: locks, disks and networks are not in it.\n"
+        f"{CORES} cores, {most} used {many['cores']:.2f}. {end} What is missing from {many['ratio']:.2f} to "
+        f"{here:.2f} is waiting, or other programs. Computed, not measured: if each unit kept costing the processor "
+        f"time that it cost with {most}, and cores were added until each process has what one had alone, {most} would "
+        f"do {added:.2f} times as much as one and keep {many['cores needed']:.1f} cores busy. That is a bound: locks, "
+        "disks and networks are not in it.\n"
     )
