@@ -4,6 +4,7 @@ Used by ``scaling.py``. Each process is a ``secondread`` of its own with everyth
 """
 
 import json
+import resource
 import statistics
 import subprocess
 import sys
@@ -26,7 +27,7 @@ REFERENCE = 10_000
 _VISIBLE = 1.25  # as many times the processor time of fewer rows
 # VmHWM and not ru_maxrss, which counts what the parent had before the child became another program
 _COMMAND = """
-import json, sys, time
+import json, sys
 from app.cli.main import main
 try:
     main()
@@ -34,7 +35,7 @@ except SystemExit as end:
     if end.code:
         raise
 peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]
-print("\\n" + json.dumps({"peak_bytes": 1024 * int(peak), "processor_seconds": time.process_time()}), file=sys.stderr)
+print("\\n" + str(1024 * int(peak)), file=sys.stderr)
 """
 
 
@@ -44,13 +45,17 @@ class Ran:
 
     Attributes:
         document: what it printed.
-        processor_seconds: of its process.
         peak_bytes: most memory that was resident.
     """
 
     document: dict[str, Any]
-    processor_seconds: float
     peak_bytes: int
+
+
+def children_seconds() -> float:
+    """Processor time of all processes that this one started and that have ended, with their starts and ends."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def run(commands: Sequence[Sequence[object]]) -> list[Ran]:
@@ -76,7 +81,7 @@ def run(commands: Sequence[Sequence[object]]) -> list[Ran]:
         out, err = process.communicate()
         if process.returncode:
             raise RuntimeError(err)
-        ran.append(Ran(json.loads(out), **json.loads(err.splitlines()[-1])))
+        ran.append(Ran(json.loads(out), int(err.splitlines()[-1])))
     return ran
 
 
@@ -127,17 +132,9 @@ def in_shards(
 
 
 def _scored(release: Path, listed: Path, out: Path, n: int) -> Window:
-    ran: list[Ran] = []
-
-    def work() -> int:
-        shards = [
-            ("score", release, "--images", listed, "--out", out, "--shard", f"{number}/{n}")
-            for number in range(1, n + 1)
-        ]
-        ran.extend(run(shards))
-        return sum(done.document["n_predictions"] for done in ran)
-
-    return watched({"process": lambda: sum(done.processor_seconds for done in ran)}, work)
+    command = ("score", release, "--images", listed, "--out", out, "--shard")
+    shards = [(*command, f"{number}/{n}") for number in range(1, n + 1)]
+    return watched({"process": children_seconds}, lambda: sum(done.document["n_predictions"] for done in run(shards)))
 
 
 def by_rows(
@@ -190,7 +187,7 @@ def _one(command: tuple[object, ...], rows: int) -> tuple[Window, Ran]:
         ran.extend(run([command]))
         return int(ran[0].document["n_cases"])
 
-    window = watched({"process": lambda: sum(done.processor_seconds for done in ran)}, work)
+    window = watched({"process": children_seconds}, work)
     if window.done != rows:
         raise RuntimeError(f"{command}: {window.done} cases, not {rows}")
     return window, ran[0]
@@ -203,7 +200,7 @@ def _compared(seen: dict[int, list[tuple[Window, Ran]]], reference: int) -> dict
     for n, rounds in seen.items():
         pairs = list(zip(rounds, seen[reference], strict=True))
         memory = statistics.median(ran.peak_bytes for _, ran in rounds)
-        processor = statistics.median(ran.processor_seconds for _, ran in rounds)
+        processor = statistics.median(window.processor["process"] for window, _ in rounds)
         rows[str(n)] = {
             "seconds": statistics.median(window.seconds for window, _ in rounds),
             "processor_seconds": processor,
