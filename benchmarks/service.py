@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from sqlalchemy import select, text
+from sqlalchemy.orm import Session
 
 from app.auth import service as auth
 from app.cases import queries
@@ -100,17 +101,19 @@ class Bench:
             session.execute(text("SET LOCAL statement_timeout = 0"))
             return session.execute(found).scalar_one()
 
-    def predict_again(self) -> float:
-        release = self.template.served.predictor.release
+    def store_outputs(self, session: Session) -> None:
         prediction = self.template.prediction
         values = {
-            "network": release.network_sha256,
+            "network": self.template.served.predictor.release.network_sha256,
             "logits": np.asarray(prediction.logits[0], "<f4").tobytes(),
             "features": np.asarray(prediction.features[0], "<f4").tobytes(),
         }
+        session.execute(text("SET LOCAL statement_timeout = 0"))
+        session.execute(text(_OUTPUTS), values)
+
+    def predict_again(self) -> float:
         with self.context.database.write() as session:
-            session.execute(text("SET LOCAL statement_timeout = 0"))
-            session.execute(text(_OUTPUTS), values)
+            self.store_outputs(session)
             engine.submit(session, self.context, "prediction", {"release": str(self.release.id)}, None)
         started = time.perf_counter()
         work_off(self.context)

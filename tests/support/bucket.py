@@ -22,6 +22,9 @@ class BucketServer:
         port: to listen on.
     """
 
+    #: Of its process.
+    pid: int
+
     def __init__(self, port: int) -> None:
         self.port = port
         self.environment = {
@@ -68,6 +71,7 @@ def bucket_server(log: Path) -> Iterator[BucketServer]:
     command = [sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", str(server.port)]
     with log.open("wb") as stream:
         process = subprocess.Popen(command, stdout=stream, stderr=stream)
+    server.pid = process.pid
     try:
         wait_until(server._answers, what=lambda: f"the bucket's server does not answer\n{log.read_text()}")
         yield server
