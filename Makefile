@@ -12,7 +12,7 @@ PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help lock run clients languages test test-slow test-all test-under-load sabotage coverage mutation lint bench sbom screenshots clean
+.PHONY: help lock run clients languages test test-slow test-all test-under-load sabotage coverage mutation lint bench bench-quick sbom screenshots clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -94,15 +94,14 @@ sbom: $(VENV)/.installed
 	build/sbom/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt cyclonedx-bom
 	build/sbom/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --of JSON -o secondread.cdx.json $(VENV)/bin/python
 
-# those that need PostgreSQL or Chromium, and a release folder
-SERVED := benchmarks/service.py benchmarks/snapshot.py benchmarks/pages.py benchmarks/report.py
-
-# make bench   print speed ratios
+# make bench   run the benchmarks that have goals of speed, save their results, and print the table of goal, reached, peer and limit
 bench: $(VENV)/.installed-dev
 	$(PIP) -e '.[bench]'
-	@for file in $(filter-out $(SERVED),$(wildcard benchmarks/*.py)); do PYTHONPATH=. $(VENV)/bin/python $$file; done
-	@if [ -d .secondread/demo/release ]; then for file in $(SERVED); do \
-	  PYTHONPATH=. $(VENV)/bin/python $$file .secondread/demo/release; done; fi
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks.table --run
+
+# make bench-quick   whether they still run, in a few minutes; its figures mean nothing, and nothing is saved
+bench-quick: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks.table --quick
 
 # make screenshots   pictures of every page into screenshots/; ARGS=--docs renews those of README and tutorial
 screenshots: $(VENV)/.installed-dev

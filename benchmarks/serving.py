@@ -14,6 +14,7 @@ import io
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -191,13 +192,14 @@ def peer(python: Path, script: str, spec: Path, body: Path, kind: str) -> Iterat
     port = free_port()
     command = [str(python), str(PEERS / script), str(spec), str(port)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(command, env=environment, stdout=quiet, stderr=quiet, start_new_session=True) as process:
         try:
             server = Server(process.pid, port, "/predict", {"Content-Type": kind}, body)
             answering(server)
             yield server
         finally:
-            process.terminate()
+            os.killpg(process.pid, signal.SIGKILL)  # LitServe's workers too
 
 
 @contextmanager
