@@ -4,9 +4,12 @@ import logging
 import os
 import secrets
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ml.scoring.parts import PartDocument, numbers_text
@@ -20,11 +23,19 @@ if TYPE_CHECKING:
 MAX_RETRIES = 3
 #: Seconds that a busy machine has to start Ray.
 _START_S = "120"
-#: Seconds after which what a killed command has left behind gives up on it; Ray waits for a minute.
-_GIVE_UP_S = "10"
 #: Seconds that a cluster has to answer.
 _ANSWER_S = 10
 _LOOK_AGAIN_S = 1.0
+#: Kills processes, given as file descriptors, when whoever writes to its standard input is gone.
+_KILLER = """
+import signal, sys
+sys.stdin.read()
+for process in map(int, sys.argv[1:]):
+    try:
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+    except OSError:
+        pass
+"""
 
 
 @dataclass(frozen=True)
@@ -118,8 +129,6 @@ def connected(address: str | None) -> Iterator[RayPool]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_raylet_start_wait_time_s", _START_S)
     wanted, address = address, address or os.environ.get("RAY_ADDRESS") or "local"
-    if address == "local":
-        os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", _GIVE_UP_S)
     if address == "local" and "RAY_AUTH_MODE" not in os.environ:
         # whoever else reaches its ports cannot use it, and no token is left in the home of who asked
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
@@ -133,10 +142,11 @@ def connected(address: str | None) -> Iterator[RayPool]:
         yield RayPool(_cores())
         return
     _connect(address)
-    try:
-        yield RayPool(_cores())
-    finally:
-        ray.shutdown()
+    with _not_outliving_this_process() if address == "local" else nullcontext():
+        try:
+            yield RayPool(_cores())
+        finally:
+            ray.shutdown()
 
 
 def _connect(address: str) -> None:
@@ -161,6 +171,42 @@ def _knock(address: str) -> None:
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
+
+
+@contextmanager
+def _not_outliving_this_process() -> Iterator[None]:
+    """Have all processes that this one has started killed when it is gone, by another one.
+
+    Of a killed command Ray's own agents spend a minute on telling a server about it that is gone as well. No setting
+    shortens that, and they cannot be left out.
+    """
+    processes = []
+    for number in _descendants(os.getpid()):
+        with suppress(OSError):  # has ended
+            processes.append(os.pidfd_open(number))
+    command = [sys.executable, "-I", "-S", "-c", _KILLER, *map(str, processes)]
+    # in a session of its own, or what kills the command and its group would kill this one first
+    killer = subprocess.Popen(  # noqa: S603
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=processes,
+        start_new_session=True,
+    )
+    for process in processes:
+        os.close(process)
+    with killer:
+        yield
+
+
+def _descendants(number: int) -> Iterator[int]:
+    """Numbers of the processes that a process has started, and of those that they have."""
+    for children in Path(f"/proc/{number}/task").glob("*/children"):
+        with suppress(OSError):  # has ended
+            for child in map(int, children.read_text().split()):
+                yield child
+                yield from _descendants(child)
 
 
 def _cores() -> int:

@@ -5,6 +5,7 @@ and the first process alone writes. A process that ends before its time ends the
 """
 
 import atexit
+import gc
 import os
 import select
 import signal
@@ -20,6 +21,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
+
+# its functions keep whatever process group is there when they are defined; averaging would import it, too late
+import torch.distributed.nn.functional  # noqa: F401
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
@@ -172,7 +176,8 @@ ALONE = Processes()
 def started_processes() -> Iterator[Processes]:
     """The processes that ``torchrun`` has started, or this one alone.
 
-    Where several fail, the first to fail raises its error and the others leave silently with status 1.
+    Where several fail, the first to fail raises its error and the others leave silently with status 1. What
+    :meth:`Processes.averaging` has returned must not be kept for longer.
 
     Raises:
         ValueError: several processes are announced, but not how they find each other; or one of them ended.
@@ -203,7 +208,18 @@ def started_processes() -> Iterator[Processes]:
             if _is_loss(exc):
                 raise ValueError(_ENDED) from exc
             raise
+    _part()
+
+
+def _part() -> None:
+    """Leave the other processes, and end the threads of gloo while Python still runs.
+
+    A thread that lets go of its last work just when Python ends needs Python for that, is ended inside of a destructor,
+    and takes the whole process down. The threads end with the last reference to the process group; what averages
+    gradients has one, and may be part of a cycle.
+    """
     dist.destroy_process_group()
+    gc.collect()
 
 
 def _leave() -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from ml.training.processes import ALONE, Processes, started_processes
 from ml.training.run_folder import RunFolder
 from ml.training.train import train
 from tests.support.configs import quick_config
+from tests.support.waiting import wait_until
 
 CPU = torch.device("cpu")
 #: Epoch, from 0, and step, from 1, before the end of which processes are killed.
@@ -86,6 +88,17 @@ def main() -> None:
     changes, killed = (json.loads(text) for text in sys.argv[2:])
     with started_processes() as processes:
         train_together(Path(sys.argv[1]), changes, killed, processes.normalising(None, CPU))
+    # one that is left may abort the process when Python ends
+    wait_until(lambda: not any(name.startswith("pt_gloo") for name in _threads()), 10)
+
+
+def _threads() -> list[str]:
+    """Names of the threads of this process."""
+    names = []
+    for folder in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # has ended
+            names.append((folder / "comm").read_text())
+    return names
 
 
 if __name__ == "__main__":
