@@ -185,6 +185,7 @@ def record(
     sign_event(event, keys.signers[-1])
     if head is not None:
         append(head, event, keys)
+        session.flush()
     # past the unit of work, which would cost more than the statement: nobody changes an event
     values = {column.key: getattr(event, column.key) for column in AuditEvent.__table__.columns}
     session.connection().execute(insert(AuditEvent), values)
