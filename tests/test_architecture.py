@@ -1,6 +1,7 @@
 """The rules of the house, enforced: arrows, sizes, documentation, and a serving process without torch."""
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -33,7 +34,8 @@ TORCH = ("ml.training", "ml.datasets", "ml.reproduce", "ml.cli", "ml.torchvision
 HEAVY = {"torch", "torchvision", "onnx", "onnxscript"}
 
 
-def imports(path: Path) -> set[str]:
+@functools.cache
+def imports(path: Path) -> frozenset[str]:
     """Modules that a file imports anywhere, inside functions too."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -41,7 +43,7 @@ def imports(path: Path) -> set[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+    return frozenset(found)
 
 
 def test_ml_never_imports_app() -> None:
