@@ -98,7 +98,7 @@ def _backend(settings: Settings) -> Backend | None:
     return Backend(settings.inference_url, None if token is None else token.get_secret_value())
 
 
-def _context(request: Request) -> Context:
+async def _context(request: Request) -> Context:
     context: Context = request.app.state.context
     return context
 

@@ -12,6 +12,7 @@ from app.annotators.routes import router as annotators
 from app.auth.fair_share import FairShare
 from app.auth.policy import require_policies
 from app.auth.throttle import SignInThrottle
+from app.cases.in_force import HeldInForce
 from app.cases.routes import router as cases
 from app.context import Context, build_context
 from app.description.document import describe, operation_id
@@ -114,6 +115,7 @@ def attach(app: FastAPI, settings: Settings) -> None:
     """Give an application the parts that settings describe: all that differs between two services."""
     app.state.context = build_context(settings)
     app.state.database = app.state.context.database
+    app.state.in_force = HeldInForce(app.state.context.inference)
     app.state.reports = Reports(settings.replica_sqlalchemy_url)
     app.state.rate_limit = RateLimit(settings.rate_limit)
     app.state.sign_in_throttle = SignInThrottle()

@@ -11,9 +11,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic import SecretStr
+from sqlalchemy import ColumnElement, Select
 from starlette.concurrency import run_in_threadpool
 
-from app.auth.service import principal_of_cookie, principal_of_key, touch_session
+from app.auth.service import looking_up_keys, principal_of_cookie, principal_of_key, touch_session
 from app.auth.sites import refuse_cross_site, session_token
 from app.platform.database import Database
 from app.platform.errors import Forbidden, Unauthenticated
@@ -30,22 +31,29 @@ WALKED = "0.165.0"
 _NO_QUERY = "there is no such query parameter; there are none"
 
 
-def caller_of(request: Request) -> Principal | None:
+_LOOKING_UP_KEYS = looking_up_keys()
+
+
+def caller_of(request: Request, looking_up: Select[Any] = _LOOKING_UP_KEYS) -> Principal | None:
     """Caller of a request, None for nobody; looked up and counted once, however many guards ask.
+
+    Args:
+        request: whose caller it is.
+        looking_up: finds a caller by key; what else it asks for becomes ``request.state.seen``.
 
     Raises:
         Unauthenticated: credentials that are not valid.
         RateLimited: the caller has sent too many requests.
     """
     if not hasattr(request.state, "caller"):
-        request.state.caller = _identify(request)
+        request.state.caller = _identify(request, looking_up)
         if request.state.caller is not None:
             request.app.state.rate_limit.count(str(request.state.caller.account_id))
     caller: Principal | None = request.state.caller
     return caller
 
 
-def _identify(request: Request) -> Principal | None:
+def _identify(request: Request, looking_up: Select[Any]) -> Principal | None:
     """Caller behind the request's key or cookie.
 
     Raises:
@@ -54,8 +62,8 @@ def _identify(request: Request) -> Principal | None:
     database: Database = request.app.state.database
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
-        with database.read() as session:
-            return principal_of_key(session, token.strip())
+        principal, request.state.seen = principal_of_key(database, token.strip(), looking_up)
+        return principal
     if scheme:
         raise Unauthenticated("use the scheme Bearer with an API key")
     cookie = session_token(request)
@@ -76,16 +84,18 @@ class Policy:
 
     Args:
         scopes: any of them suffices; none at all makes the route public.
+        also: what the statement that finds a caller by key asks for besides, for the route (``request.state.seen``).
     """
 
-    def __init__(self, *scopes: str) -> None:
+    def __init__(self, *scopes: str, also: Sequence[ColumnElement[Any]] = ()) -> None:
         unknown = set(scopes) - set(SCOPES)
         if unknown:
             raise ValueError(f"unknown scopes {sorted(unknown)}")
         self.scopes, self.wanted = frozenset(scopes), " or ".join(scopes)
+        self._looking_up = looking_up_keys(also) if also else _LOOKING_UP_KEYS
 
-    def __call__(self, request: Request) -> Principal | None:
-        """Caller of a request.
+    async def __call__(self, request: Request) -> Principal | None:
+        """Caller of a request; only where nobody has been looked up yet this takes a thread, for the database.
 
         Raises:
             Unauthenticated: nobody known is calling.
@@ -93,7 +103,8 @@ class Policy:
         """
         if not self.scopes:
             return None
-        principal = caller_of(request)
+        known = hasattr(request.state, "caller")
+        principal = caller_of(request) if known else await run_in_threadpool(caller_of, request, self._looking_up)
         if principal is None:
             raise Unauthenticated("send an API key as `Authorization: Bearer …`, or sign in")
         if not principal.scopes & self.scopes:
@@ -108,14 +119,14 @@ class ServicePolicy(Policy):
         scopes: any of them suffices.
     """
 
-    def __call__(self, request: Request) -> Principal | None:
+    async def __call__(self, request: Request) -> Principal | None:
         """Caller of a request.
 
         Raises:
             Unauthenticated: nobody known is calling.
             Forbidden: the caller has none of the scopes, or is no service.
         """
-        principal = super().__call__(request)
+        principal = await super().__call__(request)
         if principal is None or principal.role != "service":
             raise Forbidden(f"this is for keys of service accounts with the scope {self.wanted}")
         return principal
@@ -124,7 +135,7 @@ class ServicePolicy(Policy):
 class _Public(Policy):
     """Lets everybody through, without a thread of those that requests wait for."""
 
-    async def __call__(self, request: Request) -> None:  # type: ignore[override]
+    async def __call__(self, request: Request) -> None:
         """Nobody is asked for."""
 
 
@@ -135,7 +146,7 @@ public = _Public()
 class _MonitoringToken(_Public):
     """Lets whoever sends the token of the settings through: it is compared without the database, which may be away."""
 
-    async def __call__(self, request: Request) -> None:  # type: ignore[override]
+    async def __call__(self, request: Request) -> None:
         """Nobody's account is asked for.
 
         Raises:
@@ -190,7 +201,7 @@ class GuardedRoute(APIRoute):
         async def guarded(request: Request) -> Response:
             unknown = sorted(set(request.query_params) - known) if of_the_api else []
             if guard.scopes and (first or unknown):
-                await run_in_threadpool(guard, request)  # the caller is kept for the guard among the parameters
+                await guard(request)  # the caller is kept for the guard among the parameters
             if unknown:
                 what = f"there is no such query parameter; there are {', '.join(sorted(known))}" if known else _NO_QUERY
                 raise RequestValidationError([{"loc": ("query", name), "msg": what} for name in unknown[:_NAMED]])

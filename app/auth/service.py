@@ -5,13 +5,16 @@ import hmac
 import secrets
 import unicodedata
 import uuid
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, Select, bindparam, select
 from sqlalchemy.orm import Session
 
 from app.auth.passwords import hash_password, verify_password
 from app.platform import audit_chain
+from app.platform.database import Database
 from app.platform.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated
 from app.platform.keys import AuditKeys
 from app.platform.principal import READING, ROLE_SCOPES, SCOPES, Principal, sees_more
@@ -30,12 +33,43 @@ def digest_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _principal(account: Account, scopes: frozenset[str]) -> Principal:
-    return Principal(account.id, account.name, account.role, scopes, language=account.language)
+_KEY = (
+    select(
+        ApiKey.secret_sha256,
+        ApiKey.scopes,
+        ApiKey.expires_at,
+        ApiKey.revoked_at,
+        Account.disabled_at,
+        Account.id,
+        Account.name,
+        Account.role,
+        Account.language,
+    )
+    .join(Account, Account.id == ApiKey.account_id)
+    .where(ApiKey.id == bindparam("key_id"))
+)
+_KEY_COLUMNS = len(_KEY.selected_columns)
 
 
-def principal_of_key(session: Session, token: str) -> Principal:
+def looking_up_keys(also: Sequence[ColumnElement[Any]] = ()) -> Select[Any]:
+    """The statement that finds the caller behind a key.
+
+    Args:
+        also: what else it is to ask for, whoever is calling.
+    """
+    return _KEY.add_columns(*also)
+
+
+def principal_of_key(database: Database, token: str, statement: Select[Any]) -> tuple[Principal, Sequence[Any]]:
     """Caller behind a bearer key ``sr_<id>_<secret>``.
+
+    Args:
+        database: of the service.
+        token: that was sent.
+        statement: by ``looking_up_keys``.
+
+    Returns:
+        The caller, and what else the statement asks for.
 
     Raises:
         Unauthenticated: unknown, revoked, expired or disabled; the answer does not say which.
@@ -48,16 +82,15 @@ def principal_of_key(session: Session, token: str) -> Principal:
         key_id = uuid.UUID(hex=parts[1])
     except ValueError as exc:
         raise refused from exc
-    statement = select(ApiKey, Account).join(Account, Account.id == ApiKey.account_id).where(ApiKey.id == key_id)
-    row = session.execute(statement).first()
-    if row is None or not hmac.compare_digest(row[0].secret_sha256, digest_of(parts[2])):
+    row = database.look(statement, key_id=key_id)
+    if row is None or not hmac.compare_digest(row.secret_sha256, digest_of(parts[2])):
         raise refused
-    key, account = row
-    if key.revoked_at is not None or account.disabled_at is not None:
+    if row.revoked_at is not None or row.disabled_at is not None:
         raise refused
-    if key.expires_at is not None and key.expires_at <= now():
+    if row.expires_at is not None and row.expires_at <= now():
         raise refused
-    return _principal(account, ROLE_SCOPES[account.role] | frozenset(key.scopes))
+    scopes = ROLE_SCOPES[row.role] | frozenset(row.scopes)
+    return Principal(row.id, row.name, row.role, scopes, language=row.language), row[_KEY_COLUMNS:]
 
 
 def principal_of_cookie(session: Session, token: str) -> tuple[Principal, uuid.UUID, bool]:

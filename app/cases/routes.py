@@ -3,13 +3,14 @@
 import uuid
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from app.auth.policy import GuardedRoute, Policy
 from app.cases import queries, service
 from app.cases.blindness import ensure_revealed, note_exposure
 from app.cases.handles import CaseInPath, case_handle
 from app.cases.image_answers import image_answer
+from app.cases.in_force import REVISION, HeldInForce
 from app.cases.schemas import CaseOut, CasesOut, PredictionsOut, WorklistOut
 from app.cases.showing import show_case
 from app.cases.uploads import CaseForm, case_form, image_bytes, upload_schema
@@ -36,13 +37,18 @@ _UPLOAD_ERRORS = (BadRequest, TooLarge, UnsupportedImage)
 
 @router.post(
     "/v1/predictions",
+    response_model=PredictionOut,
     responses=responses(*_UPLOAD_ERRORS),
     openapi_extra=upload_schema(case=False),
-    dependencies=[Depends(Policy("predict"))],
+    dependencies=[Depends(Policy("predict", also=REVISION))],
 )
-def predict(context: Parts, data: Annotated[bytes, Depends(image_bytes)]) -> PredictionOut:
+def predict(request: Request, context: Parts, data: Annotated[bytes, Depends(image_bytes)]) -> Response:
     """Predict an image without storing it: multipart field ``image``, or the raw body; nothing of it is kept."""
-    return service.stateless_prediction(context, data)
+    held: HeldInForce = request.app.state.in_force
+    in_force = held.now(context.database, getattr(request.state, "seen", None))
+    prediction = service.stateless_prediction(context, in_force, data)
+    # as FastAPI writes it, which would take another thread to check it once more
+    return Response(prediction.model_dump_json(), media_type="application/json")
 
 
 @router.post(

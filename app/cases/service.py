@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from app.cases import queries
 from app.cases.cursors import decode_cursor, decode_need_cursor, encode_cursor, encode_need_cursor
+from app.cases.in_force import InForce
 from app.cases.preparing import NewCase, prepare_case, store_case
 from app.cases.schemas import CaseOut, CasesOut, PredictionsOut, RequestOut, WorklistOut, WorkOut
 from app.cases.showing import Likeness, cases_out, judging_of, prediction_out, stored_prediction_out
@@ -17,16 +18,18 @@ from app.platform.errors import Unavailable
 from app.platform.idempotency import answered, request_digest
 from app.platform.principal import Principal
 from app.platform.values import PredictionOut
-from app.predictions.answer_sets import published_sets
 from app.predictions.stored import finite_or_none
-from app.releases.queries import champion
 from app.tables import ReadRequest
-from app.triage.queries import current_rule
 from app.triage.rules import triage
 
 
-def stateless_prediction(context: Context, data: bytes) -> PredictionOut:
+def stateless_prediction(context: Context, in_force: InForce, data: bytes) -> PredictionOut:
     """Predict an image without storing anything.
+
+    Args:
+        context: parts of the service.
+        in_force: what it is predicted and judged by.
+        data: the image as it was uploaded.
 
     Raises:
         TooLarge: too many pixels.
@@ -34,10 +37,7 @@ def stateless_prediction(context: Context, data: bytes) -> PredictionOut:
         BrokenImage: empty, damaged, too small or with several frames.
         Overloaded: too many pictures are being decoded, or predictions wait.
     """
-    with context.database.read() as session:
-        rule, served = current_rule(session), context.inference.served(champion(session))
-        sets = published_sets(session, [served.release_id])
-    release = served.predictor.release
+    served, release = in_force.served, in_force.served.predictor.release
     with context.pictures.opened(data, release.preprocessing) as picture:
         prediction = context.inference.predict(served, picture.pixels)
     classes = list(release.classes)
@@ -48,16 +48,15 @@ def stateless_prediction(context: Context, data: bytes) -> PredictionOut:
         finite_or_none(unlike.distance[0]),
         finite_or_none(unlike.percentile[0]),
     )
-    decision = triage(prediction.distribution, rule, out_of_distribution=likeness.out_of_distribution)
+    decision = triage(prediction.distribution, in_force.rule, out_of_distribution=likeness.out_of_distribution)
     return prediction_out(
         prediction.distribution,
         served.release_id,
         classes,
         hashlib.sha256(data).hexdigest(),
         decision,
-        rule.target_error,
         likeness,
-        sets.get(served.release_id),
+        in_force.sets,
     )
 
 

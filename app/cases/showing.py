@@ -15,7 +15,7 @@ from app.releases.queries import class_codes_of
 from app.tables import Case, CasePrediction
 from app.triage.planning import judge
 from app.triage.queries import current_rule
-from app.triage.rules import Rule, Triage, summarise
+from app.triage.rules import Rule, Triage, shown
 from ml.distributions.families import PredictiveDistribution
 from ml.release.familiarity import FEATURES
 
@@ -70,7 +70,6 @@ def prediction_out(
     classes: list[str],
     image_sha256: str,
     decision: Triage,
-    target_error: float,
     likeness: Likeness,
     sets: PublishedSets | None,
     site: str | None = None,
@@ -83,12 +82,11 @@ def prediction_out(
         classes: K codes of the release.
         image_sha256: of the uploaded bytes.
         decision: of the rule.
-        target_error: of the policy.
         likeness: to the images of the release.
         sets: thresholds of the release, None without any.
         site: where the image came from.
     """
-    summary = summarise(distribution, target_error)
+    summary = shown(distribution)
     intervals = None if likeness.out_of_distribution else summary.class_intervals
     return PredictionOut(
         release=str(release_id),
@@ -129,7 +127,6 @@ def stored_prediction_out(
         judging.classes[prediction.release_id],
         case.image_sha256,
         decision or judge(case, prediction, distribution, judging.rule),
-        judging.rule.target_error,
         likeness_of(prediction),
         judging.sets.get(prediction.release_id),
         case.site,

@@ -16,9 +16,11 @@ from fastapi import Depends, Request
 from sqlalchemy import (
     Connection,
     Engine,
+    Executable,
     Insert,
     Pool,
     PrimaryKeyConstraint,
+    Row,
     UniqueConstraint,
     and_,
     create_engine,
@@ -230,6 +232,16 @@ class Database:
         """Session for reading; nothing it changes is kept."""
         with Session(self.engine, autoflush=False) as session:
             yield session
+
+    def look(self, statement: Executable, **values: object) -> Row[Any] | None:
+        """The first row of one statement, without a session, which costs several times as much.
+
+        Args:
+            statement: of columns, not of mapped classes.
+            values: of its parameters.
+        """
+        with self.engine.connect() as connection:
+            return connection.execute(statement, values).first()
 
     @contextmanager
     def read_moment(self) -> Iterator[Session]:

@@ -221,24 +221,24 @@ class KeyReused(Invalid):
 
 
 class Overloaded(Problem):
-    """Too many requests wait."""
-
-    status, code, title, retry_after = 429, "overloaded", "Too many requests", 2
-
-
-class RateLimited(Overloaded):
-    """One caller sends more requests than the settings allow.
+    """Too many requests wait.
 
     Args:
         detail: what was wrong.
-        retry_after: seconds until the next request is welcome.
+        retry_after: seconds until there will be room; None: a moment.
     """
 
-    code, title = "rate-limited", "Too many requests from this caller"
+    status, code, title, retry_after = 429, "overloaded", "Too many requests", 2
 
-    def __init__(self, detail: str, retry_after: int = 60) -> None:
+    def __init__(self, detail: str, retry_after: int | None = None) -> None:
         super().__init__(detail)
-        self.retry_after = retry_after
+        self.retry_after = retry_after or self.retry_after
+
+
+class RateLimited(Overloaded):
+    """One caller sends more requests than the settings allow."""
+
+    code, title, retry_after = "rate-limited", "Too many requests from this caller", 60
 
 
 class Unavailable(Problem):

@@ -1,13 +1,15 @@
 """The predictor port: a decoded image in, a prediction out, by the release that is champion now.
 
 One run of the network at a time: on a CPU it uses all cores for one image, on a GPU it takes along whoever waits.
-Those that wait stand in a bounded queue and are refused beyond it. Where the settings name a backend, the network runs
-there, many runs at once, and never here.
+Those that wait stand in a bounded queue, first come, first served, and are refused beyond it. Where the settings name a
+backend, the network runs there, many runs at once, and never here.
 """
 
+import math
 import threading
+import time
 import uuid
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -31,6 +33,10 @@ from ml.release.unlikeness import appearance_of
 QUEUE_SECONDS = 10.0
 #: Releases that are kept loaded beside the champion.
 MAX_OTHERS = 2
+#: Weight of the newest run in the time that a run takes.
+_NEWEST = 0.2
+#: Logits (N, K) and features (N, D).
+Outputs = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
@@ -64,9 +70,10 @@ class Inference:
         device: Device = "auto",
     ) -> None:
         self.folder_of, self.threads, self.batch = folder_of, threads, batch
-        self.backend, self.device = backend, device
-        self._wanted: list[_Wanted] = []
-        self._turn, self._busy = threading.Condition(), False
+        self.backend, self.device, self.queue = backend, device, queue
+        # those who wait, who came first first; while somebody waits, the network is somebody's
+        self._wanted: deque[_Wanted] = deque()
+        self._lock, self._busy, self._run_seconds = threading.Lock(), False, 0.0
         self._waiting = threading.BoundedSemaphore(queue)
         self._loading = threading.Lock()
         self._served: Served | None = None
@@ -179,7 +186,11 @@ class Inference:
         Raises:
             Overloaded: too many predictions wait, or this one waited too long.
         """
-        return self._wait_for(_Wanted(served, image))
+        (pixels,) = served.predictor.pixels([image])
+        logits, features = self._outputs(_Wanted(served, pixels))
+        release = served.predictor.release
+        # what needs no network is done outside the queue, while the next one runs
+        return prediction_of(release, logits, features, appearance_of(release, pixels[None]))
 
     def predict_inputs(self, served: Served, inputs: npt.NDArray[np.float32]) -> Prediction:
         """Predict what others have preprocessed; features alone tell whether it is unlike the release's images.
@@ -191,26 +202,39 @@ class Inference:
         Raises:
             Overloaded: too many predictions wait, or this one waited too long.
         """
-        return self._wait_for(_Wanted(served, inputs=inputs))
+        return prediction_of(served.predictor.release, *self._outputs(_Wanted(served, inputs=inputs)))
 
-    def _wait_for(self, wanted: "_Wanted") -> Prediction:
-        """Its prediction, once it is its turn.
+    def _outputs(self, wanted: "_Wanted") -> Outputs:
+        """What the network makes of it, once it is its turn.
 
         Raises:
             Overloaded: too many predictions wait, or this one waited too long.
         """
         if not self._waiting.acquire(blocking=False):
-            raise Overloaded("too many predictions are waiting; try again shortly")
+            said = "too many predictions are waiting; try again shortly"
+            raise Overloaded(said, self._seconds_for(self.queue, wanted))
         WAITING.inc()
         try:
             with span("inference", release=str(wanted.served.release_id)):
-                return self._predicted(wanted)
+                return self._run_in_turn(wanted)
         finally:
             WAITING.dec()
             self._waiting.release()
 
-    def _predicted(self, wanted: "_Wanted") -> Prediction:
-        """Its prediction, by a run of the network in this thread or in that of somebody who took it along.
+    def _seconds_for(self, number: int, wanted: "_Wanted") -> int | None:
+        """Whole seconds that the network takes for so many images, by its recent runs; None before the first."""
+        if not self._run_seconds:
+            return None
+        # a backend with a queue of its own has all of them at once
+        together = number if wanted.served.predictor.network.own_queue else self._most(wanted)
+        return max(1, math.ceil(math.ceil(number / together) * self._run_seconds))
+
+    def _most(self, wanted: "_Wanted") -> int:
+        """Images that one run of the network takes."""
+        return self.batch or (BATCH if wanted.served.predictor.on_gpu else 1)
+
+    def _run_in_turn(self, wanted: "_Wanted") -> Outputs:
+        """What the network makes of it, by a run in this thread or in that of somebody who took it along.
 
         Raises:
             Overloaded: it waited too long.
@@ -218,76 +242,97 @@ class Inference:
         if wanted.served.predictor.network.own_queue:
             self._run([wanted])
             return wanted.result.result()
-        taken = self._turn_of(wanted)
-        mine = taken[0]
-        if not mine.result.done():
+        self._wait_for_turn(wanted)
+        if not wanted.result.done():
+            taken = self._with_others(wanted)
             try:
                 self._run(taken)
             finally:
-                with self._turn:
-                    self._busy = False
-                    self._turn.notify_all()
-        return mine.result.result()
+                self._hand_over(taken)
+        return wanted.result.result()
 
-    def _turn_of(self, mine: "_Wanted") -> list["_Wanted"]:
-        """Wait until the network is free, or until somebody has taken this image along.
-
-        Returns:
-            This image, and where it must be run now, those that go with it.
+    def _wait_for_turn(self, mine: "_Wanted") -> None:
+        """Wait until the network is this one's, or until somebody has taken this image along.
 
         Raises:
             Overloaded: it took too long.
         """
-        with self._turn:
+        with self._lock:
+            if not self._busy:  # so nobody waits
+                self._busy = True
+                return
             self._wanted.append(mine)
-            if not self._turn.wait_for(lambda: mine.result.done() or not self._busy, QUEUE_SECONDS):
-                if mine in self._wanted:
-                    self._wanted.remove(mine)
-                    raise Overloaded(f"the prediction waited {QUEUE_SECONDS:.0f} s; try again shortly")
-                self._turn.wait_for(mine.result.done)  # it is being run with others
-            if mine.result.done():
-                return [mine]
-            self._busy = True
-            most = self.batch or (BATCH if mine.served.predictor.on_gpu else 1)
-            others = [image for image in self._wanted if image is not mine and image.goes_with(mine)]
-            taken = [mine, *others[: most - 1]]
-            self._wanted = [image for image in self._wanted if image not in taken]
-            return taken
+        if mine.turn.wait(QUEUE_SECONDS):
+            return
+        with self._lock:
+            if mine in self._wanted:
+                self._wanted.remove(mine)
+                said = f"the prediction waited {QUEUE_SECONDS:.0f} s; try again shortly"
+                raise Overloaded(said, self._seconds_for(len(self._wanted) + 1, mine))
+        mine.turn.wait()  # its turn has come just now, or it is being run with others
+
+    def _with_others(self, mine: "_Wanted") -> list["_Wanted"]:
+        """The image and those that go with it, whose threads go on waiting."""
+        with self._lock:
+            others = [image for image in self._wanted if image.goes_with(mine)][: self._most(mine) - 1]
+            for image in others:
+                self._wanted.remove(image)
+        return [mine, *others]
+
+    def _hand_over(self, taken: list["_Wanted"]) -> None:
+        """Wake those who were taken along, and of those who wait the one that came first: nobody overtakes."""
+        for image in taken[1:]:
+            image.turn.set()
+        with self._lock:
+            if self._wanted:
+                self._wanted.popleft().turn.set()
+            else:
+                self._busy = False
 
     def _run(self, taken: list["_Wanted"]) -> None:
-        """Run the network once; each image gets its prediction, or all of them the failure."""
+        """Run the network once; each image gets its outputs, or all of them the failure."""
         BATCHES.observe(len(taken))
+        started = time.perf_counter()
         with span("network", images=len(taken)):
-            self._run_network(taken)
-
-    def _run_network(self, taken: list["_Wanted"]) -> None:
-        predictor = taken[0].served.predictor
-        try:
-            if taken[0].inputs is not None:
-                taken[0].result.set_result(prediction_of(predictor.release, *predictor.run(taken[0].inputs)))
-                return
-            pixels = predictor.pixels([wanted.image for wanted in taken if wanted.image is not None])
-            logits, features = predictor.outputs(pixels)
-            seen = appearance_of(predictor.release, np.stack(pixels))
-            for row, wanted in enumerate(taken):
-                one = slice(row, row + 1)
-                own = None if seen is None else seen[one]
-                wanted.result.set_result(prediction_of(predictor.release, logits[one], features[one], own))
-        except Exception as exc:  # whatever it is, each caller must learn of it
-            for wanted in taken:
-                if not wanted.result.done():
-                    wanted.result.set_exception(exc)
+            _run_network(taken)
+        seconds = time.perf_counter() - started
+        with self._lock:
+            self._run_seconds += _NEWEST * (seconds - self._run_seconds) if self._run_seconds else seconds
 
 
 @dataclass(frozen=True, eq=False)
 class _Wanted:
-    """An image, or inputs of the network, that waits for its prediction."""
+    """What the network sees of an image, or inputs of the network, that wait for what it makes of them.
+
+    Attributes:
+        served: the release.
+        pixels: of one image.
+        inputs: of any number of images.
+        turn: set once the network is this one's, or the result is there.
+        result: of the network.
+    """
 
     served: Served
-    image: Image.Image | Pixels | None = None
+    pixels: Pixels | None = None
     inputs: npt.NDArray[np.float32] | None = None
-    result: "Future[Prediction]" = field(default_factory=Future)
+    turn: threading.Event = field(default_factory=threading.Event)
+    result: "Future[Outputs]" = field(default_factory=Future)
 
     def goes_with(self, other: "_Wanted") -> bool:
         """Whether one run of the network may take both."""
-        return self.served is other.served and self.image is not None and other.image is not None
+        return self.served is other.served and self.pixels is not None and other.pixels is not None
+
+
+def _run_network(taken: list[_Wanted]) -> None:
+    predictor = taken[0].served.predictor
+    try:
+        if taken[0].inputs is not None:
+            taken[0].result.set_result(predictor.run(taken[0].inputs))
+            return
+        logits, features = predictor.outputs([wanted.pixels for wanted in taken if wanted.pixels is not None])
+        for row, wanted in enumerate(taken):
+            wanted.result.set_result((logits[row : row + 1], features[row : row + 1]))
+    except BaseException as exc:  # whatever it is, each caller must learn of it
+        for wanted in taken:
+            if not wanted.result.done():
+                wanted.result.set_exception(exc)

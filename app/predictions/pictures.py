@@ -35,7 +35,7 @@ class Pictures:
         Args:
             data: of the file.
             preprocessing: of the release that predicts it.
-            png: whether it is wanted as a PNG too.
+            png: whether it is wanted as a PNG too, with hash and digest: what is stored.
 
         Raises:
             TooLarge: too many pixels.

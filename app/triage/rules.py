@@ -201,8 +201,8 @@ def another_annotator(posterior: PredictiveDistribution, n_labels: int, rule: Ru
 
 
 @dataclass(frozen=True)
-class Summary:
-    """What is reported of the distribution of one case; None where there is no concentration.
+class Shown:
+    """What is shown of the prediction of one case; None where there is no concentration.
 
     Attributes:
         class_probs: (K,).
@@ -211,8 +211,6 @@ class Summary:
         disagreement_calibrated: whether a concentration was learned.
         disagreement_constant: whether φ is one number for every case without labels.
         class_intervals: (K, 2), 95 %.
-        majority_prob: probability that the leading class has the largest true probability.
-        further_labels_expected: labels still needed for the policy's target error.
     """
 
     class_probs: list[float]
@@ -221,20 +219,39 @@ class Summary:
     disagreement_calibrated: bool
     disagreement_constant: bool
     class_intervals: list[tuple[float, float]] | None
+
+
+@dataclass(frozen=True)
+class Summary(Shown):
+    """What is reported of the distribution of one case after its labels.
+
+    Attributes:
+        majority_prob: probability that the leading class has the largest true probability.
+        further_labels_expected: labels still needed for the policy's target error.
+    """
+
     majority_prob: float | None
     further_labels_expected: int | None
 
 
-def summarise(distribution: PredictiveDistribution, target_error: float) -> Summary:
-    """Summarise the single case of a distribution."""
+def shown(distribution: PredictiveDistribution) -> Shown:
+    """What is shown of the prediction of a single case."""
     probs = [float(p) for p in distribution.class_probs[0]]
     disagreement, stated = float(distribution.disagreement_probs[0]), distribution.stated_disagreement
     constant = stated is not None and not np.isnan(stated[0])
     if not has_concentration(distribution):
-        return Summary(probs, None, disagreement, False, constant, None, None, None)
+        return Shown(probs, None, disagreement, False, constant, None)
     intervals = [(float(low), float(high)) for low, high in class_intervals(distribution)[0]]
+    a = float(distribution.log_concentration[0]) if isinstance(distribution, DirichletCpe) else None
+    return Shown(probs, a, disagreement, True, constant, intervals)
+
+
+def summarise(distribution: PredictiveDistribution, target_error: float) -> Summary:
+    """Summarise the single case of a distribution."""
+    of_prediction = vars(shown(distribution))
+    if not has_concentration(distribution):
+        return Summary(**of_prediction, majority_prob=None, further_labels_expected=None)
     # counts beyond the range of a database integer mean "more than anybody will give"
     needed = int(np.minimum(further_labels_expected(distribution, target_error)[0], 2**31 - 1))
     majority = float(majority_prob(distribution)[0])
-    a = float(distribution.log_concentration[0]) if isinstance(distribution, DirichletCpe) else None
-    return Summary(probs, a, disagreement, True, constant, intervals, majority, needed)
+    return Summary(**of_prediction, majority_prob=majority, further_labels_expected=needed)

@@ -5,7 +5,8 @@ a network: they notice what a network learns not to see.
 """
 
 from collections.abc import Mapping
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -26,43 +27,58 @@ _HALVED_FROM = 8
 _CHUNK = 256
 
 
-def _weights(density: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Share of the stain in each pixel (N, H, W, C), dark ones above all, and distance from the middle (H, W)."""
-    n, height, width, channels = density.shape
-    ground = np.quantile(density.reshape(n, -1, channels), _GROUND, axis=1)[:, None, None]
-    weight = np.square(np.maximum(density - ground, 0)) + _TINY**2
-    y, x = _axes(height, width)
-    return weight / weight.sum(axis=(1, 2), keepdims=True), np.hypot(y, x)
-
-
+@cache
 def _axes(height: int, width: int) -> FloatArray:
     """Rows and columns (2, H, W) from the middle, in sides."""
     middle = np.array([height - 1, width - 1])[:, None, None] / 2
     return np.asarray((np.mgrid[:height, :width] - middle) / min(height, width))
 
 
-def place(density: FloatArray) -> FloatArray:
-    """How far the stain's centre lies from the middle (N, C), in sides, channel by channel.
+@cache
+def _radius(height: int, width: int) -> FloatArray:
+    """Distance (H, W) from the middle, in sides."""
+    y, x = _axes(height, width)
+    return np.asarray(np.hypot(y, x))
 
-    Args:
-        density: (N, H, W, C) optical densities.
-    """
-    weight, _ = _weights(density)
-    centre = np.einsum("nhwc,ahw->anc", weight, _axes(*density.shape[1:3]))
+
+@cache
+def _rings(height: int, width: int) -> FloatArray:
+    """Each ring (H, W, R), as a share of its area."""
+    ring = np.eye(_RINGS + 1)[np.minimum((_radius(height, width) * 2 * _RINGS).astype(int), _RINGS)]
+    return np.asarray(ring / np.maximum(ring.mean(axis=(0, 1)), _TINY))
+
+
+@dataclass(frozen=True)
+class Densities:
+    """Optical densities (N, H, W, C) of images, and what several checks ask of them, computed once."""
+
+    values: FloatArray
+
+    @cached_property
+    def ends(self) -> FloatArray:
+        """Ground and darkest tenth (2, N, C)."""
+        n, _, _, channels = self.values.shape
+        return np.asarray(np.quantile(self.values.reshape(n, -1, channels), [_GROUND, 1 - _GROUND], axis=1))
+
+    @cached_property
+    def weight(self) -> FloatArray:
+        """Share of the stain in each pixel (N, H, W, C), dark ones above all."""
+        weight = np.square(np.maximum(self.values - self.ends[0][:, None, None], 0)) + _TINY**2
+        return np.asarray(weight / weight.sum(axis=(1, 2), keepdims=True))
+
+
+def place(density: Densities) -> FloatArray:
+    """How far the stain's centre lies from the middle (N, C), in sides, channel by channel."""
+    centre = np.einsum("nhwc,ahw->anc", density.weight, _axes(*density.values.shape[1:3]))
     return np.asarray(np.hypot(centre[0], centre[1]))
 
 
-def size(density: FloatArray) -> FloatArray:
-    """How widely the stain spreads (N, F): root mean square radius of each channel, and profile by rings.
-
-    Args:
-        density: (N, H, W, C) optical densities.
-    """
-    weight, radius = _weights(density)
-    spread = np.sqrt(np.einsum("nhwc,hw->nc", weight, radius**2))
-    ring = np.eye(_RINGS + 1)[np.minimum((radius * 2 * _RINGS).astype(int), _RINGS)]
-    profile = np.einsum("nhwc,hwr->ncr", weight, ring / np.maximum(ring.mean(axis=(0, 1)), _TINY))
-    return np.concatenate([spread, np.log(profile + 0.01).reshape(len(density), -1)], axis=1)
+def size(density: Densities) -> FloatArray:
+    """How widely the stain spreads (N, F): root mean square radius of each channel, and profile by rings."""
+    weight, sides = density.weight, density.values.shape[1:3]
+    spread = np.sqrt(np.einsum("nhwc,hw->nc", weight, _radius(*sides) ** 2))
+    profile = np.einsum("nhwc,hwr->ncr", weight, _rings(*sides))
+    return np.concatenate([spread, np.log(profile + 0.01).reshape(len(weight), -1)], axis=1)
 
 
 def _halved(grey: FloatArray) -> FloatArray:
@@ -75,14 +91,10 @@ def _second_difference(planes: FloatArray, axis: int) -> FloatArray:
     return np.asarray(np.diff(planes, n=2, axis=axis))
 
 
-def focus(density: FloatArray) -> FloatArray:
-    """Energy of second differences by octave, along and across (N, F): focus, grain, compression, magnification.
-
-    Args:
-        density: (N, H, W, C) optical densities.
-    """
+def focus(density: Densities) -> FloatArray:
+    """Energy of second differences by octave, along and across (N, F): focus, grain, compression, magnification."""
     columns = []
-    level = np.moveaxis(density, -1, 1).reshape(-1, *density.shape[1:3])
+    level = np.moveaxis(density.values, -1, 1).reshape(-1, *density.values.shape[1:3])
     if min(level.shape[1:]) >= _HALVED_FROM:
         level = _halved(level)
     for _ in range(_OCTAVES):
@@ -94,20 +106,15 @@ def focus(density: FloatArray) -> FloatArray:
         columns += [np.log(energy + _TINY**2), np.log(both + _TINY)]
         level = _halved(level)
     stacked = np.stack(columns, axis=1)
-    return np.asarray(stacked.reshape(len(density), -1))
+    return np.asarray(stacked.reshape(len(density.values), -1))
 
 
-def stain(density: FloatArray) -> FloatArray:
-    """Mean, spread, ground and darkest tenth of each channel's optical density, and how channels go together (N, F).
-
-    Args:
-        density: (N, H, W, C) optical densities.
-    """
-    n, _, _, channels = density.shape
-    flat = density.reshape(n, -1, channels)
+def stain(density: Densities) -> FloatArray:
+    """Mean, spread, ground and darkest tenth of each channel's optical density, and how channels go together (N, F)."""
+    n, _, _, channels = density.values.shape
+    flat = density.values.reshape(n, -1, channels)
     mean, spread = flat.mean(axis=1), flat.std(axis=1)
-    low, high = np.quantile(flat, [_GROUND, 1 - _GROUND], axis=1)
-    columns = [mean, np.log(spread + _TINY), low, high]
+    columns = [mean, np.log(spread + _TINY), *density.ends]
     if channels > 1:
         centred = (flat - mean[:, None]) / (spread[:, None] + _TINY)
         upper = np.triu_indices(channels, 1)
@@ -123,7 +130,7 @@ def appearance(pixels: Pixels) -> npt.NDArray[np.float32]:
     """Statistics (N, F) of images (N, H, W, C), uint8: those of each check, one after the other."""
     parts = []
     for start in range(0, max(len(pixels), 1), _CHUNK):
-        density = -np.log10((pixels[start : start + _CHUNK].astype(np.float64) + 1) / _WHITE)
+        density = Densities(-np.log10((pixels[start : start + _CHUNK].astype(np.float64) + 1) / _WHITE))
         parts.append(np.concatenate([check(density) for check in CHECKS.values()], axis=1).astype(np.float32))
     return np.concatenate(parts)
 
@@ -131,7 +138,7 @@ def appearance(pixels: Pixels) -> npt.NDArray[np.float32]:
 @cache
 def columns_of(side: int, channels: int) -> Mapping[str, slice]:
     """Where the statistics of each check stand among those of images of a side and number of channels."""
-    blank = np.zeros((1, side, side, channels))
+    blank = Densities(np.zeros((1, side, side, channels)))
     lengths = [check(blank).shape[1] for check in CHECKS.values()]
     ends = np.cumsum(lengths)
     return {name: slice(int(end - n), int(end)) for name, n, end in zip(CHECKS, lengths, ends, strict=True)}

@@ -34,7 +34,7 @@ def read_limited(data: bytes, preprocessing: Preprocessing, *, png: bool, memory
     Args:
         data: PNG, JPEG or TIFF file.
         preprocessing: of the release that predicts it.
-        png: whether it is wanted as a PNG too.
+        png: whether it is wanted as a PNG too, with hash and digest.
         memory: bytes that decoding may take.
         seconds: that it may take, of computing; twice as long on the clock.
 
@@ -64,7 +64,7 @@ def _picture(header: _Header, rest: bytes) -> Picture:
     size = int(np.prod(header.shape))
     pixels = np.frombuffer(rest, dtype=np.uint8, count=size).reshape(header.shape)
     digest = bytes.fromhex(header.digest)
-    return Picture(header.width, header.height, header.image_hash, digest, pixels, rest[size:])
+    return Picture(header.width, header.height, pixels, header.image_hash, digest, rest[size:])
 
 
 def main() -> None:

@@ -25,18 +25,18 @@ class Picture:
     Attributes:
         width: in px.
         height: in px.
-        image_hash: difference hash.
-        digest: SHA-256 of the decoded pixels (``pixel_digest``).
         pixels: what the network sees of it, uint8 (size, size, C).
+        image_hash: difference hash; 0 where no PNG was asked for.
+        digest: SHA-256 of the decoded pixels (``pixel_digest``); empty where no PNG was asked for.
         png: its pixels as a PNG without metadata; empty where nobody asked for it.
     """
 
     width: int
     height: int
-    image_hash: int
-    digest: bytes
     pixels: Pixels
-    png: bytes
+    image_hash: int = 0
+    digest: bytes = b""
+    png: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -78,12 +78,15 @@ def read_picture(data: bytes, preprocessing: Preprocessing, *, png: bool) -> Pic
     Args:
         data: PNG, JPEG or TIFF file.
         preprocessing: of the release that predicts it.
-        png: whether it is wanted as a PNG too.
+        png: whether it is wanted as a PNG too, to be stored; hash and digest, which only what is stored needs, cost
+            more than decoding.
 
     Raises:
         ImageRejectedError: it cannot be read safely.
     """
     image = decode_image(data)
-    packed = encode_png(image) if png else b""
+    pixels = preprocessing.pixels(image)
+    if not png:
+        return Picture(image.width, image.height, pixels)
     digest = pixel_digest(image)
-    return Picture(image.width, image.height, difference_hash(image), digest, preprocessing.pixels(image), packed)
+    return Picture(image.width, image.height, pixels, difference_hash(image), digest, encode_png(image))

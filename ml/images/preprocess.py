@@ -89,7 +89,8 @@ def _plain(image: Image.Image) -> Image.Image:
     Raises:
         ImageRejectedError: floating-point pixels.
     """
-    upright = ImageOps.exif_transpose(image)
+    ImageOps.exif_transpose(image, in_place=True)
+    upright = image
     mode = upright.mode
     if mode in {"I", "I;16", "I;16B", "I;16L"}:
         values = np.asarray(upright, dtype=np.int64)
@@ -102,11 +103,9 @@ def _plain(image: Image.Image) -> Image.Image:
         white = Image.new("RGBA", layered.size, (255, 255, 255, 255))
         upright = Image.alpha_composite(white, layered)
     target = "L" if mode in _GREY_MODES else "RGB"
-    return _without_metadata(upright.convert(target))
-
-
-def _without_metadata(image: Image.Image) -> Image.Image:
-    return Image.fromarray(np.asarray(image))
+    plain = upright.convert(target)  # a copy in any case
+    plain.info.clear()  # the only metadata that goes along into a copy, and from there into a file
+    return plain
 
 
 def encode_png(image: Image.Image) -> bytes:
@@ -184,10 +183,12 @@ class Preprocessing:
 
     def pixels(self, image: Image.Image) -> Pixels:
         """Crop and resize a decoded image to uint8 (H, W, C)."""
-        image = image.convert("L" if self.channels == 1 else "RGB")
+        mode = "L" if self.channels == 1 else "RGB"
+        image = image if image.mode == mode else image.convert(mode)
         side = min(image.size) if self.crop is None else min(self.crop, *image.size)
         left, top = (image.width - side) // 2, (image.height - side) // 2
-        image = image.crop((left, top, left + side, top + side))
+        if image.size != (side, side):
+            image = image.crop((left, top, left + side, top + side))
         if side % self.size == 0:  # Pillow's filters round twice
             return _block_means(np.asarray(image).reshape(side, side, self.channels), side // self.size)
         filter_ = Image.Resampling.BOX if side > self.size else Image.Resampling.BICUBIC
@@ -202,8 +203,11 @@ class Preprocessing:
     def normalise(self, pixels: Pixels) -> npt.NDArray[np.float32]:
         """Network input float32 (N, C, H, W) of uint8 pixels (N, H, W, C)."""
         scale, offset = self.scale_and_offset()
-        planes = np.moveaxis(pixels, -1, -3) * scale + offset
-        return np.array(planes, dtype=np.float32, order="C")
+        # into one array, laid out as the network reads it: each step is the same float32 operation as without it
+        planes = np.empty((*pixels.shape[:-3], self.channels, *pixels.shape[-3:-1]), dtype=np.float32)
+        np.multiply(np.moveaxis(pixels, -1, -3), scale, out=planes)
+        planes += offset
+        return planes
 
     def __call__(self, image: Image.Image) -> npt.NDArray[np.float32]:
         """Network input float32 (C, H, W) of a decoded image."""

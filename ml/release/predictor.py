@@ -217,14 +217,11 @@ class Predictor:
             raise ValueError("no image to predict")
         parts = []
         for start in range(0, len(images), BATCH):
-            batch = np.stack([self._input(image) for image in images[start : start + BATCH]])
-            parts.append(self.run(batch))
+            pixels = np.stack(self.pixels(images[start : start + BATCH]))
+            parts.append(self.run(self.release.preprocessing.normalise(pixels)))
+        if len(parts) == 1:
+            return parts[0]
         return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
-
-    def _input(self, image: Image.Image | Pixels) -> npt.NDArray[np.float32]:
-        """Network input float32 (C, H, W)."""
-        preprocessing = self.release.preprocessing
-        return preprocessing.normalise(image[None])[0] if isinstance(image, np.ndarray) else preprocessing(image)
 
 
 def prediction_of(

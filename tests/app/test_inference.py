@@ -2,7 +2,7 @@
 
 import threading
 import uuid
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
 
@@ -14,8 +14,9 @@ from prometheus_client import REGISTRY
 from app.platform.errors import Overloaded
 from app.predictions import inference
 from app.predictions.inference import Inference, Served
+from ml.images.preprocess import Pixels
 from ml.release.artifact import read_release
-from ml.release.predictor import Predictor
+from ml.release.predictor import Prediction, Predictor
 from tests.support.service import cell_png
 from tests.support.waiting import patient, wait_until
 
@@ -106,3 +107,95 @@ def test_who_waits_too_long_or_finds_the_queue_full_is_told(
         assert first.result().logits.shape[0] == 1
         assert third.exception() is None or isinstance(third.exception(), Overloaded)
     assert port.predict(served, images[2]).logits.shape[0] == 1
+
+
+class _Blocking:
+    """A network whose runs end one by one, as the test says; remembers in which order images came.
+
+    The first value of an image's pixels is its number.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, served: Served) -> None:
+        self.order: list[int] = []
+        self.begun, self.end = threading.Semaphore(0), threading.Semaphore(0)
+        self._outputs = served.predictor.outputs
+        monkeypatch.setattr(served.predictor, "outputs", self.outputs)
+
+    def outputs(self, taken: list[Pixels]) -> object:
+        self.order += [int(pixels[0, 0, 0]) for pixels in taken]
+        self.begun.release()
+        assert self.end.acquire(timeout=patient(60))
+        return self._outputs(taken)
+
+
+def numbered(served: Served, number: int) -> Pixels:
+    shape = served.predictor.release.preprocessing
+    return np.full((shape.size, shape.size, shape.channels), number, dtype=np.uint8)
+
+
+def arrive(pool: ThreadPoolExecutor, port: Inference, served: Served, number: int) -> Future[Prediction]:
+    """Ask for a prediction, and return once it waits."""
+    before = len(port._wanted)
+    asked = pool.submit(port.predict, served, numbered(served, number))
+    wait_until(lambda: len(port._wanted) > before, what=f"image {number} is in the queue")
+    return asked
+
+
+def test_who_came_first_is_served_first(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    port, network = Inference(Path(), 1, 64), _Blocking(monkeypatch, served)
+    with ThreadPoolExecutor(N_IMAGES) as pool:
+        asked = [pool.submit(port.predict, served, numbered(served, 0))]
+        assert network.begun.acquire(timeout=patient(30))
+        asked += [arrive(pool, port, served, number) for number in range(1, N_IMAGES)]
+        for _ in range(N_IMAGES):
+            network.end.release()
+            # somebody new comes whenever a place has just become free, and must not overtake
+            asked.append(pool.submit(port.predict, served, numbered(served, 200)))
+        network.end.release(len(asked))
+        for one in asked:
+            one.result(timeout=patient(60))
+    assert network.order[:N_IMAGES] == list(range(N_IMAGES))
+    assert not port._busy
+    assert not port._wanted
+
+
+def test_who_gives_up_waiting_does_not_hold_up_those_behind(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    port, network = Inference(Path(), 1, 64), _Blocking(monkeypatch, served)
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(port.predict, served, numbered(served, 0))
+        assert network.begun.acquire(timeout=patient(30))
+        monkeypatch.setattr(inference, "QUEUE_SECONDS", 0.2)
+        impatient = arrive(pool, port, served, 1)
+        monkeypatch.setattr(inference, "QUEUE_SECONDS", patient(60))
+        behind = [arrive(pool, port, served, number) for number in (2, 3)]
+        assert isinstance(impatient.exception(timeout=patient(30)), Overloaded)
+        network.end.release(3)
+        for one in (first, *behind):
+            assert one.result(timeout=patient(60)).logits.shape[0] == 1
+    assert network.order == [0, 2, 3]
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_who_finds_the_queue_full_is_told_when_to_come_back(
+    served: Served, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    """At once, and after longer the longer the queue is; in whole seconds, at least one."""
+    told = {}
+    for queue in (1, 4, 8):
+        with monkeypatch.context() as patch, ThreadPoolExecutor(queue) as pool:
+            port, network = Inference(Path(), 1, queue, batch), _Blocking(patch, served)
+            asked = [pool.submit(port.predict, served, numbered(served, 0))]
+            assert network.begun.acquire(timeout=patient(30))
+            asked += [arrive(pool, port, served, number) for number in range(1, queue)]
+            patch.setattr(port, "_run_seconds", 0.0)  # nothing is known of how long a run takes
+            with pytest.raises(Overloaded, match="too many") as unknown:
+                port.predict(served, numbered(served, 9))
+            patch.setattr(port, "_run_seconds", 2.5)
+            with pytest.raises(Overloaded, match="too many") as refused:
+                port.predict(served, numbered(served, 9))
+            told[queue] = refused.value.retry_after
+            assert unknown.value.retry_after == Overloaded.retry_after
+            network.end.release(queue)
+            for one in asked:
+                one.result(timeout=patient(60))
+    assert told == ({1: 3, 4: 10, 8: 20} if batch == 1 else {1: 3, 4: 3, 8: 5})
