@@ -7,7 +7,7 @@ import unicodedata
 import uuid
 from datetime import datetime, timedelta
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from app.auth.passwords import hash_password, verify_password
@@ -34,6 +34,10 @@ def _principal(account: Account, scopes: frozenset[str]) -> Principal:
     return Principal(account.id, account.name, account.role, scopes, language=account.language)
 
 
+# made once, since every request asks
+_KEY = select(ApiKey, Account).join(Account, Account.id == ApiKey.account_id).where(ApiKey.id == bindparam("key_id"))
+
+
 def principal_of_key(session: Session, token: str) -> Principal:
     """Caller behind a bearer key ``sr_<id>_<secret>``.
 
@@ -48,8 +52,7 @@ def principal_of_key(session: Session, token: str) -> Principal:
         key_id = uuid.UUID(hex=parts[1])
     except ValueError as exc:
         raise refused from exc
-    statement = select(ApiKey, Account).join(Account, Account.id == ApiKey.account_id).where(ApiKey.id == key_id)
-    row = session.execute(statement).first()
+    row = session.execute(_KEY, {"key_id": key_id}).first()
     if row is None or not hmac.compare_digest(row[0].secret_sha256, digest_of(parts[2])):
         raise refused
     key, account = row
