@@ -3,7 +3,7 @@
 import uuid
 from contextlib import suppress
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from app.platform.database import insert_if_absent
@@ -21,6 +21,26 @@ def annotator_of_account(session: Session, account_id: uuid.UUID) -> Annotator |
 def annotator_by_name(session: Session, name: str) -> Annotator | None:
     """The annotator of a name."""
     return session.execute(select(Annotator).where(Annotator.name == name)).scalar_one_or_none()
+
+
+_READER = (
+    select(Annotator, Account.role, ApiKey.scopes)
+    .join(Account, Account.id == Annotator.account_id)
+    .outerjoin(ApiKey, ApiKey.account_id == Account.id)
+    .where(Annotator.account_id == bindparam("account_id"))
+    .with_for_update(of=Annotator)
+)
+
+
+def locked_annotator(session: Session, account_id: uuid.UUID) -> tuple[Annotator, bool] | None:
+    """The annotator of an account, locked, so that one person's requests come one after the other.
+
+    Returns:
+        The annotator, and whether the account may see more than pixels (``account_sees_more``); None before the first
+        read.
+    """
+    rows = session.execute(_READER, {"account_id": account_id}).all()
+    return (rows[0][0], any(role_or_key_sees_more(row[1], row[2]) for row in rows)) if rows else None
 
 
 def own_annotator(session: Session, principal: Principal) -> Annotator:

@@ -74,7 +74,7 @@ def _identify(request: Request, looking_up: Select[Any]) -> Principal | None:
     if request.method not in _SAFE_METHODS:
         refuse_cross_site(request)
     if write_back:
-        with database.write() as session:
+        with database.write(key="unused") as session:
             touch_session(session, session_id)
     return principal
 

@@ -3,9 +3,10 @@
 import uuid
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Literal
+from functools import cache
+from typing import Any, Literal
 
-from sqlalchemy import and_, select
+from sqlalchemy import BindParameter, Executable, and_, bindparam, select
 from sqlalchemy.orm import Session
 
 from app.auth.annotators import annotator_of_account, role_or_key_sees_more
@@ -33,7 +34,7 @@ from app.tables import (
     now,
 )
 from app.triage.queries import current_policy, policy_of_version
-from app.triage.twins import are_twins, may_be_twin_of
+from app.triage.twins import are_twins, may_be_twin
 
 Hidden = Literal["before-commit", "until-case-closed", "never"]
 
@@ -143,6 +144,32 @@ def ensure_revealed(session: Session, principal: Principal, case: NamedCase) -> 
         raise BlindReadPending(_WORDS[hidden])
 
 
+@cache
+def _seen(*, has_patient: bool) -> Executable:
+    """Role and scopes of an annotator's account, and the cases of which they saw more and which may be a case's twins.
+
+    Args:
+        has_patient: of that case.
+    """
+    annotator_id: BindParameter[Any] = bindparam("annotator_id")
+    shown = select(Exposure.case_id).where(Exposure.annotator_id == annotator_id)
+    not_blind = select(Label.case_id).where(Label.annotator_id == annotator_id, Label.blind.is_(False))
+    with_account = select(Annotator.id).where(Annotator.id == annotator_id, Annotator.account_id.is_not(None))
+    reference = select(ReferenceCell.case_id).where(
+        ReferenceCell.kind.in_(SHOWN_KINDS), with_account.correlate(None).exists()
+    )
+    seen = shown.union_all(not_blind, reference)
+    twin = may_be_twin(bindparam("stored_sha256"), bindparam("patient") if has_patient else None)
+    return (
+        select(Account.role, ApiKey.scopes, Case.id, Case.stored_sha256, Case.patient, Case.image_hash)
+        .select_from(Annotator)
+        .outerjoin(Account, Account.id == Annotator.account_id)
+        .outerjoin(ApiKey, ApiKey.account_id == Account.id)
+        .outerjoin(Case, and_(Case.id.in_(seen), twin))
+        .where(Annotator.id == annotator_id)
+    )
+
+
 def was_exposed(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -> bool:
     """Whether an annotator may have seen more of a case's image than its pixels: the one place that decides it.
 
@@ -151,25 +178,12 @@ def was_exposed(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -
     where their account has, or ever had, another scope than that of reading, whichever key this request comes with.
     """
     case = session.get_one(Case, case_id)
-    shown = select(Exposure.case_id).where(Exposure.annotator_id == annotator_id)
-    not_blind = select(Label.case_id).where(Label.annotator_id == annotator_id, Label.blind.is_(False))
-    with_account = select(Annotator.id).where(Annotator.id == annotator_id, Annotator.account_id.is_not(None))
-    reference = select(ReferenceCell.case_id).where(
-        ReferenceCell.kind.in_(SHOWN_KINDS), with_account.correlate(None).exists()
-    )
-    seen = shown.union_all(not_blind, reference)
-    statement = (
-        select(Account.role, ApiKey.scopes, Case.id, Case.stored_sha256, Case.patient, Case.image_hash)
-        .select_from(Annotator)
-        .outerjoin(Account, Account.id == Annotator.account_id)
-        .outerjoin(ApiKey, ApiKey.account_id == Account.id)
-        .outerjoin(Case, and_(Case.id.in_(seen), may_be_twin_of(case)))
-        .where(Annotator.id == annotator_id)
-    )
+    of_case = {"stored_sha256": case.stored_sha256} | ({} if case.patient is None else {"patient": case.patient})
+    statement = _seen(has_patient=case.patient is not None)
     return any(
         (row.role is not None and role_or_key_sees_more(row.role, row.scopes))
         or (row.id is not None and are_twins(case, row))
-        for row in session.execute(statement)
+        for row in session.execute(statement, {"annotator_id": annotator_id} | of_case)
     )
 
 

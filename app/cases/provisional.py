@@ -8,10 +8,11 @@ the row away once that time has come, and draws the conclusions.
 import uuid
 from datetime import timedelta
 
-from sqlalchemy import ColumnElement, case, exists, or_, select, update
+from sqlalchemy import ColumnElement, Update, Uuid, bindparam, case, exists, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.tables import Annotator, Exposure, Label, ProvisionalLabel, Repeat, now
+from app.tables.base import UtcDateTime
 
 #: For how long a label may be corrected at most.
 CORRECTABLE = timedelta(minutes=15)
@@ -36,7 +37,6 @@ def begin(session: Session, label: Label, read_id: uuid.UUID) -> None:
             final_at=label.created_at + CORRECTABLE,
         )
     )
-    session.flush()
 
 
 def any_of_case(session: Session, case_id: uuid.UUID) -> bool:
@@ -68,37 +68,48 @@ def is_over() -> ColumnElement[bool]:
 
 def leave_case(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -> None:
     """Count that an annotator has answered or declined a case: their earlier labels come closer to their end."""
-    earlier = (ProvisionalLabel.annotator_id == annotator_id, ProvisionalLabel.case_id != case_id)
-    behind = ProvisionalLabel.n_since + 1
-    at = case((behind >= CASES_BEHIND, now()), else_=ProvisionalLabel.final_at)
-    _change(session, *earlier, n_since=behind, final_at=at)
-    _leave_repeats(session, annotator_id, case_id)
-
-
-def _leave_repeats(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -> None:
-    """The same of answers to hidden repeats, which are nobody's labels."""
-    behind = Repeat.n_since + 1
-    earlier = (Repeat.annotator_id == annotator_id, Repeat.case_id != case_id, Repeat.final_at > now())
-    at = case((behind >= CASES_BEHIND, now()), else_=Repeat.final_at)
-    _change_repeats(session, *earlier, n_since=behind, final_at=at)
+    for statement in _LEAVE:
+        session.execute(statement, {"annotator": annotator_id, "left": case_id, "time": now()})
 
 
 def signed_out(session: Session, account_id: uuid.UUID) -> None:
     """End corrections of everything that somebody has answered."""
     annotator = select(Annotator.id).where(Annotator.account_id == account_id).scalar_subquery()
-    _change(session, ProvisionalLabel.annotator_id == annotator, ProvisionalLabel.final_at > now(), final_at=now())
-    _change_repeats(session, Repeat.annotator_id == annotator, Repeat.final_at > now(), final_at=now())
+    given = (ProvisionalLabel.annotator_id == annotator, ProvisionalLabel.final_at > now())
+    session.execute(_change(*given, final_at=now()))
+    session.execute(_change_repeats(Repeat.annotator_id == annotator, Repeat.final_at > now(), final_at=now()))
 
 
-def _change(session: Session, *which: ColumnElement[bool], **values: object) -> None:
+def _change(*which: ColumnElement[bool], **values: object) -> Update:
     """Change rows, locked in one order, so that two requests of one person do not wait for each other."""
     locked = select(ProvisionalLabel.label_id).where(*which).order_by(ProvisionalLabel.label_id).with_for_update()
     statement = update(ProvisionalLabel).where(ProvisionalLabel.label_id.in_(locked)).values(**values)
-    session.execute(statement.execution_options(synchronize_session=False))
+    return statement.execution_options(synchronize_session=False)
 
 
-def _change_repeats(session: Session, *which: ColumnElement[bool], **values: object) -> None:
-    """The same of answers to repeats."""
+def _change_repeats(*which: ColumnElement[bool], **values: object) -> Update:
+    """The same of answers to repeats, which are nobody's labels."""
     locked = select(Repeat.id).where(*which).order_by(Repeat.id).with_for_update()
     statement = update(Repeat).where(Repeat.id.in_(locked)).values(**values)
-    session.execute(statement.execution_options(synchronize_session=False))
+    return statement.execution_options(synchronize_session=False)
+
+
+_ANNOTATOR = bindparam("annotator", type_=Uuid())
+_LEFT = bindparam("left", type_=Uuid())
+_TIME = bindparam("time", type_=UtcDateTime())
+# made once: to make them costs more than to execute them
+_LEAVE = (
+    _change(
+        ProvisionalLabel.annotator_id == _ANNOTATOR,
+        ProvisionalLabel.case_id != _LEFT,
+        n_since=ProvisionalLabel.n_since + 1,
+        final_at=case((ProvisionalLabel.n_since + 1 >= CASES_BEHIND, _TIME), else_=ProvisionalLabel.final_at),
+    ),
+    _change_repeats(
+        Repeat.annotator_id == _ANNOTATOR,
+        Repeat.case_id != _LEFT,
+        Repeat.final_at > _TIME,
+        n_since=Repeat.n_since + 1,
+        final_at=case((Repeat.n_since + 1 >= CASES_BEHIND, _TIME), else_=Repeat.final_at),
+    ),
+)

@@ -237,8 +237,11 @@ def _link_former_events(context: "Context", owner: "Database") -> None:
     from app.operations.former_events import forgetting
     from app.operations.rewriting import has_former_events, rewrite
 
-    with owner.write() as session:
+    with owner.read() as session:
         if not has_former_events(session):
+            return
+    with owner.write(key="alone") as session:
+        if not has_former_events(session):  # another start was faster
             return
         forget = forgetting(session, context.keys.audit)
         rewrite(session, context.keys.audit, "events get signatures of their own, and forget whom they named", forget)

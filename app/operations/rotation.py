@@ -68,7 +68,7 @@ def bring_in(context: Context, ring: KeyRing, reason: str) -> Rotation:
     n_known = max(require_first_key(context.database, keys), 1)
     claim(context.database, derive(ring.oldest(n_known)).audit)
     seal_all(context.database, derive(ring.oldest(n_known)).audit)  # so that nobody waits long for what follows
-    with context.database.write() as session:
+    with context.database.write(key="alone") as session:
         take_turn(session, Turn.KEY)  # nobody else writes an event, with whichever key
         for n_keys in range(n_known, len(ring.secrets)):
             before, new = derive(ring.oldest(n_keys)).audit, keys.signers[n_keys]

@@ -185,14 +185,20 @@ def record(
     sign_event(event, keys.signers[-1])
     if head is not None:
         append(head, event, keys)
-        session.flush()
+        session.flush()  # whatever the session forgets afterwards
     # past the unit of work, which would cost more than the statement: nobody changes an event
-    values = {column.key: getattr(event, column.key) for column in AuditEvent.__table__.columns}
-    session.connection().execute(insert(AuditEvent), values)
+    connection = session.connection()
+    connection.execute(_EVENT, {name: getattr(event, name) for name in _COLUMNS})
     if cases:
         note_cases(session, cases)
-        session.execute(insert(CaseChange), [{"stamp": event.stamp, "case_id": case_id} for case_id in cases])
+        connection.execute(_CHANGE, [{"stamp": event.stamp, "case_id": case_id} for case_id in cases])
     return event
+
+
+# made once: every request that writes records
+_COLUMNS = tuple(column.key for column in AuditEvent.__table__.columns)
+_EVENT, _CHANGE = insert(AuditEvent), insert(CaseChange)
+_STAMP = select(AuditHead.n_keys, STAMPS.next_value())
 
 
 def _new_stamp(session: Session, keys: AuditKeys) -> int:
@@ -201,7 +207,7 @@ def _new_stamp(session: Session, keys: AuditKeys) -> int:
     Raises:
         KeyRotated: another process has rotated the key.
     """
-    number, stamp = session.execute(select(AuditHead.n_keys, STAMPS.next_value())).one()
+    number, stamp = session.connection().execute(_STAMP).one()
     require_ring(number, keys)
     return int(stamp)
 

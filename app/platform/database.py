@@ -9,8 +9,9 @@ import sqlite3
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Request
 from sqlalchemy import (
@@ -23,22 +24,25 @@ from sqlalchemy import (
     Row,
     UniqueConstraint,
     and_,
+    bindparam,
     create_engine,
     event,
     exists,
     insert,
-    literal,
     or_,
     select,
     text,
 )
 from sqlalchemy import Table as SqlTable
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.orm import Session
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session, SessionTransaction
 
 from app.platform import audit_chain
 from app.platform.covered_rows import COVERED
 from app.platform.keys import AuditKeys
+from app.platform.one_at_a_time import KEY_TURN, begin_lock
+from app.platform.writer_queue import Place, WriterQueue
 from app.platform.written_rows import RecordedSession, note_rows
 
 # versions in which a write-ahead log can lose a reset and corrupt the database, and those with the fix
@@ -67,8 +71,17 @@ def wal_is_safe(version: tuple[int, ...]) -> bool:
     return version[2] >= _WAL_FIXED_BRANCHES.get((version[0], version[1]), 10**6)
 
 
+#: How long a connection to SQLite waits for another one's lock, and a writer for its turn.
+BUSY_SECONDS = 5.0
+_PLACE = "place in the queue of writers"
+
+
 def sqlite_engine(
-    url: str, *, isolation_level: str | None = None, busy_seconds: float = 5, poolclass: type[Pool] | None = None
+    url: str,
+    *,
+    isolation_level: str | None = None,
+    busy_seconds: float = BUSY_SECONDS,
+    poolclass: type[Pool] | None = None,
 ) -> Engine:
     """Engine for SQLite of the newest library, with the journal mode and the durability that every connection has.
 
@@ -107,10 +120,15 @@ POSTGRES_SETTINGS = {
 POOL_SIZE, MAX_OVERFLOW = 5, 10
 
 
+_SETTINGS = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in POSTGRES_SETTINGS.items())
+
+
 def _begin_postgres(connection: Connection) -> None:
-    """Give a transaction its settings; with the transaction they end, whoever has the server's connection next."""
-    settings = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in POSTGRES_SETTINGS.items())
-    connection.exec_driver_sql(f"SELECT {settings}")
+    """Give a transaction its settings; with the transaction they end, whoever has the server's connection next.
+
+    One that writes takes its turn with the key in the same statement, for as long as ``lock_timeout`` lets it wait.
+    """
+    connection.exec_driver_sql(f"SELECT {_SETTINGS}{begin_lock(connection)}")
 
 
 def postgres_engine(url: str, *, overflow: int = MAX_OVERFLOW, poolclass: type[Pool] | None = None) -> Engine:
@@ -144,12 +162,53 @@ def make_engine(url: str) -> Engine:
     if url.startswith("sqlite"):
         engine = sqlite_engine(url)
 
-        def begin(connection: Connection) -> None:
-            connection.exec_driver_sql(connection.get_execution_options().get("sqlite_begin", "BEGIN"))
-
-        event.listen(engine, "begin", begin)
+        event.listen(engine, "begin", _begin_sqlite)
         return engine
     return postgres_engine(url)
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    """Begin a transaction; one that writes waits for its turn first.
+
+    Raises:
+        OperationalError: the turn did not come in time.
+    """
+    options = connection.get_execution_options()
+    place: Place | None = options.get(_PLACE)
+    statement = options.get("sqlite_begin", "BEGIN")
+    if place is not None and not place.take():
+        raise OperationalError(statement, None, sqlite_module().OperationalError("database is locked"))
+    connection.exec_driver_sql(statement)
+
+
+@event.listens_for(RecordedSession, "after_transaction_end")
+def _let_the_next_one_write(session: Session, transaction: SessionTransaction) -> None:
+    place: Place | None = session.info.get(_PLACE)
+    if place is not None and transaction.parent is None:
+        place.give_back()
+
+
+@cache
+def _insertion(table: SqlTable, names: tuple[str, ...], known: frozenset[str], dialect: str) -> Insert:
+    """The statement of ``insert_if_absent``, made once.
+
+    Args:
+        table: to insert into.
+        names: of the columns that are given.
+        known: those of them that are not NULL.
+        dialect: of the database.
+    """
+    given = {name: bindparam(name, type_=table.columns[name].type) for name in names}
+    insertion: Insert
+    if dialect == "postgresql":
+        insertion = postgresql.insert(table).values(given).on_conflict_do_nothing()
+    else:
+        # an append-only table's trigger refuses a row that meets another one before DO NOTHING is looked at
+        keys = [key for key in _unique_keys(table) if known.issuperset(key)]
+        same = or_(*(and_(*(table.columns[name] == given[name] for name in key)) for key in keys))
+        absent = select(*given.values()).where(~exists().where(same))
+        insertion = sqlite.insert(table).from_select(list(names), absent).on_conflict_do_nothing()
+    return insertion.returning(*table.columns)
 
 
 def insert_if_absent(session: Session, table: type[Any], values: dict[str, Any]) -> bool:
@@ -158,19 +217,10 @@ def insert_if_absent(session: Session, table: type[Any], values: dict[str, Any])
     Returns:
         Whether the row is new.
     """
-    rows, is_postgres = table.__table__, session.get_bind().dialect.name == "postgresql"
-    insertion: Insert
-    if is_postgres:
-        insertion = postgresql.insert(table).values(values).on_conflict_do_nothing()
-    else:
-        # an append-only table's trigger refuses a row that meets another one before DO NOTHING is looked at
-        given = [literal(value, rows.columns[name].type) for name, value in values.items()]
-        # no two NULLs are the same
-        keys = [key for key in _unique_keys(rows) if all(values.get(name) is not None for name in key)]
-        same = or_(*(and_(*(rows.columns[name] == values[name] for name in key)) for key in keys))
-        absent = select(*given).where(~exists().where(same))
-        insertion = sqlite.insert(table).from_select(list(values), absent).on_conflict_do_nothing()
-    row = session.execute(insertion.returning(*rows.columns)).mappings().first()
+    # no two NULLs are the same
+    known = frozenset(name for name, value in values.items() if value is not None)
+    insertion = _insertion(table.__table__, tuple(values), known, session.get_bind().dialect.name)
+    row = session.connection().execute(insertion, values).mappings().first()
     if row is not None and table.__tablename__ in COVERED:
         note_rows(session, table, [row])
     return row is not None
@@ -213,19 +263,29 @@ class Database:
 
     def __init__(self, url: str, keys: AuditKeys | None = None) -> None:
         self.engine, self._keys = make_engine(url), keys
-        self._writing = self.engine.execution_options(sqlite_begin="BEGIN IMMEDIATE")
+        self._queue = WriterQueue(BUSY_SECONDS) if self.engine.dialect.name == "sqlite" else None
 
     @contextmanager
-    def write(self) -> Iterator[Session]:
+    def write(self, key: Literal["shared", "alone", "unused"] = "shared") -> Iterator[Session]:
         """Session whose changes are committed at the end, or rolled back on any error.
 
         Covered rows that it wrote after its last audit event, or without one, get an event of their own.
+
+        Args:
+            key: what its transactions do with the audit's key on PostgreSQL: sign events together with others, put
+                another one in force while nobody signs, or normally nothing.
         """
-        with RecordedSession(self._writing, expire_on_commit=False) as session:
-            yield session
-            if self._keys is not None:
-                audit_chain.record_rest(session, self._keys)
-            session.commit()
+        place = None if self._queue is None else Place(self._queue)
+        engine = self.engine.execution_options(**{"sqlite_begin": "BEGIN IMMEDIATE", _PLACE: place, KEY_TURN: key})
+        try:
+            with RecordedSession(engine, expire_on_commit=False, info={_PLACE: place}) as session:
+                yield session
+                if self._keys is not None:
+                    audit_chain.record_rest(session, self._keys)
+                session.commit()
+        finally:
+            if place is not None:
+                place.give_back()
 
     @contextmanager
     def read(self) -> Iterator[Session]:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Header
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
-from sqlalchemy import delete, select, tuple_, update
+from sqlalchemy import bindparam, delete, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from app.platform.database import insert_if_absent
@@ -107,8 +107,18 @@ def once(
         return Response(status_code=status)
     content = body.model_dump(mode="json")
     case_id = _case_of(session) if case_id_of is None else case_id_of(body)
-    session.execute(update(IdempotencyRecord).where(*mine).values(status=status, body=content, case_id=case_id))
+    answer = {"status": status, "body": content, "case_id": case_id}
+    session.connection().execute(_ANSWER, {"account": principal.account_id, "request_key": key, **answer})
     return JSONResponse(content, status)
+
+
+# past the unit of work, and made once: every request that writes ends with it
+_RECORDS = IdempotencyRecord.__table__
+_ANSWER = (
+    update(IdempotencyRecord)
+    .where(IdempotencyRecord.account_id == bindparam("account"), IdempotencyRecord.key == bindparam("request_key"))
+    .values({name: bindparam(name, type_=_RECORDS.columns[name].type) for name in ("status", "body", "case_id")})
+)
 
 
 def _case_of(session: Session) -> uuid.UUID | None:

@@ -88,7 +88,7 @@ def claim(database: Database, keys: AuditKeys) -> None:
         WrongKeyError: they are another installation's.
     """
     if not require_keys(database, keys):
-        with database.write() as session:
+        with database.write(key="alone") as session:
             check = keys.signers[0].check
             insert_if_absent(session, Installation, {"id": 1, "key_check": check, "created_at": now()})
             baseline.write_if_missing(session, keys)
@@ -97,7 +97,7 @@ def claim(database: Database, keys: AuditKeys) -> None:
     with database.read() as session:
         covered = baseline.is_there(session)
     if not covered:
-        with database.write() as session:
+        with database.write(key="alone") as session:
             baseline.write_if_missing(session, keys)
 
 

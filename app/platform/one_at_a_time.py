@@ -6,7 +6,7 @@ transaction writes at a time anyway.
 
 from enum import IntEnum
 
-from sqlalchemy import func, select
+from sqlalchemy import Connection, func, select
 from sqlalchemy.orm import Session
 
 # first key of these advisory locks, to distinguish them from others
@@ -29,14 +29,36 @@ class Turn(IntEnum):
     RECALIBRATION = 4
 
 
+#: Option of a connection that says which turn with the key its transactions take as they begin.
+KEY_TURN = "turn with the key"
+_LOCKS = {"shared": "pg_advisory_xact_lock_shared", "alone": "pg_advisory_xact_lock"}
+
+
+def begin_lock(connection: Connection) -> str:
+    """What the statement that begins a transaction on PostgreSQL selects too, to take its turn with the key."""
+    lock = _LOCKS.get(connection.get_execution_options().get(KEY_TURN, ""))
+    return "" if lock is None else f", {lock}({_LOCK_CLASS}, {int(Turn.KEY)})"
+
+
 def take_turn(session: Session, turn: Turn, *, shared: bool = False) -> None:
     """Wait until nobody else has this turn; it is given back at the end of the transaction.
+
+    A turn with the key that the transaction has taken as it began is not taken once more.
 
     Args:
         session: writing session.
         turn: which.
         shared: together with others who share it.
+
+    Raises:
+        RuntimeError: the transaction shares the key and asks for it alone: of two that do, each would wait for the
+            other one.
     """
-    if session.get_bind().dialect.name == "postgresql":
+    if session.get_bind().dialect.name != "postgresql":
+        return
+    begun = session.connection().get_execution_options().get(KEY_TURN) if turn is Turn.KEY else None
+    if begun == "shared" and not shared:
+        raise RuntimeError('begin with Database.write(key="alone")')
+    if begun not in _LOCKS:
         lock = func.pg_advisory_xact_lock_shared if shared else func.pg_advisory_xact_lock
         session.execute(select(lock(_LOCK_CLASS, int(turn))))

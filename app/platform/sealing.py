@@ -203,7 +203,7 @@ class Sealer:
         with self._database.read() as session:
             if not session.execute(select(exists().where(AuditEvent.sequence.is_(None)))).scalar():
                 return 0
-        with self._database.write() as session:
+        with self._database.write(key="unused") as session:  # who puts another one in force has locked the head
             if self._head is not None and not audit_chain.holds(session, *self._head):
                 raise ChainLost(f"the audit chain has lost the head {self._head[0]}; run `secondread db verify`")
             n_linked = seal(session, self._keys, wait=False)

@@ -42,12 +42,18 @@ def next_version(session: Session) -> int:
 
 
 def model_in_use(session: Session, release_id: uuid.UUID) -> tuple[int, ReaderModel] | None:
+    """The version that weighs labels under the predictions of a release, and the model; None: annotators are alike."""
+    return model_of(session, in_use(session), release_id)
+
+
+def model_of(
+    session: Session, chosen: ReaderModelInUse | None, release_id: uuid.UUID
+) -> tuple[int, ReaderModel] | None:
     """The version that weighs labels under the predictions of a release, and the model; None: annotators are alike.
 
     A model is fitted beside one release's predictions: under another release's it says nothing. Nor does one whose row
     was damaged.
     """
-    chosen = in_use(session)
     if chosen is None or chosen.version is None:
         return None
     known = session.execute(

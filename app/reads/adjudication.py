@@ -6,8 +6,8 @@ from sqlalchemy.orm import Session
 
 from app.cases.queries import NamedLabel
 from app.reads.asking import prefer
+from app.reads.at_hand import CaseAtHand
 from app.reads.posterior import CasePosterior
-from app.reads.queries import CaseAtHand
 from app.tables import ReadRequest
 from app.triage.planning import new_request
 from app.triage.queries import rule_of

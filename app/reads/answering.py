@@ -8,6 +8,7 @@ from app.context import Context
 from app.platform.errors import AlreadyLabelled, LeaseLost
 from app.platform.principal import Principal
 from app.reads import leases, queries, repeat_answers
+from app.reads.at_hand import CaseAtHand, case_at_hand
 from app.reads.schemas import OwnLabelIn, SubmittedOut
 from app.reads.service import Author, store_first
 from app.tables import Annotator, Read, ReadRequest, RepeatRead
@@ -29,7 +30,7 @@ def commit_read(
         Invalid: an unknown class.
     """
     try:
-        lease = leases.own_lease(session, principal, read_id)
+        lease = leases.own_lease(session, principal, read_id, case=True)
     except LeaseLost:
         read, annotator = queries.own_read(session, principal.account_id, read_id)
         since = queries.read_since(session, read)
@@ -39,13 +40,15 @@ def commit_read(
             return _store_late(session, context, principal, read, annotator, body)
         if since is None:  # a repeat that was withdrawn
             raise
-        lease = leases.own_lease(session, principal, since.id)
+        lease = leases.own_lease(session, principal, since.id, case=True)
     read, request = lease.read, lease.request
+    case = lease.case or case_at_hand(session, read.case_id)
     if isinstance(read, RepeatRead):
-        return repeat_answers.store_first(session, context, principal, read, lease.annotator, body)
+        return repeat_answers.store_first(session, context, principal, lease, case.classes, body)
     asked = request if isinstance(request, ReadRequest) else session.get_one(ReadRequest, read.request_id)
     author = Author(lease.annotator, True, asked, read, asked.round)
-    return store_first(session, context, principal, queries.case_at_hand(session, read.case_id), author, body)
+    at_hand = case if isinstance(case, CaseAtHand) else case_at_hand(session, read.case_id)
+    return store_first(session, context, principal, at_hand, author, body)
 
 
 def _store_late(
@@ -54,7 +57,7 @@ def _store_late(
     """Keep an answer to a read that ran out, and whose request has gone to somebody else."""
     asked = session.get_one(ReadRequest, read.request_id)
     author = Author(annotator, True, None, read, asked.round, late=True)
-    return store_first(session, context, principal, queries.case_at_hand(session, read.case_id), author, body)
+    return store_first(session, context, principal, case_at_hand(session, read.case_id), author, body)
 
 
 def answer_read(

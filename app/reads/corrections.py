@@ -18,6 +18,7 @@ from app.platform.written_rows import note_deleted
 from app.reads import queries, repeat_answers
 from app.reads.adjudication import Labelled, adjudicate_if_undecided
 from app.reads.asking import opinions_of
+from app.reads.at_hand import case_at_hand
 from app.reads.posterior import posterior_of
 from app.reads.schemas import OwnLabelIn, SubmittedOut
 from app.reads.service import (
@@ -62,8 +63,8 @@ def correct(
     read, annotator = queries.own_read(session, principal.account_id, read_id)
     if isinstance(read, RepeatRead):
         return repeat_answers.correct(session, context, principal, read, body, position)
-    at_hand = queries.case_at_hand(session, read.case_id)
-    require_classes(at_hand, body)
+    at_hand = case_at_hand(session, read.case_id)
+    require_classes(at_hand.classes, body)
     history = label_history(session, read.case_id)
     before = head_of_chain(history, annotator)
     if before is None or not _may_correct(session, annotator, before):
@@ -104,7 +105,7 @@ def correct_once(
         if not repeat_answers.is_corrected(session, read, position, body):
             repeat_answers.correct(session, context, principal, read, body, position)
         return
-    queries.case_at_hand(session, read.case_id)  # locked
+    case_at_hand(session, read.case_id)  # locked
     rows = [row.label for row in label_history(session, read.case_id) if row.label.annotator_id == annotator.id]
     chain = {label.position: label for label in rows}
     unchanged = max(chain, default=None) == position and body.says_only(chain[position].class_code)
@@ -213,9 +214,9 @@ def _cases_of_provisional(case_ids: list[uuid.UUID]) -> Select[uuid.UUID]:
 
 def _close(session: Session, case_id: uuid.UUID) -> None:
     """Ask for an adjudication where all labels of a case are final and leave it undecided."""
-    at_hand = queries.case_at_hand(session, case_id)
+    at_hand = case_at_hand(session, case_id)
     if at_hand.case.erased_at is None:
         opinions = opinions_of(session, case_id)
-        posterior = posterior_of(session, at_hand.prediction, at_hand.classes, opinions)
+        posterior = posterior_of(session, at_hand.prediction, at_hand.classes, opinions, in_use=at_hand.reader_model)
         labelled = Labelled(opinions, queries.requests_of_case(session, case_id))
         adjudicate_if_undecided(session, at_hand, posterior, labelled, unsettled=False)

@@ -1,26 +1,25 @@
 """Claiming a case to read: lease, heartbeat, release, decline. A lease that runs out returns by itself."""
 
 import uuid
-from dataclasses import dataclass
 from datetime import timedelta
 
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from app.auth.annotators import account_sees_more, annotator_of_account, own_annotator
+from app.auth.annotators import account_sees_more, annotator_of_account, locked_annotator, own_annotator
 from app.cases import provisional
-from app.cases.queries import has_field
 from app.context import Context
 from app.platform import audit_chain
 from app.platform.database import Database
-from app.platform.errors import Forbidden, LeaseLost, NotFound, TooManyLeases
+from app.platform.errors import Forbidden, LeaseLost, TooManyLeases
 from app.platform.principal import Principal
 from app.platform.values import ClassOut
 from app.reads import queries
+from app.reads.at_hand import LockedLease, locked_lease
 from app.reads.queries import AnyRead, AnyRequest
 from app.reads.repeats import may_be_given, plan_a_repeat, some_hours_from_now
 from app.reads.schemas import DeclineIn, ReadOut
-from app.releases.queries import reading_classes
+from app.releases.queries import classes_of_served, reading_classes
 from app.tables import Annotator, Case, Read, ReadRequest, Remark, Repeat, RepeatRead, now
 from app.triage.planning import refresh_waiting
 from app.triage.qualified import require_qualified
@@ -29,11 +28,12 @@ from app.triage.queries import current_policy
 
 def read_out(session: Session, read: AnyRead, classes: list[ClassOut]) -> ReadOut:
     """A read as its annotator sees it: nothing of the reason for asking, nothing of the model."""
+    has_field = session.get_one(Case, read.case_id).stored_field_sha256 is not None
     return ReadOut(
         id=str(read.id),
         case_id=str(read.named),
         image=f"/v1/cases/{read.named}/image",
-        field=f"/v1/cases/{read.named}/field" if has_field(session, read.case_id) else None,
+        field=f"/v1/cases/{read.named}/field" if has_field else None,
         classes=classes,
         state=read.state,
         leased_at=read.created_at,
@@ -55,23 +55,37 @@ def lease_next(session: Session, context: Context, principal: Principal) -> Read
         NotQualified: the caller has to be qualified first.
         TooManyLeases: the caller has as many as they may.
     """
-    if account_sees_more(session, principal.account_id):
-        raise Forbidden("no read of this account would be blind: its role or one of its keys shows more than pixels")
-    annotator = own_annotator(session, principal)
-    queries.annotator_locked(session, annotator.id)
-    policy = current_policy(session)
-    require_qualified(session, annotator, policy)
-    give_back_overdue(session)
-    if len(queries.leases_of(session, annotator.id)) >= MAX_LEASES:
+    annotator = _reading_annotator(session, principal)
+    before = queries.before_lease(session, annotator.id)
+    require_qualified(session, annotator, before.policy)
+    n_leases = before.n_leases
+    if before.overdue:
+        give_back_overdue(session)
+        n_leases = len(queries.leases_of(session, annotator.id))
+    if n_leases >= MAX_LEASES:
         raise TooManyLeases(f"{MAX_LEASES} cases are leased to you; answer, decline or give one back first")
     request = queries.next_request(session, context.keys.readers.order, annotator.id)
     while isinstance(request, Repeat) and not may_be_given(session, request):
         request = queries.next_request(session, context.keys.readers.order, annotator.id)
     if request is None:
         return None
-    read = take(session, request, annotator.id)
-    plan_a_repeat(session, annotator.id, policy)
-    return read_out(session, read, reading_classes(session))
+    read = take(session, request, annotator.id, before.policy.lease_seconds)
+    plan_a_repeat(session, annotator.id, before.policy)
+    return read_out(session, read, classes_of_served(before.release))
+
+
+def _reading_annotator(session: Session, principal: Principal) -> Annotator:
+    """The caller as annotator, locked, so that one person's requests come one after the other.
+
+    Raises:
+        Forbidden: the caller's account may see more of cases than their pixels.
+    """
+    known = locked_annotator(session, principal.account_id)
+    if account_sees_more(session, principal.account_id) if known is None else known[1]:
+        raise Forbidden("no read of this account would be blind: its role or one of its keys shows more than pixels")
+    if known is not None:
+        return known[0]
+    return queries.annotator_locked(session, own_annotator(session, principal).id)
 
 
 def give_back_overdue(session: Session) -> None:
@@ -80,9 +94,9 @@ def give_back_overdue(session: Session) -> None:
     queries.expire_repeats(session, now())
 
 
-def take(session: Session, request: AnyRequest, annotator_id: uuid.UUID) -> AnyRead:
-    """Lease an open request to an annotator."""
-    expires = now() + timedelta(seconds=current_policy(session).lease_seconds)
+def take(session: Session, request: AnyRequest, annotator_id: uuid.UUID, seconds: int) -> AnyRead:
+    """Lease an open request to an annotator for some seconds."""
+    expires = now() + timedelta(seconds=seconds)
     request.state, request.lease_expires_at = "leased", expires
     reads: type[AnyRead] = Read
     if isinstance(request, Repeat):
@@ -93,32 +107,27 @@ def take(session: Session, request: AnyRequest, annotator_id: uuid.UUID) -> AnyR
     return read
 
 
-@dataclass(frozen=True)
-class Lease:
-    """A read that is under way: its row, its request, locked, and its annotator."""
-
-    read: AnyRead
-    request: AnyRequest
-    annotator: Annotator
-
-
-def own_lease(session: Session, principal: Principal, read_id: uuid.UUID) -> Lease:
+def own_lease(session: Session, principal: Principal, read_id: uuid.UUID, *, case: bool = False) -> LockedLease:
     """A lease that is still the caller's.
+
+    Args:
+        session: writing session.
+        principal: who.
+        read_id: which.
+        case: whether its case is to be locked as well.
 
     Raises:
         NotFound: the caller has no such read.
         LeaseLost: the read ended, or the lease ran out and was given to somebody else.
     """
-    request = queries.locked_request_of(session, read_id)
-    read, annotator = queries.own_read(session, principal.account_id, read_id)  # read after the lock
-    if request is None:
-        raise NotFound("there is no such read")
+    lease = locked_lease(session, principal.account_id, read_id, case=case)
+    read, request = lease.read, lease.request
     if read.state == "expired" and request.state == "open" and queries.read_since(session, read) is None:
         read.state, request.state = "leased", "leased"  # nobody else took it meanwhile
         read.ended_at = None
     if read.state != "leased":
         raise LeaseLost(f"this read is {read.state}; lease the next one")
-    return Lease(read, request, annotator)
+    return lease
 
 
 def heartbeat(session: Session, principal: Principal, read_id: uuid.UUID) -> ReadOut:
@@ -146,7 +155,7 @@ def note_display(database: Database, session: Session, read_id: uuid.UUID, secon
         return
     reads, displayed_at = type(read), max(read.created_at, now() - timedelta(seconds=seconds_ago))
     session.rollback()  # SQLite: the reading transaction must not wait for the writing one
-    with database.write() as writing:
+    with database.write(key="unused") as writing:
         first = update(reads).where(reads.id == read_id, reads.displayed_at.is_(None))
         writing.execute(first.values(displayed_at=displayed_at))
 

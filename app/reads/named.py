@@ -1,6 +1,5 @@
 """Labels weighed by who gave them, where a model of the annotators is in use."""
 
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,23 +31,17 @@ class Weighed:
 
 
 def weighed(
-    session: Session,
-    release_id: uuid.UUID,
-    prior: PredictiveDistribution,
-    classes: list[str],
-    labels: Sequence[NamedLabel],
+    in_use: tuple[int, ReaderModel], prior: PredictiveDistribution, classes: list[str], labels: Sequence[NamedLabel]
 ) -> Weighed | None:
-    """Weigh the labels of a case by who gave them; None where no model is in use or there is nothing to weigh.
+    """Weigh the labels of a case by who gave them; None where there is nothing to weigh.
 
     Args:
-        session: for reading.
-        release_id: whose prediction the prior is.
+        in_use: version and model of the annotators.
         prior: of the case, with a concentration.
         classes: K codes of the release.
         labels: one per annotator.
     """
-    in_use = model_in_use(session, release_id)
-    if in_use is None or not labels or len(in_use[1].population) != len(classes):
+    if not labels or len(in_use[1].population) != len(classes):
         return None
     version, model = in_use
     long, matrices = _of_one_case(labels, classes), model.matrices([row.annotator for row in labels])

@@ -13,10 +13,11 @@ from app.cases.queries import NamedLabel, blind_opinions
 from app.platform.values import AnswerSetOut, PosteriorOut
 from app.predictions.answer_sets import Cell, answer_set, published_sets
 from app.predictions.stored import stored_prediction
+from app.readers.queries import in_use, model_of
 from app.reads.named import weighed
 from app.reads.queries import own_mass
 from app.releases.queries import class_codes, existing_release
-from app.tables import Case, CasePrediction
+from app.tables import Case, CasePrediction, ReaderModelInUse
 from app.triage.queries import current_policy
 from app.triage.rules import summarise
 from ml.arrays import IntArray
@@ -61,6 +62,7 @@ def posterior_of(
     labels: Sequence[NamedLabel],
     exclude_annotator: str | None = None,
     *,
+    in_use: ReaderModelInUse | None,
     by_name: bool = True,
 ) -> CasePosterior:
     """Posterior of a case.
@@ -71,6 +73,7 @@ def posterior_of(
         classes: K codes of its release.
         labels: blind opinions of the case, one per annotator.
         exclude_annotator: name of an annotator whose label is left out.
+        in_use: which model of the annotators is.
         by_name: weigh labels by who gave them where a model of the annotators is in use.
     """
     counted = [row for row in labels if row.annotator != exclude_annotator and row.label.class_code in classes]
@@ -80,7 +83,8 @@ def posterior_of(
     prior = stored_prediction(prediction)
     learns = has_concentration(prior)
     alike = prior.posterior(counts) if learns else prior
-    named = weighed(session, prediction.release_id, prior, classes, counted) if by_name and learns else None
+    model = model_of(session, in_use, prediction.release_id) if by_name and learns else None
+    named = None if model is None else weighed(model, prior, classes, counted)
     withheld = prediction.out_of_distribution and int(counts.sum()) < SHOWN_FROM
     after, version = (alike, None) if named is None else (named.distribution, named.version)
     return CasePosterior(prediction.release_id, classes, counts, after, withheld, version, alike)
@@ -151,6 +155,7 @@ def posterior(
     waiting = provisional.annotators_of_case(session, case_id)
     history = [row for row in cases.label_history(session, case_id) if row.label.annotator_id not in waiting]
     opinions = blind_opinions(history)
-    after = posterior_of(session, prediction, classes, opinions, exclude_annotator, by_name=by_name)
+    chosen = in_use(session)
+    after = posterior_of(session, prediction, classes, opinions, exclude_annotator, in_use=chosen, by_name=by_name)
     sets = set_for_next(session, case, after) if exclude_annotator is None else None
     return posterior_out(after, current_policy(session).target_error, sets)

@@ -4,21 +4,19 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select, union_all, update
+from sqlalchemy import ColumnElement, Select, and_, bindparam, exists, func, or_, select, union_all, update
 from sqlalchemy.orm import Session
 
 from app.platform.errors import NotFound
 from app.platform.keys import DerivedKey
 from app.platform.principal import Principal
-from app.predictions.queries import shown_first
-from app.releases.queries import class_codes
 from app.tables import (
     SHOWN_KINDS,
+    Alias,
     Annotator,
     Case,
-    CasePrediction,
     CaseTwin,
     Exposure,
     Label,
@@ -50,6 +48,54 @@ _Read = TypeVar("_Read", bound=Read | RepeatRead)
 def annotator_locked(session: Session, annotator_id: uuid.UUID) -> Annotator:
     """Annotator row, locked, so that one person's requests come one after the other."""
     return session.execute(select(Annotator).where(Annotator.id == annotator_id).with_for_update()).scalar_one()
+
+
+@dataclass(frozen=True)
+class BeforeLease:
+    """What a lease depends on, from one statement.
+
+    Attributes:
+        policy: in force.
+        release: that is served; None where none is.
+        overdue: whether a lease of anybody has run out.
+        n_leases: that the annotator has, overdue ones too.
+    """
+
+    policy: PolicyRow
+    release: ReleaseRow | None
+    overdue: bool
+    n_leases: int
+
+
+def _overdue(requests: type[ReadRequest | Repeat]) -> ColumnElement[bool]:
+    return exists().where(requests.state == "leased", requests.lease_expires_at < bindparam("time"))
+
+
+def _leases_in(reads: type[Read | RepeatRead]) -> ColumnElement[int]:
+    held = (reads.annotator_id == bindparam("annotator_id"), reads.state == "leased")
+    return select(func.count()).select_from(reads).where(*held).scalar_subquery()
+
+
+# statements that requests repeat all day are made once: to make one costs more than to execute it
+_BEFORE_LEASE = (
+    select(
+        PolicyRow,
+        ReleaseRow,
+        or_(_overdue(ReadRequest), _overdue(Repeat)),
+        _leases_in(Read) + _leases_in(RepeatRead),
+    )
+    .select_from(PolicyRow)
+    .outerjoin(Alias, Alias.name == "champion")
+    .outerjoin(ReleaseRow, ReleaseRow.id == Alias.release_id)
+    .order_by(PolicyRow.version.desc())
+    .limit(1)
+)
+
+
+def before_lease(session: Session, annotator_id: uuid.UUID) -> BeforeLease:
+    """What a lease depends on."""
+    row = session.execute(_BEFORE_LEASE, {"annotator_id": annotator_id, "time": now()}).one()
+    return BeforeLease(row[0], row[1], bool(row[2]), int(row[3]))
 
 
 def expire_overdue(session: Session, time: datetime) -> int:
@@ -91,10 +137,15 @@ def _own_order(key: DerivedKey, annotator_id: uuid.UUID, place: int) -> int:
     return (place * factor + offset) % _PRIME
 
 
-def _free_for(annotator_id: uuid.UUID, at: datetime) -> ColumnElement[bool]:
+def _free_for(annotator_id: Any, at: Any, asked_until: Any) -> ColumnElement[bool]:
     """Whether a request waits for this annotator, and neither its case nor a twin of it was ever with them.
 
     One that was asked of somebody else waits for them alone until it is overdue.
+
+    Args:
+        annotator_id: who; a value or a parameter, like the others.
+        at: the time.
+        asked_until: what was due before that may be taken by anybody.
     """
     twin = CaseTwin.case_id == ReadRequest.case_id  # in statements of their own, which the indexes serve
     known: list[ColumnElement[bool]] = [
@@ -114,12 +165,12 @@ def _free_for(annotator_id: uuid.UUID, at: datetime) -> ColumnElement[bool]:
     ]
     known.append(_kept_for_repeat(annotator_id, at))
     asked = or_(
-        ReadRequest.annotator_id.is_(None), ReadRequest.annotator_id == annotator_id, ReadRequest.due_at < at - GRACE
+        ReadRequest.annotator_id.is_(None), ReadRequest.annotator_id == annotator_id, ReadRequest.due_at < asked_until
     )
     return and_(ReadRequest.state == "open", asked, ~or_(*known))
 
 
-def _kept_for_repeat(annotator_id: uuid.UUID, at: datetime) -> ColumnElement[bool]:
+def _kept_for_repeat(annotator_id: Any, at: Any) -> ColumnElement[bool]:
     """Whether a repeat has taken the seat of a request's case in this annotator's queue."""
     still = or_(Repeat.back_at.is_(None), Repeat.back_at > at)
     return exists().where(Repeat.annotator_id == annotator_id, Repeat.in_place_of == ReadRequest.case_id, still)
@@ -131,7 +182,9 @@ def count_waiting(session: Session, principal: Principal) -> int:
     annotator_id = session.execute(annotator).scalar_one_or_none() or uuid.UUID(int=0)
     repeats = select(Repeat.id).where(Repeat.annotator_id == annotator_id, Repeat.state == "open")
     waiting = (
-        union_all(repeats, select(ReadRequest.case_id).where(_free_for(annotator_id, now()))).limit(1000).subquery()
+        union_all(repeats, select(ReadRequest.case_id).where(_free_for(annotator_id, now(), now() - GRACE)))
+        .limit(1000)
+        .subquery()
     )
     return session.execute(select(func.count(waiting.c[0].distinct()))).scalar_one()
 
@@ -152,12 +205,13 @@ def next_request(
         lock: False for a look ahead, which takes nothing.
         at: the time; now where left out.
     """
-    queue = queue_of(annotator_id, at)
     lowest: dict[uuid.UUID, AnyRequest] = {}
-    for wanted in session.execute(queue.limit(2 * _NEXT_FEW)).scalars():
+    time = at or now()
+    asking = {"annotator_id": annotator_id, "at": time, "asked_until": time - GRACE}
+    for wanted in session.execute(_NEXT, asking).scalars():
         lowest.setdefault(wanted.case_id, wanted)
-    waiting = (Repeat.annotator_id == annotator_id, Repeat.state == "open")
-    lowest |= {repeat.id: repeat for repeat in session.execute(select(Repeat).where(*waiting)).scalars()}
+    repeats = session.execute(_WAITING_REPEATS, {"annotator_id": annotator_id}).scalars()
+    lowest |= {repeat.id: repeat for repeat in repeats}
     few = sorted(lowest.values(), key=lambda request: (request.due_on, request.shuffle))[:_NEXT_FEW]
     few.sort(key=lambda request: (request.due_on, _own_order(key, annotator_id, request.shuffle)))
     if not lock:
@@ -166,7 +220,8 @@ def next_request(
         locked = _locked(session, type(request), request.id)
         if locked is not None:
             return locked
-    return session.execute(_passing_over(queue.limit(1), ReadRequest)).scalar_one_or_none() if few else None
+    rest = _passing_over(queue_of(annotator_id, at).limit(1), ReadRequest)
+    return session.execute(rest).scalar_one_or_none() if few else None
 
 
 def _locked(session: Session, requests: type[_Request], request_id: uuid.UUID) -> _Request | None:
@@ -180,9 +235,18 @@ def queue_of(annotator_id: uuid.UUID, at: datetime | None = None) -> Select[Read
 
     Of a case the one that is asked of them comes first, else the lowest.
     """
+    time = at or now()
+    return _queue(annotator_id, time, time - GRACE)
+
+
+def _queue(annotator_id: Any, at: Any, asked_until: Any) -> Select[ReadRequest]:
     others = ReadRequest.annotator_id.is_distinct_from(annotator_id)
     order = (ReadRequest.due_on, ReadRequest.shuffle, others, ReadRequest.ordinal)
-    return select(ReadRequest).where(_free_for(annotator_id, at or now())).order_by(*order)
+    return select(ReadRequest).where(_free_for(annotator_id, at, asked_until)).order_by(*order)
+
+
+_NEXT = _queue(bindparam("annotator_id"), bindparam("at"), bindparam("asked_until")).limit(2 * _NEXT_FEW)
+_WAITING_REPEATS = select(Repeat).where(Repeat.annotator_id == bindparam("annotator_id"), Repeat.state == "open")
 
 
 def _passing_over(statement: Select[_Request], requests: type[_Request]) -> Select[_Request]:
@@ -210,20 +274,6 @@ def requests_of_case(session: Session, case_id: uuid.UUID) -> list[ReadRequest]:
     return list(session.execute(statement).scalars())
 
 
-def locked_request_of(session: Session, read_id: uuid.UUID) -> AnyRequest | None:
-    """The request that a read answers, locked; None where there is no such read.
-
-    Both kinds are looked for, whichever it is: else the time of an answer would tell a repeat.
-    """
-    of_read = select(Read.request_id).where(Read.id == read_id).scalar_subquery()
-    statement = select(ReadRequest).where(ReadRequest.id == of_read).with_for_update()
-    request = session.execute(statement.execution_options(populate_existing=True)).scalar_one_or_none()
-    of_visit = select(RepeatRead.request_id).where(RepeatRead.id == read_id).scalar_subquery()
-    visit = select(Repeat).where(Repeat.id == of_visit).with_for_update()
-    repeat = session.execute(visit.execution_options(populate_existing=True)).scalar_one_or_none()
-    return repeat if request is None else request
-
-
 def own_read(session: Session, account_id: uuid.UUID, read_id: uuid.UUID) -> tuple[AnyRead, Annotator]:
     """A read of the annotator of an account, as it is now, with the annotator.
 
@@ -248,51 +298,6 @@ def _own(
     )
     row = session.execute(statement).first()
     return None if row is None else (row[0], row[1])
-
-
-@dataclass(frozen=True)
-class CaseAtHand:
-    """A locked case with what its labels are judged by, resolved once.
-
-    Attributes:
-        case: locked, so that its labels come one after the other.
-        prediction: the one that is shown.
-        classes: K codes of the prediction's release.
-        policy: in force.
-    """
-
-    case: Case
-    prediction: CasePrediction
-    classes: list[str]
-    policy: PolicyRow
-
-
-def case_at_hand(session: Session, case_id: uuid.UUID) -> CaseAtHand:
-    """Lock a case against concurrent labels.
-
-    Raises:
-        NotFound: there is no such case, or it has no prediction.
-    """
-    newest = select(func.max(PolicyRow.version)).scalar_subquery()
-    statement = (
-        select(Case, CasePrediction, ReleaseRow, PolicyRow)
-        .select_from(Case)
-        .join(PolicyRow, PolicyRow.version == newest)
-        .outerjoin(CasePrediction, CasePrediction.case_id == Case.id)
-        .outerjoin(ReleaseRow, ReleaseRow.id == CasePrediction.release_id)
-        .where(Case.id == case_id)
-        .order_by(*shown_first())
-        .limit(1)
-        .with_for_update(of=Case)
-        .execution_options(populate_existing=True)
-    )
-    row = session.execute(statement).first()
-    if row is None:
-        raise NotFound("there is no such case")
-    case, prediction, release, policy = row
-    if prediction is None:
-        raise NotFound("the case has no prediction")
-    return CaseAtHand(case, prediction, class_codes(release), policy)
 
 
 def label_with_annotator(session: Session, label_id: uuid.UUID) -> tuple[Label, Annotator] | None:

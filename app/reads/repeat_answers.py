@@ -16,7 +16,7 @@ from app.context import Context
 from app.platform import audit_chain
 from app.platform.errors import LabelFinal, NotFound, Superseded
 from app.platform.principal import Principal
-from app.reads import queries
+from app.reads.at_hand import LockedLease, case_at_hand, facts_of_case
 from app.reads.schemas import LabelOut, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
 from app.reads.service import require_classes
 from app.tables import Annotator, Remark, Repeat, RepeatAnswer, RepeatRead, now
@@ -26,8 +26,8 @@ def store_first(
     session: Session,
     context: Context,
     principal: Principal,
-    read: RepeatRead,
-    annotator: Annotator,
+    lease: LockedLease,
+    classes: list[str],
     body: OwnLabelIn,
 ) -> tuple[int, SubmittedOut]:
     """End a repeat by its first answer.
@@ -36,16 +36,15 @@ def store_first(
         session: writing session.
         context: parts of the service.
         principal: who.
-        read: the lease, which is theirs.
-        annotator: who.
+        lease: theirs, of a repeat.
+        classes: codes of those that its case can be given; the case is locked.
         body: the answer.
 
     Raises:
         Invalid: an unknown class.
     """
-    at_hand = queries.case_at_hand(session, read.case_id)
-    require_classes(at_hand, body)
-    repeat = session.get_one(Repeat, read.request_id, with_for_update=True)
+    require_classes(classes, body)
+    read, repeat = lease.read, session.get_one(Repeat, lease.request.id)  # at hand, and locked
     answer = _next(session, repeat, None, body)
     answer.reading_seconds = (now() - (read.displayed_at or read.created_at)).total_seconds()
     _add(session, answer, body.note, None)
@@ -53,7 +52,8 @@ def store_first(
     repeat.final_at = answer.created_at + CORRECTABLE
     read.state, read.ended_at = "committed", answer.created_at
     session.flush()
-    leave_case(session, annotator.id, repeat.case_id)
+    if facts_of_case(session, repeat.case_id, lease.annotator.id).leaves_others:
+        leave_case(session, lease.annotator.id, repeat.case_id)
     return _conclude(session, context, principal, repeat, answer, "repeat.answer")
 
 
@@ -144,7 +144,7 @@ def correct(
         Invalid: an unknown class.
     """
     repeat = session.get_one(Repeat, read.request_id, with_for_update=True)  # before the case, as answers do
-    require_classes(queries.case_at_hand(session, read.case_id), body)
+    require_classes(case_at_hand(session, read.case_id).classes, body)
     chain = chain_of(session, repeat.id)
     before = chain[-1] if chain else None
     if before is None or before.kind == "retraction" or not _in_time(session, repeat):
@@ -202,7 +202,7 @@ def revise(
         Invalid: an unknown class.
     """
     repeat, before = _own(session, answer_id, principal.account_id)
-    require_classes(queries.case_at_hand(session, repeat.case_id), body)
+    require_classes(case_at_hand(session, repeat.case_id).classes, body)
     answer = _next(session, repeat, before, body)
     final = repeat.final_at is None or repeat.final_at <= now()
     answer.kind = "revision"

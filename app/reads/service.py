@@ -18,18 +18,18 @@ from app.cases.blindness import (
     was_exposed,
 )
 from app.cases.held_back import hold_some_back, is_held_back
-from app.cases.queries import NamedLabel, blind_opinions, label_history
+from app.cases.queries import NamedLabel, blind_opinions
 from app.context import Context
 from app.platform import audit_chain
 from app.platform.errors import AlreadyLabelled, Forbidden, Invalid, NotFound, Superseded
 from app.platform.principal import Principal
 from app.reads import queries
 from app.reads.adjudication import Labelled, adjudicate_if_undecided
+from app.reads.at_hand import CaseAtHand, FactsOfCase, case_at_hand, facts_of_case
 from app.reads.posterior import posterior_of, posterior_out, set_for_next
-from app.reads.queries import CaseAtHand
 from app.reads.recorded import label_details
 from app.reads.schemas import LabelIn, LabelOut, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
-from app.tables import Annotator, Case, Label, Read, ReadRequest, Remark, now
+from app.tables import Annotator, Case, Label, Read, ReadRequest, Remark, new_id, now
 
 
 def label_out(row: NamedLabel) -> LabelOut:
@@ -92,7 +92,7 @@ def submit_label(
         Invalid: an unknown class, or nobody is named.
         AlreadyLabelled: this annotator labelled the case before.
     """
-    at_hand = queries.case_at_hand(session, case_id)
+    at_hand = case_at_hand(session, case_id)
     author = _outside_author(session, at_hand.case, body)
     return store_first(session, context, principal, at_hand, author, body)
 
@@ -124,15 +124,17 @@ def store_first(
         AlreadyLabelled: the chain ends in a label that stands.
         Invalid: an unknown class.
     """
-    require_classes(at_hand, body)
-    history = label_history(session, at_hand.case.id)
-    head = head_of_chain(history, author.annotator)
+    require_classes(at_hand.classes, body)
+    facts = facts_of_case(session, at_hand.case.id, author.annotator.id)
+    head = head_of_chain(facts.history, author.annotator)
     if head is not None and head.kind != "retraction":
         raise AlreadyLabelled("this annotator has labelled the case; send a revision instead")
     if head is not None:  # the chain stays in its round; it must not take a read that is wanted of somebody else
         author = replace(author, request=None, round=head.round, late=head.late)
     exposed = was_exposed(session, author.annotator.id, at_hand.case.id)
     label = Label(
+        id=new_id(),
+        created_at=now(),
         **body.columns(),
         remark=Remark.of(body.note),
         blind=author.blind and not exposed,
@@ -144,17 +146,18 @@ def store_first(
         **place_of(at_hand.case, author.annotator, head),
     )
     session.add(label)
-    session.flush()
-    _answer(session, author, label)
-    given = _given(session, author.annotator, label, history)
+    _answer(author, label)
+    given = _given(author.annotator, label, facts)
     if author.read is not None:
-        provisional.leave_case(session, author.annotator.id, label.case_id)
         hidden = hidden_before_final(session, given.requests, at_hand.policy) is not None
         if head is None and label.blind and (hidden or given.unsettled):
             provisional.begin(session, label, author.read.id)
             given = replace(given, unsettled=True)
         if head is None and label.blind and hidden:
             hold_some_back(session, label, policy_of_requests(session, given.requests, at_hand.policy))
+    session.flush()
+    if author.read is not None and facts.leaves_others:
+        provisional.leave_case(session, author.annotator.id, label.case_id)
     return _conclude(session, context, principal, at_hand, given, "label.add")
 
 
@@ -165,15 +168,15 @@ def _reading_seconds(author: Author) -> float | None:
     return (now() - (author.read.displayed_at or author.read.created_at)).total_seconds()
 
 
-def require_classes(at_hand: CaseAtHand, body: OwnLabelIn) -> None:
+def require_classes(classes: list[str], body: OwnLabelIn) -> None:
     """Refuse a class, or a second choice, that the case's release does not know.
 
     Raises:
         Invalid: it does not.
     """
     for what, code in (("class", body.label), ("second choice", body.second_choice)):
-        if code is not None and code not in at_hand.classes:
-            raise Invalid(f"unknown {what}; the classes are {', '.join(at_hand.classes)}")
+        if code is not None and code not in classes:
+            raise Invalid(f"unknown {what}; the classes are {', '.join(classes)}")
 
 
 def head_of_chain(history: list[NamedLabel], annotator: Annotator) -> Label | None:
@@ -210,7 +213,7 @@ def place_of(case: Case, annotator: Annotator, before: Label | None, kind: str =
     }
 
 
-def _answer(session: Session, author: Author, label: Label) -> None:
+def _answer(author: Author, label: Label) -> None:
     """Close the request and the read that a label answers; a request answered by a label that is not blind is open."""
     if author.request is not None:
         author.request.state, author.request.lease_expires_at = "answered" if label.blind else "open", None
@@ -218,7 +221,6 @@ def _answer(session: Session, author: Author, label: Label) -> None:
         author.request.closed_at, author.request.label_id = label.created_at, label.id
     if author.read is not None:
         author.read.state, author.read.ended_at = "committed", label.created_at
-    session.flush()
 
 
 @dataclass(frozen=True)
@@ -240,11 +242,10 @@ class _Given:
     unsettled: bool
 
 
-def _given(session: Session, annotator: Annotator, label: Label, before: list[NamedLabel]) -> _Given:
-    """A label that was just stored, with what its consequences depend on."""
-    history = [*before, NamedLabel(label, annotator.name)]
-    requests = queries.requests_of_case(session, label.case_id)
-    return _Given(annotator, label, history, requests, provisional.any_of_case(session, label.case_id))
+def _given(annotator: Annotator, label: Label, facts: FactsOfCase) -> _Given:
+    """A label that was just given, with what its consequences depend on, as it was before."""
+    history = [*facts.history, NamedLabel(label, annotator.name)]
+    return _Given(annotator, label, history, facts.requests, facts.unsettled)
 
 
 def _conclude(
@@ -252,7 +253,7 @@ def _conclude(
 ) -> tuple[int, SubmittedOut]:
     """What follows from a label: an adjudication where one is called for, the reveal, the audit event, the answer."""
     opinions = blind_opinions(given.history)
-    posterior = posterior_of(session, at_hand.prediction, at_hand.classes, opinions)
+    posterior = posterior_of(session, at_hand.prediction, at_hand.classes, opinions, in_use=at_hand.reader_model)
     labelled = Labelled(opinions, given.requests)
     adjudicate_if_undecided(session, at_hand, posterior, labelled, unsettled=given.unsettled)
     hidden = reveal(session, principal, at_hand, given)
@@ -301,8 +302,8 @@ def record(session: Session, context: Context, principal: Principal, label: Labe
 
 def _chain_of(
     session: Session, principal: Principal, label_id: uuid.UUID
-) -> tuple[Label, Annotator, CaseAtHand, list[NamedLabel]]:
-    """A label that the caller may change, at the end of its chain, with its case locked and all labels of the case.
+) -> tuple[Label, Annotator, CaseAtHand, FactsOfCase]:
+    """A label that the caller may change, at the end of its chain, with its case locked and what stands about it.
 
     Raises:
         NotFound: there is none, or it is somebody else's.
@@ -312,12 +313,12 @@ def _chain_of(
     if row is None or not _may_change(principal, row[1]):
         raise NotFound("there is no such label")
     label, annotator = row
-    at_hand = queries.case_at_hand(session, label.case_id)
-    history = label_history(session, label.case_id)
-    head = head_of_chain(history, annotator)
+    at_hand = case_at_hand(session, label.case_id)
+    facts = facts_of_case(session, label.case_id, annotator.id)
+    head = head_of_chain(facts.history, annotator)
     if head is None or head.id != label.id:
         raise Superseded("this label was revised or retracted before; change the newest one")
-    return label, annotator, at_hand, history
+    return label, annotator, at_hand, facts
 
 
 def _may_change(principal: Principal, annotator: Annotator) -> bool:
@@ -339,8 +340,8 @@ def revise(
         Superseded: it was changed before.
         Invalid: an unknown class.
     """
-    before, annotator, at_hand, history = _chain_of(session, principal, label_id)
-    require_classes(at_hand, body)
+    before, annotator, at_hand, facts = _chain_of(session, principal, label_id)
+    require_classes(at_hand.classes, body)
     exposed = was_exposed(session, annotator.id, at_hand.case.id)
     if annotator.account_id is None:
         blind = before.blind if body.blind is None else body.blind
@@ -358,7 +359,7 @@ def revise(
     )
     session.add(label)
     session.flush()
-    given = _given(session, annotator, label, history)
+    given = _given(annotator, label, facts)
     return _conclude(session, context, principal, at_hand, given, "label.revise")
 
 
@@ -378,7 +379,7 @@ def retract(
         NotFound: the caller has no such label.
         Superseded: it was changed or retracted before.
     """
-    before, annotator, at_hand, history = _chain_of(session, principal, label_id)
+    before, annotator, at_hand, facts = _chain_of(session, principal, label_id)
     if before.kind == "retraction":
         raise Superseded("this label was retracted before")
     place = place_of(at_hand.case, annotator, before, "retraction")
@@ -394,5 +395,5 @@ def retract(
     )
     session.add(label)
     session.flush()
-    given = _given(session, annotator, label, history)
+    given = _given(annotator, label, facts)
     return _conclude(session, context, principal, at_hand, given, "label.retract")

@@ -105,7 +105,15 @@ def reading_classes(session: Session) -> list[ClassOut]:
         NoRelease: no release was added yet.
     """
     alias = champion(session)
-    row = None if alias is None else release_by_id(session, alias.release_id)
-    if row is None:
+    return classes_of_served(None if alias is None else release_by_id(session, alias.release_id))
+
+
+def classes_of_served(release: ReleaseRow | None) -> list[ClassOut]:
+    """Classes of the reading task, by the release that is served.
+
+    Raises:
+        NoRelease: there is none.
+    """
+    if release is None:
         raise NoRelease("no release is served; add one with `secondread release add`")
-    return [ClassOut(**info) for info in row.card["classes"]]
+    return [ClassOut(**info) for info in release.card["classes"]]

@@ -1,7 +1,7 @@
 """Twins: cases with one image, by the digest of their pixels, or by the perceptual hash among a patient's cases."""
 
 import uuid
-from typing import Protocol
+from typing import Any, Protocol
 
 from sqlalchemy import ColumnElement, and_, or_
 
@@ -35,9 +35,14 @@ class Pictured(Protocol):
 
 def may_be_twin_of(case: Case) -> ColumnElement[bool]:
     """Condition of the cases among which twins of a case are, the case itself included; a database cannot say more."""
-    same = Case.stored_sha256 == case.stored_sha256
-    patient = and_(Case.patient == case.patient, Case.image_hash.is_not(None))
-    return and_(Case.erased_at.is_(None), same if case.patient is None else or_(same, patient))
+    return may_be_twin(case.stored_sha256, case.patient)
+
+
+def may_be_twin(stored_sha256: Any, patient: Any) -> ColumnElement[bool]:
+    """The same by what it follows from, values or parameters; without a patient where the case has none."""
+    same = Case.stored_sha256 == stored_sha256
+    of_patient = and_(Case.patient == patient, Case.image_hash.is_not(None))
+    return and_(Case.erased_at.is_(None), same if patient is None else or_(same, of_patient))
 
 
 def are_near(case: Pictured, other: Pictured) -> bool:

@@ -126,7 +126,7 @@ def test_events_may_be_changed_while_the_chain_is_written_anew(service: Service)
     def forget(event: AuditEvent) -> None:
         event.details = {name: value for name, value in event.details.items() if name != "release"}
 
-    with context.database.write() as session:
+    with context.database.write(key="alone") as session:
         rewrite(session, context.keys.audit, "a test", forget)
         assert not has_former_events(session)
     assert chain_faults(context) == []

@@ -299,7 +299,7 @@ def test_whoever_would_put_another_key_in_force_waits_for_those_who_sign_with_th
     context, turns = service.context, []
 
     def rotate() -> None:
-        with context.database.write() as session:
+        with context.database.write(key="alone") as session:
             take_turn(session, Turn.KEY)
             turns.append("another key")
 

@@ -1,17 +1,29 @@
 """What the service asks of its database: no more for many rows than for one, and each thing once per request."""
 
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import Connection, event, select
 
 from app.platform import audit_chain
 from app.tables import CasePrediction, ReleaseRow, new_id, now
+from tests.app.test_leases import set_policy
 from tests.support.service import Service, cell_png
 from tests.support.statements import counted
 
 ROUNDS = (1, 12, 24)
 STORE_A_CASE, COMMIT_A_LABEL = 20, 24
+#: Statements of whole requests, with who is calling, one commit and the settings of each transaction on PostgreSQL.
+AT_MOST = {
+    ("sqlite", "lease"): 11,
+    ("sqlite", "label"): 17,
+    ("sqlite", "case"): 19,
+    ("postgresql", "lease"): 13,
+    ("postgresql", "label"): 18,
+    ("postgresql", "case"): 22,
+}
 
 
 def add_prediction_of_another_release(service: Service, number: int, case_id: str) -> None:
@@ -100,6 +112,44 @@ def test_committing_a_label_resolves_policy_and_classes_once(service: Service) -
         statement.split("\n")[0][:60] for statement in statements
     )
     assert sum("FROM policies" in statement for statement in statements) == 1
+
+
+@contextmanager
+def commits(service: Service) -> Iterator[list[Connection]]:
+    seen: list[Connection] = []
+
+    def note(connection: Connection) -> None:
+        seen.append(connection)
+
+    event.listen(service.context.database.engine, "commit", note)
+    yield seen
+    event.remove(service.context.database.engine, "commit", note)
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("reveal", ["after_commit", "after_case_closed"])
+def test_a_lease_a_label_and_a_case_need_so_many_statements_and_one_commit(
+    service: Service, database_kind: str, reveal: str
+) -> None:
+    set_policy(service, reveal=reveal, threshold=0.0)  # two planned reads: no label changes what its case waits for
+    for number in range(4):
+        service.add_case(f"case {number}", cell_png(number), patient="p", site="north")
+    service.before_change = lambda: None  # what the fixture does on the way is not counted
+    service.post("anna", "/v1/reads")  # her first one makes her an annotator
+    for number in range(2):  # the second label follows one that can still be corrected
+        counts: dict[str, list[str]] = {}
+        with counted(service.context.database) as counts["case"]:
+            service.add_case(f"another {number}", cell_png(9 + number), patient="p", site="north")
+        with counted(service.context.database) as counts["lease"]:
+            read = service.post("anna", "/v1/reads").json()
+        code = read["classes"][0]["code"]
+        with counted(service.context.database) as counts["label"], commits(service) as n_commits:
+            answer = service.post("anna", f"/v1/reads/{read['id']}/labels", json={"label": code})
+        assert answer.status_code == 201, answer.text
+        assert len(n_commits) == 1
+        for what, statements in counts.items():
+            said = "\n".join(" ".join(statement.split())[:120] for statement in statements)
+            assert len(statements) <= AT_MOST[database_kind, what], f"{what}:\n{said}"
 
 
 def test_a_key_is_looked_up_once_per_request(service: Service) -> None:

@@ -1,0 +1,230 @@
+"""What an answer needs of its read and its case: read and locked in a few statements, which are made once."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Select, bindparam, exists, func, or_, select
+from sqlalchemy.orm import Session
+
+from app.cases.queries import NamedLabel
+from app.platform.errors import NotFound
+from app.predictions.queries import shown_first
+from app.readers.queries import ONLY
+from app.reads.queries import AnyRead, AnyRequest
+from app.releases.queries import class_codes
+from app.tables import (
+    Annotator,
+    Case,
+    CasePrediction,
+    Label,
+    PolicyRow,
+    ProvisionalLabel,
+    Read,
+    ReaderModelInUse,
+    ReadRequest,
+    ReleaseRow,
+    Repeat,
+    RepeatRead,
+    now,
+)
+
+
+@dataclass(frozen=True)
+class LockedCase:
+    """A locked case with the classes that it can be given.
+
+    Attributes:
+        case: locked, so that its labels come one after the other.
+        prediction: the one that is shown.
+        classes: K codes of the prediction's release.
+    """
+
+    case: Case
+    prediction: CasePrediction
+    classes: list[str]
+
+
+@dataclass(frozen=True)
+class CaseAtHand(LockedCase):
+    """A locked case with what its labels are judged by, resolved once.
+
+    Attributes:
+        policy: in force.
+        reader_model: which model of the annotators is in use; None while nobody has ever switched.
+    """
+
+    policy: PolicyRow
+    reader_model: ReaderModelInUse | None
+
+
+def _with_classes(statement: Select[Any]) -> Select[Any]:
+    """A statement about one case that selects what stands in ``LockedCase`` too."""
+    return (
+        statement.add_columns(Case, CasePrediction, ReleaseRow)
+        .outerjoin(CasePrediction, CasePrediction.case_id == Case.id)
+        .outerjoin(ReleaseRow, ReleaseRow.id == CasePrediction.release_id)
+        .order_by(*shown_first())
+        .limit(1)
+        .execution_options(populate_existing=True)
+    )
+
+
+def _with_what_judges(statement: Select[Any]) -> Select[Any]:
+    """A statement with what stands in ``LockedCase`` that selects the rest of ``CaseAtHand``."""
+    newest = select(func.max(PolicyRow.version)).scalar_subquery()
+    return (
+        statement.add_columns(PolicyRow, ReaderModelInUse)
+        .join(PolicyRow, PolicyRow.version == newest)
+        .outerjoin(ReaderModelInUse, ReaderModelInUse.id == ONLY)
+    )
+
+
+def _locked_case(columns: Sequence[Any]) -> LockedCase:
+    """What the columns of ``_with_classes`` say.
+
+    Raises:
+        NotFound: the case has no prediction.
+    """
+    case, prediction, release = columns
+    if prediction is None:
+        raise NotFound("the case has no prediction")
+    return LockedCase(case, prediction, class_codes(release))
+
+
+def _at_hand(columns: Sequence[Any]) -> CaseAtHand:
+    """What these columns and those of ``_with_what_judges`` say."""
+    known = _locked_case(columns[:3])
+    return CaseAtHand(known.case, known.prediction, known.classes, *columns[3:])
+
+
+@dataclass(frozen=True)
+class LockedLease:
+    """A read with its request, both locked, its annotator, and the case where it was locked as well.
+
+    Nothing is judged by the answer to a repeat: of that there is no ``CaseAtHand``.
+    """
+
+    read: AnyRead
+    request: AnyRequest
+    annotator: Annotator
+    case: LockedCase | None
+
+
+def _lease(requests: type[ReadRequest | Repeat], reads: type[Read | RepeatRead], *, case: bool) -> Select[Any]:
+    columns: list[Any] = [reads, requests, Annotator]
+    statement: Select[Any] = (
+        select(*columns)
+        .select_from(requests)
+        .join(reads, reads.request_id == requests.id)
+        .join(Annotator, Annotator.id == reads.annotator_id)
+        .where(reads.id == bindparam("read_id"), Annotator.account_id == bindparam("account_id"))
+        .execution_options(populate_existing=True)
+    )
+    # the read too: what waited for its request must see what became of both
+    locked: list[Any] = [requests, reads]
+    if case:
+        # no case before a further request: an answer to a read that has run out may lock another one of it
+        statement = _with_classes(statement.join(Case, Case.id == reads.case_id).where(reads.state == "leased"))
+        statement = _with_what_judges(statement) if reads is Read else statement
+        locked.append(Case)
+    return statement.with_for_update(of=locked)
+
+
+_KINDS: tuple[tuple[type[ReadRequest | Repeat], type[Read | RepeatRead]], ...] = (
+    (ReadRequest, Read),
+    (Repeat, RepeatRead),
+)
+_LEASES = {case: [_lease(*kind, case=case) for kind in _KINDS] for case in (False, True)}
+
+
+def locked_lease(session: Session, account_id: uuid.UUID, read_id: uuid.UUID, *, case: bool) -> LockedLease:
+    """A read of the annotator of an account, as it is now, locked with its request.
+
+    Both kinds are looked for, whichever it is: else the time of an answer would tell a repeat.
+
+    Args:
+        session: writing session.
+        account_id: whose read it must be.
+        read_id: which.
+        case: whether its case is to be locked as well, as the last, where it is leased.
+
+    Raises:
+        NotFound: there is none of this id, or it is somebody else's; or its case has no prediction.
+    """
+    which = {"read_id": read_id, "account_id": account_id}
+    row, repeat = (session.execute(statement, which).first() for statement in _LEASES[case])
+    row = row or repeat
+    if row is None and case:
+        return locked_lease(session, account_id, read_id, case=False)
+    if row is None:
+        raise NotFound("there is no such read")
+    columns = row[3:]
+    known = None if not case else _at_hand(columns) if isinstance(row[0], Read) else _locked_case(columns)
+    return LockedLease(row[0], row[1], row[2], known)
+
+
+_CASE = _with_what_judges(
+    _with_classes(select().select_from(Case).where(Case.id == bindparam("case_id")).with_for_update(of=Case))
+)
+
+
+def case_at_hand(session: Session, case_id: uuid.UUID) -> CaseAtHand:
+    """Lock a case against concurrent labels.
+
+    Raises:
+        NotFound: there is no such case, or it has no prediction.
+    """
+    row = session.execute(_CASE, {"case_id": case_id}).first()
+    if row is None:
+        raise NotFound("there is no such case")
+    return _at_hand(row)
+
+
+@dataclass(frozen=True)
+class FactsOfCase:
+    """What a label follows, and what its consequences depend on, from one statement.
+
+    Attributes:
+        history: every label row of the case, oldest first.
+        requests: of the case, in order.
+        unsettled: whether somebody may still correct their label of the case.
+        leaves_others: whether the annotator has answers to other cases that come closer to their end by this one.
+    """
+
+    history: list[NamedLabel]
+    requests: list[ReadRequest]
+    unsettled: bool
+    leaves_others: bool
+
+
+_OTHERS = (
+    exists().where(
+        ProvisionalLabel.annotator_id == bindparam("annotator_id"), ProvisionalLabel.case_id != bindparam("case_id")
+    ),
+    # asked together, so that whether there is a repeat among one's answers is not told by the time of the next one
+    exists().where(
+        Repeat.annotator_id == bindparam("annotator_id"),
+        Repeat.case_id != bindparam("case_id"),
+        Repeat.final_at > bindparam("time"),
+    ),
+)
+_FACTS = (
+    select(ReadRequest, Label, Annotator.name, exists().where(ProvisionalLabel.case_id == Case.id), or_(*_OTHERS))
+    .select_from(Case)
+    # each label with each request: a case has few of both
+    .outerjoin(ReadRequest, ReadRequest.case_id == Case.id)
+    .outerjoin(Label, Label.case_id == Case.id)
+    .outerjoin(Annotator, Annotator.id == Label.annotator_id)
+    .where(Case.id == bindparam("case_id"))
+    .order_by(ReadRequest.ordinal, Label.id)
+)
+
+
+def facts_of_case(session: Session, case_id: uuid.UUID, annotator_id: uuid.UUID) -> FactsOfCase:
+    """What a label by an annotator follows, and what its consequences depend on; the case is locked."""
+    rows = session.execute(_FACTS, {"case_id": case_id, "annotator_id": annotator_id, "time": now()}).all()
+    requests = {row[0].id: row[0] for row in rows if row[0] is not None}
+    history = {row[1].id: NamedLabel(row[1], row[2]) for row in rows if row[1] is not None}
+    return FactsOfCase([*history.values()], [*requests.values()], bool(rows[0][3]), bool(rows[0][4]))

@@ -1,0 +1,158 @@
+"""Writers of one process take turns on SQLite, in the order in which they came; on PostgreSQL two starts at once."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select, text
+from sqlalchemy.exc import OperationalError
+
+from app.platform import database as database_module
+from app.platform.database import Database
+from app.platform.installation import claim
+from app.platform.keys import KeyRing, derive
+from app.platform.migrate import upgrade
+from app.platform.one_at_a_time import Turn, take_turn
+from app.platform.writer_queue import Place, WriterQueue
+from app.tables import AuditEvent, Installation
+from tests.support.postgres import PostgresServer
+from tests.support.waiting import patient
+
+
+def test_those_who_wait_go_in_the_order_in_which_they_came() -> None:
+    queue, order = WriterQueue(patient(20)), list[int]()
+    first = Place(queue)
+    assert first.take()
+    threads = []
+    for number in range(6):
+
+        def go(number: int = number) -> None:
+            place = Place(queue)
+            assert place.take()
+            order.append(number)
+            place.give_back()
+
+        threads.append(threading.Thread(target=go))
+        threads[-1].start()
+        while len(queue._waiting) <= number:
+            time.sleep(0.001)
+    first.give_back()
+    for thread in threads:
+        thread.join()
+    assert order == list(range(6))
+    assert Place(queue).take()
+
+
+def test_who_waits_too_long_leaves_and_the_next_one_is_let_in() -> None:
+    queue = WriterQueue(0.05)
+    holder, late = Place(queue), Place(queue)
+    assert holder.take()
+    assert not late.take()
+    late.give_back()  # it has none
+    assert not Place(queue).take()
+    holder.give_back()
+    holder.give_back()
+    assert late.take()
+
+
+@pytest.fixture
+def on_disk(tmp_path: Path) -> Database:
+    database = Database(f"sqlite:///{tmp_path / 'some.db'}")
+    upgrade(database.engine)
+    return database
+
+
+def test_writers_wait_for_each_other_before_they_ask_the_database(
+    on_disk: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With no patience of SQLite's own nobody meets a lock."""
+    with on_disk.engine.connect() as connection:
+        connection.exec_driver_sql("ROLLBACK")
+        connection.exec_driver_sql("PRAGMA busy_timeout=0")
+    failed: list[Exception] = []
+
+    def write() -> None:
+        try:
+            for _ in range(5):
+                with on_disk.write() as session:
+                    session.execute(text("PRAGMA busy_timeout=0"))
+                    session.execute(text("UPDATE audit_head SET n_keys = n_keys + 1"))
+        except Exception as exc:  # reported below
+            failed.append(exc)
+
+    before = head_keys(on_disk)
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert head_keys(on_disk) == before + 20
+    on_disk.engine.dispose()
+
+
+def head_keys(database: Database) -> int:
+    with database.read() as session:
+        return int(session.execute(text("SELECT n_keys FROM audit_head")).scalar_one())
+
+
+def test_a_turn_ends_with_the_transaction_and_not_with_the_session(on_disk: Database) -> None:
+    before = head_keys(on_disk)
+    with on_disk.write() as session:
+        session.execute(text("UPDATE audit_head SET n_keys = n_keys + 1"))
+        session.rollback()  # as before a password is hashed
+        with on_disk.write() as other:
+            other.execute(text("UPDATE audit_head SET n_keys = n_keys + 1"))
+        session.execute(text("UPDATE audit_head SET n_keys = n_keys + 1"))
+    with pytest.raises(OperationalError), on_disk.write() as session:
+        session.execute(text("UPDATE no_such_table SET n_keys = n_keys + 1"))
+    with on_disk.write() as session:
+        session.execute(text("UPDATE audit_head SET n_keys = n_keys + 1"))
+    assert head_keys(on_disk) == before + 3
+    on_disk.engine.dispose()
+
+
+def test_a_writer_who_never_ends_is_told_of_as_a_lock_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database_module, "BUSY_SECONDS", 0.05)
+    database = Database(f"sqlite:///{tmp_path / 'some.db'}")
+    upgrade(database.engine)
+    before = head_keys(database)
+    with database.write() as session:
+        session.execute(text("UPDATE audit_head SET n_keys = n_keys + 1"))
+        with pytest.raises(OperationalError, match="database is locked"), database.write() as other:
+            other.execute(text("UPDATE audit_head SET n_keys = n_keys + 1"))
+    assert head_keys(database) == before + 1
+    database.engine.dispose()
+
+
+def test_two_starts_at_once_write_one_baseline(postgres: PostgresServer) -> None:
+    """Each asks for the key alone: had both begun by sharing it, each would wait for the other one."""
+    keys = derive(KeyRing.parse(b"the same key in each of these processes")).audit
+    url = postgres.url(postgres.create())
+    empty = Database(url)
+    upgrade(empty.engine)
+    empty.engine.dispose()
+    databases, together, failed = [Database(url, keys) for _ in range(4)], threading.Barrier(4), list[Exception]()
+
+    def start(database: Database) -> None:
+        together.wait(patient(20))
+        try:
+            claim(database, keys)
+        except Exception as exc:  # reported below
+            failed.append(exc)
+
+    threads = [threading.Thread(target=start, args=(database,)) for database in databases]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    with databases[0].read() as session:
+        assert session.execute(select(func.count()).select_from(Installation)).scalar_one() == 1
+        written = select(func.count()).select_from(AuditEvent).where(AuditEvent.action == "rows.baseline")
+        assert session.execute(written).scalar_one() == 1
+    with pytest.raises(RuntimeError, match="alone"), databases[0].write() as session:
+        take_turn(session, Turn.KEY)
+    for database in databases:
+        database.engine.dispose()
