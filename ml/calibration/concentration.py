@@ -121,40 +121,57 @@ def fit_concentration(
     members, likelihood, totals = probs.shape[:-1], SequenceLikelihood.of_probs(counts, probs), counts.sum(axis=1)
 
     def objective(x: FloatArray) -> tuple[float, FloatArray]:
-        a = (table.design @ x[:-1] + x[-1]).reshape(members)
+        a = table.log_concentration(x).reshape(members)
         value, by_a = _penalised(likelihood, totals, a, penalty, normalization)
         shrink, slope = ridge or 0.0, by_a.ravel()
-        gradient = np.append(table.design.T @ slope + shrink * x[:-1], slope.sum())
+        gradient = table.slopes(slope)
+        gradient[:-1] += shrink * x[:-1]
         return value + 0.5 * shrink * float(x[:-1] @ x[:-1]), gradient
 
-    parameters, iterations = minimise(objective, np.zeros(table.design.shape[1] + 1), "concentration head")
+    parameters, iterations = minimise(objective, np.zeros(table.centred.shape[1] + 1), "concentration head")
     return table.head(parameters), iterations
 
 
 @dataclass(frozen=True)
 class _Design:
-    """Standardised features (M, D) with what undoes it; no column for a constant head."""
+    """Centred features (M, D) with what standardises them and undoes it; no column for a constant head.
 
-    design: FloatArray
+    Dividing D weights by the spread is standardising M · D features without a pass through them.
+    """
+
+    centred: FloatArray
     centre: FloatArray
     spread: FloatArray
 
     @classmethod
     def of(cls, features: FloatArray, ridge: float | None) -> "_Design":
         raw = features.reshape(-1, features.shape[-1])
-        centre, spread = raw.mean(axis=0), raw.std(axis=0)
+        centre = raw.mean(axis=0)
+        centred = raw - centre
+        spread = np.sqrt(np.einsum("md,md->d", centred, centred) / len(raw))
         spread = np.where(spread > 1e-12 * np.maximum(1.0, np.abs(centre)), spread, 1.0)
-        design = (raw - centre) / spread
-        return cls(design if ridge is not None else design[:, :0], centre, spread)
+        return cls(centred if ridge is not None else centred[:, :0], centre, spread)
+
+    @property
+    def _scale(self) -> FloatArray:
+        return self.spread[: self.centred.shape[1]]
+
+    def log_concentration(self, x: FloatArray) -> FloatArray:
+        """Log concentrations (M,) for weights and bias of the standardised features."""
+        return np.asarray(self.centred @ (x[:-1] / self._scale) + x[-1])
+
+    def slopes(self, by_a: FloatArray) -> FloatArray:
+        """Derivatives by these weights and the bias of what has these derivatives (M,) by the log concentrations."""
+        return np.append((by_a @ self.centred) / self._scale, by_a.sum())
 
     def head(self, x: FloatArray) -> ConcentrationHead:
         """Head of the raw features for weights and bias of the standardised ones."""
-        weight = x[:-1] / self.spread if self.design.shape[1] else np.zeros(len(self.centre))
+        weight = x[:-1] / self.spread if self.centred.shape[1] else np.zeros(len(self.centre))
         return ConcentrationHead(weight, float(x[-1] - weight @ self.centre))
 
     def parameters(self, head: ConcentrationHead) -> FloatArray:
         """The opposite of ``head``."""
-        weight = head.weight * self.spread if self.design.shape[1] else np.empty(0)
+        weight = head.weight * self.spread if self.centred.shape[1] else np.empty(0)
         return np.append(weight, head.bias + head.weight @ self.centre)
 
 
@@ -232,11 +249,12 @@ def fit_jointly(
     shrink = kind.ridge or 0.0
 
     def objective(x: FloatArray) -> tuple[float, FloatArray]:
-        a = (table.design @ x[:-2] + x[-2]).reshape(logits.shape[:-1])
+        a = table.log_concentration(x[:-1]).reshape(logits.shape[:-1])
         value, by_a, by_t = joint_loss(logits, label_counts, float(x[-1]), a, kind.penalty)
         slope = by_a.ravel()
         by_t = 0.0 if temperature_fixed else by_t
-        gradient = np.concatenate([table.design.T @ slope + shrink * x[:-2], [slope.sum(), by_t]])
+        gradient = np.append(table.slopes(slope), by_t)
+        gradient[:-2] += shrink * x[:-2]
         return value + 0.5 * shrink * float(x[:-2] @ x[:-2]), gradient
 
     first = np.append(table.parameters(start[1]), start[0])

@@ -24,6 +24,9 @@ Method = Literal["none", "temperature", "vector", "matrix"]
 METHODS: tuple[Method, ...] = ("none", "temperature", "vector", "matrix")
 #: Candidates for λ_w and λ_b, chosen on cases that no fit has seen.
 PENALTY_CANDIDATES = (0.1, 1.0, 10.0)
+# Newton's steps at most, the factor by which one may change 1/T, and the relative change that ends them; as the error
+# is squared by each step, the last one leaves no more than rounding
+_NEWTON_STEPS, _NEWTON_REACH, _NEWTON_TOLERANCE = 30, 4.0, 1e-7
 
 
 @dataclass(frozen=True)
@@ -174,6 +177,9 @@ def fit_temperature(logits: npt.ArrayLike, label_counts: npt.ArrayLike) -> tuple
         FitError: no label, or no convergence.
     """
     scores, counts = _checked(logits, label_counts, "temperature")
+    found = _newton_temperature(scores, counts) if scores.ndim == 2 else None
+    if found is not None:
+        return found
 
     def objective(x: FloatArray) -> tuple[float, FloatArray]:
         loss, slope = temperature_loss(scores, counts, float(x[0]))
@@ -181,6 +187,31 @@ def fit_temperature(logits: npt.ArrayLike, label_counts: npt.ArrayLike) -> tuple
 
     parameters, iterations = minimise(objective, np.zeros(1), "temperature")
     return float(parameters[0]), iterations
+
+
+def _newton_temperature(logits: FloatArray, label_counts: IntArray) -> tuple[float, int] | None:
+    """Log T and the number of Newton's steps in β = 1/T, in which the loss of one network is convex.
+
+    None where that leads nowhere: labels that say T = 0 or T < 0, for which the bounded search in log T has its ends.
+    """
+    totals = np.einsum("nk->n", label_counts).astype(np.float64)
+    below = logits - logits.max(axis=1, keepdims=True)  # so that no exponential overflows
+    wanted, beta = float(np.einsum("nk,nk->", label_counts, below)), 1.0
+    for step in range(1, _NEWTON_STEPS + 1):
+        weight = np.exp(beta * below)
+        total = np.einsum("nk->n", weight)
+        weight *= below
+        mean = np.einsum("nk->n", weight) / total
+        slope = float(totals @ mean) - wanted
+        curvature = float(totals @ (np.einsum("nk,nk->n", weight, below) / total - mean**2))
+        if not curvature > 0:
+            return None
+        # far from the optimum a step may overshoot, below zero too
+        next_beta = float(np.clip(beta - slope / curvature, beta / _NEWTON_REACH, beta * _NEWTON_REACH))
+        if abs(next_beta - beta) <= _NEWTON_TOLERANCE * beta:
+            return -float(np.log(next_beta)), step
+        beta = next_beta
+    return None
 
 
 def affine_loss(

@@ -81,8 +81,7 @@ def evaluate(
     dpe = _given(disagreement_probs, first)
     if first_label_counts is not None:
         first = first_labels(first, first_label_counts, class_probs, classes)
-    labelled = UsedCases.of(first, 1, n_bins, debias, readings)
-    paired = UsedCases.of(second, 2, n_bins, debias, readings)
+    labelled, paired = UsedCases.of_both_orders(first, second, n_bins, debias, readings)
     observed, kept = paired.terms.observed_disagreement[:, None], dpe[paired.sample.rows][:, None]
     binned_dpe = Binned.of(observed, kept, paired.sample, n_bins, "uniform", debias, joining=True)
     metrics = _class_metrics(labelled, debias) | _paired_metrics(paired, debias)
@@ -140,7 +139,7 @@ def _calibration(used: UsedCases, debias: Debias) -> Estimate:
     def readers(replicates: Replicates) -> ReaderPart | None:
         return used.without(lambda left: used.calibration_without(left, debias), replicates)
 
-    return used.binned.estimate(debias, readers)
+    return used.binned.estimate(debias, readers, used.calibration[debias])
 
 
 def _accuracy(second: Inputs, paired: CaseTerms, readings: Readings | None) -> Estimate:
@@ -158,10 +157,10 @@ def _accuracy(second: Inputs, paired: CaseTerms, readings: Readings | None) -> E
 def _paired_metrics(paired: UsedCases, debias: Debias) -> dict[str, Estimate]:
     sample = paired.sample
     plugin = epistemic = mean_replicates(paired.terms.plugin, sample)
-    plain = calibration = paired.binned.replicates(None)
+    plain = calibration = paired.calibration[None]
     if debias is not None:
         epistemic = mean_replicates(paired.terms.epistemic, sample)
-        calibration = paired.binned.replicates(debias)
+        calibration = paired.calibration[debias]
     lonely = paired.binned.singleton_mass(debias)
 
     def estimate(replicates: Replicates, form: Debias, lonely: float, *, less: bool) -> Estimate:

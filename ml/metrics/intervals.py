@@ -81,7 +81,8 @@ def skewness(influence: FloatArray) -> float:
     if largest == 0:
         return 0.0
     scaled = influence / largest  # powers of tiny numbers would be 0
-    return float((scaled**3).sum() / (scaled**2).sum() ** 1.5)
+    squares = scaled * scaled  # a third power is ten times slower than two products
+    return float((squares * scaled).sum() / squares.sum() ** 1.5)
 
 
 def skewed_interval(

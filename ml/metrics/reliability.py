@@ -173,10 +173,13 @@ class Binned:
         return lonely_weight(self.bins, debias) / weight if weight > 0 else 0.0
 
     def estimate(
-        self, debias: Debias, readers: Callable[[Replicates], ReaderPart | None] = lambda replicates: None
+        self,
+        debias: Debias,
+        readers: Callable[[Replicates], ReaderPart | None] = lambda replicates: None,
+        replicates: Replicates | None = None,
     ) -> Estimate:
-        """CL over all columns; ``readers`` says what they add to the error."""
-        replicates, lonely = self.replicates(debias), self.singleton_mass(debias)
+        """CL over all columns; ``readers`` says what they add to the error, ``replicates`` may be known already."""
+        replicates, lonely = replicates or self.replicates(debias), self.singleton_mass(debias)
         # with even weights the jackknife alone covers, and is the interval that was published
         quadratic = self._paired.quadratic_part(replicates) if debias == "pair" and self.joins else LINEAR
         return to_estimate(replicates, self.sample, lonely, quadratic=quadratic, readers=readers(replicates))

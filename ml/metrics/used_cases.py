@@ -1,7 +1,7 @@
 """The cases that metrics of one order may use, in one pass, and what their means and calibration follow from."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -28,6 +28,7 @@ class UsedCases:
         binned: label frequencies and probabilities by class.
         terms: of the means over cases.
         class_terms: (2, K) sums over cases of w(μ̂ − z)² and, of cases with two labels, wμ̂(1 − μ̂)/(n − 1).
+        calibration: CL in the form that was asked for and as a plug-in, with its leave-one-cluster-out values.
         reads: who gave which label, None where that is not known or fewer than three did.
         order: labels that a case needs.
     """
@@ -36,6 +37,7 @@ class UsedCases:
     binned: Binned
     terms: CaseTerms
     class_terms: FloatArray
+    calibration: dict[Debias, Replicates]
     reads: ReadTerms | None
     order: int
 
@@ -55,7 +57,19 @@ class UsedCases:
             class_terms[1] += (weight / np.maximum(terms.n_labels - 1, 1)) @ (freqs * (1 - freqs))
             parts.append(terms)
         reads = read_terms(data, sample, readings, order)
-        return cls(sample, binned, CaseTerms.joined(parts), class_terms, reads, order)
+        calibration = {form: binned.replicates(form) for form in {debias, None}}
+        return cls(sample, binned, CaseTerms.joined(parts), class_terms, calibration, reads, order)
+
+    @classmethod
+    def of_both_orders(
+        cls, first: Inputs, second: Inputs, n_bins: int, debias: Debias, readings: Readings | None
+    ) -> "tuple[UsedCases, UsedCases]":
+        """Those with one label by one table and those with two by another; in one pass where they are the same."""
+        labelled = cls.of(first, 1, n_bins, debias, readings)
+        alike = second.counts is first.counts and second.weight is first.weight
+        if not alike or (labelled.terms.n_labels < 2).any():
+            return labelled, cls.of(second, 2, n_bins, debias, readings)
+        return labelled, replace(labelled, reads=read_terms(second, labelled.sample, readings, 2), order=2)
 
     def readers(self, terms: Callable[[ReadTerms], FloatArray], degree: int = 1) -> ReaderPart | None:
         """What readers add to the variance of a mean of terms of readings."""

@@ -41,6 +41,20 @@ def test_temperature_recovers_the_truth_and_never_raises_the_fitting_loss() -> N
     assert temperature_loss(logits, y, log_t)[0] <= temperature_loss(logits, y, 0.0)[0]
 
 
+@pytest.mark.parametrize("temperature", [0.02, 0.5, 2.0, 300.0])
+def test_temperature_ends_where_the_loss_is_level(temperature: float) -> None:
+    logits, _, y, _ = simulated(400, temperature=temperature)
+    log_t, _ = fit_temperature(logits, y)
+    assert temperature_loss(logits, y, log_t)[1] == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize(("labels", "log_t"), [([[3, 0], [0, 3]], -3.0), ([[0, 3], [3, 0]], 3.0)])
+def test_labels_that_every_temperature_contradicts_or_none_does_end_far_out(labels: Any, log_t: float) -> None:
+    found, _ = fit_temperature([[2.0, 0.0], [0.0, 2.0]], labels)
+    assert np.isfinite(found)
+    assert found / log_t > 0.5
+
+
 def test_temperature_keeps_the_argmax() -> None:
     logits, features, y, _ = simulated(200)
     found = calibrate(logits, features, y, [str(i) for i in range(200)]).calibration
