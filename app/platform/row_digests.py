@@ -24,9 +24,15 @@ Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | Non
 Leaves = dict[str, dict[str, str | None]]
 
 
+# what JSON gives back as it was
+_PLAIN_TYPES = frozenset({str, int, float, bool})
+# made once: `json.dumps` makes another for every value
+_canonical_json = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode
+
+
 def canonical(value: Json) -> bytes:
     """JSON that is the same for the same value: sorted names, no spaces, ASCII."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+    return _canonical_json(value).encode()
 
 
 def row_key(table: SqlTable, row: Row) -> str:
@@ -64,6 +70,10 @@ def shown_row(private: DerivedKey, table: SqlTable, row: Row, coverage: Coverage
 
 def _plain(value: object) -> Json:
     """A column's value as JSON; the same before it was stored and after it was read."""
+    if type(value) in _PLAIN_TYPES:  # not a kind of them, such as a name of an enumeration
+        return value  # type: ignore[return-value]
+    if isinstance(value, list) and all(type(item) is float for item in value):
+        return value
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, datetime):

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 from pydantic import BaseModel
-from sqlalchemy import ColumnElement, exists, func, select, update
+from sqlalchemy import ColumnElement, exists, func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.context import Context
@@ -25,6 +25,7 @@ from app.jobs.running import RunningJob
 from app.platform import audit_chain
 from app.platform.database import insert_new
 from app.predictions.stored import output_values, prediction_values
+from app.recalibration.bulk import insert_predictions, place_cases
 from app.recalibration.outputs import vectors
 from app.releases.queries import class_codes, existing_release, served_release_id
 from app.releases.training import Known, uses_of
@@ -222,7 +223,7 @@ def _predict(
     trained_on = _trained_on(session, context, release, [row[0] for row in new])
     values = prediction_values([row[0] for row in new], release_id, prediction, trained_on)
     # another job for the same release may have been quicker with some of them
-    inserted = insert_new(session, CasePrediction, values)
+    inserted = insert_predictions(session, values)
     return [row["case_id"] for row in values if row["id"] in inserted]
 
 
@@ -230,13 +231,7 @@ def _place(session: Session, release_id: uuid.UUID, first: uuid.UUID, last: uuid
     """Set the places of cases in the worklist by the predictions of this release, where it is the champion."""
     if served_release_id(session) != release_id:
         return
-    probs = (CasePrediction.case_id == Case.id) & (CasePrediction.release_id == release_id)
-    places = select(Case.id, Case.need, CasePrediction.disagreement_prob).join(CasePrediction, probs)
-    rows = session.execute(places.where(Case.id.between(first, last), Case.waiting).order_by(Case.id)).all()
-    # below 0: a near-duplicate of an earlier case, which comes after all that are none
-    moved = [{"id": row[0], "need": need} for row in rows if (need := float(row[2]) - (row[1] < 0)) != row[1]]
-    if moved:
-        session.execute(update(Case), moved)
+    place_cases(session, release_id, first, last)
 
 
 def _appearances(blobs: list[bytes | None]) -> npt.NDArray[np.float32] | None:

@@ -1,8 +1,8 @@
 """The accumulator's sums in one pass over the cases, compiled where numba is installed (extra ``[fast]``).
 
-The same sums as ``Accumulator`` takes with NumPy, for cases that come without clusters. Sums run over blocks of cases and
-then over the blocks, so that rounding does not grow with the number of cases. Without numba the same functions run, but
-slowly: this module is for tests then.
+The same sums as ``Accumulator`` takes with NumPy, for cases that come without clusters. Sums run over blocks of cases
+and then over the blocks, so that rounding does not grow with the number of cases. Without numba the same functions run,
+but slowly: this module is for tests then.
 """
 
 from collections.abc import Callable
@@ -125,11 +125,15 @@ def _add_rows(
                 total += counts[row, k]
             if total > 0:
                 weight = 1.0 if weights.size == 0 else weights[row]
-                _add_classes(counts, probs, row, 1.0 / total, weight, edges, of_classes[min(total, 2) - 1])
+                _add_classes(
+                    counts, probs, row, 1.0 / total, weight, weights.size > 0, edges, of_classes[min(total, 2) - 1]
+                )
                 given = -1.0 if dpe.size == 0 else dpe[row]
                 observed, stated = _add_terms(counts, probs, row, total, weight, given, of_sums)
                 if total > 1:
-                    _add_entry(of_disagreement, _bin_of(stated, edges), weight, observed, observed - stated)
+                    _add_entry(
+                        of_disagreement, _bin_of(stated, edges), weight, weights.size > 0, observed, observed - stated
+                    )
         classes += of_classes
         disagreement += of_disagreement
         sums += of_sums
@@ -149,21 +153,29 @@ def _bin_of(prob: float, edges: FloatArray) -> int:
 
 
 @_compiled
-def _add_entry(table: FloatArray, slot: int, weight: float, freq: float, gap: float) -> None:
+def _add_entry(table: FloatArray, slot: int, weight: float, weighted: bool, freq: float, gap: float) -> None:
     """Add one probability to its slot."""
     diff = weight * gap
     table[slot, _CASES] += 1.0
     table[slot, _DIFF] += diff
     table[slot, _DIFF_SQ] += diff * diff
-    table[slot, _WEIGHT] += weight
-    table[slot, _WEIGHT_SQ] += weight * weight
+    if weighted:
+        table[slot, _WEIGHT] += weight
+        table[slot, _WEIGHT_SQ] += weight * weight
     table[slot, _FREQ] += weight * freq
     table[slot, _FREQ_SQ] += weight * freq * freq
 
 
 @_compiled
 def _add_classes(
-    counts: IntArray, probs: FloatArray, row: int, share: float, weight: float, edges: FloatArray, table: FloatArray
+    counts: IntArray,
+    probs: FloatArray,
+    row: int,
+    share: float,
+    weight: float,
+    weighted: bool,
+    edges: FloatArray,
+    table: FloatArray,
 ) -> None:
     """Add the classes of a case to a table; a label is the share of its labels."""
     n_bins = len(edges) - 1
@@ -176,7 +188,7 @@ def _add_classes(
         elif at + 1 < n_bins and prob >= edges[at + 1]:
             at += 1
         freq = counts[row, k] * share
-        _add_entry(table, k * n_bins + at, weight, freq, freq - prob)
+        _add_entry(table, k * n_bins + at, weight, weighted, freq, freq - prob)
 
 
 @_compiled
