@@ -220,6 +220,7 @@ def insert_if_absent(session: Session, table: type[Any], values: dict[str, Any])
     # no two NULLs are the same
     known = frozenset(name for name, value in values.items() if value is not None)
     insertion = _insertion(table.__table__, tuple(values), known, session.get_bind().dialect.name)
+    session.flush()  # what the row refers to may wait for that
     row = session.connection().execute(insertion, values).mappings().first()
     if row is not None and table.__tablename__ in COVERED:
         note_rows(session, table, [row])
