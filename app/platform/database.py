@@ -120,15 +120,13 @@ POSTGRES_SETTINGS = {
 POOL_SIZE, MAX_OVERFLOW = 5, 10
 
 
-_SETTINGS = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in POSTGRES_SETTINGS.items())
-
-
 def _begin_postgres(connection: Connection) -> None:
     """Give a transaction its settings; with the transaction they end, whoever has the server's connection next.
 
     One that writes takes its turn with the key in the same statement, for as long as ``lock_timeout`` lets it wait.
     """
-    connection.exec_driver_sql(f"SELECT {_SETTINGS}{begin_lock(connection)}")
+    settings = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in POSTGRES_SETTINGS.items())
+    connection.exec_driver_sql(f"SELECT {settings}{begin_lock(connection)}")
 
 
 def postgres_engine(url: str, *, overflow: int = MAX_OVERFLOW, poolclass: type[Pool] | None = None) -> Engine:

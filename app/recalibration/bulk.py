@@ -3,7 +3,7 @@
 import json
 import math
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from app.platform.database import insert_new
 from app.platform.written_rows import note_rows
+from app.predictions.stored import PredictionValues
 from app.tables import Case, CasePrediction
 
 _COLUMNS = ", ".join(column.name for column in CasePrediction.__table__.columns)
@@ -22,7 +23,7 @@ _INSERTION = text(
 )
 
 
-def insert_predictions(session: Session, rows: Sequence[Mapping[str, Any]]) -> set[uuid.UUID]:
+def insert_predictions(session: Session, rows: Sequence[PredictionValues]) -> set[uuid.UUID]:
     """Insert predictions that nobody else has inserted meanwhile, and note them; waits for whoever is about to.
 
     Args:
