@@ -33,7 +33,11 @@ def _compiled(function: _F) -> _F:
     import numba
 
     # short rows are added up by vectors; nothing here is infinite or divides by zero
-    options = {"inline": "always", "error_model": "numpy", "fastmath": {"reassoc", "nnan", "nsz", "contract"}}
+    options: dict[str, Any] = {
+        "inline": "always",
+        "error_model": "numpy",
+        "fastmath": {"reassoc", "nnan", "nsz", "contract"},
+    }
     try:
         compiled: _F = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # neither folder may be written to

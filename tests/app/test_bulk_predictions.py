@@ -19,7 +19,7 @@ from tests.support.service import Service, cell_png
 pytestmark = pytest.mark.both_databases
 
 
-def values(case_id: uuid.UUID, release_id: uuid.UUID, **changed: Any) -> dict[str, Any]:
+def values(case_id: uuid.UUID, release_id: uuid.UUID, **changed: Any) -> Any:
     plain: dict[str, Any] = {
         "id": new_id(),
         "created_at": now(),
@@ -60,15 +60,16 @@ def test_what_is_stored_is_what_was_given_and_its_digest_is_the_noted_one(
         found = session.get_one(CasePrediction, row["id"])
         read = {name: getattr(found, name) for name in row}
         assert read == row
-        table, key = CasePrediction.__table__, DerivedKey(bytes(32), b"")
+        table: Any = CasePrediction.__table__
+        key = DerivedKey(bytes(32), b"")
         coverage = COVERED[table.name]
         assert row_digest(key, table, read, coverage) == row_digest(key, table, row, coverage)
         session.rollback()  # no event reports it
 
 
-def test_what_another_job_has_stored_meanwhile_stays(service: Service, database_kind: str) -> None:
-    if database_kind != "postgresql":
-        pytest.skip("on SQLite one job writes at a time, and has looked")
+@pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
+def test_what_another_job_has_stored_meanwhile_stays(service: Service) -> None:
+    """On SQLite one job writes at a time, and has looked."""
     service.add_case("case-1", cell_png(1))
     with service.context.database.write() as session:
         there = session.execute(select(CasePrediction)).scalar_one()

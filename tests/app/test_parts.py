@@ -15,6 +15,7 @@ from app.cli.main import secondread
 from app.imports.command import import_local
 from app.job_kinds import FUNCTIONS
 from app.jobs.running import RunningJob
+from app.platform.database import insert_new
 from app.recalibration import predict_old_cases
 from app.tables import Case, CasePrediction, NetworkOutput
 from tests.app.test_comparison import added, make
@@ -166,11 +167,10 @@ def test_two_jobs_show_an_image_to_the_network_and_keep_it_once(
     """The second waits for the row that the first has locked and not committed yet."""
     service.add_case("case", cell_png(1))
     release = added(service, dropout_release)
-    jobs, insert = [other_job(service, release) for _ in range(2)], predict_old_cases.insert_new
-    inserted = threading.Event()
+    jobs, inserted = [other_job(service, release) for _ in range(2)], threading.Event()
 
     def insert_and_wait(session: Session, table: Any, rows: Any) -> Any:
-        kept = insert(session, table, rows)
+        kept = insert_new(session, table, rows)
         if table is NetworkOutput and not inserted.is_set():
             inserted.set()
             waits = text("SELECT count(*) FROM pg_locks WHERE NOT granted")

@@ -247,7 +247,7 @@ class DrawnLaboratory:
             request = next_request(self.session, self.order, reader.id, at=at)
             if not isinstance(request, ReadRequest):
                 return
-            read = take(self.session, request, reader.id)
+            read = take(self.session, request, reader.id, 1800)
             request.lease_expires_at = None
             if self.rng.random() < person.declines:
                 read.state, read.decline_reason, request.state = "declined", "not_my_field", "open"

@@ -210,7 +210,7 @@ class QueueLaboratory:
     def _read(self, reader: Annotator) -> None:
         """Everything that the queue gives this reader, until it gives nothing more."""
         while (request := next_request(self.session, self.key, reader.id)) is not None:
-            read = take(self.session, request, reader.id)
+            read = take(self.session, request, reader.id, 1800)
             request.lease_expires_at = None
             if self.rng.random() < self.habits.declines:
                 read.state, read.decline_reason, request.state = "declined", "not_my_field", "open"
