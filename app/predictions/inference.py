@@ -211,8 +211,8 @@ class Inference:
             Overloaded: too many predictions wait, or this one waited too long.
         """
         if not self._waiting.acquire(blocking=False):
-            said = "too many predictions are waiting; try again shortly"
-            raise Overloaded(said, self._seconds_for(self.queue, wanted))
+            seconds = self._seconds_for(self.queue, wanted)
+            raise Overloaded("too many predictions are waiting; try again shortly", seconds)
         WAITING.inc()
         try:
             with span("inference", release=str(wanted.served.release_id)):
@@ -267,8 +267,8 @@ class Inference:
         with self._lock:
             if mine in self._wanted:
                 self._wanted.remove(mine)
-                said = f"the prediction waited {QUEUE_SECONDS:.0f} s; try again shortly"
-                raise Overloaded(said, self._seconds_for(len(self._wanted) + 1, mine))
+                seconds = self._seconds_for(len(self._wanted) + 1, mine)
+                raise Overloaded(f"the prediction waited {QUEUE_SECONDS:.0f} s; try again shortly", seconds)
         mine.turn.wait()  # its turn has come just now, or it is being run with others
 
     def _with_others(self, mine: "_Wanted") -> list["_Wanted"]:

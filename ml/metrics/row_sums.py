@@ -33,15 +33,12 @@ def _compiled(function: _F) -> _F:
     import numba
 
     # short rows are added up by vectors; nothing here is infinite or divides by zero
-    options: dict[str, Any] = {
-        "inline": "always",
-        "error_model": "numpy",
-        "fastmath": {"reassoc", "nnan", "nsz", "contract"},
-    }
+    flags = {"reassoc", "nnan", "nsz", "contract"}
+    njit: Any = numba.njit
     try:
-        compiled: _F = numba.njit(cache=True, **options)(function)
+        compiled: _F = njit(inline="always", error_model="numpy", fastmath=flags, cache=True)(function)
     except RuntimeError:  # neither folder may be written to
-        compiled = numba.njit(**options)(function)
+        compiled = njit(inline="always", error_model="numpy", fastmath=flags)(function)
     return compiled
 
 
