@@ -67,8 +67,16 @@ class Benchmark:
     quick: Sequence[str] | None = None
 
 
-def _serving(kind: str, clients: int, what: str) -> Callable[[Document], float]:
-    return lambda found: float(found["servers"][kind][str(clients)][what])
+def _at(*keys: str) -> Callable[[Document], float]:
+    """Finds a figure by the keys that lead to it."""
+
+    def found(document: Document) -> float:
+        place: Any = document
+        for key in keys:
+            place = place[key]
+        return float(place)
+
+    return found
 
 
 def _peers(clients: int) -> Callable[[Document], str]:
@@ -98,7 +106,7 @@ ROWS = (
             f"predict, raw body, {n} clients: of ONNX Runtime alone",
             "serving",
             0.34,
-            _serving("raw body", n, "of raw"),
+            _at("servers", "raw body", str(n), "of raw"),
             peer=_peers(n),
             limit="1",
         )
@@ -109,59 +117,64 @@ ROWS = (
             f"predict, multipart, {n} clients: of ONNX Runtime alone",
             "serving",
             0.28,
-            _serving("multipart", n, "of raw"),
+            _at("servers", "multipart", str(n), "of raw"),
             peer=_peers(n),
             limit="1",
         )
         for n in (8, 32)
     ),
-    Row("predict, multipart, 8 clients: of LitServe", "serving", 1.6, _serving("multipart", 8, "of LitServe")),
+    Row("predict, multipart, 8 clients: of LitServe", "serving", 1.6, _at("servers", "multipart", "8", "of LitServe")),
     *(
-        Row(f"predict, {n} clients: p99 of p50", "serving", 3.0, _serving("raw body", n, "p99 of p50"), most=True)
+        Row(
+            f"predict, {n} clients: p99 of p50",
+            "serving",
+            3.0,
+            _at("servers", "raw body", str(n), "p99 of p50"),
+            most=True,
+        )
         for n in (8, 32)
     ),
-    Row("fit the concentration head: of Adam", "calibration", 50, lambda found: float(found["ratio"]["head"])),
-    Row("fit the temperature: of Adam", "calibration", 100, lambda found: float(found["ratio"]["temperature"])),
+    Row("fit the concentration head: of Adam", "calibration", 50, _at("ratio", "head")),
+    Row("fit the temperature: of Adam", "calibration", 100, _at("ratio", "temperature")),
     Row(
         "a training step: of plain float32",
         "training",
         2.5,
         lambda found: max(float(row["ratio"]) for row in found["rows"].values()),
-        limit="2.1 by bf16 alone",
     ),
     Row(
         "GET /v1/metrics, 10⁶ cases, evaluation (s)",
         "snapshot",
         1.0,
-        lambda found: float(found["figures"]["GET /v1/metrics, evaluation, from the snapshot (s)"]),
+        _at("figures", "GET /v1/metrics, evaluation, from the snapshot (s)"),
         most=True,
     ),
     Row(
         "GET /v1/metrics, 10⁶ cases, all (s)",
         "snapshot",
         1.0,
-        lambda found: float(found["figures"]["GET /v1/metrics, all, from the snapshot (s)"]),
+        _at("figures", "GET /v1/metrics, all, from the snapshot (s)"),
         most=True,
     ),
     Row(
         "the worker's report, 10⁵ cases (CPU s)",
         "report",
         10.0,
-        lambda found: float(found["figures"]["the worker's job, 100,000 cases (CPU s)"]),
+        _at("figures", "the worker's job, 100,000 cases (CPU s)"),
         most=True,
     ),
     Row(
         "eight writers of events: of the growth of bare inserts",
         "writers",
         0.8,
-        lambda found: float(found["commits_per_second"]["0 ms"]["sealed"]["share"]),
+        _at("commits_per_second", "0 ms", "sealed", "share"),
         limit="1",
     ),
     Row(
         "eight writers, commits of 5 ms: of one writer",
         "writers",
         3.0,
-        lambda found: float(found["commits_per_second"]["5 ms"]["sealed"]["growth"]),
+        _at("commits_per_second", "5 ms", "sealed", "growth"),
         limit="8",
     ),
 )

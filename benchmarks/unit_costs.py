@@ -27,9 +27,7 @@ import httpx2
 import numpy as np
 import obstore
 import psycopg
-import pyarrow as pa
 from obstore.store import from_url
-from pyarrow import parquet
 from rich.progress import Progress
 
 from app.context import Context, build_context
@@ -38,6 +36,7 @@ from app.platform.bucket import Bucket
 from app.platform.sealing import seal_all, waiting
 from app.releases.queries import all_releases, class_codes
 from app.settings import Settings
+from benchmarks.made_files import SIDE, write_list, write_tables
 from benchmarks.service import Bench
 from ml.scoring.evaluation_shards import evaluate_shard
 from ml.scoring.shards import score_shard
@@ -48,10 +47,9 @@ from tests.support.process import Installation
 from tests.support.service import cell_png
 from tests.support.tiny_release import write_tiny_release
 
-BLOCKS, BLOCK, SIDE = 24, 25, 96
+BLOCKS, BLOCK = 24, 25
 FEW, MANY = 1_000, 11_000  # old cases: what a job costs by itself goes out with the difference
 IMAGES, ROWS, KEYS = (64, 1_088), (20_000, 220_000), 3_000
-N_CLASSES = 8
 _FIRST = 10
 _TICK = os.sysconf("SC_CLK_TCK")
 _SIZES = (
@@ -263,15 +261,9 @@ def repredicting(folder: Path, server: PostgresServer, release: Path) -> dict[st
 
 def scoring(folder: Path, release: Path) -> dict[str, float]:
     """Scoring images in a shard: the difference of a long list and a short one."""
-    images = folder / "images"
-    images.mkdir()
-    for index in range(64):
-        (images / f"{index}.png").write_bytes(cell_png(index, SIDE))
     seconds = []
     for rows in (1, *IMAGES):  # the first one pays for what is loaded
-        listed = images / f"list-{rows}.csv"
-        lines = [f"case-{row:07d},{row % 64}.png" for row in range(rows)]
-        listed.write_text("\n".join(["case_id,file", *lines]) + "\n")
+        listed = write_list(folder, rows)
         before = time.process_time()
         score_shard(release, listed, folder / f"scored-{rows}", (1, 1))
         seconds.append(time.process_time() - before)
@@ -281,17 +273,9 @@ def scoring(folder: Path, release: Path) -> dict[str, float]:
 
 def evaluating(folder: Path) -> dict[str, float]:
     """Evaluating cases with two labels each in a shard, by patients: the difference of long tables and short ones."""
-    rng, seconds = np.random.default_rng(0), []
+    seconds = []
     for rows in (10, *ROWS):  # the first one pays for what is loaded
-        names = [f"{row:09d}" for row in range(rows)]
-        probs = rng.dirichlet(np.ones(N_CLASSES), rows)
-        columns: dict[str, Any] = {"case_id": names} | {f"prob:{k}": probs[:, k] for k in range(N_CLASSES)}
-        read: dict[str, Any] = {"case_id": np.repeat(names, 2), "annotator": ["a", "b"] * rows}
-        read["patient"] = np.repeat([name[:-1] for name in names], 2)
-        read["label"] = rng.integers(N_CLASSES, size=2 * rows).astype(str)
-        paths = folder / f"labels-{rows}.parquet", folder / f"predictions-{rows}.parquet"
-        for path, table in zip(paths, (read, columns), strict=True):
-            parquet.write_table(pa.table(table), path, row_group_size=122_880)
+        paths = write_tables(folder, rows)
         before = time.process_time()
         done = evaluate_shard(Streaming(*paths, cluster="patient"), folder / f"job-{rows}", (1, 1))
         seconds.append(time.process_time() - before)
