@@ -21,6 +21,8 @@ def _revision() -> tuple[ColumnElement[Any], ...]:
     of_champion = select(Alias.release_id).where(Alias.name == "champion").scalar_subquery()
     moves = select(Alias.revision).where(Alias.name == "champion").scalar_subquery()
     policy = select(func.max(PolicyRow.version)).scalar_subquery()
+    # its identifier too: where an older database was brought back, another one may have come to the same number
+    which = select(PolicyRow.id).where(PolicyRow.version == policy).scalar_subquery()
     # of whatever day it is when the statement is sent
     today = DailyThreshold.day == bindparam("today", callable_=lambda: now().date().isoformat())
     of_today = [
@@ -31,7 +33,7 @@ def _revision() -> tuple[ColumnElement[Any], ...]:
         select(column).where(AnswerSets.release_id == of_champion).scalar_subquery()
         for column in (AnswerSets.computed_at, AnswerSets.basis)
     ]
-    parts = (of_champion, moves, policy, *of_today, *sets)
+    parts = (of_champion, moves, which, *of_today, *sets)
     return tuple(part.label(f"in_force_{number}") for number, part in enumerate(parts))
 
 

@@ -18,6 +18,7 @@ from app.settings import Settings
 from app.tables import Account
 from app.triage.schemas import PolicyIn
 from app.triage.service import add_policy
+from tests.app.test_snapshots import bring_back, keep_database
 from tests.support.service import Service, cell_png, put_release
 from tests.support.statements import counted
 from tests.support.tiny_release import write_tiny_release
@@ -81,6 +82,25 @@ def test_a_policy_and_sets_of_another_process_are_seen_by_the_next_request(
             assert alias is not None
             _store(session, alias.release_id, PublishedSets(reason=reason), "a test")
         assert predicted(service)["answer_set"]["reason"] == reason
+
+
+def wish(service: Service, rule: PolicyIn) -> None:
+    with service.context.database.write() as session:
+        account = session.execute(select(Account).where(Account.name == "admin")).scalar_one()
+        lead = Principal(account.id, account.name, account.role, frozenset())
+        add_policy(session, service.context.keys.audit, lead, rule)
+
+
+@pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+def test_another_policy_of_the_same_number_is_another_one(service: Service, tmp_path: Path) -> None:
+    """An older database comes back under a server that goes on, and the lead decides once more, differently."""
+    keep_database(service.context, tmp_path / "older.db")
+    answers = []
+    for threshold in (0.0, 0.999):
+        wish(service, PolicyIn(rule="disagreement", threshold=threshold, audit_rate=0.25, reason="a test"))
+        answers.append(predicted(service)["triage"])
+        bring_back(service.context, tmp_path / "older.db")
+    assert [answer["decision"] for answer in answers] == ["second_read", "single_read"]
 
 
 def test_an_answer_is_written_as_every_other_answer_is(service: Service) -> None:
