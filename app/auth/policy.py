@@ -202,7 +202,8 @@ class GuardedRoute(APIRoute):
         of_the_api = self.path.startswith(API)
 
         async def guarded(request: Request) -> Response:
-            unknown = sorted(set(request.query_params) - known) if of_the_api else []
+            asked = of_the_api and request.scope.get("query_string")
+            unknown = sorted(set(request.query_params) - known) if asked else []
             if guard.scopes and (first or unknown):
                 await guard(request)  # the caller is kept for the guard among the parameters
             if unknown:
