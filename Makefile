@@ -101,6 +101,7 @@ bench: $(VENV)/.installed-dev
 
 # make bench-quick   whether they still run, in a few minutes; its figures mean nothing, and nothing is saved
 bench-quick: $(VENV)/.installed-dev
+	$(PIP) -e '.[bench]'
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks.table --quick
 
 # make screenshots   pictures of every page into screenshots/; ARGS=--docs renews those of README and tutorial
