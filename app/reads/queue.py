@@ -6,6 +6,7 @@ the cases of the first ones, and no guess of a database at what is in its tables
 """
 
 import itertools
+import json
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
@@ -13,10 +14,15 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
+    ARRAY,
     BindParameter,
     Boolean,
+    ColumnElement,
     CompoundSelect,
     Select,
+    Text,
+    Uuid,
+    and_,
     bindparam,
     exists,
     false,
@@ -28,7 +34,7 @@ from sqlalchemy import (
     tuple_,
     union_all,
 )
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.platform.keys import DerivedKey
 from app.platform.principal import Principal
@@ -128,13 +134,17 @@ def _asked_first(requests: Iterable[Waiting], annotator_id: uuid.UUID) -> list[W
     return sorted(requests, key=lambda one: (*one.place, one.asked_of != annotator_id, one.ordinal))
 
 
-def _open_requests() -> Select[Any]:
-    """So many open requests after a place, with a row for each twin of their case, or one without."""
-    asked = or_(
+def _asked() -> ColumnElement[bool]:
+    """Whether a request is asked of anybody, of the annotator, or by now of whoever comes."""
+    return or_(
         ReadRequest.annotator_id.is_(None),
         ReadRequest.annotator_id == bindparam("annotator_id"),
         ReadRequest.due_at < bindparam("asked_until"),
     )
+
+
+def _open_requests() -> Select[Any]:
+    """So many open requests after a place, with a row for each twin of their case, or one without."""
     # what they have labelled may still wait for others, and stands at the front of their queue until then. By its case
     # alone, since a case has few labels: what hides the annotator keeps a database from going through all of theirs
     labelled = exists().where(
@@ -145,7 +155,7 @@ def _open_requests() -> Select[Any]:
     columns = (ReadRequest.id, ReadRequest.case_id, *place, ReadRequest.ordinal, ReadRequest.annotator_id)
     some = (
         select(*columns)
-        .where(ReadRequest.state == "open", asked, ~labelled)
+        .where(ReadRequest.state == "open", _asked(), ~labelled)
         .where(tuple_(*place) > tuple_(bindparam("due_on"), bindparam("shuffle")))
         .order_by(*place)
         .limit(bindparam("n"))
@@ -157,30 +167,37 @@ def _open_requests() -> Select[Any]:
 _OPEN = _open_requests()
 
 
-def _what_is_known() -> CompoundSelect[Any]:
+def _what_is_known(dialect: str) -> CompoundSelect[Any]:
     """By whom some cases are known, None for everybody; last, whether only because a repeat has taken their seat."""
     me: BindParameter[uuid.UUID] = bindparam("annotator_id")
-    cases: BindParameter[Any] = bindparam("cases", expanding=True)
+
+    def some(column: InstrumentedAttribute[uuid.UUID]) -> ColumnElement[bool]:
+        """Whether it is one of the cases: one parameter, however many they are."""
+        if dialect == "postgresql":
+            return column == func.any(bindparam("cases", type_=ARRAY(Uuid)))
+        listed = func.json_each(bindparam("cases", type_=Text)).table_valued("value")
+        return column.in_(select(listed.c.value))
+
     given = or_(Read.state.in_(("leased", "committed", "declined")), bindparam("never_given", type_=Boolean))
     still = or_(Repeat.back_at.is_(None), Repeat.back_at > bindparam("at"))
     return union_all(
         # whoever it was: a case has few reads and labels and an annotator has thousands, through which a database goes
         # that is asked for theirs and takes the wrong index
-        select(Read.case_id, Read.annotator_id, false()).where(Read.case_id.in_(cases), given),
-        select(Label.case_id, Label.annotator_id, false()).where(Label.case_id.in_(cases)),
+        select(Read.case_id, Read.annotator_id, false()).where(some(Read.case_id), given),
+        select(Label.case_id, Label.annotator_id, false()).where(some(Label.case_id)),
         *(
-            select(table.case_id, me, false()).where(table.case_id.in_(cases), table.annotator_id == me)
+            select(table.case_id, me, false()).where(some(table.case_id), table.annotator_id == me)
             for table in (Exposure, PracticeItem)
         ),
         # what everybody may have seen as a reference cell is read by nobody
         select(ReferenceCell.case_id, null(), false()).where(
-            ReferenceCell.case_id.in_(cases), ReferenceCell.kind.in_(SHOWN_KINDS)
+            some(ReferenceCell.case_id), ReferenceCell.kind.in_(SHOWN_KINDS)
         ),
-        select(Repeat.in_place_of, me, true()).where(Repeat.annotator_id == me, Repeat.in_place_of.in_(cases), still),
+        select(Repeat.in_place_of, me, true()).where(Repeat.annotator_id == me, some(Repeat.in_place_of), still),
     )
 
 
-_KNOWN = _what_is_known()
+_KNOWN = {dialect: _what_is_known(dialect) for dialect in ("sqlite", "postgresql")}
 
 
 def _known(
@@ -195,20 +212,61 @@ def _known(
     """Of the cases of requests and their twins those that an annotator knows, and those whose seat is taken."""
     cases = {request.case_id for request in requests}
     cases |= {twin for request in requests for twin in twins[request] if twin is not None}
-    # some more of the same, so that statements have few lengths, and are known
-    padding = itertools.repeat(next(iter(cases)), (1 << (len(cases) - 1).bit_length()) - len(cases))
-    asking = {"annotator_id": annotator_id, "at": at, "cases": [*cases, *padding], "never_given": never_given}
-    mine = [(case_id, kept) for case_id, who, kept in session.execute(_KNOWN, asking) if who in (None, annotator_id)]
+    dialect = session.get_bind().dialect.name
+    as_list: Any = list(cases) if dialect == "postgresql" else json.dumps([case_id.hex for case_id in cases])
+    asking = {"annotator_id": annotator_id, "at": at, "cases": as_list, "never_given": never_given}
+    mine = [
+        (case_id, kept)
+        for case_id, who, kept in session.execute(_KNOWN[dialect], asking)
+        if who in (None, annotator_id)
+    ]
     return {case_id for case_id, kept in mine if not kept}, {case_id for case_id, kept in mine if kept}
+
+
+def _counting() -> Select[Any]:
+    """How many cases the first thousand requests are of that an annotator could be given, in one statement.
+
+    What it asks of each case is what ``_what_is_known`` asks of some. Who it was is hidden from the database here as
+    well: it would go through all that the annotator has labelled, for each request.
+    """
+    me: BindParameter[uuid.UUID] = bindparam("annotator_id")
+
+    def hidden(column: InstrumentedAttribute[uuid.UUID]) -> ColumnElement[bool]:
+        return func.coalesce(column, column) == me
+
+    taken = Read.state.in_(("leased", "committed", "declined"))
+    still = or_(Repeat.back_at.is_(None), Repeat.back_at > bindparam("at"))
+    knowing: tuple[tuple[Any, ColumnElement[bool]], ...] = (
+        (Read, and_(hidden(Read.annotator_id), taken)),
+        (Label, hidden(Label.annotator_id)),
+        (Exposure, Exposure.annotator_id == me),
+        (PracticeItem, PracticeItem.annotator_id == me),
+        (ReferenceCell, ReferenceCell.kind.in_(SHOWN_KINDS)),
+    )
+    of_twin = CaseTwin.case_id == ReadRequest.case_id
+    known = [
+        condition
+        for table, mine in knowing
+        for condition in (
+            exists().where(table.case_id == ReadRequest.case_id, mine),
+            exists().where(of_twin, table.case_id == CaseTwin.twin_id, mine),
+        )
+    ]
+    known.append(exists().where(Repeat.annotator_id == me, Repeat.in_place_of == ReadRequest.case_id, still))
+    some = select(ReadRequest.case_id).where(ReadRequest.state == "open", _asked(), ~or_(*known)).limit(_COUNTED)
+    return select(func.count(some.subquery().c.case_id.distinct()))
+
+
+_N_CASES = _counting()
 
 
 def count_waiting(session: Session, principal: Principal) -> int:
     """Cases that an annotator could be given: repeats, and those of the first thousand requests."""
     annotator = session.execute(select(Annotator.id).where(Annotator.account_id == principal.account_id))
-    annotator_id = annotator.scalar_one_or_none() or uuid.UUID(int=0)
+    annotator_id, time = annotator.scalar_one_or_none() or uuid.UUID(int=0), now()
     open_repeats = select(func.count()).where(Repeat.annotator_id == annotator_id, Repeat.state == "open")
-    first = itertools.islice(waiting_for(session, annotator_id, together=_COUNTED), _COUNTED)
-    n_cases = len({request.case_id for request in first})
+    asking = {"annotator_id": annotator_id, "at": time, "asked_until": time - GRACE}
+    n_cases: int = session.execute(_N_CASES, asking).scalar_one()
     return min(_COUNTED, session.execute(open_repeats).scalar_one() + n_cases)
 
 
