@@ -23,11 +23,18 @@ def ensure_trained_release(context: Context, say: Say) -> None:
             return
     source = context.settings.home / "demo" / "release"
     if not (source / "card.json").is_file():
-        _make(context.settings.home / "demo" / "run", source, say)
+        make_release(context.settings.home / "demo" / "run", source, say)
     add_release(context.database, context.keys.audit, source, context.folders)
 
 
-def _make(run: Path, out: Path, say: Say) -> None:
+def make_release(run: Path, out: Path, say: Say) -> None:
+    """Train, calibrate and export the release of the simulated demo; an interrupted training goes on.
+
+    Args:
+        run: folder of the training.
+        out: release folder to make.
+        say: where to report what is being done.
+    """
     from ml.training.calibrate import calibrate_run
     from ml.training.export import export_run
     from ml.training.run_folder import RunFolder
