@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from benchmarks import gpu
-from benchmarks.gpu_state import Setting, State, Step, attempt, folder_of, read_state, write_state
+from benchmarks.gpu_state import Document, Setting, State, Step, attempt, folder_of, read_state, write_state
 from benchmarks.gpu_steps import STEPS as REAL
 from benchmarks.gpu_steps import publish, write_results
 from ml.training.deadline import Deadline
@@ -123,47 +123,61 @@ def test_what_fails_or_is_killed_stops_nothing_else_and_the_next_call_goes_on(se
     assert "ValueError: two and two are five" in listed
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("datasets")
-def test_the_training_step_runs_whole_on_a_cpu_and_the_report_finds_its_network(setting: Setting) -> None:
-    steps = {step.name: step for step in REAL}
-    state = attempt(steps["mix-cifar10-training"], setting)
+def _done(name: str, setting: Setting) -> Document:
+    state = attempt(next(step for step in REAL if step.name == name), setting)
     assert state.status == "done", state.reason
     assert state.results is not None
-    assert state.results["epochs"] == 2
-    assert state.results["images_per_second"] > 0
-    (run,) = (setting.state / "reproductions").glob("mix-cifar10-*/seed-0")
+    return state.results
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("datasets")
+def test_the_training_step_stops_and_goes_on_to_the_same_weights(setting: Setting, tmp_path: Path) -> None:
+    other = replace(setting, state=tmp_path / "other", deadline=Deadline(0))
+    (step,) = (step for step in REAL if step.name == "mix-cifar10-training")
+    assert step.configuration(other) == step.configuration(setting)
+    assert attempt(step, other).status == "unfinished"
+    for each in (setting, replace(other, deadline=Deadline(3600))):
+        results = _done("mix-cifar10-training", each)
+        assert results["epochs"] == 2
+        assert results["images_per_second"] > 0
+    runs = [next(each.state.glob("reproductions/mix-cifar10-*/seed-0")) for each in (setting, other)]
+    assert RunFolder(runs[0]).network.read_bytes() == RunFolder(runs[1]).network.read_bytes()
+
+
+@pytest.mark.heavy
+@pytest.mark.usefixtures("datasets")
+def test_the_report_finds_the_network_that_was_trained(setting: Setting) -> None:
+    _done("mix-cifar10-training", setting)
+    (run,) = setting.state.glob("reproductions/mix-cifar10-*/seed-0")
     weights = RunFolder(run).network.read_bytes()
-    state = attempt(steps["mix-cifar10"], setting)
-    assert state.status == "done", state.reason
+    _done("mix-cifar10", setting)
     assert RunFolder(run).network.read_bytes() == weights
     assert json.loads((run.parent / "mix-cifar10.json").read_text())["quick"] is True
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.usefixtures("datasets")
-@pytest.mark.parametrize("name", ["cifar10h", "tests"])
-def test_the_other_steps_run_whole_on_a_cpu(name: str, setting: Setting) -> None:
-    state = attempt(next(step for step in REAL if step.name == name), setting)
-    assert state.status == "done", state.reason
+def test_human_labels_run_whole_on_a_cpu(setting: Setting) -> None:
+    assert set(_done("cifar10h", setting)["training_seconds"]) == {"labels-1_seed-0", "labels-3_seed-0"}
+
+
+@pytest.mark.slow
+def test_the_step_of_tests_runs_tests(setting: Setting) -> None:
+    assert _done("tests", setting)["passed"] > 5
 
 
 @pytest.mark.slow
 def test_serving_is_measured_beside_the_runtime_alone(setting: Setting) -> None:
-    state = attempt(next(step for step in REAL if step.name == "serving"), setting)
-    assert state.status == "done", state.reason
-    assert state.results is not None
-    figures = state.results["figures"]
+    figures = _done("serving", setting)["figures"]
     assert figures["service"]["images_per_run"] == 1  # on a CPU one image at a time
     assert 0 < figures["service"]["of_raw"] < 1
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_several_devices_train_together(setting: Setting) -> None:
-    state = attempt(next(step for step in REAL if step.name == "several-devices"), setting)
-    assert state.status == "done", state.reason
-    assert state.results is not None
-    assert state.results["runs"]["2"]["images"] == state.results["runs"]["1"]["images"]
+    runs = _done("several-devices", setting)["runs"]
+    assert runs["1"]["images"] == runs["2"]["images"]
 
 
 def test_a_state_is_written_whole_or_not_at_all(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
