@@ -123,12 +123,12 @@ def reproduce_cifar10h(setting: Setting) -> Document:
 
 def _reproduced(name: str, configuration: Document, setting: Setting) -> Document:
     out = _out(name, configuration, setting)
-    document = reproduce(_reproduction(name, setting, out))
+    document: Document = dict(reproduce(_reproduction(name, setting, out)))
     if setting.results is not None:
         publish(name, out, setting)
     runs = [RunFolder(path.parent) for path in sorted(out.glob("*/metrics.jsonl"))]
     seconds = {run.path.name: sum(row["seconds"] for row in run.read_metrics()) for run in runs}
-    return {"what": document["what"], "rows": len(list(document["rows"])), "training_seconds": seconds}
+    return {"what": document["what"], "rows": len(document["rows"]), "training_seconds": seconds}
 
 
 def serve(setting: Setting) -> Document:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from benchmarks import gpu
-from benchmarks.gpu_state import Document, Setting, State, Step, attempt, folder_of, read_state, write_state
+from benchmarks.gpu_state import MORE_TO_DO, Document, Setting, State, Step, attempt, folder_of, read_state, write_state
 from benchmarks.gpu_steps import STEPS as REAL
 from benchmarks.gpu_steps import publish, write_results
 from ml.training.deadline import Deadline
@@ -73,7 +73,7 @@ def test_a_torn_state_is_one_that_has_not_begun(torn: bytes, setting: Setting) -
 def test_a_step_for_which_no_time_is_left_is_left_to_the_next_call(
     setting: Setting, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert gpu.run([BY_NAME["long"]], setting) == gpu.MORE_TO_DO
+    assert gpu.run([BY_NAME["long"]], setting) == MORE_TO_DO
     assert "left for the next call: long" in capsys.readouterr().out
     assert read_state(BY_NAME["long"], setting) == State()
 

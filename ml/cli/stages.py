@@ -95,8 +95,6 @@ def train(
     """Train a network on images and label histograms (stage 1); started by torchrun, several processes share it."""
     import torch
 
-    from ml.cli.bars import reading_bar
-    from ml.datasets.registry import load_dataset
     from ml.training.processes import started_processes
     from ml.training.run_folder import TrainConfig
     from ml.training.small_sets import EPOCHS, augmentation_for, batch_for, passes_for
@@ -107,9 +105,7 @@ def train(
     options = _data_options(data, cases, valid_labels, size, crop, seed)
     with started_processes() as processes:
         where = processes.device(choose_device(device))
-        _tell(processes, f"loading data set {data}")
-        with reading_bar(shown=processes.first) as observer:
-            dataset = load_dataset(data, options, observer)
+        dataset = _loaded(data, options, processes)
         n_images, n_epochs = dataset.rows("train").size, epochs or EPOCHS
         batch = batch_size or batch_for(n_images)
         wide_or_light = augmentation or augmentation_for(dataset.orientation)
@@ -136,10 +132,15 @@ def train(
         _train(dataset, config, out, where, processes.normalising(batch_norm, where), as_json)
 
 
-def _tell(processes: "Processes", what: str) -> None:
-    """Say something once, however many processes there are."""
+def _loaded(data: str, options: dict[str, int], processes: "Processes") -> "ImageDataset":
+    """A data set; the first process says so, and shows what is decoded."""
+    from ml.cli.bars import reading_bar
+    from ml.datasets.registry import load_dataset
+
     if processes.first:
-        say(what)
+        say(f"loading data set {data}")
+    with reading_bar(shown=processes.first) as observer:
+        return load_dataset(data, options, observer)
 
 
 def _train(

@@ -1,7 +1,7 @@
 """How far a run has come, written after each epoch so that a killed run goes on from there.
 
 A large network on a fast device is through with an epoch sooner than its weights are on the disk. Then some epochs are
-left out, so that writing takes a twentieth of the time at most.
+left out, so that writing takes a sixtieth of the time at most.
 """
 
 import time
@@ -18,7 +18,7 @@ from ml.training.learner import Learner, LearnerState
 from ml.training.run_folder import RunFolder
 
 #: A checkpoint of more bytes is written again only after so many times the time that writing it took.
-LARGE, _AT_LEAST = 64_000_000, 20.0
+LARGE, _AT_LEAST = 64_000_000, 60.0
 
 
 class _State(TypedDict):

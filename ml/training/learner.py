@@ -89,6 +89,8 @@ class Learner:
         self.network: Network = network.to(data.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         shared = processes.averaging(self.network)
         self._forward: Callable[[Tensor], tuple[Tensor, Tensor]] = torch.compile(shared) if config.compiled else shared
+        if data.device.type == "cuda":  # sizes stay the same: the fastest convolutions are looked for once
+            torch.backends.cudnn.benchmark = True
         self._adam = _adam_for(data.device)
         self.optimiser = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate)
         self._set_adam(config.learning_rate)
@@ -97,6 +99,7 @@ class Learner:
         self.average = average_weights(self.network, decay) if decay else None
         self.judged = self.network if self.average is None else cast(Network, self.average.module)
         self._generator = torch.Generator()
+        self._ahead: tuple[int, npt.NDArray[np.intp], EpochPlan] | None = None
         self._log_weights = self._class_weights()
 
     def _class_weights(self) -> Tensor | None:
@@ -112,21 +115,33 @@ class Learner:
 
         Augmentation and dropout depend on the number of the process besides: each draws for its part of the batch.
         """
-        config, seed = self.config, self.processes.seed(self.config.seed, epoch)
-        rng = np.random.default_rng([config.seed, epoch])
-        order = np.concatenate([rng.permutation(rows) for _ in range(config.passes)])
-        self._generator.manual_seed(seed)
-        torch.manual_seed(seed)
-        self._set_rate(config.rate(epoch))
+        plan = self._plan(epoch, rows)
+        torch.manual_seed(self.processes.seed(self.config.seed, epoch))
+        self._set_rate(self.config.rate(epoch))
         self.network.train()
-        plan = EpochPlan(self.data, config, self.processes, order, self._generator)
         total, seen, started = torch.zeros((), device=self.data.device), 0, time.perf_counter()
         for number, step in enumerate(plan):
             total += self._trained(step) * len(step.batch)
             seen += len(step.batch)
             speed = seen / (time.perf_counter() - started)
             observer(StepReport(epoch, number + 1, len(plan), speed, total, seen))
+        if self.data.resident:  # drawn while the device still works on what it was sent
+            self._ahead = epoch + 1, rows, self._drawn(epoch + 1, rows)
         return float(total) / max(seen, 1)
+
+    def _plan(self, epoch: int, rows: npt.NDArray[np.intp]) -> EpochPlan:
+        """The steps of an epoch, which may have been drawn during the one before."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] == epoch and np.array_equal(ahead[1], rows):
+            return ahead[2]
+        return self._drawn(epoch, rows)
+
+    def _drawn(self, epoch: int, rows: npt.NDArray[np.intp]) -> EpochPlan:
+        config = self.config
+        rng = np.random.default_rng([config.seed, epoch])
+        order = np.concatenate([rng.permutation(rows) for _ in range(config.passes)])
+        self._generator.manual_seed(self.processes.seed(config.seed, epoch))
+        return EpochPlan(self.data, config, self.processes, order, self._generator)
 
     @property
     def recorded(self) -> bool:

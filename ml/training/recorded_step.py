@@ -77,7 +77,8 @@ class StepRecorder:
 
     def _recorded(self, step: Step) -> bool:
         """Record a step without running it; false where that fails."""
-        fixed = Step(*(torch.zeros_like(rows) for rows in _rows(step)), _like(step.draws))
+        batch, part = (torch.zeros_like(rows) for rows in _rows(step))
+        fixed = Step(batch, part, _like(step.draws))
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, stream=self._stream):

