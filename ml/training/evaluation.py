@@ -1,6 +1,12 @@
-"""Outputs of a network over cases, in float32 without dropout, and how good they are on the validation part."""
+"""Outputs of a network over cases, in float32 without dropout, and how good they are on the validation part.
 
+A GPU rounds the factors of convolutions to ten bits (TF32) while it validates, which only chooses among epochs; whatever
+is kept is computed without that.
+"""
+
+import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypedDict
 
 import numpy as np
@@ -15,6 +21,21 @@ from ml.training.processes import ALONE, Processes
 from ml.training.run_folder import CachedOutputs
 
 BATCH = 512
+
+
+@contextmanager
+def unrounded(device: torch.device) -> Iterator[None]:
+    """Convolutions in the block are in float32 on a GPU too."""
+    if device.type != "cuda":
+        yield
+        return
+    with warnings.catch_warnings(action="ignore"):  # of a newer way to say it, which not all versions know
+        before = torch.backends.cudnn.allow_tf32
+        torch.backends.cudnn.allow_tf32 = False
+        try:
+            yield
+        finally:
+            torch.backends.cudnn.allow_tf32 = before
 
 
 def batch_outputs(
@@ -72,7 +93,8 @@ def cached_outputs(network: Network, data: DeviceData) -> CachedOutputs:
     """Outputs of all cases that are not trained on."""
     dataset = data.dataset
     rows = dataset.rows("valid", "calibration", "test")
-    logits, features, pooled, _ = zip(*batch_outputs(network, data, rows), strict=True)
+    with unrounded(data.device):
+        logits, features, pooled, _ = zip(*batch_outputs(network, data, rows), strict=True)
     cases = np.array(dataset.case_ids)[rows]
     return CachedOutputs(
         logits=torch.cat(logits).cpu().numpy(),
