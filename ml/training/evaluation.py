@@ -1,6 +1,6 @@
 """Outputs of a network over cases, in float32 without dropout, and how good they are on the validation part.
 
-A GPU rounds the factors of convolutions to ten bits (TF32) while it validates, which only chooses among epochs; whatever
+A GPU rounds factors of convolutions to ten bits (TF32) while it validates, which only chooses among epochs; whatever
 is kept is computed without that.
 """
 
