@@ -99,7 +99,7 @@ def main() -> None:
     torch.set_num_threads(1)
     seconds: dict[str, list[float]] = {name: [] for name in ("head", "head, Adam", "temperature", "temperature, Adam")}
     loss = {}
-    for _ in range(REPEATS):
+    for _ in range(1 if "--quick" in sys.argv else REPEATS):
         spent, head = timed(lambda: fit_concentration(features, probs, counts)[0])
         seconds["head"].append(spent)
         loss["head"] = concentration_loss(probs, counts, head(features))[0]

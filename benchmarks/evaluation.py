@@ -1,17 +1,24 @@
-"""A full evaluation (every metric, no jackknife) beside the paper's formulas, torchmetrics and scikit-learn.
+"""A full evaluation (every metric, no jackknife) beside the authors' code, the paper's formulas and two libraries.
 
-The paper's formulas are written here as they stand, metric by metric and bin by bin; it is not the authors' code.
-Neither library knows label histograms: they get the most frequent label and compute an expected calibration error
-and a Brier score, a small part of what the accumulator computes. Times are medians of interleaved rounds.
-``--save`` keeps the figures in ``results/``.
+    python -m benchmarks.evaluation --save
+
+The authors' code runs as it is, from ``build/lh_calib``, where it is cloned to if it is not there; without it that row
+is left out, and said to be. The paper's formulas are written here as they stand, metric by metric and bin by bin.
+Neither torchmetrics nor scikit-learn knows label histograms: they get the most frequent label and compute an expected
+calibration error and a Brier score, a small part of what the accumulator computes. Times are medians of interleaved
+rounds.
 """
 
+import argparse
+import importlib
 import json
 import platform
 import resource
 import statistics
+import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -22,6 +29,17 @@ from ml.metrics import accumulator, evaluate
 from ml.metrics.accumulator import Accumulator
 
 K, ROUNDS = 22, 7
+AUTHORS = Path(__file__).parents[1] / "build" / "lh_calib"
+#: What the accumulator and the authors' code define alike; they bound the bins' bias otherwise (``statistics``).
+ALIKE = {
+    "L": "ps",
+    "EL_plugin": "el_plugin",
+    "EL": "el_debias",
+    "CL_plugin": "cl_plugin",
+    "L_D": "d_bs",
+    "CL_D_plugin": "d_cl_plugin",
+}
+_THEIR_ADDRESS = "https://github.com/m1m0r1/lh_calib"
 
 
 def problem(n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -72,6 +90,46 @@ def by_patient(counts: np.ndarray, probs: np.ndarray, dpe: np.ndarray) -> None:
     evaluate(counts, probs, dpe, cluster=np.arange(len(dpe)) // 4)
 
 
+def authors_code() -> Callable[..., dict[str, float]] | None:
+    """Their summary of a predicted histogram, accuracy and both orders; None where their code cannot be had."""
+    if not AUTHORS.exists():
+        clone = ["git", "clone", "--quiet", "--depth", "1", _THEIR_ADDRESS, str(AUTHORS)]
+        if subprocess.run(clone, check=False, capture_output=True, timeout=120).returncode:
+            print(f"the authors' code: left out; it is not in {AUTHORS} and cannot be cloned from {_THEIR_ADDRESS}")
+            return None
+    sys.path.append(str(AUTHORS))
+    try:
+        theirs = importlib.import_module("lh_calib.evaluation")
+    except ImportError as exc:
+        print(f"the authors' code: left out, {exc}")
+        return None
+
+    class Predicted:
+        def __init__(self, probs: np.ndarray, dpe: np.ndarray) -> None:
+            self.probs, self.agreement = probs, 1 - dpe
+
+        def get_probs(self) -> np.ndarray:
+            return self.probs
+
+        def get_agreement_probs(self) -> np.ndarray:
+            return self.agreement
+
+    def summarise(counts: np.ndarray, probs: np.ndarray, dpe: np.ndarray) -> dict[str, float]:
+        with warnings.catch_warnings(action="ignore"):
+            found = theirs.LHEval(theirs.LabelHist(counts), Predicted(probs, dpe)).summarize()
+        return {name: float(value) for name, value in found.iloc[0].items()}
+
+    return summarise
+
+
+def furthest(theirs: dict[str, float], data: tuple[np.ndarray, np.ndarray, np.ndarray]) -> float:
+    """The largest difference of what both define alike, relative to the larger of the two."""
+    acc = Accumulator(K)
+    acc.update(*data)
+    ours = acc.compute()
+    return max(abs(ours[own] - theirs[name]) / abs(ours[own]) for own, name in ALIKE.items())
+
+
 def with_torchmetrics(counts: np.ndarray, probs: np.ndarray, dpe: np.ndarray) -> None:
     import torch
     from torchmetrics.functional.classification import multiclass_accuracy, multiclass_calibration_error
@@ -92,11 +150,14 @@ def with_sklearn(counts: np.ndarray, probs: np.ndarray, dpe: np.ndarray) -> None
     accuracy_score(y, probs.argmax(axis=1))
 
 
-def main() -> None:
+def all_rivals(theirs: Callable[..., object] | None) -> dict[str, Callable[..., object]]:
+    """What is timed: ours in three ways, and whatever of the others is at hand."""
     import ml.torchvision_ops  # noqa: F401  torchmetrics imports torchvision, whose CUDA build lacks operators here
 
-    rivals: dict[str, Callable[..., None]] = {"secondread, all metrics": accumulate}
+    rivals: dict[str, Callable[..., object]] = {"secondread, all metrics": accumulate}
     rivals["every interval, by patients of four cases"] = by_patient
+    if theirs is not None:
+        rivals["the authors' code"] = theirs
     if accumulator.COMPILED:
         rivals["secondread without [fast]"] = by_numpy
     for name, package, run in (
@@ -110,13 +171,23 @@ def main() -> None:
             print(f"{name}: not installed, left out (pip install torchmetrics scikit-learn)")
             continue
         rivals[name] = run
+    return rivals
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--save", action="store_true", help="write benchmarks/results/DATE_evaluation.json")
+    parser.add_argument("--quick", action="store_true", help="few cases, once: whether it runs")
+    options = parser.parse_args()
+    theirs = authors_code()
+    rivals = all_rivals(theirs)
     document: dict[str, object] = {"date": date.today().isoformat(), "machine": f"{platform.machine()}, two cores"}
-    sizes = (100_000, 300_000, 1_000_000)
+    sizes = (2_000,) if options.quick else (100_000, 300_000, 1_000_000)
     for n in sizes:
         data = problem(n)
         seconds: dict[str, list[float]] = {name: [] for name in rivals}
         accumulate(*data)  # the first time compiles
-        for _ in range(ROUNDS if n == sizes[0] else 3):
+        for _ in range(1 if options.quick else ROUNDS):
             for name, run in rivals.items():
                 started = time.perf_counter()
                 run(*data)
@@ -125,20 +196,21 @@ def main() -> None:
         ours = median["secondread, all metrics"]
         print(f"N = {n:,}, K = {K}")
         for name, value in median.items():
-            print(f"  {name:<40}{1000 * value:>10.1f} ms{value / ours:>8.2f} × ours")
+            print(f"  {name:<42}{1000 * value:>10.1f} ms{value / ours:>8.2f} × ours")
         document[f"N={n}"] = median
     data = problem(sizes[0])
+    if theirs is not None:
+        document["furthest from the authors' code"] = difference = furthest(theirs(*data), data)
+        print(f"largest relative difference from the authors' code, in {', '.join(ALIKE)}: {difference:.1e}")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     accumulate(*data)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     print(f"peak memory grown by {grown:.1f} MB beyond the inputs")
     started = time.perf_counter()
     evaluate(*data)
-    document["with intervals, N=100000"] = time.perf_counter() - started
-    print(
-        f"with jackknife intervals of every metric, N = {sizes[0]:,}: {1000 * (time.perf_counter() - started):.0f} ms"
-    )
-    if "--save" in sys.argv:
+    took = document[f"with intervals, N={sizes[0]}"] = time.perf_counter() - started
+    print(f"with jackknife intervals of every metric, N = {sizes[0]:,}: {1000 * took:.0f} ms")
+    if options.save:
         path = Path(__file__).parent / "results" / f"{document['date']}_evaluation.json"
         path.write_text(json.dumps(document, indent=2) + "\n")
 

@@ -177,8 +177,9 @@ def fill(context: Context) -> None:
                 store_case(session, context, admin, own)
 
 
-def measure(made: Installation, release: Path, bar: Progress) -> dict[str, float]:
+def measure(made: Installation, release: Path, bar: Progress, *, quick: bool) -> dict[str, float]:
     """Figures of one server."""
+    rounds, seconds = (1, 0.5) if quick else (ROUNDS, SECONDS)
     names = [f"annotator-{index}" for index in range(ANNOTATORS)]
     keys = made.prepare(release, admin="admin", **dict.fromkeys(names, "annotator"))
     with made.parts() as context:
@@ -190,9 +191,9 @@ def measure(made: Installation, release: Path, bar: Progress) -> dict[str, float
         reader.label(reader.lease())
         reader.milliseconds.clear()
     rates, bares = [], []
-    for _ in bar.track(range(ROUNDS), description="without pause"):
-        bares.append(bare.rate(SECONDS / 2))
-        rates.append(without_pause(readers, SECONDS))
+    for _ in bar.track(range(rounds), description="without pause"):
+        bares.append(bare.rate(seconds / 2))
+        rates.append(without_pause(readers, seconds))
     busy = np.concatenate([reader.milliseconds for reader in readers])
     for reader in readers:
         reader.milliseconds.clear()
@@ -215,6 +216,7 @@ def measure(made: Installation, release: Path, bar: Progress) -> dict[str, float
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--save", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="one short round: whether it runs")
     options = parser.parse_args()
     binaries, figures = find_binaries(), {}
     with tempfile.TemporaryDirectory() as parent, Progress(transient=True) as bar:
@@ -225,7 +227,7 @@ def main() -> None:
             for kind, url in urls.items():
                 with Installation(Path(parent) / kind / "home", url) as made:
                     made.environment |= {"SECONDREAD_RATE_LIMIT": "0", "SECONDREAD_MIN_FREE_BYTES": "0"}
-                    figures[kind] = measure(made, release, bar)
+                    figures[kind] = measure(made, release, bar, quick=options.quick)
         finally:
             if server is not None:
                 server.stop()

@@ -301,16 +301,16 @@ def measure(release: Path, rounds: int, seconds: float) -> dict[str, Any]:
                     for name in [*names[at:], *names[:at]]:
                         seen[name][n].append((ask(servers[name], n, seconds), raw_rates[-1]))
                         bar.advance(task)
-        memory = {name: _memory(server.pid) for name, server in servers.items()}
+        memory = {name: memory_mb(server.pid) for name, server in servers.items()}
     return {"raw": statistics.median(raw_rates), "memory_mb": memory, "servers": _summary(seen)}
 
 
-def _memory(pid: int) -> float:
+def memory_mb(pid: int) -> float:
     """Proportional share of memory of a process and its children, MB."""
     own = next(line for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() if line.startswith("Pss:"))
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
     children = {int(child) for task in tasks for child in task.read_text().split()}
-    return int(own.split()[1]) / 1000 + sum(map(_memory, children))
+    return int(own.split()[1]) / 1000 + sum(map(memory_mb, children))
 
 
 def _summary(seen: dict[str, dict[int, list[tuple[Window, float]]]]) -> dict[str, Any]:

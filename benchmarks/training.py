@@ -51,12 +51,13 @@ def main() -> None:
     times: dict[str, list[float]] = {name: [] for name in variants}
     for step in variants.values():
         step()  # warm-up; compiles where asked
-    for _ in range(ROUNDS):
+    rounds, steps = (1, 1) if "--quick" in sys.argv else (ROUNDS, STEPS)
+    for _ in range(rounds):
         for name, step in variants.items():
             started = time.perf_counter()
-            for _ in range(STEPS):
+            for _ in range(steps):
                 step()
-            times[name].append((time.perf_counter() - started) / STEPS)
+            times[name].append((time.perf_counter() - started) / steps)
     base = float(np.median(times["plain float32"]))
     title = f"training step, batch {BATCH} at {SIDE} px, torch {torch.__version__}, {torch.get_num_threads()} threads"
     print(title)

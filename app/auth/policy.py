@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 
 from app.auth.service import looking_up_keys, principal_of_cookie, principal_of_key, touch_session
 from app.auth.sites import refuse_cross_site, session_token
-from app.platform.database import Database
+from app.platform.database import Database, in_one_thread
 from app.platform.errors import Forbidden, Unauthenticated
 from app.platform.principal import SCOPES, Principal
 from app.platform.routing import walk_routes
@@ -189,6 +189,9 @@ class GuardedRoute(APIRoute):
     One of the API refuses query parameters that it does not have: a misspelt filter would answer another question.
     """
 
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, in_one_thread(endpoint), **options)
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """What serves a request of this route."""
         handle, guard = super().get_route_handler(), policy_of(self)
@@ -199,7 +202,8 @@ class GuardedRoute(APIRoute):
         of_the_api = self.path.startswith(API)
 
         async def guarded(request: Request) -> Response:
-            unknown = sorted(set(request.query_params) - known) if of_the_api else []
+            asked = of_the_api and request.scope.get("query_string")
+            unknown = sorted(set(request.query_params) - known) if asked else []
             if guard.scopes and (first or unknown):
                 await guard(request)  # the caller is kept for the guard among the parameters
             if unknown:

@@ -21,7 +21,7 @@ def _public_origin(request: Request) -> str | None:
 
 def is_secure(request: Request) -> bool:
     """Whether browsers reach the service by TLS: a trusted proxy says so, or the settings' public address does."""
-    return request.url.scheme == "https" or (_public_origin(request) or "").startswith("https://")
+    return request.scope.get("scheme") == "https" or (_public_origin(request) or "").startswith("https://")
 
 
 def session_cookie(request: Request) -> str:

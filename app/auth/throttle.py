@@ -11,6 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 #: Wrong passwords in a row that cost nothing, and the seconds to wait after the next ones: each doubles the last.
 FREE_TRIES, FIRST_WAIT, LONGEST_WAIT = 5, 60.0, 3600.0
@@ -26,6 +27,7 @@ class _Failures:
     until: float = 0.0
 
 
+@lru_cache(maxsize=4096)
 def network_of(address: str) -> str:
     """The address, or the network that one subscriber has in IPv6, where addresses cost nothing.
 

@@ -14,7 +14,6 @@ from sqlalchemy.orm import Session
 
 from app.auth.policy import caller_of
 from app.context import Parts
-from app.platform.database import Reader
 from app.platform.keys import ReaderKeys
 from app.platform.principal import Principal
 from app.tables import Case, Repeat
@@ -77,10 +76,23 @@ def named_case(session: Session, keys: ReaderKeys, principal: Principal, handle:
     return NamedCase(handle if session.get(Case, case_id) is None else case_id, repeat)
 
 
-def _case_of_path(case_id: uuid.UUID, request: Request, context: Parts, session: Reader) -> NamedCase:
-    principal = caller_of(request)
-    return NamedCase(case_id) if principal is None else named_case(session, context.keys.readers, principal, case_id)
+@dataclass(frozen=True)
+class CaseOfPath:
+    """What a caller names a case by in the path of a route; it is looked up in the session of the route."""
+
+    handle: uuid.UUID
+    request: Request
+    keys: ReaderKeys
+
+    def found(self, session: Session) -> NamedCase:
+        """The case that the caller means."""
+        principal = caller_of(self.request)
+        return NamedCase(self.handle) if principal is None else named_case(session, self.keys, principal, self.handle)
+
+
+async def _case_of_path(case_id: uuid.UUID, request: Request, context: Parts) -> CaseOfPath:
+    return CaseOfPath(case_id, request, context.keys.readers)
 
 
 #: The case in the path of a route that reads, named as its caller knows it.
-CaseInPath = Annotated[NamedCase, Depends(_case_of_path)]
+CaseInPath = Annotated[CaseOfPath, Depends(_case_of_path)]

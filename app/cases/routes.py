@@ -110,8 +110,9 @@ def list_worklist(session: Reader, cursor: _Cursor = None, limit: _Limit = 50) -
 
 
 @router.get("/v1/cases/{case_id}", responses=responses(NotFound, BlindReadPending))
-def get_case(case: CaseInPath, context: Parts, principal: _Reading, session: Reader) -> CaseOut:
+def get_case(asked: CaseInPath, context: Parts, principal: _Reading, session: Reader) -> CaseOut:
     """A case with its prediction; annotators see it after committing their own label."""
+    case = asked.found(session)
     queries.case_by_id(session, case.id)
     ensure_revealed(session, principal, case)
     shown = show_case(session, case.id)
@@ -126,8 +127,9 @@ def get_case(case: CaseInPath, context: Parts, principal: _Reading, session: Rea
 
 
 @router.get("/v1/cases/{case_id}/predictions", responses=responses(NotFound, BlindReadPending))
-def list_predictions(case: CaseInPath, context: Parts, principal: _Reading, session: Reader) -> PredictionsOut:
+def list_predictions(asked: CaseInPath, context: Parts, principal: _Reading, session: Reader) -> PredictionsOut:
     """Every prediction of a case, newest first; each keeps the release that made it."""
+    case = asked.found(session)
     queries.case_by_id(session, case.id)
     ensure_revealed(session, principal, case)
     result = service.list_predictions(session, case.id)
@@ -140,13 +142,15 @@ _Pixels = Depends(Policy("cases:read", "reads:own"))
 
 
 @router.get("/v1/cases/{case_id}/image", response_class=Response, responses=_PNG, dependencies=[_Pixels])
-def get_image(case: CaseInPath, context: Parts, session: Reader) -> Response:
+def get_image(asked: CaseInPath, context: Parts, session: Reader) -> Response:
     """The stored pixels as PNG, without metadata."""
+    case = asked.found(session)
     stored = queries.case_by_id(session, case.id)
     return image_answer(context, stored.stored_sha256)
 
 
 @router.get("/v1/cases/{case_id}/field", response_class=Response, responses=_PNG, dependencies=[_Pixels])
-def get_field(case: CaseInPath, context: Parts, session: Reader) -> Response:
+def get_field(asked: CaseInPath, context: Parts, session: Reader) -> Response:
     """The wider field around the cell as PNG, without metadata, where one was sent."""
+    case = asked.found(session)
     return image_answer(context, queries.stored_field(session, case.id))

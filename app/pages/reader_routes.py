@@ -83,7 +83,7 @@ def worklist(
 
 @router.get("/cases/{case_id}")
 def show_case(
-    case: CaseInPath,
+    asked: CaseInPath,
     request: Request,
     context: Parts,
     principal: _People,
@@ -91,6 +91,7 @@ def show_case(
     annotators: Annotated[Literal["named", "alike"], Query()] = "named",
 ) -> Response:
     """A case: to read, or in full once that is allowed."""
+    case = asked.found(session)
     blind = reader_views.case_to_read(session, context.keys.readers, principal, case, context.settings.zone)
     if blind is not None:
         if blind.read is not None:

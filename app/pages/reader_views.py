@@ -27,7 +27,7 @@ from app.reads.leases import list_leases
 from app.reads.named import remarks_on
 from app.reads.posterior import posterior
 from app.reads.progress import LISTED, Progress, count_labelled_cases, labelled_cases, progress
-from app.reads.queries import next_request
+from app.reads.queue import look_ahead
 from app.reads.schemas import LabelOut, ReadOut
 from app.reads.service import label_out
 from app.references.cells import stands_for
@@ -81,8 +81,8 @@ def upcoming_case(session: Session, keys: ReaderKeys, principal: Principal) -> u
     annotator = annotator_of_account(session, principal.account_id)
     if annotator is None or not standing_of(session, annotator).may_read:
         return None
-    request = next_request(session, keys.order, annotator.id, lock=False)
-    return None if request is None else case_handle(keys, principal, request.named)
+    named = look_ahead(session, keys.order, annotator.id)
+    return None if named is None else case_handle(keys, principal, named)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ OWN = ""
 ROTATION = "key.rotate"
 #: Action of an event that says that the chain was written anew.
 REWRITE = "chain.rewrite"
-_CHUNK = 500
+_CHUNK = 200
 
 
 class KeyRotated(Unavailable):
@@ -353,10 +353,17 @@ def events(session: Session, after: int = 0, limit: int | None = None) -> Iterat
     yield from _events(session, AuditEvent.sequence > after, AuditEvent.sequence, limit)
 
 
-def waiting_events(session: Session) -> Iterator[AuditEvent]:
-    """Every event that waits to be linked, in the order in which it will be, if no other one commits meanwhile."""
-    if "stamp" in _columns(session):  # else of an older schema, which linked each event at once
-        yield from _events(session, AuditEvent.sequence.is_(None), AuditEvent.stamp, None)
+def waiting_events(session: Session, *, known_schema: bool = False) -> Iterator[AuditEvent]:
+    """Every event that waits to be linked, in the order in which it will be, if no other one commits meanwhile.
+
+    Args:
+        session: to read with.
+        known_schema: whether the database is known to have this version's, and need not be asked each time.
+    """
+    names = {column.name for column in AuditEvent.__table__.columns}
+    present = names if known_schema else _columns(session)
+    if "stamp" in present:  # else of an older schema, which linked each event at once
+        yield from _events(session, AuditEvent.sequence.is_(None), AuditEvent.stamp, None, present)
 
 
 def all_events(session: Session) -> Iterator[AuditEvent]:
@@ -370,9 +377,13 @@ def _columns(session: Session) -> set[str]:
 
 
 def _events(
-    session: Session, which: ColumnElement[bool], order: InstrumentedAttribute[Any], limit: int | None
+    session: Session,
+    which: ColumnElement[bool],
+    order: InstrumentedAttribute[Any],
+    limit: int | None,
+    present: set[str] | None = None,
 ) -> Iterator[AuditEvent]:
-    columns, present = AuditEvent.__table__.columns, _columns(session)
+    columns, present = AuditEvent.__table__.columns, present or _columns(session)
     # before there were stamps, the number in the chain was what rows of other tables named an event by
     former = {"stamp": columns["sequence"].label("stamp")}
     wanted = [
@@ -381,7 +392,9 @@ def _events(
     statement = select(*wanted).where(which).order_by(order).limit(limit)
     with session.execute(statement.execution_options(yield_per=_CHUNK)) as rows:
         for row in rows.mappings():
-            yield AuditEvent(**row)
+            event = AuditEvent()
+            vars(event).update(row)  # as it was loaded: to set each attribute costs as much as a signature
+            yield event
 
 
 def rotation_text(before: str, head: str, public: str) -> str:

@@ -1,17 +1,18 @@
 """Engine, sessions and the only commit.
 
-A request that writes gets one session from ``get_session``, committed before its answer is sent; a request
-that reads gets ``get_reader``. On SQLite a writing transaction begins IMMEDIATE: a deferred one that reads
+A request that writes gets one session (``Writer``), committed before its answer is sent; a request that reads gets a
+``Reader``. On SQLite a writing transaction begins IMMEDIATE: a deferred one that reads
 first fails with "database is locked" as soon as two of them meet.
 """
 
+import inspect
 import sqlite3
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, wraps
 from types import ModuleType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 from fastapi import Depends, Request
 from sqlalchemy import (
@@ -335,3 +336,39 @@ def get_reader(request: Request) -> Iterator[Session]:
 #: With FastAPI's default scope a commit that fails would come after a 200 had been sent.
 Writer = Annotated[Session, Depends(get_session, scope="function")]
 Reader = Annotated[Session, Depends(get_reader, scope="function")]
+
+
+async def _database_of(request: Request) -> Database:
+    """The database of the application; asynchronous, so that nobody waits for a thread to learn of it."""
+    database: Database = request.app.state.database
+    return database
+
+
+def in_one_thread(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+    """An endpoint whose session begins and ends in the thread that it runs in.
+
+    FastAPI would take a thread for each of the three, one after the other: with a GIL that others want, that costs as
+    much as the statements do.
+
+    Args:
+        endpoint: with or without a parameter that is a ``Writer`` or a ``Reader``; without, and where it is
+            asynchronous, it stays as it is.
+    """
+    if inspect.iscoroutinefunction(endpoint):
+        return endpoint
+    hints = get_type_hints(endpoint, include_extras=True)
+    kinds = {name: hint for name, hint in hints.items() if hint in (Writer, Reader)}
+    if len(kinds) != 1:
+        return endpoint
+    ((name, kind),) = kinds.items()
+
+    @wraps(endpoint)
+    def served(**values: Any) -> Any:
+        database: Database = values.pop(name)
+        with database.write() if kind == Writer else database.read() as session:
+            return endpoint(**values, **{name: session})
+
+    signature, asked = inspect.signature(endpoint), Annotated[Database, Depends(_database_of)]
+    parameters = [one.replace(annotation=asked) if one.name == name else one for one in signature.parameters.values()]
+    served.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return served

@@ -32,7 +32,7 @@ _PENDING = 0
 Body = TypeVar("Body", bound=BaseModel)
 
 
-def required_key(
+async def required_key(
     idempotency_key: Annotated[
         str | None, Header(max_length=MAX_KEY_LENGTH, description="Chosen by the caller, one for each new request.")
     ] = None,

@@ -11,7 +11,7 @@ from app.platform.errors import BadRequest, PreconditionRequired
 from app.platform.written_rows import note_rows
 
 
-def revision_seen(
+async def revision_seen(
     if_match: Annotated[str | None, Header(description='Revision in quotes, "0" where there is none.')] = None,
 ) -> int | None:
     """Revision that the caller saw; None for any.

@@ -69,8 +69,8 @@ def seal(session: Session, keys: AuditKeys, *, wait: bool = True) -> int:
         return 0
     # one statement, after the lock: it sees everything that the sealer before has linked, and one moment
     signer = keys.signers[-1]
-    whole = (event for event in audit_chain.waiting_events(session) if audit_chain.is_as_signed_by(signer, event))
-    events = list(islice(whole, _BATCH))
+    them = audit_chain.waiting_events(session, known_schema=True)  # a worker starts with its own schema alone
+    events = list(islice((event for event in them if audit_chain.is_as_signed_by(signer, event)), _BATCH))
     for event in events:
         audit_chain.append(head, event, keys)
     if events:

@@ -17,6 +17,7 @@ from app.platform.values import ClassOut
 from app.reads import queries
 from app.reads.at_hand import LockedLease, locked_lease
 from app.reads.queries import AnyRead, AnyRequest
+from app.reads.queue import next_request
 from app.reads.repeats import may_be_given, plan_a_repeat, some_hours_from_now
 from app.reads.schemas import DeclineIn, ReadOut
 from app.releases.queries import classes_of_served, reading_classes
@@ -29,6 +30,10 @@ from app.triage.queries import current_policy
 def read_out(session: Session, read: AnyRead, classes: list[ClassOut]) -> ReadOut:
     """A read as its annotator sees it: nothing of the reason for asking, nothing of the model."""
     has_field = session.get_one(Case, read.case_id).stored_field_sha256 is not None
+    return _read_out(read, classes, has_field=has_field)
+
+
+def _read_out(read: AnyRead, classes: list[ClassOut], *, has_field: bool) -> ReadOut:
     return ReadOut(
         id=str(read.id),
         case_id=str(read.named),
@@ -64,14 +69,14 @@ def lease_next(session: Session, context: Context, principal: Principal) -> Read
         n_leases = len(queries.leases_of(session, annotator.id))
     if n_leases >= MAX_LEASES:
         raise TooManyLeases(f"{MAX_LEASES} cases are leased to you; answer, decline or give one back first")
-    request = queries.next_request(session, context.keys.readers.order, annotator.id)
-    while isinstance(request, Repeat) and not may_be_given(session, request):
-        request = queries.next_request(session, context.keys.readers.order, annotator.id)
-    if request is None:
+    taken = next_request(session, context.keys.readers.order, annotator.id)
+    while taken is not None and isinstance(taken.request, Repeat) and not may_be_given(session, taken.request):
+        taken = next_request(session, context.keys.readers.order, annotator.id)
+    if taken is None:
         return None
-    read = take(session, request, annotator.id, before.policy.lease_seconds)
+    read = take(session, taken.request, annotator.id, before.policy.lease_seconds)
     plan_a_repeat(session, annotator.id, before.policy)
-    return read_out(session, read, classes_of_served(before.release))
+    return _read_out(read, classes_of_served(before.release), has_field=taken.has_field)
 
 
 def _reading_annotator(session: Session, principal: Principal) -> Annotator:

@@ -10,7 +10,8 @@ from sqlalchemy.orm import Session
 from app.auth.annotators import annotator_of_account
 from app.platform.days import day_began
 from app.platform.principal import Principal
-from app.reads.queries import count_waiting, leases_of
+from app.reads.queries import leases_of
+from app.reads.queue import count_waiting
 from app.tables import Annotator, Label, Read, Repeat, RepeatAnswer, RepeatRead, now
 
 #: Cases that the page of an annotator's day lists among those they have read.

@@ -4,44 +4,33 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
-from sqlalchemy import ColumnElement, Select, and_, bindparam, exists, func, or_, select, union_all, update
+from sqlalchemy import ColumnElement, and_, bindparam, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.platform.errors import NotFound
-from app.platform.keys import DerivedKey
 from app.platform.principal import Principal
 from app.tables import (
-    SHOWN_KINDS,
     Alias,
     Annotator,
     Case,
-    CaseTwin,
-    Exposure,
     Label,
     PolicyRow,
-    PracticeItem,
     Read,
     ReadRequest,
-    ReferenceCell,
     ReleaseRow,
     Repeat,
     RepeatAnswer,
     RepeatRead,
     now,
 )
-from app.triage.drawing import GRACE
 
-# cases that come next, among which each annotator has an order of their own
-_NEXT_FEW = 4
 _SWEEP = 200
-_PRIME = 2**31 - 1
 
 #: A visit of an annotator to a case, and what asked for it: to them a repeat is one like any other.
 AnyRead: TypeAlias = Read | RepeatRead
 AnyRequest: TypeAlias = ReadRequest | Repeat
-_Request = TypeVar("_Request", bound=ReadRequest | Repeat)
 _Read = TypeVar("_Read", bound=Read | RepeatRead)
 
 
@@ -127,131 +116,6 @@ def expire_repeats(session: Session, time: datetime) -> None:
         repeat.state, repeat.lease_expires_at = "open", None
         leased = (RepeatRead.request_id == repeat.id, RepeatRead.state == "leased")
         session.execute(update(RepeatRead).where(*leased).values(state="expired", ended_at=time))
-
-
-def _own_order(key: DerivedKey, annotator_id: uuid.UUID, place: int) -> int:
-    """Place of a case by this annotator's own permutation of the places."""
-    digest = key.digest(annotator_id.bytes)
-    factor = int.from_bytes(digest[:4], "big") % (_PRIME - 1) + 1
-    offset = int.from_bytes(digest[4:8], "big") % _PRIME
-    return (place * factor + offset) % _PRIME
-
-
-def _free_for(annotator_id: Any, at: Any, asked_until: Any) -> ColumnElement[bool]:
-    """Whether a request waits for this annotator, and neither its case nor a twin of it was ever with them.
-
-    One that was asked of somebody else waits for them alone until it is overdue.
-
-    Args:
-        annotator_id: who; a value or a parameter, like the others.
-        at: the time.
-        asked_until: what was due before that may be taken by anybody.
-    """
-    twin = CaseTwin.case_id == ReadRequest.case_id  # in statements of their own, which the indexes serve
-    known: list[ColumnElement[bool]] = [
-        condition
-        for table, mine in (
-            (Read, and_(Read.annotator_id == annotator_id, Read.state.in_(("leased", "committed", "declined")))),
-            (Label, Label.annotator_id == annotator_id),
-            (Exposure, Exposure.annotator_id == annotator_id),
-            (PracticeItem, PracticeItem.annotator_id == annotator_id),
-            # what everybody may have seen as a reference cell is read by nobody
-            (ReferenceCell, ReferenceCell.kind.in_(SHOWN_KINDS)),
-        )
-        for condition in (
-            exists().where(table.case_id == ReadRequest.case_id, mine),
-            exists().where(twin, table.case_id == CaseTwin.twin_id, mine),
-        )
-    ]
-    known.append(_kept_for_repeat(annotator_id, at))
-    asked = or_(
-        ReadRequest.annotator_id.is_(None), ReadRequest.annotator_id == annotator_id, ReadRequest.due_at < asked_until
-    )
-    return and_(ReadRequest.state == "open", asked, ~or_(*known))
-
-
-def _kept_for_repeat(annotator_id: Any, at: Any) -> ColumnElement[bool]:
-    """Whether a repeat has taken the seat of a request's case in this annotator's queue."""
-    still = or_(Repeat.back_at.is_(None), Repeat.back_at > at)
-    return exists().where(Repeat.annotator_id == annotator_id, Repeat.in_place_of == ReadRequest.case_id, still)
-
-
-def count_waiting(session: Session, principal: Principal) -> int:
-    """Cases that an annotator could be given, of the first thousand requests."""
-    annotator = select(Annotator.id).where(Annotator.account_id == principal.account_id)
-    annotator_id = session.execute(annotator).scalar_one_or_none() or uuid.UUID(int=0)
-    repeats = select(Repeat.id).where(Repeat.annotator_id == annotator_id, Repeat.state == "open")
-    waiting = (
-        union_all(repeats, select(ReadRequest.case_id).where(_free_for(annotator_id, now(), now() - GRACE)))
-        .limit(1000)
-        .subquery()
-    )
-    return session.execute(select(func.count(waiting.c[0].distinct()))).scalar_one()
-
-
-def next_request(
-    session: Session, key: DerivedKey, annotator_id: uuid.UUID, *, lock: bool = True, at: datetime | None = None
-) -> AnyRequest | None:
-    """The open request that this annotator reads next, locked; requests that others are taking are passed over.
-
-    Everybody goes through the cases of a day in the same random order, and has an order of their own only among the
-    next few. In an order of one's own for the whole day, the later a case's turn comes the more often others have taken
-    its only request, so that late cases would tell that they are read twice, and have been read.
-
-    Args:
-        session: of the request.
-        key: from which each annotator's own order follows.
-        annotator_id: who.
-        lock: False for a look ahead, which takes nothing.
-        at: the time; now where left out.
-    """
-    lowest: dict[uuid.UUID, AnyRequest] = {}
-    time = at or now()
-    asking = {"annotator_id": annotator_id, "at": time, "asked_until": time - GRACE}
-    for wanted in session.execute(_NEXT, asking).scalars():
-        lowest.setdefault(wanted.case_id, wanted)
-    repeats = session.execute(_WAITING_REPEATS, {"annotator_id": annotator_id}).scalars()
-    lowest |= {repeat.id: repeat for repeat in repeats}
-    few = sorted(lowest.values(), key=lambda request: (request.due_on, request.shuffle))[:_NEXT_FEW]
-    few.sort(key=lambda request: (request.due_on, _own_order(key, annotator_id, request.shuffle)))
-    if not lock:
-        return few[0] if few else None
-    for request in few:
-        locked = _locked(session, type(request), request.id)
-        if locked is not None:
-            return locked
-    rest = _passing_over(queue_of(annotator_id, at).limit(1), ReadRequest)
-    return session.execute(rest).scalar_one_or_none() if few else None
-
-
-def _locked(session: Session, requests: type[_Request], request_id: uuid.UUID) -> _Request | None:
-    """A request that is still open, locked; None where others have taken it or are about to."""
-    untaken = select(requests).where(requests.id == request_id, requests.state == "open")
-    return session.execute(_passing_over(untaken, requests)).scalar_one_or_none()
-
-
-def queue_of(annotator_id: uuid.UUID, at: datetime | None = None) -> Select[ReadRequest]:
-    """Open requests that an annotator may be given, in the order that all annotators share.
-
-    Of a case the one that is asked of them comes first, else the lowest.
-    """
-    time = at or now()
-    return _queue(annotator_id, time, time - GRACE)
-
-
-def _queue(annotator_id: Any, at: Any, asked_until: Any) -> Select[ReadRequest]:
-    others = ReadRequest.annotator_id.is_distinct_from(annotator_id)
-    order = (ReadRequest.due_on, ReadRequest.shuffle, others, ReadRequest.ordinal)
-    return select(ReadRequest).where(_free_for(annotator_id, at, asked_until)).order_by(*order)
-
-
-_NEXT = _queue(bindparam("annotator_id"), bindparam("at"), bindparam("asked_until")).limit(2 * _NEXT_FEW)
-_WAITING_REPEATS = select(Repeat).where(Repeat.annotator_id == bindparam("annotator_id"), Repeat.state == "open")
-
-
-def _passing_over(statement: Select[_Request], requests: type[_Request]) -> Select[_Request]:
-    """A statement that locks what it selects, as it is now, and leaves out what others have locked."""
-    return statement.with_for_update(skip_locked=True, of=requests).execution_options(populate_existing=True)
 
 
 def open_request_of_case(

@@ -15,8 +15,8 @@ from app.cases import held_back
 from app.cases.blindness import was_exposed
 from app.cases.provisional import is_provisional
 from app.reads.progress import LISTED, listed_since
-from app.reads.queries import queue_of
-from app.tables import Case, Exposure, HeldBack, Label, PolicyRow, Read, ReadRequest, Repeat, now
+from app.reads.queue import Waiting, waiting_for
+from app.tables import Case, Exposure, HeldBack, Label, PolicyRow, Repeat, now
 
 #: Time between the two visits, at least.
 APART = timedelta(days=14)
@@ -59,13 +59,14 @@ def plan_a_repeat(session: Session, annotator_id: uuid.UUID, policy: PolicyRow) 
     session.flush()
 
 
-def _seat(session: Session, annotator_id: uuid.UUID) -> ReadRequest | None:
+def _seat(session: Session, annotator_id: uuid.UUID) -> Waiting | None:
     """A request some places ahead whose case this annotator was never given; None where too few cases wait."""
-    given = exists().where(Read.case_id == ReadRequest.case_id, Read.annotator_id == annotator_id)
-    seats: dict[uuid.UUID, ReadRequest] = {}
-    for request in session.execute(queue_of(annotator_id).where(~given).limit(2 * AHEAD.stop)).scalars():
+    seats: dict[uuid.UUID, Waiting] = {}
+    for request in waiting_for(session, annotator_id, never_given=True):
         seats.setdefault(request.case_id, request)
-    ahead = list(seats.values())[AHEAD.start : AHEAD.stop]
+        if len(seats) == AHEAD.stop:
+            break
+    ahead = list(seats.values())[AHEAD.start :]
     return _random.choice(ahead) if ahead else None
 
 

@@ -211,13 +211,14 @@ def retract_label(
 
 @router.get("/v1/cases/{case_id}/labels", responses=responses(NotFound, BlindReadPending))
 def list_labels(
-    case: CaseInPath,
+    asked: CaseInPath,
     context: Parts,
     principal: _Reading,
     session: Reader,
     history: Annotated[bool, Query(description="Superseded labels and retractions too.")] = False,
 ) -> LabelsOut:
     """Active labels of a case; annotators see them after committing their own."""
+    case = asked.found(session)
     queries.case_by_id(session, case.id)
     ensure_revealed(session, principal, case)
     labels = queries.label_history(session, case.id) if history else queries.labels_of_case(session, case.id)
@@ -228,7 +229,7 @@ def list_labels(
 
 @router.get("/v1/cases/{case_id}/posterior", responses=responses(NotFound, BlindReadPending))
 def get_posterior(
-    case: CaseInPath,
+    asked: CaseInPath,
     context: Parts,
     principal: _Reading,
     session: Reader,
@@ -239,6 +240,7 @@ def get_posterior(
     ] = "named",
 ) -> PosteriorOut:
     """Posterior from the stored prior and all active blind labels."""
+    case = asked.found(session)
     queries.case_by_id(session, case.id)
     ensure_revealed(session, principal, case)
     result = posterior(session, case.id, exclude_annotator, by_name=annotators == "named")

@@ -75,38 +75,74 @@ def fit_long(long: LongLabels, prior_labels: float = 1.0, tolerance: float = 1e-
     """
     if not long.case.size:
         raise ValueError("no label to fit from")
-    counts, one_hot = long.counts(), long.one_hot
+    first, pattern_of = _patterns(long.one_hot)
+    one_hot, counts = long.one_hot[first], long.counts()[first]
+    times = np.bincount(pattern_of, minlength=first.size).astype(float)
     probs = (counts + 1 / long.n_classes) / (counts + 1 / long.n_classes).sum(axis=1, keepdims=True)
-    pooled = probs.T @ counts + 1 / long.n_classes
+    pooled = (times[:, None] * probs).T @ counts + 1 / long.n_classes
     pseudo = prior_labels * pooled / pooled.sum(axis=1, keepdims=True)
     before = -np.inf
     for iteration in range(1, MAX_ITERATIONS + 1):
-        shares, confusion, log_prior = _maximise(one_hot, probs, pseudo)
-        probs, likelihood = _expect(one_hot, shares, confusion)
-        value = likelihood + log_prior
+        shares, confusion, log_prior = _maximise(one_hot, times[:, None] * probs, pseudo)
+        probs, log_likelihoods = _expect(one_hot, shares, confusion)
+        value = float(times @ log_likelihoods) + log_prior
         if value - before <= tolerance * abs(value):
-            return DawidSkene(shares, confusion, probs, value, iteration)
+            return DawidSkene(shares, confusion, probs[pattern_of], value, iteration)
         before = value
     raise ValueError(f"Dawid–Skene did not settle within {MAX_ITERATIONS} iterations")
 
 
-def _maximise(one_hot: csr_array, probs: FloatArray, pseudo: FloatArray) -> tuple[FloatArray, FloatArray, float]:
-    """Class shares, confusion matrices, and the logarithm of their prior density up to a constant."""
-    n_classes = probs.shape[1]
-    given = np.asarray(one_hot.T @ probs).reshape(-1, n_classes, n_classes)  # annotator, label, true class
+def _patterns(one_hot: csr_array) -> tuple[IntArray, IntArray]:
+    """Cases with the same labels by the same annotators have the same probabilities: the first of each, and whose.
+
+    Where most cases have one or two labels, patterns are few, and each step costs as much as there are patterns.
+
+    Args:
+        one_hot: (N, A · K) which annotator gave which label, rows sorted.
+
+    Returns:
+        (P,) a case of each pattern, and (N,) the pattern of each case.
+    """
+    one_hot.sort_indices()
+    lengths = np.diff(one_hot.indptr)
+    first: list[IntArray] = []
+    pattern_of = np.empty(len(lengths), dtype=np.int64)
+    n_patterns = 0
+    for length in np.unique(lengths):
+        cases = np.flatnonzero(lengths == length)
+        given = one_hot.indices[one_hot.indptr[cases][:, None] + np.arange(length)]
+        _, at, which = np.unique(given, axis=0, return_index=True, return_inverse=True)
+        first.append(cases[at])
+        pattern_of[cases] = n_patterns + which.reshape(-1)
+        n_patterns += at.size
+    return np.concatenate(first), pattern_of
+
+
+def _maximise(one_hot: csr_array, weights: FloatArray, pseudo: FloatArray) -> tuple[FloatArray, FloatArray, float]:
+    """Class shares, confusion matrices, and the logarithm of their prior density up to a constant.
+
+    Args:
+        one_hot: (P, A · K) labels of patterns.
+        weights: (P, K) how many cases of each pattern are of each true class.
+        pseudo: (K, K) labels added for each annotator.
+    """
+    n_classes = weights.shape[1]
+    given = np.asarray(one_hot.T @ weights).reshape(-1, n_classes, n_classes)  # annotator, label, true class
     seen = given.transpose(0, 2, 1) + pseudo
     confusion = seen / seen.sum(axis=2, keepdims=True)
-    shares = (probs.sum(axis=0) + 1 / n_classes) / (len(probs) + 1)
+    shares = (weights.sum(axis=0) + 1 / n_classes) / (weights.sum() + 1)
     log_prior = float((pseudo * np.log(confusion)).sum() + np.log(shares).sum() / n_classes)
     return shares, confusion, log_prior
 
 
-def _expect(one_hot: csr_array, shares: FloatArray, confusion: FloatArray) -> tuple[FloatArray, float]:
+def _expect(one_hot: csr_array, shares: FloatArray, confusion: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Class probabilities of patterns, and the log-likelihood of the labels of each."""
     logs = np.log(shares) + one_hot @ np.log(confusion).transpose(0, 2, 1).reshape(-1, len(shares))
     total = logsumexp(logs, axis=1, keepdims=True)
-    return np.exp(logs - total), float(total.sum())
+    return np.exp(logs - total), total[:, 0]
 
 
 def expected_classes(matrix: IntArray, shares: FloatArray, confusion: FloatArray) -> tuple[FloatArray, float]:
     """Class probabilities (N, K) of cases, and the log-likelihood of all labels."""
-    return _expect(LongLabels.of_matrix(matrix, len(shares)).one_hot, shares, confusion)
+    probs, log_likelihoods = _expect(LongLabels.of_matrix(matrix, len(shares)).one_hot, shares, confusion)
+    return probs, float(log_likelihoods.sum())

@@ -1,5 +1,6 @@
 """A key gives one answer: of its account, for its request, in the transaction of what it stores."""
 
+import asyncio
 import json
 import threading
 import uuid
@@ -61,10 +62,10 @@ def send(database: Database, who: Principal, key: str, digest: str, action: Coun
 
 
 def test_a_key_is_required_and_not_empty() -> None:
-    assert required_key("k") == "k"
+    assert asyncio.run(required_key("k")) == "k"
     for missing in (None, ""):
         with pytest.raises(KeyMissing) as refused:
-            required_key(missing)
+            asyncio.run(required_key(missing))
         assert str(refused.value) == (
             "send a header Idempotency-Key with a new value for each new request, and the same on retry"
         )

@@ -18,7 +18,7 @@ from app.evaluations.columns import Columns
 from app.evaluations.reading import read_columns
 from app.platform.keys import DerivedKey
 from app.reads.leases import take
-from app.reads.queries import next_request, queue_of
+from app.reads.queue import next_request, waiting_for
 from app.tables import (
     Account,
     Annotator,
@@ -242,11 +242,13 @@ class DrawnLaboratory:
 
     def _visit(self, reader: Annotator, person: Person, at: datetime) -> None:
         """A share of what the queue gives this annotator."""
-        waiting = {request.case_id for request in self.session.execute(queue_of(reader.id, at)).scalars()}
+        waiting = {request.case_id for request in waiting_for(self.session, reader.id, at)}
         for _ in range(int(np.ceil(person.share * len(waiting)))):
-            request = next_request(self.session, self.order, reader.id, at=at)
-            if not isinstance(request, ReadRequest):
+            taken = next_request(self.session, self.order, reader.id, at)
+            if taken is None:
                 return
+            request = taken.request
+            assert isinstance(request, ReadRequest)
             read = take(self.session, request, reader.id, 1800)
             request.lease_expires_at = None
             if self.rng.random() < person.declines:

@@ -13,7 +13,7 @@ from app.evaluations.columns import Columns
 from app.evaluations.reading import read_columns
 from app.platform.keys import DerivedKey
 from app.reads.leases import take
-from app.reads.queries import next_request
+from app.reads.queue import next_request
 from app.tables import (
     Account,
     Annotator,
@@ -209,7 +209,9 @@ class QueueLaboratory:
 
     def _read(self, reader: Annotator) -> None:
         """Everything that the queue gives this reader, until it gives nothing more."""
-        while (request := next_request(self.session, self.key, reader.id)) is not None:
+        while (taken := next_request(self.session, self.key, reader.id)) is not None:
+            request = taken.request
+            assert isinstance(request, ReadRequest)
             read = take(self.session, request, reader.id, 1800)
             request.lease_expires_at = None
             if self.rng.random() < self.habits.declines:
