@@ -164,7 +164,7 @@ def test_human_labels_run_whole_on_a_cpu(setting: Setting) -> None:
 
 @pytest.mark.slow
 def test_the_step_of_tests_runs_tests(setting: Setting) -> None:
-    assert _done("tests", setting)["passed"] > 5
+    assert _done("tests", setting)["passed"] > 0
 
 
 @pytest.mark.slow
