@@ -103,6 +103,7 @@ bench: $(VENV)/.installed-dev
 
 # make bench-quick   whether they still run, in a few minutes; its figures mean nothing, and nothing is saved
 bench-quick: $(VENV)/.installed-dev
+	$(PIP) -e '.[bench]'
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks.table --quick
 
 # make gpu   what needs a CUDA device, nine minutes at most: the same call goes on from there; ARGS=--list shows the steps

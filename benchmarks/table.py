@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -119,11 +120,11 @@ BENCHMARKS = (
     Benchmark("demo_release"),
     Benchmark("start_and_size", quick=("--rounds", "1", "--idle-seconds", "0.5")),
     Benchmark("steady", quick=("--n", "60")),
-    Benchmark("flames", quick=("--seconds", "1")),
+    Benchmark("flames"),  # not in the quick run: not everybody may look at other processes
     Benchmark("snapshot", (DEMO, "--save"), (DEMO, "--cases", "2000")),
     Benchmark("report", (DEMO, "--save"), (DEMO, "--cases", "200")),
     Benchmark("reading", (DEMO, "--save")),
-    Benchmark("writers", quick=("--rounds", "1", "--seconds", "0.3")),
+    Benchmark("writers", quick=("--quick",)),
     Benchmark("scaling", quick=("--quick",)),
 )
 ROWS = (
@@ -333,23 +334,48 @@ def newest(stem: str) -> tuple[str, Document] | None:
     return (paths[-1].name[:10], json.loads(paths[-1].read_text())) if paths else None
 
 
-def table() -> Table:
-    """Goals and what was reached."""
-    made = Table("job", "goal", "reached", "", "best peer", "limit", "of")
+HEADS = ("job", "goal", "reached", "", "best peer", "limit", "of")
+
+
+def rows() -> list[tuple[str, ...]]:
+    """Job, goal, what was reached, whether it was missed, best peer, limit and date of each row."""
+    found: list[tuple[str, ...]] = []
     for row in ROWS:
-        found = newest(row.stem)
-        if found is None:
-            made.add_row(escape(row.job), _goal(row), "–", "", "", row.limit, "not yet run")
+        result = newest(row.stem)
+        if result is None:
+            found.append((row.job, _goal(row), "–", "", "", row.limit, "not yet run"))
             continue
-        day, document = found
+        day, document = result
         try:
             value, peer = row.reached(document), row.peer(document)
         except KeyError:
-            made.add_row(escape(row.job), _goal(row), "–", "", "", row.limit, f"{day}, without it")
+            found.append((row.job, _goal(row), "–", "", "", row.limit, f"{day}, without it"))
             continue
         missed = "" if row.holds(value) else "missed"
-        made.add_row(escape(row.job), _goal(row), f"{value:.3g}", missed, peer, row.limit, day)
+        found.append((row.job, _goal(row), f"{value:.3g}", missed, peer, row.limit, day))
+    return found
+
+
+def table() -> Table:
+    """Goals and what was reached."""
+    made = Table(*HEADS)
+    for cells in rows():
+        made.add_row(*map(escape, cells))
     return made
+
+
+def as_markdown() -> str:
+    """The same as a document."""
+    missed = sum(cells[3] == "missed" for cells in rows())
+    lines = [
+        "# Goals of speed",
+        "",
+        f"From the newest results by `python -m benchmarks.table`; {missed} are missed.",
+        "",
+    ]
+    lines += [f"| {' | '.join(HEADS)} |", "|" + " --- |" * len(HEADS)]
+    lines += [f"| {' | '.join(cells)} |" for cells in rows()]
+    return "\n".join(lines) + "\n"
 
 
 def _goal(row: Row) -> str:
@@ -376,8 +402,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", action="store_true", help="run every benchmark and save its results")
     parser.add_argument("--quick", action="store_true", help="run them shortly and save nothing")
+    parser.add_argument("--save", action="store_true", help="write the table to benchmarks/results/DATE_goals.md")
     options = parser.parse_args()
     failed = run(quick=options.quick) if options.run or options.quick else []
+    if options.save or options.run:
+        (RESULTS / f"{date.today()}_goals.md").write_text(as_markdown())
     if not options.quick:
         console = Console()
         Console(width=max(console.width, 132)).print(table())

@@ -108,14 +108,16 @@ def rate(url: str, way: str, n_writers: int, delay_ms: int, seconds: float) -> f
     return total / seconds
 
 
-def measure(url: str, rounds: int, seconds: float) -> dict[str, Any]:
+def measure(
+    url: str, rounds: int, seconds: float, delays: tuple[int, ...] = DELAYS_MS, writers: tuple[int, int] = WRITERS
+) -> dict[str, Any]:
     """Medians of interleaved rounds, and the longest tail that was seen at an end."""
     seen: dict[tuple[int, str, int], list[float]] = {}
     with Progress(transient=True) as bar:
-        task = bar.add_task("writers", total=rounds * len(DELAYS_MS) * len(WAYS) * len(WRITERS))
+        task = bar.add_task("writers", total=rounds * len(delays) * len(WAYS) * len(writers))
         for _ in range(rounds):
-            for delay_ms in DELAYS_MS:
-                for n_writers in WRITERS:
+            for delay_ms in delays:
+                for n_writers in writers:
                     for way in WAYS:
                         seen.setdefault((delay_ms, way, n_writers), []).append(
                             rate(url, way, n_writers, delay_ms, seconds)
@@ -123,22 +125,25 @@ def measure(url: str, rounds: int, seconds: float) -> dict[str, Any]:
                         bar.advance(task)
     return {
         f"{delay_ms} ms": {
-            way: {str(n): statistics.median(seen[delay_ms, way, n]) for n in WRITERS}
-            | {"growth": statistics.median(_growth(seen, delay_ms, way))}
-            | {"share": statistics.median(_shares(seen, delay_ms, way))}
+            way: {str(n): statistics.median(seen[delay_ms, way, n]) for n in writers}
+            | {"growth": statistics.median(_growth(seen, delay_ms, way, writers))}
+            | {"share": statistics.median(_shares(seen, delay_ms, way, writers))}
             for way in WAYS
         }
-        for delay_ms in DELAYS_MS
+        for delay_ms in delays
     }
 
 
-def _growth(seen: dict[tuple[int, str, int], list[float]], delay_ms: int, way: str) -> list[float]:
-    few, many = (seen[delay_ms, way, n] for n in WRITERS)
+_Seen = dict[tuple[int, str, int], list[float]]
+
+
+def _growth(seen: _Seen, delay_ms: int, way: str, writers: tuple[int, int]) -> list[float]:
+    few, many = (seen[delay_ms, way, n] for n in writers)
     return [after / before for before, after in zip(few, many, strict=True)]
 
 
-def _shares(seen: dict[tuple[int, str, int], list[float]], delay_ms: int, way: str) -> list[float]:
-    pairs = zip(_growth(seen, delay_ms, way), _growth(seen, delay_ms, "bare"), strict=True)
+def _shares(seen: _Seen, delay_ms: int, way: str, writers: tuple[int, int]) -> list[float]:
+    pairs = zip(_growth(seen, delay_ms, way, writers), _growth(seen, delay_ms, "bare", writers), strict=True)
     return [own / bare for own, bare in pairs]
 
 
@@ -193,7 +198,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--save", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="two writers, shortly: whether it runs")
     options = parser.parse_args()
+    if options.quick:
+        with_server(lambda url: measure(url, 1, 0.3, (5,), (1, 2)))
+        return
     figures = with_server(lambda url: measure(url, options.rounds, options.seconds))
     left = figures.pop("waiting at the end")
     show(figures)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from asgi_correlation_id import correlation_id
-from sqlalchemy import ColumnElement, insert, inspect, null, or_, select
+from sqlalchemy import ColumnElement, RowMapping, insert, inspect, null, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.platform import signing
@@ -187,11 +187,10 @@ def record(
         append(head, event, keys)
         session.flush()  # whatever the session forgets afterwards
     # past the unit of work, which would cost more than the statement: nobody changes an event
-    connection = session.connection()
-    connection.execute(_EVENT, {name: getattr(event, name) for name in _COLUMNS})
+    session.connection().execute(_EVENT, {name: getattr(event, name) for name in _COLUMNS})
     if cases:
         note_cases(session, cases)
-        connection.execute(_CHANGE, [{"stamp": event.stamp, "case_id": case_id} for case_id in cases])
+        session.connection().execute(_CHANGE, [{"stamp": event.stamp, "case_id": case_id} for case_id in cases])
     return event
 
 
@@ -353,17 +352,10 @@ def events(session: Session, after: int = 0, limit: int | None = None) -> Iterat
     yield from _events(session, AuditEvent.sequence > after, AuditEvent.sequence, limit)
 
 
-def waiting_events(session: Session, *, known_schema: bool = False) -> Iterator[AuditEvent]:
-    """Every event that waits to be linked, in the order in which it will be, if no other one commits meanwhile.
-
-    Args:
-        session: to read with.
-        known_schema: whether the database is known to have this version's, and need not be asked each time.
-    """
-    names = {column.name for column in AuditEvent.__table__.columns}
-    present = names if known_schema else _columns(session)
-    if "stamp" in present:  # else of an older schema, which linked each event at once
-        yield from _events(session, AuditEvent.sequence.is_(None), AuditEvent.stamp, None, present)
+def waiting_events(session: Session) -> Iterator[AuditEvent]:
+    """Every event that waits to be linked, in the order in which it will be, if no other one commits meanwhile."""
+    if "stamp" in _columns(session):  # else of an older schema, which linked each event at once
+        yield from _events(session, AuditEvent.sequence.is_(None), AuditEvent.stamp, None)
 
 
 def all_events(session: Session) -> Iterator[AuditEvent]:
@@ -377,13 +369,9 @@ def _columns(session: Session) -> set[str]:
 
 
 def _events(
-    session: Session,
-    which: ColumnElement[bool],
-    order: InstrumentedAttribute[Any],
-    limit: int | None,
-    present: set[str] | None = None,
+    session: Session, which: ColumnElement[bool], order: InstrumentedAttribute[Any], limit: int | None
 ) -> Iterator[AuditEvent]:
-    columns, present = AuditEvent.__table__.columns, present or _columns(session)
+    columns, present = AuditEvent.__table__.columns, _columns(session)
     # before there were stamps, the number in the chain was what rows of other tables named an event by
     former = {"stamp": columns["sequence"].label("stamp")}
     wanted = [
@@ -391,10 +379,14 @@ def _events(
     ]
     statement = select(*wanted).where(which).order_by(order).limit(limit)
     with session.execute(statement.execution_options(yield_per=_CHUNK)) as rows:
-        for row in rows.mappings():
-            event = AuditEvent()
-            vars(event).update(row)  # as it was loaded: to set each attribute costs as much as a signature
-            yield event
+        yield from map(loaded, rows.mappings())
+
+
+def loaded(row: RowMapping) -> AuditEvent:
+    """An event of its columns, as it was loaded: to set each attribute would cost as much as a signature."""
+    event = AuditEvent()
+    vars(event).update(row)
+    return event
 
 
 def rotation_text(before: str, head: str, public: str) -> str:

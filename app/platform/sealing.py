@@ -37,6 +37,9 @@ _LINK = text(
     "unnest(CAST(:stamps AS bigint[]), CAST(:sequences AS integer[]), CAST(:digests AS text[]), "
     "CAST(:signatures AS text[])) AS links(stamp, sequence, digest, signature) WHERE audit_events.stamp = links.stamp"
 )
+# of this version's schema, with which alone a worker starts
+_WAITING = select(AuditEvent.__table__).where(AuditEvent.sequence.is_(None)).order_by(AuditEvent.stamp)
+_WAITING = _WAITING.execution_options(yield_per=_BATCH)
 # who keeps the sealer from the head, or from the events; those of a moment are sealers themselves
 _HOLDERS = text(
     "SELECT DISTINCT pid, coalesce(nullif(application_name, ''), usename), xact_start "
@@ -69,8 +72,9 @@ def seal(session: Session, keys: AuditKeys, *, wait: bool = True) -> int:
         return 0
     # one statement, after the lock: it sees everything that the sealer before has linked, and one moment
     signer = keys.signers[-1]
-    them = audit_chain.waiting_events(session, known_schema=True)  # a worker starts with its own schema alone
-    events = list(islice((event for event in them if audit_chain.is_as_signed_by(signer, event)), _BATCH))
+    with session.execute(_WAITING) as rows:
+        them = map(audit_chain.loaded, rows.mappings())
+        events = list(islice((event for event in them if audit_chain.is_as_signed_by(signer, event)), _BATCH))
     for event in events:
         audit_chain.append(head, event, keys)
     if events:
