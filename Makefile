@@ -5,6 +5,8 @@ VENV := .venv
 # cpu or gpu: which ONNX Runtime
 RUNTIME ?= cpu
 UV ?= uv
+# a Python with PyTorch for CUDA: another one than that of .venv where nothing can be installed
+GPU_PYTHON ?= $(VENV)/bin/python
 # a process per core and one more, since some tests wait for servers and browsers; one thread of linear algebra each: more
 # threads than cores only wait for each other; bytecode is kept, since some tests start the command line anew
 PROCESSES ?= $(shell n=$$(($$(getconf _NPROCESSORS_ONLN) + 1)); echo $$((n < 8 ? n : 8)))
@@ -12,7 +14,7 @@ PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help lock run clients languages test test-slow test-all test-under-load sabotage coverage mutation lint bench bench-quick sbom screenshots clean
+.PHONY: help lock run clients languages test test-slow test-all test-under-load sabotage coverage mutation lint bench bench-quick gpu sbom screenshots clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -103,6 +105,10 @@ bench: $(VENV)/.installed-dev
 bench-quick: $(VENV)/.installed-dev
 	$(PIP) -e '.[bench]'
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks.table --quick
+
+# make gpu   what needs a CUDA device, nine minutes at most: the same call goes on from there; ARGS=--list shows the steps
+gpu: $(if $(filter $(VENV)/bin/python,$(GPU_PYTHON)),$(VENV)/.installed-dev)
+	$(GPU_PYTHON) -m benchmarks.gpu $(ARGS)
 
 # make screenshots   pictures of every page into screenshots/; ARGS=--docs renews those of README and tutorial
 screenshots: $(VENV)/.installed-dev

@@ -1,7 +1,7 @@
 """Settings: the environment variables ``SECONDREAD_<NAME>``, and where traces go, which nothing else reads.
 
-``ml.datasets`` stands without the service and reads ``SECONDREAD_DATASETS`` itself; it is a field here so that one
-list, and one help text, names every variable.
+``ml.datasets`` stands without the service and reads ``SECONDREAD_DATASETS`` and ``SECONDREAD_CACHE`` itself; they are
+fields here so that one list, and one help text, names every variable.
 """
 
 import os
@@ -54,6 +54,11 @@ class Settings(BaseSettings):
         1024**3, ge=0, description="bytes of copies of images that HOME may have where they lie in a bucket"
     )
     datasets: Path | None = Field(None, description="folder with real data sets, for training and tests")
+    cache: str | None = Field(
+        None,
+        description="folder for decoded training images, or off; unset: .decoded in a folder of one's own images, and "
+        "the user's cache for DATASETS",
+    )
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8000, ge=0, le=65535, description="port to listen on")
     allowed_hosts: list[str] = Field(

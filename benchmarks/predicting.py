@@ -198,13 +198,23 @@ class Round:
 
 
 @contextmanager
-def served(folder: Path, release: Path, threads: int) -> Iterator[tuple[Installation, "subprocess.Popen[bytes]", str]]:
-    """A server that was started as anybody starts it, and a key to ask it."""
+def served(
+    folder: Path, release: Path, threads: int, **settings: str
+) -> Iterator[tuple[Installation, "subprocess.Popen[bytes]", str]]:
+    """A server that was started as anybody starts it, and a key to ask it.
+
+    Args:
+        folder: to work in.
+        release: that it serves.
+        threads: of one run of the network.
+        settings: further settings, by their names in lower case.
+    """
     with Installation(folder / "home") as made:
         made.environment |= {
             "SECONDREAD_WORKER": "false",
             "SECONDREAD_RATE_LIMIT": "0",
             "SECONDREAD_INFERENCE_THREADS": str(threads),
+            **{f"SECONDREAD_{name.upper()}": value for name, value in settings.items()},
         }
         keys = made.prepare(release, viewer="viewer")
         command = [sys.executable, "-c", "from app.cli.main import main; main()", "serve"]

@@ -10,8 +10,10 @@ import platform
 import subprocess
 import sys
 import time
+from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,31 +27,61 @@ from ml.training.run_folder import TrainConfig
 CELLS, BATCH, ROUNDS, EPOCHS = 1000, 128, 3, 2
 
 
-def worker() -> None:
+@dataclass(frozen=True)
+class Job:
+    """What is trained.
+
+    Attributes:
+        device: ``cpu``, by gloo, or ``cuda``, a device for each process by NCCL.
+        cells: simulated cells, of which somewhat more than a half train.
+        batch: images of all processes per step.
+        network: its name.
+    """
+
+    device: str = "cpu"
+    cells: int = CELLS
+    batch: int = BATCH
+    network: str = "compact"
+
+
+def worker(job: Job) -> None:
     """Train a warm-up epoch and a few more, and print seconds on the clock and of the processor of each."""
     torch.set_num_threads(1)
     with started_processes() as processes:
-        dataset = load_cells(CELLS, seed=0)
-        config = TrainConfig("cells", {}, "compact", 1, BATCH, 2e-3, 0, (), 10, 0, "float32", False, None)
-        learner = Learner(DeviceData(dataset, torch.device("cpu")), config, processes)
-        rows, times = dataset.rows("train"), []
+        device = processes.device(torch.device(job.device))
+        dataset = load_cells(job.cells, seed=0)
+        config = TrainConfig("cells", {}, job.network, 1, job.batch, 2e-3, 0, (), 10, 0, "float32", False, None)
+        learner = Learner(DeviceData(dataset, device), config, processes.normalising(None, device))
+        rows, times, losses = dataset.rows("train"), [], []
         for epoch in range(1 + EPOCHS):
             started, used = time.perf_counter(), time.process_time()
-            learner.train_epoch(epoch, rows, lambda report: None)
-            own = torch.tensor([time.process_time() - used], dtype=torch.float64)
+            losses.append(learner.train_epoch(epoch, rows, lambda report: None))
+            own = torch.tensor([time.process_time() - used], dtype=torch.float64, device=device)
             times.append([time.perf_counter() - started, float(processes.total(own))])
         if processes.first:
-            print(json.dumps({"images": len(rows), "times": times[1:]}))
+            print(json.dumps({"images": len(rows), "times": times[1:], "losses": losses}))
+        del learner  # what averages gradients must not outlive the processes
+
+
+def trained(count: int, job: Job) -> dict[str, Any]:
+    """Images of an epoch, seconds on the clock and of all processors of each, and losses, by so many processes.
+
+    Raises:
+        RuntimeError: a process failed; the message ends with what was said last.
+    """
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count)]
+    command = [*launcher, "-m", "benchmarks.several_processes", "--worker", json.dumps(asdict(job))]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode:
+        raise RuntimeError(f"{count} processes failed: {done.stderr.strip()[-300:]}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def measure(count: int) -> list[list[float]]:
     """Seconds on the clock and of all processors of each epoch, by so many processes."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count)]
-    command = [*launcher, "-m", "benchmarks.several_processes", "--worker"]
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
-    times: list[list[float]] = json.loads(done.stdout.splitlines()[-1])["times"]
+    times: list[list[float]] = trained(count, Job())["times"]
     return times
 
 
@@ -74,4 +106,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    worker() if "--worker" in sys.argv else main()
+    worker(Job(**json.loads(sys.argv[2]))) if "--worker" in sys.argv else main()

@@ -116,6 +116,8 @@ BENCHMARKS = (
     Benchmark("evaluation", quick=("--quick",)),
     Benchmark("calibration", quick=("--quick",)),
     Benchmark("training", quick=("--quick",)),
+    Benchmark("input_pipeline", quick=("--images", "100", "--cells", "300", "--epochs", "2", "--rounds", "1")),
+    Benchmark("demo_release"),
     Benchmark("start_and_size", quick=("--rounds", "1", "--idle-seconds", "0.5")),
     Benchmark("steady", quick=("--n", "60")),
     Benchmark("flames"),  # not in the quick run: not everybody may look at other processes
@@ -254,6 +256,29 @@ ROWS = (
         "training",
         2.5,
         lambda found: max(float(row["ratio"]) for row in found["rows"].values()),
+    ),
+    Row(
+        "input of a training step: share of it",
+        "input_pipeline",
+        0.1,
+        lambda found: max(float(row["later epochs"]) for row in found["share of a step"].values()),
+        most=True,
+    ),
+    Row("images decoded before: of decoding them", "input_pipeline", 10.0, _at("kept of decoded")),
+    Row("the simulated demo's release (s)", "demo_release", 20.0, _at("seconds", "all"), most=True),
+    Row(
+        "VGG16, Mix-CIFAR-10, 250 epochs, a GPU (s)",
+        "gpu_mix-cifar10-training",
+        180.0,
+        _at("results", "seconds"),
+        most=True,
+    ),
+    Row(
+        "predict, VGG16, 64 clients, a GPU: of ONNX Runtime alone",
+        "gpu_serving",
+        0.85,
+        _at("results", "figures", "service", "of_raw"),
+        limit="1",
     ),
     Row(
         "GET /v1/metrics, 10⁶ cases, evaluation (s)",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 
-def write_bytes_atomically(path: Path, data: bytes) -> None:
+def write_bytes_atomically(path: Path, data: bytes | memoryview) -> None:
     """Write a file so that a reader or a crash sees the old or the new one, never a part."""
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as stream:

@@ -1,5 +1,8 @@
 """The release of the simulated demo: trained, calibrated and exported here by the real pipeline."""
 
+import threading
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,11 +26,18 @@ def ensure_trained_release(context: Context, say: Say) -> None:
             return
     source = context.settings.home / "demo" / "release"
     if not (source / "card.json").is_file():
-        _make(context.settings.home / "demo" / "run", source, say)
+        make_release(context.settings.home / "demo" / "run", source, say)
     add_release(context.database, context.keys.audit, source, context.folders)
 
 
-def _make(run: Path, out: Path, say: Say) -> None:
+def make_release(run: Path, out: Path, say: Say) -> None:
+    """Train, calibrate and export the release of the simulated demo; an interrupted training goes on.
+
+    Args:
+        run: folder of the training.
+        out: release folder to make.
+        say: where to report what is being done.
+    """
     from ml.training.calibrate import calibrate_run
     from ml.training.export import export_run
     from ml.training.run_folder import RunFolder
@@ -60,14 +70,26 @@ def _config(precision: str) -> "TrainConfig":
     )
 
 
+def _load() -> None:
+    """Load what is needed later; who needs it says what is missing."""
+    for name in ("ml.training.train", "torch._dynamo", "ml.training.export", "onnxscript"):
+        with suppress(ImportError):
+            import_module(name)
+
+
 def _train(folder: "RunFolder", say: Say) -> None:
     """Simulate the cells and train on them, with a bar that tells how long it will take."""
     from ml.datasets.cells import load_cells
+
+    say(f"demo: simulating {TRAINING_CELLS:,} stained white cells")
+    # what trains and exports takes seconds to load, and other processes draw the cells
+    loading = threading.Thread(target=_load)
+    loading.start()
+    dataset = load_cells(TRAINING_CELLS, seed=0)
+    loading.join()
     from ml.training.train import choose_device, choose_precision, train
 
     device = choose_device("cpu")
-    say(f"demo: simulating {TRAINING_CELLS:,} stained white cells")
-    dataset = load_cells(TRAINING_CELLS, seed=0)
     say(f"demo: training on {dataset.rows('train').size:,} of them, {EPOCHS} epochs")
     with progress_bar("training", None) as bar:
 

@@ -27,6 +27,7 @@ from app.tables import Alias
 from ml.images.preprocess import Pixels
 from ml.release.artifact import Release, ReleaseError, read_release
 from ml.release.device import Device, fallen_back, runs_on_cuda
+from ml.release.padded_runs import worth_taking
 from ml.release.predictor import BATCH, Prediction, Predictor, prediction_of
 from ml.release.unlikeness import appearance_of
 
@@ -275,6 +276,8 @@ class Inference:
         """The image and those that go with it, whose threads go on waiting."""
         with self._lock:
             others = [image for image in self._wanted if image.goes_with(mine)][: self._most(mine) - 1]
+            if self.batch is None:  # no size was set: on a GPU, that of a batch which is not filled up for nothing
+                others = others[: worth_taking(1 + len(others)) - 1]
             for image in others:
                 self._wanted.remove(image)
         return [mine, *others]

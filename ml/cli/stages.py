@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ml.release.artifact import Release
     from ml.release.card import DisagreementDocument
     from ml.release.score import ImagePrediction
-    from ml.training.learner import StepReport
     from ml.training.processes import Processes
     from ml.training.run_folder import TrainConfig
 
@@ -96,7 +95,6 @@ def train(
     """Train a network on images and label histograms (stage 1); started by torchrun, several processes share it."""
     import torch
 
-    from ml.datasets.registry import load_dataset
     from ml.training.processes import started_processes
     from ml.training.run_folder import TrainConfig
     from ml.training.small_sets import EPOCHS, augmentation_for, batch_for, passes_for
@@ -107,8 +105,7 @@ def train(
     options = _data_options(data, cases, valid_labels, size, crop, seed)
     with started_processes() as processes:
         where = processes.device(choose_device(device))
-        _tell(processes, f"loading data set {data}")
-        dataset = load_dataset(data, options)
+        dataset = _loaded(data, options, processes)
         n_images, n_epochs = dataset.rows("train").size, epochs or EPOCHS
         batch = batch_size or batch_for(n_images)
         wide_or_light = augmentation or augmentation_for(dataset.orientation)
@@ -135,10 +132,15 @@ def train(
         _train(dataset, config, out, where, processes.normalising(batch_norm, where), as_json)
 
 
-def _tell(processes: "Processes", what: str) -> None:
-    """Say something once, however many processes there are."""
+def _loaded(data: str, options: dict[str, int], processes: "Processes") -> "ImageDataset":
+    """A data set; the first process says so, and shows what is decoded."""
+    from ml.cli.bars import reading_bar
+    from ml.datasets.registry import load_dataset
+
     if processes.first:
-        say(what)
+        say(f"loading data set {data}")
+    with reading_bar(shown=processes.first) as observer:
+        return load_dataset(data, options, observer)
 
 
 def _train(
@@ -149,6 +151,7 @@ def _train(
     processes: "Processes",
     as_json: bool,
 ) -> None:
+    from ml.cli.bars import TrainingBar
     from ml.training.run_folder import RunFolder
     from ml.training.train import train as run
 
@@ -158,7 +161,7 @@ def _train(
     together = "" if processes.size == 1 else f", {processes.size} processes together"
     n_images = dataset.rows("train").size
     _announce(dataset, f"training {config.network} on {n_images:,} images, {device}, {config.precision}{together}")
-    with _TrainingBar(config.epochs) as bar:
+    with TrainingBar(config.epochs) as bar:
         best = run(dataset, config, RunFolder(out), device=device, observer=bar.update, processes=processes)
     _report(best, out, as_json)
 
@@ -193,36 +196,6 @@ def _decay_epochs(decay: str, epochs: int) -> tuple[int, ...]:
         return tuple(max(1, round(float(share) * epochs)) for share in decay.split(",") if share.strip())
     except ValueError as exc:
         raise typer.BadParameter(f"--decay must be numbers like 0.6,0.85, got {decay!r}") from exc
-
-
-class _TrainingBar:
-    """Progress on stderr: epoch, loss, images a second, time left; a line an epoch where it is no terminal."""
-
-    def __init__(self, epochs: int) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-        self.epochs = epochs
-        self.console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-        self.bar = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
-        self.task = self.bar.add_task("starting", total=None)
-
-    def __enter__(self) -> "_TrainingBar":
-        self.bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
-
-    def update(self, report: "StepReport") -> None:
-        line = (
-            f"epoch {report.epoch + 1}/{self.epochs}  loss {report.loss:.4f}  {report.images_per_second:,.0f} images/s"
-        )
-        done = report.epoch * report.steps + report.step
-        self.bar.update(self.task, description=line, total=self.epochs * report.steps, completed=done)
-        if not self.console.is_terminal and report.step == report.steps:
-            say(line)
 
 
 @commands.command()

@@ -2,6 +2,7 @@
 
 import functools
 import lzma
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from pyarrow import csv
 
 from ml.arrays import IntArray
 from ml.datasets.base import ClassInfo, ImageDataset, datasets_folder
+from ml.datasets.kept import unpacked
 from ml.images.preprocess import Pixels, Preprocessing, fit_normalisation
 from ml.splits import split_partitions
 
@@ -22,11 +24,15 @@ PART_SIZE = 10_000
 
 @functools.lru_cache(maxsize=len(PARTS))
 def _part(folder: Path, part: str) -> Pixels:
-    """Photographs (10000, 32, 32, 3) of a part, unpacked once: 30 MB for three seconds."""
-    with lzma.open(folder / f"images_{part}.npy.xz") as stream:
-        pixels = np.asarray(np.lib.format.read_array(stream, allow_pickle=False), dtype=np.uint8)
+    """Photographs (10000, 32, 32, 3) of a part: 30 MB, which take three seconds to unpack for the first time."""
+    pixels = unpacked(folder / f"images_{part}.npy.xz", {"what": "npy.xz"}, _from_xz)
     pixels.flags.writeable = False
     return pixels
+
+
+def _from_xz(data: bytes) -> Pixels:
+    with lzma.open(BytesIO(data)) as stream:
+        return np.asarray(np.lib.format.read_array(stream, allow_pickle=False), dtype=np.uint8)
 
 
 def load_photographs(wanted: IntArray) -> tuple[Pixels, IntArray]:

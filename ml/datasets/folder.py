@@ -7,6 +7,7 @@
                                    patient_hmac (of the service that exported the cells)
     DIR/images/<case_id>.png       or .jpg, .jpeg, .tif, .tiff, or the path in column `file`
     DIR/classes.csv                optional: code, name; shortcut, group
+    DIR/.decoded/                  made here: decoded images, which may be deleted at any time
 """
 
 from pathlib import Path
@@ -16,8 +17,9 @@ import numpy.typing as npt
 
 from ml.arrays import IntArray
 from ml.datasets.base import PARTITIONS, ClassInfo, ImageDataset
-from ml.images.pixel_digest import pixel_digest
-from ml.images.preprocess import ImageRejectedError, Orientation, Pixels, Preprocessing, decode_image, fit_normalisation
+from ml.datasets.kept import store_for
+from ml.images.decoded import Observer, UnreadableImageError, decoded, silent
+from ml.images.preprocess import Orientation, Pixels, Preprocessing, fit_normalisation
 from ml.release.training_index import parse_patient_hmac
 from ml.splits import stratified_partitions
 from ml.tables.files import Labels, TableError, case_column, read_labels, read_table, text_column
@@ -71,22 +73,19 @@ def _image_paths(folder: Path, labels: Labels, table_path: Path) -> list[Path]:
     return paths
 
 
-def _read_pixels(paths: list[Path], preprocessing: Preprocessing) -> tuple[Pixels, list[bytes]]:
+def _read_pixels(
+    folder: Path, paths: list[Path], preprocessing: Preprocessing, observer: Observer
+) -> tuple[Pixels, list[bytes]]:
     """What the network sees of each image, and the digest of its decoded pixels.
 
     Raises:
         TableError: an image cannot be read.
     """
-    digests = []
-    pixels = np.empty((len(paths), preprocessing.size, preprocessing.size, preprocessing.channels), dtype=np.uint8)
-    for row, path in enumerate(paths):
-        try:
-            image = decode_image(path.read_bytes())
-            pixels[row] = preprocessing.pixels(image)
-            digests.append(pixel_digest(image))
-        except (OSError, ImageRejectedError) as exc:
-            raise TableError(f"{path}: {exc}") from exc
-    return pixels, digests
+    try:
+        found = decoded(paths, preprocessing, store_for(folder), observer)
+    except UnreadableImageError as exc:
+        raise TableError(str(exc)) from exc
+    return found.pixels, found.digests
 
 
 def own_partitions(groups: list[str], label_counts: IntArray, seed: int) -> npt.NDArray[np.str_]:
@@ -129,8 +128,9 @@ def load_folder(
     grey: bool = False,
     orientation: Orientation = "any",
     seed: int = 0,
+    observer: Observer = silent,
 ) -> ImageDataset:
-    """Read a folder of images with a LABELS table.
+    """Read a folder of images with a LABELS table; what was decoded before is not decoded again.
 
     Args:
         folder: as drawn in the module's docstring.
@@ -140,6 +140,7 @@ def load_folder(
         orientation: how images may be turned in training.
         seed: of the split, 60/10/10/20 by patient and alike in each class, where the table has no column
             ``partition``.
+        observer: called with images decoded and in all, where any have to be decoded.
 
     Raises:
         TableError: the folder, the table or an image cannot be used; the message says which and why.
@@ -156,7 +157,7 @@ def load_folder(
     patients = [str(p) for p in case_column(labels, "patient", path)] if "patient" in labels.columns else None
     channels = 1 if grey else 3
     plain = Preprocessing(channels, crop, size, (0.0,) * channels, (1.0,) * channels)
-    pixels, digests = _read_pixels(_image_paths(folder, labels, path), plain)
+    pixels, digests = _read_pixels(folder, _image_paths(folder, labels, path), plain, observer)
     partition = _partition(labels, patients or labels.case_ids, path, seed)
     training = pixels[partition == "train"]
     mean, std = fit_normalisation(training if len(training) else pixels)

@@ -18,6 +18,8 @@ from PIL import Image
 from pyarrow import csv
 
 from ml.datasets.base import PARTITIONS, ClassInfo, ImageDataset, datasets_folder
+from ml.datasets.kept import unpacked
+from ml.images.decoded import recipe_of
 from ml.images.preprocess import Pixels, Preprocessing, fit_normalisation
 from ml.splits import split_partitions
 
@@ -56,9 +58,15 @@ def _text(table: pa.Table, column: str) -> npt.NDArray[np.str_]:
 
 
 def _images(folder: Path, rows: npt.NDArray[np.intp]) -> Pixels:
-    with zipfile.ZipFile(folder / "pbc_images_48.zip") as archive:
-        images = [np.asarray(Image.open(BytesIO(archive.read(f"{row:05d}.jpg")))) for row in rows]
-    return np.stack(images)
+    plain = Preprocessing(3, None, _SIZE, (0.0,) * 3, (1.0,) * 3)
+    return unpacked(folder / "pbc_images_48.zip", recipe_of(plain), _from_zip)[rows]
+
+
+def _from_zip(data: bytes) -> Pixels:
+    """All images of the archive, which are named by their numbers."""
+    with zipfile.ZipFile(BytesIO(data)) as archive:
+        names = [f"{row:05d}.jpg" for row in range(len(archive.namelist()))]
+        return np.stack([np.asarray(Image.open(BytesIO(archive.read(name)))) for name in names])
 
 
 def _preprocessing(training_pixels: Pixels) -> Preprocessing:

@@ -5,16 +5,18 @@ from functools import partial
 from pathlib import Path
 
 from ml.datasets.base import ImageDataset
+from ml.images.decoded import Observer, silent
 
 DATASET_NAMES = ("cells", "mix_mnist", "mix_cifar10", "cifar10h", "pbc", "pbc_nucleus")
 
 
-def load_dataset(data: str, options: dict[str, int]) -> ImageDataset:
+def load_dataset(data: str, options: dict[str, int], observer: Observer = silent) -> ImageDataset:
     """Load a data set by name, or a folder by path.
 
     Args:
         data: one of ``DATASET_NAMES``, or a folder.
         options: further arguments of the loader.
+        observer: called with images of a folder that are decoded and in all, where any have to be.
 
     Raises:
         ValueError: neither a data set nor a folder, or an option that this data set does not take.
@@ -31,7 +33,7 @@ def load_dataset(data: str, options: dict[str, int]) -> ImageDataset:
     }
     if data not in loaders and not Path(data).is_dir():
         raise ValueError(f"{data!r} is neither a folder nor one of the data sets {', '.join(DATASET_NAMES)}")
-    load = loaders[data] if data in loaders else partial(folder.load_folder, Path(data))
+    load = loaders[data] if data in loaders else partial(folder.load_folder, Path(data), observer=observer)
     try:
         return load(**options)
     except TypeError as exc:

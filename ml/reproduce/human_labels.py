@@ -27,7 +27,8 @@ COMPARED = ("EL", "EL_plugin", "CL", "CL_plugin", "CL_D", "CL_D_plugin")
 METHODS = ("+ts", "+vector", "+matrix")
 
 
-def _config(setting: Setting, seed: int, labels: int, precision: str) -> TrainConfig:
+def config(setting: Setting, seed: int, labels: int, precision: str) -> TrainConfig:
+    """Training on so many labels per photograph."""
     network = setting.network or ("compact" if setting.quick else "vgg16")
     epochs = 1 if setting.quick else (12 if network == "compact" else 100)
     return TrainConfig(
@@ -49,15 +50,16 @@ def _config(setting: Setting, seed: int, labels: int, precision: str) -> TrainCo
 
 def _outputs(setting: Setting, seed: int, labels: int) -> CachedOutputs:
     device = choose_device(setting.device)
-    config = _config(setting, seed, labels, choose_precision("auto", device))
+    chosen = config(setting, seed, labels, choose_precision("auto", device))
     folder = RunFolder(setting.out / f"labels-{labels}_seed-{seed}")
 
     def training(report: Any) -> None:
         done = report.epoch * report.steps + report.step
-        setting.observer(f"seed {seed}, {labels} label(s): training", done, config.epochs * report.steps)
+        setting.observer(f"seed {seed}, {labels} label(s): training", done, chosen.epochs * report.steps)
 
     if not folder.finished:
-        train(load_cifar10h(**config.data_options), config, folder, device=device, observer=training)
+        dataset = load_cifar10h(**chosen.data_options)
+        train(dataset, chosen, folder, device=device, observer=training, deadline=setting.deadline)
     return folder.read_outputs()
 
 
@@ -144,5 +146,5 @@ def reproduce(setting: Setting) -> Reproduction:
         rows=rows,
         text=text,
         charts=charts,
-        further={"thinning": thinning, "triage": triage, "network": _config(setting, 0, 3, "float32").network},
+        further={"thinning": thinning, "triage": triage, "network": config(setting, 0, 3, "float32").network},
     )

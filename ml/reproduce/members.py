@@ -15,6 +15,7 @@ from torch import nn
 
 from ml.datasets.base import ImageDataset
 from ml.training.augmentation import augment
+from ml.training.evaluation import unrounded
 from ml.training.networks import Network
 
 Floats32 = npt.NDArray[np.float32]
@@ -73,7 +74,7 @@ def network_outputs(
             torch.manual_seed(stream)
             generator = torch.Generator().manual_seed(stream)
             images = augment(inputs, dataset.orientation, generator) if kind == "TTA" else inputs
-            with torch.inference_mode():
+            with torch.inference_mode(), unrounded(device):
                 parts.append([tensor.float().cpu().numpy() for tensor in network(images)])
         logits.append(np.stack([part[0] for part in parts]))
         features.append(np.stack([part[1] for part in parts]))

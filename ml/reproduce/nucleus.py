@@ -60,7 +60,14 @@ def _outputs(setting: Setting) -> tuple[CachedOutputs, DropoutHead]:
         done = report.epoch * report.steps + report.step
         setting.observer("training", done, config.epochs * report.steps)
 
-    train(load_pbc_nucleus(**config.data_options), config, folder, device=device, observer=training)
+    train(
+        load_pbc_nucleus(**config.data_options),
+        config,
+        folder,
+        device=device,
+        observer=training,
+        deadline=setting.deadline,
+    )
     head = DropoutHead.draw(folder.read_head_layers(), samples=SAMPLES, seed=setting.seeds[0])
     return folder.read_outputs(), head
 

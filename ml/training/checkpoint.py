@@ -1,5 +1,10 @@
-"""How far a run has come, written after each epoch so that a killed run goes on from there."""
+"""How far a run has come, written after each epoch so that a killed run goes on from there.
 
+A large network on a fast device is through with an epoch sooner than its weights are on the disk. Then some epochs are
+left out, so that writing takes a sixtieth of the time at most.
+"""
+
+import time
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import TypedDict
@@ -11,6 +16,9 @@ from ml.charts.rows import EpochMetrics
 from ml.files import write_bytes_atomically
 from ml.training.learner import Learner, LearnerState
 from ml.training.run_folder import RunFolder
+
+#: A checkpoint of more bytes is written again only after so many times the time that writing it took.
+LARGE, _AT_LEAST = 64_000_000, 60.0
 
 
 class _State(TypedDict):
@@ -39,6 +47,8 @@ class Progress:
         best_epoch: its number.
         history: rows of ``metrics.jsonl``.
         best: weights of the best epoch.
+        written: how many epochs the checkpoint contains that this process has written; −1 before the first.
+        not_before: when it may be written again, in seconds of the monotonic clock.
     """
 
     epoch: int = 0
@@ -46,6 +56,13 @@ class Progress:
     best_epoch: int = -1
     history: list[EpochMetrics] = field(default_factory=list)
     best: dict[str, Tensor] = field(default_factory=dict)
+    written: int = -1
+    not_before: float = 0.0
+
+    @property
+    def worth_writing(self) -> bool:
+        """Whether enough time has passed since it was last written."""
+        return time.monotonic() >= self.not_before
 
     def keep(self, loss: float, learner: Learner) -> None:
         """Remember the current weights as the best."""
@@ -55,6 +72,7 @@ class Progress:
 
 def save_checkpoint(folder: RunFolder, learner: Learner, progress: Progress) -> None:
     """Write checkpoint and metrics."""
+    began = time.monotonic()
     state: _State = {
         "epoch": progress.epoch,
         "best_loss": progress.best_loss,
@@ -64,8 +82,11 @@ def save_checkpoint(folder: RunFolder, learner: Learner, progress: Progress) -> 
     checkpoint: _Checkpoint = {**learner.state_dict(), "best": progress.best, "state": state}
     buffer = BytesIO()
     torch.save(checkpoint, buffer)
-    write_bytes_atomically(folder.checkpoint, buffer.getvalue())
+    write_bytes_atomically(folder.checkpoint, buffer.getbuffer())
     folder.write_metrics(progress.history)
+    progress.written, ended = progress.epoch, time.monotonic()
+    if buffer.tell() > LARGE:
+        progress.not_before = ended + _AT_LEAST * (ended - began)
 
 
 def load_checkpoint(folder: RunFolder, learner: Learner) -> Progress:

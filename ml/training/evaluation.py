@@ -1,6 +1,12 @@
-"""Outputs of a network over cases, in float32 without dropout, and how good they are on the validation part."""
+"""Outputs of a network over cases, in float32 without dropout, and how good they are on the validation part.
 
+A GPU rounds factors of convolutions to ten bits (TF32) while it validates, which only chooses among epochs; whatever
+is kept is computed without that.
+"""
+
+import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypedDict
 
 import numpy as np
@@ -17,16 +23,33 @@ from ml.training.run_folder import CachedOutputs
 BATCH = 512
 
 
+@contextmanager
+def unrounded(device: torch.device) -> Iterator[None]:
+    """Convolutions in the block are in float32 on a GPU too."""
+    if device.type != "cuda":
+        yield
+        return
+    with warnings.catch_warnings(action="ignore"):  # of a newer way to say it, which not all versions know
+        before = torch.backends.cudnn.allow_tf32
+        torch.backends.cudnn.allow_tf32 = False
+        try:
+            yield
+        finally:
+            torch.backends.cudnn.allow_tf32 = before
+
+
 def batch_outputs(
     network: Network, data: DeviceData, rows: npt.NDArray[np.intp]
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Logits, features and pooled vectors of cases, batch by batch."""
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """Logits, features, pooled vectors and label counts of cases, batch by batch."""
     network.eval()
-    for batch in np.split(rows, range(BATCH, len(rows), BATCH)):
+    located = data.located(rows)
+    for start in range(0, max(len(rows), 1), BATCH):
+        batch = located[start : start + BATCH]
         with torch.inference_mode():
             pooled = network.pooled(data.inputs(batch))
             logits, features = network.apply_head(pooled)
-        yield logits, features, pooled
+        yield logits, features, pooled, data.counts(batch)
 
 
 class Validation(TypedDict):
@@ -48,28 +71,30 @@ def validate(
         processes: that share them, and all get the same figures.
     """
     processes.take_buffers(network)
-    loss = agreeing = labels = labelled = 0.0
-    rows, start = processes.part(rows), 0
-    for logits, _, _ in batch_outputs(network, data, rows):
-        counts = data.counts(rows[start : start + len(logits)])
-        start += len(logits)
-        n_labels = float(counts.sum())
-        loss += float(count_weighted_nll(logits, counts)) * n_labels
-        labels += n_labels
-        totals = counts.sum(1, keepdim=True)
-        leading = logits.argmax(1, keepdim=True)
-        agreeing += float((counts.gather(1, leading) / totals.clamp(min=1)).sum())
-        labelled += float((totals > 0).sum())
-    sums = torch.tensor([loss, agreeing, labels, labelled], dtype=torch.float64, device=data.device)
-    loss, agreeing, labels, labelled = processes.total(sums).tolist()
+    sums = torch.zeros(4, dtype=torch.float64, device=data.device)
+    for logits, _, _, counts in batch_outputs(network, data, processes.part(rows)):
+        sums += _sums(logits, counts)
+    loss, agreeing, labels, labelled = processes.total(sums).tolist()  # the host waits for the device once
     return {"valid_loss": loss / max(labels, 1.0), "valid_agreement": agreeing / max(labelled, 1.0)}
+
+
+def _sums(logits: Tensor, counts: Tensor) -> Tensor:
+    """Loss and agreement of a batch, summed over labels and cases, with how many of them there are."""
+    n_labels = counts.sum().double()
+    totals = counts.sum(1, keepdim=True)
+    leading = logits.argmax(1, keepdim=True)
+    agreeing = (counts.gather(1, leading) / totals.clamp(min=1)).sum().double()
+    return torch.stack(
+        [count_weighted_nll(logits, counts).double() * n_labels, agreeing, n_labels, (totals > 0).sum().double()]
+    )
 
 
 def cached_outputs(network: Network, data: DeviceData) -> CachedOutputs:
     """Outputs of all cases that are not trained on."""
     dataset = data.dataset
     rows = dataset.rows("valid", "calibration", "test")
-    logits, features, pooled = zip(*batch_outputs(network, data, rows), strict=True)
+    with unrounded(data.device):
+        logits, features, pooled, _ = zip(*batch_outputs(network, data, rows), strict=True)
     cases = np.array(dataset.case_ids)[rows]
     return CachedOutputs(
         logits=torch.cat(logits).cpu().numpy(),

@@ -9,7 +9,7 @@ import pytest
 from ml.datasets.annotators import AnnotatorPool, count_labels
 from ml.datasets.base import DatasetMissingError
 from ml.datasets.blends import load_mix_mnist
-from ml.datasets.cells import load_cells, simulate_cell
+from ml.datasets.cells import load_cells, simulate_cell, simulate_cells
 from ml.datasets.cells_morphology import CLASSES, draw_morphology, true_class_probs
 from ml.datasets.folder import load_folder
 from ml.datasets.pbc import load_pbc, load_pbc_nucleus
@@ -67,6 +67,20 @@ def test_cells_are_split_by_patient_with_the_planned_labels() -> None:
         assert (dataset.label_counts[dataset.rows(part)].sum(axis=1) == labels).all()
     with pytest.raises(ValueError, match="200"):
         load_cells(100)
+
+
+@pytest.mark.slow
+def test_cells_are_the_same_by_whomever_they_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = simulate_cells(30, seed=4, size=24)
+    monkeypatch.setattr("ml.datasets.cells.CELLS_PER_PROCESS", 10)
+    monkeypatch.setattr("ml.datasets.cells.cores", lambda: 3)
+    several = simulate_cells(30, seed=4, size=24)
+    monkeypatch.setattr("sys.executable", "/bin/false")  # a process fails: they are drawn here
+    for cells in (several, simulate_cells(30, seed=4, size=24)):
+        for one, other in zip(alone, cells, strict=True):
+            assert (one.case_id, one.patient) == (other.case_id, other.patient)
+            np.testing.assert_array_equal(one.pixels, other.pixels)
+            np.testing.assert_array_equal(one.true_probs, other.true_probs)
 
 
 @pytest.mark.slow

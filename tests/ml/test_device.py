@@ -11,7 +11,7 @@ from PIL import Image
 from ml.datasets.cells import load_cells
 from ml.release.artifact import read_release
 from ml.release.device import DeviceError, cuda_fault, fallen_back, open_session, runs_on_cuda
-from ml.release.padded_runs import SIZES, PaddedRuns
+from ml.release.padded_runs import SIZES, PaddedRuns, worth_taking
 from ml.release.predictor import Predictor
 from ml.scoring.parts import join_job, read_job
 from ml.scoring.shards import score_shard
@@ -88,6 +88,15 @@ def test_padded_batches_say_what_the_network_says(small_release: Path, inputs: I
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.shape == theirs.shape
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
+
+
+def test_a_run_of_many_is_not_filled_up_for_nothing() -> None:
+    for waiting in range(1, SIZES[-1] + 1):
+        taken = worth_taking(waiting)
+        assert 1 <= taken <= waiting
+        assert taken == waiting or taken in SIZES
+        assert waiting < 2 * taken  # more than a half, so that nobody waits for many runs
+    assert [worth_taking(n) for n in (1, 7, 8, 15, 16, 47, 64)] == [1, 7, 8, 8, 16, 32, 64]
 
 
 def test_what_lay_in_the_buffers_before_changes_no_bit(small_release: Path, inputs: Images) -> None:

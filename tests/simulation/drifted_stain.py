@@ -93,7 +93,7 @@ def live(folder: Path) -> Drift:
     settings.home.mkdir()
     context = build_context(settings)
     upgrade(context.database.engine)
-    training._make(folder / "run", folder / "release", print)
+    training.make_release(folder / "run", folder / "release", print)
     with context.database.write() as session:
         release = put_release(session, context.keys.audit, folder / "release", settings.releases_folder)
         auth.add_account(session, context.keys.audit, "robot", "service")

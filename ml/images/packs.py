@@ -1,0 +1,197 @@
+"""Packs: decoded pixels on disk, named by what they were made of, whole or not there, and mapped into memory.
+
+A pack is a header, names of what it was made of with a digest each, and pixels. It is written under the lock of its
+folder, next to its place, and renamed when it is on the disk; readers need no lock. Whoever finds a damaged one deletes
+it, and it is made again. The folder is bounded: what was used longest ago goes first.
+"""
+
+import hashlib
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+from ml.images.pixel_digest import DIGEST_BYTES
+from ml.images.preprocess import Pixels
+
+try:
+    import fcntl
+except ImportError:  # there are no locks of this kind: nothing is kept
+    fcntl = None  # type: ignore[assignment]
+
+#: Everything besides the source on which pixels depend.
+Recipe = Mapping[str, str | int | None]
+Names = npt.NDArray[np.uint8]
+_SUFFIX = ".pack"
+#: Bytes that packs of a folder may take together.
+LIMIT = 16 * 1024**3
+_HEADER = 4096
+
+
+class _Header(TypedDict):
+    """What stands before everything else, with its digest."""
+
+    recipe: dict[str, str | int | None]
+    names: int
+    shape: list[int]
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Pixels of N images of M sources: of as many files, or of one archive.
+
+    Attributes:
+        names: (M, 32) digests of the sources.
+        digests: (M, 32) of what was decoded, zeros where nobody has set them.
+        pixels: (N, H, W, C) uint8.
+    """
+
+    names: Names
+    digests: Names
+    pixels: Pixels
+
+
+class PackStore:
+    """The packs of a folder.
+
+    Args:
+        folder: made where it is not there.
+        limit: bytes that they may take together, unless the newest alone takes more.
+    """
+
+    def __init__(self, folder: Path, limit: int = LIMIT) -> None:
+        self.folder, self.limit = folder, limit
+
+    def find(self, recipe: Recipe, names: Sequence[bytes]) -> Pack | None:
+        """The pack of exactly these sources in this order; None where there is none that is whole."""
+        path = self._path(recipe, names)
+        pack = _read(path)
+        if pack is None:
+            return None
+        if not _whole(path) or pack.names.tobytes() != b"".join(names):
+            with suppress(OSError):
+                path.unlink()
+            return None
+        with suppress(OSError):  # when it was used last
+            os.utime(path)
+        return pack
+
+    def known(self, recipe: Recipe) -> dict[bytes, tuple[Pack, int]]:
+        """Where images of a recipe lie already, by the name of their file: in which pack and which row of it."""
+        places: dict[bytes, tuple[Pack, int]] = {}
+        for path in self.folder.glob(f"{_digest(recipe)}-*{_SUFFIX}"):
+            pack = _read(path)
+            if pack is not None and len(pack.pixels) == len(pack.names) and _whole(path):
+                places |= {name.tobytes(): (pack, row) for row, name in enumerate(pack.names)}
+        return places
+
+    @contextmanager
+    def locked(self) -> Iterator[bool]:
+        """Wait until nobody else writes; false where the folder cannot be written to or locked, and keeps nothing."""
+        with ExitStack() as stack:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                handle = stack.enter_context((self.folder / "lock").open("w"))
+                if fcntl is not None:
+                    fcntl.flock(handle, fcntl.LOCK_EX)
+                for left in self.folder.glob("*.tmp"):  # by somebody who was killed
+                    left.unlink(missing_ok=True)
+                mine = fcntl is not None
+            except OSError:
+                mine = False
+            yield mine
+
+    @contextmanager
+    def new(self, recipe: Recipe, names: Sequence[bytes], shape: tuple[int, ...]) -> Iterator[Pack | None]:
+        """A pack to be filled; it is there when the block ends without an error. Only under the lock.
+
+        Args:
+            recipe: of its images.
+            names: of its M sources.
+            shape: (N, H, W, C).
+
+        Yields:
+            The pack, whose names are set; None where it would take more than half of what is free on the disk.
+        """
+        size = _HEADER + len(names) * 2 * DIGEST_BYTES + math.prod(shape)
+        if size > shutil.disk_usage(self.folder).free // 2:
+            yield None
+            return
+        path = self._path(recipe, names)
+        temporary = path.with_suffix(".tmp")
+        try:
+            with temporary.open("wb") as stream:
+                stream.truncate(size)
+            block = np.memmap(temporary, dtype=np.uint8, mode="r+")
+            pack = _pack(block, len(names), shape)
+            pack.names[...] = np.frombuffer(b"".join(names), dtype=np.uint8).reshape(-1, DIGEST_BYTES)
+            yield pack
+            header: _Header = {"recipe": dict(recipe), "names": len(names), "shape": list(shape)}
+            text = json.dumps({**header, "sha256": _sha256(header, block)}).encode().ljust(_HEADER)
+            block[:_HEADER] = np.frombuffer(text, dtype=np.uint8)
+            block.flush()
+            with temporary.open("rb+") as stream:
+                os.fsync(stream.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        self._make_room(path)
+
+    def _make_room(self, newest: Path) -> None:
+        """Delete what was used longest ago, beyond the limit."""
+        packs = {path: path.stat() for path in self.folder.glob(f"*{_SUFFIX}")}
+        total = sum(found.st_size for found in packs.values())
+        for path in sorted(packs, key=lambda path: packs[path].st_mtime):
+            if total <= self.limit or path == newest:
+                return
+            path.unlink(missing_ok=True)
+            total -= packs[path].st_size
+
+    def _path(self, recipe: Recipe, names: Sequence[bytes]) -> Path:
+        return self.folder / f"{_digest(recipe)}-{hashlib.sha256(b''.join(names)).hexdigest()[:32]}{_SUFFIX}"
+
+
+def _digest(recipe: Recipe) -> str:
+    return hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _pack(block: Names, count: int, shape: tuple[int, ...]) -> Pack:
+    """The parts of a file."""
+    ends = np.cumsum([_HEADER, count * DIGEST_BYTES, count * DIGEST_BYTES])
+    names, digests = (block[ends[k] : ends[k + 1]].reshape(count, DIGEST_BYTES) for k in (0, 1))
+    return Pack(names, digests, block[ends[2] :].reshape(shape))
+
+
+def _read(path: Path) -> Pack | None:
+    """A pack that is mapped into memory; None where there is none, or it is no pack."""
+    try:
+        block = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
+        header = json.loads(block[:_HEADER].tobytes())
+        return _pack(block, header["names"], tuple(header["shape"]))
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return None
+
+
+def _whole(path: Path) -> bool:
+    """Whether a pack contains what was written."""
+    try:
+        block = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
+        header = json.loads(block[:_HEADER].tobytes())
+        return bool(header.pop("sha256", None) == _sha256(header, block))
+    except (OSError, ValueError):  # gone, or emptied, since it was read
+        return False
+
+
+def _sha256(header: _Header, block: Names) -> str:
+    """Digest of a header and of everything behind it."""
+    digest = hashlib.sha256(json.dumps(header).encode())
+    digest.update(block[_HEADER:].data)
+    return digest.hexdigest()
