@@ -2,9 +2,9 @@
 
     python -m benchmarks.int8 --save
 
-Speed: from a JPEG of 360 × 363 pixels to the prediction, by the paper's VGG16 (224 × 224, 22 classes, random weights) and
-by the network of the demo's release; both networks take turns, round by round, in one process. Accuracy, on held-out
-images that nothing was fitted to, with paired intervals: the demo's release on cells that two annotators labelled, and a
+Speed: from a JPEG of 360 × 363 pixels to the prediction, by the paper's VGG16 (224 × 224, 22 classes, random weights)
+and by the network of the demo's release; both networks take turns, round by round, in one process. Accuracy, on
+held-out images that nothing was fitted to, with paired intervals: the demo's release on its nucleus shapes, and a
 compact network that is trained here for some epochs on CIFAR-10N and judged on CIFAR-10H (about 51 labels per
 photograph); without the data sets (``SECONDREAD_DATASETS``) speed alone.
 """
@@ -114,7 +114,8 @@ def demo_releases(folder: Path, n_images: int) -> dict[str, Release]:
     source = read_release(DEMO)
     pixels = noise(n_images, source.preprocessing.size, 1)
     whole = quantize_graph(source.network, [source.preprocessing.normalise(pixels)], "minmax").network
-    kept = {name: (DEMO / name).read_bytes() for name in source.card["files"] if name.endswith((".safetensors", ".index"))}
+    names = [name for name in source.card["files"] if name.endswith((".safetensors", ".index"))]
+    kept = {name: (DEMO / name).read_bytes() for name in names}
     made = write_release(folder / "compact", {**kept, "network.onnx": whole}, source.calibration, source.card, "")
     return {BEFORE: source, AFTER: made}
 

@@ -28,7 +28,7 @@ def quantize(
     out: Annotated[Path, typer.Option(help="Release folder to make.")],
     ranges: Annotated[
         Literal["entropy", "percentile", "minmax"],
-        typer.Option(help="How far activations reach: by least divergence, by their 99.999 % quantile, or to the ends."),
+        typer.Option(help="How far activations reach: by least divergence, by the 99.999 % quantile, or to the ends."),
     ] = "entropy",
     images: Annotated[int, typer.Option(min=1, help="Images of the calibration partition that say so, at most.")] = 256,
     name: Annotated[str | None, typer.Option(help="Name of the new release; the old one's with int8.")] = None,
@@ -109,9 +109,7 @@ def _cautions(report: "QuantizeReport") -> list[str]:
     if left_out["test"]:
         found.append(f"{left_out['test']:,} images of the partition test judge nothing: the release was made with them")
     if left_out["calibration"]:
-        found.append(
-            f"{left_out['calibration']:,} images of the partition calibration are left out: the network was fitted to them"
-        )
+        found.append(f"{left_out['calibration']:,} images of the partition calibration trained the network: left out")
     if report["trained_on"] == "unknown":
         found.append("which images the release was made with is unknown: it carries no digests of them")
     found += [f"warning: made despite the gate: {harm}" for harm in report["quantized"]["harms"]]
@@ -126,8 +124,8 @@ def _text(report: "QuantizeReport") -> str:
     made = report["quantized"]
     sizes = [f"{size / 1e6:.1f} MB" for size in report["network_bytes"].values()]
     lines = [
-        f"{made['n_layers']} convolutions in whole numbers, ranges by {made['ranges']} on {made['n_range_images']:,} images; "
-        f"network {sizes[0]} -> {sizes[1]}",
+        f"{made['n_layers']} convolutions in whole numbers, ranges by {made['ranges']} on "
+        f"{made['n_range_images']:,} images; network {sizes[0]} -> {sizes[1]}",
         f"{report['n_held_out']:,} held-out cells".ljust(22) + "".join(f"{step:>28}" for step in report["figures"]),
     ]
     before, after = report["figures"].values()

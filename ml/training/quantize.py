@@ -1,4 +1,4 @@
-"""A release whose network computes in whole numbers: quantised, calibrated anew, and judged beside the one it comes from.
+"""A release whose network computes in whole numbers: quantised, calibrated anew, and judged beside its source.
 
 Images of the calibration partition say how far activations reach; temperature, concentration head and the checks of
 whether an image is familiar are fitted anew to what the quantised network makes of the same cases, since its logits and
@@ -217,7 +217,8 @@ def _quantised(work: _Source) -> tuple[QuantizedGraph, int]:
             yield work.release.preprocessing.normalise(cases.pixels[drawn[start : start + size]])
 
     done = work.progress("finding ranges of activations", len(drawn))
-    return quantize_graph(work.release.network, batches(), wish.ranges, wish.weight_bits, done), len(drawn)
+    graph = quantize_graph(work.release.network, batches(), wish.ranges, wish.weight_bits, done)
+    return graph, len(drawn)
 
 
 @dataclass(frozen=True)
@@ -283,9 +284,9 @@ def _pair(distribution: PredictiveDistribution) -> tuple[npt.NDArray[np.float64]
 
 def _refusal(work: _Source, made: _Calibrated) -> str:
     return (
-        f"the int8 network is worse than {work.release.card['name']} on {work.cases.rows('test').size:,} held-out cells: "
-        f"{'; '.join(made.harms)}. Nothing was written; try other --ranges or more --images, or make it all the same "
-        "with --despite-gate"
+        f"the int8 network is worse than {work.release.card['name']} on {work.cases.rows('test').size:,} held-out "
+        f"cells: {'; '.join(made.harms)}. Nothing was written; try other --ranges or more --images, or make it all "
+        "the same with --despite-gate"
     )
 
 

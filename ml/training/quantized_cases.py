@@ -1,4 +1,4 @@
-"""The cases of a data set by which a release is quantised: which calibrate, which judge, and what a network makes of them."""
+"""The cases by which a release is quantised: which calibrate, which judge, and what a network makes of them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

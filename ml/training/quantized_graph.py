@@ -1,8 +1,8 @@
 """A network's convolutions in whole numbers: static quantisation by ONNX Runtime, from what flows through the network.
 
 Weights have a scale per output channel and seven bits (−64 to 64), activations one scale and eight (0 to 255).
-Convolutions are nearly all of the work; the linear layers behind them, which make logits and features, stay in float32,
-so that neither is rounded to 256 levels.
+Convolutions are nearly all of the work; the linear layers behind them, which make logits and features, stay in
+float32, so that neither is rounded to 256 levels.
 
 Why seven bits: x86 processors without VNNI add two products of eight bits each in sixteen (``vpmaddubsw``), and clip what
 does not fit. 2 · 255 · 64 = 32,640 fits, so that every sum of a convolution is exact on every processor; 2 · 255 · 127
@@ -163,5 +163,6 @@ def _quantised(network: Path, found: Any, weight_bits: WeightBits) -> onnx.Model
 def _whole_convolutions(model: onnx.ModelProto) -> int:
     """Convolutions whose weights are whole numbers."""
     whole = {tensor.name for tensor in model.graph.initializer if tensor.data_type == onnx.TensorProto.INT8}
-    weights = {node.output[0] for node in model.graph.node if node.op_type == "DequantizeLinear" and node.input[0] in whole}
-    return sum(node.op_type == "Conv" and node.input[1] in weights for node in model.graph.node)
+    nodes = model.graph.node
+    weights = {node.output[0] for node in nodes if node.op_type == "DequantizeLinear" and node.input[0] in whole}
+    return sum(node.op_type == "Conv" and node.input[1] in weights for node in nodes)
