@@ -20,6 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import date
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,7 @@ def prediction_by_stages(predictor: Predictor, jpeg: bytes) -> list[float]:
     mark()
     prediction_of(release, logits, features, seen)
     mark()
-    return [end - start for start, end in zip(marks, marks[1:], strict=False)]
+    return [end - start for start, end in pairwise(marks)]
 
 
 def speed(releases: dict[str, Release], rounds: int, predictions: int, threads: int) -> dict[str, Any]:

@@ -29,7 +29,11 @@ def quantize(
     ranges: Annotated[
         Literal["entropy", "percentile", "minmax"],
         typer.Option(help="How far activations reach: by least divergence, by the 99.999 % quantile, or to the ends."),
-    ] = "entropy",
+    ] = "percentile",
+    weight_bits: Annotated[
+        int,
+        typer.Option(min=7, max=8, help="7 for other servers of networks on processors without VNNI; less accurate."),
+    ] = 8,
     images: Annotated[int, typer.Option(min=1, help="Images of the calibration partition that say so, at most.")] = 256,
     name: Annotated[str | None, typer.Option(help="Name of the new release; the old one's with int8.")] = None,
     seed: Annotated[
@@ -59,7 +63,7 @@ def quantize(
     drawn = int(source.card["seed"]) if seed is None else seed
     say(f"loading data set {data}")
     dataset = _loaded(source, data, cases, valid_labels, drawn)
-    wish = Wish(ranges, images, drawn, name, despite_gate, shifts)
+    wish = Wish(ranges, images, drawn, name, despite_gate, shifts, 7 if weight_bits == 7 else 8)
     with _Bars() as bars:
         report = quantize_release(release, dataset, out, wish, bars.show)
     for sentence in _cautions(report):

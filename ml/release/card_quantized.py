@@ -17,7 +17,8 @@ class QuantizedDocument(TypedDict):
 
     ``weight_bits``: of weights, with their sign; activations have eight. ``ranges``: how those of activations were
     found, on ``n_range_images`` images of the calibration partition. ``changes``: of L, L_D and agreement from the
-    source to this release, paired. ``harms``: what the gate calls harm, a sentence each, where somebody made it all the same.
+    source to this release, paired. ``harms``: what the gate calls harm, a sentence each, where somebody made it all
+    the same.
     """
 
     kind: Literal["int8"]
@@ -43,8 +44,8 @@ def quantized_section(document: QuantizedDocument | None) -> str:
         f"## int8\n\nIt is the release {source['name']} (card {source['card_sha256'][:12]}…) with the weights of its "
         f"{document['n_layers']} convolutions in {document['weight_bits']} bits and what flows between them in 8, "
         f"whose ranges were found on {document['n_range_images']:,} images of the calibration partition "
-        f"({document['ranges']}). Calibration and checks were fitted anew to its own outputs. From that release to this "
-        f"one, on the same held-out cells: {changes} (losses: negative is better).\n"
+        f"({document['ranges']}). Calibration and checks were fitted anew to its own outputs. From that release to "
+        f"this one, on the same held-out cells: {changes} (losses: negative is better).\n"
     )
     if document["harms"]:
         text += f"\n**It is worse than that release, and was made all the same: {'; '.join(document['harms'])}.**\n"

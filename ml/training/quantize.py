@@ -79,20 +79,20 @@ class Wish:
     Attributes:
         ranges: how ranges of activations are found.
         n_images: on how many images at most.
-        seed: of which images these are, of the split of the calibration, and of the shifts.
+        seed: of which images these are, and of the shifts.
         name: of the new release; the old one's with ``int8`` where None.
         despite_gate: make it although it is worse than the gate allows.
         shifts: whether standard shifts are tried out for the card.
         weight_bits: of each weight (``ml.training.quantized_graph``).
     """
 
-    ranges: Ranges = "entropy"
+    ranges: Ranges = "percentile"
     n_images: int = RANGE_IMAGES
     seed: int = 0
     name: str | None = None
     despite_gate: bool = False
     shifts: bool = True
-    weight_bits: WeightBits = 7
+    weight_bits: WeightBits = 8
 
 
 @dataclass(frozen=True)
@@ -200,8 +200,8 @@ def _require_own_calibration(release: Release) -> None:
     """
     if "adaptation" in release.card["calibration"]:
         raise ReleaseError(
-            f"{release.path}: was adapted to other annotators, which a new calibration would lose: quantise the release "
-            "that it was adapted from, and adapt the result"
+            f"{release.path}: was adapted to other annotators, which a new calibration would lose: quantise the "
+            "release that it was adapted from, and adapt the result"
         )
 
 
@@ -255,8 +255,11 @@ def _calibrated(work: _Source, outputs: _Outputs) -> _Calibrated:
     release, held_out = work.release, outputs.of("test")
     method: Method = next((name for name in METHODS if name in release.card["calibration"]), "none")
     alpha = release.calibration.concentration is not None
+    dropout = release.card.get("mc_dropout")
+    seed = 0 if dropout is None else dropout["seed"]  # as `calibrate` has it, so that the fits differ in nothing else
+    part = outputs.of(work.cases.calibrates)
     fitted, calibration, disagreement = fit_and_judge(
-        outputs.of(work.cases.calibrates), held_out, release.head, method=method, alpha=alpha, seed=work.wish.seed
+        part, held_out, release.head, method=method, alpha=alpha, seed=seed
     )
     said = (
         _pair(release.calibration.apply(*member_outputs(outputs.source, release.head))),

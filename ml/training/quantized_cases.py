@@ -85,7 +85,8 @@ def cases_for(release: Release, dataset: ImageDataset) -> Cases:
     """The cases of a data set that may calibrate and judge a release.
 
     Cases of ``test`` that the release was made with are left out, and those of ``calibration`` that its network was
-    fitted to; where it carries no digests of them, nothing is known and nothing left out.
+    fitted to, unless they calibrated it as well (pictures that its source has twice); where it carries no digests of
+    them, nothing is known and nothing left out.
 
     Args:
         release: that is quantised.
@@ -100,11 +101,12 @@ def cases_for(release: Release, dataset: ImageDataset) -> Cases:
     digests = dataset.pixel_digests
     own = [pixel_digest(dataset.pixels[row]) if digests is None else digests[row] for row in rows]
     hmacs = None if dataset.patient_hmacs is None else [dataset.patient_hmacs[row] for row in rows]
-    uses = np.full(len(rows), "", dtype="U11")
+    uses = calibrated = np.full(len(rows), "", dtype="U11")
     if release.training is not None:
         uses = release.training.uses_of(own, hmacs)
+        calibrated = release.training.without_network().uses_of(own, hmacs)
     judged_before = (partition == "test") & (uses != "")
-    fitted_before = (partition == "calibration") & (uses == "network")
+    fitted_before = (partition == "calibration") & (uses == "network") & (calibrated == "")
     kept = np.flatnonzero(~judged_before & ~fitted_before)
     cases = np.array(dataset.case_ids)[rows]
     found = Cases(

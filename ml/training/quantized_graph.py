@@ -1,12 +1,13 @@
 """A network's convolutions in whole numbers: static quantisation by ONNX Runtime, from what flows through the network.
 
-Weights have a scale per output channel and seven bits (−64 to 64), activations one scale and eight (0 to 255).
-Convolutions are nearly all of the work; the linear layers behind them, which make logits and features, stay in
-float32, so that neither is rounded to 256 levels.
+Weights have eight bits and a scale per output channel, activations eight (0 to 255) and one scale. Convolutions are
+nearly all of the work; the linear layers behind them, which make logits and features, stay in float32, so that neither
+is rounded to 256 levels.
 
-Why seven bits: x86 processors without VNNI add two products of eight bits each in sixteen (``vpmaddubsw``), and clip what
-does not fit. 2 · 255 · 64 = 32,640 fits, so that every sum of a convolution is exact on every processor; 2 · 255 · 127
-would not.
+x86 processors without VNNI add two products in sixteen bits (``vpmaddubsw``) and clip what does not fit, such as
+2 · 255 · 127. ``ml.release.device`` notices such a processor and has ONNX Runtime compute in a slower way that does not
+clip, so that every sum of a convolution is exact everywhere. Weights of seven bits (−64 to 64) need that nowhere, since
+2 · 255 · 64 = 32,640 fits: for whatever else runs the network on such processors.
 
 Source: B. Jacob et al., "Quantization and training of neural networks for efficient integer-arithmetic-only inference",
 CVPR 2018; ONNX Runtime, "Quantize ONNX models" (``reduce_range``, U8S8).
@@ -29,7 +30,7 @@ from ml.release.artifact import ReleaseError
 #: How far an activation's range goes: where the histogram in 128 levels diverges least from the finer one, to the
 #: 99.999 % quantile, or to the ends.
 Ranges = Literal["entropy", "percentile", "minmax"]
-#: Bits of a weight, its sign included. Eight are for processors with VNNI alone: others clip sums of products.
+#: Bits of a weight, its sign included.
 WeightBits = Literal[7, 8]
 #: What is computed in whole numbers; activations and poolings between convolutions are of them.
 _OPERATORS = ("Conv", "MaxPool", "Relu")
@@ -65,7 +66,7 @@ def quantize_graph(
     network: Path,
     batches: Iterable[Images],
     ranges: Ranges,
-    weight_bits: WeightBits = 7,
+    weight_bits: WeightBits = 8,
     observer: Callable[[int], None] = lambda n: None,
 ) -> QuantizedGraph:
     """Quantise the convolutions of a network.
@@ -151,6 +152,7 @@ def _quantised(network: Path, found: Any, weight_bits: WeightBits) -> onnx.Model
         extra_options={},
     )
     quantizer.quantize_model()
+    quantizer.model.topological_sort()
     model: onnx.ModelProto = quantizer.model.model
     model.ClearField("metadata_props")
     used = {node.domain for node in model.graph.node}
