@@ -59,7 +59,7 @@ GOAL = 3.3
 #: Predictions of each network in a round.
 PREDICTIONS = {"VGG16": 8, "compact": 300}
 #: Ways to quantise that are compared: ranges of activations, and bits of a weight.
-WAYS: tuple[tuple[Any, Any], ...] = (("entropy", 7), ("percentile", 7), ("minmax", 7), ("percentile", 8))
+WAYS: tuple[tuple[Any, Any], ...] = (("percentile", 8), ("minmax", 8), ("entropy", 8), ("percentile", 7))
 STAGES = ("decode", "crop and shrink", "normalise", "network", "statistics of pixels", "calibration and checks")
 
 
@@ -258,7 +258,7 @@ def accuracy(folder: Path, arguments: argparse.Namespace) -> Iterator[tuple[str,
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Everything that is asked for."""
     rounds, n_images = (1, 4) if arguments.quick else (arguments.rounds, 16)
-    found: dict[str, Any] = {"speed": {}, "accuracy": {}}
+    found: dict[str, Any] = {"load": os.getloadavg()[0], "speed": {}, "accuracy": {}}
     with tempfile.TemporaryDirectory() as temporary, Progress(transient=True) as bar:
         folder, task = Path(temporary), bar.add_task("speed", total=None)
         for name, made in (("VGG16", vgg_releases), ("compact", demo_releases)):

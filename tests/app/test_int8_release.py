@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from app.auth import service as auth
 from app.releases.adding import add_release
 from ml.images.preprocess import decode_image
 from ml.release.artifact import read_release
@@ -50,19 +51,17 @@ def test_it_goes_through_the_gate_and_is_served_like_any_other(
     release = read_release(int8_release)
     image = decode_image(cell_png(0))
     said: Any = Predictor(release, device="cpu").predict([image]).distribution
+    with service.context.database.write() as session:
+        program = auth.add_key(session, service.context.keys.audit, "outside", ["predict"])[1]
+    headers = {"Authorization": f"Bearer {program}"}
     answer = service.client.post(
-        "/v1/predictions",
-        headers={"Authorization": f"Bearer {service.keys['outside']}", "Content-Type": "image/png"},
-        content=cell_png(0),
+        "/v1/predictions", headers={**headers, "Content-Type": "image/png"}, content=cell_png(0)
     ).json()
     assert answer["release"] == added
     np.testing.assert_allclose(list(answer["class_probs"].values()), said.class_probs[0], rtol=0, atol=1e-12)
     inputs = release.preprocessing(image)[None]
     tensor = {"name": "image", "shape": list(inputs.shape), "datatype": "FP32", "data": inputs.ravel().tolist()}
-    infer = service.client.post(
-        "/v2/models/champion/infer",
-        headers={"Authorization": f"Bearer {service.keys['outside']}"},
-        json={"inputs": [tensor], "outputs": [{"name": "class_probs"}]},
-    )
+    wanted = {"inputs": [tensor], "outputs": [{"name": "class_probs"}]}
+    infer = service.client.post("/v2/models/champion/infer", headers=headers, json=wanted)
     assert infer.status_code == 200, infer.text
     np.testing.assert_allclose(infer.json()["outputs"][0]["data"], said.class_probs[0], rtol=0, atol=1e-6)

@@ -255,9 +255,7 @@ def test_whoever_wants_it_all_the_same_gets_a_card_that_says_so(
     assert index["n_images"] > before["n_images"]  # those that calibrated it
 
 
-def test_images_that_the_release_was_made_with_judge_nothing(
-    small_release: Path, tmp_path: Path
-) -> None:
+def test_images_that_the_release_was_made_with_judge_nothing(small_release: Path, tmp_path: Path) -> None:
     """More cells are split in another way: among those that would judge are some that trained the network."""
     other = load_cells(500, seed=0)
     release = read_release(small_release)
