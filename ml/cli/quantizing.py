@@ -9,8 +9,6 @@ from ml.cli.shared import Json, emit, say
 from ml.cli.stages import data_options
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from rich.progress import TaskID
 
     from ml.datasets.base import ImageDataset
@@ -97,7 +95,7 @@ class _Bars:
         self.bars.start()
         return self
 
-    def __exit__(self, *_: "type[BaseException] | BaseException | TracebackType | None") -> None:
+    def __exit__(self, *_: object) -> None:
         self.bars.stop()
 
     def show(self, what: str, done: int, total: int) -> None:

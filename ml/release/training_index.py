@@ -142,9 +142,8 @@ class TrainingIndex:
 
     def without_network(self) -> "TrainingIndex":
         """The same without what the network was fitted to, so that it tells what calibrated the release."""
-        none: Digests = _NONE
-        images, patients = ({"network": none, "calibration": part["calibration"]} for part in self._parts())
-        return TrainingIndex(images, patients, self.patient_keys)
+        kept: list[dict[Use, Digests]] = [{"network": _NONE, "calibration": p["calibration"]} for p in self._parts()]
+        return TrainingIndex(kept[0], kept[1], self.patient_keys)
 
     def with_calibration(self, images: Sequence[bytes], patient_hmacs: Sequence[str] | None) -> "TrainingIndex":
         """The same, and cases that only what comes after the network was fitted to; arguments as of ``uses_of``."""

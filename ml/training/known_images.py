@@ -1,6 +1,6 @@
 """What a release carries to tell images unlike those that it was made from, fitted on a network's outputs."""
 
-from typing import NotRequired, TypedDict
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +23,6 @@ class _Distances(TypedDict):
     n_distance: int | None
 
 
-class ChecksDocument(_Distances):
-    """What depends on the network of what familiar data look like; no false alarm rate where nothing is flagged."""
-
-    false_alarm_rate: NotRequired[float]
-
-
 def add_checks(folder: RunFolder, preprocessing: Preprocessing, files: dict[str, bytes]) -> ReferenceDocument:
     """Add the distance from the training cells and the checks of familiarity to a release's files.
 
@@ -42,40 +36,44 @@ def add_checks(folder: RunFolder, preprocessing: Preprocessing, files: dict[str,
     """
     outputs, images = folder.read_outputs(), folder.read_held_out()
     appearance = None if images is None else images.appearance  # a run of an earlier version has none
-    return {
-        **_stain_and_labels(folder, outputs.take(outputs.partition == "test")),
-        **fit_checks(outputs, appearance, preprocessing, files),
-    }
+    seen = _stain_and_labels(folder, outputs.take(outputs.partition == "test"))
+    return with_checks(seen, outputs, appearance, preprocessing, files)
 
 
-def fit_checks(
+def with_checks(
+    seen: ReferenceDocument,
     outputs: CachedOutputs,
     appearance: npt.NDArray[np.float32] | None,
     preprocessing: Preprocessing,
     files: dict[str, bytes],
-) -> ChecksDocument:
+) -> ReferenceDocument:
     """Fit distance and checks to a network's outputs, and add them to a release's files.
 
     Both are fitted on cases that stopped or calibrated the network, and put on a scale by those of the test part; with
     fewer than 20 of either there are none.
 
     Args:
+        seen: what is known of familiar data without the network.
         outputs: of N cases that were not trained on.
         appearance: (N, F) statistics of their pixels; None where they are not known: no checks of familiarity then.
         preprocessing: of the release.
         files: of the release, to which they are added.
+
+    Returns:
+        What familiar data look like, to the network too.
     """
     features = outputs.pooled if HEAD_FILE in files else outputs.features
     held_out = outputs.partition == "test"
-    document: ChecksDocument = {**_add_distance(features, held_out, files)}
+    reference: ReferenceDocument = {**seen, **_add_distance(features, held_out, files)}
+    reference.pop("false_alarm_rate", None)
     if appearance is None:
-        return document
+        return reference
     known, new = (Seen(features[rows], outputs.logits[rows], appearance[rows]) for rows in (~held_out, held_out))
     familiarity = fit_familiarity(known, new, columns_of(preprocessing.size, preprocessing.channels))
     if familiarity is not None:
         files[FAMILIARITY_FILE] = familiarity.to_bytes()
-        document["false_alarm_rate"] = familiarity.false_alarm_rate
-    return document
+        reference["false_alarm_rate"] = familiarity.false_alarm_rate
+    return reference
 
 
 def _add_distance(

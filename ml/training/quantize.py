@@ -26,13 +26,13 @@ from ml.metrics.harm import harms
 from ml.metrics.jackknife import EstimateDocument
 from ml.metrics.paired_change import paired_change, paired_changes
 from ml.release.artifact import HEAD_FILE, Release, ReleaseError, read_release, require_empty, write_release
-from ml.release.card import CardContents, DisagreementDocument, readme_text
+from ml.release.card import CardContents, DisagreementDocument, ReferenceDocument, readme_text
 from ml.release.card_quantized import QuantizedDocument
 from ml.release.predictor import Predictor
 from ml.release.shift_suite import shift_suite
 from ml.release.training_index import INDEX_FILE, TrainingIndex
 from ml.training.calibrate import clusters_of, fit_and_judge, held_out_metrics, member_outputs
-from ml.training.known_images import fit_checks
+from ml.training.known_images import with_checks
 from ml.training.own_figures import recalls
 from ml.training.quantized_cases import Cases, LeftOutDocument, cases_for
 from ml.training.quantized_graph import QuantizedGraph, Ranges, WeightBits, quantize_graph
@@ -46,6 +46,7 @@ RANGE_IMAGES = 256
 _SHIFTED_IMAGES = 500
 # pixels of a batch whose activations are in memory at once, and images of it at most
 _RANGE_PIXELS, _RANGE_BATCH = 200_000, 32
+_UNKNOWN: ReferenceDocument = {"stain_mean": [], "stain_sd": [], "n_stain": 0, "label_share": [], "n_labels": 0}
 #: Called with what is being done, how much of it is done, and how much there is.
 Observer = Callable[[str, int, int], None]
 
@@ -245,7 +246,7 @@ def _outputs(work: _Source, graph: QuantizedGraph, folder: Path) -> _Outputs:
 
 def _contents(release: Release) -> CardContents:
     """A release's card without what belongs to its own files."""
-    card: CardContents = {**release.card}
+    card: CardContents = release.card.copy()
     card.pop("training", None)
     return card
 
@@ -332,11 +333,10 @@ def _parts(
     }
     card.pop("recalibration", None)  # another calibration's, and what a gate found of it
     seen = appearance(work.cases.pixels)
-    checks = fit_checks(outputs.quantised, seen, release.preprocessing, files)
-    if "reference" in parent:
-        reference = parent["reference"].copy()
-        reference.pop("false_alarm_rate", None)
-        card["reference"] = {**reference, **checks}
+    known = parent.get("reference", _UNKNOWN)
+    reference = with_checks(known, outputs.quantised, seen, release.preprocessing, files)
+    if "reference" in parent:  # releases of the first versions have none
+        card["reference"] = reference
     if release.training is not None:
         index = _index(work.cases, release.training)
         files[INDEX_FILE], card["training"] = index.to_bytes(), index.document()

@@ -123,7 +123,7 @@ def cases_for(release: Release, dataset: ImageDataset) -> Cases:
     )
     for name in (found.calibrates, "test"):
         if not found.rows(name).size:
-            made_with = sum(found.left_out.values())
+            made_with = found.left_out["calibration"] + found.left_out["test"]
             raise ValueError(
                 f"data set {dataset.name!r} has no case in partition {name!r} that the release was not made with"
                 + (f" ({made_with:,} are left out): give the --seed of its split" if made_with else "")
