@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from app.auth import service as auth
 from app.releases.adding import add_release
@@ -29,6 +30,7 @@ def add(service: Service, path: Path) -> str:
     return str(add_release(context.database, context.keys.audit, path, context.folders)[0].id)
 
 
+@pytest.mark.slow
 def test_it_goes_through_the_gate_and_is_served_like_any_other(
     service: Service, small_release: Path, int8_release: Path
 ) -> None:

@@ -28,7 +28,6 @@ from ml.metrics.paired_change import paired_change
 from ml.release.artifact import FAMILIARITY_FILE, read_release, write_release
 from ml.release.device import clips_sums
 from ml.release.predictor import Predictor
-from ml.training.quantize import Wish, quantize_release
 from ml.training.quantized_cases import cases_for
 from ml.training.quantized_graph import quantize_graph
 from tests.support.command import run_here
@@ -255,9 +254,9 @@ def test_whoever_wants_it_all_the_same_gets_a_card_that_says_so(
     assert index["n_images"] > before["n_images"]  # those that calibrated it
 
 
-def test_images_that_the_release_was_made_with_judge_nothing(small_release: Path, tmp_path: Path) -> None:
+def test_images_that_the_release_was_made_with_judge_nothing(small_release: Path) -> None:
     """More cells are split in another way: among those that would judge are some that trained the network."""
-    other = load_cells(500, seed=0)
+    other = load_cells(400, seed=0)
     release = read_release(small_release)
     found = cases_for(release, other)
     assert release.training is not None
@@ -267,9 +266,6 @@ def test_images_that_the_release_was_made_with_judge_nothing(small_release: Path
     assert set(release.training.uses_of(test, None)) == {""}
     fitted = [found.digests[row] for row in found.rows("calibration")]
     assert "network" not in release.training.uses_of(fitted, None)
-    wish = Wish(n_images=IMAGES, shifts=False, despite_gate=True)
-    report = quantize_release(small_release, other, tmp_path / "out", wish)
-    assert report["left_out"] == found.left_out
 
 
 @pytest.mark.parametrize(
@@ -355,8 +351,9 @@ def test_a_card_may_try_shifts(small_release: Path, tmp_path: Path) -> None:
     data = ("--data", "cells", "--cases", CELLS)
     done = run_here("quantize", small_release, *data, "--images", IMAGES, "--out", tmp_path / "out", "--despite-gate")
     assert done.returncode == 0, done.stderr
-    kinds = [row["kind"] for row in read_release(tmp_path / "out").card["shifts"]]
-    assert kinds == [row["kind"] for row in read_release(small_release).card.get("shifts", [])] or len(kinds) > 3
+    rows = read_release(tmp_path / "out").card["shifts"]
+    assert rows[0]["kind"] == "unshifted"
+    assert len(rows) > 10
 
 
 def test_harm_is_a_rise_of_more_than_a_standard_error() -> None:
