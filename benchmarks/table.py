@@ -126,6 +126,7 @@ BENCHMARKS = (
     Benchmark("reading", (DEMO, "--save")),
     Benchmark("writers", quick=("--quick",)),
     Benchmark("scaling", quick=("--quick",)),
+    Benchmark("int8", quick=("--quick",)),
 )
 ROWS = (
     *(
@@ -324,6 +325,13 @@ ROWS = (
         3.0,
         _at("commits_per_second", "5 ms", "sealed", "growth"),
         limit="8",
+    ),
+    Row(
+        "an int8 release, VGG16, JPEG to prediction: of float32",
+        "int8",
+        3.3,
+        _at("speed", "VGG16", "end to end"),
+        limit="3.9",
     ),
 )
 

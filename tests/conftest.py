@@ -170,6 +170,21 @@ def small_release(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture(scope="session")
+def int8_release(small_release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``small_release`` with its convolutions in whole numbers."""
+
+    def build(path: Path) -> None:
+        from ml.datasets.cells import load_cells
+        from ml.training.quantize import Wish, quantize_release
+
+        # a network of two epochs may be worse by more than the gate allows, which is not what is tested with it
+        wish = Wish(n_images=24, shifts=False, despite_gate=True)
+        quantize_release(small_release, load_cells(300, seed=0), path, wish)
+
+    return build_once(tmp_path_factory, "int8 release", build)
+
+
+@pytest.fixture(scope="session")
 def dropout_release(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Monte-Carlo dropout ensemble of six with a concentration head, of the network of ``small_release``."""
 

@@ -10,7 +10,7 @@ import typer
 
 from app.cli import people, serving
 from app.cli.shared import parts
-from ml.cli import adapting, results, scoring, stages
+from ml.cli import adapting, quantizing, results, scoring, stages
 from ml.cli.shared import Json, emit, run_command, say
 
 if TYPE_CHECKING:
@@ -237,7 +237,14 @@ def dataset_export(
     emit(counts, as_json, text)
 
 
-for commands in (stages.commands, scoring.commands, adapting.commands, results.commands, serving.commands):
+for commands in (
+    stages.commands,
+    scoring.commands,
+    adapting.commands,
+    quantizing.commands,
+    results.commands,
+    serving.commands,
+):
     secondread.add_typer(commands)
 for name, group in (
     ("release", release),

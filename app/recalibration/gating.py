@@ -18,13 +18,12 @@ from scipy.special import ndtr
 
 from app.recalibration.needs import what_it_needs
 from app.recalibration.stability import Stability
+from ml.metrics.harm import harm, harms, is_estimated, losses_of
 from ml.metrics.jackknife import Estimate, ModelAssisted
 from ml.metrics.paired_change import Change
 
 #: Probability that any of all attempts on one champion passes a candidate that is not better, at most.
 ERROR_RATE = 0.05
-#: Standard errors above which a loss counts as harmed.
-HARM_LIMIT = 1.0
 #: Annotators below which it cannot be seen whether a candidate leans on one of them.
 FEWEST_ANNOTATORS = 3
 
@@ -97,10 +96,6 @@ def of_the_whole(evidence: Evidence, attempt: int, max_increase: float | None = 
     return found + _no_harm_since(first)
 
 
-def _losses(change: Change) -> tuple[tuple[str, Estimate], ...]:
-    return ("L", change.loss), ("L_φ", change.disagreement_loss)
-
-
 def _improvement(whole: Change, attempt: int) -> Decision:
     each = level_of(attempt) / 2
     found = changes_with_p(whole)
@@ -126,7 +121,7 @@ def changes_with_p(change: Change) -> list[tuple[str, Estimate | ModelAssisted, 
     """L and L_φ with their changes, and the p value that decides (``p_of_luck``)."""
     return [
         (name, estimate.efficient, p_of_luck(estimate.efficient, float(chance)))
-        for (name, estimate), chance in zip(_losses(change), change.chance, strict=True)
+        for (name, estimate), chance in zip(losses_of(change), change.chance, strict=True)
     ]
 
 
@@ -151,41 +146,25 @@ def _p(p: float) -> str:
 
 
 def _no_harm(change: Change) -> Decision:
-    reasons = []
-    for name, estimate in _losses(change):
-        if _is_estimated(estimate.efficient):
-            reasons += _harm(name, estimate.efficient, "")
-        else:
-            reasons.append(f"the change of {name} cannot be estimated: too few labelled patients")
-    return Decision(reasons, [])
+    return Decision(harms(change), [])
 
 
 def _no_harm_since(first: Change) -> Decision:
     """Each loss by itself: what cannot be checked of the one excuses no harm to the other."""
     when = " since the first champion"
     reasons, findings = [], []
-    for name, estimate in _losses(first):
-        if _is_estimated(estimate.efficient):
-            reasons += _harm(name, estimate.efficient, when)
+    for name, estimate in losses_of(first):
+        if is_estimated(estimate.efficient):
+            reasons += harm(name, estimate.efficient, when)
         else:
             findings.append(f"Harm to {name}{when} cannot be checked: too few labelled patients.")
     return Decision(reasons, findings)
 
 
-def _is_estimated(loss: Estimate | ModelAssisted) -> bool:
-    return loss.se is not None and bool(np.isfinite(loss.value))
-
-
-def _harm(name: str, loss: Estimate | ModelAssisted, when: str) -> list[str]:
-    if loss.se is None or loss.value <= HARM_LIMIT * loss.se:
-        return []
-    return [f"{name} seems worse{when}, by {loss.value:.4f}; one standard error ({loss.se:.4f}) is allowed"]
-
-
 def _within_margin(whole: Change, max_increase: float | None) -> Decision:
     if max_increase is None:
         return Decision([], [])
-    ends = [(name, estimate.efficient.high) for name, estimate in _losses(whole)]
+    ends = [(name, estimate.efficient.high) for name, estimate in losses_of(whole)]
     return Decision(
         [
             f"{name} may rise by up to {high:.4f} (95 %), more than the {max_increase:g} of the change plan"
@@ -213,7 +192,7 @@ def of_each_annotator(evidence: Evidence) -> Decision:
             findings.append(f"Whether it leans on {name} cannot be checked: {change}.")
             continue
         reasons += stability.reasons(name, change)
-        lacking = [loss for loss, estimate in _losses(change) if estimate.se is None]
+        lacking = [loss for loss, estimate in losses_of(change) if estimate.se is None]
         if lacking:
             losses = " and ".join(lacking)
             findings.append(f"Whether {losses} leans on {name} cannot be checked: too few labels remain without them.")

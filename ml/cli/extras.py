@@ -11,6 +11,7 @@ _FOR_COMMAND = {
     "demo": ("serve,cpu", "serve,train,cpu"),
     "export": ("train",),
     "predict": ("cpu",),
+    "quantize": ("train,cpu",),
     "reproduce": ("charts", "train"),
     "score": ("cpu", "ray"),
     "serve": ("serve,cpu",),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 commands = typer.Typer()
 
 
-def _data_options(
+def data_options(
     data: str, cases: int | None, valid_labels: int | None, size: int | None, crop: int | None, seed: int
 ) -> dict[str, int]:
     """Arguments of the data set's loader; an option it does not know is refused there by name."""
@@ -102,7 +102,7 @@ def train(
 
     if threads is not None:
         torch.set_num_threads(threads)
-    options = _data_options(data, cases, valid_labels, size, crop, seed)
+    options = data_options(data, cases, valid_labels, size, crop, seed)
     with started_processes() as processes:
         where = processes.device(choose_device(device))
         dataset = _loaded(data, options, processes)

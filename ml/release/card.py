@@ -10,6 +10,7 @@ from ml.images.preprocess import Orientation, PreprocessingDocument
 from ml.metrics.jackknife import EstimateDocument
 from ml.metrics.skill import Verdict
 from ml.release.card_processes import ProcessesDocument, processes_sentence
+from ml.release.card_quantized import QuantizedDocument, SourceDocument, quantized_section
 from ml.release.card_shifts import shifts_section
 from ml.release.training_index import TrainingDocument
 
@@ -114,13 +115,6 @@ class RecalibrationDocument(TypedDict):
     kept_for_sets: NotRequired[int]
 
 
-class SourceDocument(TypedDict):
-    """The release that another one was adapted from, without a service: its name and the digest of its card."""
-
-    name: str
-    card_sha256: str
-
-
 class CardContents(TypedDict):
     """A release's card before its files are listed.
 
@@ -154,6 +148,7 @@ class CardContents(TypedDict):
     baseline: NotRequired[BaselineDocument | None]
     recalibration: NotRequired[RecalibrationDocument]
     adapted_from: NotRequired[SourceDocument]
+    quantized: NotRequired[QuantizedDocument]
 
 
 class Card(CardContents):
@@ -372,7 +367,7 @@ With 95 % intervals; smaller is better except for agreement and skill.
 
 {_metrics_table(card)}
 {_baseline_paragraph(card)}
-{_shifts(card)}## Limits of use
+{quantized_section(card.get("quantized"))}{_shifts(card)}## Limits of use
 
 {limits}
 """

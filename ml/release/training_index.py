@@ -140,6 +140,11 @@ class TrainingIndex:
             patients = as_digests(digest if key in self.patient_keys else bytes(DIGEST_BYTES) for key, digest in parsed)
         return self.uses(as_digests(images), patients)
 
+    def without_network(self) -> "TrainingIndex":
+        """The same without what the network was fitted to, so that it tells what calibrated the release."""
+        kept: list[dict[Use, Digests]] = [{"network": _NONE, "calibration": p["calibration"]} for p in self._parts()]
+        return TrainingIndex(kept[0], kept[1], self.patient_keys)
+
     def with_calibration(self, images: Sequence[bytes], patient_hmacs: Sequence[str] | None) -> "TrainingIndex":
         """The same, and cases that only what comes after the network was fitted to; arguments as of ``uses_of``."""
         more = TrainingIndex.of(images, ["calibration"] * len(images), patient_hmacs)

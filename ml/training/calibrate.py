@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from ml.calibration.calibrators import Calibration, calibrate
+from ml.calibration.calibrators import Calibration, FitReport, calibrate
 from ml.calibration.scaling import Method, Scaling
 from ml.files import write_bytes_atomically, write_json
 from ml.metrics import evaluate
@@ -42,11 +42,8 @@ def calibrate_run(
     head = None
     if mc_dropout is not None:
         head = DropoutHead.draw(folder.read_head_layers(), samples=mc_dropout, seed=seed)
-    part = outputs.take(outputs.partition == partition)
-    logits, features = member_outputs(part, head)
-    fitted = calibrate(logits, features, part.label_counts, part.groups.tolist(), method=method, alpha=alpha, seed=seed)
-    held_out = outputs.take(outputs.partition == "test")
-    calibration, disagreement = with_judged_disagreement(fitted.calibration, part, held_out, head)
+    part, held_out = (outputs.take(outputs.partition == name) for name in (partition, "test"))
+    fitted, calibration, disagreement = fit_and_judge(part, held_out, head, method=method, alpha=alpha, seed=seed)
     steps = {"raw": Calibration(Scaling(), None)}
     if method != "none":
         steps[method] = Calibration(fitted.calibration.scaling, None)
@@ -70,6 +67,31 @@ def calibrate_run(
     write_json(folder.calibration, calibration.to_dict())
     write_json(folder.report, report)
     return report
+
+
+def fit_and_judge(
+    part: CachedOutputs, held_out: CachedOutputs, head: DropoutHead | None, *, method: Method, alpha: bool, seed: int
+) -> tuple[FitReport, Calibration, DisagreementDocument | None]:
+    """Fit calibrators to the calibration part, and judge the disagreement probability on held-out cases.
+
+    Args:
+        part: outputs that are fitted to.
+        held_out: outputs that judge.
+        head: of a Monte-Carlo dropout ensemble, or None.
+        method: how class probabilities are calibrated.
+        alpha: whether to fit the concentration head.
+        seed: of the 80/20 split by patient.
+
+    Returns:
+        The fit; the calibration to be served, and what the card says of its disagreement probability
+        (``with_judged_disagreement``).
+
+    Raises:
+        ValueError: a fit failed.
+    """
+    logits, features = member_outputs(part, head)
+    fitted = calibrate(logits, features, part.label_counts, part.groups.tolist(), method=method, alpha=alpha, seed=seed)
+    return fitted, *with_judged_disagreement(fitted.calibration, part, held_out, head)
 
 
 def member_outputs(outputs: CachedOutputs, head: DropoutHead | None) -> tuple[Floats32, Floats32]:
@@ -97,7 +119,7 @@ def with_judged_disagreement(
     if not (held_out.label_counts.sum(axis=1) >= 2).any():
         return calibration, None
     said = calibration.apply(*member_outputs(held_out, head)).disagreement_probs
-    verdict = judge_disagreement(held_out.label_counts, said, cluster=_clusters(held_out))
+    verdict = judge_disagreement(held_out.label_counts, said, cluster=clusters_of(held_out))
     paired = fitted_on.label_counts[fitted_on.label_counts.sum(axis=1) >= 2]
     if verdict != "worse" or head is not None or calibration.concentration is None or len(paired) == 0:
         return calibration, {"verdict": verdict, "constant": None}
@@ -105,7 +127,7 @@ def with_judged_disagreement(
     return replace(calibration, constant_disagreement=constant), {"verdict": verdict, "constant": constant}
 
 
-def _clusters(outputs: CachedOutputs) -> npt.NDArray[Any] | None:
+def clusters_of(outputs: CachedOutputs) -> npt.NDArray[Any] | None:
     """Patient of each case, None where no two cases are of one."""
     return outputs.groups if len(set(outputs.groups.tolist())) < len(outputs.groups) else None
 
@@ -121,6 +143,6 @@ def held_out_metrics(
         outputs.label_counts,
         distribution.class_probs,
         distribution.disagreement_probs,
-        cluster=_clusters(outputs),
+        cluster=clusters_of(outputs),
     )
     return {name: evaluation.metrics[name].to_dict() for name in CARD_METRICS}

@@ -1,4 +1,4 @@
-"""What a release carries to tell images unlike those that it was made from, fitted on what a run has cached."""
+"""What a release carries to tell images unlike those that it was made from, fitted on a network's outputs."""
 
 from typing import TypedDict
 
@@ -10,7 +10,7 @@ from ml.images.image_statistics import optical_density
 from ml.images.preprocess import Preprocessing
 from ml.release.artifact import DISTANCE_FILE, FAMILIARITY_FILE, HEAD_FILE
 from ml.release.card import ReferenceDocument
-from ml.release.familiarity import Familiarity, Seen, fit_familiarity
+from ml.release.familiarity import Seen, fit_familiarity
 from ml.release.feature_distance import fit_feature_distance
 from ml.training.run_folder import CachedOutputs, RunFolder
 
@@ -26,9 +26,6 @@ class _Distances(TypedDict):
 def add_checks(folder: RunFolder, preprocessing: Preprocessing, files: dict[str, bytes]) -> ReferenceDocument:
     """Add the distance from the training cells and the checks of familiarity to a release's files.
 
-    Both are fitted on cases that stopped or calibrated the network, and put on a scale by those of the test part; with
-    fewer than 20 of either there are none.
-
     Args:
         folder: finished run.
         preprocessing: of the release.
@@ -37,14 +34,42 @@ def add_checks(folder: RunFolder, preprocessing: Preprocessing, files: dict[str,
     Returns:
         What familiar data look like, for telling later whether stain or case mix drift away.
     """
-    outputs = folder.read_outputs()
+    outputs, images = folder.read_outputs(), folder.read_held_out()
+    appearance = None if images is None else images.appearance  # a run of an earlier version has none
+    seen = _stain_and_labels(folder, outputs.take(outputs.partition == "test"))
+    return with_checks(seen, outputs, appearance, preprocessing, files)
+
+
+def with_checks(
+    seen: ReferenceDocument,
+    outputs: CachedOutputs,
+    appearance: npt.NDArray[np.float32] | None,
+    preprocessing: Preprocessing,
+    files: dict[str, bytes],
+) -> ReferenceDocument:
+    """Fit distance and checks to a network's outputs, and add them to a release's files.
+
+    Both are fitted on cases that stopped or calibrated the network, and put on a scale by those of the test part; with
+    fewer than 20 of either there are none.
+
+    Args:
+        seen: what is known of familiar data without the network.
+        outputs: of N cases that were not trained on.
+        appearance: (N, F) statistics of their pixels; None where they are not known: no checks of familiarity then.
+        preprocessing: of the release.
+        files: of the release, to which they are added.
+
+    Returns:
+        What familiar data look like, to the network too.
+    """
     features = outputs.pooled if HEAD_FILE in files else outputs.features
     held_out = outputs.partition == "test"
-    reference: ReferenceDocument = {
-        **_stain_and_labels(folder, outputs.take(held_out)),
-        **_add_distance(features, held_out, files),
-    }
-    familiarity = _familiarity(folder, preprocessing, outputs, features)
+    reference: ReferenceDocument = {**seen, **_add_distance(features, held_out, files)}
+    reference.pop("false_alarm_rate", None)
+    if appearance is None:
+        return reference
+    known, new = (Seen(features[rows], outputs.logits[rows], appearance[rows]) for rows in (~held_out, held_out))
+    familiarity = fit_familiarity(known, new, columns_of(preprocessing.size, preprocessing.channels))
     if familiarity is not None:
         files[FAMILIARITY_FILE] = familiarity.to_bytes()
         reference["false_alarm_rate"] = familiarity.false_alarm_rate
@@ -64,17 +89,6 @@ def _add_distance(
         "distance_sq_sd": float(squared.std(ddof=1)),
         "n_distance": len(squared),
     }
-
-
-def _familiarity(
-    folder: RunFolder, preprocessing: Preprocessing, outputs: CachedOutputs, features: npt.NDArray[np.float32]
-) -> Familiarity | None:
-    images = folder.read_held_out()
-    if images is None:  # a run of an earlier version
-        return None
-    held_out = outputs.partition == "test"
-    known, new = (Seen(features[rows], outputs.logits[rows], images.appearance[rows]) for rows in (~held_out, held_out))
-    return fit_familiarity(known, new, columns_of(preprocessing.size, preprocessing.channels))
 
 
 def _stain_and_labels(folder: RunFolder, held_out: CachedOutputs) -> ReferenceDocument:

@@ -1,0 +1,366 @@
+"""A release whose network computes in whole numbers: quantised, calibrated anew, and judged beside its source.
+
+Images of the calibration partition say how far activations reach; temperature, concentration head and the checks of
+whether an image is familiar are fitted anew to what the quantised network makes of the same cases, since its logits and
+features are others. Judged is on the test partition, to which nothing here is fitted, by what the gate calls harm
+(``ml.metrics.harm``): a release that is to be faster has to be no worse, not better.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+from ml.calibration.calibrators import Calibration, FitDocument
+from ml.calibration.scaling import METHODS, Method
+from ml.charts.rows import ShiftPoint
+from ml.datasets.base import ImageDataset
+from ml.distributions.families import PredictiveDistribution
+from ml.images.appearance import appearance
+from ml.metrics.harm import harms
+from ml.metrics.jackknife import EstimateDocument
+from ml.metrics.paired_change import paired_change, paired_changes
+from ml.release.artifact import HEAD_FILE, Release, ReleaseError, read_release, require_empty, write_release
+from ml.release.card import CardContents, DisagreementDocument, ReferenceDocument, readme_text
+from ml.release.card_quantized import QuantizedDocument
+from ml.release.predictor import Predictor
+from ml.release.shift_suite import shift_suite
+from ml.release.training_index import INDEX_FILE, TrainingIndex
+from ml.training.calibrate import clusters_of, fit_and_judge, held_out_metrics, member_outputs
+from ml.training.known_images import with_checks
+from ml.training.own_figures import recalls
+from ml.training.quantized_cases import Cases, LeftOutDocument, cases_for
+from ml.training.quantized_graph import QuantizedGraph, Ranges, WeightBits, quantize_graph
+from ml.training.run_folder import CachedOutputs
+
+#: Names of the two networks on the card: both on the same cells.
+BEFORE, AFTER = "float32", "int8"
+#: Images on which ranges of activations are found, unless somebody asks for another number.
+RANGE_IMAGES = 256
+#: Held-out images on which standard shifts are tried.
+_SHIFTED_IMAGES = 500
+# pixels of a batch whose activations are in memory at once, and images of it at most
+_RANGE_PIXELS, _RANGE_BATCH = 200_000, 32
+_UNKNOWN: ReferenceDocument = {"stain_mean": [], "stain_sd": [], "n_stain": 0, "label_share": [], "n_labels": 0}
+#: Called with what is being done, how much of it is done, and how much there is.
+Observer = Callable[[str, int, int], None]
+
+
+class WorseError(ValueError):
+    """The quantised network is worse on held-out cases than the gate allows."""
+
+
+class QuantizeReport(TypedDict):
+    """What a quantisation did, as ``secondread quantize --json`` prints it.
+
+    ``figures`` has metrics by name of both networks on the same held-out cells. ``trained_on``: ``known``, or
+    ``unknown`` where the release carries no digests of its images. ``network_bytes``: sizes of both network files.
+    """
+
+    release: str
+    card_sha256: str
+    quantized: QuantizedDocument
+    figures: dict[str, dict[str, EstimateDocument]]
+    n_calibration: int
+    n_held_out: int
+    left_out: LeftOutDocument
+    trained_on: str
+    network_bytes: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked for.
+
+    Attributes:
+        ranges: how ranges of activations are found.
+        n_images: on how many images at most.
+        seed: of which images these are, and of the shifts.
+        name: of the new release; the old one's with ``int8`` where None.
+        despite_gate: make it although it is worse than the gate allows.
+        shifts: whether standard shifts are tried out for the card.
+        weight_bits: of each weight (``ml.training.quantized_graph``).
+    """
+
+    ranges: Ranges = "percentile"
+    n_images: int = RANGE_IMAGES
+    seed: int = 0
+    name: str | None = None
+    despite_gate: bool = False
+    shifts: bool = True
+    weight_bits: WeightBits = 8
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The release that is quantised, the cases that serve, what is asked for, and who is told how it goes on."""
+
+    release: Release
+    cases: Cases
+    wish: Wish
+    observer: Observer
+
+    def progress(self, what: str, total: int) -> Callable[[int], None]:
+        """Something to be called with each number of images that is done."""
+        done = 0
+
+        def advance(n: int) -> None:
+            nonlocal done
+            done += n
+            self.observer(what, done, total)
+
+        self.observer(what, 0, total)
+        return advance
+
+
+@dataclass(frozen=True)
+class _Calibrated:
+    """The calibration of the quantised network, and how it compares on held-out cases.
+
+    Attributes:
+        calibration: as it is served.
+        fit: how it came about.
+        disagreement: what the card says of the disagreement probability.
+        figures: metrics by name of both networks.
+        changes: of L, L_D and agreement, paired.
+        harms: what the gate calls harm.
+    """
+
+    calibration: Calibration
+    fit: FitDocument
+    disagreement: DisagreementDocument | None
+    figures: dict[str, dict[str, EstimateDocument]]
+    changes: dict[str, EstimateDocument]
+    harms: list[str]
+
+
+def quantize_release(
+    source: Path,
+    dataset: ImageDataset,
+    out: Path,
+    wish: Wish,
+    observer: Observer = lambda what, done, total: None,
+) -> QuantizeReport:
+    """Write a release whose network computes in whole numbers; the same inputs give the same bytes.
+
+    Args:
+        source: release folder.
+        dataset: images with labels; ``calibration`` (or ``valid``, in data that set none aside) calibrates, ``test``
+            judges (``cases_for`` says which of them).
+        out: release folder to make.
+        wish: how.
+        observer: called as the work goes on.
+
+    Returns:
+        What changed, and figures of both networks on the same held-out cells.
+
+    Raises:
+        ReleaseError: the release cannot be read or quantised, or ``out`` is not empty.
+        ValueError: the data are not of the release's classes and images, or a fit failed.
+        WorseError: it is worse than the gate allows, and nobody wanted it all the same; nothing is written.
+    """
+    release = read_release(source)
+    require_empty(out)
+    _require_own_calibration(release)
+    work = _Source(release, cases_for(release, dataset), wish, observer)
+    with TemporaryDirectory() as temporary:
+        graph, n_images = _quantised(work)
+        outputs = _outputs(work, graph, Path(temporary) / "network")
+        made = _calibrated(work, outputs)
+        if made.harms and not wish.despite_gate:
+            raise WorseError(_refusal(work, made))
+        document = _document(work, graph, n_images, made)
+        files, card = _parts(work, graph, outputs, made, document)
+        if wish.shifts:
+            trial = write_release(Path(temporary) / "trial", files, made.calibration, card, "")
+            card["shifts"] = _shifts(work, trial)
+    written = write_release(out, files, made.calibration, card, readme_text(card))
+    return {
+        "release": str(out),
+        "card_sha256": written.card_sha256,
+        "quantized": document,
+        "figures": made.figures,
+        "n_calibration": int(work.cases.rows(work.cases.calibrates).size),
+        "n_held_out": int(work.cases.rows("test").size),
+        "left_out": work.cases.left_out,
+        "trained_on": "unknown" if release.training is None else "known",
+        "network_bytes": {BEFORE: release.network.stat().st_size, AFTER: len(graph.network)},
+    }
+
+
+def _require_own_calibration(release: Release) -> None:
+    """Refuse a release that was adapted: a calibration that is fitted anew would lose it.
+
+    Raises:
+        ReleaseError: it was.
+    """
+    if "adaptation" in release.card["calibration"]:
+        raise ReleaseError(
+            f"{release.path}: was adapted to other annotators, which a new calibration would lose: quantise the "
+            "release that it was adapted from, and adapt the result"
+        )
+
+
+def _quantised(work: _Source) -> tuple[QuantizedGraph, int]:
+    """The quantised network, and on how many images ranges were found."""
+    cases, wish = work.cases, work.wish
+    drawn = np.random.default_rng(wish.seed).permutation(cases.rows(cases.calibrates))[: wish.n_images]
+    side = work.release.preprocessing.size
+    size = max(1, min(_RANGE_BATCH, _RANGE_PIXELS // side**2))
+
+    def batches() -> Iterator[npt.NDArray[np.float32]]:
+        for start in range(0, len(drawn), size):
+            yield work.release.preprocessing.normalise(cases.pixels[drawn[start : start + size]])
+
+    done = work.progress("finding ranges of activations", len(drawn))
+    graph = quantize_graph(work.release.network, batches(), wish.ranges, wish.weight_bits, done)
+    return graph, len(drawn)
+
+
+@dataclass(frozen=True)
+class _Outputs:
+    """What the quantised network makes of all cases, and the source's of those that judge."""
+
+    quantised: CachedOutputs
+    source: CachedOutputs
+
+    def of(self, partition: str) -> CachedOutputs:
+        """Of the quantised network, a partition."""
+        return self.quantised.take(self.quantised.partition == partition)
+
+
+def _outputs(work: _Source, graph: QuantizedGraph, folder: Path) -> _Outputs:
+    """Outputs of both networks, by the path that serves them."""
+    release, held_out = work.release, work.cases.rows("test")
+    draft = write_release(folder, _network_files(release, graph), release.calibration, _contents(release), "")
+    rows = np.arange(len(work.cases.counts))
+    done = work.progress("predicting with both networks", len(rows) + len(held_out))
+    quantised, source = Predictor(draft, device="cpu"), Predictor(release, device="cpu")
+    return _Outputs(work.cases.outputs(quantised, rows, done), work.cases.outputs(source, held_out, done))
+
+
+def _contents(release: Release) -> CardContents:
+    """A release's card without what belongs to its own files."""
+    card: CardContents = release.card.copy()
+    card.pop("training", None)
+    return card
+
+
+def _calibrated(work: _Source, outputs: _Outputs) -> _Calibrated:
+    """Fit the calibration anew, and compare both networks on held-out cases."""
+    release, held_out = work.release, outputs.of("test")
+    method: Method = next((name for name in METHODS if name in release.card["calibration"]), "none")
+    alpha = release.calibration.concentration is not None
+    dropout = release.card.get("mc_dropout")
+    seed = 0 if dropout is None else dropout["seed"]  # as `calibrate` has it, so that the fits differ in nothing else
+    part = outputs.of(work.cases.calibrates)
+    fitted, calibration, disagreement = fit_and_judge(
+        part, held_out, release.head, method=method, alpha=alpha, seed=seed
+    )
+    said = (
+        _pair(release.calibration.apply(*member_outputs(outputs.source, release.head))),
+        _pair(calibration.apply(*member_outputs(held_out, release.head))),
+    )
+    cluster = clusters_of(held_out)
+    change = paired_change(held_out.label_counts, *said, cluster=cluster)
+    every = paired_changes(held_out.label_counts, *said, cluster=cluster)
+    return _Calibrated(
+        calibration,
+        fitted.report,
+        disagreement,
+        {
+            BEFORE: held_out_metrics(outputs.source, release.calibration, release.head),
+            AFTER: held_out_metrics(held_out, calibration, release.head),
+        },
+        {name: every[name].to_dict() for name in ("L", "L_D", "agreement")},
+        harms(change),
+    )
+
+
+def _pair(distribution: PredictiveDistribution) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    return distribution.class_probs, distribution.disagreement_probs
+
+
+def _refusal(work: _Source, made: _Calibrated) -> str:
+    return (
+        f"the int8 network is worse than {work.release.card['name']} on {work.cases.rows('test').size:,} held-out "
+        f"cells: {'; '.join(made.harms)}. Nothing was written; try other --ranges or more --images, or make it all "
+        "the same with --despite-gate"
+    )
+
+
+def _document(work: _Source, graph: QuantizedGraph, n_images: int, made: _Calibrated) -> QuantizedDocument:
+    release = work.release
+    return {
+        "kind": "int8",
+        "source": {"name": release.card["name"], "card_sha256": release.card_sha256},
+        "weight_bits": work.wish.weight_bits,
+        "ranges": work.wish.ranges,
+        "n_range_images": n_images,
+        "n_layers": graph.n_layers,
+        "changes": made.changes,
+        "harms": made.harms,
+    }
+
+
+def _parts(
+    work: _Source, graph: QuantizedGraph, outputs: _Outputs, made: _Calibrated, document: QuantizedDocument
+) -> tuple[dict[str, bytes], CardContents]:
+    """Files and card of the new release."""
+    release, held_out = work.release, outputs.of("test")
+    files = _network_files(release, graph)
+    parent = _contents(release)
+    probs = made.calibration.apply(*member_outputs(held_out, release.head)).class_probs
+    card: CardContents = {
+        **parent,
+        "name": work.wish.name or f"{parent['name']} int8",
+        "parent": None,  # which only a service knows by its own identifier
+        "quantized": document,
+        "calibration": made.fit,
+        "disagreement_calibrated": made.calibration.concentration is not None,
+        "disagreement": made.disagreement,
+        "held_out": made.figures,
+        "n_held_out": len(held_out.case_ids),
+        "parity": None,  # of the network in float32
+        "recall": recalls(held_out.label_counts, probs, list(release.classes)),
+        "baseline": None,
+        "shifts": [],
+    }
+    card.pop("recalibration", None)  # another calibration's, and what a gate found of it
+    seen = appearance(work.cases.pixels)
+    known = parent.get("reference", _UNKNOWN)
+    reference = with_checks(known, outputs.quantised, seen, release.preprocessing, files)
+    if "reference" in parent:  # releases of the first versions have none
+        card["reference"] = reference
+    if release.training is not None:
+        index = _index(work.cases, release.training)
+        files[INDEX_FILE], card["training"] = index.to_bytes(), index.document()
+    return files, card
+
+
+def _network_files(release: Release, graph: QuantizedGraph) -> dict[str, bytes]:
+    files = {"network.onnx": graph.network}
+    if release.head is not None:
+        files[HEAD_FILE] = (release.path / HEAD_FILE).read_bytes()
+    return files
+
+
+def _index(cases: Cases, before: TrainingIndex) -> TrainingIndex:
+    """What the release was made with, and the images that calibrated it anew."""
+    new = [row for row in cases.rows(cases.calibrates) if cases.uses[row] == ""]
+    hmacs = None if cases.hmacs is None else [cases.hmacs[row] for row in new]
+    return before.with_calibration([cases.digests[row] for row in new], hmacs)
+
+
+def _shifts(work: _Source, trial: Release) -> list[ShiftPoint]:
+    """Rows of the card on standard shifts of held-out images."""
+    test = work.cases.rows("test")
+    rows = np.sort(np.random.default_rng([work.wish.seed, 1]).permutation(test)[:_SHIFTED_IMAGES])
+    observer = partial(work.observer, "standard shifts")
+    predictor = Predictor(trial, device="cpu")
+    return shift_suite(predictor, work.cases.pixels[rows], work.cases.counts[rows], None, observer)

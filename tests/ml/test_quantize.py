@@ -1,0 +1,373 @@
+"""An int8 release on the command line: a release and its data in, a faster release out, or a refusal."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+from PIL import Image
+
+from app.releases.graph import require_plain_graph
+from ml.calibration.calibrators import calibrate
+from ml.cli.quantizing import _text
+from ml.datasets.annotators import AnnotatorPool
+from ml.datasets.base import ImageDataset
+from ml.datasets.cells import load_cells, simulate_cells
+from ml.datasets.cells_morphology import CLASSES
+from ml.metrics import evaluate
+from ml.metrics.harm import HARM_LIMIT, harms
+from ml.metrics.paired_change import paired_change
+from ml.release.artifact import FAMILIARITY_FILE, read_release, write_release
+from ml.release.device import clips_sums
+from ml.release.predictor import Predictor
+from ml.training.quantized_cases import cases_for
+from ml.training.quantized_graph import quantize_graph
+from tests.support.command import run_here
+
+CELLS, IMAGES = 300, 24
+
+
+@pytest.fixture(scope="module")
+def cells() -> ImageDataset:
+    """The data set that ``small_release`` was made with."""
+    return load_cells(CELLS, seed=0)
+
+
+@pytest.fixture(scope="module")
+def made(small_release: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """An int8 release of ``small_release``, and what the command said."""
+    out = tmp_path_factory.mktemp("int8") / "release"
+    done = quantize(small_release, out, "--despite-gate", "--json")
+    assert done.returncode == 0, done.stderr
+    return out, json.loads(done.stdout)
+
+
+def quantize(release: Path, out: Path, *further: object) -> "subprocess.CompletedProcess[str]":
+    data = () if "--data" in further else ("--data", "cells", "--cases", CELLS)
+    return run_here("quantize", release, *data, "--images", IMAGES, "--no-shifts", "--out", out, *further)
+
+
+def whole_weights(network: Path) -> list[np.ndarray]:
+    """Weights of a network that are whole numbers of eight bits."""
+    graph = onnx.load(network).graph
+    return [numpy_helper.to_array(tensor) for tensor in graph.initializer if tensor.data_type == onnx.TensorProto.INT8]
+
+
+def test_its_network_is_a_plain_graph_with_whole_weights(
+    small_release: Path, made: tuple[Path, dict[str, Any]]
+) -> None:
+    source, release = read_release(small_release), read_release(made[0])
+    require_plain_graph(release.network)
+    weights = [weight for weight in whole_weights(release.network) if weight.ndim == 4]
+    assert len(weights) == made[1]["quantized"]["n_layers"] == 6
+    assert {int(np.abs(weight.astype(int)).max()) for weight in weights} == {127}
+    assert release.network.stat().st_size < 0.4 * source.network.stat().st_size
+    kinds = [node.op_type for node in onnx.load(release.network).graph.node]
+    assert "BatchNormalization" not in kinds
+    assert kinds.count("Gemm") == 1  # logits and features are not rounded
+    logits, features = Predictor(release, device="cpu").run(np.zeros((3, 3, 48, 48), dtype=np.float32))
+    assert (logits.shape, features.shape) == ((3, 8), (3, 128))
+
+
+def test_sums_of_two_products_with_weights_of_seven_bits_fit_sixteen(small_release: Path, cells: ImageDataset) -> None:
+    """With the largest activation, 255: what processors without VNNI add up before they widen."""
+    release, folder = read_release(small_release), cells.rows("calibration")[:IMAGES]
+    inputs = [release.preprocessing.normalise(cells.pixels[folder])]
+    graph = quantize_graph(release.network, inputs, "percentile", 7)
+    tensors = onnx.load_from_string(graph.network).graph.initializer
+    weights = [numpy_helper.to_array(tensor) for tensor in tensors if tensor.data_type == onnx.TensorProto.INT8]
+    assert max(int(np.abs(weight.astype(int)).max()) for weight in weights) == 64
+    assert 2 * 255 * 64 < 2**15 <= 2 * 255 * 127
+
+
+def test_the_way_of_processors_that_clip_gives_the_same_bits(
+    made: tuple[Path, dict[str, Any]], cells: ImageDataset
+) -> None:
+    """It multiplies other types by other instructions; on a processor that does not clip both are exact."""
+    release = read_release(made[0])
+    inputs = release.preprocessing.normalise(cells.pixels[cells.rows("test")])
+    outputs = []
+    for precise in "01":
+        options = onnxruntime.SessionOptions()
+        options.add_session_config_entry("session.x64quantprecision", precise)
+        session = onnxruntime.InferenceSession(str(release.network), options, providers=["CPUExecutionProvider"])
+        outputs.append(session.run(["logits", "features"], {"image": inputs}))
+    same = all((plain == precise).all() for plain, precise in zip(*outputs, strict=True))
+    assert same or clips_sums()
+    served = Predictor(release, device="cpu").run(inputs)
+    assert all((one == precise).all() for one, precise in zip(served, outputs[1], strict=True))
+
+
+def test_convolutions_run_in_whole_numbers(made: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """What ONNX Runtime makes of the graph: operators on whole numbers, and none on floats among them."""
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    options.log_severity_level = 3
+    onnxruntime.InferenceSession(str(made[0] / "network.onnx"), options, providers=["CPUExecutionProvider"])
+    kinds = [node.op_type for node in onnx.load(tmp_path / "optimised.onnx").graph.node]
+    assert kinds.count("QLinearConv") == 6
+    assert "Conv" not in kinds
+
+
+def test_figures_and_calibration_are_those_of_the_library_on_the_same_cells(
+    small_release: Path, made: tuple[Path, dict[str, Any]], cells: ImageDataset
+) -> None:
+    source, (out, report) = read_release(small_release), made
+    release, test = read_release(out), cells.rows("test")
+    assert report["n_held_out"] == release.card["n_held_out"] == len(test)
+    assert report["left_out"] == {"calibration": 0, "test": 0}
+    assert report["trained_on"] == "known"
+    pictures, counts = list(cells.pixels[test]), cells.label_counts[test]
+    cluster = np.array(cells.patients)[test]
+    said = [Predictor(one, device="cpu").predict(pictures).distribution for one in (source, release)]
+    pairs = [(one.class_probs, one.disagreement_probs) for one in said]
+    for figures, pair in zip(report["figures"].values(), pairs, strict=True):
+        wanted = evaluate(counts, *pair, cluster=cluster).metrics
+        assert {name: figure["value"] for name, figure in figures.items()} == pytest.approx(
+            {name: wanted[name].value for name in figures}
+        )
+    change = paired_change(counts, *pairs, cluster=cluster)
+    changes = report["quantized"]["changes"]
+    assert changes["L"]["value"] == pytest.approx(change.loss.value)
+    assert changes["L_D"]["se"] == pytest.approx(change.disagreement_loss.se)
+    assert report["quantized"]["harms"] == harms(change)
+    fitted = cells.rows("calibration")
+    logits, features = Predictor(release, device="cpu").outputs(list(cells.pixels[fitted]))
+    groups = [cells.patients[row] for row in fitted] if cells.patients else []
+    wanted_fit = calibrate(logits, features, cells.label_counts[fitted], groups)
+    np.testing.assert_array_equal(
+        release.calibration.apply(logits, features).class_probs,
+        wanted_fit.calibration.apply(logits, features).class_probs,
+    )
+
+
+def test_the_card_says_what_it_is_and_of_what_it_was_made(
+    small_release: Path, made: tuple[Path, dict[str, Any]]
+) -> None:
+    source, release = read_release(small_release), read_release(made[0])
+    quantized = release.card["quantized"]
+    assert quantized["source"] == {"name": "small cells", "card_sha256": source.card_sha256}
+    assert (quantized["kind"], quantized["weight_bits"], quantized["n_range_images"]) == ("int8", 8, IMAGES)
+    assert release.card["name"] == "small cells int8"
+    assert list(release.card["held_out"]) == ["float32", "int8"]
+    assert "fused.onnx" not in release.card["files"]
+    assert release.card["training"] == source.card["training"]
+    assert set(release.card["reference"]) == set(source.card["reference"])
+    assert release.card["reference"]["stain_mean"] == source.card["reference"]["stain_mean"]
+    assert release.card["reference"]["distance_sq_mean"] != source.card["reference"]["distance_sq_mean"]
+    text = (made[0] / "README.md").read_text()
+    for words in ("## int8", "the release small cells (card", "6 convolutions in 8 bits", "| float32 | int8 |"):
+        assert words in text
+    assert ("worse than that release" in text) == bool(quantized["harms"])
+    assert "network 1." in _text(made[1])  # type: ignore[arg-type]
+
+
+def test_familiar_cells_are_flagged_as_rarely_as_before(made: tuple[Path, dict[str, Any]], cells: ImageDataset) -> None:
+    release = read_release(made[0])
+    assert FAMILIARITY_FILE in release.card["files"]
+    test = list(cells.pixels[cells.rows("test")])
+    flagged = Predictor(release, device="cpu").predict(test).out_of_distribution
+    assert flagged.mean() <= 0.02
+
+
+def test_what_is_made_again_has_the_same_bytes(made: tuple[Path, dict[str, Any]], int8_release: Path) -> None:
+    """By the command and by the library."""
+    files = sorted(path.name for path in made[0].iterdir())
+    assert files == sorted(path.name for path in int8_release.iterdir())
+    for name in files:
+        assert (int8_release / name).read_bytes() == (made[0] / name).read_bytes(), name
+
+
+@pytest.mark.slow
+def test_another_process_writes_the_same_bytes(
+    small_release: Path, made: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    """Python shuffles its sets from process to process, and ONNX Runtime's quantiser uses some."""
+    arguments = [small_release, "--data", "cells", "--cases", CELLS, "--images", IMAGES, "--no-shifts"]
+    command = [sys.executable, "-c", "from app.cli.main import main; main()", "quantize", *map(str, arguments)]
+    for seed in ("1", "2"):
+        out = tmp_path / seed
+        environment = os.environ | {"PYTHONHASHSEED": seed}
+        done = subprocess.run(
+            [*command, "--despite-gate", "--out", str(out)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        for path in made[0].iterdir():
+            assert (out / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+@pytest.fixture(scope="module")
+def faint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose calibration images have next to no contrast: ranges found on them cut real cells off."""
+    folder = tmp_path_factory.mktemp("faint")
+    (folder / "images").mkdir()
+    drawn = simulate_cells(90, seed=21, size=48)
+    truth = np.stack([cell.true_probs for cell in drawn])
+    _, labels = AnnotatorPool().read(truth, 3, np.random.default_rng(3))
+    rows = ["case_id,annotator,label,patient,partition"]
+    codes = [info.code for info in CLASSES]
+    for number, cell in enumerate(drawn):
+        partition = "calibration" if number < 40 else "test"
+        pixels = cell.pixels if partition == "test" else (128 + 0.02 * (cell.pixels - 128.0)).astype(np.uint8)
+        Image.fromarray(pixels).save(folder / "images" / f"c{number}.png")
+        case = f"c{number},r{{}},{{}},p{number // 2},{partition}"
+        rows += [case.format(reader, codes[k]) for reader, k in enumerate(labels[number])]
+    (folder / "labels.csv").write_text("\n".join(rows) + "\n")
+    (folder / "classes.csv").write_text("\n".join(["code,name", *(f"{code},{code}" for code in codes)]) + "\n")
+    return folder
+
+
+def test_a_network_that_is_worse_on_held_out_cells_is_refused_and_nothing_is_written(
+    small_release: Path, faint: Path, tmp_path: Path
+) -> None:
+    done = quantize(small_release, tmp_path / "out", "--data", faint, "--ranges", "minmax")
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert "the int8 network is worse than small cells on 50 held-out cells: L seems worse, by" in last
+    assert "Nothing was written" in last
+    assert not (tmp_path / "out").exists()
+
+
+def test_whoever_wants_it_all_the_same_gets_a_card_that_says_so(
+    small_release: Path, faint: Path, tmp_path: Path
+) -> None:
+    done = quantize(small_release, tmp_path / "out", "--data", faint, "--ranges", "minmax", "--despite-gate")
+    assert done.returncode == 0, done.stderr
+    assert "warning: made despite the gate: L seems worse" in done.stderr
+    release = read_release(tmp_path / "out")
+    assert any("L seems worse" in reason for reason in release.card["quantized"]["harms"])
+    assert "**It is worse than that release" in (tmp_path / "out" / "README.md").read_text()
+    assert release.training is not None
+    index, before = release.card["training"], read_release(small_release).card["training"]
+    assert index["n_images"] > before["n_images"]  # those that calibrated it
+
+
+def test_images_that_the_release_was_made_with_judge_nothing(small_release: Path) -> None:
+    """More cells are split in another way: among those that would judge are some that trained the network."""
+    other = load_cells(400, seed=0)
+    release = read_release(small_release)
+    found = cases_for(release, other)
+    assert release.training is not None
+    assert found.left_out["test"] > 0
+    assert found.left_out["calibration"] > 0
+    test = [found.digests[row] for row in found.rows("test")]
+    assert set(release.training.uses_of(test, None)) == {""}
+    fitted = [found.digests[row] for row in found.rows("calibration")]
+    assert "network" not in release.training.uses_of(fitted, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("classes", "has the class 'unheard of', which the release does not have"),
+        ("size", "has the size 32, the release's network reads 48"),
+        ("none left", "has no case in partition 'test' that the release was not made with"),
+    ],
+)
+def test_data_that_do_not_fit_are_refused(small_release: Path, cells: ImageDataset, change: str, words: str) -> None:
+    data = cells
+    if change == "classes":
+        data = replace(cells, classes=(replace(cells.classes[0], code="unheard of"), *cells.classes[1:]))
+    elif change == "size":
+        data = replace(cells, preprocessing=replace(cells.preprocessing, size=32))
+    else:
+        data = replace(cells, partition=np.where(cells.partition == "test", "valid", cells.partition))
+    with pytest.raises(ValueError, match=words):
+        cases_for(read_release(small_release), data)
+
+
+def test_a_network_without_convolutions_and_one_that_is_quantised_are_refused(
+    tiny_release: Path, made: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    again = quantize(made[0], tmp_path / "again")
+    assert (again.returncode, "is quantised already" in again.stderr) == (1, True), again.stderr
+    inputs = [np.zeros((2, 3, 8, 8), dtype=np.float32)]
+    with pytest.raises(ValueError, match="has no convolution"):
+        quantize_graph(read_release(tiny_release).network, inputs, "minmax")
+
+
+def test_a_full_folder_and_an_adapted_release_are_refused(small_release: Path, tmp_path: Path) -> None:
+    full = quantize(small_release, small_release)
+    assert (full.returncode, "the folder is not empty" in full.stderr) == (1, True)
+    release = read_release(small_release)
+    files = {name: (small_release / name).read_bytes() for name in ("network.onnx",)}
+    card = {key: value for key, value in release.card.items() if key not in {"files", "version", "training"}}
+    card["calibration"] = {**release.card["calibration"], "adaptation": {}}
+    adapted = write_release(tmp_path / "adapted", files, release.calibration, card, "")  # type: ignore[arg-type]
+    done = quantize(adapted.path, tmp_path / "out")
+    assert (done.returncode, "was adapted to other annotators" in done.stderr) == (1, True), done.stderr
+
+
+def test_a_release_without_digests_is_made_and_says_that_nothing_is_known(small_release: Path, tmp_path: Path) -> None:
+    release = read_release(small_release)
+    files = {"network.onnx": release.network.read_bytes()}
+    card = {key: value for key, value in release.card.items() if key not in {"files", "version", "training"}}
+    plain = write_release(tmp_path / "plain", files, release.calibration, card, "")  # type: ignore[arg-type]
+    done = quantize(plain.path, tmp_path / "out", "--despite-gate")
+    assert done.returncode == 0, done.stderr
+    assert "which images the release was made with is unknown" in done.stderr
+    assert read_release(tmp_path / "out").training is None
+
+
+def test_scores_and_the_repository_of_triton_are_of_the_int8_network(
+    made: tuple[Path, dict[str, Any]], faint: Path, tmp_path: Path
+) -> None:
+    release = read_release(made[0])
+    done = run_here("score", made[0], "--images", faint / "images", "--out", tmp_path / "p.csv")
+    assert done.returncode == 0, done.stderr
+    assert len((tmp_path / "p.csv").read_text().splitlines()) == 91
+    done = run_here("export", made[0], "--triton", tmp_path / "models", "--json")
+    assert done.returncode == 0, done.stderr
+    model = tmp_path / "models" / json.loads(done.stdout)["model"]
+    assert (model / "1" / "model.onnx").read_bytes() == release.network.read_bytes()
+
+
+@pytest.mark.slow
+def test_an_ensemble_is_quantised_before_its_head(dropout_release: Path, cells: ImageDataset, tmp_path: Path) -> None:
+    done = quantize(dropout_release, tmp_path / "out", "--despite-gate")
+    assert done.returncode == 0, done.stderr
+    source, release = read_release(dropout_release), read_release(tmp_path / "out")
+    assert release.head is not None
+    assert release.card["mc_dropout"] == source.card["mc_dropout"]
+    pictures = list(cells.pixels[cells.rows("test")])
+    before, after = (Predictor(one, device="cpu").predict(pictures).distribution for one in (source, release))
+    assert np.abs(before.class_probs - after.class_probs).mean() < 0.05
+
+
+@pytest.mark.slow
+def test_a_card_may_try_shifts(small_release: Path, tmp_path: Path) -> None:
+    data = ("--data", "cells", "--cases", CELLS)
+    done = run_here("quantize", small_release, *data, "--images", IMAGES, "--out", tmp_path / "out", "--despite-gate")
+    assert done.returncode == 0, done.stderr
+    rows = read_release(tmp_path / "out").card["shifts"]
+    assert rows[0]["kind"] == "unshifted"
+    assert len(rows) > 10
+
+
+def test_harm_is_a_rise_of_more_than_a_standard_error() -> None:
+    rng = np.random.default_rng(0)
+    counts = rng.multinomial(2, np.full(3, 1 / 3), size=200)
+    probs, dpe = rng.dirichlet(np.ones(3), size=200), rng.uniform(size=200)
+    worse = np.roll(counts / 2, 1, axis=1) * 0.3 + 0.7 * probs
+    change = paired_change(counts, (probs, dpe), (worse, dpe))
+    assert change.loss.se is not None
+    assert change.loss.value > HARM_LIMIT * change.loss.se
+    assert harms(change) == [
+        f"L seems worse, by {change.loss.value:.4f}; one standard error ({change.loss.se:.4f}) is allowed"
+    ]
+    assert harms(paired_change(counts, (worse, dpe), (probs, dpe))) == []
+    single = np.eye(3, dtype=np.int64)[rng.integers(3, size=200)]
+    (unknown,) = harms(paired_change(single, (probs, dpe), (probs, dpe)))
+    assert unknown == "the change of L_φ cannot be estimated: too few labelled patients"
