@@ -139,10 +139,11 @@ def _require_same_images(release: Release, dataset: ImageDataset) -> None:
     """
     seen, given = release.preprocessing, dataset.preprocessing
     for what in ("channels", "size", "crop"):
-        if getattr(seen, what) != getattr(given, what):
+        found, wanted = getattr(given, what), getattr(seen, what)
+        if found != wanted:
             raise ValueError(
-                f"data set {dataset.name!r} has the {what} {getattr(given, what)}, the release's network reads "
-                f"{getattr(seen, what)}"
+                f"data set {dataset.name!r} has the {what} {found or 'none'}, the release's network reads "
+                f"{wanted or 'none'}"
             )
 
 
