@@ -344,6 +344,9 @@ async def _database_of(request: Request) -> Database:
     return database
 
 
+_IN_ONE_THREAD = "has its session in one thread"
+
+
 def in_one_thread(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     """An endpoint whose session begins and ends in the thread that it runs in.
 
@@ -354,7 +357,7 @@ def in_one_thread(endpoint: Callable[..., Any]) -> Callable[..., Any]:
         endpoint: with or without a parameter that is a ``Writer`` or a ``Reader``; without, and where it is
             asynchronous, it stays as it is.
     """
-    if inspect.iscoroutinefunction(endpoint):
+    if inspect.iscoroutinefunction(endpoint) or hasattr(endpoint, _IN_ONE_THREAD):
         return endpoint
     hints = get_type_hints(endpoint, include_extras=True)
     kinds = {name: hint for name, hint in hints.items() if hint in (Writer, Reader)}
@@ -370,5 +373,6 @@ def in_one_thread(endpoint: Callable[..., Any]) -> Callable[..., Any]:
 
     signature, asked = inspect.signature(endpoint), Annotated[Database, Depends(_database_of)]
     parameters = [one.replace(annotation=asked) if one.name == name else one for one in signature.parameters.values()]
+    setattr(served, _IN_ONE_THREAD, True)
     served.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return served

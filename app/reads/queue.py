@@ -10,7 +10,6 @@ import json
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -25,12 +24,9 @@ from sqlalchemy import (
     and_,
     bindparam,
     exists,
-    false,
     func,
-    null,
     or_,
     select,
-    true,
     tuple_,
     union_all,
 )
@@ -109,11 +105,9 @@ def waiting_for(
     time, after = at or now(), ("", -1)
     while True:
         of_whom = {"annotator_id": annotator_id, "asked_until": time - GRACE}
-        found = session.execute(_OPEN, {**of_whom, "due_on": after[0], "shuffle": after[1], "n": together}).all()
-        twins: dict[Waiting, list[uuid.UUID]] = {}
-        for *columns, twin_id in found:
-            twins.setdefault(Waiting(*columns), []).append(twin_id)
-        requests, more = sorted(twins, key=attrgetter("place")), len(twins) == together
+        found = session.execute(_OPEN, {**of_whom, "due_on": after[0], "shuffle": after[1], "n": together})
+        requests = [Waiting(*columns) for columns in found]
+        more = len(requests) == together
         if more and requests[0].place != (last := requests[-1].place):
             requests = [request for request in requests if request.place != last]  # others of that place may be missing
         elif more:
@@ -121,10 +115,8 @@ def waiting_for(
             continue
         if not requests:
             return
-        known, kept = _known(session, annotator_id, time, requests, twins, never_given=never_given)
-        for request in _asked_first(requests, annotator_id):
-            if request.case_id not in kept and known.isdisjoint((request.case_id, *twins[request])):
-                yield request
+        known = _known(session, annotator_id, time, requests, never_given=never_given)
+        yield from (one for one in _asked_first(requests, annotator_id) if one.case_id not in known)
         if not more:
             return
         after, together = requests[-1].place, min(_MOST, _GROWTH * together)
@@ -144,7 +136,7 @@ def _asked() -> ColumnElement[bool]:
 
 
 def _open_requests() -> Select[Any]:
-    """So many open requests after a place, with a row for each twin of their case, or one without."""
+    """So many open requests after a place."""
     # what they have labelled may still wait for others, and stands at the front of their queue until then. By its case
     # alone, since a case has few labels: what hides the annotator keeps a database from going through all of theirs
     labelled = exists().where(
@@ -153,22 +145,22 @@ def _open_requests() -> Select[Any]:
     )
     place = (ReadRequest.due_on, ReadRequest.shuffle)
     columns = (ReadRequest.id, ReadRequest.case_id, *place, ReadRequest.ordinal, ReadRequest.annotator_id)
-    some = (
-        select(*columns)
+    statement: Select[Any] = (
+        select()
+        .add_columns(*columns)
         .where(ReadRequest.state == "open", _asked(), ~labelled)
         .where(tuple_(*place) > tuple_(bindparam("due_on"), bindparam("shuffle")))
         .order_by(*place)
         .limit(bindparam("n"))
-        .subquery()
     )
-    return select(*some.c, CaseTwin.twin_id).outerjoin(CaseTwin, CaseTwin.case_id == some.c.case_id)
+    return statement
 
 
 _OPEN = _open_requests()
 
 
 def _what_is_known(dialect: str) -> CompoundSelect[Any]:
-    """By whom some cases are known, None for everybody; last, whether only because a repeat has taken their seat."""
+    """Which of some cases an annotator knows, by themselves or by a twin, or a repeat has taken the seat of."""
     me: BindParameter[uuid.UUID] = bindparam("annotator_id")
 
     def some(column: InstrumentedAttribute[uuid.UUID]) -> ColumnElement[bool]:
@@ -178,22 +170,39 @@ def _what_is_known(dialect: str) -> CompoundSelect[Any]:
         listed = func.json_each(bindparam("cases", type_=Text)).table_valued("value")
         return column.in_(select(listed.c.value))
 
-    given = or_(Read.state.in_(("leased", "committed", "declined")), bindparam("never_given", type_=Boolean))
     still = or_(Repeat.back_at.is_(None), Repeat.back_at > bindparam("at"))
+    given = or_(Read.state.in_(("leased", "committed", "declined")), bindparam("never_given", type_=Boolean))
+    knowing = _knowing(me, given)
+    twins = [
+        select(CaseTwin.case_id).join(table, table.case_id == CaseTwin.twin_id).where(some(CaseTwin.case_id), mine)
+        for table, mine in knowing
+    ]
     return union_all(
-        # whoever it was: a case has few reads and labels and an annotator has thousands, through which a database goes
-        # that is asked for theirs and takes the wrong index
-        select(Read.case_id, Read.annotator_id, false()).where(some(Read.case_id), given),
-        select(Label.case_id, Label.annotator_id, false()).where(some(Label.case_id)),
-        *(
-            select(table.case_id, me, false()).where(some(table.case_id), table.annotator_id == me)
-            for table in (Exposure, PracticeItem)
-        ),
+        *(select(table.case_id).where(some(table.case_id), mine) for table, mine in knowing),
+        *(statement.distinct() for statement in twins),
+        select(Repeat.in_place_of).where(Repeat.annotator_id == me, some(Repeat.in_place_of), still),
+    )
+
+
+def _knowing(
+    me: BindParameter[uuid.UUID], given: ColumnElement[bool]
+) -> tuple[tuple[type[Any], ColumnElement[bool]], ...]:
+    """In which tables it stands what an annotator knows, and by which rows.
+
+    Who it was is hidden from the database where a case has few rows and an annotator thousands: else it may go through
+    all of theirs, for each case.
+    """
+
+    def hidden(column: InstrumentedAttribute[uuid.UUID]) -> ColumnElement[bool]:
+        return func.coalesce(column, column) == me
+
+    return (
+        (Read, and_(hidden(Read.annotator_id), given)),
+        (Label, hidden(Label.annotator_id)),
+        (Exposure, Exposure.annotator_id == me),
+        (PracticeItem, PracticeItem.annotator_id == me),
         # what everybody may have seen as a reference cell is read by nobody
-        select(ReferenceCell.case_id, null(), false()).where(
-            some(ReferenceCell.case_id), ReferenceCell.kind.in_(SHOWN_KINDS)
-        ),
-        select(Repeat.in_place_of, me, true()).where(Repeat.annotator_id == me, some(Repeat.in_place_of), still),
+        (ReferenceCell, ReferenceCell.kind.in_(SHOWN_KINDS)),
     )
 
 
@@ -201,52 +210,29 @@ _KNOWN = {dialect: _what_is_known(dialect) for dialect in ("sqlite", "postgresql
 
 
 def _known(
-    session: Session,
-    annotator_id: uuid.UUID,
-    at: datetime,
-    requests: Sequence[Waiting],
-    twins: dict[Waiting, list[uuid.UUID]],
-    *,
-    never_given: bool,
-) -> tuple[set[uuid.UUID], set[uuid.UUID]]:
-    """Of the cases of requests and their twins those that an annotator knows, and those whose seat is taken."""
+    session: Session, annotator_id: uuid.UUID, at: datetime, requests: Sequence[Waiting], *, never_given: bool
+) -> set[uuid.UUID]:
+    """Cases of requests that an annotator knows, by themselves or by a twin, or whose seat is taken."""
     cases = {request.case_id for request in requests}
-    cases |= {twin for request in requests for twin in twins[request] if twin is not None}
     dialect = session.get_bind().dialect.name
     as_list: Any = list(cases) if dialect == "postgresql" else json.dumps([case_id.hex for case_id in cases])
     asking = {"annotator_id": annotator_id, "at": at, "cases": as_list, "never_given": never_given}
-    mine = [
-        (case_id, kept)
-        for case_id, who, kept in session.execute(_KNOWN[dialect], asking)
-        if who in (None, annotator_id)
-    ]
-    return {case_id for case_id, kept in mine if not kept}, {case_id for case_id, kept in mine if kept}
+    return set(session.execute(_KNOWN[dialect], asking).scalars())
 
 
 def _counting() -> Select[Any]:
     """How many cases the first thousand requests are of that an annotator could be given, in one statement.
 
-    What it asks of each case is what ``_what_is_known`` asks of some. Who it was is hidden from the database here as
-    well: it would go through all that the annotator has labelled, for each request.
+    What it asks of each case is what ``_what_is_known`` asks of some.
     """
     me: BindParameter[uuid.UUID] = bindparam("annotator_id")
 
-    def hidden(column: InstrumentedAttribute[uuid.UUID]) -> ColumnElement[bool]:
-        return func.coalesce(column, column) == me
-
     taken = Read.state.in_(("leased", "committed", "declined"))
     still = or_(Repeat.back_at.is_(None), Repeat.back_at > bindparam("at"))
-    knowing: tuple[tuple[Any, ColumnElement[bool]], ...] = (
-        (Read, and_(hidden(Read.annotator_id), taken)),
-        (Label, hidden(Label.annotator_id)),
-        (Exposure, Exposure.annotator_id == me),
-        (PracticeItem, PracticeItem.annotator_id == me),
-        (ReferenceCell, ReferenceCell.kind.in_(SHOWN_KINDS)),
-    )
     of_twin = CaseTwin.case_id == ReadRequest.case_id
     known = [
         condition
-        for table, mine in knowing
+        for table, mine in _knowing(me, taken)
         for condition in (
             exists().where(table.case_id == ReadRequest.case_id, mine),
             exists().where(of_twin, table.case_id == CaseTwin.twin_id, mine),
@@ -298,11 +284,11 @@ def next_request(
     few = _next_few(session, key, annotator_id, first)
     for wanted in few:
         kind = Repeat if isinstance(wanted, Repeat) else ReadRequest
-        if (taken := _locked(session, kind, [wanted.id])) is not None:
+        if (taken := _locked(session, kind, [wanted.id], annotator_id)) is not None:
             return taken
     others = itertools.chain(first, queue)
     while few and (ids := [request.id for request in itertools.islice(others, _FIRST)]):
-        if (taken := _locked(session, ReadRequest, ids)) is not None:
+        if (taken := _locked(session, ReadRequest, ids, annotator_id)) is not None:
             return taken
     return None
 
@@ -347,7 +333,7 @@ def _untaken(requests: type[AnyRequest]) -> Select[Any]:
     """The first of some requests that is still open, as it is now, locked, leaving out what others have locked."""
     order: tuple[Any, ...] = (requests.due_on, requests.shuffle)
     if issubclass(requests, ReadRequest):
-        order += (requests.ordinal,)
+        order += (requests.annotator_id.is_distinct_from(bindparam("annotator_id")), requests.ordinal)
     statement: Select[Any] = (
         select()
         .add_columns(requests, Case.stored_field_sha256.is_not(None))
@@ -364,7 +350,9 @@ def _untaken(requests: type[AnyRequest]) -> Select[Any]:
 _UNTAKEN: dict[type[AnyRequest], Select[Any]] = {kind: _untaken(kind) for kind in (ReadRequest, Repeat)}
 
 
-def _locked(session: Session, requests: type[AnyRequest], ids: Sequence[uuid.UUID]) -> Taken | None:
+def _locked(
+    session: Session, requests: type[AnyRequest], ids: Sequence[uuid.UUID], annotator_id: uuid.UUID
+) -> Taken | None:
     """The first of some requests that is still open, locked; None where others have taken all or are about to."""
-    row = session.execute(_UNTAKEN[requests], {"ids": ids}).first()
+    row = session.execute(_UNTAKEN[requests], {"ids": ids, "annotator_id": annotator_id}).first()
     return None if row is None else Taken(*row)

@@ -9,6 +9,7 @@ from ml.images.packs import PackStore, Recipe
 from ml.images.preprocess import Pixels
 
 #: In the folder of somebody's own images: whoever deletes or moves the folder takes the copies along.
+_NAMED = "secondread-decoded"
 _INSIDE = ".decoded"
 
 
@@ -23,11 +24,15 @@ def store_for(folder: Path | None) -> PackStore | None:
     if named == "off":
         return None
     if named:
-        return PackStore(Path(named))
+        return PackStore(Path(named) / _NAMED)  # what else lies in a folder that somebody names is none of ours
     if folder is not None:
         return PackStore(folder / _INSIDE)
     home = os.environ.get("XDG_CACHE_HOME")
-    return PackStore((Path(home) if home else Path.home() / ".cache") / "secondread" / "decoded")
+    try:
+        caches = Path(home) if home else Path.home() / ".cache"
+    except RuntimeError:  # a user without a home
+        return None
+    return PackStore(caches / "secondread" / "decoded")
 
 
 def unpacked(source: Path, what: Recipe, unpack: Callable[[bytes], Pixels]) -> Pixels:

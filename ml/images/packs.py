@@ -59,6 +59,19 @@ class Pack:
     pixels: Pixels
 
 
+def _reserved(path: Path, size: int) -> bool:
+    """Make a file of a size, with its room on the disk: writing to a hole that cannot be filled ends the process."""
+    try:
+        with path.open("wb") as stream:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(stream.fileno(), 0, size)
+            else:
+                stream.truncate(size)
+    except OSError:
+        return False
+    return True
+
+
 class PackStore:
     """The packs of a folder.
 
@@ -128,8 +141,9 @@ class PackStore:
         path = self._path(recipe, names)
         temporary = path.with_suffix(".tmp")
         try:
-            with temporary.open("wb") as stream:
-                stream.truncate(size)
+            if not _reserved(temporary, size):
+                yield None
+                return
             block = np.memmap(temporary, dtype=np.uint8, mode="r+")
             pack = _pack(block, len(names), shape)
             pack.names[...] = np.frombuffer(b"".join(names), dtype=np.uint8).reshape(-1, DIGEST_BYTES)
@@ -147,7 +161,10 @@ class PackStore:
 
     def _make_room(self, newest: Path) -> None:
         """Delete what was used longest ago, beyond the limit."""
-        packs = {path: path.stat() for path in self.folder.glob(f"*{_SUFFIX}")}
+        packs: dict[Path, os.stat_result] = {}
+        for path in self.folder.glob(f"*{_SUFFIX}"):
+            with suppress(FileNotFoundError):  # copies may be deleted at any time
+                packs[path] = path.stat()
         total = sum(found.st_size for found in packs.values())
         for path in sorted(packs, key=lambda path: packs[path].st_mtime):
             if total <= self.limit or path == newest:

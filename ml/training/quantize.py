@@ -204,6 +204,11 @@ def _require_own_calibration(release: Release) -> None:
             f"{release.path}: was adapted to other annotators, which a new calibration would lose: quantise the "
             "release that it was adapted from, and adapt the result"
         )
+    if "recalibration" in release.card:
+        raise ReleaseError(
+            f"{release.path}: was recalibrated from labels that a service collected, which a new calibration would "
+            "lose: quantise the release that it was recalibrated from, and let the service recalibrate the result"
+        )
 
 
 def _quantised(work: _Source) -> tuple[QuantizedGraph, int]:
@@ -331,7 +336,6 @@ def _parts(
         "baseline": None,
         "shifts": [],
     }
-    card.pop("recalibration", None)  # another calibration's, and what a gate found of it
     seen = appearance(work.cases.pixels)
     known = parent.get("reference", _UNKNOWN)
     reference = with_checks(known, outputs.quantised, seen, release.preprocessing, files)
