@@ -248,7 +248,7 @@ def test_copies_of_ones_own_images_lie_with_them(folder: Path, monkeypatch: pyte
         assert each.preprocessing == first.preprocessing
     monkeypatch.setenv("SECONDREAD_CACHE", str(tmp_path / "elsewhere"))
     load_folder(folder, size=16, observer=counter)
-    assert len(list((tmp_path / "elsewhere").glob("*.pack"))) == 1
+    assert len(list((tmp_path / "elsewhere" / "secondread-decoded").glob("*.pack"))) == 1
     (folder / "images" / "0.png").write_bytes(b"")
     with pytest.raises(TableError, match=r"0\.png: the file is empty"):
         load_folder(folder, size=16)

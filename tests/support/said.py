@@ -37,6 +37,7 @@ _CONSTANTS = {
 #: Of which some functions are looked at.
 _FUNCTIONS = {
     "ml/metrics/cautions.py": {"_impossible", "_unusable_bins"},
+    "ml/metrics/harm.py": {"harm", "harms"},
     "ml/agreement/tables.py": {"agreement_of", "_without_names", "_with_annotators", "_pairs"},
     "ml/metrics/document.py": {"_warnings", "_too_few_readers"},
     "ml/metrics/selection_weights.py": {"warnings"},
