@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
@@ -29,6 +28,7 @@ from typing import Any
 from packaging.requirements import Requirement
 from rich.progress import Progress
 
+from benchmarks.predicting import is_ready
 from benchmarks.serving import memory_mb
 from tests.support.process import Installation
 
@@ -61,7 +61,7 @@ def started(made: Installation) -> Iterator[tuple[float, int]]:
         stderr=subprocess.DEVNULL,
     ) as server:
         try:
-            while not _is_ready(made):
+            while not is_ready(made):
                 if server.poll() is not None:
                     raise SystemExit("the server ended before it was ready")
                 time.sleep(0.005)
@@ -69,14 +69,6 @@ def started(made: Installation) -> Iterator[tuple[float, int]]:
         finally:
             server.terminate()
             server.wait()
-
-
-def _is_ready(made: Installation) -> bool:
-    try:
-        with urllib.request.urlopen(f"{made.address}/readyz", timeout=5):
-            return True
-    except OSError:
-        return False
 
 
 def packages(extras: tuple[str, ...]) -> dict[str, Distribution]:

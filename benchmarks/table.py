@@ -131,24 +131,14 @@ BENCHMARKS = (
 ROWS = (
     *(
         Row(
-            f"predict, raw body, {n} clients: of ONNX Runtime alone",
+            f"predict, {body}, {n} clients: of ONNX Runtime alone",
             "serving",
-            0.34,
-            _at("servers", "raw body", str(n), "of raw"),
+            goal,
+            _at("servers", body, str(n), "of raw"),
             peer=_peers(n),
             limit="1",
         )
-        for n in (8, 32)
-    ),
-    *(
-        Row(
-            f"predict, multipart, {n} clients: of ONNX Runtime alone",
-            "serving",
-            0.28,
-            _at("servers", "multipart", str(n), "of raw"),
-            peer=_peers(n),
-            limit="1",
-        )
+        for body, goal in (("raw body", 0.34), ("multipart", 0.28))
         for n in (8, 32)
     ),
     Row("predict, multipart, 8 clients: of LitServe", "serving", 1.6, _at("servers", "multipart", "8", "of LitServe")),

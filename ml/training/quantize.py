@@ -168,6 +168,8 @@ def quantize_release(
     require_empty(out)
     _require_own_calibration(release)
     work = _Source(release, cases_for(release, dataset), wish, observer)
+    if not wish.despite_gate:
+        require_pairs(work.cases)
     with TemporaryDirectory() as temporary:
         graph, n_images = _quantised(work)
         outputs = _outputs(work, graph, Path(temporary) / "network")
@@ -191,6 +193,23 @@ def quantize_release(
         "trained_on": "unknown" if release.training is None else "known",
         "network_bytes": {BEFORE: release.network.stat().st_size, AFTER: len(graph.network)},
     }
+
+
+def require_pairs(cases: Cases) -> None:
+    """Refuse data by which disagreement cannot be judged, before all the work.
+
+    Raises:
+        ValueError: fewer than two patients have a held-out case with two labels.
+    """
+    test = cases.rows("test")
+    with_pair = test[cases.counts[test].sum(axis=1) >= 2]
+    n_patients = len(set(cases.groups[with_pair]))
+    if n_patients < 2:
+        raise ValueError(
+            f"harm to the disagreement probability cannot be judged: of {test.size:,} held-out cases "
+            f"{with_pair.size:,} have two labels, of {n_patients} patients where two are needed; collect second "
+            "labels, or use --despite-gate"
+        )
 
 
 def _require_own_calibration(release: Release) -> None:

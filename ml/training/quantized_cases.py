@@ -84,9 +84,9 @@ class Cases:
 def cases_for(release: Release, dataset: ImageDataset) -> Cases:
     """The cases of a data set that may calibrate and judge a release.
 
-    Cases of ``test`` that the release was made with are left out, and those of ``calibration`` that its network was
-    fitted to, unless they calibrated it as well (pictures that its source has twice); where it carries no digests of
-    them, nothing is known and nothing left out.
+    Cases of ``test`` that the release was made with are left out, those whose picture or patient calibrates here, and
+    those of ``calibration`` that its network was fitted to, unless they calibrated it as well (pictures that its source
+    has twice); where it carries no digests of them, nothing is known of what it was made with.
 
     Args:
         release: that is quantised.
@@ -107,15 +107,21 @@ def cases_for(release: Release, dataset: ImageDataset) -> Cases:
         calibrated = release.training.without_network().uses_of(own, hmacs)
     judged_before = (partition == "test") & (uses != "")
     fitted_before = (partition == "calibration") & (uses == "network") & (calibrated == "")
-    kept = np.flatnonzero(~judged_before & ~fitted_before)
     cases = np.array(dataset.case_ids)[rows]
+    groups = cases if dataset.patients is None else np.array(dataset.patients)[rows]
+    calibrates = (partition == dataset.calibration_partition) & ~fitted_before
+    # whatever a table says of its partitions: no picture and no patient may both calibrate and judge
+    known_digests, known_groups = {own[row] for row in np.flatnonzero(calibrates)}, set(groups[calibrates])
+    alike = np.array([own[row] in known_digests or groups[row] in known_groups for row in range(len(rows))], dtype=bool)
+    judged_before |= (partition == "test") & alike
+    kept = np.flatnonzero(~judged_before & ~fitted_before)
     found = Cases(
         pixels=dataset.pixels[rows[kept]],
         counts=counts[kept],
         partition=partition[kept],
         calibrates=dataset.calibration_partition,
         case_ids=cases[kept],
-        groups=(cases if dataset.patients is None else np.array(dataset.patients)[rows])[kept],
+        groups=groups[kept],
         digests=[own[row] for row in kept],
         hmacs=None if hmacs is None else [hmacs[row] for row in kept],
         uses=uses[kept],

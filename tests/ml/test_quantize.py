@@ -28,6 +28,7 @@ from ml.metrics.paired_change import paired_change
 from ml.release.artifact import FAMILIARITY_FILE, read_release, write_release
 from ml.release.device import clips_sums
 from ml.release.predictor import Predictor
+from ml.training.quantize import require_pairs
 from ml.training.quantized_cases import cases_for
 from ml.training.quantized_graph import quantize_graph
 from tests.support.command import run_here
@@ -268,6 +269,28 @@ def test_images_that_the_release_was_made_with_judge_nothing(small_release: Path
     assert "network" not in release.training.uses_of(fitted, None)
 
 
+def test_a_picture_that_calibrates_under_another_name_judges_nothing(small_release: Path, cells: ImageDataset) -> None:
+    """Also where somebody's own table splits a patient, or has a picture twice."""
+    before = cases_for(read_release(small_release), cells)
+    judge, fit = cells.rows("test")[0], cells.rows("calibration")[0]
+    pixels = cells.pixels.copy()
+    pixels[judge] = pixels[fit]
+    found = cases_for(read_release(small_release), replace(cells, pixels=pixels, pixel_digests=None))
+    assert found.left_out["test"] == before.left_out["test"] + 1
+    calibrating = {found.digests[row] for row in found.rows("calibration")}
+    assert calibrating.isdisjoint(found.digests[row] for row in found.rows("test"))
+
+
+def test_without_second_labels_harm_to_disagreement_is_said_to_be_unknown_before_the_work(
+    small_release: Path, cells: ImageDataset
+) -> None:
+    cases = cases_for(read_release(small_release), cells)
+    require_pairs(cases)
+    single = np.eye(cases.counts.shape[1], dtype=np.int64)[cases.counts.argmax(axis=1)]
+    with pytest.raises(ValueError, match="cases 0 have two labels, of 0 patients where two are needed"):
+        require_pairs(replace(cases, counts=single))
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -308,6 +331,10 @@ def test_a_full_folder_and_an_adapted_release_are_refused(small_release: Path, t
     adapted = write_release(tmp_path / "adapted", files, release.calibration, card, "")  # type: ignore[arg-type]
     done = quantize(adapted.path, tmp_path / "out")
     assert (done.returncode, "was adapted to other annotators" in done.stderr) == (1, True), done.stderr
+    card["calibration"] = release.card["calibration"]
+    recalibrated = write_release(tmp_path / "again", files, release.calibration, {**card, "recalibration": {}}, "")  # type: ignore[arg-type]
+    done = quantize(recalibrated.path, tmp_path / "out")
+    assert (done.returncode, "was recalibrated from labels" in done.stderr) == (1, True), done.stderr
 
 
 def test_a_release_without_digests_is_made_and_says_that_nothing_is_known(small_release: Path, tmp_path: Path) -> None:
