@@ -139,10 +139,9 @@ def _open_requests() -> Select[Any]:
     """So many open requests after a place."""
     # what they have labelled may still wait for others, and stands at the front of their queue until then. By its case
     # alone, since a case has few labels: what hides the annotator keeps a database from going through all of theirs
-    labelled = exists().where(
-        Label.case_id == ReadRequest.case_id,
-        func.coalesce(Label.annotator_id, Label.annotator_id) == bindparam("annotator_id"),
-    )
+    mine = func.coalesce(Label.annotator_id, Label.annotator_id) == bindparam("annotator_id")
+    of_twin = (CaseTwin.case_id == ReadRequest.case_id, Label.case_id == CaseTwin.twin_id)
+    labelled = or_(exists().where(Label.case_id == ReadRequest.case_id, mine), exists().where(*of_twin, mine))
     place = (ReadRequest.due_on, ReadRequest.shuffle)
     columns = (ReadRequest.id, ReadRequest.case_id, *place, ReadRequest.ordinal, ReadRequest.annotator_id)
     statement: Select[Any] = (
