@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from tests.browser.conftest import Person, pack
+from tests.browser.conftest import Person, pack, until
 from tests.support.process import Installation
 from tests.support.service import cell_png
 from tests.support.waiting import patient, wait_until
@@ -101,7 +101,7 @@ def test_a_leads_morning_has_no_dead_end(
     assert page.locator("text=same image as").count() == 2
     page.fill("[name=search]", "SLIDE-9-004")
     page.click("main form button >> nth=0")
-    assert page.locator(".tile").count() == 1
+    until(page, lambda: page.locator(".tile").count() == 1, "one case is found")
     assert lead.violations() == []
     lead.go("/releases")
     assert "It predicts every new case since" in page.inner_text(".releases")

@@ -150,7 +150,7 @@ def test_pages_work_without_javascript(browser: Browser, installation: Installat
     page.click("summary:has-text('Decline')")
     page.check("input[value=cannot_tell]")
     page.click("text=Decline this case")
-    assert page.url.endswith("/worklist")
+    page.wait_for_url("**/worklist")
     wrong = page.goto(f"{installation.address}/cases/01890000-0000-7000-8000-000000000000")
     assert wrong is not None
     assert wrong.status == 404

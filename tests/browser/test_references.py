@@ -128,7 +128,8 @@ def test_without_javascript_a_link_leads_there_and_back(browser: Browser, settle
     plain.wait_for_url("**/references")
     plain.click("main li a >> nth=0")
     plain.wait_for_url("**/references?class=*")
-    assert plain.locator(".reference-cells img").count() == 6
+    # The address changes before the page is read to its end: what has to be there is waited for.
+    until(plain, lambda: plain.locator(".reference-cells img").count() == 6, "six cells of the class")
     plain.click("text=Back to my case")
     plain.wait_for_url("**/cases/*")
     assert plain.url == case
