@@ -24,9 +24,10 @@ import numpy as np
 import torch
 
 from benchmarks.serving import cell_jpeg
+from ml.cores import cores
 from ml.datasets.base import ImageDataset
 from ml.datasets.cells import load_cells
-from ml.images.decoded import cores, decoded
+from ml.images.decoded import decoded
 from ml.images.packs import PackStore
 from ml.images.preprocess import Preprocessing
 from ml.training.device_data import DeviceData

@@ -1,8 +1,9 @@
 """The predictor port: a decoded image in, a prediction out, by the release that is champion now.
 
-One run of the network at a time: on a CPU it uses all cores for one image, on a GPU it takes along whoever waits.
-Those that wait stand in a bounded queue, first come, first served, and are refused beyond it. Where the settings name a
-backend, the network runs there, many runs at once, and never here.
+On a CPU a large network uses all cores for one image, one run at a time; a small one uses one core, with as many runs
+at once as there are cores; on a GPU a run takes along whoever waits. Those that wait stand in a bounded queue, first
+come, first served, and are refused beyond it. Where the settings name a backend, the network runs there, many runs at
+once, and never here.
 """
 
 import math
@@ -24,6 +25,7 @@ from app.platform.observability import BATCHES, WAITING
 from app.platform.tracing import span
 from app.predictions.remote import Backend, OtherNetwork
 from app.tables import Alias
+from ml.cores import cores
 from ml.images.preprocess import Pixels
 from ml.release.artifact import Release, ReleaseError, read_release
 from ml.release.device import Device, fallen_back, runs_on_cuda
@@ -36,17 +38,28 @@ QUEUE_SECONDS = 10.0
 MAX_OTHERS = 2
 #: Weight of the newest run in the time that a run takes.
 _NEWEST = 0.2
+#: A network is small where all cores together run one image in less than this. A second core spares such a run a third
+#: of its time; with an image of its own it does as much again.
+_SMALL_SECONDS = 0.005
 #: Logits (N, K) and features (N, D).
 Outputs = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
 class Served:
-    """A loaded release with its identifier and the alias revision it was loaded for."""
+    """A loaded release.
+
+    Attributes:
+        release_id: its identifier.
+        revision: of the alias for which it was loaded.
+        predictor: with its network.
+        at_once: runs of the network that go on at the same time.
+    """
 
     release_id: uuid.UUID
     revision: int
     predictor: Predictor
+    at_once: int = 1
 
 
 class Inference:
@@ -54,7 +67,7 @@ class Inference:
 
     Args:
         folder_of: where a release lies, by its identifier.
-        threads: of one network run, 0 for all cores.
+        threads: of one network run; 0: all cores for a large network, one for a small one.
         queue: predictions that may wait.
         batch: images per run of the network at most; None: many on a GPU, one on a CPU, where batches do not pay.
         backend: where the network runs; None: in this process.
@@ -72,9 +85,9 @@ class Inference:
     ) -> None:
         self.folder_of, self.threads, self.batch = folder_of, threads, batch
         self.backend, self.device, self.queue = backend, device, queue
-        # those who wait, who came first first; while somebody waits, the network is somebody's
+        # those who wait, who came first first; while somebody waits, as many run as may
         self._wanted: deque[_Wanted] = deque()
-        self._lock, self._busy, self._run_seconds = threading.Lock(), False, 0.0
+        self._lock, self._running, self._run_seconds = threading.Lock(), 0, 0.0
         self._waiting = threading.BoundedSemaphore(queue)
         self._loading = threading.Lock()
         self._served: Served | None = None
@@ -99,7 +112,7 @@ class Inference:
                 return loaded
             try:
                 release = read_release(self.folder_of(alias.release_id))
-                self._served = Served(alias.release_id, alias.revision, self.predictor(release))
+                self._served = self._loaded(alias.release_id, alias.revision, release)
                 self.fault = None
             except OtherNetwork as exc:
                 raise Unavailable("the inference backend has another network than the release") from exc
@@ -158,6 +171,20 @@ class Inference:
         network = None if self.backend is None else self.backend.network(release)
         return Predictor(release, self.threads, device=self.device, network=network)
 
+    def _loaded(self, release_id: uuid.UUID, revision: int, release: Release) -> Served:
+        """A release ready to serve, its network with as many threads and runs at once as suit it.
+
+        Raises:
+            ReleaseError: the network cannot be run, or the backend has another one.
+            Unavailable: the backend does not answer.
+        """
+        predictor, threads = self.predictor(release), self.threads or cores()
+        if self.backend is not None or predictor.on_gpu:
+            return Served(release_id, revision, predictor)
+        if threads > 1 and not self.threads and _is_small(predictor):
+            predictor, threads = Predictor(release, 1, device=self.device), 1  # to the bit what more threads give
+        return Served(release_id, revision, predictor, max(1, cores() // threads))
+
     def other(self, release_id: uuid.UUID) -> Served:
         """A release that need not be the champion, of which a few stay loaded.
 
@@ -169,7 +196,7 @@ class Inference:
                 return self._served
             known = self._others.pop(release_id, None)
             try:
-                found = known or Served(release_id, -1, self.predictor(read_release(self.folder_of(release_id))))
+                found = known or self._loaded(release_id, -1, read_release(self.folder_of(release_id)))
             except ReleaseError as exc:
                 raise NoRelease("the release cannot be loaded; see /readyz") from exc
             self._others[release_id] = found
@@ -227,7 +254,8 @@ class Inference:
         if not self._run_seconds:
             return None
         # a backend with a queue of its own has all of them at once
-        together = number if wanted.served.predictor.network.own_queue else self._most(wanted)
+        own_queue = wanted.served.predictor.network.own_queue
+        together = number if own_queue else self._most(wanted) * wanted.served.at_once
         return max(1, math.ceil(math.ceil(number / together) * self._run_seconds))
 
     def _most(self, wanted: "_Wanted") -> int:
@@ -259,16 +287,17 @@ class Inference:
             Overloaded: it took too long.
         """
         with self._lock:
-            if not self._busy:  # so nobody waits
-                self._busy = True
+            if not self._wanted and self._running < mine.served.at_once:
+                self._running += 1
                 return
             self._wanted.append(mine)
         if mine.turn.wait(QUEUE_SECONDS):
             return
         with self._lock:
             if mine in self._wanted:
+                seconds = self._seconds_for(len(self._wanted), mine)
                 self._wanted.remove(mine)
-                seconds = self._seconds_for(len(self._wanted) + 1, mine)
+                self._wake_those_who_may_run()  # who waited behind may run beside those that do
                 raise Overloaded(f"the prediction waited {QUEUE_SECONDS:.0f} s; try again shortly", seconds)
         mine.turn.wait()  # its turn has come just now, or it is being run with others
 
@@ -283,14 +312,18 @@ class Inference:
         return [mine, *others]
 
     def _hand_over(self, taken: list["_Wanted"]) -> None:
-        """Wake those who were taken along, and of those who wait the one that came first: nobody overtakes."""
+        """Wake those who were taken along, and of those who wait whoever came first."""
         for image in taken[1:]:
             image.turn.set()
         with self._lock:
-            if self._wanted:
-                self._wanted.popleft().turn.set()
-            else:
-                self._busy = False
+            self._running -= 1
+            self._wake_those_who_may_run()
+
+    def _wake_those_who_may_run(self) -> None:
+        """Wake who came first, as long as that one may run beside those that do: nobody overtakes."""
+        while self._wanted and self._running < self._wanted[0].served.at_once:
+            self._running += 1
+            self._wanted.popleft().turn.set()
 
     def _run(self, taken: list["_Wanted"]) -> None:
         """Run the network once; each image gets its outputs, or all of them the failure."""
@@ -324,6 +357,20 @@ class _Wanted:
     def goes_with(self, other: "_Wanted") -> bool:
         """Whether one run of the network may take both."""
         return self.served is other.served and self.pixels is not None and other.pixels is not None
+
+
+def _is_small(predictor: Predictor) -> bool:
+    """Whether a run is over too soon to be worth several cores; by the fastest of a few, since others may be busy."""
+    preprocessing = predictor.release.preprocessing
+    blank = np.zeros((1, preprocessing.channels, preprocessing.size, preprocessing.size), dtype=np.float32)
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        predictor.run(blank)
+        seconds.append(time.perf_counter() - started)
+        if seconds[-1] >= 4 * _SMALL_SECONDS:  # no need to let a large one run again
+            break
+    return min(seconds) < _SMALL_SECONDS
 
 
 def _run_network(taken: list[_Wanted]) -> None:

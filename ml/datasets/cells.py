@@ -10,11 +10,11 @@ import numpy as np
 from PIL import Image
 
 from ml.arrays import FloatArray
+from ml.cores import cores
 from ml.datasets.annotators import AnnotatorPool, count_labels
 from ml.datasets.base import ImageDataset
 from ml.datasets.cells_morphology import CLASSES, Morphology, draw_morphology, true_class_probs
 from ml.datasets.cells_render import draw_stain, render
-from ml.images.decoded import cores
 from ml.images.pixel_digest import pixel_digest
 from ml.images.preprocess import Pixels, Preprocessing, fit_normalisation
 from ml.splits import split_partitions

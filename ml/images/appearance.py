@@ -33,8 +33,10 @@ _DENSITY = -np.log10((np.arange(256, dtype=np.float64) + 1) / _WHITE)
 
 @cache
 def _moments(height: int, width: int) -> FloatArray:
-    """What weights of pixels are summed with (H · W, 3 + R): row, column and squared distance from the middle, in
-    sides, and each ring as a share of its area."""
+    """What weights of pixels are summed with (H · W, 3 + R).
+
+    Row, column and squared distance from the middle, in sides, and each ring as a share of its area.
+    """
     middle = np.array([height - 1, width - 1])[:, None, None] / 2
     y, x = (np.mgrid[:height, :width] - middle) / min(height, width)
     radius = np.hypot(y, x)
@@ -128,7 +130,7 @@ def focus(density: Densities) -> FloatArray:
 
 def stain(density: Densities) -> FloatArray:
     """Mean, spread, ground and darkest tenth of each channel's optical density, and how channels go together (N, F)."""
-    n, channels, n_pixels = density.flat.shape
+    _, channels, n_pixels = density.flat.shape
     mean = density.flat.mean(axis=-1)
     centred = density.flat - mean[..., None]
     together = centred @ centred.swapaxes(-1, -2) / n_pixels

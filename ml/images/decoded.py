@@ -6,7 +6,6 @@ Files that are known from another set of the same recipe are not decoded again.
 """
 
 import hashlib
-import os
 import platform
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +18,7 @@ import numpy as np
 import PIL
 from PIL import features
 
+from ml.cores import cores
 from ml.images.packs import Pack, PackStore, Recipe
 from ml.images.pixel_digest import pixel_digest
 from ml.images.preprocess import PREPROCESSING_VERSION, ImageRejectedError, Pixels, Preprocessing, decode_image
@@ -51,11 +51,6 @@ class Decoded:
 
 def silent(_done: int, _total: int) -> None:
     """Show nothing."""
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def recipe_of(preprocessing: Preprocessing) -> Recipe:

@@ -11,6 +11,7 @@ from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
 from typing import Literal, Protocol
 
+from ml.cores import cores
 from ml.release.device import Device
 from ml.scoring.image_list import BLOCK, ImageList, open_list
 from ml.scoring.one_table import Observer
@@ -119,12 +120,8 @@ def _ran(job: Job, n_run: int) -> Run:
 
 
 def _shards_for(rows: int, pool: Pool | None) -> int:
-    cores = _own_cores() if pool is None else pool.cores
-    return max(min(cores, -(-rows // BLOCK)), -(-rows // SHARD_IMAGES))
-
-
-def _own_cores() -> int:
-    return len(os.sched_getaffinity(0))
+    workers = cores() if pool is None else pool.cores
+    return max(min(workers, -(-rows // BLOCK)), -(-rows // SHARD_IMAGES))
 
 
 def _images_of(job: Job, shard: int) -> int:
@@ -158,7 +155,7 @@ def _pool(engine: Engine, ray_address: str | None) -> Iterator[Pool | None]:
         with connected(ray_address) as cluster:
             yield cluster
     else:
-        yield None if engine == "local" else Processes(_own_cores())
+        yield None if engine == "local" else Processes(cores())
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ml.cores import cores as own_cores
 from ml.scoring.parts import PartDocument, numbers_text
 from ml.scoring.work import ShardWork
 from ml.scoring.writing import ShardError
@@ -153,10 +154,10 @@ def _connect(address: str) -> None:
     import ray
     from ray.exceptions import RayError
 
-    cores = len(os.sched_getaffinity(0)) if address == "local" else None
+    n_cores = own_cores() if address == "local" else None
     try:
         _knock(address)
-        ray.init(address, num_cpus=cores, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(address, num_cpus=n_cores, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     except (RayError, RuntimeError, OSError, ValueError) as exc:
         said = (str(exc).strip().splitlines() or [type(exc).__name__])[0]
         raise ShardError(f"Ray ({address}) cannot be used: {said}") from exc

@@ -3,10 +3,12 @@
 import threading
 import uuid
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from PIL import Image
 from prometheus_client import REGISTRY
@@ -14,6 +16,7 @@ from prometheus_client import REGISTRY
 from app.platform.errors import Overloaded
 from app.predictions import inference
 from app.predictions.inference import Inference, Served
+from app.tables import Alias
 from ml.images.preprocess import Pixels
 from ml.release.artifact import read_release
 from ml.release.predictor import Prediction, Predictor
@@ -155,7 +158,7 @@ def test_who_came_first_is_served_first(served: Served, monkeypatch: pytest.Monk
         for one in asked:
             one.result(timeout=patient(60))
     assert network.order[:N_IMAGES] == list(range(N_IMAGES))
-    assert not port._busy
+    assert port._running == 0
     assert not port._wanted
 
 
@@ -173,6 +176,78 @@ def test_who_gives_up_waiting_does_not_hold_up_those_behind(served: Served, monk
         for one in (first, *behind):
             assert one.result(timeout=patient(60)).logits.shape[0] == 1
     assert network.order == [0, 2, 3]
+
+
+def test_of_a_small_network_several_runs_go_on_at_once(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    port, network, small = Inference(Path(), 1, 64), _Blocking(monkeypatch, served), replace(served, at_once=2)
+    with ThreadPoolExecutor(N_IMAGES + 1) as pool:
+        asked = [pool.submit(port.predict, small, numbered(served, number)) for number in (0, 0)]
+        for _ in asked:
+            assert network.begun.acquire(timeout=patient(30))
+        asked += [arrive(pool, port, small, number) for number in range(1, N_IMAGES)]
+        assert not network.begun.acquire(blocking=False), "a third run began beside two"
+        for _ in range(1, N_IMAGES):
+            network.end.release()
+            assert network.begun.acquire(timeout=patient(30))
+        network.end.release(2)
+        for one in asked:
+            one.result(timeout=patient(60))
+    assert network.order == [0, *range(N_IMAGES)]
+    assert port._running == 0
+    assert not port._wanted
+
+
+def test_a_large_network_runs_alone_and_is_not_overtaken(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    port, network, small = Inference(Path(), 1, 64), _Blocking(monkeypatch, served), replace(served, at_once=2)
+    with ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(port.predict, small, numbered(served, 0))]
+        assert network.begun.acquire(timeout=patient(30))
+        asked.append(arrive(pool, port, served, 1))
+        asked.append(arrive(pool, port, small, 2))  # there would be room for it beside the first
+        for number in range(3):
+            assert network.order == list(range(number + 1))
+            network.end.release()
+            assert number == 2 or network.begun.acquire(timeout=patient(30))
+        for one in asked:
+            one.result(timeout=patient(60))
+
+
+def test_where_a_large_network_gives_up_those_behind_run_beside_those_that_do(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port, network, small = Inference(Path(), 1, 64), _Blocking(monkeypatch, served), replace(served, at_once=2)
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(port.predict, small, numbered(served, 0))
+        assert network.begun.acquire(timeout=patient(30))
+        monkeypatch.setattr(inference, "QUEUE_SECONDS", 0.2)
+        impatient = arrive(pool, port, served, 1)
+        monkeypatch.setattr(inference, "QUEUE_SECONDS", patient(60))
+        behind = arrive(pool, port, small, 2)
+        assert isinstance(impatient.exception(timeout=patient(30)), Overloaded)
+        assert network.begun.acquire(timeout=patient(30)), "the one behind waits for a run that need not end"
+        network.end.release(2)
+        for one in (first, behind):
+            assert one.result(timeout=patient(60)).logits.shape[0] == 1
+
+
+def test_a_small_network_takes_one_core_and_a_large_one_all(
+    small_release: Path, images: list[Image.Image], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is chosen, the numbers are the same to the bit."""
+    monkeypatch.setattr(inference, "cores", lambda: 4)
+    alias, found = Alias(name="champion", release_id=uuid.uuid4(), revision=1), {}
+    for threads, limit in ((0, 1e9), (0, 0.0), (3, 1e9), (2, 1e9), (1, 0.0)):
+        monkeypatch.setattr(inference, "_SMALL_SECONDS", limit)
+        port = Inference(lambda _: small_release, threads, 64)
+        loaded = port.served(alias)
+        found[threads, limit] = loaded.at_once
+        logits = [port.predict(loaded, image).logits for image in images]
+        np.testing.assert_array_equal(logits, [served_alone(small_release, image) for image in images])
+    assert found == {(0, 1e9): 4, (0, 0.0): 1, (3, 1e9): 1, (2, 1e9): 2, (1, 0.0): 4}
+
+
+def served_alone(release: Path, image: Image.Image) -> npt.NDArray[np.float32]:
+    return Predictor(read_release(release), 1).predict([image]).logits
 
 
 @pytest.mark.parametrize("batch", [1, 4])
