@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log_softmax, logsumexp
 
 from ml.arrays import FloatArray
 from ml.named_columns import refuse_names
@@ -24,10 +23,18 @@ def logit_summaries(logits: npt.ArrayLike) -> FloatArray:
     array([[1.099, 1.207, 0.562, 1.099]])
     """
     refuse_names(logits, "logits")
-    logs = np.sort(log_softmax(np.asarray(logits, dtype=np.float64), axis=-1), axis=-1)
-    largest = logs[..., -1] - logsumexp(logs[..., :-1], axis=-1)
+    # not SciPy's functions, whose bookkeeping takes a prediction of one case longer than the four numbers do
+    scores = np.sort(np.asarray(logits, dtype=np.float64), axis=-1)
+    logs = scores - _log_sum_exp(scores)[..., None]
+    largest = logs[..., -1] - _log_sum_exp(logs[..., :-1])
     entropy = -(np.exp(logs) * logs).sum(axis=-1)
     return np.stack([largest, largest**2, entropy, logs[..., -1] - logs[..., -2]], axis=-1)
+
+
+def _log_sum_exp(rising: FloatArray) -> FloatArray:
+    """Logarithm of the sum of exponentials (...) of numbers in rising order (..., K)."""
+    largest = rising[..., -1:]
+    return np.asarray(largest[..., 0] + np.log(np.exp(rising - largest).sum(axis=-1)))
 
 
 @dataclass(frozen=True)
