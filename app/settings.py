@@ -94,7 +94,12 @@ class Settings(BaseSettings):
         description="where the network runs in this process: cuda and nothing else, cpu, or auto, which takes cuda "
         "where it can be used",
     )
-    inference_threads: int = Field(0, ge=0, le=256, description="threads of one network run, 0 for all cores")
+    inference_threads: int = Field(
+        0,
+        ge=0,
+        le=256,
+        description="threads of one network run; 0: all cores, or one for a small network, with several runs at once",
+    )
     inference_queue: int = Field(32, ge=1, le=10_000, description="predictions that may wait before 429")
     decode_memory: int = Field(
         1024**3, ge=1024**3, description="bytes for decoding pictures of more than a megapixel or of 16 bits"
