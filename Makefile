@@ -101,9 +101,8 @@ bench: $(VENV)/.installed-dev
 	$(PIP) -e '.[bench]'
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks.table --run
 
-# make bench-quick   whether they still run, in a few minutes; its figures mean nothing, and nothing is saved
+# make bench-quick   whether they still run, in a few minutes and without peers; its figures mean nothing, and nothing is saved
 bench-quick: $(VENV)/.installed-dev
-	$(PIP) -e '.[bench]'
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks.table --quick
 
 # make gpu   what needs a CUDA device, nine minutes at most: the same call goes on from there; ARGS=--list shows the steps

@@ -12,6 +12,7 @@ nothing, ask nobody who they are, and say class probabilities only.
 import argparse
 import io
 import json
+import math
 import os
 import platform
 import signal
@@ -270,10 +271,17 @@ def raw_runtime(python: Path, spec: Path, image: Path) -> Iterator[Callable[[flo
             stdin.close()
 
 
-def measure(release: Path, rounds: int, seconds: float) -> dict[str, Any]:
-    """Medians over rounds of every server and number of clients."""
+def measure(release: Path, rounds: int, seconds: float, *, peers: bool = True) -> dict[str, Any]:
+    """Medians over rounds of every server and number of clients.
+
+    Args:
+        release: what all of them serve.
+        rounds: of which each has every server in turn.
+        seconds: of each measurement.
+        peers: whether others are measured too, in an environment that is made for them.
+    """
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        folder, python = Path(name), make_environment()
+        folder, python = Path(name), make_environment() if peers else Path(sys.executable)
         image, form, spec = folder / "cell.jpg", folder / "form", folder / "spec.json"
         image.write_bytes(cell_jpeg())
         kind, body = multipart(image.read_bytes())
@@ -283,10 +291,9 @@ def measure(release: Path, rounds: int, seconds: float) -> dict[str, Any]:
         servers = stack.enter_context(
             secondread(release, folder, {"raw body": ("image/jpeg", image), "multipart": (kind, form)})
         )
-        servers |= {
-            "plain FastAPI": stack.enter_context(peer(python, "plain_fastapi.py", spec, form, kind)),
-            "LitServe": stack.enter_context(peer(python, "lit_serve.py", spec, form, kind)),
-        }
+        scripts = {"plain FastAPI": "plain_fastapi.py", "LitServe": "lit_serve.py"} if peers else {}
+        for peer_name, script in scripts.items():
+            servers[peer_name] = stack.enter_context(peer(python, script, spec, form, kind))
         raw_rates, seen = [], {name: {n: [] for n in CLIENTS} for name in servers}
         names = list(servers)
         for server in servers.values():
@@ -318,18 +325,19 @@ def _summary(seen: dict[str, dict[int, list[tuple[Window, float]]]]) -> dict[str
     found: dict[str, Any] = {}
     for name, by_clients in seen.items():
         for n, windows in by_clients.items():
-            litserve = seen["LitServe"][n]
+            litserve = seen.get("LitServe", {n: []})[n]  # not there without peers
             figures = {
                 "per second": [window.rate for window, _ in windows],
                 "of raw": [window.rate / raw for window, raw in windows],
-                "of LitServe": [one.rate / other.rate for (one, _), (other, _) in zip(windows, litserve, strict=True)],
+                "of LitServe": [one.rate / other.rate for (one, _), (other, _) in zip(windows, litserve, strict=False)],
                 "p50 ms": [window.middle for window, _ in windows],
                 "p99 ms": [window.tail for window, _ in windows],
                 "p99 of p50": [window.tail / window.middle for window, _ in windows],
                 "server ms": [window.processor_ms for window, _ in windows],
                 "generator ms": [window.generator_ms for window, _ in windows],
             }
-            found.setdefault(name, {})[str(n)] = {what: statistics.median(values) for what, values in figures.items()}
+            medians = {what: statistics.median(values) for what, values in figures.items() if values}
+            found.setdefault(name, {})[str(n)] = medians
     return found
 
 
@@ -340,7 +348,7 @@ def show(figures: dict[str, Any]) -> None:
     print(f"{'server':15}{'clients':>8}" + "".join(f"{head:>13}" for head in heads))
     for name, by_clients in figures["servers"].items():
         for n, row in by_clients.items():
-            print(f"{name:15}{n:>8}" + "".join(f"{row[head]:>13.2f}" for head in heads))
+            print(f"{name:15}{n:>8}" + "".join(f"{row.get(head, math.nan):>13.2f}" for head in heads))
     print("\nmemory, MB: " + ", ".join(f"{name} {mb:.0f}" for name, mb in figures["memory_mb"].items()))
     goals = ", ".join(f"{name} {goal} of raw" for name, goal in GOALS.items())
     print(f"goals: {goals}; {GOAL_LITSERVE} of LitServe; p99 at most {GOAL_TAIL:.0f} of p50")
@@ -351,9 +359,12 @@ def main() -> None:
     parser.add_argument("release", type=Path, nargs="?", default=ROOT / "app/demo/cells/release")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--no-peers", action="store_true", help="secondread and ONNX Runtime alone, nothing installed")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/DATE_serving.json")
     options = parser.parse_args()
-    figures = measure(options.release, options.rounds, options.seconds)
+    if options.save and options.no_peers:
+        parser.error("results are kept with their peers: leave --no-peers out")
+    figures = measure(options.release, options.rounds, options.seconds, peers=not options.no_peers)
     show(figures)
     if options.save:
         machine = f"{CORES} cores, {platform.machine()}"

@@ -110,7 +110,7 @@ def _fastest_library(found: Document) -> str:
 
 
 BENCHMARKS = (
-    Benchmark("serving", quick=("--rounds", "1", "--seconds", "0.4")),
+    Benchmark("serving", quick=("--no-peers", "--rounds", "1", "--seconds", "0.4")),
     Benchmark("predicting", ("--network", "vgg16", "--rounds", "5", "--save"), ("--rounds", "1", "--seconds", "0.4")),
     Benchmark("labels", quick=("--quick",)),
     Benchmark("evaluation", quick=("--quick",)),
