@@ -113,8 +113,10 @@ BENCHMARKS = (
     Benchmark("serving", quick=("--no-peers", "--rounds", "1", "--seconds", "0.4")),
     Benchmark("predicting", ("--network", "vgg16", "--rounds", "5", "--save"), ("--rounds", "1", "--seconds", "0.4")),
     Benchmark("labels", quick=("--quick",)),
+    Benchmark("answering", quick=("--reads", "5")),
     Benchmark("evaluation", quick=("--quick",)),
     Benchmark("calibration", quick=("--quick",)),
+    Benchmark("posteriors", quick=("--cases", "1000", "--rounds", "1")),
     Benchmark("training", quick=("--quick",)),
     Benchmark("input_pipeline", quick=("--images", "100", "--cells", "300", "--epochs", "2", "--rounds", "1")),
     Benchmark("demo_release"),
@@ -191,6 +193,16 @@ ROWS = (
         limit="1",
     ),
     Row(
+        "predict and store a case, one process: of predicting alone",
+        "scaling",
+        0.5,
+        lambda found: (
+            float(found["processes"]["cases"]["1"]["per second"])
+            / float(found["processes"]["predictions"]["1"]["per second"])
+        ),
+        limit="1",
+    ),
+    Row(
         "leases and labels per second, 8 annotators, SQLite",
         "labels",
         250,
@@ -219,6 +231,7 @@ ROWS = (
         peer=_bare("postgresql"),
         limit="1",
     ),
+    Row("an answer in the browser (ms of the server)", "answering", 20.0, _at("figures", "an answer (ms)"), most=True),
     *(
         Row(
             f"evaluation, N = 10⁶, K = 22, {how}: of {whose}",
@@ -240,6 +253,7 @@ ROWS = (
         lambda found: 1 / _times("every interval, by patients of four cases", "secondread without [fast]")(found),
         most=True,
     ),
+    Row("posteriors of 10⁶ cases (s)", "posteriors", 2.0, _at("figures", "posteriors (s)"), most=True),
     Row("fit the concentration head: of Adam", "calibration", 50, _at("ratio", "head")),
     Row("fit the temperature: of Adam", "calibration", 100, _at("ratio", "temperature")),
     Row(
