@@ -18,8 +18,8 @@ N_CELLS = 7
 
 
 @pytest.fixture(scope="module")
-def settled(installation: Installation) -> Installation:
-    """Closed cells of two classes with three readers each, and cases to be read by one annotator each."""
+def settled(browser: Browser, installation: Installation) -> Installation:
+    """Closed cells of two classes with three readers each, chosen as reference cells, and cases to be read."""
     made = installation
     set_reveal(made, "after_case_closed")
     lead = {"Authorization": f"Bearer {made.keys['lead']}"}
@@ -39,6 +39,7 @@ def settled(installation: Installation) -> Installation:
             assert answer.status_code == 201, answer.text
     for number in range(4):
         upload(made, f"to be read {number}", 400 + number)
+    choose_cells(browser, made)
     return made
 
 
@@ -80,7 +81,6 @@ def choose_cells(browser: Browser, made: Installation) -> None:
 
 
 def test_a_key_opens_the_cells_of_a_class_and_nothing_moves(browser: Browser, settled: Installation) -> None:
-    choose_cells(browser, settled)
     for name, scheme in (("anna", "light"), ("ben", "dark")):
         reader = Person(browser, settled, name, scheme)
         page = begin(reader)
@@ -128,7 +128,6 @@ def test_without_javascript_a_link_leads_there_and_back(browser: Browser, settle
     plain.wait_for_url("**/references")
     plain.click("main li a >> nth=0")
     plain.wait_for_url("**/references?class=*")
-    # The address changes before the page is read to its end: what has to be there is waited for.
     until(plain, lambda: plain.locator(".reference-cells img").count() == 6, "six cells of the class")
     plain.click("text=Back to my case")
     plain.wait_for_url("**/cases/*")
