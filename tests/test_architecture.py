@@ -148,6 +148,13 @@ def test_the_serving_process_has_no_torch() -> None:
     assert not _modules_after("import app.main") & {"torch", "torchvision", "onnx", "safetensors"}
 
 
+def test_a_start_loads_what_every_request_may_need_and_no_more() -> None:
+    """Reading tables, migrating and the job engine are rare; a worker runs networks only in some of its jobs."""
+    rare = {"alembic", "mako", "pyarrow", "altair", "vl_convert", "onnx"}
+    assert not _modules_after("import app.main, app.platform.migrate") & (rare | {"psycopg", "dbos", "ray"})
+    assert not _modules_after("import app.worker") & (rare | {"onnxruntime", "ray"})
+
+
 def test_help_loads_nothing_heavy() -> None:
     heavy = {"numpy", "scipy", "torch", "fastapi", "sqlalchemy", "pyarrow", "altair", "onnxruntime"}
     assert not _modules_after("import app.cli.main") & heavy

@@ -31,8 +31,6 @@ from app.jobs.running import RunningJob
 from app.platform.shared_folders import SharedFolders
 from app.tables import Evaluation, now
 from ml.files import file_sha256, write_bytes_atomically
-from ml.tables.evaluate import evaluate_tables
-from ml.tables.files import write_table
 
 EVALUATIONS, LABELS, PREDICTIONS = "evaluations", "labels.parquet", "predictions.parquet"
 # share of the job that is done when a step begins
@@ -133,6 +131,8 @@ def _store(job: RunningJob, release_id: uuid.UUID, folder: Path, document: Froze
 
 
 def _write_tables(tables: CohortTables, folder: Path) -> None:
+    from ml.tables.files import write_table
+
     write_table(tables.labels_table(), folder / LABELS)
     write_table(tables.predictions, folder / PREDICTIONS)
 
@@ -154,6 +154,8 @@ def evaluate_frozen(folder: Path, *, weighted: bool = True) -> EvaluationDocumen
         folder: of an evaluation.
         weighted: whether its question was weighted.
     """
+    from ml.tables.evaluate import evaluate_tables
+
     evaluation = evaluate_tables(
         folder / LABELS,
         folder / PREDICTIONS,
