@@ -26,8 +26,8 @@ db = typer.Typer(no_args_is_help=True, help="Database: bring it up to date, copy
 
 
 def _settings_epilog() -> str:
-    """Settings, read only when somebody asks for the help of ``serve``."""
-    if not ({"serve", "demo", "worker"} & set(sys.argv[1:])):
+    """Settings, read only when somebody asks for the help of ``serve``: they load half of the service."""
+    if "--help" not in sys.argv or not ({"serve", "demo", "worker"} & set(sys.argv[1:])):
         return ""
     try:
         from app.settings import settings_help
