@@ -30,7 +30,7 @@ def warn_of_open_home(home: Path) -> None:
 def loading() -> Iterator[None]:
     """Load what a process keeps, in this block: nothing looks for garbage meanwhile, nor later among what was loaded.
 
-    Half a million objects are made that stay. Going through them again and again takes a fifth of a start, and whenever
+    Some 400,000 objects are made that stay. Going through them again and again takes a fifth of a start, and whenever
     the whole of them is looked at, everybody waits for a tenth of a second.
     """
     gc.disable()
