@@ -6,37 +6,80 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.context import Context
-from app.evaluations.freezing import freeze_evaluation
 from app.evaluations.publishing import publish_estimates
-from app.evaluations.report_publishing import make_report
 from app.evaluations.set_publishing import publish_answer_sets
 from app.evaluations.snapshots import refresh
-from app.imports.check_job import check_import
-from app.imports.work import import_cases
 from app.jobs import engine
 from app.jobs.executor import Schedule, forget_upkeep
-from app.jobs.running import JobFunction
+from app.jobs.running import JobFunction, JobResult, RunningJob
 from app.operations.anchor import anchor_here
 from app.operations.unused_files import sweep_files
 from app.operations.upkeep import tidy
 from app.platform.one_at_a_time import Turn, take_turn
-from app.recalibration.outside import judge_release
-from app.recalibration.predict_old_cases import predict_again
-from app.recalibration.reader_fit import fit_reader_model
-from app.recalibration.service import recalibrate
 from app.releases.queries import aliases, class_codes, existing_release
 from app.releases.schemas import RecalibrationIn
 from app.tables import Job, Label, now
 
+# a worker lies idle for most of its life: what a kind of job needs is loaded with the first job of that kind
+
+
+def _check_import(job: RunningJob) -> JobResult:
+    from app.imports.check_job import check_import
+
+    return check_import(job)
+
+
+def _freeze_evaluation(job: RunningJob) -> JobResult:
+    from app.evaluations.freezing import freeze_evaluation
+
+    return freeze_evaluation(job)
+
+
+def _import_cases(job: RunningJob) -> JobResult:
+    from app.imports.work import import_cases
+
+    return import_cases(job)
+
+
+def _judge_release(job: RunningJob) -> JobResult:
+    from app.recalibration.outside import judge_release
+
+    return judge_release(job)
+
+
+def _predict_again(job: RunningJob) -> JobResult:
+    from app.recalibration.predict_old_cases import predict_again
+
+    return predict_again(job)
+
+
+def _fit_reader_model(job: RunningJob) -> JobResult:
+    from app.recalibration.reader_fit import fit_reader_model
+
+    return fit_reader_model(job)
+
+
+def _recalibrate(job: RunningJob) -> JobResult:
+    from app.recalibration.service import recalibrate
+
+    return recalibrate(job)
+
+
+def _make_report(job: RunningJob) -> JobResult:
+    from app.evaluations.report_publishing import make_report
+
+    return make_report(job)
+
+
 FUNCTIONS: dict[str, JobFunction] = {
-    "check": check_import,
-    "evaluation": freeze_evaluation,
-    "import": import_cases,
-    "judgement": judge_release,
-    "prediction": predict_again,
-    "readers": fit_reader_model,
-    "recalibration": recalibrate,
-    "report": make_report,
+    "check": _check_import,
+    "evaluation": _freeze_evaluation,
+    "import": _import_cases,
+    "judgement": _judge_release,
+    "prediction": _predict_again,
+    "readers": _fit_reader_model,
+    "recalibration": _recalibrate,
+    "report": _make_report,
 }
 
 

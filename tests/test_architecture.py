@@ -148,6 +148,21 @@ def test_the_serving_process_has_no_torch() -> None:
     assert not _modules_after("import app.main") & {"torch", "torchvision", "onnx", "safetensors"}
 
 
+def test_a_start_loads_what_every_request_may_need_and_no_more() -> None:
+    """Reading tables, migrating and the job engine are rare; a worker runs networks only in some of its jobs."""
+    rare = {"alembic", "mako", "pyarrow", "altair", "vl_convert", "onnx"}
+    assert not _modules_after("import app.main, app.platform.migrate") & (rare | {"psycopg", "dbos", "ray"})
+    assert not _modules_after("import app.worker") & (rare | {"onnxruntime", "jinja2", "ray"})
+
+
+def test_the_service_leaves_the_tools_of_numpy_alone_and_whoever_wants_them_has_them() -> None:
+    begin = "from app.cli.shared import loading\nwith loading(): import app.main, scipy.special\n"
+    ask = "import sys; print([name for name in sys.modules if name.startswith(('numpy.f2py.', 'numpy.testing.'))])\n"
+    use = "import numpy as np; np.testing.assert_array_equal(1, 1); print(np.f2py.get_include.__name__)"
+    done = subprocess.run([sys.executable, "-c", begin + ask + use], capture_output=True, text=True, cwd=ROOT)
+    assert (done.stdout, done.stderr, done.returncode) == ("[]\nget_include\n", "", 0)
+
+
 def test_help_loads_nothing_heavy() -> None:
     heavy = {"numpy", "scipy", "torch", "fastapi", "sqlalchemy", "pyarrow", "altair", "onnxruntime"}
     assert not _modules_after("import app.cli.main") & heavy

@@ -8,9 +8,10 @@ import pytest
 from sqlalchemy import inspect, select, text
 from sqlalchemy.exc import DBAPIError
 
+import migrations
 from app.platform.database import Database
 from app.platform.keys import DerivedKey
-from app.platform.migrate import check, downgrade, require_head, upgrade
+from app.platform.migrate import alembic_config, check, downgrade, require_head, upgrade
 from app.tables import Account, Annotator, Case, CaseTwin, IdempotencyRecord
 from tests.support.postgres import PostgresServer
 
@@ -21,6 +22,12 @@ def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
         return Database(f"sqlite:///{tmp_path / 'empty.db'}")
     server: PostgresServer = request.getfixturevalue("postgres")
     return Database(server.url(server.create()))
+
+
+def test_the_start_asks_for_the_newest_migration() -> None:
+    from alembic.script import ScriptDirectory
+
+    assert ScriptDirectory.from_config(alembic_config()).get_heads() == [migrations.HEAD]
 
 
 def test_up_check_down_up(empty: Database) -> None:

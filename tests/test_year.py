@@ -14,7 +14,8 @@ from pydantic import SecretStr
 from sqlalchemy import delete, func, select, update
 
 from app.auth import service as auth
-from app.evaluations.freezing import evaluate_frozen, folder_of
+from app.evaluations.freezing import evaluate_frozen
+from app.evaluations.frozen_files import folder_of
 from app.main import create_app
 from app.operations.verify import verify_all
 from app.platform.database import Database

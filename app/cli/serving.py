@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.shared import keep_private, parts, warn_of_open_home
+from app.cli.shared import keep_private, loading, parts, warn_of_open_home
 from ml.cli.shared import Json, emit, say
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from app.context import Context
     from app.platform.database import Database
+    from app.settings import Settings
 
 #: How long a server that was asked to stop works on the requests it has.
 DRAIN_SECONDS = 20
@@ -25,8 +26,8 @@ db = typer.Typer(no_args_is_help=True, help="Database: bring it up to date, copy
 
 
 def _settings_epilog() -> str:
-    """Settings, read only when somebody asks for the help of ``serve``."""
-    if not ({"serve", "demo", "worker"} & set(sys.argv[1:])):
+    """Settings, read only when somebody asks for the help of ``serve``: they load half of the service."""
+    if "--help" not in sys.argv or not ({"serve", "demo", "worker"} & set(sys.argv[1:])):
         return ""
     try:
         from app.settings import settings_help
@@ -44,6 +45,19 @@ def serve(
     from contextlib import nullcontext
 
     from app.cli.keeping import kept_alive
+
+    with loading():
+        application = _application()
+    settings: Settings = application.state.context.settings
+    address, number = host or settings.host, settings.port if port is None else port
+    say(f"secondread: http://{address}:{number}")
+    with_worker = settings.worker and settings.sqlalchemy_url.startswith("sqlite")
+    with kept_alive(_worker_command()) if with_worker else nullcontext():
+        _run_server(application, address, number, settings.trusted_proxies)
+
+
+def _application() -> "FastAPI":
+    """The application that the environment describes, once it is seen that it may serve."""
     from app.main import create_app
     from app.operations.forgetting import erase_again_as_listed
     from app.platform import observability, tracing
@@ -66,11 +80,7 @@ def serve(
     late = application.state.reports.check_at_start(application.state.database)
     if late is not None:
         say(f"warning: {late}")
-    address, number = host or settings.host, settings.port if port is None else port
-    say(f"secondread: http://{address}:{number}")
-    with_worker = settings.worker and settings.sqlalchemy_url.startswith("sqlite")
-    with kept_alive(_worker_command()) if with_worker else nullcontext():
-        _run_server(application, address, number, settings.trusted_proxies)
+    return application
 
 
 def _say_where(context: "Context") -> None:
@@ -122,9 +132,10 @@ def _run_server(application: "FastAPI", address: str, number: int, trusted_proxi
 @commands.command(epilog=_settings_epilog())
 def worker(parent: Annotated[int | None, typer.Option(hidden=True)] = None) -> None:
     """Do jobs: recalibrations, evaluations, imports. On SQLite `serve` starts it; on PostgreSQL run one or more."""
-    from app.platform import observability, tracing
-    from app.settings import collector_variable
-    from app.worker import main as work
+    with loading():
+        from app.platform import observability, tracing
+        from app.settings import collector_variable
+        from app.worker import main as work
 
     observability.configure_logging()
     tracing.begin("worker", collector_variable())

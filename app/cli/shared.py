@@ -1,8 +1,11 @@
 """What the service's commands share: the parts of the service that the environment describes."""
 
+import gc
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import LazyLoader, find_spec, module_from_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +26,41 @@ def warn_of_open_home(home: Path) -> None:
     mode = home.stat().st_mode & 0o777
     if mode & 0o077:
         say(f"warning: other users of this machine can look into {home} (mode {mode:o}); run `chmod -R go= {home}`")
+
+
+#: What NumPy has to build extensions and to test itself; no part of the service asks for it.
+_TOOLS = ("f2py", "testing")
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Load what a process keeps, in this block: nothing looks for garbage meanwhile, nor later among what was loaded.
+
+    Some 400,000 objects are made that stay. Going through them again and again takes a fifth of a start, and whenever
+    the whole of them is looked at, everybody waits for a tenth of a second.
+    """
+    _defer_tools()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _defer_tools() -> None:
+    """Have NumPy's tools loaded by whoever takes something of them: SciPy copies every name of NumPy, tools too."""
+    import numpy as np
+
+    for name in _TOOLS:
+        spec = find_spec(f"numpy.{name}")
+        if spec is None or spec.loader is None or spec.name in sys.modules:
+            continue
+        spec.loader = LazyLoader(spec.loader)
+        module = module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+        setattr(np, name, module)
 
 
 @contextmanager

@@ -5,7 +5,6 @@ predictions.parquet --weights weight --weights2 weight2 --cluster patient`` and 
 labels.parquet --cluster patient``.
 """
 
-import hashlib
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from app.context import Context
 from app.evaluations.after_reveal import changes_after_reveal
 from app.evaluations.cohort import Cohort, Question, evaluate_cohort
 from app.evaluations.corrections import corrections_of
+from app.evaluations.frozen_files import LABELS, PREDICTIONS, folder_of, frozen_name, snapshot_sha256
 from app.evaluations.report import csv_report
 from app.evaluations.report_drawing import drawn_report, html_report, share_today
 from app.evaluations.report_making import parts_of
@@ -28,32 +28,11 @@ from app.evaluations.service import agreement_of, judged_cohort, metrics_of, ref
 from app.evaluations.tables import CohortTables, cohort_tables
 from app.evaluations.targets import current_targets
 from app.jobs.running import RunningJob
-from app.platform.shared_folders import SharedFolders
 from app.tables import Evaluation, now
-from ml.files import file_sha256, write_bytes_atomically
-from ml.tables.evaluate import evaluate_tables
-from ml.tables.files import write_table
+from ml.files import write_bytes_atomically
 
-EVALUATIONS, LABELS, PREDICTIONS = "evaluations", "labels.parquet", "predictions.parquet"
 # share of the job that is done when a step begins
 _READING, _COMPUTING, _DRAWING = 0.05, 0.4, 0.7
-
-
-def folder_of(home: Path, evaluation_id: uuid.UUID) -> Path:
-    """Folder of an evaluation's tables and reports, where HOME is the only place."""
-    return home / EVALUATIONS / str(evaluation_id)
-
-
-def frozen_name(folders: SharedFolders, evaluation_id: uuid.UUID, digest: str) -> str:
-    """Name of that folder; in a bucket the digest is part of it, so that what a killed worker left is never taken.
-
-    Args:
-        folders: where it lies.
-        evaluation_id: whose.
-        digest: of its tables.
-    """
-    name = f"{EVALUATIONS}/{evaluation_id}"
-    return name if folders.bucket is None else f"{name}/{digest}"
 
 
 class FreezingResult(TypedDict):
@@ -133,6 +112,8 @@ def _store(job: RunningJob, release_id: uuid.UUID, folder: Path, document: Froze
 
 
 def _write_tables(tables: CohortTables, folder: Path) -> None:
+    from ml.tables.files import write_table
+
     write_table(tables.labels_table(), folder / LABELS)
     write_table(tables.predictions, folder / PREDICTIONS)
 
@@ -154,6 +135,8 @@ def evaluate_frozen(folder: Path, *, weighted: bool = True) -> EvaluationDocumen
         folder: of an evaluation.
         weighted: whether its question was weighted.
     """
+    from ml.tables.evaluate import evaluate_tables
+
     evaluation = evaluate_tables(
         folder / LABELS,
         folder / PREDICTIONS,
@@ -182,9 +165,3 @@ def move_into_bucket(context: Context) -> int:
             shutil.rmtree(folder)
             n_moved += 1
     return n_moved
-
-
-def snapshot_sha256(folder: Path) -> str:
-    """Digest of the frozen tables."""
-    digests = "".join(file_sha256(folder / name) for name in (LABELS, PREDICTIONS))
-    return hashlib.sha256(digests.encode()).hexdigest()

@@ -6,7 +6,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, defer
 
 from app.context import Context
-from app.evaluations.freezing import frozen_name
+from app.evaluations.frozen_files import frozen_name
 from app.evaluations.schemas import EvaluationIn, EvaluationOut, EvaluationsOut
 from app.jobs import engine
 from app.jobs.queries import JobView, jobs_where

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from sqlalchemy.orm import Session
 
 from app.context import Context
@@ -44,7 +43,6 @@ from app.platform.values import MetricOut
 from app.predictions.answer_sets import PublishedSets, published_sets
 from app.releases.queries import champion, champion_since, class_codes, existing_release, served_release_id
 from app.tables import now
-from ml.agreement import measure_agreement
 from ml.agreement.coefficients import excess_disagreement_test
 from ml.release.card import ReferenceDocument
 
@@ -219,6 +217,10 @@ def agreement_of(labels: LabelColumns) -> AgreementOut:
     """Coefficients of agreement of a cohort's labels, clustered by patient."""
     if not labels.case_id:
         return AgreementOut(n_cases=0, n_labels=0, n_annotators=0, warnings=["there are no labels yet"])
+    import pyarrow as pa
+
+    from ml.agreement import measure_agreement
+
     columns = {name: getattr(labels, name) for name in ("case_id", "annotator", "label", "patient", "site")}
     return AgreementOut.model_validate(measure_agreement(pa.table(columns), cluster="patient").to_dict())
 

@@ -2,13 +2,16 @@
 
 import uuid
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from sqlalchemy.orm import Session
 
 from app.evaluations.cohort import Cohort
 from app.evaluations.queries import LabelRow, blind_labels, case_names, label_rows
-from ml.tables.files import Column
+
+if TYPE_CHECKING:
+    from ml.tables.files import Column
 
 
 @dataclass(frozen=True)
@@ -51,10 +54,10 @@ class CohortTables:
     weighted: bool
     weight: list[float]
     weight2: list[float]
-    predictions: dict[str, Column]
+    predictions: "dict[str, Column]"
     case_ids: list[uuid.UUID]
 
-    def labels_table(self) -> dict[str, Column]:
+    def labels_table(self) -> "dict[str, Column]":
         """Columns of LABELS with their weights, as they are written to a file."""
         table: dict[str, Column] = {
             "case_id": self.labels.case_id,

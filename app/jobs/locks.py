@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-import psycopg
 from sqlalchemy import make_url, text
 from sqlalchemy.orm import Session
 
@@ -63,6 +62,8 @@ class _FileLock:
 
 class _AdvisoryLock:
     def __init__(self, url: str, executor_id: str) -> None:
+        import psycopg
+
         plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
         options = dict(part.split("=", 1) for part in _KEEPALIVE.split())
         self._connection = psycopg.connect(plain, autocommit=True, options=_SERVER, **options)  # type: ignore[arg-type]
@@ -73,6 +74,8 @@ class _AdvisoryLock:
         return asked is not None and bool(asked[0])
 
     def kept(self) -> bool:
+        import psycopg
+
         try:
             self._connection.execute("SELECT 1")
         except psycopg.Error:

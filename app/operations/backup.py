@@ -13,7 +13,7 @@ from sqlalchemy import Engine, func, inspect, make_url, select
 from sqlalchemy.orm import Session
 
 from app.context import Context
-from app.evaluations.freezing import EVALUATIONS, folder_of, frozen_name
+from app.evaluations.frozen_files import EVALUATIONS, folder_of, frozen_name
 from app.operations.anchor import known_erasures
 from app.operations.erasure_list import ErasureListError, read_list
 from app.platform import audit_chain

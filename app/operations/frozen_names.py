@@ -10,7 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.context import Context
-from app.evaluations.freezing import LABELS, PREDICTIONS, folder_of, snapshot_sha256
+from app.evaluations.frozen_files import LABELS, PREDICTIONS, folder_of, snapshot_sha256
 from app.platform import audit_chain
 from app.tables import Evaluation
 from ml.files import sync_file, sync_folder, write_bytes_atomically

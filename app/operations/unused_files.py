@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from app.cases.queries import images_in_use
 from app.context import Context
-from app.evaluations.freezing import EVALUATIONS, frozen_name
+from app.evaluations.frozen_files import EVALUATIONS, frozen_name
 from app.releases.adding import UNFINISHED
 from app.tables import Evaluation, ReleaseRow
 

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from app.cases.queries import named_images
 from app.context import Context
-from app.evaluations.freezing import frozen_name, snapshot_sha256
+from app.evaluations.frozen_files import frozen_name, snapshot_sha256
 from app.evaluations.snapshots import damaged_snapshots
 from app.jobs.locks import living_workers
 from app.operations.anchor import missing_heads, restores, rewrites, split_head

@@ -1,20 +1,27 @@
-"""Bringing a database to the current schema."""
+"""Bringing a database to the current schema.
+
+Every process asks at its start whether a database has that schema, and few migrate: Alembic is loaded by those.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Engine, inspect
+from sqlalchemy import Connection, Engine, inspect, text
 
 import migrations
 from app.platform import durable
 
+if TYPE_CHECKING:
+    from alembic.config import Config
 
-def alembic_config() -> Config:
+_VERSION_TABLE = "alembic_version"
+
+
+def alembic_config() -> "Config":
     """Alembic's configuration, wherever the package is installed."""
+    from alembic.config import Config
+
     config = Config()
     config.set_main_option("script_location", str(Path(migrations.__file__).parent))
     config.set_main_option("file_template", "%%(year)d%%(month).2d%%(day).2d_%%(slug)s")
@@ -28,6 +35,8 @@ def upgrade(engine: Engine, revision: str = "head") -> None:
     Raises:
         ValueError: the schema is newer than this program.
     """
+    from alembic import command
+
     _require_known(engine)
     durable.create_tables(engine.url.render_as_string(hide_password=False))
     _run(engine, lambda config: command.upgrade(config, revision))
@@ -35,11 +44,15 @@ def upgrade(engine: Engine, revision: str = "head") -> None:
 
 def downgrade(engine: Engine, revision: str) -> None:
     """Undo migrations down to a revision."""
+    from alembic import command
+
     _run(engine, lambda config: command.downgrade(config, revision))
 
 
 def check(engine: Engine) -> None:
     """Compare the tables with the migrations; raises Alembic's error where they differ."""
+    from alembic import command
+
     _run(engine, command.check)
 
 
@@ -49,19 +62,30 @@ def require_head(engine: Engine) -> None:
     Raises:
         ValueError: the schema is not the current one.
     """
-    current, head = revisions(engine)
-    if current != head:
-        state = "has no tables yet" if current is None else f"is at revision {current}, not {head}"
-        raise ValueError(f"the database {state}; run `secondread db upgrade` first")
+    with engine.connect() as connection:
+        current = _stored(connection)
+    if current == migrations.HEAD:
+        return
+    _require_known(engine)
+    state = "has no tables yet" if current is None else f"is at revision {current}, not {migrations.HEAD}"
+    raise ValueError(f"the database {state}; run `secondread db upgrade` first")
 
 
-def revisions(engine: Engine) -> tuple[str | None, str | None]:
+def revisions(engine: Engine) -> tuple[str | None, str]:
     """Revision of a database, None for an empty one, and that of this program.
 
     Raises:
         ValueError: this program does not know that of the database.
     """
-    return _require_known(engine), ScriptDirectory.from_config(alembic_config()).get_current_head()
+    return _require_known(engine), migrations.HEAD
+
+
+def _stored(connection: Connection) -> str | None:
+    """Revision of a database as Alembic has written it down, None for an empty one."""
+    if not inspect(connection).has_table(_VERSION_TABLE):
+        return None
+    found: str | None = connection.execute(text(f"SELECT version_num FROM {_VERSION_TABLE}")).scalar()  # noqa: S608
+    return found
 
 
 def _require_known(engine: Engine) -> str | None:
@@ -70,8 +94,10 @@ def _require_known(engine: Engine) -> str | None:
     Raises:
         ValueError: this program does not know it.
     """
+    from alembic.script import ScriptDirectory
+
     with engine.connect() as connection:
-        current = MigrationContext.configure(connection).get_current_revision()
+        current = _stored(connection)
     known = {script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()}
     if current is not None and current not in known:
         raise ValueError(
@@ -86,12 +112,12 @@ def create_if_new(engine: Engine) -> None:
     Raises:
         ValueError: the schema is older than this code, or a PostgreSQL database is still empty.
     """
-    if engine.dialect.name == "sqlite" and not inspect(engine).has_table("alembic_version"):
+    if engine.dialect.name == "sqlite" and not inspect(engine).has_table(_VERSION_TABLE):
         upgrade(engine)
     require_head(engine)
 
 
-def _run(engine: Engine, work: Callable[[Config], None]) -> None:
+def _run(engine: Engine, work: "Callable[[Config], None]") -> None:
     config = alembic_config()
     with engine.execution_options(sqlite_begin="BEGIN IMMEDIATE").connect() as connection:
         config.attributes["connection"] = connection

@@ -1,4 +1,10 @@
-"""Agreement between annotators, and what speaks against their independence."""
+"""Agreement between annotators, and what speaks against their independence.
+
+What reads tables is loaded when it is first used: a service needs the rest all the time, and tables rarely.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from ml.agreement.coefficients import (
     DependenceTest,
@@ -18,7 +24,9 @@ from ml.agreement.report import (
     PairAgreement,
     SiteAgreement,
 )
-from ml.agreement.tables import AgreementOptions, agreement_by_finding, measure_agreement
+
+if TYPE_CHECKING:
+    from ml.agreement.tables import AgreementOptions, agreement_by_finding, measure_agreement
 
 __all__ = [
     "AgreementOptions",
@@ -40,3 +48,15 @@ __all__ = [
     "measure_agreement",
     "rater_marginal_test",
 ]
+_OF_TABLES = ("AgreementOptions", "agreement_by_finding", "measure_agreement")
+
+
+def __getattr__(name: str) -> Any:
+    """Load what reads tables.
+
+    Raises:
+        AttributeError: there is nothing of that name.
+    """
+    if name not in _OF_TABLES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("ml.agreement.tables"), name)

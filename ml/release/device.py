@@ -1,6 +1,7 @@
 """Where networks run: on the CPU or on a CUDA device, and never quietly elsewhere than was asked.
 
-ONNX Runtime itself goes on with the CPU where its CUDA provider cannot be loaded, and says so at most on stderr.
+ONNX Runtime itself goes on with the CPU where its CUDA provider cannot be loaded, and says so at most on stderr. It is
+loaded with the first network: many processes that could run one never do.
 """
 
 import ctypes
@@ -9,10 +10,12 @@ import io
 import warnings
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import onnxruntime
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 Device = Literal["auto", "cpu", "cuda"]
 _CUDA, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
@@ -53,13 +56,23 @@ def runs_on_cuda(device: Device) -> bool:
 
 def fallen_back(device: Device) -> str | None:
     """Why ``auto`` has taken the CPU though the ONNX Runtime for GPUs is installed; None where nothing went wrong."""
-    return cuda_fault() if device == "auto" and _CUDA in onnxruntime.get_available_providers() else None
+    return cuda_fault() if device == "auto" and _CUDA in _providers() else None
+
+
+def _providers() -> list[str]:
+    """What the installed ONNX Runtime can run networks on."""
+    import onnxruntime
+
+    found: list[str] = onnxruntime.get_available_providers()
+    return found
 
 
 @functools.cache
 def cuda_fault() -> str | None:
     """Why CUDA cannot be used, with what to do; None where it can: a network has run on it, once per process."""
-    if _CUDA not in onnxruntime.get_available_providers():
+    import onnxruntime
+
+    if _CUDA not in _providers():
         return (
             "the installed ONNX Runtime is the one for CPUs; run `pip uninstall onnxruntime` and "
             "`pip install 'secondread[gpu]'`"
@@ -83,6 +96,8 @@ def _missing_library() -> str | None:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
         return "the NVIDIA driver is missing (libcuda.so.1); install it, or give the container its GPU (`--gpus all`)"
+    import onnxruntime
+
     folder = Path(onnxruntime.__file__).parent / "capi"
     try:
         ctypes.CDLL(str(folder / "libonnxruntime_providers_shared.so"), mode=ctypes.RTLD_GLOBAL)
@@ -92,7 +107,7 @@ def _missing_library() -> str | None:
     return None
 
 
-def open_session(network: bytes | str, threads: int = 0, *, device: Device = "auto") -> onnxruntime.InferenceSession:
+def open_session(network: bytes | str, threads: int = 0, *, device: Device = "auto") -> "onnxruntime.InferenceSession":
     """Open an ONNX network on a device.
 
     Args:
@@ -122,19 +137,21 @@ def clips_sums() -> bool:
     return bool((session.run(None, {"x": largest, "w": smallest})[0] != 64 * 255 * -128).any())
 
 
-def is_on_cuda(session: onnxruntime.InferenceSession) -> bool:
+def is_on_cuda(session: "onnxruntime.InferenceSession") -> bool:
     """Whether a session runs on CUDA."""
     return _CUDA in session.get_providers()
 
 
-def _options(threads: int, severity: int) -> onnxruntime.SessionOptions:
+def _options(threads: int, severity: int) -> "onnxruntime.SessionOptions":
     options = _plain_options(threads, severity)
     if clips_sums():
         options.add_session_config_entry("session.x64quantprecision", "1")
     return options
 
 
-def _plain_options(threads: int, severity: int) -> onnxruntime.SessionOptions:
+def _plain_options(threads: int, severity: int) -> "onnxruntime.SessionOptions":
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -143,7 +160,11 @@ def _plain_options(threads: int, severity: int) -> onnxruntime.SessionOptions:
     return options
 
 
-def _session(network: bytes | str, options: onnxruntime.SessionOptions, *, cuda: bool) -> onnxruntime.InferenceSession:
+def _session(
+    network: bytes | str, options: "onnxruntime.SessionOptions", *, cuda: bool
+) -> "onnxruntime.InferenceSession":
+    import onnxruntime
+
     providers = [*([(_CUDA, _CUDA_OPTIONS)] if cuda else []), _CPU]
     # with the fallback, a failure of the provider would be printed, and the network run on the CPU
     return onnxruntime.InferenceSession(network, options, providers=providers, enable_fallback=0)

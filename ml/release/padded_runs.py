@@ -6,11 +6,13 @@ prepared or allocated twice.
 
 import threading
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 #: Sizes of batches; what lies between is filled up with zeros to the next one.
 SIZES = (1, 8, 16, 32, 48, 64)
@@ -34,9 +36,9 @@ class _Buffers:
     """Of one size of batch and image: what the host fills, what the network reads, and what it writes."""
 
     host: Images
-    binding: onnxruntime.IOBinding
-    image: onnxruntime.OrtValue
-    outputs: list[onnxruntime.OrtValue]
+    binding: "onnxruntime.IOBinding"
+    image: "onnxruntime.OrtValue"
+    outputs: "list[onnxruntime.OrtValue]"
 
 
 class PaddedRuns:
@@ -47,7 +49,7 @@ class PaddedRuns:
         device: where the buffers lie.
     """
 
-    def __init__(self, session: onnxruntime.InferenceSession, device: Literal["cpu", "cuda"]) -> None:
+    def __init__(self, session: "onnxruntime.InferenceSession", device: Literal["cpu", "cuda"]) -> None:
         self.session, self.device = session, device
         self._buffers: dict[tuple[int, ...], _Buffers] = {}
         self._one_at_a_time = threading.Lock()
@@ -76,6 +78,8 @@ class PaddedRuns:
 
     def _allocate(self, shape: tuple[int, ...]) -> _Buffers:
         """Buffers for a shape of input; a first run allocates those of the outputs, whose shapes the network knows."""
+        import onnxruntime
+
         host = np.zeros(shape, dtype=np.float32)
         binding = self.session.io_binding()
         image = onnxruntime.OrtValue.ortvalue_from_numpy(host, self.device, 0)

@@ -9,7 +9,8 @@ from sqlalchemy import select, text
 from app.cli import serving
 from app.context import Context, build_context
 from app.evaluations.columns import number_of
-from app.evaluations.freezing import LABELS, PREDICTIONS, evaluate_frozen, folder_of, snapshot_sha256
+from app.evaluations.freezing import evaluate_frozen
+from app.evaluations.frozen_files import LABELS, PREDICTIONS, folder_of, snapshot_sha256
 from app.operations import frozen_names
 from app.operations.forgetting import forget_patient
 from app.operations.former_events import forgetting

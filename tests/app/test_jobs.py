@@ -14,7 +14,8 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import OperationalError
 
 from app import job_kinds
-from app.evaluations.freezing import evaluate_frozen, folder_of
+from app.evaluations.freezing import evaluate_frozen
+from app.evaluations.frozen_files import folder_of
 from app.job_kinds import FUNCTIONS, ask_for_recalibration
 from app.jobs import engine
 from app.jobs.executor import Executor

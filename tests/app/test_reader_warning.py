@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import insert, select
 
 from app.context import Context
-from app.evaluations.freezing import LABELS, PREDICTIONS, folder_of
+from app.evaluations.frozen_files import LABELS, PREDICTIONS, folder_of
 from app.releases.queries import all_releases, class_codes
 from app.tables import Account, Annotator, Case, CasePrediction, Label, PolicyRow, ReadRequest
 from ml.tables.evaluate import evaluate_tables
