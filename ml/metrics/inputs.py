@@ -1,6 +1,7 @@
 """Checking what estimators are given, once, in the public function."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -39,9 +40,14 @@ class Inputs:
         probs = as_vector(scores, len(counts), name, 0.0, 1.0)[:, None]
         return cls(counts, probs, check_weights(sample_weight, len(counts)), check_clusters(cluster, len(counts)))
 
+    @cached_property
+    def n_labels(self) -> IntArray:
+        """Labels (N,) of each case."""
+        return np.asarray(np.einsum("nk->n", self.counts))
+
     def sample(self, min_labels: int) -> Sample:
         """Select the cases with that many labels."""
-        return select(np.einsum("nk->n", self.counts) >= min_labels, self.weight, self.cluster)
+        return select(self.n_labels >= min_labels, self.weight, self.cluster)
 
 
 def check_inputs(

@@ -4,7 +4,7 @@ Cases run through in chunks whose cells stay in the processor's cache; the cases
 ``Sample``, so that no cell is ever split between chunks.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 
@@ -115,15 +115,23 @@ class Binned:
 
     def replicates(self, debias: Debias) -> Replicates:
         """CL over all columns, with its leave-one-cluster-out values; bins are joined as those of all cases are."""
-        binned = self._paired if debias == "pair" else self
-        full = contributions(binned.bins, debias)
-        taken = np.zeros(self.sample.n_clusters)
-        for cells in binned.cells:
+        return self.replicates_of({debias})[debias]
+
+    def replicates_of(self, forms: Set[Debias]) -> dict[Debias, Replicates]:
+        """The same in several forms; those that rest on the same bins go through the cells together."""
+        joined = {debias for debias in forms if self.joins and debias == "pair"}
+        return self._paired._replicates(joined) | self._replicates(forms - joined)
+
+    def _replicates(self, forms: Set[Debias]) -> dict[Debias, Replicates]:
+        full = {debias: contributions(self.bins, debias) for debias in forms}
+        taken = {debias: np.zeros(self.sample.n_clusters) for debias in forms}
+        for cells in self.cells if forms else []:
             slot = cells.slot.astype(np.intp)
-            gone = full[slot] - contributions_without(binned.bins, cells, slot, debias)
             low, high = int(cells.cluster.min()), int(cells.cluster.max()) + 1
-            taken[low:high] = np.bincount(cells.cluster - low, gone, high - low)
-        return ratio_replicates(float(full.sum()), taken, self.sample)
+            place = (cells.cluster - low).astype(np.intp)
+            for debias, without in contributions_without(self.bins, cells, slot, forms).items():
+                taken[debias][low:high] = np.bincount(place, full[debias][slot] - without, high - low)
+        return {debias: ratio_replicates(float(full[debias].sum()), taken[debias], self.sample) for debias in forms}
 
     @cached_property
     def joins(self) -> bool:
@@ -131,11 +139,16 @@ class Binned:
         weight = self.sample.weight
         return self.joining and bool(weight.size) and bool((weight != weight[0]).any())
 
-    @cached_property
+    @property
     def _paired(self) -> "Binned":
         """The same with bins joined until each has a pair of clusters; as it is where all cases weigh the same."""
+        return self._joined or self  # what kept itself would keep its cells until the garbage is collected
+
+    @cached_property
+    def _joined(self) -> "Binned | None":
+        """The same with other bins; None where they would be the same."""
         if not self.joins:
-            return self
+            return None
         usable = usable_bins(self.bins)
         owner = np.where(self.bins.weight > 0, np.arange(len(self.slots)), -1)
         if self.sample.cluster is not None:
@@ -144,9 +157,9 @@ class Binned:
                 owner[cells.slot[lonely]] = cells.cluster[lonely]
         return self._merged(merge_map(usable, owner, self.slots.first))
 
-    def _merged(self, target: npt.NDArray[np.intp]) -> "Binned":
+    def _merged(self, target: npt.NDArray[np.intp]) -> "Binned | None":
         if (target == np.arange(target.size)).all():
-            return self
+            return None
         alone = self.sample.cluster is None
         cells = [part.merged(target, alone=alone) for part in self.cells]
         bins = self.bins.merged(target) if alone else BinSums.zeros(target.size)
@@ -300,7 +313,6 @@ class PairCounts:
             if everyone.cluster is None:
                 own += here
                 continue
-            keys, entry = numbered_cells(everyone.cluster[part], slot, len(slots))
-            size = np.bincount(entry, minlength=keys.size).astype(np.float64)
-            own += np.bincount(keys % len(slots), size**2, len(slots))
+            keys, _, size = numbered_cells(everyone.cluster[part], slot, len(slots))
+            own += np.bincount(keys % len(slots), size.astype(np.float64) ** 2, len(slots))
         return cls(len(probs), cases, cases**2 - own)

@@ -48,16 +48,16 @@ class UsedCases:
         binned = Binned.empty(sample, Slots.of(data.probs[:0], n_bins, "uniform"), debias, joining=True)
         parts, class_terms = [], np.zeros((2, data.probs.shape[1]))
         for part in binned.chunks():
-            rows, weight = sample.rows[part], sample.weight[part]
-            counts, probs = data.counts[rows], data.probs[rows]
-            freqs = class_frequencies(counts)
+            rows, weight = part if sample.whole else sample.rows[part], sample.weight[part]
+            counts, probs, totals = data.counts[rows], data.probs[rows], data.n_labels[rows]
+            freqs = class_frequencies(counts, totals)
             gap = binned.add(part, freqs, probs).gap
-            terms = CaseTerms.of(counts, probs, freqs, gap)
+            terms = CaseTerms.of(counts, probs, freqs, gap, totals)
             class_terms[0] += weight @ gap**2
             class_terms[1] += (weight / np.maximum(terms.n_labels - 1, 1)) @ (freqs * (1 - freqs))
             parts.append(terms)
         reads = read_terms(data, sample, readings, order)
-        calibration = {form: binned.replicates(form) for form in {debias, None}}
+        calibration = binned.replicates_of({debias, None})
         return cls(sample, binned, CaseTerms.joined(parts), class_terms, calibration, reads, order)
 
     @classmethod
