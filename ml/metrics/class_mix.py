@@ -62,8 +62,8 @@ def class_mix_change(
     known = share + reference_share > 0
     if n_clusters < 2 or known.sum() < 2:
         return ClassMixChange(distance, None, n_clusters, None)
-    totals = np.zeros((n_clusters, int(known.sum())))
-    np.add.at(totals, numbers, class_frequencies[:, known] - share[known])
+    moved = (class_frequencies[:, known] - share[known]).T
+    totals = np.stack([np.bincount(numbers, column, n_clusters) for column in moved], axis=1)
     clustered = n_clusters / (n_clusters - 1) * totals.T @ totals / n**2
     before = reference_share[known]
     pooled = (n * share[known] + n_reference * before) / (n + n_reference)

@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray
-from ml.metrics.binning import Debias, Slots
+from ml.metrics.binning import BinSums, Debias, Slots
 from ml.metrics.crossed import Crossed, Readings
 from ml.metrics.histograms import CaseTerms, class_frequencies, epistemic_terms
 from ml.metrics.inputs import Inputs
 from ml.metrics.intervals import ReaderPart
 from ml.metrics.jackknife import Replicates, Sample
-from ml.metrics.left_out_readers import LeftOut
+from ml.metrics.left_out_readers import LeftOut, calibration_of
 from ml.metrics.new_readers import ReadTerms
 from ml.metrics.reliability import Binned
 
@@ -85,10 +85,21 @@ class UsedCases:
         error = replicates.standard_error()
         return None if self.left_out is None or error is None else self.left_out.part(values(self.left_out), error**2)
 
-    def calibration_without(self, left: LeftOut, debias: Debias) -> FloatArray:
-        """CL without each reader."""
-        binned = self.binned
-        return left.calibration(_frequencies, left.probs, self.order, binned.slots, binned.bins, debias)
+    @cached_property
+    def _bins_left(self) -> BinSums | None:
+        """Sums of every bin without each reader."""
+        left, binned = self.left_out, self.binned
+        return None if left is None else left.bins(_frequencies, left.probs, self.order, binned.slots, binned.bins)
+
+    def calibration_without(self, debias: Debias) -> FloatArray:
+        """CL without each reader.
+
+        Raises:
+            ValueError: it is not known who read.
+        """
+        if self._bins_left is None:
+            raise ValueError("it is not known who read")
+        return calibration_of(self._bins_left, len(self.binned.slots.edges), debias)
 
     def epistemic_without(self, left: LeftOut, *, debias: bool) -> FloatArray:
         """EL without each reader."""
