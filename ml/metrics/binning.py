@@ -108,8 +108,8 @@ def uniform_bin_index(probs: FloatArray, n_bins: int) -> npt.NDArray[np.int32]:
     from_whole = np.rint(scaled)
     from_whole -= scaled
     np.abs(from_whole, out=from_whole)
-    if from_whole.min(initial=1.0) < 1e-9:
-        near = from_whole < 1e-9
+    near = from_whole < 1e-9
+    if near.any():
         index[near] = bin_index(probs[near], bin_edges(np.empty(0), n_bins, "uniform"))
     return index
 

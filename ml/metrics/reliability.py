@@ -245,7 +245,7 @@ class Binned:
         sums = BinSums(*(getattr(self.bins, f.name)[chosen].reshape(-1, n_bins).sum(axis=0) for f in fields(BinSums)))
         mean = sums.freq / np.where(sums.weight > 0, sums.weight, 1.0)
         members = sums.cells
-        spread = self._own_spread if column is not None else self._spread(np.tile(mean, len(self.slots.edges)))
+        spread = self._own_spread[0] if column is not None else self._spread(np.tile(mean, len(self.slots.edges)))
         spread = spread[chosen].reshape(-1, n_bins).sum(axis=0)
         with np.errstate(divide="ignore", invalid="ignore"):
             half = 1.96 * np.sqrt(spread * members / (members - 1)) / sums.weight
@@ -269,16 +269,26 @@ class Binned:
         return tuple(rows)
 
     @cached_property
-    def _own_spread(self) -> FloatArray:
-        return self._spread(self.bins.freq / np.where(self.bins.weight > 0, self.bins.weight, 1.0))
+    def _own_mean(self) -> FloatArray:
+        """Mean frequency (S,) of each slot."""
+        return self.bins.freq / np.where(self.bins.weight > 0, self.bins.weight, 1.0)
 
-    def _spread(self, mean: FloatArray) -> FloatArray:
-        """Σ over cells of (Σwμ̂ − mean Σw)² in each slot (S,), by means (S,)."""
-        result = np.zeros(len(self.slots))
+    @cached_property
+    def _own_spread(self) -> tuple[FloatArray, FloatArray]:
+        """Σ e² and Σ e Σw over the cells of each slot (S,), e = Σwμ̂ − mean Σw by the slot's own mean."""
+        squares, crossed, mean = np.zeros(len(self.slots)), np.zeros(len(self.slots)), self._own_mean
         for cells in self.cells:
             slot = cells.slot.astype(np.intp)
-            result += np.bincount(slot, (cells.freq - mean[slot] * cells.weight) ** 2, len(result))
-        return result
+            above = cells.freq - mean[slot] * cells.weight
+            squares += sums_by_slot(slot, above**2, len(squares))
+            crossed += sums_by_slot(slot, above * cells.weight, len(squares))
+        return squares, crossed
+
+    def _spread(self, mean: FloatArray) -> FloatArray:
+        """Σ over cells of (Σwμ̂ − mean Σw)² in each slot (S,), by means (S,): from that by the slots' own means."""
+        (squares, crossed), moved = self._own_spread, mean - self._own_mean
+        # rounding may leave less than nothing where all cells show the same frequency
+        return np.maximum(squares - 2 * moved * crossed + moved**2 * self.bins.cell_weight_sq, 0.0)
 
 
 @dataclass(frozen=True)
