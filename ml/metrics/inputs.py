@@ -88,8 +88,9 @@ def first_labels(
     counted = as_label_counts(by_class(first_label_counts, class_probs, classes)[0])
     if counted.shape != data.counts.shape:
         raise ValueError(f"first_label_counts {counted.shape} and label_counts {data.counts.shape} must have one shape")
-    strange = np.flatnonzero((counted > data.counts).any(axis=1))
-    if strange.size:
+    more = counted > data.counts
+    if more.any():
+        strange = np.flatnonzero(more.any(axis=1))
         raise ValueError(
             f"first_label_counts must be some of label_counts, but row {strange[0]} has more labels of a class, "
             f"{strange.size} in all"

@@ -206,9 +206,22 @@ def select(usable: npt.NDArray[np.bool_], weight: FloatArray | None, cluster: np
         whole = False
         order = np.argsort(names, kind="stable")
         rows, weights, names = rows[order], weights[order], names[order]
-    numbers = np.zeros(rows.size, dtype=np.intp)
-    np.cumsum(names[1:] != names[:-1], out=numbers[1:])
+    numbers = _rising(names)
     return Sample(rows, weights, numbers, int(numbers[-1]) + 1 if rows.size else 0, dropped, whole)
+
+
+def _rising(names: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+    """Numbers (n,) 0, 1, … of names that stand together."""
+    numbers = np.zeros(names.size, dtype=np.intp)
+    np.cumsum(names[1:] != names[:-1], out=numbers[1:])
+    return numbers
+
+
+def numbers_of(names: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+    """Numbers (n,) 0, 1, … of names in their order, which need not be sorted where they rise already."""
+    if (names[1:] < names[:-1]).any():
+        return np.unique(names, return_inverse=True)[1]
+    return _rising(names)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from ml.metrics.binning import (
     sums_by_slot,
     usable_bins,
 )
-from ml.metrics.cells import Batch, Cells, numbered_cells
+from ml.metrics.cells import Batch, Cells
 from ml.metrics.evaluation import ReliabilityBin
 from ml.metrics.intervals import LINEAR, QuadraticPart, ReaderPart, binomial_interval
 from ml.metrics.jackknife import Estimate, Replicates, Sample, ratio_replicates, to_estimate
@@ -323,6 +323,8 @@ class PairCounts:
             if everyone.cluster is None:
                 own += here
                 continue
-            keys, _, size = numbered_cells(everyone.cluster[part], slot, len(slots))
-            own += np.bincount(keys % len(slots), size.astype(np.float64) ** 2, len(slots))
+            cluster = everyone.cluster[part] - everyone.cluster[part.start]
+            key = cluster[:, None] * len(slots) + slot
+            size = np.bincount(key.ravel(), minlength=(int(cluster[-1]) + 1) * len(slots)).reshape(-1, len(slots))
+            own += np.einsum("gs,gs->s", size, size)
         return cls(len(probs), cases, cases**2 - own)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from ml.arrays import FloatArray, IntArray
 from ml.metrics.binning import BinSums, Debias, Slots
 from ml.metrics.crossed import Crossed, Readings
-from ml.metrics.histograms import CaseTerms, class_frequencies, epistemic_terms
+from ml.metrics.histograms import CaseTerms, class_frequencies, epistemic_sums
 from ml.metrics.inputs import Inputs
 from ml.metrics.intervals import ReaderPart
 from ml.metrics.jackknife import Replicates, Sample
@@ -103,7 +103,7 @@ class UsedCases:
 
     def epistemic_without(self, left: LeftOut, *, debias: bool) -> FloatArray:
         """EL without each reader."""
-        return left.means(lambda counts, case: epistemic_terms(counts, left.probs[case], debias).sum(axis=1), 2)
+        return left.means(lambda counts, case: epistemic_sums(counts, left.probs[case], debias), 2)
 
 
 def read_terms(data: Inputs, sample: Sample, readings: Readings | None, order: int) -> ReadTerms | None:
