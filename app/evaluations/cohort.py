@@ -167,8 +167,9 @@ def cohort_of(columns: Columns, question: Question, at: float) -> Cohort:
         quintile, outside = quintiles(everybody.disagreement_probs), _share(everybody.outside)
         return Cohort(everybody, quintile, None, None, 0, at, outside, all_outside and question.weighting != "none")
     begun = (columns.first_open_until <= at) & ~_day_waits(columns, columns.first_open_until, at)
-    held = _day_waits(columns, columns.open_until, at)[chosen & begun]
-    cases = columns.take(np.flatnonzero(chosen & begun))
+    judged = chosen & begun
+    held = _day_waits(columns, columns.open_until, at)[judged]
+    cases = columns if judged.all() else columns.take(np.flatnonzero(judged))
     quintile = quintiles(cases.disagreement_probs)
     selected = np.asarray(cases.pi >= 1)
     first_answer = (cases.first_class >= 0).astype(np.int64)

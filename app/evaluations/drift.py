@@ -8,6 +8,7 @@ from app.evaluations.columns import Columns
 from app.evaluations.schemas import DriftOut
 from ml.arrays import FloatArray
 from ml.metrics.class_mix import ClassMixChange, class_mix_change
+from ml.metrics.histograms import class_frequencies
 from ml.release.card import ReferenceDocument
 from ml.release.feature_distance import FAMILIAR_SHARE
 
@@ -46,15 +47,18 @@ def drift_of(columns: Columns, reference: ReferenceDocument | None) -> list[Drif
         inside = np.flatnonzero(columns.site == number)
         if inside.size >= _MIN_CASES:
             groups.append((name, inside))
-    return [_row(site, columns, rows, reference) for site, rows in groups]
+    frequencies = _label_frequencies(columns)
+    return [_row(site, columns, rows, frequencies, reference) for site, rows in groups]
 
 
-def _row(site: str | None, data: Columns, rows: _Rows, reference: ReferenceDocument) -> DriftOut:
+def _row(
+    site: str | None, data: Columns, rows: _Rows, frequencies: FloatArray, reference: ReferenceDocument
+) -> DriftOut:
     flags, stain = data.out_of_distribution[rows], _stain_shift(data.stain[rows], reference)
     n_cases, unfamiliar = len(flags), int(flags.sum())
     expected = reference.get("false_alarm_rate") or 1 - FAMILIAR_SHARE  # of releases before there were several checks
     chance = float(bdtrc(unfamiliar - 1, n_cases, expected)) if unfamiliar else 1.0
-    mix = _label_shift(data, rows, reference)
+    mix = _label_shift(frequencies[rows], data.cluster[rows], reference)
     where = "" if site is None else f" at site {site}"
     moved, p_moved = _feature_shift(data.feature_distance[rows], reference)
     warnings = []
@@ -116,17 +120,23 @@ def _feature_shift(distance: FloatArray, reference: ReferenceDocument) -> tuple[
     return float(np.sqrt(max(excess, 0.0))), chance
 
 
-def _label_shift(data: Columns, rows: _Rows, reference: ReferenceDocument) -> ClassMixChange | None:
-    """The mix of labels compared with the reference's: every labelled case once, by its first planned read if it can.
+def _label_frequencies(data: Columns) -> FloatArray:
+    """Label frequencies (N, K): of the first planned read of a case if it can, else of all; zero rows without a label.
 
     Two labels of each case that triage selected would shift the mix towards the hard cases without any drift.
     """
-    counts, first = data.label_counts[rows].astype(np.float64), data.first_class[rows]
-    answered = np.flatnonzero(first >= 0)
-    counts[answered] = np.eye(counts.shape[1])[first[answered]]
-    labelled = np.flatnonzero(np.einsum("nk->n", counts) > 0)
+    frequencies = class_frequencies(data.label_counts)
+    answered = np.flatnonzero(data.first_class >= 0)
+    frequencies[answered] = np.eye(frequencies.shape[1])[data.first_class[answered]]
+    return frequencies
+
+
+def _label_shift(
+    frequencies: FloatArray, cluster: npt.NDArray[np.int64], reference: ReferenceDocument
+) -> ClassMixChange | None:
+    """The mix of labels compared with the reference's: every labelled case counts once."""
+    labelled = np.flatnonzero(frequencies @ np.ones(frequencies.shape[1]) > 0)
     if labelled.size == 0 or reference["n_labels"] == 0:
         return None
-    frequencies = counts[labelled] / np.einsum("nk->n", counts[labelled])[:, None]
     share = np.array(reference["label_share"])
-    return class_mix_change(frequencies, data.cluster[rows][labelled], share, reference["n_labels"])
+    return class_mix_change(frequencies[labelled], cluster[labelled], share, reference["n_labels"])

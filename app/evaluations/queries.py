@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ARRAY, Select, Uuid, and_, exists, func, literal, or_, select
+from sqlalchemy import ARRAY, ColumnElement, Select, Uuid, and_, exists, func, literal, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from app.cases.provisional import is_provisional
@@ -98,11 +98,15 @@ def _in_chunks(
     if ids is None:
         yield from session.execute(wanted).yield_per(_CHUNK)
         return
-    as_array = session.get_bind().dialect.name == "postgresql"  # one parameter: the driver takes each for itself
     for start in range(0, len(ids), _CHUNK):
-        chunk = ids[start : start + _CHUNK]
-        among = column == func.any(literal(chunk, ARRAY(Uuid))) if as_array else column.in_(chunk)
-        yield from session.execute(wanted.where(among))
+        yield from session.execute(wanted.where(among(session, column, ids[start : start + _CHUNK])))
+
+
+def among(session: Session, column: Any, ids: list[uuid.UUID]) -> ColumnElement[bool]:
+    """Whether a column has one of these identifiers: as one parameter where it can be, for the driver reads each."""
+    as_array = session.get_bind().dialect.name == "postgresql"
+    found: ColumnElement[bool] = column == func.any(literal(ids, ARRAY(Uuid))) if as_array else column.in_(ids)
+    return found
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ enters nor throws a case out. A case with the pixels of an earlier one, and no p
 
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from sqlalchemy.orm import Session, aliased
 
 from app.evaluations.clusters import cluster_name
 from app.evaluations.columns import Columns, number_of
-from app.evaluations.queries import LabelRow, blind_labels
+from app.evaluations.queries import LabelRow, among, blind_labels
 from app.predictions.stored import stored_predictions
 from app.tables import Case, CasePrediction, ProvisionalLabel, Read, ReaderDraw, ReadRequest
 from ml.arrays import FloatArray
@@ -46,7 +47,7 @@ def read_columns(
     if case_ids is not None:
         ordered = sorted(case_ids, key=lambda case_id: case_id.bytes)
         for start in range(0, len(ordered), BLOCK):
-            inside = _among(ordered[start : start + BLOCK])
+            inside = partial(among, session, ids=ordered[start : start + BLOCK])
             rows = list(session.execute(_predictions(release_id).where(inside(Case.id))))
             blocks.append(_block(session, classes, rows, inside))
         return Columns.joined(blocks)
@@ -94,10 +95,6 @@ def _predictions(release_id: uuid.UUID) -> Select[*tuple[Any, ...]]:
         .where(CasePrediction.release_id == release_id)
         .order_by(Case.id)
     )
-
-
-def _among(ids: list[uuid.UUID]) -> _Inside:
-    return lambda column: column.in_(ids)
 
 
 def _between(low: uuid.UUID, high: uuid.UUID) -> _Inside:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from asgi_correlation_id import correlation_id
-from sqlalchemy import ColumnElement, RowMapping, insert, inspect, null, or_, select
+from sqlalchemy import ColumnElement, RowMapping, insert, inspect, null, or_, select, text
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.platform import signing
@@ -190,13 +190,17 @@ def record(
     session.connection().execute(_EVENT, {name: getattr(event, name) for name in _COLUMNS})
     if cases:
         note_cases(session, cases)
-        session.connection().execute(_CHANGE, [{"stamp": event.stamp, "case_id": case_id} for case_id in cases])
+        if is_linked_later(session):  # one parameter for all cases: a statement for each costs more than its row
+            session.connection().execute(_CHANGES, {"stamp": event.stamp, "cases": [*cases]})
+        else:
+            session.connection().execute(_CHANGE, [{"stamp": event.stamp, "case_id": case_id} for case_id in cases])
     return event
 
 
 # made once: every request that writes records
 _COLUMNS = tuple(column.key for column in AuditEvent.__table__.columns)
 _EVENT, _CHANGE = insert(AuditEvent), insert(CaseChange)
+_CHANGES = text("INSERT INTO case_changes (stamp, case_id) SELECT :stamp, unnest(CAST(:cases AS uuid[]))")
 _STAMP = select(AuditHead.n_keys, STAMPS.next_value())
 
 

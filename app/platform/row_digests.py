@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from functools import cache
 from typing import TypeAlias
 from uuid import UUID
 
@@ -35,9 +36,21 @@ def canonical(value: Json) -> bytes:
     return _canonical_json(value).encode()
 
 
+@cache
+def key_names(table: SqlTable) -> tuple[str, ...]:
+    """Names of the columns of a table's primary key."""
+    return tuple(column.name for column in table.primary_key.columns)
+
+
+@cache
+def _names(table: SqlTable) -> tuple[tuple[str, bool], ...]:
+    """Names of a table's columns, and whether each holds numbers that need not be whole."""
+    return tuple((column.name, isinstance(column.type, Float)) for column in table.columns)
+
+
 def row_key(table: SqlTable, row: Row) -> str:
     """Primary key of a row as text."""
-    return "/".join(str(row[column.name]) for column in table.primary_key.columns)
+    return "/".join([str(row[name]) for name in key_names(table)])
 
 
 def shown_row(private: DerivedKey, table: SqlTable, row: Row, coverage: Coverage | None = None) -> dict[str, Json]:
@@ -49,22 +62,20 @@ def shown_row(private: DerivedKey, table: SqlTable, row: Row, coverage: Coverage
         row: values by column.
         coverage: how its rows are covered; as ``COVERED`` says where left out.
     """
-    coverage, key = coverage or COVERED[table.name], row_key(table, row)
+    coverage = coverage or COVERED[table.name]
     of_row = None if coverage.key is None else row[coverage.key]
     own = private if of_row is None else DerivedKey(of_row, b"")
     shown: dict[str, Json] = {}
-    for column in table.columns:
-        value = row[column.name]
-        if column.name in coverage.free or column.name == coverage.key or value is None or value is False:
+    for name, is_float in _names(table):
+        value = row[name]
+        if value is None or value is False or name in coverage.free or name == coverage.key:
             continue
-        alike = coverage.alike.get(column.name)
-        plain = _plain(value if alike is None else alike(value))
-        if isinstance(column.type, Float):
-            plain = float(value)
-        if column.name in coverage.private:
-            named = canonical([table.name, key, column.name, plain])
+        alike = coverage.alike.get(name)
+        plain = float(value) if is_float else _plain(value if alike is None else alike(value))
+        if name in coverage.private:
+            named = canonical([table.name, row_key(table, row), name, plain])
             plain = own.digest(named).hex()
-        shown[column.name] = plain
+        shown[name] = plain
     return shown
 
 

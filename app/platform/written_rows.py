@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, UOWTransaction
 
 from app.platform.covered_rows import COVERED, Row
 from app.platform.keys import DerivedKey
-from app.platform.row_digests import Leaves, row_digest, row_key
+from app.platform.row_digests import Leaves, key_names, row_digest, row_key
 from app.tables import Table
 
 _WRITTEN = "covered rows that were written"
@@ -44,7 +44,7 @@ def _written(session: Session) -> _Written:
 
 
 def _note(session: Session, table: SqlTable, row: Row, content: Row | Table | _Gone | _Changed) -> None:
-    primary = tuple(row[column.name] for column in table.primary_key.columns)
+    primary = tuple([row[name] for name in key_names(table)])
     _written(session)[table.name, row_key(table, row)] = (primary, content)
 
 

@@ -3,7 +3,7 @@
 import json
 import math
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -43,15 +43,16 @@ def insert_predictions(session: Session, rows: Sequence[PredictionValues]) -> se
 
 def _as_text(value: Any) -> Any:
     """A value as JSON, or as text that PostgreSQL reads back to the same value of the column."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, uuid.UUID):
-        return str(value)
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, bytes):
-        return "\\x" + value.hex()
-    return value
+    write = _TEXTS.get(type(value))
+    return value if write is None else write(value)
+
+
+_TEXTS: dict[type, Callable[[Any], Any]] = {
+    float: lambda value: value if math.isfinite(value) else str(value),
+    uuid.UUID: str,
+    datetime: datetime.isoformat,
+    bytes: lambda value: "\\x" + value.hex(),
+}
 
 
 def place_cases(session: Session, release_id: uuid.UUID, first: uuid.UUID, last: uuid.UUID) -> None:

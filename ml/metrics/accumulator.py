@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
 from ml.distributions.families import gini
-from ml.metrics.binning import BinSums, Debias, Slots, contributions, merge_map, usable_bins
+from ml.metrics.binning import SUMMED, BinSums, Debias, Slots, contributions, merge_map, usable_bins
 from ml.metrics.cells import Batch
 from ml.metrics.cluster_sums import ClusterCells
 from ml.metrics.histograms import CaseTerms, class_frequencies, statistic_terms
@@ -120,7 +120,7 @@ class Accumulator:
         if data.names is None and COMPILED and (self.n_cases + size) * self.n_classes >= WORTH_COMPILING:
             self._add_compiled(data)
             return
-        for part in self.slots["single"].chunks(size, None):
+        for part in self.slots["single"].chunks(size, None, SUMMED):
             self._add(data.take(part))
 
     def _add_compiled(self, cases: "_Cases") -> None:
@@ -139,7 +139,7 @@ class Accumulator:
             self.tables[name] = self.tables[name] + table
 
     def _add(self, cases: "_Cases") -> None:
-        totals = np.einsum("nk->n", cases.counts)
+        totals = cases.n_labels
         self.n_cases += len(totals)
         self.n_labels += int(totals.sum())
         for table, used in (("single", totals == 1), ("several", totals >= 2)):
@@ -148,9 +148,9 @@ class Accumulator:
 
     def _add_group(self, table: str, cases: "_Cases") -> None:
         """Add cases that all have one label, or all several."""
-        freqs, weight = class_frequencies(cases.counts), cases.weights
+        freqs, weight = class_frequencies(cases.counts, cases.n_labels), cases.weights
         gap = self._add_table(table, cases, freqs, cases.probs).gap
-        terms = CaseTerms.of(cases.counts, cases.probs, freqs, gap)
+        terms = CaseTerms.of(cases.counts, cases.probs, freqs, gap, cases.n_labels)
         values = values_of_cases(terms, cases.disagreement_probs if table == "several" else None)
         if table == "several":
             dpe = cases.disagreement_probs[:, None]
@@ -342,6 +342,11 @@ class _Cases:
         """Some of the cases."""
         columns = (self.dpe, self.weight, self.names)
         return _Cases(self.counts[rows], self.probs[rows], *(None if c is None else c[rows] for c in columns))
+
+    @cached_property
+    def n_labels(self) -> IntArray:
+        """Labels (n,) of each case."""
+        return np.asarray(np.einsum("nk->n", self.counts))
 
     @cached_property
     def disagreement_probs(self) -> FloatArray:

@@ -5,7 +5,7 @@ Everything the calibration losses need are sums over the cells of a bin, so that
 streaming and merging are subtraction and addition.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any, Literal
@@ -18,8 +18,11 @@ from ml.arrays import FloatArray, IntArray
 Debias = Literal["pair", "paper"] | None
 Strategy = Literal["uniform", "quantile"]
 
-# (case, slot) pairs of a chunk: what is worked on at once stays in the processor's cache and takes a few megabytes
+# (case, slot) pairs of a chunk whose cells are kept: small arrays come from memory that the process has, larger ones
+# are asked for, and cleared, anew each time
 _CHUNK = 2**19
+#: The same where only sums are kept: of fewer, calling NumPy takes as long as what it does.
+SUMMED = 2**21
 
 
 @dataclass(frozen=True)
@@ -93,16 +96,19 @@ def bin_index(probs: FloatArray, edges: FloatArray) -> npt.NDArray[np.intp]:
     return np.clip(index, 0, len(edges) - 2)
 
 
-def uniform_bin_index(probs: FloatArray, n_bins: int) -> npt.NDArray[np.intp]:
+def uniform_bin_index(probs: FloatArray, n_bins: int) -> npt.NDArray[np.int32]:
     """Equal-width bin of each probability, as ``bin_index`` gives it, without a search.
 
     Multiplying rounds, so that a probability next to an edge may land one bin off; those few are looked up.
     """
     scaled = probs * n_bins
-    index = scaled.astype(np.intp)
+    index = scaled.astype(np.int32)
     np.minimum(index, n_bins - 1, out=index)
     # an edge is within a few ulp of a whole number; everything else is safely inside its bin
-    near = np.abs(scaled - np.rint(scaled)) < 1e-9
+    from_whole = np.rint(scaled)
+    from_whole -= scaled
+    np.abs(from_whole, out=from_whole)
+    near = from_whole < 1e-9
     if near.any():
         index[near] = bin_index(probs[near], bin_edges(np.empty(0), n_bins, "uniform"))
     return index
@@ -140,13 +146,15 @@ class Slots:
     def index(self, probs: FloatArray) -> npt.NDArray[np.intp]:
         """Slot (n, C) of each probability."""
         if self.uniform:
-            return uniform_bin_index(probs, len(self.edges[0]) - 1) + self.first[:-1]
+            index = uniform_bin_index(probs, len(self.edges[0]) - 1)
+            index += self.first[:-1].astype(np.int32)  # half as wide: quicker, until sums need it wide
+            return index.astype(np.intp)
         columns = [bin_index(prob, edges) for prob, edges in zip(probs.T, self.edges, strict=True)]
         return np.stack(columns, axis=1) + self.first[:-1]
 
-    def chunks(self, n: int, cluster: npt.NDArray[np.intp] | None) -> Iterator[slice]:
-        """Consecutive cases (n,), never parting those of a cluster."""
-        step, start = max(1, _CHUNK // len(self)), 0
+    def chunks(self, n: int, cluster: npt.NDArray[np.intp] | None, pairs: int = _CHUNK) -> Iterator[slice]:
+        """Consecutive cases (n,) of so many (case, slot) pairs, never parting those of a cluster."""
+        step, start = max(1, pairs // len(self)), 0
         while start < n:
             stop = min(start + step, n)
             if cluster is not None:
@@ -200,20 +208,27 @@ def contributions(sums: BinSums, debias: Debias) -> FloatArray:
     return form(*(getattr(sums, name) for name in names))
 
 
-def contributions_without(sums: BinSums, cells: Any, slot: npt.NDArray[np.intp], debias: Debias) -> FloatArray:
-    """Contribution (M,) of each cell's bin once the cell is left out.
+def contributions_without(
+    sums: BinSums, cells: Any, slot: npt.NDArray[np.intp], forms: Collection[Debias]
+) -> dict[Debias, FloatArray]:
+    """Contribution (M,) of each cell's bin once the cell is left out, in each form.
 
     Args:
         sums: of every bin.
         cells: sums of M cells, by the names of ``BinSums``.
         slot: (M,) bin of each cell.
-        debias: as in ``contributions``.
+        forms: as in ``contributions``; what several need is worked out once.
 
     Raises:
-        ValueError: an unknown ``debias``.
+        ValueError: an unknown form.
     """
-    form, names = _form(debias)
-    return form(*(getattr(sums, name)[slot] - getattr(cells, name) for name in names))
+    needed = {name for debias in forms for name in _form(debias)[1]}
+    left = {name: getattr(sums, name)[slot] - getattr(cells, name) for name in needed}
+    found = {}
+    for debias in forms:
+        form, names = _form(debias)
+        found[debias] = form(*(left[name] for name in names))
+    return found
 
 
 def _form(debias: Debias) -> tuple[Callable[..., FloatArray], tuple[str, ...]]:

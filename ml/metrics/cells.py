@@ -172,6 +172,7 @@ class Batch:
             entries += [weights**2, weighted * self.freq]
         slot: npt.NDArray[np.intp]
         cluster: npt.NDArray[np.signedinteger[Any]]
+        cases: npt.NDArray[np.signedinteger[Any]]
         if self.alone:
             slot, cluster = self.slot.ravel(), np.repeat(self.cluster.astype(np.int32), self.prob.shape[1])
             cases = np.broadcast_to(np.int32(1), slot.shape)
@@ -179,16 +180,17 @@ class Batch:
             if self._unit:
                 sums[0] = np.broadcast_to(1.0, slot.shape)
         else:
-            keys, cell = numbered_cells(self.cluster, self.slot, len(self.slots))
+            keys, cell, cases = numbered_cells(self.cluster, self.slot, len(self.slots))
             slot, cluster = keys % len(self.slots), keys // len(self.slots) + int(self.cluster.min())
-            cases = np.bincount(cell, minlength=keys.size).astype(np.int32)
-            sums = [sums_by_slot(cell, entry, keys.size) for entry in entries]
-        return Cells(slot.astype(np.int32), cluster.astype(np.int32, copy=False), cases, *sums)
+            # where every case weighs one a cell weighs as much as it has cases
+            weight = cases.astype(np.float64) if self._unit else sums_by_slot(cell, weights, keys.size)
+            sums = [weight, *(sums_by_slot(cell, entry, keys.size) for entry in entries[1:])]
+        return Cells(slot.astype(np.int32), cluster.astype(np.int32, copy=False), cases.astype(np.int32), *sums)
 
 
 def numbered_cells(
     cluster: npt.NDArray[np.intp], slot: npt.NDArray[np.intp], n_slots: int
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     """Number the (cluster, slot) cells that occur, without sorting: memory of n_slots for each cluster.
 
     Args:
@@ -197,16 +199,16 @@ def numbered_cells(
         n_slots: number of slots.
 
     Returns:
-        Key cluster · n_slots + slot (M,) of each cell, the lowest cluster counted as 0, and the cell (n · C,) of each
-        entry.
+        Key cluster · n_slots + slot (M,) of each cell, the lowest cluster counted as 0; the cell (n · C,) of each
+        entry; and entries (M,) of each cell.
     """
     if cluster.size == 0:
-        return np.empty(0, dtype=np.intp), np.empty(0, dtype=np.intp)
+        nothing = np.empty(0, dtype=np.intp)
+        return nothing, nothing, nothing
     first, last = int(cluster.min()), int(cluster.max())
     key = ((cluster - first)[:, None] * n_slots + slot).ravel()
-    occurs = np.zeros((last - first + 1) * n_slots, dtype=np.bool_)
-    occurs[key] = True
-    keys = np.flatnonzero(occurs)
-    number = np.empty(occurs.size, dtype=np.intp)
+    entries = np.bincount(key, minlength=(last - first + 1) * n_slots)
+    keys = np.flatnonzero(entries > 0)  # of booleans, which is several times quicker
+    number = np.empty(entries.size, dtype=np.intp)
     number[keys] = np.arange(keys.size)
-    return keys, number[key]
+    return keys, number[key], entries[keys]

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from scipy.special import fdtrc
 
 from ml.arrays import FloatArray
+from ml.metrics.jackknife import numbers_of
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,13 @@ def class_mix_change(
         raise ValueError("there is no case to compare")
     share = np.einsum("nk->k", class_frequencies) / n
     distance = float(np.abs(share - reference_share).sum() / 2)
-    numbers = np.unique(cluster, return_inverse=True)[1]
+    numbers = numbers_of(cluster)
     n_clusters = int(numbers.max()) + 1
     known = share + reference_share > 0
     if n_clusters < 2 or known.sum() < 2:
         return ClassMixChange(distance, None, n_clusters, None)
-    totals = np.zeros((n_clusters, int(known.sum())))
-    np.add.at(totals, numbers, class_frequencies[:, known] - share[known])
+    moved = (class_frequencies[:, known] - share[known]).T
+    totals = np.stack([np.bincount(numbers, column, n_clusters) for column in moved], axis=1)
     clustered = n_clusters / (n_clusters - 1) * totals.T @ totals / n**2
     before = reference_share[known]
     pooled = (n * share[known] + n_reference * before) / (n + n_reference)

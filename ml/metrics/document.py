@@ -6,21 +6,22 @@ too uneven, or the selection was not what they say.
 """
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray, as_vector
 from ml.distributions.families import gini
-from ml.metrics.binning import Debias
+from ml.metrics.binning import BinSums, Debias
 from ml.metrics.cautions import cautions
 from ml.metrics.crossed import Readings
 from ml.metrics.evaluation import ClassEvaluation, Evaluation
 from ml.metrics.histograms import CaseTerms, accuracy_terms, observed_disagreement, statistic_terms
 from ml.metrics.inputs import Inputs, check_inputs, check_weights, first_labels
 from ml.metrics.intervals import SHARE, SQUARED_LOSS, ReaderPart
-from ml.metrics.jackknife import Estimate, Replicates, Sample, mean_replicates, root, to_estimate
-from ml.metrics.left_out_readers import LeftOut
+from ml.metrics.jackknife import Estimate, ModelAssisted, Replicates, Sample, mean_replicates, root, to_estimate
+from ml.metrics.left_out_readers import LeftOut, calibration_of
 from ml.metrics.model_assisted import Known, prediction_features
 from ml.metrics.new_readers import ReadTerms
 from ml.metrics.reliability import Binned, PairCounts
@@ -137,7 +138,7 @@ def _class_metrics(labelled: UsedCases, debias: Debias) -> dict[str, Estimate]:
 
 def _calibration(used: UsedCases, debias: Debias) -> Estimate:
     def readers(replicates: Replicates) -> ReaderPart | None:
-        return used.without(lambda left: used.calibration_without(left, debias), replicates)
+        return used.without(lambda _: used.calibration_without(debias), replicates)
 
     return used.binned.estimate(debias, readers, used.calibration[debias])
 
@@ -165,7 +166,7 @@ def _paired_metrics(paired: UsedCases, debias: Debias) -> dict[str, Estimate]:
 
     def estimate(replicates: Replicates, form: Debias, lonely: float, *, less: bool) -> Estimate:
         def without(left: LeftOut) -> FloatArray:
-            calibrated = paired.calibration_without(left, form)
+            calibrated = paired.calibration_without(form)
             return paired.epistemic_without(left, debias=form is not None) - calibrated if less else calibrated
 
         return to_estimate(replicates, sample, lonely, readers=paired.without(without, replicates))
@@ -186,9 +187,13 @@ def _disagreement_metrics(
 ) -> dict[str, Estimate]:
     sample, loss = paired.sample, mean_replicates(statistic_terms(observed, dpe), paired.sample)
 
+    @cache
+    def bins_without(left: LeftOut) -> BinSums:
+        return left.bins(_pairs_that_differ, dpe[:, None], 2, binned.slots, binned.bins)
+
     def calibration(form: Debias) -> Estimate:
         def without(left: LeftOut) -> FloatArray:
-            return left.calibration(_pairs_that_differ, dpe[:, None], 2, binned.slots, binned.bins, form)
+            return calibration_of(bins_without(left), 1, form)
 
         return binned.estimate(form, lambda replicates: paired.without(without, replicates))
 
@@ -269,12 +274,9 @@ def _model_assisted(
     first, second = labelled.terms, paired.terms
     epistemic = second.plugin if debias is None else second.epistemic
     disagreement = statistic_terms(second.observed_disagreement, dpe[paired.sample.rows])
-    forms = {
-        "L": known.of_order_1(first.loss, SQUARED_LOSS),
-        "EL": known.of_order_2(epistemic),
-        "EL_plugin": known.of_order_2(second.plugin, SQUARED_LOSS),
-        "L_D": known.of_order_2(disagreement, SHARE),
-    }
+    losses = ((epistemic, None), (second.plugin, SQUARED_LOSS), (disagreement, SHARE))
+    forms: dict[str, ModelAssisted | None] = {"L": known.of_order_1(first.loss, SQUARED_LOSS)}
+    forms |= zip(("EL", "EL_plugin", "L_D"), known.of_order_2(*losses), strict=True)
     return {name: replace(metrics[name], model_assisted=form) for name, form in forms.items()}
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,10 @@ import numpy.typing as npt
 from ml.arrays import FloatArray, IntArray
 
 
-def class_frequencies(label_counts: IntArray) -> FloatArray:
-    """Empirical class frequencies μ̂ = y / n (N, K); zero rows where there is no label."""
-    totals = np.maximum(np.einsum("nk->n", label_counts), 1)[:, None]
-    return np.asarray(label_counts / totals)
+def class_frequencies(label_counts: IntArray, n_labels: IntArray | None = None) -> FloatArray:
+    """Empirical class frequencies μ̂ = y / n (N, K), n (N,) counted where it is not known; zero rows without a label."""
+    totals = np.einsum("nk->n", label_counts) if n_labels is None else n_labels
+    return np.asarray(label_counts / np.maximum(totals, 1)[:, None])
 
 
 def squared_terms(label_counts: IntArray, class_probs: FloatArray) -> FloatArray:
@@ -29,6 +30,17 @@ def epistemic_terms(label_counts: IntArray, class_probs: FloatArray, debias: boo
     if not debias:
         return plugin
     return np.asarray(plugin - freqs * (1 - freqs) / (label_counts.sum(axis=1, keepdims=True) - 1))
+
+
+def epistemic_sums(label_counts: IntArray, class_probs: FloatArray, debias: bool) -> FloatArray:
+    """The same summed over the classes (N,)."""
+    n_labels = np.einsum("nk->n", label_counts)
+    freqs = class_frequencies(label_counts, n_labels)
+    gap = freqs - class_probs
+    plugin: FloatArray = np.einsum("nk,nk->n", gap, gap)
+    if not debias:
+        return plugin
+    return np.asarray(plugin - (1 - np.einsum("nk,nk->n", freqs, freqs)) / (n_labels - 1))
 
 
 def observed_disagreement(label_counts: IntArray) -> FloatArray:
@@ -61,7 +73,9 @@ class Leaders:
         largest = values[np.arange(len(values)), first]
         leading = values == largest[:, None]
         alone = np.count_nonzero(leading) == len(values)  # as a rule of probabilities, and quick
-        return cls(first, largest, np.ones_like(first) if alone else leading.sum(axis=1))
+        # a product with ones adds up short rows faster than a sum along the axis
+        equal = np.ones(len(first)) if alone else leading.astype(np.float64) @ np.ones(values.shape[1])
+        return cls(first, largest, equal.astype(np.intp))
 
     def take(self, rows: slice | npt.NDArray[np.intp]) -> "Leaders":
         """Some of the rows."""
@@ -120,9 +134,24 @@ class CaseTerms:
     gini_rule: FloatArray
 
     @classmethod
-    def of(cls, label_counts: IntArray, class_probs: FloatArray, freqs: FloatArray, gap: FloatArray) -> "CaseTerms":
-        """Terms of label counts, probabilities z, frequencies μ̂ and their differences μ̂ − z, (n, K) each."""
-        n_labels = np.einsum("nk->n", label_counts).astype(np.float64)
+    def of(
+        cls,
+        label_counts: IntArray,
+        class_probs: FloatArray,
+        freqs: FloatArray,
+        gap: FloatArray,
+        totals: IntArray | None = None,
+    ) -> "CaseTerms":
+        """Terms of cases.
+
+        Args:
+            label_counts: (n, K).
+            class_probs: z (n, K).
+            freqs: μ̂ (n, K).
+            gap: μ̂ − z (n, K).
+            totals: labels (n,) of each case; counted where they are not known.
+        """
+        n_labels = (np.einsum("nk->n", label_counts) if totals is None else totals).astype(np.float64)
         hits, enough = np.zeros(len(label_counts)), n_labels >= 3
         many = slice(None) if enough.all() else np.flatnonzero(enough)  # a slice copies nothing
         leaders = Leaders.of(class_probs)
@@ -146,17 +175,17 @@ class CaseTerms:
         """Disagreement probabilities that class probabilities alone suggest, by name: what a head must beat."""
         return {"max": self.max_rule, "gini": self.gini_rule}
 
-    @property
+    @cached_property
     def loss(self) -> FloatArray:
         """Terms of L."""
         return self.plugin + self.spread
 
-    @property
+    @cached_property
     def epistemic(self) -> FloatArray:
         """Terms of EL, unbiased; n ≥ 2 labels."""
         return self.plugin - self.spread / (self.n_labels - 1)
 
-    @property
+    @cached_property
     def observed_disagreement(self) -> FloatArray:
         """Share φ̂ of pairs of a case's labels that differ; n ≥ 2 labels."""
         return self.spread * self.n_labels / (self.n_labels - 1)

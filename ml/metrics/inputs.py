@@ -1,6 +1,7 @@
 """Checking what estimators are given, once, in the public function."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -39,9 +40,14 @@ class Inputs:
         probs = as_vector(scores, len(counts), name, 0.0, 1.0)[:, None]
         return cls(counts, probs, check_weights(sample_weight, len(counts)), check_clusters(cluster, len(counts)))
 
+    @cached_property
+    def n_labels(self) -> IntArray:
+        """Labels (N,) of each case."""
+        return np.asarray(np.einsum("nk->n", self.counts))
+
     def sample(self, min_labels: int) -> Sample:
         """Select the cases with that many labels."""
-        return select(np.einsum("nk->n", self.counts) >= min_labels, self.weight, self.cluster)
+        return select(self.n_labels >= min_labels, self.weight, self.cluster)
 
 
 def check_inputs(
@@ -82,8 +88,9 @@ def first_labels(
     counted = as_label_counts(by_class(first_label_counts, class_probs, classes)[0])
     if counted.shape != data.counts.shape:
         raise ValueError(f"first_label_counts {counted.shape} and label_counts {data.counts.shape} must have one shape")
-    strange = np.flatnonzero((counted > data.counts).any(axis=1))
-    if strange.size:
+    more = counted > data.counts
+    if more.any():
+        strange = np.flatnonzero(more.any(axis=1))
         raise ValueError(
             f"first_label_counts must be some of label_counts, but row {strange[0]} has more labels of a class, "
             f"{strange.size} in all"

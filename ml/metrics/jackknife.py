@@ -1,6 +1,7 @@
 """An estimate with its standard error, by leaving out one cluster (or case) at a time."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypedDict, TypeVar
 
 import numpy as np
@@ -167,15 +168,25 @@ class Sample:
             return values
         return np.asarray(np.bincount(self.cluster, weights=values, minlength=self.n_clusters), dtype=np.float64)
 
-    @property
+    @cached_property
+    def total_weight(self) -> float:
+        """Σw."""
+        return float(self.weight.sum())
+
+    @cached_property
+    def cluster_weight(self) -> FloatArray:
+        """Weight (n_clusters,) of each cluster."""
+        return self.per_cluster(self.weight)
+
+    @cached_property
     def ess(self) -> float:
         """Effective sample size (Σw)²/Σw²."""
         return _effective(self.weight)
 
-    @property
+    @cached_property
     def effective_clusters(self) -> float:
         """Effective number of clusters, the same by the weights of the clusters."""
-        return _effective(self.per_cluster(self.weight))
+        return _effective(self.cluster_weight)
 
 
 def _effective(weight: FloatArray) -> float:
@@ -195,9 +206,22 @@ def select(usable: npt.NDArray[np.bool_], weight: FloatArray | None, cluster: np
         whole = False
         order = np.argsort(names, kind="stable")
         rows, weights, names = rows[order], weights[order], names[order]
-    numbers = np.zeros(rows.size, dtype=np.intp)
-    np.cumsum(names[1:] != names[:-1], out=numbers[1:])
+    numbers = _rising(names)
     return Sample(rows, weights, numbers, int(numbers[-1]) + 1 if rows.size else 0, dropped, whole)
+
+
+def _rising(names: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+    """Numbers (n,) 0, 1, … of names that stand together."""
+    numbers = np.zeros(names.size, dtype=np.intp)
+    np.cumsum(names[1:] != names[:-1], out=numbers[1:])
+    return numbers
+
+
+def numbers_of(names: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+    """Numbers (n,) 0, 1, … of names in their order, which need not be sorted where they rise already."""
+    if (names[1:] < names[:-1]).any():
+        return np.unique(names, return_inverse=True)[1]
+    return _rising(names)
 
 
 @dataclass(frozen=True)
@@ -221,16 +245,17 @@ class Replicates:
 
 def mean_replicates(values: FloatArray, sample: Sample) -> Replicates:
     """Weighted (Hájek) mean of values (n,) and its leave-one-cluster-out values."""
-    return ratio_replicates(float((sample.weight * values).sum()), sample.per_cluster(sample.weight * values), sample)
+    weighted = sample.weight * values
+    return ratio_replicates(float(weighted.sum()), sample.per_cluster(weighted), sample)
 
 
 def ratio_replicates(total: float, removed: FloatArray, sample: Sample) -> Replicates:
     """Value total/W with leave-one-out values (total − removed_g)/(W − W_g)."""
-    weight = float(sample.weight.sum())
+    weight = sample.total_weight
     if weight <= 0:
         return Replicates(float("nan"), np.full(sample.n_clusters, np.nan))
     with np.errstate(invalid="ignore", divide="ignore"):
-        without = (total - removed) / (weight - sample.per_cluster(sample.weight))
+        without = (total - removed) / (weight - sample.cluster_weight)
     return Replicates(total / weight, without)
 
 

@@ -93,7 +93,11 @@ class LeftOut:
     def calibration(
         self, freqs: OfLabels, probs: FloatArray, needed: int, slots: Slots, sums: BinSums, debias: Debias
     ) -> FloatArray:
-        """CL (G,) without each group, in the pair form or the plug-in.
+        """CL (G,) without each group, in the pair form or the plug-in; arguments as in ``bins``."""
+        return calibration_of(self.bins(freqs, probs, needed, slots, sums), len(slots.edges), debias)
+
+    def bins(self, freqs: OfLabels, probs: FloatArray, needed: int, slots: Slots, sums: BinSums) -> BinSums:
+        """Sums (G, S) of every bin without each group, as far as CL follows from them.
 
         What a patient's own pairs take off is as much of a bin's weight as with all readers: an error that is the same
         whoever is left out, and so none of the variance.
@@ -104,7 +108,6 @@ class LeftOut:
             needed: labels that a case needs.
             slots: bins of all columns.
             sums: of all cases.
-            debias: None for the plug-in.
         """
         size, weight = len(slots), self.crossed.sample.weight
         moved, gone = np.zeros(self.n_groups * size), np.zeros(self.n_groups * size)
@@ -119,16 +122,13 @@ class LeftOut:
             gone += np.bincount(slot, np.broadcast_to(heavy * (1 - has[:, None]), gap.shape).ravel(), gone.size)
         mass = np.maximum(sums.weight - gone.reshape(-1, size), 0.0)
         share = (mass / np.where(sums.weight > 0, sums.weight, 1.0)) ** 2
-        fewer = replace(
+        return replace(
             sums,
             weight=mass,
             diff=sums.diff + moved.reshape(-1, size),
             cell_weight_sq=share * sums.cell_weight_sq,
             cell_diff_sq=share * sums.cell_diff_sq,
         )
-        total = mass.sum(axis=1) / len(slots.edges)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.asarray(contributions(fewer, None if debias is None else "pair").sum(axis=1) / total)
 
     def part(self, without: FloatArray, variance: float) -> ReaderPart | None:
         """What readers add to the variance of an estimate.
@@ -148,6 +148,13 @@ class LeftOut:
         spread = (count - 1) / count * float(((without - without.mean()) ** 2).sum())
         # readers of one patient each are told from patients by nothing
         return ReaderPart(max(0.0, spread - twice), max(count - 2.0, 1.0)) if spread > 0 else NO_READERS
+
+
+def calibration_of(bins: BinSums, n_columns: int, debias: Debias) -> FloatArray:
+    """CL (G,) from sums (G, S) of bins of so many columns, in the pair form; None for the plug-in."""
+    total = bins.weight.sum(axis=1) / n_columns
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(contributions(bins, None if debias is None else "pair").sum(axis=1) / total)
 
 
 def _with_labels(

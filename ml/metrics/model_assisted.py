@@ -14,6 +14,7 @@ The first label's loss is a feature by its mean over a case's labels, each taken
 that this changes no expectation, and it needs no order of labels.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,12 +23,16 @@ import numpy.typing as npt
 from ml.arrays import FloatArray
 from ml.distributions.families import gini
 from ml.metrics.intervals import Bounds
-from ml.metrics.jackknife import ModelAssisted, Replicates, Sample, mean_replicates, to_estimate
+from ml.metrics.jackknife import ModelAssisted, Replicates, Sample, mean_replicates, ratio_replicates, to_estimate
 
 # clusters whose regressions are solved at once
 _CLUSTERS = 2**14
 # of the regression's slopes, in cases: keeps it from following a handful of labels
 _RIDGE = 1.0
+_TINY = float(np.finfo(np.float64).tiny)
+
+#: Losses (n,) of some cases, and their range.
+Loss = tuple[FloatArray, Bounds | None]
 
 
 def prediction_features(class_probs: FloatArray, disagreement_probs: FloatArray) -> FloatArray:
@@ -58,20 +63,21 @@ class Known:
         """Mean of the labelled cases' terms (n,) for all cases; None where all are labelled: it is known already."""
         if self.labelled.dropped == 0:
             return None
-        return self._assisted(terms, self.labelled, self.features, self.everyone, bounds)
+        return self._assisted([(terms, bounds)], self.labelled, self.features, self.everyone)[0]
 
-    def of_order_2(self, terms: FloatArray, bounds: Bounds | None = None) -> ModelAssisted:
-        """Mean of the terms (n,) of cases with two labels for all that were to get one."""
+    def of_order_2(self, *losses: Loss) -> list[ModelAssisted]:
+        """Means of losses (n,) of cases with two labels for all that were to get one."""
         first = _spread(self.first_loss, self.labelled, len(self.features))
         features = np.column_stack([self.features, first])
-        return self._assisted(terms, self.paired, features, self.labelled, bounds)
+        return self._assisted(losses, self.paired, features, self.labelled)
 
     def _assisted(
-        self, terms: FloatArray, sample: Sample, features: FloatArray, population: Sample, bounds: Bounds | None
-    ) -> ModelAssisted:
+        self, losses: Sequence[Loss], sample: Sample, features: FloatArray, population: Sample
+    ) -> list[ModelAssisted]:
         size = len(features)
-        loss, weight = (_spread(values, sample, size)[population.rows] for values in (terms, sample.weight))
-        return model_assisted(loss, weight, features[population.rows], population, bounds)
+        weight = population.take(_spread(sample.weight, sample, size))
+        spread = [(population.take(_spread(terms, sample, size)), bounds) for terms, bounds in losses]
+        return model_assisted_means(spread, weight, population.take(features), population)
 
 
 def _spread(values: FloatArray, sample: Sample, size: int) -> FloatArray:
@@ -96,26 +102,46 @@ def model_assisted(
     Returns:
         The mean with a standard error by patient, linearised: m is taken as fixed.
     """
-    known = replace(population, weight=weight)
-    values = np.where(weight > 0, loss, 0.0)
-    plain = mean_replicates(values, known)
+    return model_assisted_means([(loss, bounds)], weight, features, population)[0]
+
+
+def model_assisted_means(
+    losses: Sequence[Loss], weight: FloatArray, features: FloatArray, population: Sample
+) -> list[ModelAssisted]:
+    """The same of several losses (n,) with their ranges, which are known of the same cases: one regression for all."""
+    known, is_known = replace(population, weight=weight), weight > 0
+    values = np.stack([np.where(is_known, loss, 0.0) for loss, _ in losses], axis=1)
     predicted = cross_fitted(values, np.maximum(weight * (weight - 1), 0.0), features, population)
+    columns = zip(losses, np.ascontiguousarray(values.T), np.ascontiguousarray(predicted.T), strict=True)
+    return [_assisted_mean(loss, guess, known, population, bounds) for (_, bounds), loss, guess in columns]
+
+
+def _assisted_mean(
+    values: FloatArray, predicted: FloatArray, known: Sample, population: Sample, bounds: Bounds | None
+) -> ModelAssisted:
+    plain = mean_replicates(values, known)
     # a constant is known of all cases and needs no estimate
-    predicted -= mean_replicates(predicted, population).value
-    noise = mean_replicates(predicted, known) - mean_replicates(predicted, population)
+    predicted = predicted - float(population.weight @ predicted) / max(population.total_weight, _TINY)
+    noise, parts = _noise(predicted, known, population)
     moved, by = plain.value - plain.without, noise.value - noise.without
     if not (moved.size and np.isfinite(moved).all() and np.isfinite(by).all()):
         estimate = to_estimate(plain, known, bounds=bounds)
         return ModelAssisted(estimate.value, estimate.se, estimate.low, estimate.high, estimate.p_of_fall)
     share = _shares(moved, by)
-    value = plain.value - float(share @ (_parts(predicted, known) - _parts(predicted, population)))
+    value = plain.value - float(share @ parts)
     estimate = to_estimate(Replicates(value, value - (moved - share * by)), known, bounds=bounds)
     return ModelAssisted(estimate.value, estimate.se, estimate.low, estimate.high, estimate.p_of_fall)
 
 
-def _parts(values: FloatArray, sample: Sample) -> FloatArray:
-    """What each cluster (G,) contributes to the mean of values (n,)."""
-    return sample.per_cluster(sample.weight * values) / float(sample.weight.sum())
+def _noise(values: FloatArray, known: Sample, population: Sample) -> tuple[Replicates, FloatArray]:
+    """Mean of values (n,) by the known cases less that by all, and what each cluster (G,) contributes to it."""
+    parts = [sample.per_cluster(sample.weight * values) for sample in (known, population)]
+    means = [
+        ratio_replicates(float(part.sum()), part, sample)
+        for part, sample in zip(parts, (known, population), strict=True)
+    ]
+    shares = [part / max(sample.total_weight, _TINY) for part, sample in zip(parts, (known, population), strict=True)]
+    return means[0] - means[1], shares[0] - shares[1]
 
 
 def _shares(moved: FloatArray, by: FloatArray) -> FloatArray:
@@ -135,37 +161,51 @@ def cross_fitted(values: FloatArray, precision: FloatArray, features: FloatArray
     """Predictions (n,) by weighted least squares, each case's by a fit without its own patient.
 
     Args:
-        values: (n,) to be predicted.
+        values: (n,) to be predicted, or (n, T) of which each column is.
         precision: (n,) weights of the fit, 0 for cases that it must not see. w(w − 1) of inverse probabilities w makes
             it best where the design is noisiest: a case read with certainty adds no noise to take away.
         features: (n, p).
         population: the n cases and their patients.
     """
-    design = _standardised(features, population.weight)
+    design, targets = _standardised(features, population.weight), values.reshape(len(values), -1)
     rows = np.flatnonzero(precision > 0)
     if rows.size == 0:
-        return np.zeros(len(values))
+        return np.zeros(values.shape)
     cluster = np.arange(len(values)) if population.cluster is None else population.cluster
-    used, target = design[rows], (precision[rows] * values[rows])[:, None]
+    used, target = design[rows], precision[rows, None] * targets[rows]
     scaled = precision[rows, None] * used
     ridge = np.diag([1e-6, *[_RIDGE] * features.shape[1]]) * precision[rows].mean()
-    gram, moment = scaled.T @ used + ridge, (used * target).sum(axis=0)
-    slopes = np.tile(np.linalg.solve(gram, moment), (population.n_clusters, 1))
+    gram, moment = scaled.T @ used + ridge, used.T @ target
+    # right for every patient whom the fit has not seen
+    predicted = np.asarray(design @ np.linalg.solve(gram, moment))
     starts = np.flatnonzero(np.diff(cluster[rows], prepend=-1))
     for first in range(0, starts.size, _CLUSTERS):
         last = starts[first + _CLUSTERS] if first + _CLUSTERS < starts.size else rows.size
         part, at = slice(starts[first], last), starts[first : first + _CLUSTERS] - starts[first]
         own_gram = np.add.reduceat(scaled[part, :, None] * used[part, None, :], at)
-        own_moment = np.add.reduceat(used[part] * target[part], at)
-        without = np.linalg.solve(gram - own_gram, (moment - own_moment)[..., None])[..., 0]
-        slopes[cluster[rows[part]][at]] = without
-    return np.asarray(np.einsum("np,np->n", design, slopes[cluster]))
+        own_moment = np.add.reduceat(used[part, :, None] * target[part, None, :], at)
+        without = np.linalg.solve(gram - own_gram, moment - own_moment)
+        cases, patient = _cases_of(cluster[rows[part]][at], cluster)
+        predicted[cases] = np.einsum("np,npt->nt", design[cases], without[patient])
+    return predicted.reshape(values.shape)
+
+
+def _cases_of(
+    clusters: npt.NDArray[np.intp], cluster: npt.NDArray[np.intp]
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Cases (m,) of some clusters (g,) among rising clusters (n,), and the place (m,) of the cluster of each."""
+    low, high = np.searchsorted(cluster, clusters, side="left"), np.searchsorted(cluster, clusters, side="right")
+    sizes = high - low
+    position = np.repeat(np.arange(clusters.size), sizes)
+    return np.arange(position.size) + (low - (np.cumsum(sizes) - sizes))[position], position
 
 
 def _standardised(features: FloatArray, weight: npt.NDArray[np.float64]) -> FloatArray:
     """Intercept and features (n, 1 + p) of mean 0 and variance 1; a constant one is 0."""
-    total = max(float(weight.sum()), np.finfo(np.float64).tiny)
-    centred = features - weight @ features / total
-    spread = np.sqrt(weight @ centred**2 / total)
-    scaled = np.where(spread > 1e-9, centred / np.where(spread > 1e-9, spread, 1.0), 0.0)
-    return np.column_stack([np.ones(len(features)), scaled])
+    total = max(float(weight.sum()), _TINY)
+    design = np.ones((len(features), 1 + features.shape[1]))
+    scaled = design[:, 1:]
+    np.subtract(features, weight @ features / total, out=scaled)
+    spread = np.sqrt(weight @ scaled**2 / total)
+    scaled /= np.where(spread > 1e-9, spread, np.inf)
+    return design

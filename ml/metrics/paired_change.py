@@ -282,7 +282,11 @@ class _Pair:
 
     def _mean_of_order_2(self, terms: FloatArray, readers: ReaderPart | None) -> Estimate:
         estimate = to_estimate(mean_replicates(terms, self.paired), self.paired, readers=readers)
-        return estimate if self.known is None else replace(estimate, model_assisted=self.known.of_order_2(terms))
+        return (
+            estimate
+            if self.known is None
+            else replace(estimate, model_assisted=self.known.of_order_2((terms, None))[0])
+        )
 
     def agreement(self) -> Estimate:
         rows = self.labelled.rows

@@ -4,7 +4,7 @@ Cases run through in chunks whose cells stay in the processor's cache; the cases
 ``Sample``, so that no cell is ever split between chunks.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 
@@ -24,7 +24,7 @@ from ml.metrics.binning import (
     sums_by_slot,
     usable_bins,
 )
-from ml.metrics.cells import Batch, Cells, numbered_cells
+from ml.metrics.cells import Batch, Cells
 from ml.metrics.evaluation import ReliabilityBin
 from ml.metrics.intervals import LINEAR, QuadraticPart, ReaderPart, binomial_interval
 from ml.metrics.jackknife import Estimate, Replicates, Sample, ratio_replicates, to_estimate
@@ -115,15 +115,23 @@ class Binned:
 
     def replicates(self, debias: Debias) -> Replicates:
         """CL over all columns, with its leave-one-cluster-out values; bins are joined as those of all cases are."""
-        binned = self._paired if debias == "pair" else self
-        full = contributions(binned.bins, debias)
-        taken = np.zeros(self.sample.n_clusters)
-        for cells in binned.cells:
+        return self.replicates_of({debias})[debias]
+
+    def replicates_of(self, forms: Set[Debias]) -> dict[Debias, Replicates]:
+        """The same in several forms; those that rest on the same bins go through the cells together."""
+        joined = {debias for debias in forms if self.joins and debias == "pair"}
+        return self._paired._replicates(joined) | self._replicates(forms - joined)
+
+    def _replicates(self, forms: Set[Debias]) -> dict[Debias, Replicates]:
+        full = {debias: contributions(self.bins, debias) for debias in forms}
+        taken = {debias: np.zeros(self.sample.n_clusters) for debias in forms}
+        for cells in self.cells if forms else []:
             slot = cells.slot.astype(np.intp)
-            gone = full[slot] - contributions_without(binned.bins, cells, slot, debias)
             low, high = int(cells.cluster.min()), int(cells.cluster.max()) + 1
-            taken[low:high] = np.bincount(cells.cluster - low, gone, high - low)
-        return ratio_replicates(float(full.sum()), taken, self.sample)
+            place = (cells.cluster - low).astype(np.intp)
+            for debias, without in contributions_without(self.bins, cells, slot, forms).items():
+                taken[debias][low:high] = np.bincount(place, full[debias][slot] - without, high - low)
+        return {debias: ratio_replicates(float(full[debias].sum()), taken[debias], self.sample) for debias in forms}
 
     @cached_property
     def joins(self) -> bool:
@@ -131,11 +139,16 @@ class Binned:
         weight = self.sample.weight
         return self.joining and bool(weight.size) and bool((weight != weight[0]).any())
 
-    @cached_property
+    @property
     def _paired(self) -> "Binned":
         """The same with bins joined until each has a pair of clusters; as it is where all cases weigh the same."""
+        return self._joined or self  # what kept itself would keep its cells until the garbage is collected
+
+    @cached_property
+    def _joined(self) -> "Binned | None":
+        """The same with other bins; None where they would be the same."""
         if not self.joins:
-            return self
+            return None
         usable = usable_bins(self.bins)
         owner = np.where(self.bins.weight > 0, np.arange(len(self.slots)), -1)
         if self.sample.cluster is not None:
@@ -144,9 +157,9 @@ class Binned:
                 owner[cells.slot[lonely]] = cells.cluster[lonely]
         return self._merged(merge_map(usable, owner, self.slots.first))
 
-    def _merged(self, target: npt.NDArray[np.intp]) -> "Binned":
+    def _merged(self, target: npt.NDArray[np.intp]) -> "Binned | None":
         if (target == np.arange(target.size)).all():
-            return self
+            return None
         alone = self.sample.cluster is None
         cells = [part.merged(target, alone=alone) for part in self.cells]
         bins = self.bins.merged(target) if alone else BinSums.zeros(target.size)
@@ -232,7 +245,7 @@ class Binned:
         sums = BinSums(*(getattr(self.bins, f.name)[chosen].reshape(-1, n_bins).sum(axis=0) for f in fields(BinSums)))
         mean = sums.freq / np.where(sums.weight > 0, sums.weight, 1.0)
         members = sums.cells
-        spread = self._own_spread if column is not None else self._spread(np.tile(mean, len(self.slots.edges)))
+        spread = self._own_spread[0] if column is not None else self._spread(np.tile(mean, len(self.slots.edges)))
         spread = spread[chosen].reshape(-1, n_bins).sum(axis=0)
         with np.errstate(divide="ignore", invalid="ignore"):
             half = 1.96 * np.sqrt(spread * members / (members - 1)) / sums.weight
@@ -256,16 +269,26 @@ class Binned:
         return tuple(rows)
 
     @cached_property
-    def _own_spread(self) -> FloatArray:
-        return self._spread(self.bins.freq / np.where(self.bins.weight > 0, self.bins.weight, 1.0))
+    def _own_mean(self) -> FloatArray:
+        """Mean frequency (S,) of each slot."""
+        return self.bins.freq / np.where(self.bins.weight > 0, self.bins.weight, 1.0)
 
-    def _spread(self, mean: FloatArray) -> FloatArray:
-        """Σ over cells of (Σwμ̂ − mean Σw)² in each slot (S,), by means (S,)."""
-        result = np.zeros(len(self.slots))
+    @cached_property
+    def _own_spread(self) -> tuple[FloatArray, FloatArray]:
+        """Σ e² and Σ e Σw over the cells of each slot (S,), e = Σwμ̂ − mean Σw by the slot's own mean."""
+        squares, crossed, mean = np.zeros(len(self.slots)), np.zeros(len(self.slots)), self._own_mean
         for cells in self.cells:
             slot = cells.slot.astype(np.intp)
-            result += np.bincount(slot, (cells.freq - mean[slot] * cells.weight) ** 2, len(result))
-        return result
+            above = cells.freq - mean[slot] * cells.weight
+            squares += sums_by_slot(slot, above**2, len(squares))
+            crossed += sums_by_slot(slot, above * cells.weight, len(squares))
+        return squares, crossed
+
+    def _spread(self, mean: FloatArray) -> FloatArray:
+        """Σ over cells of (Σwμ̂ − mean Σw)² in each slot (S,), by means (S,): from that by the slots' own means."""
+        (squares, crossed), moved = self._own_spread, mean - self._own_mean
+        # rounding may leave less than nothing where all cells show the same frequency
+        return np.maximum(squares - 2 * moved * crossed + moved**2 * self.bins.cell_weight_sq, 0.0)
 
 
 @dataclass(frozen=True)
@@ -300,7 +323,8 @@ class PairCounts:
             if everyone.cluster is None:
                 own += here
                 continue
-            keys, entry = numbered_cells(everyone.cluster[part], slot, len(slots))
-            size = np.bincount(entry, minlength=keys.size).astype(np.float64)
-            own += np.bincount(keys % len(slots), size**2, len(slots))
+            cluster = everyone.cluster[part] - everyone.cluster[part.start]
+            key = cluster[:, None] * len(slots) + slot
+            size = np.bincount(key.ravel(), minlength=(int(cluster[-1]) + 1) * len(slots)).reshape(-1, len(slots))
+            own += np.einsum("gs,gs->s", size, size)
         return cls(len(probs), cases, cases**2 - own)

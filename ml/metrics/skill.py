@@ -156,7 +156,7 @@ def frequency_loss(total: FloatArray, removed: Iterable[FloatArray], sample: Sam
         removed: (g, K) the same of each cluster, in chunks of consecutive clusters.
         sample: the cases.
     """
-    weight, own = float(sample.weight.sum()), sample.per_cluster(sample.weight)
+    weight, own = sample.total_weight, sample.cluster_weight
     without, start = np.full(sample.n_clusters, np.nan), 0
     if weight <= 0:
         return Replicates(float("nan"), without)

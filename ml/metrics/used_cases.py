@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray
-from ml.metrics.binning import Debias, Slots
+from ml.metrics.binning import BinSums, Debias, Slots
 from ml.metrics.crossed import Crossed, Readings
-from ml.metrics.histograms import CaseTerms, class_frequencies, epistemic_terms
+from ml.metrics.histograms import CaseTerms, class_frequencies, epistemic_sums
 from ml.metrics.inputs import Inputs
 from ml.metrics.intervals import ReaderPart
 from ml.metrics.jackknife import Replicates, Sample
-from ml.metrics.left_out_readers import LeftOut
+from ml.metrics.left_out_readers import LeftOut, calibration_of
 from ml.metrics.new_readers import ReadTerms
 from ml.metrics.reliability import Binned
 
@@ -48,16 +48,16 @@ class UsedCases:
         binned = Binned.empty(sample, Slots.of(data.probs[:0], n_bins, "uniform"), debias, joining=True)
         parts, class_terms = [], np.zeros((2, data.probs.shape[1]))
         for part in binned.chunks():
-            rows, weight = sample.rows[part], sample.weight[part]
-            counts, probs = data.counts[rows], data.probs[rows]
-            freqs = class_frequencies(counts)
+            rows, weight = part if sample.whole else sample.rows[part], sample.weight[part]
+            counts, probs, totals = data.counts[rows], data.probs[rows], data.n_labels[rows]
+            freqs = class_frequencies(counts, totals)
             gap = binned.add(part, freqs, probs).gap
-            terms = CaseTerms.of(counts, probs, freqs, gap)
+            terms = CaseTerms.of(counts, probs, freqs, gap, totals)
             class_terms[0] += weight @ gap**2
             class_terms[1] += (weight / np.maximum(terms.n_labels - 1, 1)) @ (freqs * (1 - freqs))
             parts.append(terms)
         reads = read_terms(data, sample, readings, order)
-        calibration = {form: binned.replicates(form) for form in {debias, None}}
+        calibration = binned.replicates_of({debias, None})
         return cls(sample, binned, CaseTerms.joined(parts), class_terms, calibration, reads, order)
 
     @classmethod
@@ -85,14 +85,25 @@ class UsedCases:
         error = replicates.standard_error()
         return None if self.left_out is None or error is None else self.left_out.part(values(self.left_out), error**2)
 
-    def calibration_without(self, left: LeftOut, debias: Debias) -> FloatArray:
-        """CL without each reader."""
-        binned = self.binned
-        return left.calibration(_frequencies, left.probs, self.order, binned.slots, binned.bins, debias)
+    @cached_property
+    def _bins_left(self) -> BinSums | None:
+        """Sums of every bin without each reader."""
+        left, binned = self.left_out, self.binned
+        return None if left is None else left.bins(_frequencies, left.probs, self.order, binned.slots, binned.bins)
+
+    def calibration_without(self, debias: Debias) -> FloatArray:
+        """CL without each reader.
+
+        Raises:
+            ValueError: it is not known who read.
+        """
+        if self._bins_left is None:
+            raise ValueError("it is not known who read")
+        return calibration_of(self._bins_left, len(self.binned.slots.edges), debias)
 
     def epistemic_without(self, left: LeftOut, *, debias: bool) -> FloatArray:
         """EL without each reader."""
-        return left.means(lambda counts, case: epistemic_terms(counts, left.probs[case], debias).sum(axis=1), 2)
+        return left.means(lambda counts, case: epistemic_sums(counts, left.probs[case], debias), 2)
 
 
 def read_terms(data: Inputs, sample: Sample, readings: Readings | None, order: int) -> ReadTerms | None:

@@ -1,6 +1,7 @@
 """The typed result of an evaluation, which is a mapping too."""
 
 import dataclasses
+import gc
 import json
 import pickle
 from collections.abc import Mapping
@@ -52,3 +53,16 @@ def test_an_evaluation_is_a_read_only_mapping() -> None:
     assert pickle.loads(pickle.dumps(evaluation)) == evaluation
     evaluation.to_dict()["metrics"].clear()
     assert evaluation == document
+
+
+def test_an_evaluation_leaves_nothing_for_the_garbage_collector() -> None:
+    """The cells of many cases are hundreds of megabytes, and the collector counts objects, not bytes."""
+    y, f = draw(11)
+    gc.collect()
+    gc.disable()
+    try:
+        evaluate(y, f, cluster=[number // 2 for number in range(len(y))])
+        evaluate(y, f, weights=[1 + number % 3 for number in range(len(y))])
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
