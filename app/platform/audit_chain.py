@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from asgi_correlation_id import correlation_id
-from sqlalchemy import ColumnElement, RowMapping, insert, inspect, null, or_, select, text
+from sqlalchemy import ColumnElement, RowMapping, insert, inspect, null, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.platform import signing
@@ -23,7 +23,7 @@ from app.platform.errors import Unavailable
 from app.platform.keys import AuditKeys, DerivedKey, Signer
 from app.platform.one_at_a_time import Turn, take_turn
 from app.platform.row_digests import Json, Leaves, canonical, cases_digest, merkle_root
-from app.platform.written_rows import note_cases, take_leaves
+from app.platform.written_rows import name_cases, take_leaves
 from app.tables import STAMPS, AuditEvent, AuditHead, CaseChange, now
 
 GENESIS = "0" * 64
@@ -189,18 +189,13 @@ def record(
     # past the unit of work, which would cost more than the statement: nobody changes an event
     session.connection().execute(_EVENT, {name: getattr(event, name) for name in _COLUMNS})
     if cases:
-        note_cases(session, cases)
-        if is_linked_later(session):  # one parameter for all cases: a statement for each costs more than its row
-            session.connection().execute(_CHANGES, {"stamp": event.stamp, "cases": [*cases]})
-        else:
-            session.connection().execute(_CHANGE, [{"stamp": event.stamp, "case_id": case_id} for case_id in cases])
+        name_cases(session, event.stamp, cases)
     return event
 
 
 # made once: every request that writes records
 _COLUMNS = tuple(column.key for column in AuditEvent.__table__.columns)
-_EVENT, _CHANGE = insert(AuditEvent), insert(CaseChange)
-_CHANGES = text("INSERT INTO case_changes (stamp, case_id) SELECT :stamp, unnest(CAST(:cases AS uuid[]))")
+_EVENT = insert(AuditEvent)
 _STAMP = select(AuditHead.n_keys, STAMPS.next_value())
 
 

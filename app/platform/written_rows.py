@@ -8,16 +8,19 @@ from typing import TypeAlias
 from uuid import UUID
 
 from sqlalchemy import Table as SqlTable
-from sqlalchemy import event, inspect, select, tuple_
+from sqlalchemy import event, insert, inspect, select, text, tuple_
 from sqlalchemy.orm import Session, UOWTransaction
 
 from app.platform.covered_rows import COVERED, Row
 from app.platform.keys import DerivedKey
 from app.platform.row_digests import Leaves, key_names, row_digest, row_key
-from app.tables import Table
+from app.tables import CaseChange, Table
 
 _WRITTEN = "covered rows that were written"
 _CASES = "cases that events of this session name"
+# made once: every request that writes records
+_CHANGE = insert(CaseChange)
+_CHANGES = text("INSERT INTO case_changes (stamp, case_id) SELECT :stamp, unnest(CAST(:cases AS uuid[]))")
 # changed only by whoever has locked the row and read it afterwards, so that what the session knows is what is stored
 _LOCKED = {"cases", "reads", "read_requests", "repeats", "repeat_reads"}
 
@@ -115,9 +118,19 @@ def _forget(session: Session, _transaction: object) -> None:
     session.info.pop(_CASES, None)
 
 
-def note_cases(session: Session, case_ids: Iterable[UUID]) -> None:
-    """Remember cases that an event of this session names."""
+def name_cases(session: Session, stamp: int, case_ids: Sequence[UUID]) -> None:
+    """Write down, and remember, the cases that an event of this session names.
+
+    Args:
+        session: writing session, in which the event was inserted.
+        stamp: of the event.
+        case_ids: of which it changed what is evaluated.
+    """
     session.info.setdefault(_CASES, set()).update(case_ids)
+    if session.get_bind().dialect.name == "postgresql":  # one parameter: an execution for each costs more than its row
+        session.connection().execute(_CHANGES, {"stamp": stamp, "cases": [*case_ids]})
+    else:
+        session.connection().execute(_CHANGE, [{"stamp": stamp, "case_id": case_id} for case_id in case_ids])
 
 
 def noted_cases(session: Session) -> set[UUID]:
