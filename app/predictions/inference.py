@@ -53,13 +53,13 @@ class Served:
         release_id: its identifier.
         revision: of the alias for which it was loaded.
         predictor: with its network.
-        at_once: runs of the network that go on at the same time.
+        cores: that a run of the network takes; None: all, so that nothing runs beside it.
     """
 
     release_id: uuid.UUID
     revision: int
     predictor: Predictor
-    at_once: int = 1
+    cores: int | None = None
 
 
 class Inference:
@@ -85,9 +85,10 @@ class Inference:
     ) -> None:
         self.folder_of, self.threads, self.batch = folder_of, threads, batch
         self.backend, self.device, self.queue = backend, device, queue
-        # those who wait, who came first first; while somebody waits, as many run as may
+        # those who wait, who came first first; while somebody waits, cores are taken
         self._wanted: deque[_Wanted] = deque()
-        self._lock, self._running, self._run_seconds = threading.Lock(), 0, 0.0
+        self._cores, self._taken, self._run_seconds = cores(), 0, 0.0
+        self._lock = threading.Lock()
         self._waiting = threading.BoundedSemaphore(queue)
         self._loading = threading.Lock()
         self._served: Served | None = None
@@ -178,12 +179,19 @@ class Inference:
             ReleaseError: the network cannot be run, or the backend has another one.
             Unavailable: the backend does not answer.
         """
-        predictor, threads = self.predictor(release), self.threads or cores()
+        predictor = self.predictor(release)
         if self.backend is not None or predictor.on_gpu:
             return Served(release_id, revision, predictor)
-        if threads > 1 and not self.threads and _is_small(predictor):
-            predictor, threads = Predictor(release, 1, device=self.device), 1  # to the bit what more threads give
-        return Served(release_id, revision, predictor, max(1, cores() // threads))
+        if self.threads or self._cores == 1:
+            return Served(release_id, revision, predictor, self.threads or None)
+        if not _is_small(predictor):
+            return Served(release_id, revision, predictor)
+        # to the bit what more threads give
+        return Served(release_id, revision, Predictor(release, 1, device=self.device), 1)
+
+    def _takes(self, wanted: "_Wanted") -> int:
+        """Cores that a run takes, never more than there are."""
+        return min(wanted.served.cores or self._cores, self._cores)
 
     def other(self, release_id: uuid.UUID) -> Served:
         """A release that need not be the champion, of which a few stay loaded.
@@ -255,7 +263,7 @@ class Inference:
             return None
         # a backend with a queue of its own has all of them at once
         own_queue = wanted.served.predictor.network.own_queue
-        together = number if own_queue else self._most(wanted) * wanted.served.at_once
+        together = number if own_queue else self._most(wanted) * (self._cores // self._takes(wanted))
         return max(1, math.ceil(math.ceil(number / together) * self._run_seconds))
 
     def _most(self, wanted: "_Wanted") -> int:
@@ -287,8 +295,8 @@ class Inference:
             Overloaded: it took too long.
         """
         with self._lock:
-            if not self._wanted and self._running < mine.served.at_once:
-                self._running += 1
+            if not self._wanted and self._taken + self._takes(mine) <= self._cores:
+                self._taken += self._takes(mine)
                 return
             self._wanted.append(mine)
         if mine.turn.wait(QUEUE_SECONDS):
@@ -316,14 +324,15 @@ class Inference:
         for image in taken[1:]:
             image.turn.set()
         with self._lock:
-            self._running -= 1
+            self._taken -= self._takes(taken[0])
             self._wake_those_who_may_run()
 
     def _wake_those_who_may_run(self) -> None:
-        """Wake who came first, as long as that one may run beside those that do: nobody overtakes."""
-        while self._wanted and self._running < self._wanted[0].served.at_once:
-            self._running += 1
-            self._wanted.popleft().turn.set()
+        """Wake who came first, as long as there are cores for that one: nobody overtakes."""
+        while self._wanted and self._taken + self._takes(self._wanted[0]) <= self._cores:
+            first = self._wanted.popleft()
+            self._taken += self._takes(first)
+            first.turn.set()
 
     def _run(self, taken: list["_Wanted"]) -> None:
         """Run the network once; each image gets its outputs, or all of them the failure."""

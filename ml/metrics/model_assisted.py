@@ -167,10 +167,10 @@ def cross_fitted(values: FloatArray, precision: FloatArray, features: FloatArray
         features: (n, p).
         population: the n cases and their patients.
     """
-    design, targets = _standardised(features, population.weight), values.reshape(len(values), -1)
-    rows = np.flatnonzero(precision > 0)
-    if rows.size == 0:
+    design, rows = _standardised(features, population.weight), np.flatnonzero(precision > 0)
+    if rows.size == 0:  # there may be no cases at all
         return np.zeros(values.shape)
+    targets = values.reshape(len(values), -1)
     cluster = np.arange(len(values)) if population.cluster is None else population.cluster
     used, target = design[rows], precision[rows, None] * targets[rows]
     scaled = precision[rows, None] * used

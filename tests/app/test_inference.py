@@ -158,7 +158,7 @@ def test_who_came_first_is_served_first(served: Served, monkeypatch: pytest.Monk
         for one in asked:
             one.result(timeout=patient(60))
     assert network.order[:N_IMAGES] == list(range(N_IMAGES))
-    assert port._running == 0
+    assert port._taken == 0
     assert not port._wanted
 
 
@@ -178,8 +178,13 @@ def test_who_gives_up_waiting_does_not_hold_up_those_behind(served: Served, monk
     assert network.order == [0, 2, 3]
 
 
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> Inference:
+    monkeypatch.setattr(inference, "cores", lambda: 2)
+    return Inference(Path(), 1, 64)
+
+
 def test_of_a_small_network_several_runs_go_on_at_once(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    port, network, small = Inference(Path(), 1, 64), _Blocking(monkeypatch, served), replace(served, at_once=2)
+    port, network, small = two_cores(monkeypatch), _Blocking(monkeypatch, served), replace(served, cores=1)
     with ThreadPoolExecutor(N_IMAGES + 1) as pool:
         asked = [pool.submit(port.predict, small, numbered(served, number)) for number in (0, 0)]
         for _ in asked:
@@ -193,12 +198,12 @@ def test_of_a_small_network_several_runs_go_on_at_once(served: Served, monkeypat
         for one in asked:
             one.result(timeout=patient(60))
     assert network.order == [0, *range(N_IMAGES)]
-    assert port._running == 0
+    assert port._taken == 0
     assert not port._wanted
 
 
 def test_a_large_network_runs_alone_and_is_not_overtaken(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    port, network, small = Inference(Path(), 1, 64), _Blocking(monkeypatch, served), replace(served, at_once=2)
+    port, network, small = two_cores(monkeypatch), _Blocking(monkeypatch, served), replace(served, cores=1)
     with ThreadPoolExecutor(3) as pool:
         asked = [pool.submit(port.predict, small, numbered(served, 0))]
         assert network.begun.acquire(timeout=patient(30))
@@ -206,6 +211,7 @@ def test_a_large_network_runs_alone_and_is_not_overtaken(served: Served, monkeyp
         asked.append(arrive(pool, port, small, 2))  # there would be room for it beside the first
         for number in range(3):
             assert network.order == list(range(number + 1))
+            assert len(port._wanted) == 2 - number, "somebody runs beside the large network"
             network.end.release()
             assert number == 2 or network.begun.acquire(timeout=patient(30))
         for one in asked:
@@ -215,7 +221,7 @@ def test_a_large_network_runs_alone_and_is_not_overtaken(served: Served, monkeyp
 def test_where_a_large_network_gives_up_those_behind_run_beside_those_that_do(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    port, network, small = Inference(Path(), 1, 64), _Blocking(monkeypatch, served), replace(served, at_once=2)
+    port, network, small = two_cores(monkeypatch), _Blocking(monkeypatch, served), replace(served, cores=1)
     with ThreadPoolExecutor(3) as pool:
         first = pool.submit(port.predict, small, numbered(served, 0))
         assert network.begun.acquire(timeout=patient(30))
@@ -240,10 +246,10 @@ def test_a_small_network_takes_one_core_and_a_large_one_all(
         monkeypatch.setattr(inference, "_SMALL_SECONDS", limit)
         port = Inference(lambda _: small_release, threads, 64)
         loaded = port.served(alias)
-        found[threads, limit] = loaded.at_once
+        found[threads, limit] = loaded.cores
         logits = [port.predict(loaded, image).logits for image in images]
         np.testing.assert_array_equal(logits, [served_alone(small_release, image) for image in images])
-    assert found == {(0, 1e9): 4, (0, 0.0): 1, (3, 1e9): 1, (2, 1e9): 2, (1, 0.0): 4}
+    assert found == {(0, 1e9): 1, (0, 0.0): None, (3, 1e9): 3, (2, 1e9): 2, (1, 0.0): 1}
 
 
 def served_alone(release: Path, image: Image.Image) -> npt.NDArray[np.float32]:

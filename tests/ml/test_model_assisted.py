@@ -66,6 +66,13 @@ def test_names_and_order_of_patients_and_units_of_features_change_nothing(cluste
         assert getattr(again, name) == pytest.approx(getattr(expected, name), rel=1e-9)
 
 
+def test_of_nobody_nothing_is_known() -> None:
+    nobody = world(0, n=0)
+    assert np.isnan(found(nobody).value)
+    empty = np.zeros(0)
+    assert cross_fitted(empty, empty, np.zeros((0, 3)), population(nobody)).shape == (0,)
+
+
 def test_where_everybody_is_known_it_is_the_mean() -> None:
     w = world(3)
     w["weight"] = np.ones(len(w["loss"]))
