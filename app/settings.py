@@ -98,7 +98,8 @@ class Settings(BaseSettings):
         0,
         ge=0,
         le=256,
-        description="threads of one network run; 0: all cores, or one for a small network, with several runs at once",
+        description="threads of one network run, as many runs at once as there are cores for; "
+        "0: all cores, one for a small network",
     )
     inference_queue: int = Field(32, ge=1, le=10_000, description="predictions that may wait before 429")
     decode_memory: int = Field(

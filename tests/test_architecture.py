@@ -158,8 +158,18 @@ def test_a_start_loads_what_every_request_may_need_and_no_more() -> None:
 def test_the_service_leaves_the_tools_of_numpy_alone_and_whoever_wants_them_has_them() -> None:
     begin = "from app.cli.shared import loading\nwith loading(): import app.main, scipy.special\n"
     ask = "import sys; print([name for name in sys.modules if name.startswith(('numpy.f2py.', 'numpy.testing.'))])\n"
-    use = "import numpy as np; np.testing.assert_array_equal(1, 1); print(np.f2py.get_include.__name__)"
-    done = subprocess.run([sys.executable, "-c", begin + ask + use], capture_output=True, text=True, cwd=ROOT)
+    at_once = """if True:
+    import threading
+    def want():
+        from numpy.testing import assert_array_equal
+        assert_array_equal(1, 1)
+    sys.setswitchinterval(1e-5)
+    threads = [threading.Thread(target=want) for _ in range(4)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    """
+    use = "\nimport numpy as np; np.testing.assert_array_equal(1, 1); print(np.f2py.get_include.__name__)"
+    done = subprocess.run([sys.executable, "-c", begin + ask + at_once + use], capture_output=True, text=True, cwd=ROOT)
     assert (done.stdout, done.stderr, done.returncode) == ("[]\nget_include\n", "", 0)
 
 

@@ -48,6 +48,7 @@ def serve(
 
     with loading():
         application = _application()
+    _prepare(application)
     settings: Settings = application.state.context.settings
     address, number = host or settings.host, settings.port if port is None else port
     say(f"secondread: http://{address}:{number}")
@@ -57,12 +58,9 @@ def serve(
 
 
 def _application() -> "FastAPI":
-    """The application that the environment describes, once it is seen that it may serve."""
+    """The application that the environment describes."""
     from app.main import create_app
-    from app.operations.forgetting import erase_again_as_listed
     from app.platform import observability, tracing
-    from app.platform.installation import claim
-    from app.platform.migrate import create_if_new
     from app.settings import collector_variable, read_settings
 
     keep_private()
@@ -71,7 +69,15 @@ def _application() -> "FastAPI":
     settings.home.mkdir(parents=True, exist_ok=True)
     warn_of_open_home(settings.home)
     observability.configure_logging()
-    application = create_app(settings)
+    return create_app(settings)
+
+
+def _prepare(application: "FastAPI") -> None:
+    """See that the application may serve, and do what comes before: a new database, erasures that a backup undid."""
+    from app.operations.forgetting import erase_again_as_listed
+    from app.platform.installation import claim
+    from app.platform.migrate import create_if_new
+
     create_if_new(application.state.database.engine)
     claim(application.state.database, application.state.context.keys.audit)
     erase_again_as_listed(application.state.context)
@@ -80,7 +86,6 @@ def _application() -> "FastAPI":
     late = application.state.reports.check_at_start(application.state.database)
     if late is not None:
         say(f"warning: {late}")
-    return application
 
 
 def _say_where(context: "Context") -> None:

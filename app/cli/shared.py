@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import LazyLoader, find_spec, module_from_spec
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from ml.cli.shared import say
@@ -39,28 +40,40 @@ def loading() -> Iterator[None]:
     Some 400,000 objects are made that stay. Going through them again and again takes a fifth of a start, and whenever
     the whole of them is looked at, everybody waits for a tenth of a second.
     """
-    _defer_tools()
     gc.disable()
     try:
-        yield
+        with _without_tools():
+            yield
     finally:
         gc.freeze()
         gc.enable()
 
 
-def _defer_tools() -> None:
-    """Have NumPy's tools loaded by whoever takes something of them: SciPy copies every name of NumPy, tools too."""
+@contextmanager
+def _without_tools() -> Iterator[None]:
+    """Leave NumPy's tools unloaded though SciPy copies every name of NumPy, tools too.
+
+    What stands for them in the block is gone after it: NumPy itself loads them for whoever takes something of them
+    then, and lets no two threads do so at once, as this loader would.
+    """
     import numpy as np
 
+    found = {}
     for name in _TOOLS:
         spec = find_spec(f"numpy.{name}")
         if spec is None or spec.loader is None or spec.name in sys.modules:
             continue
         spec.loader = LazyLoader(spec.loader)
-        module = module_from_spec(spec)
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
-        setattr(np, name, module)
+        found[name] = sys.modules[spec.name] = module_from_spec(spec)
+        spec.loader.exec_module(found[name])
+        setattr(np, name, found[name])
+    try:
+        yield
+    finally:
+        for name, module in found.items():
+            if type(module) is not ModuleType:  # nobody has loaded it
+                del sys.modules[f"numpy.{name}"]
+                delattr(np, name)
 
 
 @contextmanager

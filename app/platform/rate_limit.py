@@ -21,8 +21,8 @@ class RateLimit:
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit, self._clock, self._lock = per_minute, clock, threading.Lock()
-        #: when each caller's requests of the last minute came; who asked least recently is first
-        self._came: OrderedDict[str, deque[float]] = OrderedDict()
+        #: until when each caller's requests of the last minute count; who asked least recently is first
+        self._until: OrderedDict[str, deque[float]] = OrderedDict()
 
     def count(self, caller: str) -> None:
         """Count a request, unless it is refused.
@@ -34,17 +34,17 @@ class RateLimit:
             return
         with self._lock:
             now = self._clock()
-            came = self._came.setdefault(caller, deque())
-            self._came.move_to_end(caller)
-            while came and came[0] <= now - _SECONDS:
-                came.popleft()
+            until = self._until.setdefault(caller, deque())
+            self._until.move_to_end(caller)
+            while until and until[0] <= now:
+                until.popleft()
             self._forget_who_is_gone(now)
-            if len(came) < self._limit:
-                came.append(now)
+            if len(until) < self._limit:
+                until.append(now + _SECONDS)
                 return
-            wait = came[0] + _SECONDS - now
+            wait = until[0] - now
         raise RateLimited(f"more than {self._limit} requests per minute; slow down", max(1, math.ceil(wait)))
 
     def _forget_who_is_gone(self, now: float) -> None:
-        while len(self._came) > 1 and next(iter(self._came.values()))[-1] <= now - _SECONDS:
-            self._came.popitem(last=False)
+        while len(self._until) > 1 and next(iter(self._until.values()))[-1] <= now:
+            self._until.popitem(last=False)

@@ -38,9 +38,9 @@ QUEUE_SECONDS = 10.0
 MAX_OTHERS = 2
 #: Weight of the newest run in the time that a run takes.
 _NEWEST = 0.2
-#: A network is small where all cores together run one image in less than this. A second core spares such a run a third
-#: of its time; with an image of its own it does as much again.
-_SMALL_SECONDS = 0.005
+#: A network is small where one core runs one image in less than this. A second core spares such a run a third of its
+#: time; with an image of its own it does as much again.
+_SMALL_SECONDS = 0.008
 #: Logits (N, K) and features (N, D).
 Outputs = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 
@@ -68,7 +68,7 @@ class Inference:
     Args:
         folder_of: where a release lies, by its identifier.
         threads: of one network run; 0: all cores for a large network, one for a small one.
-        queue: predictions that may wait.
+        queue: predictions that may wait; of a backend, that may be under way.
         batch: images per run of the network at most; None: many on a GPU, one on a CPU, where batches do not pay.
         backend: where the network runs; None: in this process.
         device: on which of this process.
@@ -89,7 +89,7 @@ class Inference:
         self._wanted: deque[_Wanted] = deque()
         self._cores, self._taken, self._run_seconds = cores(), 0, 0.0
         self._lock = threading.Lock()
-        self._waiting = threading.BoundedSemaphore(queue)
+        self._under_way = threading.BoundedSemaphore(queue)
         self._loading = threading.Lock()
         self._served: Served | None = None
         self._others: OrderedDict[uuid.UUID, Served] = OrderedDict()
@@ -180,14 +180,12 @@ class Inference:
             Unavailable: the backend does not answer.
         """
         predictor = self.predictor(release)
-        if self.backend is not None or predictor.on_gpu:
-            return Served(release_id, revision, predictor)
-        if self.threads or self._cores == 1:
+        if self.backend is not None or predictor.on_gpu or self.threads or self._cores == 1:
             return Served(release_id, revision, predictor, self.threads or None)
-        if not _is_small(predictor):
-            return Served(release_id, revision, predictor)
-        # to the bit what more threads give
-        return Served(release_id, revision, Predictor(release, 1, device=self.device), 1)
+        by_one_core = Predictor(release, 1, device=self.device)  # to the bit what more give
+        if by_one_core.core_seconds(enough=4 * _SMALL_SECONDS) < _SMALL_SECONDS:
+            return Served(release_id, revision, by_one_core, 1)
+        return Served(release_id, revision, predictor)
 
     def _takes(self, wanted: "_Wanted") -> int:
         """Cores that a run takes, never more than there are."""
@@ -246,16 +244,32 @@ class Inference:
         Raises:
             Overloaded: too many predictions wait, or this one waited too long.
         """
-        if not self._waiting.acquire(blocking=False):
-            seconds = self._seconds_for(self.queue, wanted)
-            raise Overloaded("too many predictions are waiting; try again shortly", seconds)
         WAITING.inc()
         try:
             with span("inference", release=str(wanted.served.release_id)):
+                if wanted.served.predictor.network.own_queue:
+                    return self._run_elsewhere(wanted)
                 return self._run_in_turn(wanted)
         finally:
             WAITING.dec()
-            self._waiting.release()
+
+    def _too_many(self, number: int, wanted: "_Wanted") -> Overloaded:
+        """What is said to one more than so many that wait."""
+        return Overloaded("too many predictions are waiting; try again shortly", self._seconds_for(number, wanted))
+
+    def _run_elsewhere(self, wanted: "_Wanted") -> Outputs:
+        """What a backend makes of it, which puts those that come at once in order itself.
+
+        Raises:
+            Overloaded: too many are under way.
+        """
+        if not self._under_way.acquire(blocking=False):
+            raise self._too_many(self.queue, wanted)
+        try:
+            self._run([wanted])
+            return wanted.result.result()
+        finally:
+            self._under_way.release()
 
     def _seconds_for(self, number: int, wanted: "_Wanted") -> int | None:
         """Whole seconds that the network takes for so many images, by its recent runs; None before the first."""
@@ -274,11 +288,8 @@ class Inference:
         """What the network makes of it, by a run in this thread or in that of somebody who took it along.
 
         Raises:
-            Overloaded: it waited too long.
+            Overloaded: too many wait, or this one waited too long.
         """
-        if wanted.served.predictor.network.own_queue:
-            self._run([wanted])
-            return wanted.result.result()
         self._wait_for_turn(wanted)
         if not wanted.result.done():
             taken = self._with_others(wanted)
@@ -292,12 +303,14 @@ class Inference:
         """Wait until the network is this one's, or until somebody has taken this image along.
 
         Raises:
-            Overloaded: it took too long.
+            Overloaded: too many wait, or it took too long.
         """
         with self._lock:
             if not self._wanted and self._taken + self._takes(mine) <= self._cores:
                 self._taken += self._takes(mine)
                 return
+            if len(self._wanted) >= self.queue:
+                raise self._too_many(self.queue + 1, mine)
             self._wanted.append(mine)
         if mine.turn.wait(QUEUE_SECONDS):
             return
@@ -366,20 +379,6 @@ class _Wanted:
     def goes_with(self, other: "_Wanted") -> bool:
         """Whether one run of the network may take both."""
         return self.served is other.served and self.pixels is not None and other.pixels is not None
-
-
-def _is_small(predictor: Predictor) -> bool:
-    """Whether a run is over too soon to be worth several cores; by the fastest of a few, since others may be busy."""
-    preprocessing = predictor.release.preprocessing
-    blank = np.zeros((1, preprocessing.channels, preprocessing.size, preprocessing.size), dtype=np.float32)
-    seconds = []
-    for _ in range(3):
-        started = time.perf_counter()
-        predictor.run(blank)
-        seconds.append(time.perf_counter() - started)
-        if seconds[-1] >= 4 * _SMALL_SECONDS:  # no need to let a large one run again
-            break
-    return min(seconds) < _SMALL_SECONDS
 
 
 def _run_network(taken: list[_Wanted]) -> None:

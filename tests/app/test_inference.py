@@ -85,7 +85,7 @@ def test_who_waits_too_long_or_finds_the_queue_full_is_told(
     served: Served, images: list[Image.Image], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inference, "QUEUE_SECONDS", 0.2)
-    port = Inference(Path(), 1, 2, 8)
+    port = Inference(Path(), 1, 1, 8)
     begun, go_on = threading.Event(), threading.Event()
     run = served.predictor.outputs
 
@@ -264,7 +264,7 @@ def test_who_finds_the_queue_full_is_told_when_to_come_back(
     told = {}
     for queue in (1, 4, 8):
         with monkeypatch.context() as patch, ThreadPoolExecutor(queue) as pool:
-            port, network = Inference(Path(), 1, queue, batch), _Blocking(patch, served)
+            port, network = Inference(Path(), 1, queue - 1, batch), _Blocking(patch, served)
             asked = [pool.submit(port.predict, served, numbered(served, 0))]
             assert network.begun.acquire(timeout=patient(30))
             asked += [arrive(pool, port, served, number) for number in range(1, queue)]

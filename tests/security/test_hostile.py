@@ -100,13 +100,12 @@ def test_a_defect_tells_the_caller_nothing(service: Service, monkeypatch: pytest
 
 
 def test_more_predictions_than_the_queue_holds_are_refused_with_retry_after(service: Service) -> None:
-    waiting = service.context.inference._waiting
-    taken = 0
-    while waiting.acquire(blocking=False):
-        taken += 1
+    inference = service.context.inference
+    inference._taken = inference._cores  # a run that takes all cores, and as many behind it as may wait
+    inference._wanted.extend([None] * inference.queue)  # type: ignore[list-item]
     response = service.post("viewer", "/v1/predictions", files={"image": ("x", cell_png())})
-    for _ in range(taken):
-        waiting.release()
+    inference._wanted.clear()
+    inference._taken = 0
     assert (response.status_code, response.headers["retry-after"]) == (429, "2")
     assert service.post("viewer", "/v1/predictions", files={"image": ("x", cell_png())}).status_code == 200
 
