@@ -135,3 +135,13 @@ def test_the_change_of_el_is_what_first_labels_say_of_l() -> None:
     assert changes["EL"].model_assisted.value == pytest.approx(changes["L"].value, abs=0.01)
     assert changes["EL"].model_assisted.se == pytest.approx(changes["L"].se, rel=0.05)
     assert changes["EL"].se > 1.5 * changes["L"].se
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+def test_cases_without_any_label_are_evaluated_as_that(clustered: bool) -> None:
+    """A service that predicts before anybody reads has weights, and nothing to weigh."""
+    n = 4
+    cluster = np.arange(n) // 2 if clustered else None
+    found = evaluate(np.zeros((n, 3), dtype=int), np.full((n, 3), 1 / 3), weights=np.ones(n), cluster=cluster)
+    assert found.n_labels == 0
+    assert np.isnan(found.metrics["L"].value)
