@@ -180,7 +180,9 @@ class Inference:
             Unavailable: the backend does not answer.
         """
         predictor = self.predictor(release)
-        if self.backend is not None or predictor.on_gpu or self.threads or self._cores == 1:
+        if self.backend is not None or predictor.on_gpu:  # whose buffers belong to one run
+            return Served(release_id, revision, predictor)
+        if self.threads or self._cores == 1:
             return Served(release_id, revision, predictor, self.threads or None)
         by_one_core = Predictor(release, 1, device=self.device)  # to the bit what more give
         if by_one_core.core_seconds(enough=4 * _SMALL_SECONDS) < _SMALL_SECONDS:

@@ -252,6 +252,15 @@ def test_a_small_network_takes_one_core_and_a_large_one_all(
     assert found == {(0, 1e9): 1, (0, 0.0): None, (3, 1e9): 3, (2, 1e9): 2, (1, 0.0): 1}
 
 
+def test_on_a_gpu_one_run_goes_on_at_a_time_whatever_threads_are_set(
+    small_release: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its buffers belong to one run; the threads are those of the CPU."""
+    alias = Alias(name="champion", release_id=uuid.uuid4(), revision=1)
+    monkeypatch.setattr(Predictor, "on_gpu", property(lambda _: True))
+    assert [Inference(lambda _: small_release, threads, 64).served(alias).cores for threads in (0, 1, 2)] == [None] * 3
+
+
 def served_alone(release: Path, image: Image.Image) -> npt.NDArray[np.float32]:
     return Predictor(read_release(release), 1).predict([image]).logits
 
