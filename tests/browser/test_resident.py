@@ -14,6 +14,7 @@ from app.platform.keys import derive
 from app.settings import Settings
 from app.tables import Account, Annotator, Label, Read, ReadRequest, now
 from tests.browser.conftest import Person, handle_of, set_reveal, until, upload
+from tests.browser.test_heartbeats import hold_clock
 from tests.browser.test_keyboard import kept
 from tests.support.process import Installation
 
@@ -86,6 +87,7 @@ def test_slips_are_corrected_blind_and_nothing_moves(browser: Browser, blind: In
     rng = random.Random(n)
     reader = Person(browser, blind, name)
     uploaded = [upload(blind, f"slip {n} {number}", 5000 + number, patient=f"s{n}-{number}") for number in range(n)]
+    upload(blind, f"slip {n} after them", 5000 + n, patient=f"s{n}-{n}")  # none of them is the last one
     correctable = handles_of(blind, name, uploaded)  # cases from before the policy are final at once
     page = begin(reader)
     page.evaluate(WATCH)
@@ -114,6 +116,34 @@ def test_slips_are_corrected_blind_and_nothing_moves(browser: Browser, blind: In
     assert final == intended
     assert sum(row[1] == "label" for row in rows) == n
     assert reader.faults == []
+
+
+@pytest.mark.slow
+def test_a_slip_on_the_last_case_is_corrected_there_as_well(browser: Browser, blind: Installation) -> None:
+    emil = Person(browser, blind, "emil")
+    upload(blind, "the last one", 5900, patient="last")
+    page = emil.go("/worklist")
+    hold_clock(page)
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".js [data-resident]")
+    last = ""
+    while "last case" not in page.inner_text("h1"):
+        last = shown(page) or last
+        before = shown(page)
+        page.keyboard.press("b")
+        until(page, lambda: shown(page) != before or "last case" in page.inner_text("h1"), "it goes on")  # noqa: B023
+        page.clock.run_for(100)
+    until(page, lambda: kept(page) == [], "it is stored")
+    page.clock.run_for(4_000)
+    assert "You can still go back" in page.inner_text("[data-status]")
+    page.keyboard.press("Backspace")
+    assert shown(page) == last
+    page.keyboard.press("m")
+    until(page, lambda: given(blind, "emil")[-1][1:3] == ("correction", "monocyte"), "it is corrected")
+    until(page, lambda: kept(page) == [], "the page knows")
+    page.clock.run_for(6_000)
+    page.wait_for_url("**/worklist")
+    assert emil.faults == []
 
 
 @pytest.mark.slow

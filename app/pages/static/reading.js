@@ -14,7 +14,7 @@ const AHEAD = 2;
 // As many as an answer may be left behind and still be corrected.
 const BEHIND = 10;
 const RETRY_MS = 2000;
-// For so long a key that gives a case away for good may be taken back.
+// For so long a key that gives a case away for good may be taken back, and the page stays after the last answer.
 const REGRET_MS = 5000;
 
 export function readOn(page, viewer, { leases, restart }) {
@@ -32,6 +32,7 @@ export function readOn(page, viewer, { leases, restart }) {
   let filling = false;
   let refill;
   let none = false; // the service has no further case
+  let leaving; // runs while the last answer may still be corrected here
   let regretted = null; // what is sent unless it is taken back
   let held = null; // the key of a class that is down
   let pending = false; // a class is chosen by Shift: how sure, and a second choice, may follow
@@ -106,13 +107,16 @@ export function readOn(page, viewer, { leases, restart }) {
     if (!shown && none) leave();
   }
 
-  // Everything is read. What is on its way arrives first.
+  // Everything is read. What is on its way arrives first, and a slip on the last case is noticed like any other.
   function leave() {
+    clearTimeout(leaving);
+    heading.textContent = t("That was the last case");
     if (waiting().length || regretted) {
       say(t("That was the last case. Your last answers are on their way."));
       return;
     }
-    location.assign("/worklist");
+    if (place > 0) say(t("That was the last case. You can still go back and correct it."));
+    leaving = setTimeout(() => location.assign("/worklist"), place > 0 ? REGRET_MS : 0);
   }
 
   // ---- one case
@@ -131,6 +135,7 @@ export function readOn(page, viewer, { leases, restart }) {
   function show() {
     const one = now();
     shown = one ?? null;
+    clearTimeout(leaving);
     const enabled = Boolean(one);
     for (const part of all("fieldset, button", form)) part.disabled = !enabled || (one.broken && !part.matches("[data-action='cannot tell']"));
     if (decline) decline.hidden = !enabled || Boolean(labelOf(one));
