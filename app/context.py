@@ -84,6 +84,7 @@ def build_context(settings: Settings, ring: KeyRing | None = None) -> Context:
             settings.inference_queue,
             backend=_backend(settings),
             device=settings.device,
+            sharing=settings.processes,
         ),
         pictures=Pictures(settings.decode_memory),
         keys=keys,

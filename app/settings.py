@@ -61,6 +61,9 @@ class Settings(BaseSettings):
     )
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8000, ge=0, le=65535, description="port to listen on")
+    processes: int = Field(
+        1, ge=1, le=64, description="server processes that serve the port together and share the cores"
+    )
     allowed_hosts: list[str] = Field(
         ["127.0.0.1", "localhost", "[::1]"], description='JSON list of host names that requests may name, or ["*"]'
     )

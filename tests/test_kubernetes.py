@@ -11,7 +11,7 @@ import kubernetes_validate
 import pytest
 
 import secondread
-from app.cli.serving import DRAIN_SECONDS
+from app.cli.server import DRAIN_SECONDS
 from app.platform import observability
 from app.settings import Settings
 from app.worker import BEAT, STOP_SECONDS

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from app.platform.database import Database
     from app.settings import Settings
 
-#: How long a server that was asked to stop works on the requests it has.
-DRAIN_SECONDS = 20
 commands = typer.Typer()
 db = typer.Typer(no_args_is_help=True, help="Database: bring it up to date, copy it, verify it.")
 
@@ -40,36 +38,25 @@ def _settings_epilog() -> str:
 def serve(
     host: Annotated[str | None, typer.Option(help="Address; SECONDREAD_HOST where left out.")] = None,
     port: Annotated[int | None, typer.Option(help="Port; SECONDREAD_PORT where left out.")] = None,
+    processes: Annotated[
+        int | None, typer.Option(help="Server processes on the port; SECONDREAD_PROCESSES where left out.")
+    ] = None,
 ) -> None:
     """Serve the API and the pages; on SQLite the worker too."""
     from contextlib import nullcontext
 
     from app.cli.keeping import kept_alive
+    from app.cli.server import application_here, run
 
     with loading():
-        application = _application()
+        application = application_here(processes)
     _prepare(application)
     settings: Settings = application.state.context.settings
     address, number = host or settings.host, settings.port if port is None else port
     say(f"secondread: http://{address}:{number}")
     with_worker = settings.worker and settings.sqlalchemy_url.startswith("sqlite")
     with kept_alive(_worker_command()) if with_worker else nullcontext():
-        _run_server(application, address, number, settings.trusted_proxies)
-
-
-def _application() -> "FastAPI":
-    """The application that the environment describes."""
-    from app.main import create_app
-    from app.platform import observability, tracing
-    from app.settings import collector_variable, read_settings
-
-    keep_private()
-    tracing.begin("serve", collector_variable())
-    settings = read_settings()
-    settings.home.mkdir(parents=True, exist_ok=True)
-    warn_of_open_home(settings.home)
-    observability.configure_logging()
-    return create_app(settings)
+        run(application, address, number)
 
 
 def _prepare(application: "FastAPI") -> None:
@@ -108,30 +95,11 @@ def _check_backend(context: "Context") -> None:
 
 def _worker_command() -> list[str]:
     """The one worker of a SQLite database, as a process of lower priority than the server."""
+    from app.platform.observability import COUNTED_TOGETHER
+
     command = [sys.executable, "-c", "from app.cli.main import main; main()", "worker", "--parent", str(os.getpid())]
-    return ["nice", "-n", "5", *command]
-
-
-def _run_server(application: "FastAPI", address: str, number: int, trusted_proxies: list[str]) -> None:
-    import uvicorn
-
-    from app.platform.connections import REFUSED_BEYOND, bounded_connections
-    from app.platform.memory_budget import give_back_freed_memory
-
-    give_back_freed_memory()
-    uvicorn.run(
-        application,
-        host=address,
-        port=number,
-        log_level="warning",
-        access_log=False,
-        limit_concurrency=REFUSED_BEYOND,
-        timeout_graceful_shutdown=DRAIN_SECONDS,
-        server_header=False,
-        forwarded_allow_ips=trusted_proxies,
-        http=bounded_connections(trusted_proxies),
-        ws="none",
-    )
+    # what it counts is no part of what servers count together
+    return ["nice", "-n", "5", "env", "-u", COUNTED_TOGETHER, *command]
 
 
 @commands.command(epilog=_settings_epilog())

@@ -108,14 +108,14 @@ def prometheus(context: Parts) -> Response:
 
 def _count(session: Session) -> None:
     """Set the gauges of what the database contains."""
-    for state, count in counts_by_state(session).items():
-        observability.JOBS.labels(state).set(count)
-    observability.WORKERS.set(living_workers(session))
-    wait = waiting(session)
-    observability.WAITING_EVENTS.set(wait.n_events)
-    observability.WAITING_SECONDS.set(wait.seconds)
-    published = published_estimates(session)
-    if published is None:
-        observability.show_estimates("", {})
-    else:
-        observability.show_estimates(str(published.release_id), published.estimates)
+    wait, published = waiting(session), published_estimates(session)
+    observability.show(
+        observability.Counted(
+            jobs=counts_by_state(session),
+            n_workers=living_workers(session),
+            n_events_waiting=wait.n_events,
+            seconds_waiting=wait.seconds,
+            release="" if published is None else str(published.release_id),
+            estimates={} if published is None else published.estimates,
+        )
+    )

@@ -4,36 +4,34 @@ import logging
 import threading
 import time
 import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import structlog
 from asgi_correlation_id import correlation_id
-from prometheus_client import Counter, Gauge, Histogram, generate_latest
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.platform import tracing
 
 REQUESTS = Counter("secondread_requests", "Requests answered.", ["method", "route", "status"])
 SECONDS = Histogram("secondread_request_seconds", "Time to answer.", ["method", "route"])
-ESTIMATES = Gauge(
-    "secondread_estimate",
-    "Metrics of the champion on the evaluation partition, weighted for selection, as the worker last published them.",
-    ["metric", "release"],
+WAITING = Gauge(
+    "secondread_predictions_waiting", "Predictions that wait for the network, or run.", multiprocess_mode="livesum"
 )
-WAITING = Gauge("secondread_predictions_waiting", "Predictions that wait for the network, or run.")
 BATCHES = Histogram("secondread_batch_size", "Images per run of the network.", buckets=[1, 2, 4, 8, 16, 32, 64])
-JOBS = Gauge("secondread_jobs", "Jobs by state, counted in the last ten seconds.", ["state"])
-WORKERS = Gauge("secondread_workers", "Worker processes that live, counted in the last ten seconds.")
-WAITING_EVENTS = Gauge("secondread_audit_events_waiting", "Audit events that no sealer has linked yet.")
-WAITING_SECONDS = Gauge("secondread_audit_events_waiting_seconds", "For how long the oldest of them has waited.")
+#: Variable that names the folder in which server processes of one port keep what they count, to be added up.
+COUNTED_TOGETHER = "PROMETHEUS_MULTIPROC_DIR"
 _COUNT_SECONDS = 10.0
+_counted_in: Path | None = None
 # the last ones before a defect, as logged
 _CALLS = 10
 _counted_at = -_COUNT_SECONDS
 _counting = threading.Lock()
-# the gauges are cleared and set again under it, so that no scrape sees half of them
-_showing = threading.Lock()
 _log = structlog.get_logger("secondread")
 
 
@@ -56,12 +54,68 @@ def _stderr() -> Any:
     return sys.stderr
 
 
-def show_estimates(release: str, estimates: dict[str, float]) -> None:
-    """Set the gauges of the champion's estimates; those of any other release, or without a value, disappear."""
-    with _showing:
-        ESTIMATES.clear()
-        for metric, value in estimates.items():
-            ESTIMATES.labels(metric, release).set(value)
+@dataclass(frozen=True)
+class Counted:
+    """What the database contains, whichever process counts it.
+
+    Attributes:
+        jobs: number of jobs by state.
+        n_workers: worker processes that live.
+        n_events_waiting: audit events that no sealer has linked yet.
+        seconds_waiting: for how long the oldest of them has waited.
+        release: the champion, as the worker last published its estimates; empty before.
+        estimates: of its metrics, by name.
+    """
+
+    jobs: Mapping[str, int] = field(default_factory=dict)
+    n_workers: int = 0
+    n_events_waiting: int = 0
+    seconds_waiting: float = 0.0
+    release: str = ""
+    estimates: Mapping[str, float] = field(default_factory=dict)
+
+
+class _Counts(Collector):
+    """Gauges of what the database contains, all of one moment."""
+
+    shown = Counted()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The gauges, with their values."""
+        shown = self.shown
+        estimates = GaugeMetricFamily(
+            "secondread_estimate",
+            "Metrics of the champion on the evaluation partition, weighted for selection, as the worker last published "
+            "them.",
+            labels=["metric", "release"],
+        )
+        for metric, value in shown.estimates.items():
+            estimates.add_metric([metric, shown.release], value)
+        jobs = GaugeMetricFamily("secondread_jobs", "Jobs by state, counted in the last ten seconds.", labels=["state"])
+        for state, count in shown.jobs.items():
+            jobs.add_metric([state], count)
+        yield estimates
+        yield jobs
+        yield GaugeMetricFamily(
+            "secondread_workers", "Worker processes that live, counted in the last ten seconds.", shown.n_workers
+        )
+        yield GaugeMetricFamily(
+            "secondread_audit_events_waiting", "Audit events that no sealer has linked yet.", shown.n_events_waiting
+        )
+        yield GaugeMetricFamily(
+            "secondread_audit_events_waiting_seconds",
+            "For how long the oldest of them has waited.",
+            shown.seconds_waiting,
+        )
+
+
+_counts, _in_database = _Counts(), CollectorRegistry()
+_in_database.register(_counts)
+
+
+def show(counted: Counted) -> None:
+    """Show what the database contains, in place of what was counted before."""
+    _counts.shown = counted
 
 
 def counts_are_old() -> bool:
@@ -75,9 +129,26 @@ def counts_are_old() -> bool:
 
 
 def exposition() -> bytes:
-    """Prometheus text."""
-    with _showing:
-        return generate_latest()
+    """Prometheus text; of what processes measure that of all which serve this port."""
+    measured: CollectorRegistry = REGISTRY
+    if _counted_in is not None:
+        measured = CollectorRegistry()
+        multiprocess.MultiProcessCollector(measured, str(_counted_in))  # type: ignore[no-untyped-call]
+    return generate_latest(measured) + generate_latest(_in_database)
+
+
+def count_with_others(folder: Path) -> None:
+    """Show what all processes of this port count; what they were doing when they died counts no more.
+
+    Args:
+        folder: of ``COUNTED_TOGETHER``, which was set before this module was imported.
+    """
+    global _counted_in
+    _counted_in = folder
+    for path in folder.glob("gauge_live*_*.db"):
+        pid = int(path.stem.rpartition("_")[2])
+        if not Path(f"/proc/{pid}").exists():
+            multiprocess.mark_process_dead(pid, str(folder))  # type: ignore[no-untyped-call]
 
 
 def log_defect(error: Exception) -> str:

@@ -2,8 +2,7 @@
 
 On a CPU a large network uses all cores for one image, one run at a time; a small one uses one core, with as many runs
 at once as there are cores; on a GPU a run takes along whoever waits. Those that wait stand in a bounded queue, first
-come, first served, and are refused beyond it. Where the settings name a backend, the network runs there, many runs at
-once, and never here.
+come, first served. Where the settings name a backend, the network runs there, many runs at once, and never here.
 """
 
 import math
@@ -72,6 +71,7 @@ class Inference:
         batch: images per run of the network at most; None: many on a GPU, one on a CPU, where batches do not pay.
         backend: where the network runs; None: in this process.
         device: on which of this process.
+        sharing: processes that share the cores.
     """
 
     def __init__(
@@ -82,12 +82,14 @@ class Inference:
         batch: int | None = None,
         backend: Backend | None = None,
         device: Device = "auto",
+        sharing: int = 1,
     ) -> None:
         self.folder_of, self.threads, self.batch = folder_of, threads, batch
+        self._cores, self._all = max(1, cores() // sharing), 0 if sharing == 1 else max(1, cores() // sharing)
         self.backend, self.device, self.queue = backend, device, queue
         # those who wait, who came first first; while somebody waits, cores are taken
         self._wanted: deque[_Wanted] = deque()
-        self._cores, self._taken, self._run_seconds = cores(), 0, 0.0
+        self._taken, self._run_seconds = 0, 0.0
         self._lock = threading.Lock()
         self._under_way = threading.BoundedSemaphore(queue)
         self._loading = threading.Lock()
@@ -170,7 +172,7 @@ class Inference:
             Unavailable: the backend does not answer.
         """
         network = None if self.backend is None else self.backend.network(release)
-        return Predictor(release, self.threads, device=self.device, network=network)
+        return Predictor(release, self.threads or self._all, device=self.device, network=network)
 
     def _loaded(self, release_id: uuid.UUID, revision: int, release: Release) -> Served:
         """A release ready to serve, its network with as many threads and runs at once as suit it.

@@ -6,6 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ from app.predictions import inference
 from app.predictions.inference import Inference, Served
 from app.tables import Alias
 from ml.images.preprocess import Pixels
-from ml.release.artifact import read_release
+from ml.release.artifact import Release, read_release
 from ml.release.predictor import Prediction, Predictor
 from tests.support.service import cell_png
 from tests.support.waiting import patient, wait_until
@@ -250,6 +251,26 @@ def test_a_small_network_takes_one_core_and_a_large_one_all(
         logits = [port.predict(loaded, image).logits for image in images]
         np.testing.assert_array_equal(logits, [served_alone(small_release, image) for image in images])
     assert found == {(0, 1e9): 1, (0, 0.0): None, (3, 1e9): 3, (2, 1e9): 2, (1, 0.0): 1}
+
+
+def test_processes_that_share_the_cores_have_a_part_of_them_each(
+    small_release: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large network takes those of its process; with less than one core each, one run goes on at a time."""
+    monkeypatch.setattr(inference, "cores", lambda: 4)
+    alias, threads = Alias(name="champion", release_id=uuid.uuid4(), revision=1), []
+    as_it_is = Predictor.__init__
+
+    def noted(predictor: Predictor, release: Release, n_threads: int = 0, **options: Any) -> None:
+        threads.append(n_threads)
+        as_it_is(predictor, release, n_threads, **options)
+
+    monkeypatch.setattr(Predictor, "__init__", noted)
+    monkeypatch.setattr(inference, "_SMALL_SECONDS", 0.0)
+    for sharing, expected in ((1, 0), (2, 2), (4, 1), (9, 1)):
+        threads.clear()
+        Inference(lambda _: small_release, 0, 64, sharing=sharing).served(alias)
+        assert threads[0] == expected
 
 
 def test_on_a_gpu_one_run_goes_on_at_a_time_whatever_threads_are_set(

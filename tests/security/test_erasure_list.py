@@ -83,9 +83,9 @@ def test_a_service_on_a_backup_that_was_brought_back_by_hand_erases_before_it_se
         assert remains({"name": PATIENT}, [settings.home], context.database.engine, None) == set()
         context.database.engine.dispose()
 
-    monkeypatch.setattr(serving, "_run_server", serve)
+    monkeypatch.setattr("app.cli.server.run", serve)
     monkeypatch.setenv("SECONDREAD_WORKER", "false")
-    serving.serve(None, None)
+    serving.serve(None, None, None)
     assert len(served) == 1
 
 

@@ -1,0 +1,138 @@
+"""Several server processes on one port: one service to its callers, whichever of them answers, lives or dies."""
+
+import json
+import os
+import re
+import signal
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from tests.support.process import METRICS_TOKEN, Installation
+from tests.support.service import cell_png
+from tests.support.waiting import patient, wait_until
+
+PROCESSES, CALLERS = 2, 8
+
+
+@pytest.fixture
+def together(tmp_path: Path, tiny_release: Path) -> Iterator[Installation]:
+    with Installation(tmp_path / "home") as made:
+        made.environment |= {"SECONDREAD_WORKER": "false", "SECONDREAD_PROCESSES": str(PROCESSES)}
+        made.keys = made.prepare(tiny_release, client="service", lead="admin")
+        made.start()
+        yield made
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """What a process was started with; nothing of one that has ended."""
+    try:
+        parts = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return {}
+    return dict(part.decode().split("=", 1) for part in parts if b"=" in part)
+
+
+def counting(made: Installation) -> dict[int, Path]:
+    """Folder in which what is counted lies, by server process: those that began with it, and so not their parent."""
+    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    found = {}
+    for pid in pids:
+        asked = environment_of(pid)
+        if asked.get("SECONDREAD_HOME") == str(made.home) and "PROMETHEUS_MULTIPROC_DIR" in asked:
+            folder = Path(asked["PROMETHEUS_MULTIPROC_DIR"])
+            if any(folder.glob(f"*_{pid}.db")):  # else it is what multiprocessing starts to look after its files
+                found[pid] = folder
+    return found
+
+
+def asked(made: Installation, path: str, key: str, body: bytes | None = None) -> Any:
+    """The answer to a request with a connection of its own."""
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "image/png", "Connection": "close"}
+    request = urllib.request.Request(made.address + path, body, headers)
+    with urllib.request.urlopen(request, timeout=patient(20)) as answer:
+        return answer.read()
+
+
+def predicted(made: Installation, n: int) -> list[Any]:
+    """So many predictions of one picture, by callers at once."""
+    with ThreadPoolExecutor(CALLERS) as pool:
+        work = [pool.submit(asked, made, "/v1/predictions", made.keys["client"], cell_png(1)) for _ in range(n)]
+        return [json.loads(one.result()) for one in work]
+
+
+def samples(made: Installation, name: str) -> list[float]:
+    """Values of the series whose line begins so."""
+    text = asked(made, "/metrics", METRICS_TOKEN).decode()
+    return [float(value) for value in re.findall(rf"^{re.escape(name)}\S* (\S+)$", text, re.MULTILINE)]
+
+
+def predicted_by(pid: int, folder: Path) -> float:
+    """Requests for predictions that one process has answered."""
+    counted = MultiProcessCollector.merge([str(path) for path in folder.glob(f"counter_{pid}.db")])  # type: ignore[no-untyped-call]
+    found = [sample for metric in counted for sample in metric.samples]
+    return sum(one.value for one in found if one.labels.get("route") == "/v1/predictions")
+
+
+ANSWERED = 'secondread_requests_total{method="POST",route="/v1/predictions",status="200"}'
+
+
+def test_processes_of_one_port_are_one_service(together: Installation) -> None:
+    """The same numbers from each, counted together, from whichever is asked; each has answered some of them."""
+    n, answers = 0, set()
+    while len(counting(together)) < PROCESSES or not all(
+        predicted_by(pid, folder) for pid, folder in counting(together).items()
+    ):
+        answers |= {json.dumps(one, sort_keys=True) for one in predicted(together, 16)}
+        n += 16
+        assert n < 2000, "one of them never answers"
+    assert len(answers) == 1
+    for _ in range(2 * PROCESSES):
+        assert samples(together, ANSWERED) == [n]
+        assert samples(together, "secondread_predictions_waiting") == [0]
+        assert samples(together, "secondread_workers") == [0]
+
+
+@pytest.mark.slow
+def test_a_killed_process_is_replaced_and_what_it_did_stays_counted(together: Installation) -> None:
+    predicted(together, 32)
+    wait_until(lambda: len(counting(together)) == PROCESSES, 60, lambda: together.log)
+    before, (killed, *others) = samples(together, ANSWERED), counting(together)
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: killed not in counting(together), 10, lambda: together.log)
+    assert len(predicted(together, 16)) == 16  # the others have the port
+    wait_until(lambda: len(counting(together)) == PROCESSES, 60, lambda: together.log)
+    assert set(others) < set(counting(together))
+    assert samples(together, ANSWERED) == [before[0] + 16]
+    assert samples(together, "secondread_predictions_waiting") == [0]
+
+
+@pytest.mark.slow
+def test_all_end_with_the_one_that_was_started(together: Installation) -> None:
+    predicted(together, 16)
+    (folder, *_) = counting(together).values()
+    assert together.stop() == 0
+    assert counting(together) == {}
+    assert not folder.exists()
+    together.start()
+    assert len(predicted(together, 16)) == 16
+    together.stop(signal.SIGKILL)  # nobody was told
+    deadline = time.monotonic() + patient(20)
+    while counting(together):
+        assert time.monotonic() < deadline, "they go on without it, and keep the port"
+        time.sleep(0.05)
+    together.start()
+    assert len(predicted(together, 16)) == 16
+
+
+@pytest.mark.parametrize("processes", ["0", "65", "two"])
+def test_a_number_of_processes_that_cannot_be_is_refused(tmp_path: Path, processes: str) -> None:
+    refused = Installation(tmp_path / "home").run("serve", "--processes", processes, check=False)
+    assert refused.returncode != 0
+    assert "processes" in refused.stderr.lower()
