@@ -44,6 +44,8 @@ ENVIRONMENT = ROOT / "build" / "peers"
 PACKAGES = ("litserve==0.2.19", "fastapi", "uvicorn[standard]", "python-multipart", "onnxruntime", "numpy", "pillow")
 CORES = len(os.sched_getaffinity(0))
 CLIENTS = (1, 8, 32)
+#: What the names of servers end in that have a process per core.
+PER_CORE = ", a process per core"
 GOALS = {"raw body": 0.34, "multipart": 0.28}
 GOAL_LITSERVE, GOAL_TAIL = 1.6, 3.0
 _CLIENT = """
@@ -204,10 +206,13 @@ def peer(python: Path, script: str, spec: Path, body: Path, kind: str) -> Iterat
 
 
 @contextmanager
-def secondread(release: Path, folder: Path, bodies: dict[str, tuple[str, Path]]) -> Iterator[dict[str, Server]]:
+def secondread(
+    release: Path, folder: Path, bodies: dict[str, tuple[str, Path]], processes: int = 1
+) -> Iterator[dict[str, Server]]:
     """The server that ``secondread serve`` starts, with a key that may predict and no worker beside it."""
-    with Installation(folder / "home") as made:
+    with Installation(folder / f"{processes}" / "home") as made:
         made.environment |= {"SECONDREAD_RATE_LIMIT": "0", "SECONDREAD_WORKER": "false"}
+        made.environment |= {"SECONDREAD_PROCESSES": str(processes)}
         key = made.prepare(release, client="service")["client"]
         made.start()
         servers = {
@@ -288,9 +293,10 @@ def measure(release: Path, rounds: int, seconds: float, *, peers: bool = True) -
         form.write_bytes(body)
         write_spec(release, spec)
         raw = stack.enter_context(raw_runtime(python, spec, image))
-        servers = stack.enter_context(
-            secondread(release, folder, {"raw body": ("image/jpeg", image), "multipart": (kind, form)})
-        )
+        bodies = {"raw body": ("image/jpeg", image), "multipart": (kind, form)}
+        servers = stack.enter_context(secondread(release, folder, bodies))
+        per_core = {f"{name}{PER_CORE}": body for name, body in bodies.items()}
+        servers |= stack.enter_context(secondread(release, folder, per_core, CORES))
         scripts = {"plain FastAPI": "plain_fastapi.py", "LitServe": "lit_serve.py"} if peers else {}
         for peer_name, script in scripts.items():
             servers[peer_name] = stack.enter_context(peer(python, script, spec, form, kind))
@@ -345,10 +351,10 @@ def show(figures: dict[str, Any]) -> None:
     """Print the table."""
     print(f"ONNX Runtime alone: {figures['raw']:.0f} runs per second on {CORES} cores\n")
     heads = ("per second", "of raw", "of LitServe", "p50 ms", "p99 ms", "p99 of p50", "server ms", "generator ms")
-    print(f"{'server':15}{'clients':>8}" + "".join(f"{head:>13}" for head in heads))
+    print(f"{'server':32}{'clients':>8}" + "".join(f"{head:>13}" for head in heads))
     for name, by_clients in figures["servers"].items():
         for n, row in by_clients.items():
-            print(f"{name:15}{n:>8}" + "".join(f"{row.get(head, math.nan):>13.2f}" for head in heads))
+            print(f"{name:32}{n:>8}" + "".join(f"{row.get(head, math.nan):>13.2f}" for head in heads))
     print("\nmemory, MB: " + ", ".join(f"{name} {mb:.0f}" for name, mb in figures["memory_mb"].items()))
     goals = ", ".join(f"{name} {goal} of raw" for name, goal in GOALS.items())
     print(f"goals: {goals}; {GOAL_LITSERVE} of LitServe; p99 at most {GOAL_TAIL:.0f} of p50")

@@ -191,14 +191,11 @@ class _Share:
         return message
 
     async def _without_place(self) -> Message:
-        """What is received, giving the places back where it is not here yet."""
-        now = asyncio.get_running_loop().time()
-        self._keep_until = self._keep_until or now + BODY_SECONDS
-        arriving = asyncio.ensure_future(self._receive())
+        """What is received, giving the places back where it is not here in time."""
+        loop = asyncio.get_running_loop()
+        self._keep_until = self._keep_until or loop.time() + BODY_SECONDS
+        giving_back = loop.call_at(self._keep_until, self.give_back)
         try:
-            await asyncio.wait({arriving}, timeout=max(0.0, self._keep_until - now))
-            if not arriving.done():
-                self.give_back()
-            return await arriving
+            return await self._receive()
         finally:
-            arriving.cancel()
+            giving_back.cancel()

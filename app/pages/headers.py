@@ -1,23 +1,25 @@
 """Security headers of every answer."""
 
-from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.auth.sites import is_secure
 
 #: Browsers that have come by TLS once come by nothing else for a year.
-_HSTS = "max-age=31536000"
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; img-src 'self'; style-src 'self'; script-src 'self'; "
-    "connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
+_HSTS = (b"strict-transport-security", b"max-age=31536000")
+_HEADERS = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; img-src 'self'; style-src 'self'; script-src 'self'; connect-src 'self'; "
+        b"form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
     # not "no-referrer": browsers then send the Origin of forms as "null"
-    "Referrer-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+)
 
 
 class SecurityHeaders:
@@ -35,13 +37,9 @@ class SecurityHeaders:
 
         async def add(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
-                    headers.setdefault(name, value)
-                if is_secure(Request(scope)):
-                    headers.setdefault("Strict-Transport-Security", _HSTS)
-                if "cache-control" not in headers:
-                    headers["Cache-Control"] = "no-store"
+                wanted = [*_HEADERS, _HSTS] if is_secure(Request(scope)) else _HEADERS
+                present = {name.lower() for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(one for one in wanted if one[0] not in present)]
             await send(message)
 
         await self.app(scope, receive, add if scope["type"] == "http" else send)

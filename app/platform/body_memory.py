@@ -34,19 +34,24 @@ class BodyMemory:
             Overloaded: it took too long.
         """
         size = min(size, self.size)
-        try:
-            async with asyncio.timeout(seconds):
-                while self.left < size:
-                    change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                    self.waiting.append(change)
-                    try:
-                        await change
-                    finally:
-                        self.waiting.remove(change)
-        except TimeoutError as exc:
-            raise Overloaded("too many uploads are under way; try again shortly") from exc
+        if self.left < size:
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._wait_for(size)
+            except TimeoutError as exc:
+                raise Overloaded("too many uploads are under way; try again shortly") from exc
         self.left -= size
         return size
+
+    async def _wait_for(self, size: int) -> None:
+        """Look again at every change until so many bytes are left."""
+        while self.left < size:
+            change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.waiting.append(change)
+            try:
+                await change
+            finally:
+                self.waiting.remove(change)
 
     def give_back(self, size: int) -> None:
         """Give bytes back, and have everybody who waits look again."""

@@ -175,6 +175,8 @@ def _begin_sqlite(connection: Connection) -> None:
     options = connection.get_execution_options()
     place: Place | None = options.get(_PLACE)
     statement = options.get("sqlite_begin", "BEGIN")
+    if statement is None:  # a single statement sees one moment by itself
+        return
     if place is not None and not place.take():
         raise OperationalError(statement, None, sqlite_module().OperationalError("database is locked"))
     connection.exec_driver_sql(statement)
@@ -264,6 +266,7 @@ class Database:
     def __init__(self, url: str, keys: AuditKeys | None = None) -> None:
         self.engine, self._keys = make_engine(url), keys
         self._queue = WriterQueue(BUSY_SECONDS) if self.engine.dialect.name == "sqlite" else None
+        self._looking = self.engine.execution_options(sqlite_begin=None)
 
     @contextmanager
     def write(self, key: Literal["shared", "alone", "unused"] = "shared") -> Iterator[Session]:
@@ -300,7 +303,7 @@ class Database:
             statement: of columns, not of mapped classes.
             values: of its parameters.
         """
-        with self.engine.connect() as connection:
+        with self._looking.connect() as connection:
             return connection.execute(statement, values).first()
 
     @contextmanager

@@ -11,7 +11,7 @@ from functools import cache, cached_property
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray
+from ml.arrays import FloatArray, IntArray
 from ml.images.preprocess import Pixels
 
 _WHITE, _TINY = 256.0, 1e-4
@@ -45,6 +45,26 @@ def _moments(height: int, width: int) -> FloatArray:
     return np.concatenate([np.stack([y, x, radius**2], axis=-1), ring], axis=-1).reshape(height * width, -1)
 
 
+@cache
+def _places(n_pixels: int) -> tuple[IntArray, IntArray, FloatArray, IntArray]:
+    """Where the quantiles of ``Densities.ends`` lie among so many pixels in order.
+
+    Returns:
+        (2,) neighbours below, neighbours above, how far from the one to the other, and all these neighbours.
+    """
+    at = np.array([_GROUND, 1 - _GROUND]) * (n_pixels - 1)
+    below = np.floor(at).astype(int)
+    above = np.minimum(below + 1, n_pixels - 1)
+    return below, above, at - below, np.unique([below, above])
+
+
+@cache
+def _pairs(channels: int) -> tuple[IntArray, IntArray]:
+    """First and second channel of each pair."""
+    first, second = np.triu_indices(channels, 1)
+    return first, second
+
+
 @dataclass(frozen=True)
 class Densities:
     """Optical densities (N, C, H, W) of images, and what several checks ask of them, computed once.
@@ -62,14 +82,12 @@ class Densities:
     @cached_property
     def ends(self) -> tuple[FloatArray, FloatArray]:
         """Ground and darkest tenth, (N, C) each: quantiles, interpolated between neighbours."""
-        at = np.array([_GROUND, 1 - _GROUND]) * (self.flat.shape[-1] - 1)
-        below = np.floor(at).astype(int)
-        above = np.minimum(below + 1, self.flat.shape[-1] - 1)
+        below, above, share, neighbours = _places(self.flat.shape[-1])
         # pixels in a row are ordered only as far as these four need it
-        ordered = np.partition(self.flat, np.unique([below, above]), axis=-1)
+        ordered = np.partition(self.flat, neighbours, axis=-1)
         lower, upper = ordered[..., below], ordered[..., above]
-        ground, darkest = np.moveaxis(lower + (upper - lower) * (at - below), -1, 0)
-        return ground, darkest
+        found = lower + (upper - lower) * share
+        return found[..., 0], found[..., 1]
 
     @cached_property
     def moments(self) -> FloatArray:
@@ -113,7 +131,7 @@ def _mean_square(planes: FloatArray) -> FloatArray:
 
 def focus(density: Densities) -> FloatArray:
     """Energy of second differences by octave, along and across (N, F): focus, grain, compression, magnification."""
-    columns = []
+    energies, edges = [], []
     level = density.planes
     if min(level.shape[2:]) >= _HALVED_FROM:
         level = _halved(level)
@@ -121,11 +139,12 @@ def focus(density: Densities) -> FloatArray:
         if min(level.shape[2:]) < 4:
             break
         across, down = _differences(level), _differences(level.swapaxes(-1, -2))
-        energy = (_mean_square(across) + _mean_square(down)) / 2
-        both = np.abs(_differences(across.swapaxes(-1, -2))).mean(axis=(-2, -1))
-        columns += [np.log(energy + _TINY**2), np.log(both + _TINY)]
+        energies.append((_mean_square(across) + _mean_square(down)) / 2)
+        both = _differences(across.swapaxes(-1, -2))
+        edges.append(np.add.reduce(np.abs(both, out=both), axis=(-2, -1)) / (both.shape[-2] * both.shape[-1]))
         level = _halved(level)
-    return np.stack(columns, axis=-1).reshape(len(level), -1)
+    logs = np.array([np.log(np.array(energies) + _TINY**2), np.log(np.array(edges) + _TINY)])  # (2, O, N, C)
+    return logs.transpose(2, 3, 1, 0).reshape(len(level), -1)
 
 
 def stain(density: Densities) -> FloatArray:
@@ -137,9 +156,9 @@ def stain(density: Densities) -> FloatArray:
     spread = np.sqrt(np.diagonal(together, axis1=-2, axis2=-1))
     columns = [mean, np.log(spread + _TINY), *density.ends]
     if channels > 1:
-        upper = np.triu_indices(channels, 1)
+        first, second = _pairs(channels)
         scale = spread + _TINY
-        columns.append((together / (scale[:, :, None] * scale[:, None]))[:, *upper])
+        columns.append((together / (scale[:, :, None] * scale[:, None]))[:, first, second])
     return np.concatenate(columns, axis=1)
 
 
