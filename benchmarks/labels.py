@@ -2,9 +2,9 @@
 
     python -m benchmarks.labels --save
 
-One server on SQLite, and one on PostgreSQL. In turns: eight annotators who lease and label
-without pause, and eight threads that do nothing but insert rows of labels and commit; then labels that come at a fixed
-rate, whenever the last one was answered. Clients and server share the processors of the machine.
+One server on SQLite, and on PostgreSQL one of one process and one with a process per core. In turns: eight annotators
+who lease and label without pause, and eight threads that do nothing but insert rows of labels and commit; then labels
+that come at a fixed rate, whenever the last one was answered. Clients and server share the processors of the machine.
 """
 
 import argparse
@@ -32,6 +32,7 @@ from app.context import Context
 from app.platform.database import Database
 from app.platform.principal import Principal
 from app.tables import Account, Annotator, Case, Label
+from benchmarks.serving import CORES, PER_CORE
 from tests.support.postgres import PostgresServer, find_binaries
 from tests.support.process import Installation
 from tests.support.service import cell_png
@@ -223,10 +224,14 @@ def main() -> None:
         release = write_tiny_release(Path(parent) / "release")
         server = None if binaries is None else PostgresServer(binaries)
         try:
-            urls = {"sqlite": None} | ({} if server is None else {"postgresql": server.url(server.create())})
-            for kind, url in urls.items():
-                with Installation(Path(parent) / kind / "home", url) as made:
+            kinds: dict[str, tuple[str | None, int]] = {"sqlite": (None, 1)}
+            if server is not None:
+                kinds["postgresql"] = (server.url(server.create()), 1)
+                kinds[f"postgresql{PER_CORE}"] = (server.url(server.create()), CORES)
+            for number, (kind, (url, processes)) in enumerate(kinds.items()):
+                with Installation(Path(parent) / str(number) / "home", url) as made:
                     made.environment |= {"SECONDREAD_RATE_LIMIT": "0", "SECONDREAD_MIN_FREE_BYTES": "0"}
+                    made.environment |= {"SECONDREAD_PROCESSES": str(processes)}
                     figures[kind] = measure(made, release, bar, quick=options.quick)
         finally:
             if server is not None:

@@ -22,6 +22,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from benchmarks.serving import PER_CORE
+
 RESULTS = Path(__file__).parent / "results"
 DEMO = "app/demo/cells/release"
 Document = dict[str, Any]
@@ -133,17 +135,26 @@ BENCHMARKS = (
 ROWS = (
     *(
         Row(
-            f"predict, {body}, {n} clients: of ONNX Runtime alone",
+            f"predict, {body}{processes}, {n} clients: of ONNX Runtime alone",
             "serving",
             goal,
-            _at("servers", body, str(n), "of raw"),
+            _at("servers", f"{body}{processes}", str(n), "of raw"),
             peer=_peers(n),
             limit="1",
         )
+        for processes in ("", PER_CORE)
         for body, goal in (("raw body", 0.34), ("multipart", 0.28))
         for n in (8, 32)
     ),
-    Row("predict, multipart, 8 clients: of LitServe", "serving", 1.6, _at("servers", "multipart", "8", "of LitServe")),
+    *(
+        Row(
+            f"predict, multipart{processes}, 8 clients: of LitServe",
+            "serving",
+            1.6,
+            _at("servers", f"multipart{processes}", "8", "of LitServe"),
+        )
+        for processes in ("", PER_CORE)
+    ),
     *(
         Row(
             f"predict, {n} clients: p99 of p50",
@@ -223,13 +234,16 @@ ROWS = (
         _at("figures", "sqlite", "p99 in ms when offered"),
         most=True,
     ),
-    Row(
-        "leases and labels, PostgreSQL: of bare inserts by the ORM",
-        "labels",
-        0.2,
-        _at("figures", "postgresql", "of bare"),
-        peer=_bare("postgresql"),
-        limit="1",
+    *(
+        Row(
+            f"leases and labels, PostgreSQL{processes}: of bare inserts by the ORM",
+            "labels",
+            0.2,
+            _at("figures", f"postgresql{processes}", "of bare"),
+            peer=_bare(f"postgresql{processes}"),
+            limit="1",
+        )
+        for processes in ("", PER_CORE)
     ),
     Row("an answer in the browser (ms of the server)", "answering", 20.0, _at("figures", "an answer (ms)"), most=True),
     *(

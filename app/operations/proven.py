@@ -6,6 +6,7 @@ from functools import partial
 
 from sqlalchemy import Table as SqlTable
 from sqlalchemy import select
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from app.platform import audit_chain, baseline
@@ -62,11 +63,17 @@ def unproven_rows(session: Session, private: DerivedKey) -> Iterator[str]:
 
 
 def guarded(what: str, check: Callable[[], Iterable[str]]) -> list[str]:
-    """Faults that a check finds; that it cannot be done, since somebody stored what the service never would, is one."""
+    """Faults that a check finds; that it cannot be done, since somebody stored what the service never would, is one.
+
+    Raises:
+        DBAPIError: the database went away, which says nothing of its rows.
+    """
     faults: list[str] = []
     try:
         faults.extend(check())
     except Exception as exc:
+        if isinstance(exc, DBAPIError) and exc.connection_invalidated:
+            raise
         faults.append(f"{what} cannot be checked ({type(exc).__name__}): they contain what the service never writes")
     return faults
 

@@ -184,7 +184,7 @@ def service(request: pytest.FixtureRequest, settings: Settings, database_kind: s
 def assert_every_row_is_proven(service: Service) -> None:
     """Nothing that the service does may write a covered row without its event."""
     if not service.written_past:
-        with service.context.database.read() as session:
+        with service.context.database.read_moment() as session:
             unproven = unexplained_rows(session)[0] + list(unproven_rows(session, service.context.keys.audit.rows))
         assert unproven == [], "a test that writes rows past the service says so by `service.written_past = True`"
 

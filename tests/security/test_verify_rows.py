@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import select, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
 
 from app.auth import service as auth
 from app.operations.erasure import Whom, erase_patient
@@ -174,3 +176,18 @@ def test_the_command_says_what_it_has_not_proven(service: Service, monkeypatch: 
     wrong = run_here("db", "verify", "--against", head[:-1] + ("0" if head[-1] != "0" else "1"))
     assert wrong.returncode == 1
     assert Path(settings.home).is_dir()
+
+
+@pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
+def test_a_database_that_goes_away_is_no_fault_of_its_rows(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that was stopped, or that ended a transaction it took for forgotten."""
+
+    def gone(session: Session, *_: object) -> list[str]:
+        session.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+        return []
+
+    work(service)
+    assert verify(service).faults == []
+    monkeypatch.setattr("app.operations.verify.wrong_columns", gone)
+    with pytest.raises(DBAPIError, match="terminat"):
+        verify(service)
