@@ -224,6 +224,7 @@ def test_what_cannot_be_left_out_or_was_forgotten_is_said_with_the_verdict(
     assert str(now().year) in found[0]
 
 
+@pytest.mark.slow
 def test_every_recalibration_that_was_judged_counts_once_however_it_was_asked_for(laboratory: Service) -> None:
     service = laboratory
     plan = service.context.settings.home / "plan.json"
@@ -246,6 +247,7 @@ def test_every_recalibration_that_was_judged_counts_once_however_it_was_asked_fo
     assert attempts(service) == 3
 
 
+@pytest.mark.slow
 def test_a_judgement_that_is_begun_again_after_a_crash_is_one_attempt(
     laboratory: Service, tiny_release: Path, tmp_path: Path
 ) -> None:

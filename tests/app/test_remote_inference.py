@@ -65,6 +65,7 @@ def ready(made: Installation) -> bool:
     return readiness(made)[0] == 200
 
 
+@pytest.mark.slow
 def test_kills_of_the_backend_give_503_and_no_wrong_answer(tmp_path: Path, small_release: Path) -> None:
     backend = server(tmp_path / "backend", small_release)
     with backend, in_front_of(backend, tmp_path / "front", small_release) as front:

@@ -38,6 +38,7 @@ def losses(page: str) -> dict[str, tuple[float, int]]:
 
 
 @pytest.mark.both_databases
+@pytest.mark.slow_on_second_database
 @pytest.mark.parametrize("asked", [{}, ALL, {"partition": "calibration"}])
 def test_the_parts_of_the_loss_add_up_on_the_page(service: Service, asked: dict[str, str]) -> None:
     collect(service, [cell_png(number) for number in range(24)], patients=True)
@@ -79,6 +80,7 @@ def test_a_page_request_never_computes_a_report(service: Service, monkeypatch: p
 
 
 @pytest.mark.both_databases
+@pytest.mark.slow_on_second_database
 def test_a_report_is_made_anew_once_something_has_changed_and_not_too_often(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +144,7 @@ def test_a_site_that_no_case_has_is_refused(service: Service) -> None:
 
 
 @pytest.mark.both_databases
+@pytest.mark.slow_on_second_database
 def test_targets_are_set_by_admins_and_only_added_to(service: Service) -> None:
     collect(service, [cell_png(number) for number in range(12)], patients=True)
     assert "Target: at least 60 %" in report_page(service, **ALL)
@@ -166,6 +169,7 @@ def test_targets_are_set_by_admins_and_only_added_to(service: Service) -> None:
 
 
 @pytest.mark.both_databases
+@pytest.mark.slow_on_second_database
 def test_targets_are_set_over_the_api_where_nobody_else_did_meanwhile(service: Service) -> None:
     url = "/v1/report-targets"
     default = service.get("viewer", url)

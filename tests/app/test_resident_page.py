@@ -36,6 +36,7 @@ def read_twice(service: Service, **fields: Any) -> None:
 
 
 @pytest.mark.both_databases
+@pytest.mark.slow_on_second_database
 def test_cases_ahead_are_as_many_as_one_may_hold_and_nothing_but_pixels(service: Service) -> None:
     once(service)
     for number in range(MAX_LEASES + 2):
@@ -88,6 +89,7 @@ def test_a_case_is_read_from_when_the_page_shows_it(service: Service) -> None:
 
 
 @pytest.mark.both_databases
+@pytest.mark.slow_on_second_database
 def test_a_second_choice_and_a_flag_are_kept_with_the_answer_and_count_nowhere(service: Service) -> None:
     once(service)
     plain, said = service.add_case("plain"), service.add_case("said", cell_png(1))
@@ -117,6 +119,7 @@ def test_a_second_choice_and_a_flag_are_kept_with_the_answer_and_count_nowhere(s
 
 
 @pytest.mark.both_databases
+@pytest.mark.slow_on_second_database
 def test_what_was_settled_is_shown_once_and_only_then(service: Service) -> None:
     read_twice(service)
     service.add_case()
@@ -158,6 +161,7 @@ def test_a_case_that_nobody_else_has_read_is_not_listed(service: Service) -> Non
 
 
 @pytest.mark.both_databases
+@pytest.mark.slow_on_second_database
 def test_a_flag_on_the_same_class_is_a_correction_that_nobody_counts_as_a_slip(service: Service) -> None:
     """Back, a flag, and the same key: the flag is kept, and the next correction finds its place."""
     once(service)
@@ -187,6 +191,7 @@ def test_a_flag_on_the_same_class_is_a_correction_that_nobody_counts_as_a_slip(s
 
 
 @pytest.mark.both_databases
+@pytest.mark.slow_on_second_database
 def test_after_a_long_break_cases_have_their_time_again_and_slips_can_be_corrected(service: Service) -> None:
     """All three leases ran out: they are given anew, and an answer by the name of before keeps its corrections."""
     once(service)

@@ -31,7 +31,7 @@ from tests.support.legacy_chain import make_legacy
 from tests.support.postgres import PostgresServer
 from tests.support.service import Service, cell_png
 
-pytestmark = pytest.mark.both_databases
+pytestmark = [pytest.mark.both_databases, pytest.mark.slow_on_second_database]
 
 
 def fill(service: Service, n: int = 6) -> list[dict[str, Any]]:

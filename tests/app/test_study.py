@@ -36,6 +36,7 @@ def test_every_topic_is_asked_for() -> None:
 
 
 @pytest.mark.both_databases
+@pytest.mark.slow_on_second_database
 @pytest.mark.parametrize("standard", ["stard-ai", "claim"])
 def test_a_study_is_filled_from_what_is_stored_and_open_where_a_person_writes(
     service: Service, standard: Standard

@@ -15,6 +15,7 @@ def tiles(page: str) -> int:
 
 
 @pytest.mark.both_databases
+@pytest.mark.slow_on_second_database
 def test_cases_are_found_by_a_part_of_their_name_and_by_a_site_that_is_offered(service: Service) -> None:
     for number, (name, patient, site) in enumerate(
         (("slide-9-004", "Meier", "Zürich"), ("slide-9_005", "Huber", "Bern"), ("other", "meierhans", "Bern"))
@@ -32,6 +33,7 @@ def test_cases_are_found_by_a_part_of_their_name_and_by_a_site_that_is_offered(s
 
 
 @pytest.mark.both_databases
+@pytest.mark.slow_on_second_database
 def test_the_same_image_under_another_id_is_told_on_both(service: Service) -> None:
     first = service.add_case("first", cell_png(1), patient="p1")
     second = service.add_case("second", cell_png(1), patient="p2")
@@ -43,6 +45,7 @@ def test_the_same_image_under_another_id_is_told_on_both(service: Service) -> No
 
 
 @pytest.mark.both_databases
+@pytest.mark.slow_on_second_database
 def test_the_cases_of_a_day_are_as_many_while_one_of_them_is_held(service: Service) -> None:
     for number in range(3):
         service.add_case(f"case {number}", cell_png(number))

@@ -52,6 +52,7 @@ def look(person: Person, name: str) -> None:
     page.set_viewport_size({"width": 1280, "height": 860})
 
 
+@pytest.mark.slow
 def test_training_and_a_qualification_by_keyboard(browser: Browser, settled: Installation) -> None:
     admin = Person(browser, settled, "lead")
     page = admin.go("/practice")

@@ -116,6 +116,7 @@ def test_a_key_opens_the_cells_of_a_class_and_nothing_moves(browser: Browser, se
         assert reader.faults == []
 
 
+@pytest.mark.slow
 def test_without_javascript_a_link_leads_there_and_back(browser: Browser, settled: Installation) -> None:
     reader = Person(browser, settled, "cleo")
     page = reader.go("/worklist")

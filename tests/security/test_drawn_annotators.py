@@ -15,7 +15,7 @@ from tests.app.test_drawn_annotators import READERS, asked_of, drawing
 from tests.app.test_leases import classes_of, commit, lease, requests_of
 from tests.support.service import Service, cell_png
 
-pytestmark = pytest.mark.both_databases
+pytestmark = [pytest.mark.both_databases, pytest.mark.slow_on_second_database]
 
 
 def n_waiting(service: Service, who: str) -> int:

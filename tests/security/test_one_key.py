@@ -91,6 +91,7 @@ def test_a_second_installation_with_a_key_of_its_own_is_refused_before_it_writes
 
 
 @pytest.mark.both_databases
+@pytest.mark.slow_on_second_database
 def test_a_database_from_before_there_were_check_values_takes_only_the_key_of_its_chain(service: Service) -> None:
     collect(service, [cell_png(number) for number in range(3)], patients=True)
     database, keys = service.context.database, service.context.keys.audit
@@ -139,6 +140,7 @@ def _with_key(context: Context, key: bytes) -> Context:
 
 
 @pytest.mark.both_databases
+@pytest.mark.slow_on_second_database
 def test_coins_and_partitions_follow_from_the_key_and_nothing_else(service: Service) -> None:
     collect(service, [cell_png(number) for number in range(4)], patients=True)
     for number, (external_id, (u, partition)) in enumerate(sorted(coins_and_partitions(service.context).items())):

@@ -42,6 +42,7 @@ def answered(service: Service, name: str, number: int, reveal: str) -> tuple[dic
 
 
 @pytest.mark.both_databases
+@pytest.mark.slow_on_second_database
 @pytest.mark.parametrize("reveal", ["after_case_closed", "after_commit", "never"])
 def test_the_answer_to_a_label_does_not_tell_the_arm(service: Service, reveal: str) -> None:
     answers, pages, planned = [], [], []
@@ -57,6 +58,7 @@ def test_the_answer_to_a_label_does_not_tell_the_arm(service: Service, reveal: s
 
 
 @pytest.mark.both_databases
+@pytest.mark.slow_on_second_database
 @pytest.mark.parametrize(("reveal", "blind"), [("after_case_closed", False), ("never", True)])
 def test_a_change_of_mind_once_the_arm_can_be_told_is_not_blind(service: Service, reveal: str, blind: bool) -> None:
     """A final label of a case that stays hidden is of one that somebody else is still to read."""
