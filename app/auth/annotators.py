@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from app.platform.database import insert_if_absent
 from app.platform.errors import Forbidden
+from app.platform.plain_rows import Joined, run
 from app.platform.principal import ROLE_SCOPES, Principal, sees_more
 from app.tables import Account, Annotator, ApiKey, new_id, now
 
@@ -23,8 +24,10 @@ def annotator_by_name(session: Session, name: str) -> Annotator | None:
     return session.execute(select(Annotator).where(Annotator.name == name)).scalar_one_or_none()
 
 
+_ANNOTATOR = Joined(Annotator)
 _READER = (
-    select(Annotator, Account.role, ApiKey.scopes)
+    select(*_ANNOTATOR.columns, Account.role, ApiKey.scopes)
+    .select_from(Annotator)
     .join(Account, Account.id == Annotator.account_id)
     .outerjoin(ApiKey, ApiKey.account_id == Account.id)
     .where(Annotator.account_id == bindparam("account_id"))
@@ -39,8 +42,11 @@ def locked_annotator(session: Session, account_id: uuid.UUID) -> tuple[Annotator
         The annotator, and whether the account may see more than pixels (``account_sees_more``); None before the first
         read.
     """
-    rows = session.execute(_READER, {"account_id": account_id}).all()
-    return (rows[0][0], any(role_or_key_sees_more(row[1], row[2]) for row in rows)) if rows else None
+    rows = run(session, _READER, {"account_id": account_id}).all()
+    if not rows:
+        return None
+    (annotator,) = _ANNOTATOR.rows(rows[0])
+    return annotator, any(role_or_key_sees_more(row.role, row.scopes) for row in rows)
 
 
 def own_annotator(session: Session, principal: Principal) -> Annotator:

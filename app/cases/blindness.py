@@ -15,6 +15,7 @@ from app.cases.handles import NamedCase
 from app.cases.held_back import is_held_back_from
 from app.platform.database import Database, insert_if_absent
 from app.platform.errors import BlindReadPending
+from app.platform.plain_rows import run
 from app.platform.principal import Principal
 from app.predictions.queries import shown_first
 from app.tables import (
@@ -34,7 +35,7 @@ from app.tables import (
     now,
 )
 from app.triage.queries import current_policy, policy_of_version
-from app.triage.twins import are_twins, may_be_twin
+from app.triage.twins import Pictured, are_twins, may_be_twin
 
 Hidden = Literal["before-commit", "until-case-closed", "never"]
 
@@ -177,13 +178,17 @@ def was_exposed(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -
     these a label that was not blind; where it was a reference cell, which everybody with an account may look at; and
     where their account has, or ever had, another scope than that of reading, whichever key this request comes with.
     """
-    case = session.get_one(Case, case_id)
+    return was_exposed_to(session, annotator_id, session.get_one(Case, case_id))
+
+
+def was_exposed_to(session: Session, annotator_id: uuid.UUID, case: Pictured) -> bool:
+    """The same of a case that the caller has at hand."""
     of_case = {"stored_sha256": case.stored_sha256} | ({} if case.patient is None else {"patient": case.patient})
     statement = _seen(has_patient=case.patient is not None)
     return any(
         (row.role is not None and role_or_key_sees_more(row.role, row.scopes))
         or (row.id is not None and are_twins(case, row))
-        for row in session.execute(statement, {"annotator_id": annotator_id} | of_case)
+        for row in run(session, statement, {"annotator_id": annotator_id, **of_case})
     )
 
 

@@ -207,7 +207,9 @@ def _insertion(table: SqlTable, names: tuple[str, ...], known: frozenset[str], d
         same = or_(*(and_(*(table.columns[name] == given[name] for name in key)) for key in keys))
         absent = select(*given.values()).where(~exists().where(same))
         insertion = sqlite.insert(table).from_select(list(names), absent).on_conflict_do_nothing()
-    return insertion.returning(*table.columns)
+    if table.name in COVERED:
+        return insertion.returning(*table.columns)
+    return insertion.execution_options(preserve_rowcount=True)
 
 
 def insert_if_absent(session: Session, table: type[Any], values: dict[str, Any]) -> bool:
@@ -220,8 +222,11 @@ def insert_if_absent(session: Session, table: type[Any], values: dict[str, Any])
     known = frozenset(name for name, value in values.items() if value is not None)
     insertion = _insertion(table.__table__, tuple(values), known, session.get_bind().dialect.name)
     session.flush()  # what the row refers to may wait for that
-    row = session.connection().execute(insertion, values).mappings().first()
-    if row is not None and table.__tablename__ in COVERED:
+    inserted = session.connection().execute(insertion, values)
+    if table.__tablename__ not in COVERED:
+        return inserted.rowcount == 1
+    row = inserted.mappings().first()
+    if row is not None:
         note_rows(session, table, [row])
     return row is not None
 

@@ -63,6 +63,42 @@ def note_rows(session: Session, table: type[Table], rows: Iterable[Row]) -> None
         _note(session, _table_of(table), row, row)
 
 
+def note_new(session: Session, table: type[Table], row: Row) -> None:
+    """Remember a row that a statement inserted past the ORM, where it is one that must have an event.
+
+    Args:
+        session: in which it did.
+        table: of the row.
+        row: all its columns.
+    """
+    coverage = COVERED.get(table.__tablename__)
+    if coverage is not None and coverage.covers(row):
+        _note(session, _table_of(table), row, row)
+
+
+def note_change(session: Session, table: type[Table], before: Row, after: Row) -> None:
+    """Remember a row that a statement changed past the ORM, unless nothing that is covered became another value.
+
+    Args:
+        session: in which it did.
+        table: of the row, which whoever changes it has locked and read afterwards.
+        before: all its columns.
+        after: all its columns, as they are now.
+    """
+    rows = _table_of(table)
+    coverage = COVERED.get(rows.name)
+    if coverage is None or not coverage.covers(after):
+        return
+    for column in rows.columns:
+        name = column.name
+        if before[name] == after[name] or name in coverage.free:
+            continue
+        alike = coverage.alike.get(name)
+        if alike is None or alike(before[name]) != alike(after[name]):
+            _note(session, rows, after, after if rows.name in _LOCKED else _CHANGED)
+            return
+
+
 def note_deleted(session: Session, table: type[Table], rows: Iterable[Row]) -> None:
     """Remember rows that a statement deleted past the ORM, by the columns of their primary key."""
     for row in rows:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from app.cases.queries import NamedLabel
+from app.platform.plain_rows import change_row
 from app.reads.asking import prefer
 from app.reads.at_hand import CaseAtHand
 from app.reads.posterior import CasePosterior
@@ -56,4 +57,5 @@ def adjudicate_if_undecided(
             session.flush()
         requests.append(adjudication)
         waiting = True
-    case.waiting = waiting
+    if case.waiting != waiting:
+        change_row(session, case, waiting=waiting)
