@@ -11,7 +11,8 @@ from datetime import timedelta
 from sqlalchemy import ColumnElement, Update, Uuid, bindparam, case, exists, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from app.platform.plain_rows import insert_row, run
+from app.platform.plain_rows import insert_row
+from app.platform.prepared import Prepared
 from app.tables import Annotator, Exposure, Label, ProvisionalLabel, Repeat, now
 from app.tables.base import UtcDateTime
 
@@ -70,7 +71,7 @@ def is_over() -> ColumnElement[bool]:
 def leave_case(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -> None:
     """Count that an annotator has answered or declined a case: their earlier labels come closer to their end."""
     for statement in _LEAVE:
-        run(session, statement, {"annotator": annotator_id, "left": case_id, "time": now()})
+        statement.change(session, {"annotator": annotator_id, "left": case_id, "time": now()})
 
 
 def signed_out(session: Session, account_id: uuid.UUID) -> None:
@@ -100,17 +101,21 @@ _LEFT = bindparam("left", type_=Uuid())
 _TIME = bindparam("time", type_=UtcDateTime())
 # made once: to make them costs more than to execute them
 _LEAVE = (
-    _change(
-        ProvisionalLabel.annotator_id == _ANNOTATOR,
-        ProvisionalLabel.case_id != _LEFT,
-        n_since=ProvisionalLabel.n_since + 1,
-        final_at=case((ProvisionalLabel.n_since + 1 >= CASES_BEHIND, _TIME), else_=ProvisionalLabel.final_at),
+    Prepared(
+        _change(
+            ProvisionalLabel.annotator_id == _ANNOTATOR,
+            ProvisionalLabel.case_id != _LEFT,
+            n_since=ProvisionalLabel.n_since + 1,
+            final_at=case((ProvisionalLabel.n_since + 1 >= CASES_BEHIND, _TIME), else_=ProvisionalLabel.final_at),
+        )
     ),
-    _change_repeats(
-        Repeat.annotator_id == _ANNOTATOR,
-        Repeat.case_id != _LEFT,
-        Repeat.final_at > _TIME,
-        n_since=Repeat.n_since + 1,
-        final_at=case((Repeat.n_since + 1 >= CASES_BEHIND, _TIME), else_=Repeat.final_at),
+    Prepared(
+        _change_repeats(
+            Repeat.annotator_id == _ANNOTATOR,
+            Repeat.case_id != _LEFT,
+            Repeat.final_at > _TIME,
+            n_since=Repeat.n_since + 1,
+            final_at=case((Repeat.n_since + 1 >= CASES_BEHIND, _TIME), else_=Repeat.final_at),
+        )
     ),
 )

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from asgi_correlation_id import correlation_id
-from sqlalchemy import ColumnElement, bindparam, insert, inspect, null, or_, select, update
+from sqlalchemy import ColumnElement, bindparam, inspect, null, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.platform import signing
@@ -23,6 +23,8 @@ from app.platform.covered_rows import Row
 from app.platform.errors import Unavailable
 from app.platform.keys import AuditKeys, DerivedKey, Signer
 from app.platform.one_at_a_time import Turn, take_turn
+from app.platform.plain_rows import insertion
+from app.platform.prepared import Prepared
 from app.platform.row_digests import Json, Leaves, canonical, cases_digest, merkle_root
 from app.platform.written_rows import name_cases, take_leaves
 from app.tables import STAMPS, AuditEvent, AuditHead, CaseChange, now
@@ -178,21 +180,21 @@ def record(
     sign_event(event, keys.signers[-1])
     if before is not None:
         link(event, stamp, before, keys.signers[-1])
-        session.connection().execute(_MOVE, {"number": stamp, "link": event.digest})
+        _MOVE.change(session, {"number": stamp, "link": event.digest})
     # past the unit of work, which would cost more than the statement: nobody changes an event
-    session.connection().execute(_EVENT, {name: vars(event)[name] for name in _COLUMNS})
+    insertion(AuditEvent, _COLUMNS).change(session, vars(event))
     if cases:
         name_cases(session, event.stamp, cases)
     return event
 
 
-# made once: every request that writes records
 _COLUMNS = tuple(column.key for column in AuditEvent.__table__.columns)
-_EVENT = insert(AuditEvent)
 # where one writes at a time; an entity of the row that the session may have is not told
-_MOVE = update(AuditHead).where(AuditHead.id == 1).values(sequence=bindparam("number"), digest=bindparam("link"))
-_HEAD = select(AuditHead.n_keys, AuditHead.sequence + 1, AuditHead.digest)
-_STAMP = select(AuditHead.n_keys, STAMPS.next_value(), null())
+_MOVE = Prepared(
+    update(AuditHead).where(AuditHead.id == 1).values(sequence=bindparam("number"), digest=bindparam("link"))
+)
+_HEAD = Prepared(select(AuditHead.n_keys, AuditHead.sequence + 1, AuditHead.digest))
+_STAMP = Prepared(select(AuditHead.n_keys, STAMPS.next_value(), null()))
 
 
 def _next_place(session: Session, keys: AuditKeys) -> tuple[int, str | None]:
@@ -204,7 +206,7 @@ def _next_place(session: Session, keys: AuditKeys) -> tuple[int, str | None]:
     Raises:
         KeyRotated: another process has rotated the key.
     """
-    number, stamp, before = session.connection().execute(_STAMP if is_linked_later(session) else _HEAD).one()
+    ((number, stamp, before),) = (_STAMP if is_linked_later(session) else _HEAD).all(session)
     require_ring(number, keys)
     return int(stamp), before
 

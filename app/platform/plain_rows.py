@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
-from sqlalchemy import Column, CursorResult, Executable, Insert, Update, bindparam, insert, update
+from sqlalchemy import Column, CursorResult, Executable, bindparam, insert, update
 from sqlalchemy import Table as SqlTable
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.exc import StaleDataError
 
 from app.platform.covered_rows import Row
+from app.platform.prepared import Prepared
 from app.platform.written_rows import note_change, note_new
 from app.tables import Table
 
@@ -34,7 +35,7 @@ def run(session: Session, statement: Executable, values: Row | None = None) -> C
     """
     if session.autoflush:
         session.flush()
-    return session.connection().execute(statement, values)
+    return session.connection().execute(statement, values)  # type: ignore[arg-type]  # a mapping, as it takes
 
 
 def table_of(table: type[Table]) -> SqlTable:
@@ -111,9 +112,15 @@ def _constant(value: object) -> Callable[[Any], object]:
 
 
 @cache
-def _insertion(table: type[Table], names: tuple[str, ...]) -> Insert:
+def insertion(table: type[Table], names: tuple[str, ...]) -> Prepared:
+    """The statement that inserts a row.
+
+    Args:
+        table: of the row.
+        names: of the columns that are given; the others have no default that is not the database's.
+    """
     given = table_of(table).columns
-    return insert(table_of(table)).values({name: bindparam(name, type_=given[name].type) for name in names})
+    return Prepared(insert(table_of(table)).values({name: bindparam(name, type_=given[name].type) for name in names}))
 
 
 def insert_row(session: Session, table: type[_Mapped], **values: object) -> _Mapped:
@@ -130,19 +137,33 @@ def insert_row(session: Session, table: type[_Mapped], **values: object) -> _Map
     for name, make in _defaults(table):
         if name not in values:
             values[name] = make(None)
-    session.connection().execute(_insertion(table, tuple(values)), values)
+    insertion(table, tuple(values)).change(session, values)
     row = dict.fromkeys(_names(table)) | values
     note_new(session, table, row)
     return _plain(table, row)
 
 
+def insert_new_row(session: Session, row: _Mapped) -> _Mapped:
+    """Add an object that no session has at once.
+
+    Args:
+        session: writing session.
+        row: new; what it does not say gets the defaults of its columns.
+
+    Returns:
+        The row as it is stored.
+    """
+    said = {name: value for name, value in vars(row).items() if name in _names(type(row))}
+    return insert_row(session, type(row), **said)
+
+
 @cache
-def _change(table: type[Table], names: tuple[str, ...]) -> Update:
+def _change(table: type[Table], names: tuple[str, ...]) -> Prepared:
     rows = table_of(table)
     statement = update(rows).values({name: bindparam(name, type_=rows.columns[name].type) for name in names})
     for key in rows.primary_key.columns:
         statement = statement.where(key == bindparam(_WHICH + key.name, type_=key.type))
-    return statement
+    return Prepared(statement)
 
 
 def change_row(session: Session, row: _Mapped, **values: object) -> _Mapped:
@@ -161,8 +182,7 @@ def change_row(session: Session, row: _Mapped, **values: object) -> _Mapped:
     """
     table, before = type(row), vars(row)
     which = {_WHICH + key.name: before[key.name] for key in table_of(table).primary_key.columns}
-    changed = session.connection().execute(_change(table, tuple(values)), which | values)
-    if changed.rowcount != 1:
+    if _change(table, tuple(values)).change(session, which | values) != 1:
         raise StaleDataError(f"a row of {table.__tablename__} to be changed is gone")
     after = before | values
     note_change(session, table, before, after)

@@ -8,11 +8,12 @@ from typing import TypeAlias
 from uuid import UUID
 
 from sqlalchemy import Table as SqlTable
-from sqlalchemy import event, insert, inspect, select, text, tuple_
+from sqlalchemy import bindparam, event, insert, inspect, select, text, tuple_
 from sqlalchemy.orm import Session, UOWTransaction
 
 from app.platform.covered_rows import COVERED, Row
 from app.platform.keys import DerivedKey
+from app.platform.prepared import Prepared
 from app.platform.row_digests import Leaves, key_names, row_digest, row_key
 from app.tables import CaseChange, Table
 
@@ -20,7 +21,8 @@ _WRITTEN = "covered rows that were written"
 _CASES = "cases that events of this session name"
 # made once: every request that writes records
 _CHANGE = insert(CaseChange)
-_CHANGES = text("INSERT INTO case_changes (stamp, case_id) SELECT :stamp, unnest(CAST(:cases AS uuid[]))")
+_ONE_CHANGE = Prepared(_CHANGE.values(stamp=bindparam("stamp"), case_id=bindparam("case_id")))
+_CHANGES = Prepared(text("INSERT INTO case_changes (stamp, case_id) SELECT :stamp, unnest(CAST(:cases AS uuid[]))"))
 # changed only by whoever has locked the row and read it afterwards, so that what the session knows is what is stored
 _LOCKED = {"cases", "reads", "read_requests", "repeats", "repeat_reads"}
 
@@ -164,7 +166,9 @@ def name_cases(session: Session, stamp: int, case_ids: Sequence[UUID]) -> None:
     """
     session.info.setdefault(_CASES, set()).update(case_ids)
     if session.get_bind().dialect.name == "postgresql":  # one parameter: an execution for each costs more than its row
-        session.connection().execute(_CHANGES, {"stamp": stamp, "cases": [*case_ids]})
+        _CHANGES.change(session, {"stamp": stamp, "cases": [*case_ids]})
+    elif len(case_ids) == 1:
+        _ONE_CHANGE.change(session, {"stamp": stamp, "case_id": case_ids[0]})
     else:
         session.connection().execute(_CHANGE, [{"stamp": stamp, "case_id": case_id} for case_id in case_ids])
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
-from app.platform.plain_rows import run
+from app.platform.prepared import Prepared
 from app.platform.values import AnswerSetOut, AnswersOf, MetricOut, Out
 from app.tables import AnswerSets
 from ml.arrays import FloatArray
@@ -85,7 +85,9 @@ def published_sets(session: Session, release_ids: Iterable[uuid.UUID]) -> dict[u
     return {row[0]: PublishedSets.model_validate(row[1]) for row in session.execute(wanted)}
 
 
-_REVISION = select(AnswerSets.computed_at, AnswerSets.basis).where(AnswerSets.release_id == bindparam("release_id"))
+_REVISION = Prepared(
+    select(AnswerSets.computed_at, AnswerSets.basis).where(AnswerSets.release_id == bindparam("release_id"))
+)
 # as they were read, each with what says whether it is still so
 _HELD: dict[uuid.UUID, tuple[tuple[object, ...], PublishedSets]] = {}
 _MOST_HELD = 16
@@ -93,7 +95,7 @@ _MOST_HELD = 16
 
 def sets_in_force(session: Session, release_id: uuid.UUID) -> PublishedSets | None:
     """What the worker has published for a release, read anew where it has published again; None: nothing yet."""
-    row = run(session, _REVISION, {"release_id": release_id}).first()
+    row = _REVISION.first(session, {"release_id": release_id})
     if row is None:
         return None
     revision, held = tuple(row), _HELD.get(release_id)

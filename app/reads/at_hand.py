@@ -10,12 +10,14 @@ from sqlalchemy.orm import Session
 
 from app.cases.queries import NamedLabel
 from app.platform.errors import NotFound
-from app.platform.plain_rows import Joined, run, table_of
+from app.platform.plain_rows import Joined, table_of
+from app.platform.prepared import Prepared
 from app.predictions.queries import shown_first
 from app.readers.queries import ONLY
 from app.reads.queries import AnyRead, AnyRequest
 from app.releases.queries import known_classes
 from app.tables import (
+    LEASED,
     Annotator,
     Case,
     CasePrediction,
@@ -127,7 +129,7 @@ def _lease(requests: type[ReadRequest | Repeat], reads: type[Read | RepeatRead],
     locked = [table_of(requests), table_of(reads)]
     if case:
         # no case before a further request: an answer to a read that has run out may lock another one of it
-        statement = _with_prediction(statement.join(Case, Case.id == reads.case_id).where(reads.state == "leased"))
+        statement = _with_prediction(statement.join(Case, Case.id == reads.case_id).where(reads.state == LEASED))
         statement = _with_what_judges(statement) if reads is Read else statement
         locked.append(table_of(Case))
     return statement.with_for_update(of=locked)
@@ -137,7 +139,7 @@ _KINDS: tuple[tuple[type[ReadRequest | Repeat], type[Read | RepeatRead]], ...] =
     (ReadRequest, Read),
     (Repeat, RepeatRead),
 )
-_LEASES = {case: [_lease(*kind, case=case) for kind in _KINDS] for case in (False, True)}
+_LEASES = {case: [Prepared(_lease(*kind, case=case)) for kind in _KINDS] for case in (False, True)}
 _LEASE_PARTS = [Joined(reads, requests, Annotator) for requests, reads in _KINDS]
 
 
@@ -156,7 +158,7 @@ def locked_lease(session: Session, account_id: uuid.UUID, read_id: uuid.UUID, *,
         NotFound: there is none of this id, or it is somebody else's; or its case has no prediction.
     """
     which = {"read_id": read_id, "account_id": account_id}
-    found = [run(session, statement, which).first() for statement in _LEASES[case]]
+    found = [statement.first(session, which) for statement in _LEASES[case]]
     for row, parts in zip(found, _LEASE_PARTS, strict=True):
         if row is not None:
             read, request, annotator = parts.rows(row)
@@ -167,9 +169,11 @@ def locked_lease(session: Session, account_id: uuid.UUID, read_id: uuid.UUID, *,
     raise NotFound("there is no such read")
 
 
-_CASE = _with_what_judges(
-    _with_prediction(
-        select().select_from(Case).where(Case.id == bindparam("case_id")).with_for_update(of=table_of(Case))
+_CASE = Prepared(
+    _with_what_judges(
+        _with_prediction(
+            select().select_from(Case).where(Case.id == bindparam("case_id")).with_for_update(of=table_of(Case))
+        )
     )
 )
 
@@ -180,7 +184,7 @@ def case_at_hand(session: Session, case_id: uuid.UUID) -> CaseAtHand:
     Raises:
         NotFound: there is no such case, or it has no prediction.
     """
-    row = run(session, _CASE, {"case_id": case_id}).first()
+    row = _CASE.first(session, {"case_id": case_id})
     if row is None:
         raise NotFound("there is no such case")
     return _at_hand(session, row)
@@ -215,7 +219,7 @@ _OTHERS = (
     ),
 )
 _FACT_PARTS = Joined(ReadRequest, Label)
-_FACTS = (
+_FACTS = Prepared(
     select(
         *_FACT_PARTS.columns,
         Annotator.name,
@@ -234,7 +238,7 @@ _FACTS = (
 
 def facts_of_case(session: Session, case_id: uuid.UUID, annotator_id: uuid.UUID) -> FactsOfCase:
     """What a label by an annotator follows, and what its consequences depend on; the case is locked."""
-    rows = run(session, _FACTS, {"case_id": case_id, "annotator_id": annotator_id, "time": now()}).all()
+    rows = _FACTS.all(session, {"case_id": case_id, "annotator_id": annotator_id, "time": now()})
     requests: dict[uuid.UUID, ReadRequest] = {}
     history: dict[uuid.UUID, NamedLabel] = {}
     for row in rows:

@@ -11,8 +11,10 @@ from sqlalchemy.orm import Session
 
 from app.platform.errors import NotFound
 from app.platform.plain_rows import Joined, columns, plain_row, run
+from app.platform.prepared import Prepared
 from app.platform.principal import Principal
 from app.tables import (
+    LEASED,
     Alias,
     Annotator,
     Case,
@@ -61,13 +63,13 @@ def _overdue(requests: type[ReadRequest | Repeat]) -> ColumnElement[bool]:
 
 
 def _leases_in(reads: type[Read | RepeatRead]) -> ColumnElement[int]:
-    held = (reads.annotator_id == bindparam("annotator_id"), reads.state == "leased")
+    held = (reads.annotator_id == bindparam("annotator_id"), reads.state == LEASED)
     return select(func.count()).select_from(reads).where(*held).scalar_subquery()
 
 
 # statements that requests repeat all day are made once: to make one costs more than to execute it
 _POLICY = Joined(PolicyRow)
-_BEFORE_LEASE = (
+_BEFORE_LEASE = Prepared(
     select(
         *_POLICY.columns,
         Alias.release_id,
@@ -83,7 +85,7 @@ _BEFORE_LEASE = (
 
 def before_lease(session: Session, annotator_id: uuid.UUID) -> BeforeLease:
     """What a lease depends on."""
-    row = run(session, _BEFORE_LEASE, {"annotator_id": annotator_id, "time": now()}).one()
+    row = _BEFORE_LEASE.all(session, {"annotator_id": annotator_id, "time": now()})[0]
     (policy,), (release_id, overdue, n_leases) = _POLICY.rows(row), row[_POLICY.end :]
     return BeforeLease(policy, release_id, bool(overdue), int(n_leases))
 

@@ -34,6 +34,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.platform.keys import DerivedKey
 from app.platform.plain_rows import columns, plain_row, run, table_of
+from app.platform.prepared import Prepared
 from app.platform.principal import Principal
 from app.reads.queries import AnyRequest
 from app.tables import (
@@ -106,8 +107,8 @@ def waiting_for(
     time, after = at or now(), ("", -1)
     while True:
         of_whom = {"annotator_id": annotator_id, "asked_until": time - GRACE}
-        found = run(session, _OPEN, {**of_whom, "due_on": after[0], "shuffle": after[1], "n": together})
-        requests = [Waiting._make(told) for told in found.all()]
+        found = _OPEN.all(session, {**of_whom, "due_on": after[0], "shuffle": after[1], "n": together})
+        requests = [Waiting._make(told) for told in found]
         more = len(requests) == together
         if more and requests[0].place != (last := requests[-1].place):
             requests = [request for request in requests if request.place != last]  # others of that place may be missing
@@ -156,7 +157,7 @@ def _open_requests() -> Select[Any]:
     return statement
 
 
-_OPEN = _open_requests()
+_OPEN = Prepared(_open_requests())
 
 
 def _what_is_known(dialect: str) -> CompoundSelect[Any]:
@@ -206,7 +207,7 @@ def _knowing(
     )
 
 
-_KNOWN = {dialect: _what_is_known(dialect) for dialect in ("sqlite", "postgresql")}
+_KNOWN = {dialect: Prepared(_what_is_known(dialect)) for dialect in ("sqlite", "postgresql")}
 
 
 def _known(
@@ -217,7 +218,7 @@ def _known(
     dialect = session.get_bind().dialect.name
     as_list: Any = list(cases) if dialect == "postgresql" else json.dumps([case_id.hex for case_id in cases])
     asking = {"annotator_id": annotator_id, "at": at, "cases": as_list, "never_given": never_given}
-    return set(run(session, _KNOWN[dialect], asking).scalars())
+    return {row[0] for row in _KNOWN[dialect].all(session, asking)}
 
 
 def _counting() -> Select[Any]:
@@ -312,14 +313,14 @@ def _next_few(
     lowest: dict[uuid.UUID, Waiting | Repeat] = {}
     for wanted in first:
         lowest.setdefault(wanted.case_id, wanted)
-    repeats = (plain_row(Repeat, row) for row in run(session, _WAITING_REPEATS, {"annotator_id": annotator_id}))
+    repeats = (plain_row(Repeat, row) for row in _WAITING_REPEATS.all(session, {"annotator_id": annotator_id}))
     lowest |= {repeat.id: repeat for repeat in repeats}
     few = sorted(lowest.values(), key=lambda request: (request.due_on, request.shuffle))[:_NEXT_FEW]
     return sorted(few, key=lambda request: (request.due_on, _own_order(key, annotator_id, request.shuffle)))
 
 
-_WAITING_REPEATS = select(*columns(Repeat)).where(
-    Repeat.annotator_id == bindparam("annotator_id"), Repeat.state == "open"
+_WAITING_REPEATS = Prepared(
+    select(*columns(Repeat)).where(Repeat.annotator_id == bindparam("annotator_id"), Repeat.state == "open")
 )
 
 
