@@ -8,6 +8,8 @@ from sqlalchemy.orm import Session
 
 from app.platform.database import insert_if_absent
 from app.platform.errors import Forbidden
+from app.platform.plain_rows import Joined, table_of
+from app.platform.prepared import Prepared
 from app.platform.principal import ROLE_SCOPES, Principal, sees_more
 from app.tables import Account, Annotator, ApiKey, new_id, now
 
@@ -23,12 +25,14 @@ def annotator_by_name(session: Session, name: str) -> Annotator | None:
     return session.execute(select(Annotator).where(Annotator.name == name)).scalar_one_or_none()
 
 
-_READER = (
-    select(Annotator, Account.role, ApiKey.scopes)
+_ANNOTATOR = Joined(Annotator)
+_READER = Prepared(
+    select(*_ANNOTATOR.columns, Account.role, ApiKey.scopes)
+    .select_from(Annotator)
     .join(Account, Account.id == Annotator.account_id)
     .outerjoin(ApiKey, ApiKey.account_id == Account.id)
     .where(Annotator.account_id == bindparam("account_id"))
-    .with_for_update(of=Annotator)
+    .with_for_update(of=table_of(Annotator))
 )
 
 
@@ -39,8 +43,11 @@ def locked_annotator(session: Session, account_id: uuid.UUID) -> tuple[Annotator
         The annotator, and whether the account may see more than pixels (``account_sees_more``); None before the first
         read.
     """
-    rows = session.execute(_READER, {"account_id": account_id}).all()
-    return (rows[0][0], any(role_or_key_sees_more(row[1], row[2]) for row in rows)) if rows else None
+    rows = _READER.all(session, {"account_id": account_id})
+    if not rows:
+        return None
+    (annotator,) = _ANNOTATOR.rows(rows[0])
+    return annotator, any(role_or_key_sees_more(*row[_ANNOTATOR.end :]) for row in rows)
 
 
 def own_annotator(session: Session, principal: Principal) -> Annotator:

@@ -7,7 +7,6 @@ would wait behind them. Who waits here has neither a thread nor memory, so that 
 import asyncio
 import threading
 from collections import Counter, defaultdict, deque
-from contextlib import ExitStack
 from hashlib import blake2b
 
 from fastapi import Request
@@ -145,7 +144,8 @@ class _Share:
 
     def __init__(self, places: list[tuple[Places, str]], receive: Receive, send: Send) -> None:
         self._places, self._receive, self._send = places, receive, send
-        self._taken, self._placed, self._complete = ExitStack(), False, False
+        self._taken: list[tuple[Places, str]] = []
+        self._placed, self._complete = False, False
         self._keep_until: float | None = None
         self.problem: Overloaded | None = None
         self.begun = False
@@ -155,7 +155,7 @@ class _Share:
         try:
             for places, key in self._places:
                 await places.enter(key)
-                self._taken.callback(places.leave, key)
+                self._taken.append((places, key))
         except Overloaded as exc:
             self.problem = exc
             return False
@@ -164,8 +164,9 @@ class _Share:
 
     def give_back(self) -> None:
         """Give back what is taken now."""
-        self._taken.close()
-        self._placed = False
+        taken, self._taken, self._placed = self._taken, [], False
+        for places, key in reversed(taken):
+            places.leave(key)
 
     async def send(self, message: Message) -> None:
         """Send a part of the answer, unless there was no place: then what the application makes of that is dropped."""
@@ -191,11 +192,12 @@ class _Share:
         return message
 
     async def _without_place(self) -> Message:
-        """What is received, giving the places back where it is not here in time."""
+        """What is received, giving the places back where it is not here yet."""
         loop = asyncio.get_running_loop()
         self._keep_until = self._keep_until or loop.time() + BODY_SECONDS
-        giving_back = loop.call_at(self._keep_until, self.give_back)
+        # no task, which would cost more than what it waits for: most often the body is here
+        late = loop.call_at(self._keep_until, self.give_back)
         try:
             return await self._receive()
         finally:
-            giving_back.cancel()
+            late.cancel()

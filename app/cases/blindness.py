@@ -4,9 +4,9 @@ import uuid
 from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import BindParameter, Executable, and_, bindparam, select
+from sqlalchemy import BindParameter, and_, bindparam, select
 from sqlalchemy.orm import Session
 
 from app.auth.annotators import annotator_of_account, role_or_key_sees_more
@@ -15,6 +15,7 @@ from app.cases.handles import NamedCase
 from app.cases.held_back import is_held_back_from
 from app.platform.database import Database, insert_if_absent
 from app.platform.errors import BlindReadPending
+from app.platform.prepared import Prepared
 from app.platform.principal import Principal
 from app.predictions.queries import shown_first
 from app.tables import (
@@ -34,7 +35,7 @@ from app.tables import (
     now,
 )
 from app.triage.queries import current_policy, policy_of_version
-from app.triage.twins import are_twins, may_be_twin
+from app.triage.twins import Pictured, are_twins, may_be_twin
 
 Hidden = Literal["before-commit", "until-case-closed", "never"]
 
@@ -145,7 +146,7 @@ def ensure_revealed(session: Session, principal: Principal, case: NamedCase) -> 
 
 
 @cache
-def _seen(*, has_patient: bool) -> Executable:
+def _seen(*, has_patient: bool) -> Prepared:
     """Role and scopes of an annotator's account, and the cases of which they saw more and which may be a case's twins.
 
     Args:
@@ -160,7 +161,7 @@ def _seen(*, has_patient: bool) -> Executable:
     )
     seen = shown.union_all(not_blind, reference)
     twin = may_be_twin(bindparam("stored_sha256"), bindparam("patient") if has_patient else None)
-    return (
+    return Prepared(
         select(Account.role, ApiKey.scopes, Case.id, Case.stored_sha256, Case.patient, Case.image_hash)
         .select_from(Annotator)
         .outerjoin(Account, Account.id == Annotator.account_id)
@@ -170,6 +171,15 @@ def _seen(*, has_patient: bool) -> Executable:
     )
 
 
+class _Picture(NamedTuple):
+    """What of another case its likeness follows from."""
+
+    id: uuid.UUID
+    stored_sha256: str
+    patient: str | None
+    image_hash: int | None
+
+
 def was_exposed(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -> bool:
     """Whether an annotator may have seen more of a case's image than its pixels: the one place that decides it.
 
@@ -177,13 +187,17 @@ def was_exposed(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -
     these a label that was not blind; where it was a reference cell, which everybody with an account may look at; and
     where their account has, or ever had, another scope than that of reading, whichever key this request comes with.
     """
-    case = session.get_one(Case, case_id)
+    return was_exposed_to(session, annotator_id, session.get_one(Case, case_id))
+
+
+def was_exposed_to(session: Session, annotator_id: uuid.UUID, case: Pictured) -> bool:
+    """The same of a case that the caller has at hand."""
     of_case = {"stored_sha256": case.stored_sha256} | ({} if case.patient is None else {"patient": case.patient})
     statement = _seen(has_patient=case.patient is not None)
     return any(
-        (row.role is not None and role_or_key_sees_more(row.role, row.scopes))
-        or (row.id is not None and are_twins(case, row))
-        for row in session.execute(statement, {"annotator_id": annotator_id} | of_case)
+        (role is not None and role_or_key_sees_more(role, scopes))
+        or (other[0] is not None and are_twins(case, _Picture(*other)))
+        for role, scopes, *other in statement.all(session, {"annotator_id": annotator_id, **of_case})
     )
 
 

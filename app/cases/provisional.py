@@ -11,6 +11,8 @@ from datetime import timedelta
 from sqlalchemy import ColumnElement, Update, Uuid, bindparam, case, exists, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from app.platform.plain_rows import insert_row
+from app.platform.prepared import Prepared
 from app.tables import Annotator, Exposure, Label, ProvisionalLabel, Repeat, now
 from app.tables.base import UtcDateTime
 
@@ -21,21 +23,21 @@ CASES_BEHIND = 10
 
 
 def begin(session: Session, label: Label, read_id: uuid.UUID) -> None:
-    """Let a label be corrected from now on.
+    """Let a stored label be corrected from now on.
 
     Args:
         session: writing session.
         label: the first of its chain.
         read_id: the read that it ended.
     """
-    session.add(
-        ProvisionalLabel(
-            label_id=label.id,
-            case_id=label.case_id,
-            annotator_id=label.annotator_id,
-            read_id=read_id,
-            final_at=label.created_at + CORRECTABLE,
-        )
+    insert_row(
+        session,
+        ProvisionalLabel,
+        label_id=label.id,
+        case_id=label.case_id,
+        annotator_id=label.annotator_id,
+        read_id=read_id,
+        final_at=label.created_at + CORRECTABLE,
     )
 
 
@@ -69,7 +71,7 @@ def is_over() -> ColumnElement[bool]:
 def leave_case(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -> None:
     """Count that an annotator has answered or declined a case: their earlier labels come closer to their end."""
     for statement in _LEAVE:
-        session.execute(statement, {"annotator": annotator_id, "left": case_id, "time": now()})
+        statement.change(session, {"annotator": annotator_id, "left": case_id, "time": now()})
 
 
 def signed_out(session: Session, account_id: uuid.UUID) -> None:
@@ -99,17 +101,21 @@ _LEFT = bindparam("left", type_=Uuid())
 _TIME = bindparam("time", type_=UtcDateTime())
 # made once: to make them costs more than to execute them
 _LEAVE = (
-    _change(
-        ProvisionalLabel.annotator_id == _ANNOTATOR,
-        ProvisionalLabel.case_id != _LEFT,
-        n_since=ProvisionalLabel.n_since + 1,
-        final_at=case((ProvisionalLabel.n_since + 1 >= CASES_BEHIND, _TIME), else_=ProvisionalLabel.final_at),
+    Prepared(
+        _change(
+            ProvisionalLabel.annotator_id == _ANNOTATOR,
+            ProvisionalLabel.case_id != _LEFT,
+            n_since=ProvisionalLabel.n_since + 1,
+            final_at=case((ProvisionalLabel.n_since + 1 >= CASES_BEHIND, _TIME), else_=ProvisionalLabel.final_at),
+        )
     ),
-    _change_repeats(
-        Repeat.annotator_id == _ANNOTATOR,
-        Repeat.case_id != _LEFT,
-        Repeat.final_at > _TIME,
-        n_since=Repeat.n_since + 1,
-        final_at=case((Repeat.n_since + 1 >= CASES_BEHIND, _TIME), else_=Repeat.final_at),
+    Prepared(
+        _change_repeats(
+            Repeat.annotator_id == _ANNOTATOR,
+            Repeat.case_id != _LEFT,
+            Repeat.final_at > _TIME,
+            n_since=Repeat.n_since + 1,
+            final_at=case((Repeat.n_since + 1 >= CASES_BEHIND, _TIME), else_=Repeat.final_at),
+        )
     ),
 )

@@ -74,7 +74,9 @@ def bring_in(context: Context, ring: KeyRing, reason: str) -> Rotation:
             before, new = derive(ring.oldest(n_keys)).audit, keys.signers[n_keys]
             while seal(session, before):  # so that the event of the rotation comes next
                 pass
-            head = session.execute(select(AuditHead).where(AuditHead.id == 1).with_for_update()).scalar_one()
+            # as it is: events move it past the unit of work
+            locked = select(AuditHead).where(AuditHead.id == 1).with_for_update()
+            head = session.execute(locked.execution_options(populate_existing=True)).scalar_one()
             text = audit_chain.rotation_text(before.public_key, f"{head.sequence}:{head.digest}", new.public)
             session.add(Installation(id=n_keys + 1, key_check=new.check))
             audit_chain.record(

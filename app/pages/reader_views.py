@@ -23,13 +23,13 @@ from app.platform.principal import Principal
 from app.platform.values import ClassOut, PosteriorOut
 from app.readers.queries import model_in_use
 from app.reads.corrections import correctable
+from app.reads.label_rows import label_out
 from app.reads.leases import list_leases
 from app.reads.named import remarks_on
 from app.reads.posterior import posterior
 from app.reads.progress import LISTED, Progress, count_labelled_cases, labelled_cases, progress
 from app.reads.queue import look_ahead
 from app.reads.schemas import LabelOut, ReadOut
-from app.reads.service import label_out
 from app.references.cells import stands_for
 from app.releases.queries import reading_classes, release_by_id
 from app.triage.qualified import Standing, standing_of, standing_of_account

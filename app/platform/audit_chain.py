@@ -15,13 +15,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from asgi_correlation_id import correlation_id
-from sqlalchemy import ColumnElement, RowMapping, insert, inspect, null, or_, select
+from sqlalchemy import ColumnElement, bindparam, inspect, null, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.platform import signing
+from app.platform.covered_rows import Row
 from app.platform.errors import Unavailable
 from app.platform.keys import AuditKeys, DerivedKey, Signer
 from app.platform.one_at_a_time import Turn, take_turn
+from app.platform.plain_rows import insertion
+from app.platform.prepared import Prepared
 from app.platform.row_digests import Json, Leaves, canonical, cases_digest, merkle_root
 from app.platform.written_rows import name_cases, take_leaves
 from app.tables import STAMPS, AuditEvent, AuditHead, CaseChange, now
@@ -166,48 +169,46 @@ def record(
         KeyRotated: another process has rotated the key; nothing is written.
     """
     take_turn(session, Turn.KEY, shared=True)  # the key is not rotated until the commit
-    head = None if is_linked_later(session) else locked_head(session, keys)
     session.flush()
     rows = take_leaves(session, keys.rows) | (leaves or {})
     if cases:
         rows[CASE_CHANGES] = {OWN: cases_digest(cases)}
-    event = AuditEvent(
-        stamp=_new_stamp(session, keys) if head is None else head.sequence + 1,
-        created_at=now(),
-        actor=actor,
-        action=action,
-        object=str(object_id),
-        details=details or {},
-        reason=reason,
-        request_id=correlation_id.get(),
-        row_digests=rows,
-    )
+    stamp, before = _next_place(session, keys)
+    said = {"actor": actor, "action": action, "object": str(object_id), "details": details or {}, "reason": reason}
+    of_request = {"created_at": now(), "request_id": correlation_id.get()}
+    event = loaded(dict.fromkeys(_COLUMNS) | said | of_request | {"stamp": stamp, "row_digests": rows})
     sign_event(event, keys.signers[-1])
-    if head is not None:
-        append(head, event, keys)
-        session.flush()  # whatever the session forgets afterwards
+    if before is not None:
+        link(event, stamp, before, keys.signers[-1])
+        _MOVE.change(session, {"number": stamp, "link": event.digest})
     # past the unit of work, which would cost more than the statement: nobody changes an event
-    session.connection().execute(_EVENT, {name: getattr(event, name) for name in _COLUMNS})
+    insertion(AuditEvent, _COLUMNS).change(session, vars(event))
     if cases:
         name_cases(session, event.stamp, cases)
     return event
 
 
-# made once: every request that writes records
 _COLUMNS = tuple(column.key for column in AuditEvent.__table__.columns)
-_EVENT = insert(AuditEvent)
-_STAMP = select(AuditHead.n_keys, STAMPS.next_value())
+# where one writes at a time; an entity of the row that the session may have is not told
+_MOVE = Prepared(
+    update(AuditHead).where(AuditHead.id == 1).values(sequence=bindparam("number"), digest=bindparam("link"))
+)
+_HEAD = Prepared(select(AuditHead.n_keys, AuditHead.sequence + 1, AuditHead.digest))
+_STAMP = Prepared(select(AuditHead.n_keys, STAMPS.next_value(), null()))
 
 
-def _new_stamp(session: Session, keys: AuditKeys) -> int:
-    """The next stamp, drawn once the rows that an event reports are written and locked.
+def _next_place(session: Session, keys: AuditKeys) -> tuple[int, str | None]:
+    """The next stamp, drawn once the rows that an event reports are written and locked, and the link before it.
+
+    Returns:
+        Stamp and link; None where events are linked later.
 
     Raises:
         KeyRotated: another process has rotated the key.
     """
-    number, stamp = session.connection().execute(_STAMP).one()
+    ((number, stamp, before),) = (_STAMP if is_linked_later(session) else _HEAD).all(session)
     require_ring(number, keys)
-    return int(stamp)
+    return int(stamp), before
 
 
 def locked_head(session: Session, keys: AuditKeys, *, wait: bool = True) -> AuditHead | None:
@@ -381,7 +382,7 @@ def _events(
         yield from map(loaded, rows.mappings())
 
 
-def loaded(row: RowMapping) -> AuditEvent:
+def loaded(row: Row) -> AuditEvent:
     """An event of its columns, as it was loaded: to set each attribute would cost as much as a signature."""
     event = AuditEvent()
     vars(event).update(row)

@@ -43,6 +43,8 @@ from app.platform import audit_chain
 from app.platform.covered_rows import COVERED
 from app.platform.keys import AuditKeys
 from app.platform.one_at_a_time import KEY_TURN, begin_lock
+from app.platform.prepared import Prepared
+from app.platform.sqlite_statements import keep_plans
 from app.platform.writer_queue import Place, WriterQueue
 from app.platform.written_rows import RecordedSession, note_rows
 
@@ -106,6 +108,7 @@ def sqlite_engine(
         cursor.close()
 
     event.listen(engine, "connect", prepare)
+    keep_plans(engine)
     return engine
 
 
@@ -190,7 +193,7 @@ def _let_the_next_one_write(session: Session, transaction: SessionTransaction) -
 
 
 @cache
-def _insertion(table: SqlTable, names: tuple[str, ...], known: frozenset[str], dialect: str) -> Insert:
+def _insertion(table: SqlTable, names: tuple[str, ...], known: frozenset[str], dialect: str) -> Prepared:
     """The statement of ``insert_if_absent``, made once.
 
     Args:
@@ -209,7 +212,7 @@ def _insertion(table: SqlTable, names: tuple[str, ...], known: frozenset[str], d
         same = or_(*(and_(*(table.columns[name] == given[name] for name in key)) for key in keys))
         absent = select(*given.values()).where(~exists().where(same))
         insertion = sqlite.insert(table).from_select(list(names), absent).on_conflict_do_nothing()
-    return insertion.returning(*table.columns)
+    return Prepared(insertion.returning(*table.columns) if table.name in COVERED else insertion)
 
 
 def insert_if_absent(session: Session, table: type[Any], values: dict[str, Any]) -> bool:
@@ -221,10 +224,11 @@ def insert_if_absent(session: Session, table: type[Any], values: dict[str, Any])
     # no two NULLs are the same
     known = frozenset(name for name, value in values.items() if value is not None)
     insertion = _insertion(table.__table__, tuple(values), known, session.get_bind().dialect.name)
-    session.flush()  # what the row refers to may wait for that
-    row = session.connection().execute(insertion, values).mappings().first()
-    if row is not None and table.__tablename__ in COVERED:
-        note_rows(session, table, [row])
+    if table.__tablename__ not in COVERED:
+        return insertion.change(session, values) == 1
+    row = insertion.first(session, values)
+    if row is not None:
+        note_rows(session, table, [dict(zip(table.__table__.columns.keys(), row, strict=True))])
     return row is not None
 
 

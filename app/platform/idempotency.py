@@ -14,11 +14,12 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Header
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
-from sqlalchemy import bindparam, delete, select, tuple_, update
+from sqlalchemy import ColumnElement, bindparam, delete, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from app.platform.database import insert_if_absent
 from app.platform.errors import KeyMissing, KeyReused, Unavailable
+from app.platform.prepared import Prepared
 from app.platform.principal import Principal
 from app.platform.written_rows import noted_cases
 from app.tables import IdempotencyRecord, now
@@ -93,9 +94,8 @@ def once(
         "body": None,
         "created_at": now(),
     }
-    mine = (IdempotencyRecord.account_id == principal.account_id, IdempotencyRecord.key == key)
     if not insert_if_absent(session, IdempotencyRecord, values):
-        record = session.execute(select(IdempotencyRecord).where(*mine)).scalar_one_or_none()
+        record = session.execute(select(IdempotencyRecord).where(*_of(principal, key))).scalar_one_or_none()
         if record is None:  # swept between the two statements
             raise Unavailable("the answer to this Idempotency-Key has just expired; send the request again")
         if record.request_sha256 != digest:
@@ -103,18 +103,23 @@ def once(
         return JSONResponse(record.body, record.status, {"Idempotent-Replayed": "true"})
     status, body = action()
     if body is None:
-        session.execute(delete(IdempotencyRecord).where(*mine))
+        session.execute(delete(IdempotencyRecord).where(*_of(principal, key)))
         return Response(status_code=status)
     content = body.model_dump(mode="json")
     case_id = _case_of(session) if case_id_of is None else case_id_of(body)
     answer = {"status": status, "body": content, "case_id": case_id}
-    session.connection().execute(_ANSWER, {"account": principal.account_id, "request_key": key, **answer})
+    _ANSWER.change(session, {"account": principal.account_id, "request_key": key, **answer})
     return JSONResponse(content, status)
+
+
+def _of(principal: Principal, key: str) -> tuple[ColumnElement[bool], ...]:
+    """Condition of the answer to a caller's key."""
+    return IdempotencyRecord.account_id == principal.account_id, IdempotencyRecord.key == key
 
 
 # past the unit of work, and made once: every request that writes ends with it
 _RECORDS = IdempotencyRecord.__table__
-_ANSWER = (
+_ANSWER = Prepared(
     update(IdempotencyRecord)
     .where(IdempotencyRecord.account_id == bindparam("account"), IdempotencyRecord.key == bindparam("request_key"))
     .values({name: bindparam(name, type_=_RECORDS.columns[name].type) for name in ("status", "body", "case_id")})

@@ -8,11 +8,12 @@ from typing import TypeAlias
 from uuid import UUID
 
 from sqlalchemy import Table as SqlTable
-from sqlalchemy import event, insert, inspect, select, text, tuple_
+from sqlalchemy import bindparam, event, insert, inspect, select, text, tuple_
 from sqlalchemy.orm import Session, UOWTransaction
 
 from app.platform.covered_rows import COVERED, Row
 from app.platform.keys import DerivedKey
+from app.platform.prepared import Prepared
 from app.platform.row_digests import Leaves, key_names, row_digest, row_key
 from app.tables import CaseChange, Table
 
@@ -20,7 +21,8 @@ _WRITTEN = "covered rows that were written"
 _CASES = "cases that events of this session name"
 # made once: every request that writes records
 _CHANGE = insert(CaseChange)
-_CHANGES = text("INSERT INTO case_changes (stamp, case_id) SELECT :stamp, unnest(CAST(:cases AS uuid[]))")
+_ONE_CHANGE = Prepared(_CHANGE.values(stamp=bindparam("stamp"), case_id=bindparam("case_id")))
+_CHANGES = Prepared(text("INSERT INTO case_changes (stamp, case_id) SELECT :stamp, unnest(CAST(:cases AS uuid[]))"))
 # changed only by whoever has locked the row and read it afterwards, so that what the session knows is what is stored
 _LOCKED = {"cases", "reads", "read_requests", "repeats", "repeat_reads"}
 
@@ -61,6 +63,42 @@ def note_rows(session: Session, table: type[Table], rows: Iterable[Row]) -> None
     """
     for row in rows:
         _note(session, _table_of(table), row, row)
+
+
+def note_new(session: Session, table: type[Table], row: Row) -> None:
+    """Remember a row that a statement inserted past the ORM, where it is one that must have an event.
+
+    Args:
+        session: in which it did.
+        table: of the row.
+        row: all its columns.
+    """
+    coverage = COVERED.get(table.__tablename__)
+    if coverage is not None and coverage.covers(row):
+        _note(session, _table_of(table), row, row)
+
+
+def note_change(session: Session, table: type[Table], before: Row, after: Row) -> None:
+    """Remember a row that a statement changed past the ORM, unless nothing that is covered became another value.
+
+    Args:
+        session: in which it did.
+        table: of the row, which whoever changes it has locked and read afterwards.
+        before: all its columns.
+        after: all its columns, as they are now.
+    """
+    rows = _table_of(table)
+    coverage = COVERED.get(rows.name)
+    if coverage is None or not coverage.covers(after):
+        return
+    for column in rows.columns:
+        name = column.name
+        if before[name] == after[name] or name in coverage.free:
+            continue
+        alike = coverage.alike.get(name)
+        if alike is None or alike(before[name]) != alike(after[name]):
+            _note(session, rows, after, after if rows.name in _LOCKED else _CHANGED)
+            return
 
 
 def note_deleted(session: Session, table: type[Table], rows: Iterable[Row]) -> None:
@@ -128,7 +166,9 @@ def name_cases(session: Session, stamp: int, case_ids: Sequence[UUID]) -> None:
     """
     session.info.setdefault(_CASES, set()).update(case_ids)
     if session.get_bind().dialect.name == "postgresql":  # one parameter: an execution for each costs more than its row
-        session.connection().execute(_CHANGES, {"stamp": stamp, "cases": [*case_ids]})
+        _CHANGES.change(session, {"stamp": stamp, "cases": [*case_ids]})
+    elif len(case_ids) == 1:
+        _ONE_CHANGE.change(session, {"stamp": stamp, "case_id": case_ids[0]})
     else:
         session.connection().execute(_CHANGE, [{"stamp": stamp, "case_id": case_id} for case_id in case_ids])
 

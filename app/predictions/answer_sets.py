@@ -7,9 +7,10 @@ from typing import Literal
 
 import numpy as np
 from pydantic import Field
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
+from app.platform.prepared import Prepared
 from app.platform.values import AnswerSetOut, AnswersOf, MetricOut, Out
 from app.tables import AnswerSets
 from ml.arrays import FloatArray
@@ -84,6 +85,29 @@ def published_sets(session: Session, release_ids: Iterable[uuid.UUID]) -> dict[u
     return {row[0]: PublishedSets.model_validate(row[1]) for row in session.execute(wanted)}
 
 
+_REVISION = Prepared(
+    select(AnswerSets.computed_at, AnswerSets.basis).where(AnswerSets.release_id == bindparam("release_id"))
+)
+# as they were read, each with what says whether it is still so
+_HELD: dict[uuid.UUID, tuple[tuple[object, ...], PublishedSets]] = {}
+_MOST_HELD = 16
+
+
+def sets_in_force(session: Session, release_id: uuid.UUID) -> PublishedSets | None:
+    """What the worker has published for a release, read anew where it has published again; None: nothing yet."""
+    row = _REVISION.first(session, {"release_id": release_id})
+    if row is None:
+        return None
+    revision, held = tuple(row), _HELD.get(release_id)
+    if held is not None and held[0] == revision:
+        return held[1]
+    sets = published_sets(session, [release_id])[release_id]  # of that revision, or newer
+    if len(_HELD) >= _MOST_HELD:
+        _HELD.clear()
+    _HELD[release_id] = revision, sets
+    return sets
+
+
 @dataclass(frozen=True)
 class Cell:
     """What a set is asked for.
@@ -107,7 +131,7 @@ class Cell:
 
 def answer_set(published: PublishedSets | None, cell: Cell) -> AnswerSetOut:
     """The set for the next answer about one cell, or why there is none."""
-    known = published or PublishedSets(reason=NOT_YET)
+    known = published or _NONE_YET
     basis = known.thresholds_of(cell.n_labels, cell.site) if cell.n_labels <= 1 else None
     out = AnswerSetOut(
         level=1 - known.misses,
@@ -125,6 +149,9 @@ def answer_set(published: PublishedSets | None, cell: Cell) -> AnswerSetOut:
     inside = answer_sets(cell.class_probs, limit)[0]
     order = np.argsort(-cell.class_probs[0], kind="stable")
     return out.model_copy(update={"classes": [cell.classes[k] for k in order if inside[k]]})
+
+
+_NONE_YET = PublishedSets(reason=NOT_YET)
 
 
 def _why_none(published: PublishedSets, cell: Cell, limit: float | None, n_patients: int) -> str | None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from app.cases.queries import NamedLabel
+from app.platform.plain_rows import change_row, insert_new_row
 from app.reads.asking import prefer
 from app.reads.at_hand import CaseAtHand
 from app.reads.posterior import CasePosterior
@@ -49,11 +50,10 @@ def adjudicate_if_undecided(
         adjudication = new_request(case, policy, posterior.release_id, "adjudication", ordinal)
         # chosen before it is stored: to write it twice would lock a request after the case
         chosen = prefer(session, at_hand, adjudication, labelled.opinions)
-        session.add(adjudication)
-        session.flush()
+        requests.append(insert_new_row(session, adjudication))
         if chosen is not None:
             session.add(chosen)
             session.flush()
-        requests.append(adjudication)
         waiting = True
-    case.waiting = waiting
+    if case.waiting != waiting:
+        change_row(session, case, waiting=waiting)

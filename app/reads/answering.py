@@ -1,6 +1,7 @@
 """Answers of annotators to reads that they hold: the only way by which a label of an account's person enters."""
 
 import uuid
+from typing import cast
 
 from sqlalchemy.orm import Session
 
@@ -11,7 +12,7 @@ from app.reads import leases, queries, repeat_answers
 from app.reads.at_hand import CaseAtHand, case_at_hand
 from app.reads.schemas import OwnLabelIn, SubmittedOut
 from app.reads.service import Author, store_first
-from app.tables import Annotator, Read, ReadRequest, RepeatRead
+from app.tables import Annotator, Read, ReadRequest, Repeat
 
 
 def commit_read(
@@ -43,10 +44,10 @@ def commit_read(
         lease = leases.own_lease(session, principal, since.id, case=True)
     read, request = lease.read, lease.request
     case = lease.case or case_at_hand(session, read.case_id)
-    if isinstance(read, RepeatRead):
-        return repeat_answers.store_first(session, context, principal, lease, case.classes, body)
-    asked = request if isinstance(request, ReadRequest) else session.get_one(ReadRequest, read.request_id)
-    author = Author(lease.annotator, True, asked, read, asked.round)
+    if isinstance(request, Repeat):
+        return repeat_answers.store_first(session, context, principal, lease, request, case, body)
+    # what answers a request of a case is a read
+    author = Author(lease.annotator, True, request, cast(Read, read), request.round)
     at_hand = case if isinstance(case, CaseAtHand) else case_at_hand(session, read.case_id)
     return store_first(session, context, principal, at_hand, author, body)
 

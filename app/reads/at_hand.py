@@ -10,11 +10,14 @@ from sqlalchemy.orm import Session
 
 from app.cases.queries import NamedLabel
 from app.platform.errors import NotFound
+from app.platform.plain_rows import Joined, table_of
+from app.platform.prepared import Prepared
 from app.predictions.queries import shown_first
 from app.readers.queries import ONLY
 from app.reads.queries import AnyRead, AnyRequest
-from app.releases.queries import class_codes
+from app.releases.queries import known_classes
 from app.tables import (
+    LEASED,
     Annotator,
     Case,
     CasePrediction,
@@ -24,7 +27,6 @@ from app.tables import (
     Read,
     ReaderModelInUse,
     ReadRequest,
-    ReleaseRow,
     Repeat,
     RepeatRead,
     now,
@@ -33,7 +35,7 @@ from app.tables import (
 
 @dataclass(frozen=True)
 class LockedCase:
-    """A locked case with the classes that it can be given.
+    """A locked case with the classes that it can be given; plain rows.
 
     Attributes:
         case: locked, so that its labels come one after the other.
@@ -59,15 +61,17 @@ class CaseAtHand(LockedCase):
     reader_model: ReaderModelInUse | None
 
 
-def _with_classes(statement: Select[Any]) -> Select[Any]:
+_CASE_PARTS = Joined(Case, CasePrediction)
+_JUDGING_PARTS = Joined(PolicyRow, ReaderModelInUse)
+
+
+def _with_prediction(statement: Select[Any]) -> Select[Any]:
     """A statement about one case that selects what stands in ``LockedCase`` too."""
     return (
-        statement.add_columns(Case, CasePrediction, ReleaseRow)
+        statement.add_columns(*_CASE_PARTS.columns)
         .outerjoin(CasePrediction, CasePrediction.case_id == Case.id)
-        .outerjoin(ReleaseRow, ReleaseRow.id == CasePrediction.release_id)
         .order_by(*shown_first())
         .limit(1)
-        .execution_options(populate_existing=True)
     )
 
 
@@ -75,33 +79,34 @@ def _with_what_judges(statement: Select[Any]) -> Select[Any]:
     """A statement with what stands in ``LockedCase`` that selects the rest of ``CaseAtHand``."""
     newest = select(func.max(PolicyRow.version)).scalar_subquery()
     return (
-        statement.add_columns(PolicyRow, ReaderModelInUse)
+        statement.add_columns(*_JUDGING_PARTS.columns)
         .join(PolicyRow, PolicyRow.version == newest)
         .outerjoin(ReaderModelInUse, ReaderModelInUse.id == ONLY)
     )
 
 
-def _locked_case(columns: Sequence[Any]) -> LockedCase:
-    """What the columns of ``_with_classes`` say.
+def _locked_case(session: Session, columns: Sequence[Any]) -> LockedCase:
+    """What the columns of ``_with_prediction`` say.
 
     Raises:
         NotFound: the case has no prediction.
     """
-    case, prediction, release = columns
+    case, prediction = _CASE_PARTS.rows(columns)
     if prediction is None:
         raise NotFound("the case has no prediction")
-    return LockedCase(case, prediction, class_codes(release))
+    return LockedCase(case, prediction, [shown.code for shown in known_classes(session, prediction.release_id)])
 
 
-def _at_hand(columns: Sequence[Any]) -> CaseAtHand:
+def _at_hand(session: Session, columns: Sequence[Any]) -> CaseAtHand:
     """What these columns and those of ``_with_what_judges`` say."""
-    known = _locked_case(columns[:3])
-    return CaseAtHand(known.case, known.prediction, known.classes, *columns[3:])
+    known = _locked_case(session, columns)
+    policy, reader_model = _JUDGING_PARTS.rows(columns[_CASE_PARTS.end :])
+    return CaseAtHand(known.case, known.prediction, known.classes, policy, reader_model)
 
 
 @dataclass(frozen=True)
 class LockedLease:
-    """A read with its request, both locked, its annotator, and the case where it was locked as well.
+    """A read with its request, both locked, its annotator, and the case where it was locked as well; plain rows.
 
     Nothing is judged by the answer to a repeat: of that there is no ``CaseAtHand``.
     """
@@ -113,22 +118,20 @@ class LockedLease:
 
 
 def _lease(requests: type[ReadRequest | Repeat], reads: type[Read | RepeatRead], *, case: bool) -> Select[Any]:
-    columns: list[Any] = [reads, requests, Annotator]
     statement: Select[Any] = (
-        select(*columns)
+        select(*Joined(reads, requests, Annotator).columns)
         .select_from(requests)
         .join(reads, reads.request_id == requests.id)
         .join(Annotator, Annotator.id == reads.annotator_id)
         .where(reads.id == bindparam("read_id"), Annotator.account_id == bindparam("account_id"))
-        .execution_options(populate_existing=True)
     )
     # the read too: what waited for its request must see what became of both
-    locked: list[Any] = [requests, reads]
+    locked = [table_of(requests), table_of(reads)]
     if case:
         # no case before a further request: an answer to a read that has run out may lock another one of it
-        statement = _with_classes(statement.join(Case, Case.id == reads.case_id).where(reads.state == "leased"))
+        statement = _with_prediction(statement.join(Case, Case.id == reads.case_id).where(reads.state == LEASED))
         statement = _with_what_judges(statement) if reads is Read else statement
-        locked.append(Case)
+        locked.append(table_of(Case))
     return statement.with_for_update(of=locked)
 
 
@@ -136,7 +139,8 @@ _KINDS: tuple[tuple[type[ReadRequest | Repeat], type[Read | RepeatRead]], ...] =
     (ReadRequest, Read),
     (Repeat, RepeatRead),
 )
-_LEASES = {case: [_lease(*kind, case=case) for kind in _KINDS] for case in (False, True)}
+_LEASES = {case: [Prepared(_lease(*kind, case=case)) for kind in _KINDS] for case in (False, True)}
+_LEASE_PARTS = [Joined(reads, requests, Annotator) for requests, reads in _KINDS]
 
 
 def locked_lease(session: Session, account_id: uuid.UUID, read_id: uuid.UUID, *, case: bool) -> LockedLease:
@@ -154,19 +158,23 @@ def locked_lease(session: Session, account_id: uuid.UUID, read_id: uuid.UUID, *,
         NotFound: there is none of this id, or it is somebody else's; or its case has no prediction.
     """
     which = {"read_id": read_id, "account_id": account_id}
-    row, repeat = (session.execute(statement, which).first() for statement in _LEASES[case])
-    row = row or repeat
-    if row is None and case:
+    found = [statement.first(session, which) for statement in _LEASES[case]]
+    for row, parts in zip(found, _LEASE_PARTS, strict=True):
+        if row is not None:
+            read, request, annotator = parts.rows(row)
+            of_case = _at_hand if isinstance(read, Read) else _locked_case
+            return LockedLease(read, request, annotator, of_case(session, row[parts.end :]) if case else None)
+    if case:
         return locked_lease(session, account_id, read_id, case=False)
-    if row is None:
-        raise NotFound("there is no such read")
-    columns = row[3:]
-    known = None if not case else _at_hand(columns) if isinstance(row[0], Read) else _locked_case(columns)
-    return LockedLease(row[0], row[1], row[2], known)
+    raise NotFound("there is no such read")
 
 
-_CASE = _with_what_judges(
-    _with_classes(select().select_from(Case).where(Case.id == bindparam("case_id")).with_for_update(of=Case))
+_CASE = Prepared(
+    _with_what_judges(
+        _with_prediction(
+            select().select_from(Case).where(Case.id == bindparam("case_id")).with_for_update(of=table_of(Case))
+        )
+    )
 )
 
 
@@ -176,10 +184,10 @@ def case_at_hand(session: Session, case_id: uuid.UUID) -> CaseAtHand:
     Raises:
         NotFound: there is no such case, or it has no prediction.
     """
-    row = session.execute(_CASE, {"case_id": case_id}).first()
+    row = _CASE.first(session, {"case_id": case_id})
     if row is None:
         raise NotFound("there is no such case")
-    return _at_hand(row)
+    return _at_hand(session, row)
 
 
 @dataclass(frozen=True)
@@ -187,8 +195,8 @@ class FactsOfCase:
     """What a label follows, and what its consequences depend on, from one statement.
 
     Attributes:
-        history: every label row of the case, oldest first.
-        requests: of the case, in order.
+        history: every label row of the case, oldest first; plain rows, without their remarks.
+        requests: of the case, in order; plain rows.
         unsettled: whether somebody may still correct their label of the case.
         leaves_others: whether the annotator has answers to other cases that come closer to their end by this one.
     """
@@ -210,8 +218,14 @@ _OTHERS = (
         Repeat.final_at > bindparam("time"),
     ),
 )
-_FACTS = (
-    select(ReadRequest, Label, Annotator.name, exists().where(ProvisionalLabel.case_id == Case.id), or_(*_OTHERS))
+_FACT_PARTS = Joined(ReadRequest, Label)
+_FACTS = Prepared(
+    select(
+        *_FACT_PARTS.columns,
+        Annotator.name,
+        exists().where(ProvisionalLabel.case_id == Case.id),
+        or_(*_OTHERS),
+    )
     .select_from(Case)
     # each label with each request: a case has few of both
     .outerjoin(ReadRequest, ReadRequest.case_id == Case.id)
@@ -224,7 +238,14 @@ _FACTS = (
 
 def facts_of_case(session: Session, case_id: uuid.UUID, annotator_id: uuid.UUID) -> FactsOfCase:
     """What a label by an annotator follows, and what its consequences depend on; the case is locked."""
-    rows = session.execute(_FACTS, {"case_id": case_id, "annotator_id": annotator_id, "time": now()}).all()
-    requests = {row[0].id: row[0] for row in rows if row[0] is not None}
-    history = {row[1].id: NamedLabel(row[1], row[2]) for row in rows if row[1] is not None}
-    return FactsOfCase([*history.values()], [*requests.values()], bool(rows[0][3]), bool(rows[0][4]))
+    rows = _FACTS.all(session, {"case_id": case_id, "annotator_id": annotator_id, "time": now()})
+    requests: dict[uuid.UUID, ReadRequest] = {}
+    history: dict[uuid.UUID, NamedLabel] = {}
+    for row in rows:
+        request, label = _FACT_PARTS.rows(row)
+        if request is not None:
+            requests[request.id] = request
+        if label is not None:
+            history[label.id] = NamedLabel(label, row[_FACT_PARTS.end])
+    unsettled, leaves_others = rows[0][_FACT_PARTS.end + 1 :]
+    return FactsOfCase([*history.values()], [*requests.values()], bool(unsettled), bool(leaves_others))

@@ -19,16 +19,11 @@ from app.reads import queries, repeat_answers
 from app.reads.adjudication import Labelled, adjudicate_if_undecided
 from app.reads.asking import opinions_of
 from app.reads.at_hand import case_at_hand
+from app.reads.label_rows import head_of_chain, label_out, place_of, record, store_label
 from app.reads.posterior import posterior_of
 from app.reads.schemas import OwnLabelIn, SubmittedOut
-from app.reads.service import (
-    head_of_chain,
-    label_out,
-    place_of,
-    record,
-    require_classes,
-)
-from app.tables import Annotator, Case, Label, ProvisionalLabel, Remark, RepeatRead, now
+from app.reads.service import require_classes
+from app.tables import Annotator, Case, Label, ProvisionalLabel, RepeatRead, now
 
 _BATCH = 100
 
@@ -71,17 +66,15 @@ def correct(
         raise LabelFinal("this answer is final; change it on the page of its case, with a reason")
     if position not in {None, before.position}:
         raise Superseded("this answer was corrected before; correct the newest one")
-    label = Label(
-        **body.columns(),
-        remark=Remark.of(body.note),
+    label = store_label(
+        session,
+        place_of(at_hand.case, annotator, before, "correction"),
+        body,
         blind=before.blind,
         round=before.round,
         late=before.late,
         created_by=principal.account_id,
-        **place_of(at_hand.case, annotator, before, "correction"),
     )
-    session.add(label)
-    session.flush()
     record(session, context, principal, label, "label.correct")
     hidden = hidden_before_final(session, queries.requests_of_case(session, read.case_id))
     return 201, SubmittedOut(label=label_out(NamedLabel(label, annotator.name)), posterior=None, hidden_because=hidden)

@@ -1,6 +1,7 @@
 """Claiming a case to read: lease, heartbeat, release, decline. A lease that runs out returns by itself."""
 
 import uuid
+from dataclasses import replace
 from datetime import timedelta
 
 from sqlalchemy import update
@@ -12,6 +13,7 @@ from app.context import Context
 from app.platform import audit_chain
 from app.platform.database import Database
 from app.platform.errors import Forbidden, LeaseLost, TooManyLeases
+from app.platform.plain_rows import change_row, insert_row
 from app.platform.principal import Principal
 from app.platform.values import ClassOut
 from app.reads import queries
@@ -20,7 +22,7 @@ from app.reads.queries import AnyRead, AnyRequest
 from app.reads.queue import next_request
 from app.reads.repeats import may_be_given, plan_a_repeat, some_hours_from_now
 from app.reads.schemas import DeclineIn, ReadOut
-from app.releases.queries import classes_of_served, reading_classes
+from app.releases.queries import known_classes, reading_classes
 from app.tables import Annotator, Case, Read, ReadRequest, Remark, Repeat, RepeatRead, now
 from app.triage.planning import refresh_waiting
 from app.triage.qualified import require_qualified
@@ -76,7 +78,7 @@ def lease_next(session: Session, context: Context, principal: Principal) -> Read
         return None
     read = take(session, taken.request, annotator.id, before.policy.lease_seconds)
     plan_a_repeat(session, annotator.id, before.policy)
-    return _read_out(read, classes_of_served(before.release), has_field=taken.has_field)
+    return _read_out(read, known_classes(session, before.release_id), has_field=taken.has_field)
 
 
 def _reading_annotator(session: Session, principal: Principal) -> Annotator:
@@ -102,13 +104,20 @@ def give_back_overdue(session: Session) -> None:
 def take(session: Session, request: AnyRequest, annotator_id: uuid.UUID, seconds: int) -> AnyRead:
     """Lease an open request to an annotator for some seconds."""
     expires = now() + timedelta(seconds=seconds)
-    request.state, request.lease_expires_at = "leased", expires
     reads: type[AnyRead] = Read
     if isinstance(request, Repeat):
-        reads, request.back_at = RepeatRead, request.back_at or some_hours_from_now()
-    read: AnyRead = reads(request_id=request.id, case_id=request.case_id, annotator_id=annotator_id, expires_at=expires)
-    session.add(read)
-    session.flush()
+        reads, back_at = RepeatRead, request.back_at or some_hours_from_now()
+        change_row(session, request, state="leased", lease_expires_at=expires, back_at=back_at)
+    else:
+        change_row(session, request, state="leased", lease_expires_at=expires)
+    read: AnyRead = insert_row(
+        session,
+        reads,
+        request_id=request.id,
+        case_id=request.case_id,
+        annotator_id=annotator_id,
+        expires_at=expires,
+    )
     return read
 
 
@@ -128,8 +137,9 @@ def own_lease(session: Session, principal: Principal, read_id: uuid.UUID, *, cas
     lease = locked_lease(session, principal.account_id, read_id, case=case)
     read, request = lease.read, lease.request
     if read.state == "expired" and request.state == "open" and queries.read_since(session, read) is None:
-        read.state, request.state = "leased", "leased"  # nobody else took it meanwhile
-        read.ended_at = None
+        # nobody else took it meanwhile
+        read = change_row(session, read, state="leased", ended_at=None)
+        lease = replace(lease, read=read, request=change_row(session, request, state="leased"))
     if read.state != "leased":
         raise LeaseLost(f"this read is {read.state}; lease the next one")
     return lease
@@ -139,10 +149,10 @@ def heartbeat(session: Session, principal: Principal, read_id: uuid.UUID) -> Rea
     """Extend a lease from now on, up to its longest time."""
     lease = own_lease(session, principal, read_id)
     once = timedelta(seconds=current_policy(session).lease_seconds)
-    lease.read.expires_at = min(now() + once, lease.read.created_at + LONGEST_IN_LEASES * once)
-    lease.request.lease_expires_at = lease.read.expires_at
-    session.flush()
-    return read_out(session, lease.read, reading_classes(session))
+    until = min(now() + once, lease.read.created_at + LONGEST_IN_LEASES * once)
+    read = change_row(session, lease.read, expires_at=until)
+    change_row(session, lease.request, lease_expires_at=until)
+    return read_out(session, read, reading_classes(session))
 
 
 def note_display(database: Database, session: Session, read_id: uuid.UUID, seconds_ago: float = 0.0) -> None:
@@ -168,8 +178,8 @@ def note_display(database: Database, session: Session, read_id: uuid.UUID, secon
 def release(session: Session, principal: Principal, read_id: uuid.UUID) -> None:
     """Give a lease back; the case may come to this annotator again."""
     lease = own_lease(session, principal, read_id)
-    lease.read.state, lease.read.ended_at = "released", now()
-    lease.request.state, lease.request.lease_expires_at = "open", None
+    change_row(session, lease.read, state="released", ended_at=now())
+    change_row(session, lease.request, state="open", lease_expires_at=None)
 
 
 def decline(
@@ -177,15 +187,13 @@ def decline(
 ) -> tuple[int, ReadOut]:
     """Decline a read: a record, never a label. ``cannot_tell`` closes the request, else somebody else may read it."""
     lease, time = own_lease(session, principal, read_id), now()
-    read, request = lease.read, lease.request
-    read.state, read.ended_at, read.decline_reason = "declined", time, body.reason
+    read = change_row(session, lease.read, state="declined", ended_at=time, decline_reason=body.reason)
     if body.note is not None:
-        session.add(Remark(id=read.id, case_id=read.case_id, note=body.note))
-    request.lease_expires_at = None
-    if body.reason == "cannot_tell" or isinstance(request, Repeat):
-        request.state, request.closed_at = "closed", time
+        insert_row(session, Remark, id=read.id, case_id=read.case_id, note=body.note)
+    if body.reason == "cannot_tell" or isinstance(lease.request, Repeat):
+        request = change_row(session, lease.request, lease_expires_at=None, state="closed", closed_at=time)
     else:
-        request.state = "open"
+        request = change_row(session, lease.request, lease_expires_at=None, state="open")
     case = session.get_one(Case, read.case_id, with_for_update=True)
     if isinstance(request, ReadRequest):
         refresh_waiting(session, case)

@@ -11,7 +11,7 @@ from app.cases import provisional
 from app.cases import queries as cases
 from app.cases.queries import NamedLabel, blind_opinions
 from app.platform.values import AnswerSetOut, PosteriorOut
-from app.predictions.answer_sets import Cell, answer_set, published_sets
+from app.predictions.answer_sets import Cell, answer_set, sets_in_force
 from app.predictions.stored import stored_prediction
 from app.readers.queries import in_use, model_of
 from app.reads.named import weighed
@@ -92,7 +92,7 @@ def posterior_of(
 
 def set_for_next(session: Session, case: Case, posterior: CasePosterior) -> AnswerSetOut:
     """Classes among which the next annotator's answer lies, after no label or one, with annotators taken as alike."""
-    published = published_sets(session, [posterior.release_id]).get(posterior.release_id)
+    published = sets_in_force(session, posterior.release_id)
     once = posterior.n_labels == 1 and published is not None and published.reason is None
     cell = Cell(
         posterior.alike.class_probs,

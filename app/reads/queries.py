@@ -10,8 +10,11 @@ from sqlalchemy import ColumnElement, and_, bindparam, exists, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.platform.errors import NotFound
+from app.platform.plain_rows import Joined, columns, plain_row, run
+from app.platform.prepared import Prepared
 from app.platform.principal import Principal
 from app.tables import (
+    LEASED,
     Alias,
     Annotator,
     Case,
@@ -19,7 +22,6 @@ from app.tables import (
     PolicyRow,
     Read,
     ReadRequest,
-    ReleaseRow,
     Repeat,
     RepeatAnswer,
     RepeatRead,
@@ -45,13 +47,13 @@ class BeforeLease:
 
     Attributes:
         policy: in force.
-        release: that is served; None where none is.
+        release_id: of the release that is served; None where none is.
         overdue: whether a lease of anybody has run out.
         n_leases: that the annotator has, overdue ones too.
     """
 
     policy: PolicyRow
-    release: ReleaseRow | None
+    release_id: uuid.UUID | None
     overdue: bool
     n_leases: int
 
@@ -61,21 +63,21 @@ def _overdue(requests: type[ReadRequest | Repeat]) -> ColumnElement[bool]:
 
 
 def _leases_in(reads: type[Read | RepeatRead]) -> ColumnElement[int]:
-    held = (reads.annotator_id == bindparam("annotator_id"), reads.state == "leased")
+    held = (reads.annotator_id == bindparam("annotator_id"), reads.state == LEASED)
     return select(func.count()).select_from(reads).where(*held).scalar_subquery()
 
 
 # statements that requests repeat all day are made once: to make one costs more than to execute it
-_BEFORE_LEASE = (
+_POLICY = Joined(PolicyRow)
+_BEFORE_LEASE = Prepared(
     select(
-        PolicyRow,
-        ReleaseRow,
+        *_POLICY.columns,
+        Alias.release_id,
         or_(_overdue(ReadRequest), _overdue(Repeat)),
         _leases_in(Read) + _leases_in(RepeatRead),
     )
     .select_from(PolicyRow)
     .outerjoin(Alias, Alias.name == "champion")
-    .outerjoin(ReleaseRow, ReleaseRow.id == Alias.release_id)
     .order_by(PolicyRow.version.desc())
     .limit(1)
 )
@@ -83,8 +85,9 @@ _BEFORE_LEASE = (
 
 def before_lease(session: Session, annotator_id: uuid.UUID) -> BeforeLease:
     """What a lease depends on."""
-    row = session.execute(_BEFORE_LEASE, {"annotator_id": annotator_id, "time": now()}).one()
-    return BeforeLease(row[0], row[1], bool(row[2]), int(row[3]))
+    row = _BEFORE_LEASE.all(session, {"annotator_id": annotator_id, "time": now()})[0]
+    (policy,), (release_id, overdue, n_leases) = _POLICY.rows(row), row[_POLICY.end :]
+    return BeforeLease(policy, release_id, bool(overdue), int(n_leases))
 
 
 def expire_overdue(session: Session, time: datetime) -> int:
@@ -121,15 +124,16 @@ def expire_repeats(session: Session, time: datetime) -> None:
 def open_request_of_case(
     session: Session, case_id: uuid.UUID, rounds: tuple[str, ...] = ("planned", "adjudication")
 ) -> ReadRequest | None:
-    """The first request of a case that nobody leases, locked."""
+    """The first request of a case that nobody leases, locked; a plain row."""
     statement = (
-        select(ReadRequest)
+        select(*columns(ReadRequest))
         .where(ReadRequest.case_id == case_id, ReadRequest.state == "open", ReadRequest.round.in_(rounds))
         .order_by(ReadRequest.ordinal)
         .limit(1)
         .with_for_update(skip_locked=True)
     )
-    return session.execute(statement).scalar_one_or_none()
+    row = run(session, statement).first()
+    return None if row is None else plain_row(ReadRequest, row)
 
 
 def requests_of_case(session: Session, case_id: uuid.UUID) -> list[ReadRequest]:
@@ -139,7 +143,7 @@ def requests_of_case(session: Session, case_id: uuid.UUID) -> list[ReadRequest]:
 
 
 def own_read(session: Session, account_id: uuid.UUID, read_id: uuid.UUID) -> tuple[AnyRead, Annotator]:
-    """A read of the annotator of an account, as it is now, with the annotator.
+    """A read of the annotator of an account, as it is now, with the annotator; plain rows.
 
     Raises:
         NotFound: there is none of this id, or it is somebody else's.
@@ -154,14 +158,17 @@ def own_read(session: Session, account_id: uuid.UUID, read_id: uuid.UUID) -> tup
 def _own(
     session: Session, reads: type[_Read], account_id: uuid.UUID, read_id: uuid.UUID
 ) -> tuple[_Read, Annotator] | None:
+    parts = Joined(reads, Annotator)
     statement = (
-        select(reads, Annotator)
+        select(*parts.columns)
         .join(Annotator, Annotator.id == reads.annotator_id)
         .where(reads.id == read_id, Annotator.account_id == account_id)
-        .execution_options(populate_existing=True)
     )
-    row = session.execute(statement).first()
-    return None if row is None else (row[0], row[1])
+    row = run(session, statement).first()
+    if row is None:
+        return None
+    read, annotator = parts.rows(row)
+    return read, annotator
 
 
 def label_with_annotator(session: Session, label_id: uuid.UUID) -> tuple[Label, Annotator] | None:

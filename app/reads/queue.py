@@ -33,6 +33,8 @@ from sqlalchemy import (
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.platform.keys import DerivedKey
+from app.platform.plain_rows import columns, plain_row, run, table_of
+from app.platform.prepared import Prepared
 from app.platform.principal import Principal
 from app.reads.queries import AnyRequest
 from app.tables import (
@@ -55,7 +57,7 @@ from app.triage.drawing import GRACE
 _NEXT_FEW = 4
 _PRIME = 2**31 - 1
 #: Requests that are looked at together: few at first, since most often the first ones will do.
-_FIRST, _GROWTH, _MOST = 32, 4, 2_000
+_FIRST, _GROWTH, _MOST = 16, 4, 2_000
 #: Cases that are counted, at most.
 _COUNTED = 1_000
 
@@ -105,8 +107,8 @@ def waiting_for(
     time, after = at or now(), ("", -1)
     while True:
         of_whom = {"annotator_id": annotator_id, "asked_until": time - GRACE}
-        found = session.execute(_OPEN, {**of_whom, "due_on": after[0], "shuffle": after[1], "n": together})
-        requests = [Waiting(*columns) for columns in found]
+        found = _OPEN.all(session, {**of_whom, "due_on": after[0], "shuffle": after[1], "n": together})
+        requests = [Waiting._make(told) for told in found]
         more = len(requests) == together
         if more and requests[0].place != (last := requests[-1].place):
             requests = [request for request in requests if request.place != last]  # others of that place may be missing
@@ -143,10 +145,10 @@ def _open_requests() -> Select[Any]:
     of_twin = (CaseTwin.case_id == ReadRequest.case_id, Label.case_id == CaseTwin.twin_id)
     labelled = or_(exists().where(Label.case_id == ReadRequest.case_id, mine), exists().where(*of_twin, mine))
     place = (ReadRequest.due_on, ReadRequest.shuffle)
-    columns = (ReadRequest.id, ReadRequest.case_id, *place, ReadRequest.ordinal, ReadRequest.annotator_id)
+    told = (ReadRequest.id, ReadRequest.case_id, *place, ReadRequest.ordinal, ReadRequest.annotator_id)
     statement: Select[Any] = (
         select()
-        .add_columns(*columns)
+        .add_columns(*told)
         .where(ReadRequest.state == "open", _asked(), ~labelled)
         .where(tuple_(*place) > tuple_(bindparam("due_on"), bindparam("shuffle")))
         .order_by(*place)
@@ -155,7 +157,7 @@ def _open_requests() -> Select[Any]:
     return statement
 
 
-_OPEN = _open_requests()
+_OPEN = Prepared(_open_requests())
 
 
 def _what_is_known(dialect: str) -> CompoundSelect[Any]:
@@ -205,7 +207,7 @@ def _knowing(
     )
 
 
-_KNOWN = {dialect: _what_is_known(dialect) for dialect in ("sqlite", "postgresql")}
+_KNOWN = {dialect: Prepared(_what_is_known(dialect)) for dialect in ("sqlite", "postgresql")}
 
 
 def _known(
@@ -216,7 +218,7 @@ def _known(
     dialect = session.get_bind().dialect.name
     as_list: Any = list(cases) if dialect == "postgresql" else json.dumps([case_id.hex for case_id in cases])
     asking = {"annotator_id": annotator_id, "at": at, "cases": as_list, "never_given": never_given}
-    return set(session.execute(_KNOWN[dialect], asking).scalars())
+    return {row[0] for row in _KNOWN[dialect].all(session, asking)}
 
 
 def _counting() -> Select[Any]:
@@ -259,7 +261,7 @@ class Taken(NamedTuple):
     """A request that is locked for whoever reads its case.
 
     Attributes:
-        request: locked, still open.
+        request: locked, still open; a plain row.
         has_field: whether the picture around the cell is stored as well.
     """
 
@@ -311,13 +313,15 @@ def _next_few(
     lowest: dict[uuid.UUID, Waiting | Repeat] = {}
     for wanted in first:
         lowest.setdefault(wanted.case_id, wanted)
-    repeats = session.execute(_WAITING_REPEATS, {"annotator_id": annotator_id}).scalars()
+    repeats = (plain_row(Repeat, row) for row in _WAITING_REPEATS.all(session, {"annotator_id": annotator_id}))
     lowest |= {repeat.id: repeat for repeat in repeats}
     few = sorted(lowest.values(), key=lambda request: (request.due_on, request.shuffle))[:_NEXT_FEW]
     return sorted(few, key=lambda request: (request.due_on, _own_order(key, annotator_id, request.shuffle)))
 
 
-_WAITING_REPEATS = select(Repeat).where(Repeat.annotator_id == bindparam("annotator_id"), Repeat.state == "open")
+_WAITING_REPEATS = Prepared(
+    select(*columns(Repeat)).where(Repeat.annotator_id == bindparam("annotator_id"), Repeat.state == "open")
+)
 
 
 def _own_order(key: DerivedKey, annotator_id: uuid.UUID, place: int) -> int:
@@ -335,13 +339,13 @@ def _untaken(requests: type[AnyRequest]) -> Select[Any]:
         order += (requests.annotator_id.is_distinct_from(bindparam("annotator_id")), requests.ordinal)
     statement: Select[Any] = (
         select()
-        .add_columns(requests, Case.stored_field_sha256.is_not(None))
+        .add_columns(*columns(requests), Case.stored_field_sha256.is_not(None))
+        .select_from(requests)
         .join(Case, Case.id == requests.case_id)
         .where(requests.id.in_(bindparam("ids", expanding=True)), requests.state == "open")
         .order_by(*order)
         .limit(1)
-        .with_for_update(skip_locked=True, of=requests)
-        .execution_options(populate_existing=True)
+        .with_for_update(skip_locked=True, of=table_of(requests))
     )
     return statement
 
@@ -353,5 +357,5 @@ def _locked(
     session: Session, requests: type[AnyRequest], ids: Sequence[uuid.UUID], annotator_id: uuid.UUID
 ) -> Taken | None:
     """The first of some requests that is still open, locked; None where others have taken all or are about to."""
-    row = session.execute(_UNTAKEN[requests], {"ids": ids, "annotator_id": annotator_id}).first()
-    return None if row is None else Taken(*row)
+    row = run(session, _UNTAKEN[requests], {"ids": ids, "annotator_id": annotator_id}).first()
+    return None if row is None else Taken(plain_row(requests, row[:-1]), bool(row[-1]))

@@ -5,21 +5,24 @@ labels does where a case stays hidden.
 """
 
 import uuid
+from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.cases.blindness import hidden_of_repeat, was_exposed
+from app.cases.blindness import hidden_of_repeat, was_exposed, was_exposed_to
 from app.cases.provisional import CORRECTABLE, leave_case
 from app.context import Context
 from app.platform import audit_chain
 from app.platform.errors import LabelFinal, NotFound, Superseded
+from app.platform.plain_rows import change_row, insert_row
 from app.platform.principal import Principal
-from app.reads.at_hand import LockedLease, case_at_hand, facts_of_case
+from app.reads.at_hand import LockedCase, LockedLease, case_at_hand, facts_of_case
+from app.reads.queries import AnyRead
 from app.reads.schemas import LabelOut, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
 from app.reads.service import require_classes
-from app.tables import Annotator, Remark, Repeat, RepeatAnswer, RepeatRead, now
+from app.tables import Annotator, Case, Remark, Repeat, RepeatAnswer, RepeatRead, now
 
 
 def store_first(
@@ -27,7 +30,8 @@ def store_first(
     context: Context,
     principal: Principal,
     lease: LockedLease,
-    classes: list[str],
+    repeat: Repeat,
+    known: LockedCase,
     body: OwnLabelIn,
 ) -> tuple[int, SubmittedOut]:
     """End a repeat by its first answer.
@@ -37,47 +41,75 @@ def store_first(
         context: parts of the service.
         principal: who.
         lease: theirs, of a repeat.
-        classes: codes of those that its case can be given; the case is locked.
+        repeat: its request.
+        known: its case, which is locked.
         body: the answer.
 
     Raises:
         Invalid: an unknown class.
     """
-    require_classes(classes, body)
-    read, repeat = lease.read, session.get_one(Repeat, lease.request.id)  # at hand, and locked
-    answer = _next(session, repeat, None, body)
-    answer.reading_seconds = (now() - (read.displayed_at or read.created_at)).total_seconds()
-    _add(session, answer, body.note, None)
-    repeat.state, repeat.closed_at, repeat.lease_expires_at = "answered", answer.created_at, None
-    repeat.final_at = answer.created_at + CORRECTABLE
-    read.state, read.ended_at = "committed", answer.created_at
-    session.flush()
+    require_classes(known.classes, body)
+    read = lease.read
+    answer = _Next(repeat, known.case, None, reading_seconds=_seconds_since(read)).store(session, body)
+    change_row(
+        session,
+        repeat,
+        state="answered",
+        closed_at=answer.created_at,
+        lease_expires_at=None,
+        final_at=answer.created_at + CORRECTABLE,
+    )
+    change_row(session, read, state="committed", ended_at=answer.created_at)
     if facts_of_case(session, repeat.case_id, lease.annotator.id).leaves_others:
         leave_case(session, lease.annotator.id, repeat.case_id)
     return _conclude(session, context, principal, repeat, answer, "repeat.answer")
 
 
-def _next(session: Session, repeat: Repeat, before: RepeatAnswer | None, body: OwnLabelIn | None) -> RepeatAnswer:
-    """An answer at the end of a repeat's chain; without a body, one that takes the last one back."""
-    return RepeatAnswer(
-        repeat_id=repeat.id,
-        case_id=repeat.case_id,
-        kind="label",
-        supersedes_id=None if before is None else before.id,
-        position=0 if before is None else before.position + 1,
-        **({} if body is None else body.columns()),
-        unexposed=not was_exposed(session, repeat.annotator_id, repeat.case_id),
-        blind=True,
-    )
+def _seconds_since(read: AnyRead) -> float:
+    return (now() - (read.displayed_at or read.created_at)).total_seconds()
 
 
-def _add(session: Session, answer: RepeatAnswer, note: str | None, reason: str | None) -> None:
-    session.add(answer)
-    session.flush()
-    remark = Remark.of(note, reason)
-    if remark is not None:
-        remark.id, remark.case_id = answer.id, answer.case_id
-        session.add(remark)
+@dataclass(frozen=True)
+class _Next:
+    """Where an answer stands: at the end of a repeat's chain.
+
+    Attributes:
+        repeat: that is answered.
+        case: of the repeat, locked.
+        before: the last answer; None where there is none.
+        kind: as of labels.
+        blind: as the annotator is told.
+        reason: why the last one is changed or taken back.
+        reading_seconds: of the first one.
+    """
+
+    repeat: Repeat
+    case: Case
+    before: RepeatAnswer | None
+    kind: str = "label"
+    blind: bool = True
+    reason: str | None = None
+    reading_seconds: float | None = None
+
+    def store(self, session: Session, body: OwnLabelIn | None) -> RepeatAnswer:
+        """Store an answer; without a body, one that takes the last one back."""
+        answer = insert_row(
+            session,
+            RepeatAnswer,
+            repeat_id=self.repeat.id,
+            case_id=self.repeat.case_id,
+            kind=self.kind,
+            supersedes_id=None if self.before is None else self.before.id,
+            position=0 if self.before is None else self.before.position + 1,
+            **({} if body is None else body.columns()),
+            unexposed=not was_exposed_to(session, self.repeat.annotator_id, self.case),
+            blind=self.blind,
+            reading_seconds=self.reading_seconds,
+        )
+        note = None if body is None else body.note
+        if note is not None or self.reason is not None:
+            insert_row(session, Remark, id=answer.id, case_id=answer.case_id, note=note, reason=self.reason)
+        return answer
 
 
 def _conclude(
@@ -144,16 +176,15 @@ def correct(
         Invalid: an unknown class.
     """
     repeat = session.get_one(Repeat, read.request_id, with_for_update=True)  # before the case, as answers do
-    require_classes(case_at_hand(session, read.case_id).classes, body)
+    at_hand = case_at_hand(session, read.case_id)
+    require_classes(at_hand.classes, body)
     chain = chain_of(session, repeat.id)
     before = chain[-1] if chain else None
     if before is None or before.kind == "retraction" or not _in_time(session, repeat):
         raise LabelFinal("this answer is final; change it on the page of its case, with a reason")
     if position not in {None, before.position}:
         raise Superseded("this answer was corrected before; correct the newest one")
-    answer = _next(session, repeat, before, body)
-    answer.kind = "correction"
-    _add(session, answer, body.note, None)
+    answer = _Next(repeat, at_hand.case, before, "correction").store(session, body)
     return _conclude(session, context, principal, repeat, answer, "repeat.correct")
 
 
@@ -202,12 +233,11 @@ def revise(
         Invalid: an unknown class.
     """
     repeat, before = _own(session, answer_id, principal.account_id)
-    require_classes(case_at_hand(session, repeat.case_id).classes, body)
-    answer = _next(session, repeat, before, body)
+    at_hand = case_at_hand(session, repeat.case_id)
+    require_classes(at_hand.classes, body)
     final = repeat.final_at is None or repeat.final_at <= now()
-    answer.kind = "revision"
-    answer.blind = before.blind and not (final and hidden_of_repeat(session, repeat) == "until-case-closed")
-    _add(session, answer, body.note, body.reason)
+    blind = before.blind and not (final and hidden_of_repeat(session, repeat) == "until-case-closed")
+    answer = _Next(repeat, at_hand.case, before, "revision", blind, body.reason).store(session, body)
     return _conclude(session, context, principal, repeat, answer, "repeat.revise")
 
 
@@ -230,9 +260,8 @@ def retract(
     repeat, before = _own(session, answer_id, principal.account_id)
     if before.kind == "retraction":
         raise Superseded("this label was retracted before")
-    answer = _next(session, repeat, before, None)
-    answer.kind, answer.blind = "retraction", before.blind
-    _add(session, answer, None, body.reason)
+    case = session.get_one(Case, repeat.case_id)
+    answer = _Next(repeat, case, before, "retraction", before.blind, body.reason).store(session, None)
     return _conclude(session, context, principal, repeat, answer, "repeat.retract")
 
 

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session, aliased
 from app.cases import held_back
 from app.cases.blindness import was_exposed
 from app.cases.provisional import is_provisional
+from app.platform.plain_rows import change_row
 from app.reads.progress import LISTED, listed_since
 from app.reads.queue import Waiting, waiting_for
 from app.tables import Case, Exposure, HeldBack, Label, PolicyRow, Repeat, now
@@ -107,8 +108,7 @@ def may_be_given(session: Session, repeat: Repeat) -> bool:
     """Whether a planned repeat is still blind; one that is not is withdrawn, and its seat is given back."""
     if not was_exposed(session, repeat.annotator_id, repeat.case_id):
         return True
-    repeat.state, repeat.closed_at, repeat.back_at = "closed", now(), now()
-    session.flush()
+    change_row(session, repeat, state="closed", closed_at=now(), back_at=now())
     return False
 
 

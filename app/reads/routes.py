@@ -26,6 +26,7 @@ from app.platform.idempotency import once, request_digest, required_key
 from app.platform.principal import Principal
 from app.platform.values import PosteriorOut
 from app.reads import answering, changes, corrections, leases, service
+from app.reads.label_rows import label_out
 from app.reads.naming import labels_for, read_for, submitted_for
 from app.reads.posterior import posterior
 from app.reads.schemas import (
@@ -222,7 +223,7 @@ def list_labels(
     queries.case_by_id(session, case.id)
     ensure_revealed(session, principal, case)
     labels = queries.label_history(session, case.id) if history else queries.labels_of_case(session, case.id)
-    result = LabelsOut(items=[service.label_out(row) for row in labels])
+    result = LabelsOut(items=[label_out(row) for row in labels])
     note_exposure(context.database, session, principal, case.id)
     return labels_for(context.keys.readers, principal, result)
 

@@ -2,7 +2,6 @@
 
 import uuid
 from dataclasses import dataclass, replace
-from typing import TypedDict
 
 from sqlalchemy.orm import Session
 
@@ -15,45 +14,21 @@ from app.cases.blindness import (
     hidden_after_commit,
     hidden_before_final,
     policy_of_requests,
-    was_exposed,
+    was_exposed_to,
 )
 from app.cases.held_back import hold_some_back, is_held_back
 from app.cases.queries import NamedLabel, blind_opinions
 from app.context import Context
-from app.platform import audit_chain
 from app.platform.errors import AlreadyLabelled, Forbidden, Invalid, NotFound, Superseded
+from app.platform.plain_rows import change_row
 from app.platform.principal import Principal
 from app.reads import queries
 from app.reads.adjudication import Labelled, adjudicate_if_undecided
 from app.reads.at_hand import CaseAtHand, FactsOfCase, case_at_hand, facts_of_case
+from app.reads.label_rows import head_of_chain, label_out, place_of, record, store_label
 from app.reads.posterior import posterior_of, posterior_out, set_for_next
-from app.reads.recorded import label_details
-from app.reads.schemas import LabelIn, LabelOut, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
-from app.tables import Annotator, Case, Label, Read, ReadRequest, Remark, new_id, now
-
-
-def label_out(row: NamedLabel) -> LabelOut:
-    """A label as the API shows it."""
-    label = row.label
-    return LabelOut(
-        id=str(label.id),
-        case_id=str(label.case_id),
-        annotator=row.annotator,
-        label=label.class_code,
-        confidence=label.confidence,
-        second_choice=label.second_choice,
-        flagged=label.flagged,
-        note=label.note,
-        blind=label.blind,
-        round=label.round,
-        late=label.late,
-        kind=label.kind,
-        supersedes=None if label.supersedes_id is None else str(label.supersedes_id),
-        post_reveal=label.post_reveal,
-        reason=label.reason,
-        reading_seconds=label.reading_seconds,
-        created_at=label.created_at,
-    )
+from app.reads.schemas import LabelIn, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
+from app.tables import Annotator, Case, Label, Read, ReadRequest, now
 
 
 @dataclass(frozen=True)
@@ -131,23 +106,19 @@ def store_first(
         raise AlreadyLabelled("this annotator has labelled the case; send a revision instead")
     if head is not None:  # the chain stays in its round; it must not take a read that is wanted of somebody else
         author = replace(author, request=None, round=head.round, late=head.late)
-    exposed = was_exposed(session, author.annotator.id, at_hand.case.id)
-    label = Label(
-        id=new_id(),
-        created_at=now(),
-        **body.columns(),
-        remark=Remark.of(body.note),
+    exposed = was_exposed_to(session, author.annotator.id, at_hand.case)
+    label = store_label(
+        session,
+        place_of(at_hand.case, author.annotator, head),
+        body,
         blind=author.blind and not exposed,
         post_reveal=exposed,
         round=author.round,
         late=author.late,
         reading_seconds=_reading_seconds(author),
         created_by=principal.account_id,
-        **place_of(at_hand.case, author.annotator, head),
     )
-    session.add(label)
-    _answer(author, label)
-    given = _given(author.annotator, label, facts)
+    given = _given(author.annotator, label, facts, _answer(session, author, label))
     if author.read is not None:
         hidden = hidden_before_final(session, given.requests, at_hand.policy) is not None
         if head is None and label.blind and (hidden or given.unsettled):
@@ -155,7 +126,6 @@ def store_first(
             given = replace(given, unsettled=True)
         if head is None and label.blind and hidden:
             hold_some_back(session, label, policy_of_requests(session, given.requests, at_hand.policy))
-    session.flush()
     if author.read is not None and facts.leaves_others:
         provisional.leave_case(session, author.annotator.id, label.case_id)
     return _conclude(session, context, principal, at_hand, given, "label.add")
@@ -179,48 +149,20 @@ def require_classes(classes: list[str], body: OwnLabelIn) -> None:
             raise Invalid(f"unknown {what}; the classes are {', '.join(classes)}")
 
 
-def head_of_chain(history: list[NamedLabel], annotator: Annotator) -> Label | None:
-    """The newest label of an annotator's chain."""
-    chain = [row.label for row in history if row.label.annotator_id == annotator.id]
-    return max(chain, key=lambda label: label.position, default=None)
+def _answer(session: Session, author: Author, label: Label) -> ReadRequest | None:
+    """Close the request and the read that a label answers; a request answered by a label that is not blind is open.
 
-
-class Place(TypedDict):
-    """Columns of a label that say where it stands."""
-
-    case_id: uuid.UUID
-    annotator_id: uuid.UUID
-    kind: str
-    supersedes_id: uuid.UUID | None
-    position: int
-
-
-def place_of(case: Case, annotator: Annotator, before: Label | None, kind: str = "revision") -> Place:
-    """Columns of a label that say where it stands: at the end of its annotator's chain on the case.
-
-    Args:
-        case: what is labelled.
-        annotator: who labels.
-        before: the end of the chain so far; None where there is none.
-        kind: of a label that supersedes another one.
+    Returns:
+        The request as it is now; None where there is none.
     """
-    return {
-        "case_id": case.id,
-        "annotator_id": annotator.id,
-        "kind": "label" if before is None else kind,
-        "supersedes_id": None if before is None else before.id,
-        "position": 0 if before is None else before.position + 1,
-    }
-
-
-def _answer(author: Author, label: Label) -> None:
-    """Close the request and the read that a label answers; a request answered by a label that is not blind is open."""
-    if author.request is not None:
-        author.request.state, author.request.lease_expires_at = "answered" if label.blind else "open", None
-    if author.request is not None and label.blind:
-        author.request.closed_at, author.request.label_id = label.created_at, label.id
+    request, closed = author.request, {"closed_at": label.created_at, "label_id": label.id}
+    if request is not None and label.blind:
+        request = change_row(session, request, state="answered", lease_expires_at=None, **closed)
+    elif request is not None:
+        request = change_row(session, request, state="open", lease_expires_at=None)
     if author.read is not None:
-        author.read.state, author.read.ended_at = "committed", label.created_at
+        change_row(session, author.read, state="committed", ended_at=label.created_at)
+    return request
 
 
 @dataclass(frozen=True)
@@ -242,10 +184,11 @@ class _Given:
     unsettled: bool
 
 
-def _given(annotator: Annotator, label: Label, facts: FactsOfCase) -> _Given:
-    """A label that was just given, with what its consequences depend on, as it was before."""
+def _given(annotator: Annotator, label: Label, facts: FactsOfCase, answered: ReadRequest | None = None) -> _Given:
+    """A label that was just given, with what its consequences depend on, and the request that it has answered."""
     history = [*facts.history, NamedLabel(label, annotator.name)]
-    return _Given(annotator, label, history, facts.requests, facts.unsettled)
+    requests = [answered if answered and one.id == answered.id else one for one in facts.requests]
+    return _Given(annotator, label, history, requests, facts.unsettled)
 
 
 def _conclude(
@@ -285,19 +228,6 @@ def reveal(session: Session, principal: Principal, at_hand: CaseAtHand, given: _
         newest = max(row.label.id for row in given.history)
         expose(session, given.annotator.id, at_hand.case.id, at_hand.prediction.release_id, newest)
     return hidden
-
-
-def record(session: Session, context: Context, principal: Principal, label: Label, action: str) -> None:
-    """Append a label to the audit chain."""
-    audit_chain.record(
-        session,
-        context.keys.audit,
-        actor=principal.name,
-        action=action,
-        object_id=label.id,
-        details={**label_details(label)},
-        cases=[label.case_id],
-    )
 
 
 def _chain_of(
@@ -342,23 +272,22 @@ def revise(
     """
     before, annotator, at_hand, facts = _chain_of(session, principal, label_id)
     require_classes(at_hand.classes, body)
-    exposed = was_exposed(session, annotator.id, at_hand.case.id)
+    exposed = was_exposed_to(session, annotator.id, at_hand.case)
     if annotator.account_id is None:
         blind = before.blind if body.blind is None else body.blind
     else:
         blind = before.blind and not _may_tell_arm(session, at_hand, annotator)
-    label = Label(
-        **body.columns(),
-        remark=Remark.of(body.note, body.reason),
+    label = store_label(
+        session,
+        place_of(at_hand.case, annotator, before),
+        body,
+        body.reason,
         blind=blind and not exposed,
         post_reveal=exposed,
         round=before.round,
         late=before.late,
         created_by=principal.account_id,
-        **place_of(at_hand.case, annotator, before),
     )
-    session.add(label)
-    session.flush()
     given = _given(annotator, label, facts)
     return _conclude(session, context, principal, at_hand, given, "label.revise")
 
@@ -382,18 +311,16 @@ def retract(
     before, annotator, at_hand, facts = _chain_of(session, principal, label_id)
     if before.kind == "retraction":
         raise Superseded("this label was retracted before")
-    place = place_of(at_hand.case, annotator, before, "retraction")
-    label = Label(
-        class_code=None,
+    label = store_label(
+        session,
+        place_of(at_hand.case, annotator, before, "retraction"),
+        None,
+        body.reason,
         blind=before.blind,
-        post_reveal=was_exposed(session, annotator.id, at_hand.case.id),
+        post_reveal=was_exposed_to(session, annotator.id, at_hand.case),
         round=before.round,
         late=before.late,
-        remark=Remark.of(None, body.reason),
         created_by=principal.account_id,
-        **place,
     )
-    session.add(label)
-    session.flush()
     given = _given(annotator, label, facts)
     return _conclude(session, context, principal, at_hand, given, "label.retract")

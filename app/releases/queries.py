@@ -117,3 +117,30 @@ def classes_of_served(release: ReleaseRow | None) -> list[ClassOut]:
     if release is None:
         raise NoRelease("no release is served; add one with `secondread release add`")
     return [ClassOut(**info) for info in release.card["classes"]]
+
+
+def known_classes(session: Session, release_id: uuid.UUID | None) -> list[ClassOut]:
+    """Classes of a release's outputs, in their order; those of each release are read once.
+
+    Args:
+        session: for reading.
+        release_id: of the release that is served; None where there is none.
+
+    Raises:
+        NoRelease: there is none.
+    """
+    known = None if release_id is None else _CLASSES.get(release_id)
+    if known is not None:
+        return known
+    release = None if release_id is None else release_by_id(session, release_id)
+    classes = classes_of_served(release)
+    if release is not None:
+        if len(_CLASSES) >= _MOST_KNOWN:
+            _CLASSES.clear()
+        _CLASSES[release.id] = classes
+    return classes
+
+
+# rows of releases are never changed; their cards take longer to read than a request's other rows together
+_CLASSES: dict[uuid.UUID, list[ClassOut]] = {}
+_MOST_KNOWN = 64

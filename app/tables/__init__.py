@@ -16,7 +16,7 @@ from app.tables.practice import (
     Qualification,
 )
 from app.tables.readers import ReaderModelInUse, ReaderModelRow
-from app.tables.reads import DailyThreshold, Exposure, Look, PolicyRow, Read, ReadRequest
+from app.tables.reads import LEASED, DailyThreshold, Exposure, Look, PolicyRow, Read, ReadRequest
 from app.tables.records import STAMPS, AuditEvent, AuditHead, CaseChange, Erasure, IdempotencyRecord, Installation
 from app.tables.references import SHOWN_KINDS, ClassDefinition, ReferenceCell
 from app.tables.releases import Alias, AnswerSets, PublishedEstimates, ReleaseRow
@@ -25,6 +25,7 @@ from app.tables.reports import PublishedReportRow, ReportTargets
 
 __all__ = [
     "APPEND_ONLY",
+    "LEASED",
     "SHOWN_KINDS",
     "STAMPS",
     "Account",

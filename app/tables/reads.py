@@ -15,6 +15,7 @@ from sqlalchemy import (
     UniqueConstraint,
     Uuid,
     false,
+    literal_column,
     text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
@@ -132,6 +133,8 @@ class ReadRequest(Identified, Table):
         return self.case_id
 
 
+#: A read's state as long as it is leased, for statements of each request: see ``app.platform.sqlite_statements``.
+LEASED = literal_column("'leased'", String)
 _ACTIVE = text("state = 'leased'")
 _TAKEN = text("state IN ('leased', 'committed')")
 

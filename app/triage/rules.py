@@ -196,8 +196,9 @@ def another_annotator(posterior: PredictiveDistribution, n_labels: int, rule: Ru
     """
     if rule.adjudicate_below is None or not 2 <= n_labels < rule.max_labels or not has_concentration(posterior):
         return False
-    undecided = float(majority_prob(posterior)[0]) < rule.adjudicate_below
-    return undecided and float(further_labels_expected(posterior, rule.target_error)[0]) > 0
+    if not float(further_labels_expected(posterior, rule.target_error)[0]) > 0:
+        return False
+    return float(majority_prob(posterior)[0]) < rule.adjudicate_below  # an integral: asked last
 
 
 @dataclass(frozen=True)

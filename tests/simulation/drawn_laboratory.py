@@ -26,6 +26,7 @@ from app.tables import (
     CasePrediction,
     Label,
     PolicyRow,
+    Read,
     ReadRequest,
     ReleaseRow,
     Table,
@@ -247,9 +248,10 @@ class DrawnLaboratory:
             taken = next_request(self.session, self.order, reader.id, at)
             if taken is None:
                 return
-            request = taken.request
-            assert isinstance(request, ReadRequest)
-            read = take(self.session, request, reader.id, 1800)
+            assert isinstance(taken.request, ReadRequest)
+            leased = take(self.session, taken.request, reader.id, 1800)
+            read = self.session.get_one(Read, leased.id)
+            request = self.session.get_one(ReadRequest, taken.request.id, populate_existing=True)
             request.lease_expires_at = None
             if self.rng.random() < person.declines:
                 read.state, read.decline_reason, request.state = "declined", "not_my_field", "open"

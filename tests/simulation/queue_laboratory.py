@@ -210,9 +210,10 @@ class QueueLaboratory:
     def _read(self, reader: Annotator) -> None:
         """Everything that the queue gives this reader, until it gives nothing more."""
         while (taken := next_request(self.session, self.key, reader.id)) is not None:
-            request = taken.request
-            assert isinstance(request, ReadRequest)
-            read = take(self.session, request, reader.id, 1800)
+            assert isinstance(taken.request, ReadRequest)
+            leased = take(self.session, taken.request, reader.id, 1800)
+            read = self.session.get_one(Read, leased.id)
+            request = self.session.get_one(ReadRequest, taken.request.id, populate_existing=True)
             request.lease_expires_at = None
             if self.rng.random() < self.habits.declines:
                 read.state, read.decline_reason, request.state = "declined", "not_my_field", "open"

@@ -1,0 +1,187 @@
+"""Statements that every lease and label sends: compiled once for each database, and sent past SQLAlchemy's executions.
+
+To find a compiled statement by its key, to make a context and a result takes several times as long as SQLite takes for
+the statement. What is kept here is text, what makes parameters of values, and what makes values of columns; errors, and
+whoever listens to statements, are told as SQLAlchemy tells them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Dialect, Executable
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.types import TypeEngine
+
+from app.platform.covered_rows import Row
+
+_Processor = Callable[[Any], Any]
+_MISSING = object()
+
+
+class _Parameter(NamedTuple):
+    """A parameter: its name in the text and in values, what it is where no value is given, what makes it of a value."""
+
+    name: str
+    key: str
+    default: object
+    process: _Processor | None
+
+
+@dataclass
+class _Compiled:
+    """A statement for one database.
+
+    Attributes:
+        text: as the driver takes it.
+        positional: whether parameters go by their places.
+        parameters: in the order of their places.
+        kinds: types of the columns that it gives.
+        columns: places of columns, and what makes values of them; None before the driver has said what it gives.
+    """
+
+    text: str
+    positional: bool
+    parameters: tuple[_Parameter, ...]
+    kinds: tuple[TypeEngine[Any], ...]
+    columns: tuple[tuple[int, _Processor], ...] | None = None
+
+
+class Prepared:
+    """A statement that is compiled once.
+
+    Args:
+        statement: of columns, or of one change; without lists of values of which nobody knows how many they are, and
+            without defaults that are made as it is executed.
+    """
+
+    def __init__(self, statement: Executable) -> None:
+        self._statement = statement
+        self._compiled: dict[str, _Compiled] = {}
+
+    def all(self, session: Session, values: Row | None = None) -> list[Sequence[Any]]:
+        """Every row that it gives; what is pending in the session is sent before.
+
+        Args:
+            session: of the request.
+            values: of its parameters.
+        """
+        rows, columns, _ = self._send(session, values or {})
+        if not columns:
+            return rows
+        processed: list[Sequence[Any]] = []
+        for row in rows:
+            cells = [*row]
+            for place, process in columns:
+                cells[place] = process(cells[place])
+            processed.append(cells)
+        return processed
+
+    def first(self, session: Session, values: Row | None = None) -> Sequence[Any] | None:
+        """Its first row; None where there is none."""
+        rows = self.all(session, values)
+        return rows[0] if rows else None
+
+    def change(self, session: Session, values: Row) -> int:
+        """Number of rows that it has inserted, changed or deleted."""
+        return self._send(session, values)[2]
+
+    def _send(self, session: Session, values: Row) -> tuple[list[Any], tuple[tuple[int, _Processor], ...], int]:
+        """Rows as the driver gives them, what makes values of their columns, and the number of changed ones.
+
+        Raises:
+            DBAPIError: as the database says.
+        """
+        if session.autoflush:
+            session.flush()
+        connection = session.connection()
+        dialect = connection.dialect
+        compiled = self._compiled.get(dialect.name) or self._compile(dialect)
+        given = _given(compiled, values)
+        cursor = connection.connection.cursor()
+        try:
+            for listener in connection.dispatch.before_cursor_execute:
+                listener(connection, cursor, compiled.text, given, None, False)
+            cursor.execute(compiled.text, given)
+            described = cursor.description
+            if described is None:
+                return [], (), cursor.rowcount
+            if compiled.columns is None:
+                compiled.columns = _processors(compiled.kinds, described, dialect)
+            return [*cursor.fetchall()], compiled.columns, cursor.rowcount
+        except dialect.loaded_dbapi.Error as error:
+            wrapped = _as_sqlalchemy_says(connection, compiled.text, given, error)
+            raise wrapped from error
+        finally:
+            cursor.close()
+
+    def _compile(self, dialect: Dialect) -> _Compiled:
+        compiled = self._statement.compile(dialect=dialect)  # type: ignore[attr-defined]
+        if not isinstance(compiled, SQLCompiler) or compiled.insert_prefetch or compiled.update_prefetch:
+            raise TypeError("such a statement is not prepared")
+        if any(bound.callable for bound in compiled.binds.values()):
+            raise TypeError("values that are made as a statement is sent are not kept")
+        required = {bound.key: None for bound in compiled.binds.values() if bound.required}
+        expanded = compiled.construct_expanded_state(required)  # lists of values written out
+        names = expanded.positiontup if compiled.positional else list(expanded.parameters)
+        parameters = []
+        for name in names or ():
+            bound = compiled.binds.get(name)  # none of a value in a list
+            default = _MISSING if bound is not None and bound.required else expanded.parameters[name]
+            in_text = compiled.escaped_bind_names.get(name, name)
+            if bound is None:
+                parameters.append(_Parameter(in_text, name, default, expanded.processors.get(name)))
+            else:
+                process = bound.type.dialect_impl(dialect).bind_processor(dialect)
+                parameters.append(_Parameter(in_text, bound.key, default, process))
+        kinds = tuple(column.type for column in compiled._result_columns)
+        known = _Compiled(expanded.statement, bool(compiled.positional), tuple(parameters), kinds)
+        self._compiled[dialect.name] = known
+        return known
+
+
+def _given(compiled: _Compiled, values: Row) -> Any:
+    """What the driver gets: values by their places, or by their names.
+
+    Raises:
+        KeyError: a parameter has neither a value nor a default.
+    """
+    given = []
+    for _, key, default, process in compiled.parameters:
+        value = values.get(key, default)
+        if value is _MISSING:
+            raise KeyError(key)
+        given.append(value if process is None else process(value))
+    if compiled.positional:
+        return given
+    return dict(zip([parameter.name for parameter in compiled.parameters], given, strict=True))
+
+
+def _processors(
+    kinds: Sequence[TypeEngine[Any]], described: Sequence[Sequence[Any]], dialect: Dialect
+) -> tuple[tuple[int, _Processor], ...]:
+    """What makes values of columns, by the driver's description of them."""
+    made = [
+        kind.dialect_impl(dialect).result_processor(dialect, column[1])
+        for kind, column in zip(kinds, described, strict=True)
+    ]
+    return tuple((place, process) for place, process in enumerate(made) if process is not None)
+
+
+def _as_sqlalchemy_says(connection: Connection, text: str, given: Any, error: BaseException) -> BaseException:
+    """A driver's error as others know it; a connection that is gone is given up."""
+    dialect = connection.dialect
+    gone = dialect.is_disconnect(error, connection.connection.dbapi_connection, None)  # type: ignore[arg-type]
+    if gone:
+        connection.invalidate(error)
+    return DBAPIError.instance(
+        text,
+        given,
+        error,
+        dialect.loaded_dbapi.Error,
+        hide_parameters=connection.engine.hide_parameters,
+        connection_invalidated=gone,
+        dialect=dialect,
+    )

@@ -1,0 +1,107 @@
+"""Rows of labels: where they stand in their chain, how they are stored, recorded and shown."""
+
+import uuid
+from typing import TypedDict
+
+from sqlalchemy.orm import Session
+
+from app.cases.queries import NamedLabel
+from app.context import Context
+from app.platform import audit_chain
+from app.platform.plain_rows import insert_row
+from app.platform.principal import Principal
+from app.reads.recorded import label_details
+from app.reads.schemas import LabelOut, OwnLabelIn
+from app.tables import Annotator, Case, Label, Remark
+
+
+def head_of_chain(history: list[NamedLabel], annotator: Annotator) -> Label | None:
+    """The newest label of an annotator's chain."""
+    chain = [row.label for row in history if row.label.annotator_id == annotator.id]
+    return max(chain, key=lambda label: label.position, default=None)
+
+
+class Place(TypedDict):
+    """Columns of a label that say where it stands."""
+
+    case_id: uuid.UUID
+    annotator_id: uuid.UUID
+    kind: str
+    supersedes_id: uuid.UUID | None
+    position: int
+
+
+def place_of(case: Case, annotator: Annotator, before: Label | None, kind: str = "revision") -> Place:
+    """Columns of a label that say where it stands: at the end of its annotator's chain on the case.
+
+    Args:
+        case: what is labelled.
+        annotator: who labels.
+        before: the end of the chain so far; None where there is none.
+        kind: of a label that supersedes another one.
+    """
+    return {
+        "case_id": case.id,
+        "annotator_id": annotator.id,
+        "kind": "label" if before is None else kind,
+        "supersedes_id": None if before is None else before.id,
+        "position": 0 if before is None else before.position + 1,
+    }
+
+
+def store_label(
+    session: Session, place: Place, body: OwnLabelIn | None, reason: str | None = None, **columns: object
+) -> Label:
+    """Store a row of labels, and what was written about it.
+
+    Args:
+        session: writing session.
+        place: where it stands.
+        body: the answer; None takes the last one back.
+        reason: why, where one is asked for.
+        columns: the others.
+    """
+    said = {"class_code": None} if body is None else body.columns()
+    label = insert_row(session, Label, **said, **place, **columns)
+    note, remark = None if body is None else body.note, None
+    if note is not None or reason is not None:
+        remark = insert_row(session, Remark, id=label.id, case_id=label.case_id, note=note, reason=reason)
+    vars(label)["remark"] = remark  # the relationship of a plain row
+    return label
+
+
+def label_out(row: NamedLabel) -> LabelOut:
+    """A label as the API shows it."""
+    label = row.label
+    return LabelOut(
+        id=str(label.id),
+        case_id=str(label.case_id),
+        annotator=row.annotator,
+        label=label.class_code,
+        confidence=label.confidence,
+        second_choice=label.second_choice,
+        flagged=label.flagged,
+        note=label.note,
+        blind=label.blind,
+        round=label.round,
+        late=label.late,
+        kind=label.kind,
+        supersedes=None if label.supersedes_id is None else str(label.supersedes_id),
+        post_reveal=label.post_reveal,
+        reason=label.reason,
+        reading_seconds=label.reading_seconds,
+        created_at=label.created_at,
+    )
+
+
+def record(session: Session, context: Context, principal: Principal, label: Label, action: str) -> None:
+    """Append a label to the audit chain."""
+    audit_chain.record(
+        session,
+        context.keys.audit,
+        actor=principal.name,
+        action=action,
+        object_id=label.id,
+        details={**label_details(label)},
+        cases=[label.case_id],
+    )
