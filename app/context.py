@@ -49,12 +49,13 @@ class Context:
     keys: Keys
 
 
-def build_context(settings: Settings, ring: KeyRing | None = None) -> Context:
+def build_context(settings: Settings, ring: KeyRing | None = None, *, sharing: int = 1) -> Context:
     """Parts of the service.
 
     Args:
         settings: what the environment decides.
         ring: the keys; those of the settings where left out.
+        sharing: processes that share the cores of the machine.
     """
     keys = derive(ring or settings.key_ring())
     bucket: CachedBucket | None = None
@@ -84,7 +85,7 @@ def build_context(settings: Settings, ring: KeyRing | None = None) -> Context:
             settings.inference_queue,
             backend=_backend(settings),
             device=settings.device,
-            sharing=settings.processes,
+            sharing=sharing,
         ),
         pictures=Pictures(settings.decode_memory),
         keys=keys,

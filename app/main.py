@@ -111,9 +111,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     context.database.engine.dispose()
 
 
-def attach(app: FastAPI, settings: Settings) -> None:
+def attach(app: FastAPI, settings: Settings, sharing: int = 1) -> None:
     """Give an application the parts that settings describe: all that differs between two services."""
-    app.state.context = build_context(settings)
+    app.state.context = build_context(settings, sharing=sharing)
     app.state.database = app.state.context.database
     app.state.in_force = HeldInForce(app.state.context.inference)
     app.state.reports = Reports(settings.replica_sqlalchemy_url)
@@ -121,11 +121,12 @@ def attach(app: FastAPI, settings: Settings) -> None:
     app.state.sign_in_throttle = SignInThrottle()
 
 
-def create_app(settings: Settings | None = None) -> FastAPI:
+def create_app(settings: Settings | None = None, *, sharing: int = 1) -> FastAPI:
     """Build the application.
 
     Args:
         settings: read from the environment where left out.
+        sharing: processes that share the cores of the machine.
 
     Raises:
         RuntimeError: a route has no guard.
@@ -148,7 +149,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         },
         generate_unique_id_function=operation_id,
     )
-    attach(app, settings)
+    attach(app, settings, sharing)
     errors.install(app, lambda request, problem: protocol_error(request, problem) or problem_page(request, problem))
     for router in _ROUTERS:
         app.include_router(router)

@@ -8,12 +8,16 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from app.cli.server import DRAIN_SECONDS
+from app.platform.observability import COUNTED_TOGETHER
 from tests.support.process import METRICS_TOKEN, Installation
 from tests.support.service import cell_png
 from tests.support.waiting import patient, wait_until
@@ -39,17 +43,19 @@ def environment_of(pid: int) -> dict[str, str]:
     return dict(part.decode().split("=", 1) for part in parts if b"=" in part)
 
 
-def counting(made: Installation) -> dict[int, Path]:
+def living(made: Installation) -> dict[int, Path]:
     """Folder in which what is counted lies, by server process: those that began with it, and so not their parent."""
-    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
     found = {}
-    for pid in pids:
-        asked = environment_of(pid)
-        if asked.get("SECONDREAD_HOME") == str(made.home) and "PROMETHEUS_MULTIPROC_DIR" in asked:
-            folder = Path(asked["PROMETHEUS_MULTIPROC_DIR"])
-            if any(folder.glob(f"*_{pid}.db")):  # else it is what multiprocessing starts to look after its files
-                found[pid] = folder
+    for pid in [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]:
+        begun = environment_of(pid)
+        if begun.get("SECONDREAD_HOME") == str(made.home) and COUNTED_TOGETHER in begun:
+            found[pid] = Path(begun[COUNTED_TOGETHER])
     return found
+
+
+def counting(made: Installation) -> dict[int, Path]:
+    """The same of those that count already."""
+    return {pid: folder for pid, folder in living(made).items() if any(folder.glob(f"*_{pid}.db"))}
 
 
 def asked(made: Installation, path: str, key: str, body: bytes | None = None) -> Any:
@@ -118,17 +124,78 @@ def test_all_end_with_the_one_that_was_started(together: Installation) -> None:
     predicted(together, 16)
     (folder, *_) = counting(together).values()
     assert together.stop() == 0
-    assert counting(together) == {}
+    assert living(together) == {}
     assert not folder.exists()
     together.start()
     assert len(predicted(together, 16)) == 16
+    (folder, *_) = counting(together).values()
     together.stop(signal.SIGKILL)  # nobody was told
     deadline = time.monotonic() + patient(20)
-    while counting(together):
+    while living(together):
         assert time.monotonic() < deadline, "they go on without it, and keep the port"
         time.sleep(0.05)
+    assert not folder.exists()
     together.start()
     assert len(predicted(together, 16)) == 16
+
+
+@pytest.mark.slow
+def test_a_process_that_cannot_begin_ends_no_other_one(together: Installation) -> None:
+    """It is tried again until it can; whoever serves goes on, and who asks to stop is heard at once."""
+    wait_until(lambda: len(counting(together)) == PROCESSES, 60, lambda: together.log)
+    database, aside = together.home / "secondread.db", together.home / "aside.db"
+    killed, *others = counting(together)
+    database.rename(aside)  # those that have it open go on with it
+    database.mkdir()
+    os.kill(killed, signal.SIGKILL)
+    log = together.home.parent / "server.log"
+    wait_until(lambda: log.read_text().count("a server process ended and is started again") > 1, 60, log.read_text)
+    assert asked(together, "/healthz", together.keys["client"]) is not None
+    assert together.server is not None
+    assert together.server.poll() is None
+    database.rmdir()
+    aside.rename(database)
+    wait_until(lambda: len(counting(together)) == PROCESSES, 90, lambda: together.log)
+    assert set(others) < set(counting(together))
+    os.kill(others[0], signal.SIGSTOP)  # it hangs: the others end at once, and it is killed in the end
+    started = time.monotonic()
+    assert together.server is not None
+    together.server.send_signal(signal.SIGTERM)
+    assert together.server.wait(patient(60)) == 0
+    assert time.monotonic() - started >= DRAIN_SECONDS
+    assert living(together) == {}
+    together.server = None
+
+
+@pytest.mark.slow
+def test_what_is_under_way_is_answered_when_all_are_asked_to_stop(together: Installation) -> None:
+    with ThreadPoolExecutor(CALLERS) as pool:
+        ask = partial(asked, together, "/v1/predictions", together.keys["client"], cell_png(1))
+        work = [pool.submit(ask) for _ in range(32)]
+        wait_until(lambda: any(one.done() for one in work), 30, lambda: together.log)
+        assert together.stop() == 0
+        ended = [one.exception() for one in work]
+    # whoever had a connection has an answer; the others found the port closed
+    assert all(error is None or "refused" in str(error) or "reset" in str(error) for error in ended), ended
+    assert any(error is None for error in ended)
+
+
+@pytest.mark.slow
+def test_processes_store_each_case_once_in_one_file(together: Installation) -> None:
+    """SQLite lets one of them write at a time; the others wait."""
+
+    def store(number: int) -> int:
+        with httpx2.Client(base_url=together.address, timeout=patient(30)) as client:
+            headers = {"Authorization": f"Bearer {together.keys['lead']}", "Idempotency-Key": f"case-{number // 2}"}
+            files, data = {"image": ("x.png", cell_png(number // 2))}, {"external_id": f"case-{number // 2}"}
+            return int(client.post("/v1/cases", headers=headers, files=files, data=data).status_code)
+
+    with ThreadPoolExecutor(CALLERS) as pool:
+        statuses = list(pool.map(store, range(40)))  # each is sent twice
+    assert set(statuses) <= {200, 201}
+    found = json.loads(asked(together, "/v1/cases?limit=200", together.keys["lead"]))
+    assert sorted(case["external_id"] for case in found["items"]) == sorted(f"case-{number}" for number in range(20))
+    assert together.run("db", "verify").returncode == 0
 
 
 @pytest.mark.parametrize("processes", ["0", "65", "two"])

@@ -3,8 +3,9 @@
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import structlog
 
@@ -14,29 +15,63 @@ _LIVED = 60.0
 _log = structlog.get_logger("secondread")
 
 
+@dataclass(frozen=True)
+class Kept:
+    """A process to keep alive.
+
+    Attributes:
+        name: what it is called in the log.
+        command: that starts it.
+        environment: of it; None: that of this process.
+        descriptor: of a file or socket that it inherits; None for none.
+        patience: seconds that it may take to end once it is asked to, before it is killed; None for any time.
+    """
+
+    name: str
+    command: list[str]
+    environment: Mapping[str, str] | None = None
+    descriptor: int | None = None
+    patience: float | None = None
+
+
 @contextmanager
-def kept_alive(command: list[str]) -> Iterator[None]:
-    """Run a process while the block runs; when it ends it is started again, after a longer wait each time."""
+def kept_alive(kept: Kept, number: int = 1) -> Iterator[None]:
+    """Run processes while the block runs; one that ends is started again, after a longer wait each time.
+
+    Args:
+        kept: what is run.
+        number: how many of them; they end together.
+    """
     stop = threading.Event()
-    watcher = threading.Thread(target=_keep, args=(command, stop), daemon=True)
-    watcher.start()
+    watchers = [threading.Thread(target=_keep, args=(kept, stop), daemon=True) for _ in range(number)]
+    for watcher in watchers:
+        watcher.start()
     try:
         yield
     finally:
         stop.set()
-        watcher.join()
+        for watcher in watchers:
+            watcher.join()
 
 
-def _keep(command: list[str], stop: threading.Event) -> None:
-    wait = _FIRST_WAIT
+def _keep(kept: Kept, stop: threading.Event) -> None:
+    wait, inherited = _FIRST_WAIT, () if kept.descriptor is None else (kept.descriptor,)
     while not stop.is_set():
         started = time.monotonic()
-        process = subprocess.Popen(command)  # noqa: S603
+        process = subprocess.Popen(kept.command, env=kept.environment, pass_fds=inherited)  # noqa: S603
         while process.poll() is None:
             if stop.wait(0.1):
-                process.terminate()
-                process.wait()
+                _end(process, kept.patience)
                 return
         wait = _FIRST_WAIT if time.monotonic() - started > _LIVED else min(2 * wait, _LONGEST_WAIT)
-        _log.warning("the worker ended and is started again", status=process.returncode, seconds=wait)
+        _log.warning(f"{kept.name} ended and is started again", status=process.returncode, seconds=wait)
         stop.wait(wait)
+
+
+def _end(process: subprocess.Popen[bytes], patience: float | None) -> None:
+    process.terminate()
+    try:
+        process.wait(patience)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,22 +1,23 @@
 """What ``serve`` runs: one process, or several on one port.
 
 An interpreter runs one thread at a time: one process predicts with one core and a little, one per core with all of
-them. uvicorn watches several, and starts another one in place of one that ended.
+them. The one that was started then serves nothing itself: it has the port, and keeps the others alive.
 """
 
-import multiprocessing
 import os
+import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from app.cli.keeping import Kept, kept_alive
 from app.cli.shared import keep_private, warn_of_open_home
-from app.platform.connections import REFUSED_BEYOND, BoundedConnection, bounded_connections
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -25,20 +26,18 @@ if TYPE_CHECKING:
 
 #: How long a server that was asked to stop works on the requests it has.
 DRAIN_SECONDS = 20
-#: How long one of several processes that does not answer is left alone: a busy machine is no reason to end it.
-HEALTH_SECONDS = 60
+#: How much longer one of several processes may take to end before it is killed.
+_LONGER_SECONDS = 10
+#: Connections that may wait to be accepted.
+_BACKLOG = 2048
+_LOOK_SECONDS = 0.5
+_Made = TypeVar("_Made")
 
 
-def application_here(processes: int | None) -> "FastAPI":
-    """The application that the environment describes.
-
-    Args:
-        processes: that are to serve it; None: as many as the environment says.
-    """
+def application_here() -> "FastAPI":
+    """The application that the environment describes."""
     from app.main import create_app
 
-    if processes is not None:
-        os.environ["SECONDREAD_PROCESSES"] = str(processes)  # of which each reads its own settings
     settings = _settings()
     warn_of_open_home(settings.home)
     return create_app(settings)
@@ -57,88 +56,116 @@ def _settings() -> "Settings":
     return settings
 
 
-def run(application: "FastAPI", address: str, port: int) -> None:
+def run(application: "FastAPI", address: str, port: int, processes: int) -> None:
     """Serve until somebody asks to stop.
 
     Args:
         application: by ``application_here``.
         address: to listen on.
         port: to listen on.
+        processes: that serve; with more than one each makes an application of its own.
+
+    Raises:
+        OSError: the port is not free; with one process uvicorn says so.
     """
     import uvicorn
 
     from app.platform.memory_budget import give_back_freed_memory
 
-    settings: Settings = application.state.context.settings
-    serve = partial(
-        uvicorn.run,
-        host=address,
-        port=port,
+    if processes > 1:
+        application.state.context.database.engine.dispose()
+        _run_several(address, port, processes)
+        return
+    give_back_freed_memory()
+    _with_limits(uvicorn.run, application.state.context.settings)(application, host=address, port=port)
+
+
+def _with_limits(make: Callable[..., _Made], settings: "Settings") -> Callable[..., _Made]:
+    """What runs or describes a server of uvicorn's, with the limits that every process has."""
+    from app.platform.connections import REFUSED_BEYOND, bounded_connections
+
+    return partial(
+        make,
         log_level="warning",
         access_log=False,
         limit_concurrency=REFUSED_BEYOND,
         timeout_graceful_shutdown=DRAIN_SECONDS,
         server_header=False,
         forwarded_allow_ips=settings.trusted_proxies,
+        http=bounded_connections(settings.trusted_proxies),
         ws="none",
     )
-    if settings.processes > 1:
-        application.state.context.database.engine.dispose()  # each process has connections of its own
-        _run_several(settings.processes, serve)
-        return
-    give_back_freed_memory()
-    serve(application, http=bounded_connections(settings.trusted_proxies))
 
 
-def _run_several(processes: int, serve: Callable[..., None]) -> None:
-    """Serve by several processes until somebody asks to stop.
+def _run_several(address: str, port: int, processes: int) -> None:
+    """Keep some processes alive that serve a port, until somebody asks to stop.
 
-    Args:
-        processes: how many.
-        serve: ``uvicorn.run`` with what does not depend on their number.
+    Raises:
+        OSError: the port is not free.
     """
     from app.platform.observability import COUNTED_TOGETHER
 
-    # whoever wakes first would else accept all connections that wait, and work while the others look on
-    os.environ.setdefault("UV_TCP_SINGLE_ACCEPT", "1")
-    sys.stdin = None  # else each process wants to open it anew, which it may not be able to: nobody types into a server
-    with tempfile.TemporaryDirectory(prefix="secondread-counted-") as folder:
-        os.environ[COUNTED_TOGETHER] = folder
-        serve(
-            "app.cli.server:application_of_several",
-            factory=True,
-            workers=processes,
-            http=ServerConnection,
-            timeout_worker_healthcheck=HEALTH_SECONDS,
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with (
+        socket.create_server((address, port), family=family, backlog=_BACKLOG) as listening,
+        tempfile.TemporaryDirectory(prefix="secondread-counted-") as folder,
+    ):
+        command = f"from app.cli.server import serve_one; serve_one({listening.fileno()}, {os.getpid()})"
+        environment = os.environ | {
+            "SECONDREAD_PROCESSES": str(processes),
+            COUNTED_TOGETHER: folder,
+            # whoever wakes first would else accept all connections that wait, and work while the others look on
+            "UV_TCP_SINGLE_ACCEPT": "1",
+        }
+        kept = Kept(
+            "a server process",
+            [sys.executable, "-c", command],
+            environment,
+            listening.fileno(),
+            DRAIN_SECONDS + _LONGER_SECONDS,
         )
+        with kept_alive(kept, processes):
+            stop.wait()
+            listening.close()  # else who comes now would wait for an answer that nobody gives
 
 
-class ServerConnection(BoundedConnection):
-    """A connection of one of several processes, counted in it."""
+def serve_one(descriptor: int, parent: int) -> None:
+    """Serve as one of several processes.
 
+    Args:
+        descriptor: of the socket that listens.
+        parent: process that keeps this one alive; it may be gone already.
 
-def application_of_several() -> "FastAPI":
-    """The application of one of several processes, made in it."""
+    Raises:
+        SystemExit: always; with status 1 where it could not begin.
+    """
+    import uvicorn
+
     from app.main import create_app
     from app.platform.memory_budget import give_back_freed_memory
     from app.platform.observability import COUNTED_TOGETHER, count_with_others
 
-    _end_with_parent()
-    count_with_others(Path(os.environ[COUNTED_TOGETHER]))
-    give_back_freed_memory()
+    folder = Path(os.environ[COUNTED_TOGETHER])
+    threading.Thread(target=_end_with, args=(parent, folder), daemon=True).start()
     settings = _settings()
-    ServerConnection.trusted = tuple(settings.trusted_proxies)
-    return create_app(settings)
+    application = create_app(settings, sharing=settings.processes)
+    count_with_others(folder)
+    give_back_freed_memory()
+    server = uvicorn.Server(_with_limits(uvicorn.Config, settings)(application))
+    server.run(sockets=[socket.socket(fileno=descriptor)])
+    raise SystemExit(0 if server.started else 1)
 
 
-def _end_with_parent() -> None:
-    """End this process, with the requests that it has, when whoever watches it was killed: else it kept the port."""
-    parent = multiprocessing.parent_process()
-    if parent is None:
-        return
+def _end_with(parent: int, folder: Path) -> None:
+    """End this process, with the requests that it has, once the one that keeps it alive was killed.
 
-    def end() -> None:
-        parent.join()
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=end, daemon=True).start()
+    Else it kept the port, and what was counted together lay there for good.
+    """
+    looking = threading.Event()
+    while os.getppid() == parent:
+        looking.wait(_LOOK_SECONDS)
+    shutil.rmtree(folder, ignore_errors=True)
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -39,24 +39,25 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address; SECONDREAD_HOST where left out.")] = None,
     port: Annotated[int | None, typer.Option(help="Port; SECONDREAD_PORT where left out.")] = None,
     processes: Annotated[
-        int | None, typer.Option(help="Server processes on the port; SECONDREAD_PROCESSES where left out.")
+        int | None,
+        typer.Option(min=1, max=64, help="Processes that serve the port; SECONDREAD_PROCESSES where left out."),
     ] = None,
 ) -> None:
     """Serve the API and the pages; on SQLite the worker too."""
     from contextlib import nullcontext
 
-    from app.cli.keeping import kept_alive
+    from app.cli.keeping import Kept, kept_alive
     from app.cli.server import application_here, run
 
     with loading():
-        application = application_here(processes)
+        application = application_here()
     _prepare(application)
     settings: Settings = application.state.context.settings
     address, number = host or settings.host, settings.port if port is None else port
     say(f"secondread: http://{address}:{number}")
     with_worker = settings.worker and settings.sqlalchemy_url.startswith("sqlite")
-    with kept_alive(_worker_command()) if with_worker else nullcontext():
-        run(application, address, number)
+    with kept_alive(Kept("the worker", _worker_command())) if with_worker else nullcontext():
+        run(application, address, number, settings.processes if processes is None else processes)
 
 
 def _prepare(application: "FastAPI") -> None:
@@ -95,11 +96,8 @@ def _check_backend(context: "Context") -> None:
 
 def _worker_command() -> list[str]:
     """The one worker of a SQLite database, as a process of lower priority than the server."""
-    from app.platform.observability import COUNTED_TOGETHER
-
     command = [sys.executable, "-c", "from app.cli.main import main; main()", "worker", "--parent", str(os.getpid())]
-    # what it counts is no part of what servers count together
-    return ["nice", "-n", "5", "env", "-u", COUNTED_TOGETHER, *command]
+    return ["nice", "-n", "5", *command]
 
 
 @commands.command(epilog=_settings_epilog())

@@ -1,6 +1,7 @@
 """Logs and Prometheus metrics: identifiers and numbers only, never names, notes or pictures."""
 
 import logging
+import os
 import threading
 import time
 import traceback
@@ -132,7 +133,7 @@ def counts_are_old() -> bool:
 def exposition() -> bytes:
     """Prometheus text; of what processes measure that of all which serve this port."""
     measured: CollectorRegistry = REGISTRY
-    if _counted_in is not None:
+    if _counted_in is not None and _counted_in.is_dir():  # else somebody has tidied up: its own are better than none
         measured = CollectorRegistry()
         multiprocess.MultiProcessCollector(measured, str(_counted_in))  # type: ignore[no-untyped-call]
     return generate_latest(measured) + generate_latest(_in_database)
@@ -148,8 +149,18 @@ def count_with_others(folder: Path) -> None:
     _counted_in = folder
     for path in folder.glob("gauge_live*_*.db"):
         pid = int(path.stem.rpartition("_")[2])
-        if not Path(f"/proc/{pid}").exists():
+        if not _lives(pid):
             multiprocess.mark_process_dead(pid, str(folder))  # type: ignore[no-untyped-call]
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def log_defect(error: Exception) -> str:

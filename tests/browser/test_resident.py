@@ -118,31 +118,74 @@ def test_slips_are_corrected_blind_and_nothing_moves(browser: Browser, blind: In
     assert reader.faults == []
 
 
-@pytest.mark.slow
-def test_a_slip_on_the_last_case_is_corrected_there_as_well(browser: Browser, blind: Installation) -> None:
-    emil = Person(browser, blind, "emil")
-    upload(blind, "the last one", 5900, patient="last")
-    page = emil.go("/worklist")
+def begin_with_a_held_clock(browser: Browser, made: Installation, name: str) -> tuple[Person, Page]:
+    """A reading page on which no time passes but what the test lets pass."""
+    person = Person(browser, made, name)
+    page = person.go("/worklist")
     hold_clock(page)
     page.keyboard.press("Enter")
     page.wait_for_selector(".js [data-resident]")
+    return person, page
+
+
+def went_on(page: Page, case: str) -> bool:
+    """Whether the page shows another case, or says that there is none, some moments later."""
+    page.clock.run_for(100)
+    return shown(page) != case or "last case" in page.inner_text("h1")
+
+
+def answered(page: Page, key: str) -> str:
+    """Answer the case that is shown, and give it."""
+    case = shown(page)
+    until(page, lambda: page.locator("[data-action='cannot tell']").is_enabled(), "it can be answered")
+    page.keyboard.press(key)
+    until(page, lambda: went_on(page, case), "it goes on")
+    return case
+
+
+@pytest.mark.slow
+def test_a_slip_on_the_last_case_is_corrected_there_as_well(browser: Browser, blind: Installation) -> None:
+    upload(blind, "the last one", 5900, patient="last")
+    emil, page = begin_with_a_held_clock(browser, blind, "emil")
     last = ""
     while "last case" not in page.inner_text("h1"):
-        last = shown(page) or last
-        before = shown(page)
-        page.keyboard.press("b")
-        until(page, lambda: shown(page) != before or "last case" in page.inner_text("h1"), "it goes on")  # noqa: B023
-        page.clock.run_for(100)
+        last = answered(page, "b")
     until(page, lambda: kept(page) == [], "it is stored")
     page.clock.run_for(4_000)
     assert "You can still go back" in page.inner_text("[data-status]")
-    page.keyboard.press("Backspace")
+    page.click("[data-previous]")  # by mouse as well as by key, and also where it was the only one
     assert shown(page) == last
+    assert "You can still" not in page.inner_text("[data-status]")
     page.keyboard.press("m")
     until(page, lambda: given(blind, "emil")[-1][1:3] == ("correction", "monocyte"), "it is corrected")
     until(page, lambda: kept(page) == [], "the page knows")
     page.clock.run_for(6_000)
     page.wait_for_url("**/worklist")
+    assert emil.faults == []
+
+
+@pytest.mark.slow
+def test_whoever_gives_the_last_case_away_is_sent_to_no_other_one(browser: Browser, blind: Installation) -> None:
+    """There is nothing of it to correct here, and Backspace must not lead to the answer before it as if there were."""
+    for number in range(3):
+        upload(blind, f"last but {number}", 5910 + number, patient=f"lb{number}")
+    emil, page = begin_with_a_held_clock(browser, blind, "emil")
+    answered(page, "b")
+    said, seen = set(), {""}
+
+    def gave_all_away() -> bool:
+        if page.url.endswith("/worklist"):
+            return True
+        said.add(page.inner_text("[data-status]"))
+        if shown(page) not in seen and page.locator("[data-action='cannot tell']").is_enabled():
+            seen.add(shown(page))
+            page.keyboard.press("x")
+        page.clock.run_for(100)
+        return False
+
+    until(page, gave_all_away, "it leaves")
+    assert any("takes it back" in text for text in said)
+    assert not any("You can still" in text for text in said)
     assert emil.faults == []
 
 

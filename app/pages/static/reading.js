@@ -14,7 +14,7 @@ const AHEAD = 2;
 // As many as an answer may be left behind and still be corrected.
 const BEHIND = 10;
 const RETRY_MS = 2000;
-// For so long a key that gives a case away for good may be taken back, and the page stays after the last answer.
+// For so long a key that gives a case away may be taken back, and the page stays after the last answer.
 const REGRET_MS = 5000;
 
 export function readOn(page, viewer, { leases, restart }) {
@@ -33,6 +33,7 @@ export function readOn(page, viewer, { leases, restart }) {
   let refill;
   let none = false; // the service has no further case
   let leaving; // runs while the last answer may still be corrected here
+  let answered = null; // the case of the last answer, until something else is done
   let regretted = null; // what is sent unless it is taken back
   let held = null; // the key of a class that is down
   let pending = false; // a class is chosen by Shift: how sure, and a second choice, may follow
@@ -110,13 +111,12 @@ export function readOn(page, viewer, { leases, restart }) {
   // Everything is read. What is on its way arrives first, and a slip on the last case is noticed like any other.
   function leave() {
     clearTimeout(leaving);
-    heading.textContent = t("That was the last case");
-    if (waiting().length || regretted) {
-      say(t("That was the last case. Your last answers are on their way."));
-      return;
-    }
-    if (place > 0) say(t("That was the last case. You can still go back and correct it."));
-    leaving = setTimeout(() => location.assign("/worklist"), place > 0 ? REGRET_MS : 0);
+    heading.textContent = document.title = t("That was the last case");
+    if (regretted) return; // its message says how to take that back
+    if (waiting().length) return say(t("That was the last case. Your last answers are on their way."));
+    const correctable = answered !== null && answered === line[place - 1];
+    if (correctable) say(t("That was the last case. You can still go back and correct it."));
+    leaving = setTimeout(() => location.assign("/worklist"), correctable ? REGRET_MS : 0);
   }
 
   // ---- one case
@@ -144,6 +144,7 @@ export function readOn(page, viewer, { leases, restart }) {
     forgetCode();
     if (!one) {
       viewer.hide();
+      showBack();
       heading.textContent = t("The next case is on its way");
       if (none) leave();
       return;
@@ -215,6 +216,7 @@ export function readOn(page, viewer, { leases, restart }) {
       leases.drop(one.read);
       give(handle, draft);
     }
+    answered = one;
     move(1);
   }
 
@@ -224,6 +226,7 @@ export function readOn(page, viewer, { leases, restart }) {
     const stored = placeOf(handle) + 1;
     if (!one || one.answers.length <= stored) return;
     one.answers.length = stored;
+    answered = null;
     if (!stored) leases.hold(one.read);
     if (one === shown) show();
     else if (!stored) {
@@ -235,6 +238,7 @@ export function readOn(page, viewer, { leases, restart }) {
   function takeOut(one) {
     const at = line.indexOf(one);
     if (at < 0) return;
+    answered = null;
     line.splice(at, 1);
     leases.drop(one.read);
     if (at < place) place -= 1;
@@ -290,6 +294,7 @@ export function readOn(page, viewer, { leases, restart }) {
       show();
     } else if (place > 0) {
       event?.preventDefault();
+      if (!shown) say("");
       move(-1);
     } else if (waiting().length) {
       event?.preventDefault();
