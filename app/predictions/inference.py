@@ -1,8 +1,8 @@
 """The predictor port: a decoded image in, a prediction out, by the release that is champion now.
 
 On a CPU a large network uses all cores for one image, one run at a time; a small one uses one core, with as many runs
-at once as there are cores; on a GPU a run takes along whoever waits. Who waits stands in a queue, is served in order and
-refused beyond its end. Where the settings name a backend, the network runs there, many runs at once, and never here.
+at once as there are cores; on a GPU a run takes along whoever waits. Who waits stands in a queue, in the order of
+arrival, and whom it has no room for is refused. Where the settings name a backend, the network runs there alone.
 """
 
 import math
