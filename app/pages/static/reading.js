@@ -29,8 +29,7 @@ export function readOn(page, viewer, { leases, restart }) {
   let place = 0;
   const seen = new Set(line.map((one) => one.read)); // what has a place in the line, or had one
   let shown = line[0]; // null while the next case is on its way
-  let filling = false;
-  let refill;
+  let [filling, refill] = [false, 0];
   let none = false; // the service has no further case
   let leaving; // runs while the last answer may still be corrected here
   let answered = null; // the case of the last answer, until something else is done
@@ -114,7 +113,7 @@ export function readOn(page, viewer, { leases, restart }) {
     heading.textContent = document.title = t("That was the last case");
     if (regretted) return; // its message says how to take that back
     if (waiting().length) return say(t("That was the last case. Your last answers are on their way."));
-    const correctable = answered !== null && answered === line[place - 1];
+    const correctable = answered === line[place - 1];
     if (correctable) say(t("That was the last case. You can still go back and correct it."));
     leaving = setTimeout(() => location.assign("/worklist"), correctable ? REGRET_MS : 0);
   }
