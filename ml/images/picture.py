@@ -12,8 +12,12 @@ from ml.images.preprocess import ALLOWED_FORMATS, Pixels, Preprocessing, decode_
 #: Bytes of memory per pixel: 27 at most of any kind while it is decoded, laid on white, converted and packed (measured,
 #: transparent TIFF), and its PNG twice where it is handed over.
 BYTES_PER_PIXEL = 36
-#: A picture of at most so many pixels of 8 bits is cheap.
+#: A picture of at most so many pixels of 8 bits is cheap, unless it is a JPEG of many scans.
 CHEAP_PIXELS = 1_000_000
+#: Scans of a JPEG that is cheap; each goes over all its blocks, and where nothing follows takes 34 bytes of the file:
+#: twelve megabytes of them would be decoded for minutes. Progressive files by usual programs have about ten.
+CHEAP_SCANS = 64
+_START_OF_SCAN = b"\xff\xda"
 _TIFF_BITS = 258
 _PNG_BITS_AT = 24
 
@@ -56,10 +60,10 @@ def cost_of(data: bytes) -> Cost:
     """What decoding a picture takes, by its header alone; a file that is no picture costs nothing more."""
     try:
         with Image.open(BytesIO(data), formats=ALLOWED_FORMATS) as image:
-            n_pixels, deep = image.width * image.height, _is_deep(image, data)
+            n_pixels, cheap = image.width * image.height, not _is_deep(image, data) and not _has_many_scans(image, data)
     except Exception:  # whatever it is, decoding says it better
         return Cost(0, True)
-    return Cost(BYTES_PER_PIXEL * n_pixels, n_pixels <= CHEAP_PIXELS and not deep)
+    return Cost(BYTES_PER_PIXEL * n_pixels, n_pixels <= CHEAP_PIXELS and cheap)
 
 
 def _is_deep(image: Image.Image, data: bytes) -> bool:
@@ -70,6 +74,11 @@ def _is_deep(image: Image.Image, data: bytes) -> bool:
         bits = image.tag_v2.get(_TIFF_BITS, (1,))  # type: ignore[attr-defined]
         return bool(max(bits if isinstance(bits, tuple) else (bits,)) > 8)
     return False
+
+
+def _has_many_scans(image: Image.Image, data: bytes) -> bool:
+    """Whether decoding takes longer than the pixels let expect; packed values never look like the marker of a scan."""
+    return image.format == "JPEG" and data.count(_START_OF_SCAN) > CHEAP_SCANS
 
 
 def read_picture(data: bytes, preprocessing: Preprocessing, *, png: bool) -> Picture:

@@ -13,6 +13,7 @@ import httpx2
 import numpy as np
 import pytest
 
+from app.platform.body_limits import MAX_UPLOAD
 from app.platform.errors import Overloaded
 from app.platform.memory_budget import MemoryBudget
 from app.predictions import pictures
@@ -41,7 +42,15 @@ def deep_png(side: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
 
 
+def jpeg_of_scans(n: int, side: int = 300) -> bytes:
+    """A progressive JPEG whose last scan is sent ``n`` times more: 34 bytes that go over all blocks."""
+    data = encode(np.full((side, side), 128, dtype=np.uint8), "JPEG", progressive=True, quality=50)
+    last = data[data.rfind(b"\xff\xc4", 0, data.rfind(b"\xff\xda")) : -2]
+    return data[:-2] + n * last + data[-2:]
+
+
 LARGE = {
+    "JPEG of many scans": jpeg_of_scans(100),
     "RGB of more than a megapixel": encode(photo(1, 1010)),
     "JPEG of more than a megapixel": encode(photo(1, 1010), "JPEG"),
     "16-bit RGBA": deep_png(300),
@@ -70,6 +79,21 @@ def test_pictures_of_up_to_a_megapixel_of_8_bits_are_cheap() -> None:
     assert cost_of(b"no picture") == cost_of(b"")  # decoding says what is wrong
     assert 4 * cost_of(encode(photo(1, 1000))).memory <= CHEAP_MEMORY
     assert CHEAP_PIXELS == 1_000_000
+
+
+def test_a_jpeg_that_goes_over_its_blocks_for_minutes_is_stopped(
+    shared_service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """12 MB of scans of a megapixel took minutes of a thread that nobody could end."""
+    monkeypatch.setattr(pictures, "_SECONDS", 1)
+    data = jpeg_of_scans(100_000, 1000)
+    assert len(data) < MAX_UPLOAD
+    assert not cost_of(data).cheap
+    answer = shared_service.post("viewer", "/v1/predictions", files={"image": ("x", data)})
+    assert (answer.status_code, "time" in answer.text or "longer" in answer.text) == (422, True), answer.text
+    ordinary = encode(photo(1, 300), "JPEG", progressive=True)
+    assert 1 < ordinary.count(b"\xff\xda") < 20
+    assert cost_of(ordinary).cheap
 
 
 @pytest.mark.slow
