@@ -15,10 +15,12 @@ from app.platform.errors import Problem
 from app.platform.image_store import ImageStore
 from app.platform.keys import KeyRing, Keys, derive
 from app.platform.shared_folders import SharedFolders
+from app.predictions.front import Front
 from app.predictions.inference import Inference
 from app.predictions.pictures import Pictures
 from app.predictions.remote import Backend
 from app.settings import Settings
+from ml.cores import cores
 from ml.release.artifact import ReleaseError
 
 
@@ -34,6 +36,7 @@ class Context:
         images: image store.
         folders: releases, evaluations and snapshots.
         inference: the predictor port.
+        front: where small predictions wait for their turn.
         pictures: decodes uploaded pictures.
         keys: of the installation, by purpose.
     """
@@ -45,6 +48,7 @@ class Context:
     images: ImageStore
     folders: SharedFolders
     inference: Inference
+    front: Front
     pictures: Pictures
     keys: Keys
 
@@ -87,6 +91,7 @@ def build_context(settings: Settings, ring: KeyRing | None = None, *, sharing: i
             device=settings.device,
             sharing=sharing,
         ),
+        front=Front(max(1, cores() // sharing), settings.inference_queue),
         pictures=Pictures(settings.decode_memory),
         keys=keys,
     )

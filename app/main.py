@@ -106,6 +106,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     with renewing_copies(context):
         yield
     tracing.end()
+    context.front.close()
     context.inference.close()
     app.state.reports.close()
     context.database.engine.dispose()

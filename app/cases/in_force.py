@@ -68,6 +68,15 @@ class HeldInForce:
         self._inference = inference
         self._held: tuple[tuple[Any, ...], InForce] | None = None
 
+    def if_known(self, seen: Sequence[Any] | None) -> InForce | None:
+        """What is held, where ``seen`` says that it is still in force; without asking the database.
+
+        Args:
+            seen: ``REVISION`` as the statement that found the caller saw it.
+        """
+        held = self._held
+        return held[1] if held is not None and seen is not None and held[0] == tuple(seen) else None
+
     def now(self, database: Database, seen: Sequence[Any] | None) -> InForce:
         """What is in force, never older than what the database said when it was asked.
 

@@ -42,13 +42,12 @@ _UPLOAD_ERRORS = (BadRequest, TooLarge, UnsupportedImage)
     openapi_extra=upload_schema(case=False),
     dependencies=[Depends(Policy("predict", also=REVISION))],
 )
-def predict(request: Request, context: Parts, data: Annotated[bytes, Depends(image_bytes)]) -> Response:
+async def predict(request: Request, context: Parts, data: Annotated[bytes, Depends(image_bytes)]) -> Response:
     """Predict an image without storing it: multipart field ``image``, or the raw body; nothing of it is kept."""
     held: HeldInForce = request.app.state.in_force
-    in_force = held.now(context.database, getattr(request.state, "seen", None))
-    prediction = service.stateless_prediction(context, in_force, data)
+    answer = await service.predict_in_turn(context, held, getattr(request.state, "seen", None), data)
     # as FastAPI writes it, which would take another thread to check it once more
-    return Response(prediction.model_dump_json(), media_type="application/json")
+    return Response(answer, media_type="application/json")
 
 
 @router.post(

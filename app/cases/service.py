@@ -2,13 +2,16 @@
 
 import hashlib
 import uuid
+from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
 
 from app.cases import queries
 from app.cases.cursors import decode_cursor, decode_need_cursor, encode_cursor, encode_need_cursor
-from app.cases.in_force import InForce
+from app.cases.in_force import HeldInForce, InForce
 from app.cases.preparing import NewCase, prepare_case, store_case
 from app.cases.schemas import CaseOut, CasesOut, PredictionsOut, RequestOut, WorklistOut, WorkOut
 from app.cases.showing import Likeness, cases_out, judging_of, prediction_out, stored_prediction_out
@@ -21,15 +24,51 @@ from app.platform.values import PredictionOut
 from app.predictions.stored import finite_or_none
 from app.tables import ReadRequest
 from app.triage.rules import triage
+from ml.images.picture import Cost, cost_of
 
 
-def stateless_prediction(context: Context, in_force: InForce, data: bytes) -> PredictionOut:
+async def predict_in_turn(context: Context, held: HeldInForce, seen: Sequence[Any] | None, data: bytes) -> str:
+    """Predict an image without storing anything: a small one at the front, where nobody waits for large ones.
+
+    Args:
+        context: parts of the service.
+        held: what predictions are made and judged by.
+        seen: ``REVISION`` as the statement that found the caller saw it.
+        data: the image as it was uploaded.
+
+    Returns:
+        The ``PredictionOut`` as JSON.
+
+    Raises:
+        Problem: as ``stateless_prediction``, or as ``HeldInForce.now``.
+    """
+    known = held.if_known(seen)
+    if known is not None and known.served.is_small:
+        answer = await context.front.run(lambda: _small_prediction(context, known, data))
+        if answer is not None:
+            return answer
+
+    def predicted() -> str:
+        in_force = held.now(context.database, seen)
+        return stateless_prediction(context, in_force, data, cost_of(data)).model_dump_json()
+
+    return await run_in_threadpool(predicted)
+
+
+def _small_prediction(context: Context, in_force: InForce, data: bytes) -> str | None:
+    """The answer, None where decoding would take longer than those who wait should."""
+    cost = cost_of(data)
+    return stateless_prediction(context, in_force, data, cost).model_dump_json() if cost.cheap else None
+
+
+def stateless_prediction(context: Context, in_force: InForce, data: bytes, cost: Cost) -> PredictionOut:
     """Predict an image without storing anything.
 
     Args:
         context: parts of the service.
         in_force: what it is predicted and judged by.
         data: the image as it was uploaded.
+        cost: of decoding it.
 
     Raises:
         TooLarge: too many pixels.
@@ -38,7 +77,7 @@ def stateless_prediction(context: Context, in_force: InForce, data: bytes) -> Pr
         Overloaded: too many pictures are being decoded, or predictions wait.
     """
     served, release = in_force.served, in_force.served.predictor.release
-    with context.pictures.opened(data, release.preprocessing) as picture:
+    with context.pictures.opened(data, release.preprocessing, cost=cost) as picture:
         prediction = context.inference.predict(served, picture.pixels)
     classes = list(release.classes)
     unlike = prediction.unlikeness

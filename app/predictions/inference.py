@@ -53,12 +53,14 @@ class Served:
         revision: of the alias for which it was loaded.
         predictor: with its network.
         cores: that a run of the network takes; None: all, so that nothing runs beside it.
+        is_small: whether one core runs it in milliseconds.
     """
 
     release_id: uuid.UUID
     revision: int
     predictor: Predictor
     cores: int | None = None
+    is_small: bool = False
 
 
 class Inference:
@@ -127,7 +129,7 @@ class Inference:
             return self._served
 
     def close(self) -> None:
-        """End what is kept open towards a backend."""
+        """End what is kept open."""
         if self.backend is not None:
             self.backend.close()
 
@@ -184,12 +186,14 @@ class Inference:
         predictor = self.predictor(release)
         if self.backend is not None or predictor.on_gpu:  # whose buffers belong to one run
             return Served(release_id, revision, predictor)
-        if self.threads or self._cores == 1:
-            return Served(release_id, revision, predictor, self.threads or None)
-        by_one_core = Predictor(release, 1, device=self.device)  # to the bit what more give
-        if by_one_core.core_seconds(enough=4 * _SMALL_SECONDS) < _SMALL_SECONDS:
-            return Served(release_id, revision, by_one_core, 1)
-        return Served(release_id, revision, predictor)
+        if self.threads > 1:
+            return Served(release_id, revision, predictor, self.threads)
+        alone = self._cores == 1 or self.threads == 1
+        by_one_core = predictor if alone else Predictor(release, 1, device=self.device)  # to the bit what more give
+        is_small = by_one_core.core_seconds(enough=4 * _SMALL_SECONDS) < _SMALL_SECONDS
+        if alone or not is_small:
+            return Served(release_id, revision, predictor, self.threads or None, is_small)
+        return Served(release_id, revision, by_one_core, 1, is_small)
 
     def _takes(self, wanted: "_Wanted") -> int:
         """Cores that a run takes, never more than there are."""
@@ -248,14 +252,9 @@ class Inference:
         Raises:
             Overloaded: too many predictions wait, or this one waited too long.
         """
-        WAITING.inc()
-        try:
-            with span("inference", release=str(wanted.served.release_id)):
-                if wanted.served.predictor.network.own_queue:
-                    return self._run_elsewhere(wanted)
-                return self._run_in_turn(wanted)
-        finally:
-            WAITING.dec()
+        elsewhere = wanted.served.predictor.network.own_queue
+        with WAITING.track_inprogress(), span("inference", release=str(wanted.served.release_id)):
+            return self._run_elsewhere(wanted) if elsewhere else self._run_in_turn(wanted)
 
     def _too_many(self, number: int, wanted: "_Wanted") -> Overloaded:
         """What is said to one more than so many that wait."""

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from app.platform.errors import BrokenImage, TooLarge, UnsupportedImage
 from app.platform.memory_budget import MemoryBudget
 from ml.images.limited import read_limited
-from ml.images.picture import Picture, cost_of, read_picture
+from ml.images.picture import Cost, Picture, cost_of, read_picture
 from ml.images.preprocess import ImageRejectedError, Preprocessing
 
 #: Bytes for the cheap pictures that are decoded at the same time; one takes 40 MB at most.
@@ -29,13 +29,16 @@ class Pictures:
         self._memory, self._cheap = MemoryBudget(memory, _QUEUE), MemoryBudget(CHEAP_MEMORY, _CHEAP_QUEUE)
 
     @contextmanager
-    def opened(self, data: bytes, preprocessing: Preprocessing, *, png: bool = False) -> Iterator[Picture]:
+    def opened(
+        self, data: bytes, preprocessing: Preprocessing, *, png: bool = False, cost: Cost | None = None
+    ) -> Iterator[Picture]:
         """A decoded picture; its memory counts until the block ends.
 
         Args:
             data: of the file.
             preprocessing: of the release that predicts it.
             png: whether it is wanted as a PNG too, with hash and digest: what is stored.
+            cost: of decoding it, where it is known already.
 
         Raises:
             TooLarge: too many pixels.
@@ -43,7 +46,7 @@ class Pictures:
             BrokenImage: empty, damaged, too small or with several frames.
             Overloaded: too many pictures are being decoded.
         """
-        cost = cost_of(data)
+        cost = cost or cost_of(data)
         budget = self._cheap if cost.cheap else self._memory
         with budget.reserved(cost.memory if cost.cheap else cost.memory + _PROCESS_MEMORY):
             try:

@@ -248,6 +248,7 @@ def test_a_small_network_takes_one_core_and_a_large_one_all(
         port = Inference(lambda _: small_release, threads, 64)
         loaded = port.served(alias)
         found[threads, limit] = loaded.cores
+        assert loaded.is_small == (limit > 0 and threads in {0, 1})  # of several threads nobody measures one core
         logits = [port.predict(loaded, image).logits for image in images]
         np.testing.assert_array_equal(logits, [served_alone(small_release, image) for image in images])
     assert found == {(0, 1e9): 1, (0, 0.0): None, (3, 1e9): 3, (2, 1e9): 2, (1, 0.0): 1}
@@ -271,6 +272,17 @@ def test_processes_that_share_the_cores_have_a_part_of_them_each(
         threads.clear()
         Inference(lambda _: small_release, 0, 64, sharing=sharing).served(alias)
         assert threads[0] == expected
+
+
+@pytest.mark.parametrize(("limit", "is_small"), [(1e9, True), (0.0, False)])
+def test_a_process_of_one_core_knows_whether_its_network_is_small(
+    small_release: Path, monkeypatch: pytest.MonkeyPatch, limit: float, is_small: bool
+) -> None:
+    monkeypatch.setattr(inference, "cores", lambda: 2)
+    monkeypatch.setattr(inference, "_SMALL_SECONDS", limit)
+    alias = Alias(name="champion", release_id=uuid.uuid4(), revision=1)
+    loaded = Inference(lambda _: small_release, 0, 64, sharing=2).served(alias)
+    assert (loaded.cores, loaded.is_small) == (None, is_small)
 
 
 def test_on_a_gpu_one_run_goes_on_at_a_time_whatever_threads_are_set(

@@ -1,0 +1,119 @@
+"""Predictions that take milliseconds of one core: as many at once as there are cores, in the order of arrival.
+
+What such a prediction needs most is the interpreter. Eight threads that ask for it spend a third of their time on
+handing it over, and push each other's data out of the caches; whoever waits here costs nothing.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Generic, TypeVar
+
+from app.platform.errors import Overloaded
+from app.platform.observability import WAITING
+
+#: At once at most, on any number of cores: more would wait for the interpreter, not for a core.
+MOST_AT_ONCE = 4
+WAIT_SECONDS = 10.0
+#: Weight of the newest piece of work in the time that one takes.
+_NEWEST = 0.2
+_Made = TypeVar("_Made")
+
+
+class Front:
+    """So many pieces of short work at once, those of one event loop; the others wait in turn.
+
+    Args:
+        cores: that the work may take.
+        queue: how many may wait.
+    """
+
+    def __init__(self, cores: int, queue: int) -> None:
+        self.at_once, self._queue = min(cores, MOST_AT_ONCE), queue
+        # threads take what comes in the order in which it came; none is started before there is work for it
+        self._threads = ThreadPoolExecutor(self.at_once, "front")
+        self._under_way, self._seconds = 0, 0.0
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return max(0, self._under_way - self.at_once)
+
+    async def run(self, work: Callable[[], _Made]) -> _Made:
+        """What the work gives, done in a thread once it is its turn.
+
+        Args:
+            work: that waits for nothing but a core.
+
+        Raises:
+            Overloaded: too many wait, or this one waited too long.
+        """
+        if self.waiting >= self._queue:
+            raise Overloaded("too many predictions are waiting; try again shortly", self._seconds_for(self.waiting + 1))
+        self._under_way += 1
+        WAITING.inc()
+        turn = _Turn(self._threads.submit(copy_context().run, self._begun, work))
+        try:
+            return await turn.taken(WAIT_SECONDS) if self.waiting else await asyncio.wrap_future(turn.future)
+        except _WaitedTooLongError as exc:
+            detail = f"the prediction waited {WAIT_SECONDS:.0f} s; try again shortly"
+            raise Overloaded(detail, self._seconds_for(self.waiting)) from exc
+        finally:
+            self._under_way -= 1
+            if turn.future.cancelled():  # it never began
+                WAITING.dec()
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown(wait=False)
+
+    def _begun(self, work: Callable[[], _Made]) -> _Made:
+        WAITING.dec()
+        started = time.perf_counter()
+        try:
+            return work()
+        finally:
+            seconds = time.perf_counter() - started
+            self._seconds += _NEWEST * (seconds - self._seconds) if self._seconds else seconds
+
+    def _seconds_for(self, number: int) -> int | None:
+        """Whole seconds that so many take, by recent ones; None before the first."""
+        return max(1, math.ceil(number * self._seconds / self.at_once)) if self._seconds else None
+
+
+class _WaitedTooLongError(Exception):
+    """A turn did not come."""
+
+
+class _Turn(Generic[_Made]):
+    """Work that waits for a thread.
+
+    Args:
+        future: of the work.
+    """
+
+    def __init__(self, future: "Future[_Made]") -> None:
+        self.future, self._given_up = future, False
+
+    async def taken(self, seconds: float) -> _Made:
+        """What the work gives, if it begins in time; what has begun is not given up.
+
+        Raises:
+            _WaitedTooLongError: it did not.
+            CancelledError: of whoever waits for it.
+        """
+        late = asyncio.get_running_loop().call_later(seconds, self._give_up)
+        try:
+            return await asyncio.wrap_future(self.future)
+        except asyncio.CancelledError as exc:
+            if self._given_up:
+                raise _WaitedTooLongError from exc
+            raise
+        finally:
+            late.cancel()
+
+    def _give_up(self) -> None:
+        self._given_up = self.future.cancel()

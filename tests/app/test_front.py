@@ -1,0 +1,207 @@
+"""Small predictions: a few at once, in the order of arrival; nobody waits behind a picture that takes long."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+from prometheus_client import REGISTRY
+
+from app.platform.errors import Overloaded, Unavailable
+from app.predictions import front
+from app.predictions.front import MOST_AT_ONCE, Front
+from app.predictions.pictures import Pictures
+from ml.images.picture import Picture
+from tests.security.test_pictures import jpeg_of_scans
+from tests.support.coroutines import run_async
+from tests.support.images import encode, photo
+from tests.support.service import Service, cell_png
+from tests.support.waiting import patient, wait_until
+
+
+class Held:
+    """Work that says that it has begun, and goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self.most, self._inside, self._lock = 0, 0, threading.Lock()
+        self._go_on = threading.Semaphore(0)
+
+    def work(self, number: int) -> Callable[[], int]:
+        def held() -> int:
+            with self._lock:
+                self.begun.append(number)
+                self._inside += 1
+                self.most = max(self.most, self._inside)
+            assert self._go_on.acquire(timeout=patient(60))
+            with self._lock:
+                self._inside -= 1
+            return number
+
+        return held
+
+    def end(self, n: int = 1) -> None:
+        self._go_on.release(n)
+
+
+def waiting() -> float:
+    """Predictions that wait, as monitoring shows them."""
+    return REGISTRY.get_sample_value("secondread_predictions_waiting") or 0.0
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    await asyncio.to_thread(wait_until, condition)
+
+
+@pytest.mark.parametrize(("cores", "at_once"), [(1, 1), (2, 2), (4, 4), (64, MOST_AT_ONCE)])
+def test_as_many_run_at_once_as_there_are_cores_in_the_order_of_arrival(cores: int, at_once: int) -> None:
+    async def scene() -> None:
+        port, held = Front(cores, 20), Held()
+        tasks = [asyncio.create_task(port.run(held.work(number))) for number in range(12)]
+        await until(lambda: len(held.begun) == at_once)
+        assert port.waiting == 12 - at_once
+        for n in range(at_once, 12):
+            held.end()
+            await until(lambda n=n: len(held.begun) == n + 1)  # type: ignore[misc]
+            assert sorted(held.begun) == list(range(n + 1)), "somebody was overtaken"
+        held.end(at_once)
+        assert await asyncio.gather(*tasks) == list(range(12))
+        assert (held.most, port.waiting) == (at_once, 0)
+        port.close()
+
+    run_async(scene())
+
+
+def test_a_full_queue_says_at_once_for_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        port, held = Front(1, 2), Held()
+        tasks = [asyncio.create_task(port.run(held.work(number))) for number in range(3)]
+        await until(lambda: held.begun == [0])
+        with pytest.raises(Overloaded, match="too many") as refused:
+            await port.run(held.work(3))
+        assert refused.value.retry_after == 2  # nobody knows yet how long one takes
+        port._seconds = 4.0
+        with pytest.raises(Overloaded, match="too many") as refused:
+            await port.run(held.work(3))
+        assert refused.value.retry_after == 12  # for the two that wait, and for itself
+        held.end(3)
+        assert await asyncio.gather(*tasks) == [0, 1, 2]
+        port._seconds = 0.001
+        assert port._seconds_for(1) == 1
+        port.close()
+
+    run_async(scene())
+
+
+def test_who_waits_too_long_is_told_and_what_has_begun_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front, "WAIT_SECONDS", 0.1)
+
+    async def scene() -> None:
+        port, held = Front(1, 5), Held()
+        first = asyncio.create_task(port.run(held.work(0)))
+        await until(lambda: held.begun == [0])
+        with pytest.raises(Overloaded, match="waited"):
+            await port.run(held.work(1))
+        assert (held.begun, port.waiting, first.done()) == ([0], 0, False)
+        held.end()
+        assert await first == 0
+        held.end()
+        assert await port.run(held.work(2)) == 2
+        assert held.begun == [0, 2], "what nobody waits for was done"
+        port.close()
+
+    run_async(scene())
+
+
+def test_failures_reach_their_caller_and_free_the_place() -> None:
+    def fail() -> int:
+        raise ZeroDivisionError
+
+    before = waiting()
+
+    async def scene() -> None:
+        port, held = Front(1, 5), Held()
+        for _ in range(3):
+            with pytest.raises(ZeroDivisionError):
+                await port.run(fail)
+        # who goes away while waiting leaves no work behind, and holds up nobody
+        first = asyncio.create_task(port.run(held.work(0)))
+        await until(lambda: held.begun == [0])
+        gone, behind = (asyncio.create_task(port.run(held.work(number))) for number in (1, 2))
+        await until(lambda: port.waiting == 2)
+        assert waiting() == before + 2
+        gone.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+        held.end(2)
+        assert (await first, await behind, held.begun) == (0, 2, [0, 2])
+        assert waiting() == before
+        port.close()
+
+    run_async(scene())
+
+
+@pytest.fixture
+def slow_pictures(service: Service, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, list[int]]:
+    """Pictures that are decoded in a process of their own take until the event; lengths of those that have begun."""
+    go_on, begun = threading.Event(), []
+
+    def held(data: bytes, *_: object, **__: object) -> Picture:
+        begun.append(len(data))
+        assert go_on.wait(patient(60))
+        raise Unavailable("the end of the test")
+
+    monkeypatch.setattr("app.predictions.pictures.read_limited", held)
+    return go_on, begun
+
+
+@pytest.mark.parametrize("kind", ["large", "scans"])
+def test_small_pictures_pass_those_that_take_long(
+    service: Service, slow_pictures: tuple[threading.Event, list[int]], kind: str
+) -> None:
+    go_on, begun = slow_pictures
+    slow = encode(photo(1, 1010)) if kind == "large" else jpeg_of_scans(100)
+    at_once = service.context.front.at_once + 1
+    with ThreadPoolExecutor(at_once) as pool:
+        waiting = [pool.submit(service.call, "viewer", "POST", "/v1/predictions", content=slow) for _ in range(at_once)]
+        wait_until(lambda: len(begun) >= 1)
+        for _ in range(3):
+            assert service.call("viewer", "POST", "/v1/predictions", content=cell_png(1)).status_code == 200
+        assert not any(one.done() for one in waiting)
+        go_on.set()
+        assert {one.result(timeout=patient(60)).status_code for one in waiting} <= {429, 503}
+
+
+def test_a_large_network_never_takes_a_place_at_the_front(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would keep small ones waiting for its whole run."""
+    taken: list[int] = []
+    as_it_is = Front.run
+
+    async def noted(port: Front, work: Callable[[], object]) -> object:
+        taken.append(1)
+        return await as_it_is(port, work)
+
+    monkeypatch.setattr(Front, "run", noted)
+    ask = {"role": "viewer", "method": "POST", "path": "/v1/predictions"}
+    first = service.call(*ask.values(), content=cell_png(1))  # reads what is in force
+    small = service.call(*ask.values(), content=cell_png(1))
+    assert len(taken) == 1
+    held = service.client.app.state.in_force  # type: ignore[attr-defined]
+    known = held._held
+    large = replace(known[1], served=replace(known[1].served, is_small=False))
+    held._held = (known[0], large)
+    other = service.call(*ask.values(), content=cell_png(1))
+    assert len(taken) == 1
+    assert first.json() == small.json() == other.json()
+
+
+def test_the_memory_of_pictures_is_given_back_at_the_front(service: Service) -> None:
+    port: Pictures = service.context.pictures
+    before = port._cheap._left
+    for data, status in ((cell_png(1), 200), (cell_png(1)[:-40], 422), (b"none", 415)):
+        service.call("viewer", "POST", "/v1/predictions", content=cell_png(1))
+        assert service.call("viewer", "POST", "/v1/predictions", content=data).status_code == status
+    assert port._cheap._left == before
+    assert service.context.front.waiting == 0
