@@ -11,13 +11,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic import SecretStr
-from sqlalchemy import ColumnElement, Select
+from sqlalchemy import ColumnElement
 from starlette.concurrency import run_in_threadpool
 
 from app.auth.service import looking_up_keys, principal_of_cookie, principal_of_key, touch_session
 from app.auth.sites import refuse_cross_site, session_token
 from app.platform.database import Database, in_one_thread
 from app.platform.errors import Forbidden, Unauthenticated
+from app.platform.prepared import Prepared
 from app.platform.principal import SCOPES, Principal
 from app.platform.routing import walk_routes
 
@@ -34,7 +35,7 @@ _NO_QUERY = "there is no such query parameter; there are none"
 _LOOKING_UP_KEYS = looking_up_keys()
 
 
-def caller_of(request: Request, looking_up: Select[Any] = _LOOKING_UP_KEYS) -> Principal | None:
+def caller_of(request: Request, looking_up: Prepared = _LOOKING_UP_KEYS) -> Principal | None:
     """Caller of a request, None for nobody; looked up and counted once, however many guards ask.
 
     Args:
@@ -53,7 +54,7 @@ def caller_of(request: Request, looking_up: Select[Any] = _LOOKING_UP_KEYS) -> P
     return caller
 
 
-def _identify(request: Request, looking_up: Select[Any]) -> Principal | None:
+def _identify(request: Request, looking_up: Prepared) -> Principal | None:
     """Caller behind the request's key or cookie.
 
     Raises:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, bindparam, select
+from sqlalchemy import ColumnElement, bindparam, select
 from sqlalchemy.orm import Session
 
 from app.auth.passwords import hash_password, verify_password
@@ -17,6 +17,7 @@ from app.platform import audit_chain
 from app.platform.database import Database
 from app.platform.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated
 from app.platform.keys import AuditKeys
+from app.platform.prepared import Prepared
 from app.platform.principal import READING, ROLE_SCOPES, SCOPES, Principal, sees_more
 from app.tables import Account, ApiKey, BrowserSession, now
 
@@ -51,16 +52,16 @@ _KEY = (
 _KEY_COLUMNS = len(_KEY.selected_columns)
 
 
-def looking_up_keys(also: Sequence[ColumnElement[Any]] = ()) -> Select[Any]:
+def looking_up_keys(also: Sequence[ColumnElement[Any]] = ()) -> Prepared:
     """The statement that finds the caller behind a key.
 
     Args:
         also: what else it is to ask for, whoever is calling.
     """
-    return _KEY.add_columns(*also)
+    return Prepared(_KEY.add_columns(*also))
 
 
-def principal_of_key(database: Database, token: str, statement: Select[Any]) -> tuple[Principal, Sequence[Any]]:
+def principal_of_key(database: Database, token: str, statement: Prepared) -> tuple[Principal, Sequence[Any]]:
     """Caller behind a bearer key ``sr_<id>_<secret>``.
 
     Args:
@@ -83,14 +84,15 @@ def principal_of_key(database: Database, token: str, statement: Select[Any]) -> 
     except ValueError as exc:
         raise refused from exc
     row = database.look(statement, key_id=key_id)
-    if row is None or not hmac.compare_digest(row.secret_sha256, digest_of(parts[2])):
+    if row is None:
         raise refused
-    if row.revoked_at is not None or row.disabled_at is not None:
+    secret, key_scopes, expires_at, *ended, account_id, name, role, language = row[:_KEY_COLUMNS]
+    if not hmac.compare_digest(secret, digest_of(parts[2])) or any(ended):
         raise refused
-    if row.expires_at is not None and row.expires_at <= now():
+    if expires_at is not None and expires_at <= now():
         raise refused
-    scopes = ROLE_SCOPES[row.role] | frozenset(row.scopes)
-    return Principal(row.id, row.name, row.role, scopes, language=row.language), row[_KEY_COLUMNS:]
+    scopes = ROLE_SCOPES[role] | frozenset(key_scopes)
+    return Principal(account_id, name, role, scopes, language=language), row[_KEY_COLUMNS:]
 
 
 def principal_of_cookie(session: Session, token: str) -> tuple[Principal, uuid.UUID, bool]:

@@ -22,11 +22,20 @@ _MISSING = object()
 
 
 class _Parameter(NamedTuple):
-    """A parameter: its name in the text and in values, what it is where no value is given, what makes it of a value."""
+    """A parameter.
+
+    Attributes:
+        name: in the text.
+        key: in values.
+        default: what it is where no value is given.
+        made: gives it as the statement is sent, where no value is given; None: the default stands.
+        process: makes what the driver takes of a value.
+    """
 
     name: str
     key: str
     default: object
+    made: Callable[[], object] | None
     process: _Processor | None
 
 
@@ -54,7 +63,7 @@ class Prepared:
 
     Args:
         statement: of columns, or of one change; without lists of values of which nobody knows how many they are, and
-            without defaults that are made as it is executed.
+            without defaults of columns that are made as it is executed.
     """
 
     def __init__(self, statement: Executable) -> None:
@@ -68,35 +77,29 @@ class Prepared:
             session: of the request.
             values: of its parameters.
         """
-        rows, columns, _ = self._send(session, values or {})
-        if not columns:
-            return rows
-        processed: list[Sequence[Any]] = []
-        for row in rows:
-            cells = [*row]
-            for place, process in columns:
-                cells[place] = process(cells[place])
-            processed.append(cells)
-        return processed
+        rows, columns, _ = self._send(_connection_of(session), values or {})
+        return _processed(rows, columns)
 
     def first(self, session: Session, values: Row | None = None) -> Sequence[Any] | None:
         """Its first row; None where there is none."""
         rows = self.all(session, values)
         return rows[0] if rows else None
 
+    def look(self, connection: Connection, values: Row) -> Sequence[Any] | None:
+        """Its first row, by a connection without a session; None where there is none."""
+        rows, columns, _ = self._send(connection, values)
+        return _processed(rows[:1], columns)[0] if rows else None
+
     def change(self, session: Session, values: Row) -> int:
         """Number of rows that it has inserted, changed or deleted."""
-        return self._send(session, values)[2]
+        return self._send(_connection_of(session), values)[2]
 
-    def _send(self, session: Session, values: Row) -> tuple[list[Any], tuple[tuple[int, _Processor], ...], int]:
+    def _send(self, connection: Connection, values: Row) -> tuple[list[Any], tuple[tuple[int, _Processor], ...], int]:
         """Rows as the driver gives them, what makes values of their columns, and the number of changed ones.
 
         Raises:
             DBAPIError: as the database says.
         """
-        if session.autoflush:
-            session.flush()
-        connection = session.connection()
         dialect = connection.dialect
         compiled = self._compiled.get(dialect.name) or self._compile(dialect)
         given = _given(compiled, values)
@@ -121,8 +124,6 @@ class Prepared:
         compiled = self._statement.compile(dialect=dialect)  # type: ignore[attr-defined]
         if not isinstance(compiled, SQLCompiler) or compiled.insert_prefetch or compiled.update_prefetch:
             raise TypeError("such a statement is not prepared")
-        if any(bound.callable for bound in compiled.binds.values()):
-            raise TypeError("values that are made as a statement is sent are not kept")
         required = {bound.key: None for bound in compiled.binds.values() if bound.required}
         expanded = compiled.construct_expanded_state(required)  # lists of values written out
         names = expanded.positiontup if compiled.positional else list(expanded.parameters)
@@ -132,14 +133,34 @@ class Prepared:
             default = _MISSING if bound is not None and bound.required else expanded.parameters[name]
             in_text = compiled.escaped_bind_names.get(name, name)
             if bound is None:
-                parameters.append(_Parameter(in_text, name, default, expanded.processors.get(name)))
+                parameters.append(_Parameter(in_text, name, default, None, expanded.processors.get(name)))
             else:
                 process = bound.type.dialect_impl(dialect).bind_processor(dialect)
-                parameters.append(_Parameter(in_text, bound.key, default, process))
+                parameters.append(_Parameter(in_text, bound.key, default, bound.callable, process))
         kinds = tuple(column.type for column in compiled._result_columns)
         known = _Compiled(expanded.statement, bool(compiled.positional), tuple(parameters), kinds)
         self._compiled[dialect.name] = known
         return known
+
+
+def _connection_of(session: Session) -> Connection:
+    """Its connection, to which what is pending has been sent."""
+    if session.autoflush:
+        session.flush()
+    return session.connection()
+
+
+def _processed(rows: list[Any], columns: tuple[tuple[int, _Processor], ...]) -> list[Sequence[Any]]:
+    """Rows of values of what the driver gives."""
+    if not columns:
+        return rows
+    processed: list[Sequence[Any]] = []
+    for row in rows:
+        cells = [*row]
+        for place, process in columns:
+            cells[place] = process(cells[place])
+        processed.append(cells)
+    return processed
 
 
 def _given(compiled: _Compiled, values: Row) -> Any:
@@ -149,8 +170,8 @@ def _given(compiled: _Compiled, values: Row) -> Any:
         KeyError: a parameter has neither a value nor a default.
     """
     given = []
-    for _, key, default, process in compiled.parameters:
-        value = values.get(key, default)
+    for _, key, default, made, process in compiled.parameters:
+        value = made() if made is not None and key not in values else values.get(key, default)
         if value is _MISSING:
             raise KeyError(key)
         given.append(value if process is None else process(value))

@@ -13,7 +13,7 @@ from app.platform.database import sqlite_engine
 from app.platform.plain_rows import change_row, columns, insert_row, plain_row
 from app.platform.prepared import Prepared
 from app.platform.written_rows import take_leaves
-from app.tables import Annotator, Case, Label, PolicyRow, Read, ReadRequest
+from app.tables import Account, Annotator, Case, Label, PolicyRow, Read, ReadRequest
 from tests.support.service import Service, cell_png
 from tests.support.statements import counted
 
@@ -113,3 +113,26 @@ def test_sqlite_prepares_a_statement_once_however_many_rows_are_asked_for(tmp_pa
         driver.set_authorizer(None)
     engine.dispose()
     assert len(asked) == once > 0
+
+
+@pytest.mark.both_databases
+def test_a_value_that_is_made_as_a_statement_is_sent_is_made_each_time(service: Service) -> None:
+    today = "monday"
+    made = Prepared(select(Account.name, bindparam("day", callable_=lambda: today).label("day")).limit(1))
+    with service.context.database.read() as session:
+        seen = [made.first(session)]
+        today = "tuesday"
+        seen += [made.first(session), made.first(session, {"day": "given"})]
+    assert [row[1] for row in seen if row is not None] == ["monday", "tuesday", "given"]
+
+
+@pytest.mark.both_databases
+def test_a_look_without_a_session_gives_what_a_session_does_and_keeps_no_transaction(service: Service) -> None:
+    asked = Prepared(select(*columns(Account)).where(Account.name == bindparam("name")).order_by(Account.id).limit(1))
+    for name in ("anna", "nobody"):
+        with service.context.database.read() as session:
+            expected = asked.first(session, {"name": name})
+        seen = service.context.database.look(asked, name=name)
+        assert (None if seen is None else [*seen]) == (None if expected is None else [*expected])
+        assert (seen is None) == (name == "nobody")
+    assert service.context.database.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
