@@ -164,6 +164,7 @@ def test_small_pictures_pass_those_that_take_long(
     go_on, begun = slow_pictures
     slow = encode(photo(1, 1010)) if kind == "large" else jpeg_of_scans(100)
     at_once = service.context.front.at_once + 1
+    service.call("viewer", "POST", "/v1/predictions", content=cell_png(1))  # what is in force is held from here on
     with ThreadPoolExecutor(at_once) as pool:
         waiting = [pool.submit(service.call, "viewer", "POST", "/v1/predictions", content=slow) for _ in range(at_once)]
         wait_until(lambda: len(begun) >= 1)
