@@ -74,7 +74,7 @@ def _say_alive(context: Context, line: str) -> None:
 
 
 def _start(context: Context, stop: threading.Event) -> Executor | None:
-    """Become a worker as soon as database and images answer and, on SQLite, no other one lives; None when asked to stop.
+    """Become a worker once database and images answer and, on SQLite, no other one lives; None when asked to stop.
 
     Raises:
         ValueError: the database lacks migrations, or belongs to another key.

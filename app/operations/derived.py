@@ -152,6 +152,7 @@ def _from_picture(context: Context, case: Case) -> Iterator[str]:
     if case.pixels_sha256 is None or (around is not None and case.field_pixels_sha256 is None):
         yield f"case {case.id}: its pixels are compared with no other ones; run `secondread db upgrade`"
     near = case.image_hash is None or hash_distance(case.image_hash, difference_hash(picture)) <= _NEAR
-    same = case.pixels_sha256 in {None, pixel_digest(picture).hex()} and case.field_pixels_sha256 in {None, around}
+    same = case.pixels_sha256 in {None, pixel_digest(picture).hex()}
+    same = same and (around is None or case.field_pixels_sha256 in {None, around})
     if picture.size != (case.width, case.height) or not near or not same:
         yield f"case {case.id}: points to another picture than the one that was stored"

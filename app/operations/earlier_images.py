@@ -11,8 +11,6 @@ from sqlalchemy.orm import Session
 from app.cases.same_pixels import Pixels, know_pixels
 from app.context import Context
 from app.operations.proven import expected_rows
-from app.operations.restating import ACTION
-from app.platform import audit_chain
 from app.platform.one_at_a_time import Turn, take_turn
 from app.platform.plain_rows import table_of
 from app.platform.row_digests import row_digest, row_key
@@ -62,11 +60,11 @@ def compare_earlier(
         names = sorted({name for row in rows for name in row[1:] if name is not None})
         with ThreadPoolExecutor(cores()) as pool:
             digests = dict(zip(names, pool.map(partial(_digest, context), names), strict=True))
-        known = {row[0]: Pixels(digests[row[1]], digests.get(row[2])) for row in rows}
+        known = {row[0]: Pixels(digests[row[1]], row[2] and digests[row[2]]) for row in rows}
         if any(digests.values()):
             unproven = _unproven(context) if unproven is None else unproven
-            with context.database.write() as session:
-                told += _write(session, context, known, unproven)
+            with context.database.write() as session:  # of what it writes its end makes an event
+                told += _write(session, known, unproven)
         unreadable += sum(any(name is not None and digests[name] is None for name in row[1:]) for row in rows)
         after, seen = rows[-1][0], seen + len(rows)
         if told:
@@ -98,19 +96,9 @@ def _unproven(context: Context) -> set[uuid.UUID]:
         }
 
 
-def _write(session: Session, context: Context, known: dict[uuid.UUID, Pixels], unproven: set[uuid.UUID]) -> int:
+def _write(session: Session, known: dict[uuid.UUID, Pixels], unproven: set[uuid.UUID]) -> int:
     """Write digests down, unless somebody else has, or the patient was erased, while the images were decoded."""
     take_turn(session, Turn.PIXELS)  # two at once would each miss the twins that the other one finds
     still = select(Case).where(Case.id.in_(known), UNKNOWN_PIXELS).order_by(Case.id).with_for_update()
     cases: Sequence[Case] = session.execute(still).scalars().all()
-    told = know_pixels(session, cases, known, unproven)
-    if told:
-        audit_chain.record(
-            session,
-            context.keys.audit,
-            actor="service",
-            action=ACTION,
-            object_id="cases",
-            details={"n_cases": told},
-        )
-    return told
+    return know_pixels(session, cases, known, unproven)

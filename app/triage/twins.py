@@ -1,7 +1,7 @@
 """Twins: cases with one image, by the digest of their pixels, or by the perceptual hash among a patient's cases.
 
-Pixels are what stays the same of a picture that is encoded anew. The same file, which has the same pixels, tells it of an
-image that nobody could read since an earlier version stored it without their digest.
+Pixels are what stays the same of a picture that is encoded anew. The same file, which has the same pixels, tells it of
+an image that nobody could read since an earlier version stored it without their digest.
 """
 
 import uuid
