@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session, aliased
 
 from app.platform.errors import NotFound
 from app.predictions.queries import shown_first
-from app.tables import Annotator, Case, CasePrediction, Label, Read, ReaderDraw, ReadRequest, Repeat
+from app.tables import Annotator, Case, CasePrediction, CaseTwin, Label, Read, ReaderDraw, ReadRequest, Repeat
 from app.triage.twins import has_picture, same_picture
 
 
@@ -42,8 +42,9 @@ def known_case_and_first_image(
         pixels_sha256: of the picture that was sent.
         stored_sha256: name that it gets in the store.
     """
-    same = has_picture(pixels_sha256, stored_sha256)
-    earliest = select(Case.id).where(same).order_by(Case.id).limit(1).scalar_subquery()
+    # found first and put in order then: PostgreSQL would go through all cases in their order until it meets the first
+    same = select(Case.id).where(has_picture(pixels_sha256, stored_sha256)).cte("same").prefix_with("MATERIALIZED")
+    earliest = select(same.c.id).order_by(same.c.id).limit(1).scalar_subquery()
     cases = session.execute(select(Case).where(or_(Case.external_id == external_id, Case.id == earliest))).scalars()
     known = first = None
     for case in cases:
@@ -188,22 +189,14 @@ def sites(session: Session) -> list[str]:
 
 def same_images(session: Session, case_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, list[tuple[uuid.UUID, str]]]:
     """Of each of the cases the others with the same picture, id and external id; cases without any are left out."""
-    asked = (Case.id.in_(case_ids), Case.erased_at.is_(None))
-    pixels, file = Case.pixels_sha256, Case.stored_sha256
-    same = or_(pixels.in_(select(pixels).where(*asked)), file.in_(select(file).where(*asked)))
-    alike = select(Case.id, Case.external_id, pixels, file).where(same, Case.erased_at.is_(None))
-    rows = session.execute(alike.order_by(Case.id)).all()
-    # of an image that nobody could read since an earlier version, only the file is known
-    known = {row[3]: row[2] for row in rows if row[2] is not None}
-    images: dict[str, list[tuple[uuid.UUID, str]]] = {}
-    for case_id, external_id, digest, name in rows:
-        images.setdefault(digest or known.get(name, name), []).append((case_id, external_id))
-    return {
-        case_id: [other for other in cases if other[0] != case_id]
-        for cases in images.values()
-        if len(cases) > 1
-        for case_id, _ in cases
-    }
+    own, other = aliased(Case), aliased(Case)
+    same = or_(own.pixels_sha256 == other.pixels_sha256, own.stored_sha256 == other.stored_sha256)
+    pairs = select(own.id, other.id, other.external_id).join(CaseTwin, CaseTwin.case_id == own.id)
+    of_cases = pairs.join(other, other.id == CaseTwin.twin_id).where(own.id.in_(case_ids), same)
+    found: dict[uuid.UUID, list[tuple[uuid.UUID, str]]] = {}
+    for case_id, other_id, external_id in session.execute(of_cases.order_by(other.id)):
+        found.setdefault(case_id, []).append((other_id, external_id))
+    return found
 
 
 def predictions_of(session: Session, case_ids: list[uuid.UUID]) -> dict[uuid.UUID, CasePrediction]:
