@@ -1,6 +1,7 @@
 """The same picture is the same one whatever has encoded it: asked by its pixels, never by the file that was stored."""
 
 import re
+import threading
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -11,7 +12,10 @@ import pytest
 from PIL import Image
 from sqlalchemy import select, text
 
+from app import worker
 from app.cases.queries import same_images
+from app.cli import serving
+from app.cli.shared import parts
 from app.operations.earlier_images import compare_earlier, unknown_pixels
 from app.operations.forgetting import forget_patient
 from app.operations.verify import verify_all
@@ -307,3 +311,26 @@ def test_what_somebody_changed_before_stays_named(service: Service) -> None:
     assert pairs(service) == {("old", "older"), ("older", "old")}
     (fault,) = faults(service)
     assert re.fullmatch(rf"cases {found['old'].id}: not as audit event \d+ wrote it", fault)
+
+
+@pytest.mark.parametrize("by", ["upgrade", "server", "worker", "another command"])
+def test_whoever_begins_compares_first(service: Service, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+    """Also after an upgrade that was interrupted, and before anything is served or stored."""
+    service.add_case("old", cell_png(3))
+    forget_pixels(service, "old")
+    if by == "upgrade":
+        serving._upgrade(service.context)
+    elif by == "server":
+        serving._prepare(service.client.app)  # type: ignore[arg-type]
+    elif by == "worker":
+        executor = worker._start(service.context, threading.Event())
+        assert executor is not None
+        executor.stop()
+    else:
+        monkeypatch.setattr("app.context.build_context", lambda *_: service.context)
+        monkeypatch.setattr("app.settings.read_settings", lambda: service.context.settings)
+        monkeypatch.setattr(service.context.inference, "close", lambda: None)
+        with parts():
+            pass
+    assert rows(service)["old"].pixels_sha256 is not None
+    assert faults(service) == []
