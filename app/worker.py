@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from contextlib import suppress
+from functools import partial
 from types import FrameType
 
 import psycopg
@@ -19,7 +20,9 @@ from app.context import Context
 from app.job_kinds import FUNCTIONS, SCHEDULES
 from app.jobs.executor import Executor
 from app.operations.copies import renewing_copies
+from app.operations.earlier_images import compare_earlier
 from app.operations.forgetting import erase_again_as_listed
+from app.platform.errors import Unavailable
 from app.platform.installation import claim
 from app.platform.migrate import require_head
 from app.platform.sealing import Sealer
@@ -65,8 +68,13 @@ def _beat(context: Context) -> None:
         (context.settings.home / BEAT).touch()
 
 
+def _say_alive(context: Context, line: str) -> None:
+    _beat(context)
+    _log.info(line)
+
+
 def _start(context: Context, stop: threading.Event) -> Executor | None:
-    """Become a worker as soon as the database answers and, on SQLite, no other one lives; None when asked to stop.
+    """Become a worker once database and images answer and, on SQLite, no other one lives; None when asked to stop.
 
     Raises:
         ValueError: the database lacks migrations, or belongs to another key.
@@ -79,6 +87,7 @@ def _start(context: Context, stop: threading.Event) -> Executor | None:
             require_head(context.database.engine)
             claim(context.database, context.keys.audit)
             erase_again_as_listed(context)
+            compare_earlier(context, partial(_say_alive, context))
             executor = Executor(context, FUNCTIONS, SCHEDULES)
             if executor.acquire():
                 executor.start()
@@ -86,6 +95,8 @@ def _start(context: Context, stop: threading.Event) -> Executor | None:
             _log.info("another worker lives; waiting for its end")
         except (SQLAlchemyError, psycopg.Error) as exc:
             _log.warning("the database does not answer", error=type(exc).__name__)
+        except Unavailable as exc:
+            _log.warning("earlier images are not compared yet", error=exc.detail)
         if executor is not None:
             executor.stop()
         stop.wait(wait)

@@ -174,7 +174,13 @@ def fill(context: Context) -> None:
         with context.database.write() as session:
             for index in range(number, number + 100):
                 fields = CaseIn(external_id=f"case {index}", patient=f"patient {index}", metadata={})
-                own = replace(template, fields=fields, stored_sha256=uuid.uuid4().hex * 2)
+                name = uuid.uuid4().bytes * 2
+                own = replace(
+                    template,
+                    fields=fields,
+                    picture=replace(template.picture, digest=name),
+                    stored_sha256=name.hex(),
+                )
                 store_case(session, context, admin, own)
 
 

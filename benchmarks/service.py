@@ -39,10 +39,11 @@ from tests.support.service import cell_png, put_release
 
 SMALL, LARGE, MILLION = 1_000, 100_000, 1_000_000
 _CASES = """
-INSERT INTO cases (id, created_at, external_id, patient, site, case_metadata, image_sha256, stored_sha256, width,
-                   height, partition, created_by, u, pi, need, waiting)
+INSERT INTO cases (id, created_at, external_id, patient, site, case_metadata, image_sha256, stored_sha256,
+                   pixels_sha256, width, height, partition, created_by, u, pi, need, waiting)
 SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid, now(), 'filler ' || i, 'p' || i / 10,
-       'site ' || i % 7, '{}', lpad(to_hex(i), 64, '0'), lpad(to_hex(i), 64, '0'), 96, 96,
+       'site ' || i % 7, '{}', lpad(to_hex(i), 64, '0'), lpad(to_hex(i), 64, '0'),
+       lpad(to_hex(i), 64, '0'), 96, 96,
        CASE WHEN i / 10 % 2 = 0 THEN 'evaluation' ELSE 'calibration' END, :account, 0.5, 1, random(), true
 FROM generate_series(CAST(:first AS int), CAST(:last AS int)) i"""
 _OUTPUTS = """

@@ -122,7 +122,8 @@ def case_row(cells: Simulated, i: int, account: uuid.UUID) -> dict[str, Any]:
     fixed = {"case_metadata": "{}", "width": 96, "height": 96, "u": 0.5, "need": 0.0, "waiting": False}
     names = {"id": case_id(i), "created_at": MADE, "external_id": f"filler {i}", "created_by": account}
     place = {"patient": f"p{patient}", "site": f"site {i % 7}", "partition": partition, "pi": float(cells.pi[i])}
-    image = {"image_sha256": f"{i:064x}", "stored_sha256": f"{i:064x}", "stain": json.dumps(cells.stain[i].tolist())}
+    image = dict.fromkeys(("image_sha256", "stored_sha256", "pixels_sha256"), f"{i:064x}")
+    image["stain"] = json.dumps(cells.stain[i].tolist())
     return names | place | image | fixed
 
 

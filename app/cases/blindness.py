@@ -160,9 +160,11 @@ def _seen(*, has_patient: bool) -> Prepared:
         ReferenceCell.kind.in_(SHOWN_KINDS), with_account.correlate(None).exists()
     )
     seen = shown.union_all(not_blind, reference)
-    twin = may_be_twin(bindparam("stored_sha256"), bindparam("patient") if has_patient else None)
+    pixels: BindParameter[Any] = bindparam("pixels_sha256")
+    twin = may_be_twin(pixels, bindparam("stored_sha256"), bindparam("patient") if has_patient else None)
+    columns = (Case.id, Case.pixels_sha256, Case.stored_sha256, Case.patient, Case.image_hash)
     return Prepared(
-        select(Account.role, ApiKey.scopes, Case.id, Case.stored_sha256, Case.patient, Case.image_hash)
+        select(Account.role, ApiKey.scopes, *columns)
         .select_from(Annotator)
         .outerjoin(Account, Account.id == Annotator.account_id)
         .outerjoin(ApiKey, ApiKey.account_id == Account.id)
@@ -175,6 +177,7 @@ class _Picture(NamedTuple):
     """What of another case its likeness follows from."""
 
     id: uuid.UUID
+    pixels_sha256: str | None
     stored_sha256: str
     patient: str | None
     image_hash: int | None
@@ -192,7 +195,8 @@ def was_exposed(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -
 
 def was_exposed_to(session: Session, annotator_id: uuid.UUID, case: Pictured) -> bool:
     """The same of a case that the caller has at hand."""
-    of_case = {"stored_sha256": case.stored_sha256} | ({} if case.patient is None else {"patient": case.patient})
+    of_case = {"pixels_sha256": case.pixels_sha256, "stored_sha256": case.stored_sha256}
+    of_case |= {} if case.patient is None else {"patient": case.patient}
     statement = _seen(has_patient=case.patient is not None)
     return any(
         (role is not None and role_or_key_sees_more(role, scopes))

@@ -4,11 +4,12 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from sqlalchemy.orm import Session
 
 from app.cases import queries
+from app.cases.same_pixels import Replacement, take_place
 from app.cases.schemas import CaseIn, CaseOut
 from app.cases.showing import Judging, case_out, show_case, stored_prediction_out
 from app.context import Context
@@ -26,6 +27,8 @@ from app.triage.planning import coin, plan_case, policy_for_planning
 from ml.images.image_statistics import optical_density
 from ml.images.picture import Picture
 from ml.release.predictor import Prediction
+
+_Made = TypeVar("_Made")
 
 
 def partition_of(key: DerivedKey, patient: str | None, external_id: str) -> str:
@@ -46,6 +49,7 @@ class NewCase:
     prediction: Prediction
     field_sha256: str | None = None
     stored_field_sha256: str | None = None
+    field_pixels_sha256: str | None = None
 
 
 def prepare_case(context: Context, fields: CaseIn, data: bytes, field: bytes | None = None) -> NewCase:
@@ -64,53 +68,72 @@ def prepare_case(context: Context, fields: CaseIn, data: bytes, field: bytes | N
         BrokenImage: empty, damaged, too small or with several frames.
         Overloaded: too many pictures are being decoded, or predictions wait.
     """
-    with _decoded(context, fields, data, field) as (digests, served, picture):
+    with _decoded(context, fields, data, field) as (digests, known, served, picture):
         prediction = context.inference.predict(served, picture.pixels)
-        stored = context.images.put(picture.png)
-    stored_field = None if field is None else _read_field(context, served, field, context.images.put)
+        stored = _keep(context, picture, None if known is None else known.stored_sha256)
+    stored_field, field_pixels = None, None
+    if field is not None:
+        there = None if known is None else known.stored_field_sha256
+        stored_field, field_pixels = _read_field(
+            context, served, field, lambda around: (_keep(context, around, there), around.digest.hex())
+        )
     shown = replace(picture, png=b"")
-    return NewCase(fields, digests.image_sha256, shown, stored, served, prediction, digests.field_sha256, stored_field)
+    of_field = (digests.field_sha256, stored_field, field_pixels)
+    return NewCase(fields, digests.image_sha256, shown, stored, served, prediction, *of_field)
+
+
+def _keep(context: Context, picture: Picture, there: str | None) -> str:
+    """Put a picture into the store; its name there.
+
+    Args:
+        context: parts of the service.
+        picture: with its PNG.
+        there: file of the case that has this picture already, which something else may have encoded; it stays unless
+            it is damaged.
+    """
+    return there if there is not None and context.images.intact(there) else context.images.put(picture.png)
 
 
 def look_at_case(
     context: Context, fields: CaseIn, data: bytes, field: bytes | None = None
-) -> tuple["UploadDigests", str]:
+) -> tuple["UploadDigests", str, str]:
     """Decode what would become a case, as ``prepare_case`` does; nothing is predicted, and nothing is stored.
 
     Returns:
-        Digests of the bytes, and of the image as it would be stored.
+        Digests of the bytes, of the pixels, and of the image as it would be stored.
     """
-    with _decoded(context, fields, data, field) as (digests, served, picture):
-        stored = hashlib.sha256(picture.png).hexdigest()
+    with _decoded(context, fields, data, field) as (digests, _, served, picture):
+        pixels, stored = picture.digest.hex(), hashlib.sha256(picture.png).hexdigest()
     if field is not None:
-        _read_field(context, served, field, lambda png: "")
-    return digests, stored
+        _read_field(context, served, field, lambda _: None)
+    return digests, pixels, stored
 
 
 @contextmanager
 def _decoded(
     context: Context, fields: CaseIn, data: bytes, field: bytes | None
-) -> Iterator[tuple["UploadDigests", Served, Picture]]:
-    """Digests of the bytes, what is served, and the picture."""
+) -> Iterator[tuple["UploadDigests", Case | None, Served, Picture]]:
+    """Digests of the bytes, the case of this external id with the same image, what is served, and the picture."""
     of_field = None if field is None else hashlib.sha256(field).hexdigest()
     digests = UploadDigests(hashlib.sha256(data).hexdigest(), of_field)
     with context.database.read() as session:
-        refuse_other_image(queries.case_by_external_id(session, fields.external_id), digests)
+        known = queries.case_by_external_id(session, fields.external_id)
+        refuse_other_image(known, digests)
         served = context.inference.served(champion(session))
     # no transaction is open meanwhile
     with context.pictures.opened(data, served.predictor.release.preprocessing, png=True) as picture:
-        yield digests, served, picture
+        yield digests, known, served, picture
 
 
-def _read_field(context: Context, served: Served, field: bytes, keep: Callable[[bytes], str]) -> str:
-    """What is made of a field's pixels, within the limits of images and as they are: as PNG, without metadata.
+def _read_field(context: Context, served: Served, field: bytes, make: Callable[[Picture], _Made]) -> _Made:
+    """What is made of a field's picture, within the limits of images and as it is: as PNG, without metadata.
 
     Raises:
         Problem: what is wrong with the part ``field``.
     """
     try:
         with context.pictures.opened(field, served.predictor.release.preprocessing, png=True) as picture:
-            return keep(picture.png)
+            return make(picture)
     except (TooLarge, UnsupportedImage, BrokenImage) as exc:
         raise type(exc)(f"field: {exc.detail}") from exc
 
@@ -158,9 +181,11 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
     Raises:
         OtherImage: the external id belongs to another image or field.
     """
-    known, twin = queries.known_case_and_first_image(session, new.fields.external_id, new.stored_sha256)
+    picture = (new.picture.digest.hex(), new.stored_sha256)
+    known, twin = queries.known_case_and_first_image(session, new.fields.external_id, *picture)
     refuse_other_image(known, UploadDigests(new.sha256, new.field_sha256))
     if known is not None:
+        _heal(session, known, new)
         return 200, show_case(session, known.id)
     case = _case_row(context.keys, principal, new, twin)
     release, prediction = new.served.predictor.release, new.prediction
@@ -192,6 +217,16 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
     return 201, case_out(case, stored_prediction_out(case, row, judging, planned.decision), 0)
 
 
+def _heal(session: Session, known: Case, new: NewCase) -> None:
+    """Give a case whose files were damaged those that were sent again, which something else may have encoded."""
+    damaged = {known.stored_sha256: Replacement(new.stored_sha256, new.picture.digest.hex())}
+    if known.stored_field_sha256 and new.stored_field_sha256 and new.field_pixels_sha256:
+        damaged[known.stored_field_sha256] = Replacement(new.stored_field_sha256, new.field_pixels_sha256)
+    damaged = {name: other for name, other in damaged.items() if other.stored_sha256 != name}
+    if damaged:
+        take_place(session, damaged)
+
+
 def _partition(key: DerivedKey, fields: CaseIn, twin: Case | None) -> str:
     """Partition of a new case: that of the first case with the same pixels, where no patient says otherwise."""
     if twin is not None and fields.patient is None:
@@ -214,6 +249,7 @@ def _case_row(keys: Keys, principal: Principal, new: NewCase, twin: Case | None)
         stored_sha256=new.stored_sha256,
         field_sha256=new.field_sha256,
         stored_field_sha256=new.stored_field_sha256,
+        field_pixels_sha256=new.field_pixels_sha256,
         width=picture.width,
         height=picture.height,
         same_image_as=None if twin is None else twin.id,

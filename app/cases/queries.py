@@ -10,7 +10,8 @@ from sqlalchemy.orm import Session, aliased
 
 from app.platform.errors import NotFound
 from app.predictions.queries import shown_first
-from app.tables import Annotator, Case, CasePrediction, Label, Read, ReaderDraw, ReadRequest, Repeat
+from app.tables import Annotator, Case, CasePrediction, CaseTwin, Label, Read, ReaderDraw, ReadRequest, Repeat
+from app.triage.twins import has_picture, same_picture
 
 
 def case_by_id(session: Session, case_id: uuid.UUID, *, lock: bool = False) -> Case:
@@ -31,15 +32,25 @@ def case_by_external_id(session: Session, external_id: str) -> Case | None:
 
 
 def known_case_and_first_image(
-    session: Session, external_id: str, stored_sha256: str
+    session: Session, external_id: str, pixels_sha256: str, stored_sha256: str
 ) -> tuple[Case | None, Case | None]:
-    """The case of an external id, and the earliest case with the same pixels; None where there is none."""
-    earliest = select(Case.id).where(Case.stored_sha256 == stored_sha256).order_by(Case.id).limit(1).scalar_subquery()
+    """The case of an external id, and the earliest case with the same picture; None where there is none.
+
+    Args:
+        session: for reading.
+        external_id: as it was sent.
+        pixels_sha256: of the picture that was sent.
+        stored_sha256: name that it gets in the store.
+    """
+    # found first and put in order then: PostgreSQL would go through all cases in their order until it meets the first
+    same = select(Case.id).where(has_picture(pixels_sha256, stored_sha256)).cte("same").prefix_with("MATERIALIZED")
+    earliest = select(same.c.id).order_by(same.c.id).limit(1).scalar_subquery()
     cases = session.execute(select(Case).where(or_(Case.external_id == external_id, Case.id == earliest))).scalars()
     known = first = None
     for case in cases:
         known = case if case.external_id == external_id else known
-        first = case if case.stored_sha256 == stored_sha256 and (first is None or case.id < first.id) else first
+        if same_picture(case, pixels_sha256, stored_sha256) and (first is None or case.id < first.id):
+            first = case
     return known, first
 
 
@@ -54,6 +65,17 @@ def cases_with_images(session: Session, digests: Collection[str]) -> dict[uuid.U
     columns = (Case.id, Case.stored_sha256, Case.stored_field_sha256)
     rows = session.execute(select(*columns).where(or_(own, field)).order_by(Case.id))
     return {row[0]: {digest for digest in row[1:] if digest is not None and digest in digests} for row in rows}
+
+
+def cases_with_pixels(session: Session, digests: Collection[str]) -> list[uuid.UUID]:
+    """Cases that have one of some pictures, as their own or as the field around it, whatever has encoded it.
+
+    Args:
+        session: for reading.
+        digests: of pixels.
+    """
+    own, field = Case.pixels_sha256.in_(digests), Case.field_pixels_sha256.in_(digests)
+    return list(session.execute(select(Case.id).where(or_(own, field)).order_by(Case.id)).scalars())
 
 
 def images_in_use(session: Session, digests: Collection[str]) -> set[str]:
@@ -166,20 +188,15 @@ def sites(session: Session) -> list[str]:
 
 
 def same_images(session: Session, case_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, list[tuple[uuid.UUID, str]]]:
-    """Of each of the cases the others with the same pixels, id and external id; cases without any are left out."""
-    asked = select(Case.stored_sha256).where(Case.id.in_(case_ids), Case.erased_at.is_(None))
-    alike = select(Case.id, Case.external_id, Case.stored_sha256).where(
-        Case.stored_sha256.in_(asked), Case.erased_at.is_(None)
-    )
-    images: dict[str, list[tuple[uuid.UUID, str]]] = {}
-    for case_id, external_id, digest in session.execute(alike.order_by(Case.id)):
-        images.setdefault(digest, []).append((case_id, external_id))
-    return {
-        case_id: [other for other in cases if other[0] != case_id]
-        for cases in images.values()
-        if len(cases) > 1
-        for case_id, _ in cases
-    }
+    """Of each of the cases the others with the same picture, id and external id; cases without any are left out."""
+    own, other = aliased(Case), aliased(Case)
+    same = or_(own.pixels_sha256 == other.pixels_sha256, own.stored_sha256 == other.stored_sha256)
+    pairs = select(own.id, other.id, other.external_id).join(CaseTwin, CaseTwin.case_id == own.id)
+    of_cases = pairs.join(other, other.id == CaseTwin.twin_id).where(own.id.in_(case_ids), same)
+    found: dict[uuid.UUID, list[tuple[uuid.UUID, str]]] = {}
+    for case_id, other_id, external_id in session.execute(of_cases.order_by(other.id)):
+        found.setdefault(case_id, []).append((other_id, external_id))
+    return found
 
 
 def predictions_of(session: Session, case_ids: list[uuid.UUID]) -> dict[uuid.UUID, CasePrediction]:

@@ -104,10 +104,23 @@ def parts(*, check_schema: bool = True, direct: bool = False, ring: "KeyRing | N
             create_if_new(context.database.engine)
             claim(context.database, context.keys.audit)
             _erase_again(context)
+            _compare_earlier(context)
         yield context
     finally:
         context.inference.close()
         context.database.engine.dispose()
+
+
+def _compare_earlier(context: "Context") -> None:
+    """Nothing is stored before it is known which pictures there are, also where an upgrade was interrupted."""
+    from app.cases.same_pixels import any_unknown
+
+    with context.database.read() as session:
+        if not any_unknown(session):
+            return
+    from app.operations.earlier_images import compare_earlier
+
+    compare_earlier(context, say)
 
 
 def _erase_again(context: "Context") -> None:

@@ -78,9 +78,12 @@ class _Check:
         except ValueError as exc:
             return "failed", str(exc)
 
-    def _compared(self, number: int, fields: CaseIn, sent: UploadDigests, stored_sha256: str) -> tuple[_Status, str]:
+    def _compared(
+        self, number: int, fields: CaseIn, sent: UploadDigests, pixels_sha256: str, stored_sha256: str
+    ) -> tuple[_Status, str]:
         with self._context.database.read() as session:
-            case, twin = queries.known_case_and_first_image(session, fields.external_id, stored_sha256)
+            digests = (pixels_sha256, stored_sha256)
+            case, twin = queries.known_case_and_first_image(session, fields.external_id, *digests)
             known = self._rows.get(fields.external_id)
             if case is not None:
                 said = case.patient, case.site, dict(case.case_metadata)
@@ -89,7 +92,7 @@ class _Check:
         refuse_other_image(known, sent)
         if known is not None:
             return "known", differences(fields, known.patient, known.site, known.metadata)
-        earlier = self._images.setdefault(stored_sha256, number)
+        earlier = self._images.setdefault(pixels_sha256, number)
         said = fields.patient, fields.site, dict(fields.metadata)
         self._rows[fields.external_id] = _Known(sent.image_sha256, sent.field_sha256, *said)
         return "created", first or ("" if earlier == number else f"same image as row {earlier}")

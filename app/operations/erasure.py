@@ -15,7 +15,7 @@ from functools import partial
 from sqlalchemy import ColumnElement, delete, or_, select, update
 from sqlalchemy.orm import Session
 
-from app.cases.queries import cases_with_images
+from app.cases.queries import cases_with_images, cases_with_pixels
 from app.context import Context
 from app.imports.checking import same_image_as
 from app.operations.erasure_list import Line
@@ -48,7 +48,7 @@ class Erased:
     Attributes:
         cases: tombstones that stay in the place of cases.
         images: and fields, that no other case uses, by their name in the store: to be removed after the commit.
-        shared: other cases that have the same image or field as one of these, so that it stays.
+        shared: other cases that have the same picture as one of these, as image or field, so that it stays.
         n_remarks: notes and reasons.
         n_answers: remembered answers to requests.
         import_rows: rows of imports, each job and row.
@@ -177,6 +177,7 @@ def _erase(
     ids = [case.id for case in cases]
     erased = Erased(ids, import_rows=sorted(_row_name(row) for row in rows))
     images = {digest for case in cases for digest in (case.stored_sha256, case.stored_field_sha256) if digest}
+    pixels = {digest for case in cases for digest in (case.pixels_sha256, case.field_pixels_sha256) if digest}
     erased.n_answers = forget_cases(session, ids)
     word = f"erased-{secrets.token_hex(8)}"
     for case in cases:
@@ -186,7 +187,7 @@ def _erase(
     erased.n_remarks = _erase_rows_of_cases(session, ids)
     session.flush()
     used = cases_with_images(session, images)
-    erased.shared = list(used)
+    erased.shared = sorted({*used, *cases_with_pixels(session, pixels)})
     erased.images = sorted(images.difference(*used.values()))
     _record(session, context, actor, reason, erased, listed)
     return erased
@@ -201,7 +202,8 @@ def _make_tombstone(session: Session, case: Case, word: str) -> None:
     side = (0.0, case.pi) if case.u < case.pi else (case.pi, 1.0)
     share = random.SystemRandom().random()
     case.u = side[0] + share * (side[1] - side[0])
-    case.pixels_sha256 = case.field_sha256 = case.stored_field_sha256 = None
+    case.pixels_sha256 = case.field_pixels_sha256 = None
+    case.field_sha256 = case.stored_field_sha256 = None
     case.external_id, case.patient, case.case_metadata = f"erased-{case.id}", word, {}
     case.image_sha256 = case.stored_sha256 = _GONE
     case.image_hash, case.stain, case.waiting, case.erased_at = None, None, False, now()

@@ -83,6 +83,7 @@ COVERED: Mapping[str, Coverage] = {
                 "field_sha256",
                 "stored_field_sha256",
                 "pixels_sha256",
+                "field_pixels_sha256",
                 "image_hash",
                 "stain",
             }

@@ -48,6 +48,17 @@ class ImageStore:
         except Damaged as exc:
             raise Unavailable("the stored image is damaged; the same image, uploaded again, takes its place") from exc
 
+    def find(self, digest: str) -> bytes | None:
+        """Content of an image; None where it is missing or was damaged.
+
+        Raises:
+            Unavailable: the store does not answer.
+        """
+        try:
+            return self.store.get(self.key(digest))
+        except (NotFound, Damaged):
+            return None
+
     def remove(self, digest: str) -> None:
         """Remove an image; one that is not there is removed already."""
         self.store.remove(self.key(digest))

@@ -21,12 +21,14 @@ class Turn(IntEnum):
         GATE: counting the attempts on a champion.
         READER_MODEL: numbering the models of annotators.
         RECALIBRATION: asking for the recalibration that is due.
+        PIXELS: comparing the images of earlier versions.
     """
 
     KEY = 1
     GATE = 2
     READER_MODEL = 3
     RECALIBRATION = 4
+    PIXELS = 5
 
 
 #: Option of a connection that says which turn with the key its transactions take as they begin.

@@ -177,9 +177,8 @@ def _show_images(job: RunningJob, release: Release, span: _Span) -> int:
 
 def _image(context: Context, stored_sha256: str) -> Image.Image | None:
     """A stored image, None where it is damaged or gone: that is reported, and stops no other prediction."""
-    if not context.images.intact(stored_sha256):
-        return None
-    return decode_image(context.images.get(stored_sha256))
+    data = context.images.find(stored_sha256)
+    return None if data is None else decode_image(data)
 
 
 def _record_predictions(session: Session, job: RunningJob, release_id: uuid.UUID, case_ids: list[uuid.UUID]) -> None:

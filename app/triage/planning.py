@@ -50,7 +50,7 @@ class Twins:
 
 def twins_of(session: Session, case: Case) -> Twins:
     """Other cases with the image of a case."""
-    columns = (Case.id, Case.stored_sha256, Case.patient, Case.image_hash, Case.pi)
+    columns = (Case.id, Case.pixels_sha256, Case.stored_sha256, Case.patient, Case.image_hash, Case.pi)
     statement = select(*columns).where(Case.id != case.id, may_be_twin_of(case)).order_by(Case.id)
     twins = [row for row in session.execute(statement) if are_twins(case, row)]
     near = [row.pi for row in twins if row.id < case.id and are_near(case, row)]

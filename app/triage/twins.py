@@ -1,9 +1,13 @@
-"""Twins: cases with one image, by the digest of their pixels, or by the perceptual hash among a patient's cases."""
+"""Twins: cases with one image, by the digest of their pixels, or by the perceptual hash among a patient's cases.
+
+Pixels are what stays the same of a picture that is encoded anew. The same file, which has the same pixels, tells it of
+an image that nobody could read since an earlier version stored it without their digest.
+"""
 
 import uuid
 from typing import Any, Protocol
 
-from sqlalchemy import ColumnElement, and_, or_
+from sqlalchemy import ColumnElement, String, and_, literal, or_
 
 from app.tables import Case
 from app.triage.rules import NEAR_DUPLICATE_BITS
@@ -21,8 +25,12 @@ class Pictured(Protocol):
         """Of the case."""
 
     @property
-    def stored_sha256(self) -> str:
+    def pixels_sha256(self) -> str | None:
         """Of the pixels."""
+
+    @property
+    def stored_sha256(self) -> str:
+        """Of the stored file."""
 
     @property
     def patient(self) -> str | None:
@@ -35,12 +43,19 @@ class Pictured(Protocol):
 
 def may_be_twin_of(case: Case) -> ColumnElement[bool]:
     """Condition of the cases among which twins of a case are, the case itself included; a database cannot say more."""
-    return may_be_twin(case.stored_sha256, case.patient)
+    return may_be_twin(case.pixels_sha256, case.stored_sha256, case.patient)
 
 
-def may_be_twin(stored_sha256: Any, patient: Any) -> ColumnElement[bool]:
+def has_picture(pixels_sha256: Any, stored_sha256: Any) -> ColumnElement[bool]:
+    """Condition of the cases with the same picture, by values or parameters."""
+    # a parameter in any case: nothing is like pixels that nobody knows
+    pixels = literal(None, String) if pixels_sha256 is None else pixels_sha256
+    return or_(Case.pixels_sha256 == pixels, Case.stored_sha256 == stored_sha256)
+
+
+def may_be_twin(pixels_sha256: Any, stored_sha256: Any, patient: Any) -> ColumnElement[bool]:
     """The same by what it follows from, values or parameters; without a patient where the case has none."""
-    same = Case.stored_sha256 == stored_sha256
+    same = has_picture(pixels_sha256, stored_sha256)
     of_patient = and_(Case.patient == patient, Case.image_hash.is_not(None))
     return and_(Case.erased_at.is_(None), same if patient is None else or_(same, of_patient))
 
@@ -54,6 +69,14 @@ def are_near(case: Pictured, other: Pictured) -> bool:
     return hash_distance(case.image_hash, other.image_hash) <= NEAR_DUPLICATE_BITS
 
 
+def same_picture(case: Pictured, pixels_sha256: str | None, stored_sha256: str) -> bool:
+    """Whether a case has this picture."""
+    known = case.pixels_sha256 is not None and case.pixels_sha256 == pixels_sha256
+    return known or case.stored_sha256 == stored_sha256
+
+
 def are_twins(case: Pictured, other: Pictured) -> bool:
     """Whether two cases show the same image, or are one case."""
-    return case.id == other.id or case.stored_sha256 == other.stored_sha256 or are_near(case, other)
+    if case.id == other.id or same_picture(case, other.pixels_sha256, other.stored_sha256):
+        return True
+    return are_near(case, other)

@@ -66,7 +66,8 @@ def test_a_database_of_0_1_0_forgets_what_its_events_said_and_loses_nothing_else
         answers = session.execute(select(IdempotencyRecord)).scalars().all()
         assert all(answer.case_id is not None for answer in answers if "label" in (answer.body or {}))
         faults = verify_all(session, former).faults
-        assert [fault for fault in faults if not fault.startswith(("image ", "release "))] == []  # which are not kept
+        ours = [fault for fault in faults if not fault.startswith(("image ", "release "))]  # which are not kept
+        assert [fault for fault in ours if "which picture it is nobody knows" not in fault] == []
     assert forget_patient(former, "lead", "p1", "asked").unfinished is None
     canaries = {f"digest of {row.external_id}": row.image_sha256 for row in cases if row.patient == "p1"}
     assert len(canaries) == 2

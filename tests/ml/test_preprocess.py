@@ -8,6 +8,7 @@ from io import BytesIO
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,6 +33,35 @@ def test_corpus(name: str) -> None:
     assert not image.info
     stored = decode_image(encode_png(image))
     np.testing.assert_array_equal(np.asarray(stored), np.asarray(image))
+
+
+def flat(height: int, width: int) -> npt.NDArray[np.uint8]:
+    """A drawing: areas of one colour, with edges between them."""
+    pixels = np.full((height, width, 3), 240, dtype=np.uint8)
+    pixels[height // 3 :, : width // 2] = (20, 90, 200)
+    pixels[:, width // 2] = 0
+    return pixels
+
+
+@pytest.mark.parametrize("size", [(8, 8), (9, 1000), (363, 360)])
+@pytest.mark.parametrize("kind", ["noise", "drawing", "one colour"])
+def test_a_stored_png_has_the_pixels_and_nothing_else(kind: str, size: tuple[int, int]) -> None:
+    rng = np.random.default_rng(0)
+    made = {
+        "noise": rng.integers(0, 256, (*size, 3), dtype=np.uint8),
+        "drawing": flat(*size),
+        "one colour": np.full((*size, 3), 7, dtype=np.uint8),
+    }
+    for pixels in (made[kind], made[kind][..., 0]):
+        stored = encode_png(Image.fromarray(pixels))
+        np.testing.assert_array_equal(np.asarray(Image.open(BytesIO(stored))), pixels)
+        chunks, at = [], 8
+        while at < len(stored):
+            chunks.append(stored[at + 4 : at + 8])
+            at += 12 + int.from_bytes(stored[at : at + 4])
+        assert set(chunks) == {b"IHDR", b"IDAT", b"IEND"}
+        # nor is it larger than the pixels by more than what frames them
+        assert len(stored) < pixels.nbytes * 1.02 + 500
 
 
 def test_sixteen_bits_and_eight_give_the_same_pixels() -> None:
