@@ -223,7 +223,7 @@ def contributions_without(
         ValueError: an unknown form.
     """
     needed = {name for debias in forms for name in _form(debias)[1]}
-    left = {name: getattr(sums, name)[slot] - getattr(cells, name) for name in needed}
+    left = {name: getattr(sums, name).take(slot) - getattr(cells, name) for name in needed}
     found = {}
     for debias in forms:
         form, names = _form(debias)

@@ -181,7 +181,9 @@ class Batch:
                 sums[0] = np.broadcast_to(1.0, slot.shape)
         else:
             keys, cell, cases = numbered_cells(self.cluster, self.slot, len(self.slots))
-            slot, cluster = keys % len(self.slots), keys // len(self.slots) + int(self.cluster.min())
+            cluster = keys // len(self.slots)
+            slot = keys - cluster * len(self.slots)  # a third of what the remainder takes
+            cluster += int(self.cluster.min())
             # where every case weighs one a cell weighs as much as it has cases
             weight = cases.astype(np.float64) if self._unit else sums_by_slot(cell, weights, keys.size)
             sums = [weight, *(sums_by_slot(cell, entry, keys.size) for entry in entries[1:])]
@@ -211,4 +213,4 @@ def numbered_cells(
     keys = np.flatnonzero(entries > 0)  # of booleans, which is several times quicker
     number = np.empty(entries.size, dtype=np.intp)
     number[keys] = np.arange(keys.size)
-    return keys, number[key], entries[keys]
+    return keys, number.take(key), entries.take(keys)
