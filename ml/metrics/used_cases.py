@@ -28,7 +28,7 @@ class UsedCases:
         sample: the cases.
         binned: label frequencies and probabilities by class.
         terms: of the means over cases.
-        class_terms: (2, K) sums over cases of w(μ̂ − z)² and, of cases with two labels, wμ̂(1 − μ̂)/(n − 1).
+        class_terms: (2, K) sums over cases with two labels of w(μ̂ − z)² and wμ̂(1 − μ̂)/(n − 1).
         calibration: CL in the form that was asked for and as a plug-in, with its leave-one-cluster-out values.
         reads: who gave which label, None where that is not known or fewer than three did.
         order: labels that a case needs.
@@ -43,8 +43,10 @@ class UsedCases:
     order: int
 
     @classmethod
-    def of(cls, data: Inputs, order: int, n_bins: int, debias: Debias, readings: Readings | None) -> "UsedCases":
-        """One pass over the cases with that many labels."""
+    def of(
+        cls, data: Inputs, order: int, n_bins: int, debias: Debias, readings: Readings | None, *, paired: bool
+    ) -> "UsedCases":
+        """One pass over the cases with that many labels; of those that have two ``class_terms`` are summed too."""
         sample = data.sample(order)
         binned = Binned.empty(sample, Slots.of(data.probs[:0], n_bins, "uniform"), debias, joining=True)
         parts, class_terms = [], np.zeros((2, data.probs.shape[1]))
@@ -54,8 +56,9 @@ class UsedCases:
             freqs = class_frequencies(counts, totals)
             gap = binned.add(part, freqs, probs).gap
             terms = CaseTerms.of(counts, probs, freqs, gap, totals)
-            class_terms[0] += weight @ gap**2
-            class_terms[1] += (weight / np.maximum(terms.n_labels - 1, 1)) @ (freqs * (1 - freqs))
+            if paired:
+                class_terms[0] += weight @ gap**2
+                class_terms[1] += (weight / np.maximum(terms.n_labels - 1, 1)) @ (freqs * (1 - freqs))
             parts.append(terms)
         reads = read_terms(data, sample, readings, order)
         calibration = binned.replicates_of({debias, None})
@@ -69,11 +72,11 @@ class UsedCases:
         alike = second.counts is first.counts and second.weight is first.weight
         if not alike or (first.n_labels == 1).any():
             return at_once(
-                lambda: cls.of(first, 1, n_bins, debias, readings),
-                lambda: cls.of(second, 2, n_bins, debias, readings),
+                lambda: cls.of(first, 1, n_bins, debias, readings, paired=False),
+                lambda: cls.of(second, 2, n_bins, debias, readings, paired=True),
                 first.probs.size,
             )
-        labelled = cls.of(first, 1, n_bins, debias, readings)
+        labelled = cls.of(first, 1, n_bins, debias, readings, paired=True)
         return labelled, replace(labelled, reads=read_terms(second, labelled.sample, readings, 2), order=2)
 
     def readers(self, terms: Callable[[ReadTerms], FloatArray], degree: int = 1) -> ReaderPart | None:
