@@ -177,8 +177,9 @@ class Binned:
         column = np.repeat(np.arange(n_columns), np.diff(self.slots.first))
         for cells in self.cells:
             low, high = int(cells.cluster[0]), int(cells.cluster[-1]) + 1
-            at = (cells.cluster - low) * n_columns + column[cells.slot]
-            yield sums_by_slot(at, cells.freq, (high - low) * n_columns).reshape(-1, n_columns)
+            labelled = np.flatnonzero(cells.freq != 0)  # few of them
+            at = (cells.cluster.take(labelled) - low) * n_columns + column.take(cells.slot.take(labelled))
+            yield sums_by_slot(at, cells.freq.take(labelled), (high - low) * n_columns).reshape(-1, n_columns)
 
     def singleton_mass(self, debias: Debias) -> float:
         """Share of the weight in bins that the debiased form cannot use alone, whether they join others or not."""
