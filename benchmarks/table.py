@@ -111,6 +111,11 @@ def _fastest_library(found: Document) -> str:
     return f"{fastest} {known[fastest]:.2f} s, ours {found['N=1000000']['secondread, all metrics']:.2f} s"
 
 
+def _bare_rows(found: Document) -> str:
+    spent = (found["figures"][f"the same rows bare, {name}, 10⁶ at this rate (s)"] for name in ("PostgreSQL", "SQLite"))
+    return "the rows bare: PostgreSQL {:.0f} s, SQLite {:.0f} s".format(*spent)
+
+
 BENCHMARKS = (
     Benchmark("serving", quick=("--no-peers", "--rounds", "1", "--seconds", "0.4")),
     Benchmark("predicting", ("--network", "vgg16", "--rounds", "5", "--save"), ("--rounds", "1", "--seconds", "0.4")),
@@ -126,6 +131,7 @@ BENCHMARKS = (
     Benchmark("steady", quick=("--n", "60")),
     Benchmark("flames"),  # not in the quick run: not everybody may look at other processes
     Benchmark("snapshot", (DEMO, "--save"), (DEMO, "--cases", "2000")),
+    Benchmark("repredicting", (DEMO, "--save"), (DEMO, "--cases", "1000")),
     Benchmark("report", (DEMO, "--save"), (DEMO, "--cases", "200")),
     Benchmark("reading", (DEMO, "--save")),
     Benchmark("writers", quick=("--quick",)),
@@ -312,6 +318,14 @@ ROWS = (
         1.0,
         _at("figures", "GET /v1/metrics, all, from the snapshot (s)"),
         most=True,
+    ),
+    Row(
+        "recalibrate and predict 10⁶ old cases anew (s)",
+        "repredicting",
+        10.0,
+        _at("figures", "the job without the snapshot, 10⁶ at this rate (s)"),
+        most=True,
+        peer=_bare_rows,
     ),
     Row(
         "the worker's report, 10⁵ cases (CPU s)",

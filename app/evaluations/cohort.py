@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -80,6 +81,7 @@ class Cohort:
         """Order-2 weights (N,), None unweighted."""
         return None if self.second is None else self.second.weight
 
+    @cached_property
     def first_counts(self) -> IntArray | None:
         """Labels (N, K) that estimates of order 1 use: the answers to the first planned reads; None unweighted: all."""
         if self.weight is None:
@@ -91,7 +93,7 @@ class Cohort:
 
     def counted(self) -> IntArray:
         """Label counts (N, K): all labels of cases that estimates of order 2 use, of others the first one's, if any."""
-        first, weight2 = self.first_counts(), self.weight2
+        first, weight2 = self.first_counts, self.weight2
         if first is None or weight2 is None:
             return self.columns.label_counts
         return np.where((weight2 > 0)[:, None], self.columns.label_counts, first)
@@ -220,7 +222,7 @@ def evaluate_cohort(cohort: Cohort, *, n_bins: int = 15, new_readers: bool = Tru
         cohort.counted(),
         data.class_probs,
         data.disagreement_probs,
-        first_label_counts=cohort.first_counts(),
+        first_label_counts=cohort.first_counts,
         readings=cohort.readings() if new_readers else None,
         n_bins=n_bins,
         weights=cohort.weight,

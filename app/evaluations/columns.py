@@ -3,6 +3,7 @@
 import hashlib
 import uuid
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -130,7 +131,7 @@ class Columns:
     def __len__(self) -> int:
         return len(self.case_id)
 
-    @property
+    @cached_property
     def n_labels(self) -> IntArray:
         """Blind planned labels of each case (N,)."""
         return np.asarray(np.einsum("nk->n", self.label_counts))

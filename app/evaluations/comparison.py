@@ -83,7 +83,7 @@ def _metrics(before: Cohort, after: Cohort) -> dict[str, ComparedOut]:
         before.counted(),
         (before.columns.class_probs, before.columns.disagreement_probs),
         (after.columns.class_probs, after.columns.disagreement_probs),
-        first_label_counts=before.first_counts(),
+        first_label_counts=before.first_counts,
         readings=before.readings(),
         weights=before.weight,
         weights2=before.weight2,

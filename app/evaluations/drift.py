@@ -1,14 +1,18 @@
 """Whether images and labels still look like those that the release was made from, site by site."""
 
+from dataclasses import dataclass
+from functools import cached_property
+
 import numpy as np
 import numpy.typing as npt
 from scipy.special import bdtrc, ndtr
 
 from app.evaluations.columns import Columns
 from app.evaluations.schemas import DriftOut
-from ml.arrays import FloatArray
-from ml.metrics.class_mix import ClassMixChange, class_mix_change
+from ml.arrays import FloatArray, IntArray
+from ml.metrics.class_mix import ClassMixChange, mix_change_of_patients
 from ml.metrics.histograms import class_frequencies
+from ml.metrics.jackknife import numbers_of
 from ml.release.card import ReferenceDocument
 from ml.release.feature_distance import FAMILIAR_SHARE
 
@@ -26,6 +30,37 @@ _MIN_CLUSTERS = 20
 _MIN_CASES = 20
 # all cases, or positions
 _Rows = slice | npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class _Labels:
+    """What was said of N cases: one class of nearly all, frequencies of those that have no first planned read.
+
+    Attributes:
+        first: (N,) class, −1 where it is among the others.
+        other: (N,) row of the others, −1 where it is none of them.
+        frequencies: (M, K) of the others.
+    """
+
+    first: IntArray
+    other: IntArray
+    frequencies: FloatArray
+
+    @cached_property
+    def complete(self) -> bool:
+        """Whether something was said of each case."""
+        return bool(((self.first >= 0) | (self.other >= 0)).all())
+
+    def sums(self, first: IntArray, other: IntArray, numbers: npt.NDArray[np.intp]) -> FloatArray:
+        """Sums (G, K) of the frequencies of some cases, by the numbers (n,) of their patients."""
+        n_classes, several = self.frequencies.shape[1], np.flatnonzero(first < 0)
+        size, at_first = (int(numbers.max()) + 1) * n_classes, numbers * n_classes + first
+        if several.size:
+            at_first = at_first[first >= 0]
+        sums = np.bincount(at_first, minlength=size).astype(np.float64)
+        at = numbers[several, None] * n_classes + np.arange(n_classes)
+        sums += np.bincount(at.ravel(), self.frequencies[other[several]].ravel(), sums.size)
+        return sums.reshape(-1, n_classes)
 
 
 def drift_of(columns: Columns, reference: ReferenceDocument | None) -> list[DriftOut]:
@@ -47,18 +82,16 @@ def drift_of(columns: Columns, reference: ReferenceDocument | None) -> list[Drif
         inside = np.flatnonzero(columns.site == number)
         if inside.size >= _MIN_CASES:
             groups.append((name, inside))
-    frequencies = _label_frequencies(columns)
-    return [_row(site, columns, rows, frequencies, reference) for site, rows in groups]
+    labels = _labels_of(columns)
+    return [_row(site, columns, rows, labels, reference) for site, rows in groups]
 
 
-def _row(
-    site: str | None, data: Columns, rows: _Rows, frequencies: FloatArray, reference: ReferenceDocument
-) -> DriftOut:
-    flags, stain = data.out_of_distribution[rows], _stain_shift(data.stain[rows], reference)
+def _row(site: str | None, data: Columns, rows: _Rows, labels: _Labels, reference: ReferenceDocument) -> DriftOut:
+    flags, stain = data.out_of_distribution[rows], _stain_shift(_rows_of(data.stain, rows), reference)
     n_cases, unfamiliar = len(flags), int(flags.sum())
     expected = reference.get("false_alarm_rate") or 1 - FAMILIAR_SHARE  # of releases before there were several checks
     chance = float(bdtrc(unfamiliar - 1, n_cases, expected)) if unfamiliar else 1.0
-    mix = _label_shift(frequencies[rows], data.cluster[rows], reference)
+    mix = _label_shift(labels, data, rows, reference)
     where = "" if site is None else f" at site {site}"
     moved, p_moved = _feature_shift(data.feature_distance[rows], reference)
     warnings = []
@@ -120,23 +153,30 @@ def _feature_shift(distance: FloatArray, reference: ReferenceDocument) -> tuple[
     return float(np.sqrt(max(excess, 0.0))), chance
 
 
-def _label_frequencies(data: Columns) -> FloatArray:
-    """Label frequencies (N, K): of the first planned read of a case if it can, else of all; zero rows without a label.
+def _labels_of(data: Columns) -> _Labels:
+    """The first planned read's label of each case if it has one, else all of them in equal shares.
 
     Two labels of each case that triage selected would shift the mix towards the hard cases without any drift.
     """
-    frequencies = class_frequencies(data.label_counts)
-    answered = np.flatnonzero(data.first_class >= 0)
-    frequencies[answered] = np.eye(frequencies.shape[1])[data.first_class[answered]]
-    return frequencies
+    first = np.asarray(data.first_class)
+    others = np.flatnonzero((first < 0) & (data.n_labels > 0))
+    other = np.full(len(first), -1)
+    other[others] = np.arange(others.size)
+    return _Labels(first, other, class_frequencies(data.label_counts[others]))
 
 
-def _label_shift(
-    frequencies: FloatArray, cluster: npt.NDArray[np.int64], reference: ReferenceDocument
-) -> ClassMixChange | None:
+def _rows_of(values: FloatArray, rows: _Rows) -> FloatArray:
+    """Rows (n, C) of values (N, C)."""
+    return values[rows] if isinstance(rows, slice) else np.take(values, rows, axis=0)
+
+
+def _label_shift(labels: _Labels, data: Columns, rows: _Rows, reference: ReferenceDocument) -> ClassMixChange | None:
     """The mix of labels compared with the reference's: every labelled case counts once."""
-    labelled = np.flatnonzero(frequencies @ np.ones(frequencies.shape[1]) > 0)
-    if labelled.size == 0 or reference["n_labels"] == 0:
+    first, other, cluster = labels.first[rows], labels.other[rows], data.cluster[rows]
+    if not labels.complete:
+        labelled = np.flatnonzero((first >= 0) | (other >= 0))
+        first, other, cluster = first[labelled], other[labelled], cluster[labelled]
+    if first.size == 0 or reference["n_labels"] == 0:
         return None
-    share = np.array(reference["label_share"])
-    return class_mix_change(frequencies[labelled], cluster[labelled], share, reference["n_labels"])
+    sums = labels.sums(first, other, numbers_of(cluster))
+    return mix_change_of_patients(sums, np.array(reference["label_share"]), reference["n_labels"])

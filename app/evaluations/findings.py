@@ -70,7 +70,7 @@ def _surest(cohort: Cohort) -> SaidOut | None:
 
 def _leading(cohort: Cohort, rows: _Mask) -> SaidOut | None:
     """Mean probability of the leading class of labelled cases, and the share of their labels that name it."""
-    counts, data = cohort.first_counts(), cohort.columns
+    counts, data = cohort.first_counts, cohort.columns
     counts = data.label_counts if counts is None else counts
     sample = _sample(cohort, rows & (counts.sum(axis=1) > 0), cohort.weight)
     if sample.rows.size < 2:

@@ -64,8 +64,15 @@ def freeze_evaluation(job: RunningJob) -> FreezingResult:
     with _working_folder(job) as folder:
         _write_tables(tables, folder)
         job.report(_COMPUTING, "computing every metric")
-        evaluated = _evaluated(folder, tables, cohort)
-        body = metrics_of(cohort, evaluated, "site", reference, judged.trained_on, judged.monitors, judged.sets)
+        body = metrics_of(
+            cohort,
+            lambda: _evaluated(folder, tables, cohort),
+            "site",
+            reference,
+            judged.trained_on,
+            judged.monitors,
+            judged.sets,
+        )
         agreement = agreement_of(tables.labels).model_copy(update=changes)
         document = FrozenDocument(**dict(body), release=str(release_id), question=asked, agreement=agreement)
         job.report(_DRAWING, "drawing the report")

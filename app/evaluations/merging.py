@@ -35,8 +35,7 @@ def merged(columns: Columns, by_id: npt.NDArray[np.intp], changed: list[uuid.UUI
         changed: cases whose rows are outdated; new ones and those that are gone too.
         fresh: the current rows of those of them that exist, in any order.
     """
-    wanted = np.frombuffer(b"".join(case_id.bytes for case_id in changed), dtype=_ID)
-    outdated = _positions(wanted, identifiers(columns), by_id)
+    outdated = _positions(_bytes_of(changed), identifiers(columns), by_id)
     kept = np.delete(np.arange(len(columns)), outdated)
     fresh = fresh.take(np.argsort(fresh.cluster, kind="stable"))
     target = np.searchsorted(columns.cluster[kept], fresh.cluster) + np.arange(len(fresh))
@@ -50,6 +49,31 @@ def merged(columns: Columns, by_id: npt.NDArray[np.intp], changed: list[uuid.UUI
         result[target] = new
         arrays[name] = result
     return Columns(columns.classes, columns.sites | fresh.sites, **arrays)
+
+
+def replaced(columns: Columns, by_id: npt.NDArray[np.intp], changed: list[uuid.UUID], fresh: Columns) -> Columns | None:
+    """The same by writing into the old rows, which nobody else may have; None where cases came, went or moved.
+
+    Most changes are labels: of each case that changed there is a row before and after, of the same patient.
+
+    Args:
+        columns: N cases, ordered by patient; their arrays are written to.
+        by_id: as in ``merged``.
+        changed: as in ``merged``.
+        fresh: as in ``merged``.
+    """
+    ids, new = identifiers(columns), identifiers(fresh)
+    outdated = _positions(_bytes_of(changed), ids, by_id)
+    target = _positions(new, ids, by_id)
+    if not outdated.size == target.size == len(fresh) or (columns.cluster[target] != fresh.cluster).any():
+        return None
+    for name, old in columns.arrays().items():
+        old[target] = getattr(fresh, name)
+    return Columns(columns.classes, columns.sites | fresh.sites, **columns.arrays())
+
+
+def _bytes_of(case_ids: list[uuid.UUID]) -> npt.NDArray[np.bytes_]:
+    return np.frombuffer(b"".join(case_id.bytes for case_id in case_ids), dtype=_ID)
 
 
 def _positions(

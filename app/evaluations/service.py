@@ -1,7 +1,7 @@
 """Metrics and agreement over collected labels, computed at each call."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -29,12 +29,15 @@ from app.evaluations.monitoring import score_monitors
 from app.evaluations.reading import read_columns
 from app.evaluations.schemas import (
     AgreementOut,
+    CapacityOut,
+    DriftOut,
     EvaluationDocument,
     GroupOut,
     MetricsBody,
     MetricsHead,
     MetricsOut,
     ScoreMonitorOut,
+    SelectionOut,
     TrainedOnOut,
 )
 from app.evaluations.snapshots import current_columns
@@ -44,6 +47,7 @@ from app.predictions.answer_sets import PublishedSets, published_sets
 from app.releases.queries import champion, champion_since, class_codes, existing_release, served_release_id
 from app.tables import now
 from ml.agreement.coefficients import excess_disagreement_test
+from ml.at_once import at_once
 from ml.release.card import ReferenceDocument
 
 GroupBy = Literal["site", "month"]
@@ -99,9 +103,25 @@ def collected_tables(session: Session, question: Question) -> CohortTables:
     return cohort_tables(session, cohort_for(session, None, question)[1])
 
 
+class _Beside(NamedTuple):
+    """What ``GET /v1/metrics`` says of a cohort besides its evaluation, and sentences about it."""
+
+    drift: list[DriftOut]
+    selection: SelectionOut
+    gain: MetricOut | None
+    curve: list[CapacityOut]
+    warnings: list[str]
+
+    @classmethod
+    def of(cls, cohort: Cohort, reference: ReferenceDocument | None) -> "_Beside":
+        curve, gain = triage_curve(cohort), gain_of(cohort)
+        texts = [*cohort_warnings(cohort), *_dependence(cohort)]
+        return cls(drift_of(cohort.columns, reference), selection_report(cohort), gain, curve, texts)
+
+
 def metrics_of(
     cohort: Cohort,
-    evaluated: EvaluationDocument,
+    evaluate: Callable[[], EvaluationDocument],
     group_by: GroupBy | None = None,
     reference: ReferenceDocument | None = None,
     trained_on: TrainedOnOut | None = None,
@@ -112,24 +132,25 @@ def metrics_of(
 
     Args:
         cohort: cases with weights.
-        evaluated: their evaluation.
+        evaluate: gives their evaluation, while the rest is worked out.
         group_by: by what the headline metrics are grouped too.
         reference: of the release's card.
         trained_on: cases that were left out before.
         monitors: of the champion's log score, whatever the cohort is.
         sets: what is published of the release's sets for the next answer, whatever the cohort is.
     """
-    drift = drift_of(cohort.columns, reference)
+    size = cohort.columns.class_probs.size
+    evaluated, beside = at_once(evaluate, lambda: _Beside.of(cohort, reference), size)
     warnings = [text for monitor in monitors for text in monitor.warnings]
-    warnings += [*evaluated.warnings, *cohort_warnings(cohort), *_dependence(cohort)]
+    warnings += [*evaluated.warnings, *beside.warnings]
     warnings += [] if trained_on is None else left_out_warnings(trained_on)
-    warnings += [text for row in drift for text in row.warnings]
+    warnings += [text for row in beside.drift for text in row.warnings]
     return MetricsBody(
         **dict(evaluated) | {"warnings": warnings},
-        selection=selection_report(cohort),
-        posterior_gain=gain_of(cohort),
-        triage_curve=triage_curve(cohort),
-        drift=drift,
+        selection=beside.selection,
+        posterior_gain=beside.gain,
+        triage_curve=beside.curve,
+        drift=beside.drift,
         score_monitor=list(monitors),
         groups=[] if group_by is None else groups_of(cohort, group_by),
         trained_on=trained_on,
@@ -145,7 +166,7 @@ def _dependence(cohort: Cohort) -> list[str]:
         usable &= weight > 0
     several = np.flatnonzero(usable)
     patients = data.cluster[several]
-    if np.unique(patients).size < 2:
+    if patients.size == 0 or (patients == patients[0]).all():
         return []
     test = excess_disagreement_test(
         data.label_counts[several],
@@ -200,9 +221,12 @@ def metrics(
     cohort, monitors = cohort_of(judged, question, now().timestamp()), _monitors(session, release_id, judged)
     card = existing_release(session, release_id).card
     trained_on = trained_on_out(left_out(columns, question), context.keys.training, card)
-    evaluated = EvaluationDocument.of(evaluate_cohort(cohort))
-    evaluated = evaluated.model_copy(update={"warnings": [*evaluated.warnings, *differing_annotators(cohort)]})
     sets = published_sets(session, [release_id]).get(release_id)
+
+    def evaluated() -> EvaluationDocument:
+        document = EvaluationDocument.of(evaluate_cohort(cohort))
+        return document.model_copy(update={"warnings": [*document.warnings, *differing_annotators(cohort)]})
+
     body = metrics_of(cohort, evaluated, group_by, card.get("reference"), trained_on, monitors, sets)
     head = MetricsHead(release=str(release_id), partition=question.partition, weighting=question.weighting)
     return MetricsOut(**dict(head), **dict(body))

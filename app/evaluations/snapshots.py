@@ -25,7 +25,7 @@ from sqlalchemy.orm import Session
 
 from app.context import Context
 from app.evaluations.columns import Columns
-from app.evaluations.merging import identifiers, merged
+from app.evaluations.merging import identifiers, merged, replaced
 from app.evaluations.reading import read_block, read_columns
 from app.platform import audit_chain
 from app.platform.blob_store import Damaged
@@ -90,7 +90,7 @@ class _Snapshot:
     """Columns on disk, cases of one patient together, as of one event of the audit chain.
 
     Attributes:
-        columns: memory-mapped.
+        columns: memory-mapped; what is written to them is seen here only.
         by_id: (N,) positions of the cases in the order of their identifiers.
         sequence: of the event.
         most: what it may show at most.
@@ -118,7 +118,9 @@ class _Snapshot:
             files = [f"{name}.npy" for name in names] + [_BY_ID]
             stamps = tuple((folder / name).stat().st_mtime_ns for name in files)
             _require_digests(folder, tuple((name, about.sha256[name]) for name in files), stamps)
-            arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in names}
+            # what is written to is copied, page by page, and the file stays as it is; as plain arrays, because each row
+            # that is taken of NumPy's mapped ones costs twice as much
+            arrays = {name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="c")) for name in names}
             columns = Columns(about.classes, about.sites, **arrays)
             return cls(columns, np.load(folder / _BY_ID, mmap_mode="r"), about.sequence, about.most, about.erasures)
         except (OSError, EOFError, KeyError) as exc:
@@ -207,7 +209,9 @@ def current_columns(session: Session, home: Path, release_id: uuid.UUID, classes
     if not changed:
         return snapshot.columns
     fresh = read_columns(session, release_id, classes, changed)
-    return merged(snapshot.columns, snapshot.by_id, changed, fresh)
+    given = (snapshot.columns, snapshot.by_id, changed, fresh)
+    found = replaced(*given)
+    return merged(*given) if found is None else found
 
 
 def write_snapshot(database: Database, folders: SharedFolders, release_id: uuid.UUID, classes: list[str]) -> int | None:

@@ -43,7 +43,7 @@ def change_between(cohort: Cohort, before: Predictions, after: Predictions) -> C
         cohort.counted(),
         (before.class_probs, before.disagreement_probs),
         (after.class_probs, after.disagreement_probs),
-        first_label_counts=cohort.first_counts(),
+        first_label_counts=cohort.first_counts,
         weights=cohort.weight,
         weights2=cohort.weight2,
         cluster=cohort.columns.cluster,

@@ -223,7 +223,9 @@ def contributions_without(
         ValueError: an unknown form.
     """
     needed = {name for debias in forms for name in _form(debias)[1]}
-    left = {name: getattr(sums, name)[slot] - getattr(cells, name) for name in needed}
+    twice = {"cases"} & needed if cells.cases is cells.weight else set()
+    left = {name: getattr(sums, name).take(slot) - getattr(cells, name) for name in needed - twice}
+    left |= {name: left["weight"] for name in twice}
     found = {}
     for debias in forms:
         form, names = _form(debias)

@@ -21,7 +21,7 @@ class Cells:
 
     slot: npt.NDArray[np.int32]
     cluster: npt.NDArray[np.int32]
-    cases: npt.NDArray[np.int32]
+    cases: npt.NDArray[Any]  # the weight itself, where every case weighs one
     weight: FloatArray
     freq: FloatArray
     diff: FloatArray
@@ -73,14 +73,15 @@ class Cells:
         at = self.slot.astype(np.intp)
         freq, diff = sums_by_slot(at, self.freq, n_slots), sums_by_slot(at, self.diff, n_slots)
         # what nobody asked for must not pass for a sum
+        cases = sums_by_slot(at, self.cases, n_slots)
         weight_sq, freq_sq = (
             np.full(n_slots, np.nan) if values is None else sums_by_slot(at, values, n_slots)
             for values in (self.weight_sq, self.freq_sq)
         )
         return BinSums(
             cells=np.bincount(at, minlength=n_slots),
-            cases=sums_by_slot(at, self.cases, n_slots).astype(np.int64),
-            weight=sums_by_slot(at, self.weight, n_slots),
+            cases=cases.astype(np.int64),
+            weight=cases if self.weight is self.cases else sums_by_slot(at, self.weight, n_slots),
             freq=freq,
             prob=freq - diff,
             diff=diff,
@@ -181,10 +182,14 @@ class Batch:
                 sums[0] = np.broadcast_to(1.0, slot.shape)
         else:
             keys, cell, cases = numbered_cells(self.cluster, self.slot, len(self.slots))
-            slot, cluster = keys % len(self.slots), keys // len(self.slots) + int(self.cluster.min())
-            # where every case weighs one a cell weighs as much as it has cases
-            weight = cases.astype(np.float64) if self._unit else sums_by_slot(cell, weights, keys.size)
-            sums = [weight, *(sums_by_slot(cell, entry, keys.size) for entry in entries[1:])]
+            cluster = keys // len(self.slots)
+            slot = keys - cluster * len(self.slots)  # a third of what the remainder takes
+            cluster += int(self.cluster.min())
+            sums = [sums_by_slot(cell, entry, keys.size) for entry in entries[1:]]
+            if self._unit:  # a cell weighs as much as it has cases
+                weight = cases.astype(np.float64)
+                return Cells(slot.astype(np.int32), cluster.astype(np.int32), weight, weight, *sums)
+            sums.insert(0, sums_by_slot(cell, weights, keys.size))
         return Cells(slot.astype(np.int32), cluster.astype(np.int32, copy=False), cases.astype(np.int32), *sums)
 
 
@@ -211,4 +216,4 @@ def numbered_cells(
     keys = np.flatnonzero(entries > 0)  # of booleans, which is several times quicker
     number = np.empty(entries.size, dtype=np.intp)
     number[keys] = np.arange(keys.size)
-    return keys, number[key], entries[keys]
+    return keys, number.take(key), entries.take(keys)

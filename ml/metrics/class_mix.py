@@ -53,19 +53,24 @@ def class_mix_change(
     Raises:
         ValueError: no case.
     """
-    n = len(class_frequencies)
-    if n == 0:
+    if len(class_frequencies) == 0:
         raise ValueError("there is no case to compare")
-    share = np.einsum("nk->k", class_frequencies) / n
-    distance = float(np.abs(share - reference_share).sum() / 2)
     numbers = numbers_of(cluster)
-    n_clusters = int(numbers.max()) + 1
+    sums = [np.bincount(numbers, column) for column in class_frequencies.T]
+    return mix_change_of_patients(np.stack(sums, axis=1), reference_share, n_reference)
+
+
+def mix_change_of_patients(sums: FloatArray, reference_share: FloatArray, n_reference: float) -> ClassMixChange:
+    """The same from each patient's sums (G, K) of the frequencies of their cases, of which each has one at least."""
+    n_clusters, n_cases = len(sums), sums @ np.ones(sums.shape[1])
+    n = float(n_cases.sum())
+    share = np.ones(n_clusters) @ sums / n
+    distance = float(np.abs(share - reference_share).sum() / 2)
     known = share + reference_share > 0
     if n_clusters < 2 or known.sum() < 2:
         return ClassMixChange(distance, None, n_clusters, None)
-    moved = (class_frequencies[:, known] - share[known]).T
-    totals = np.stack([np.bincount(numbers, column, n_clusters) for column in moved], axis=1)
-    clustered = n_clusters / (n_clusters - 1) * totals.T @ totals / n**2
+    moved = sums[:, known] - n_cases[:, None] * share[known]
+    clustered = n_clusters / (n_clusters - 1) * moved.T @ moved / n**2
     before = reference_share[known]
     pooled = (n * share[known] + n_reference * before) / (n + n_reference)
     # variances of independent labels, by which those of the clustered ones are judged

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray, as_vector
+from ml.at_once import at_once
 from ml.distributions.families import gini
 from ml.metrics.binning import BinSums, Debias
 from ml.metrics.cautions import cautions
@@ -83,16 +84,9 @@ def evaluate(
     if first_label_counts is not None:
         first = first_labels(first, first_label_counts, class_probs, classes)
     labelled, paired = UsedCases.of_both_orders(first, second, n_bins, debias, readings)
-    observed, kept = paired.terms.observed_disagreement[:, None], dpe[paired.sample.rows][:, None]
+    observed, kept = paired.terms.observed_disagreement[:, None], paired.sample.take(dpe)[:, None]
     binned_dpe = Binned.of(observed, kept, paired.sample, n_bins, "uniform", debias, joining=True)
-    metrics = _class_metrics(labelled, debias) | _paired_metrics(paired, debias)
-    metrics |= _disagreement_metrics(paired, observed[:, 0], kept[:, 0], binned_dpe, debias)
-    metrics |= _simple_rules(paired, kept[:, 0])
-    metrics["accuracy"] = _accuracy(second, paired.terms, readings)
-    if n_cases > 0 and (weights is not None or weights2 is not None):
-        pairs = {} if debias != "pair" else _pair_forms(first, dpe, labelled, paired, binned_dpe, n_bins)
-        metrics = _with_horvitz_thompson(metrics, pairs, labelled.sample, paired.sample)
-        metrics |= _model_assisted(metrics, first, dpe, labelled, paired, debias)
+    metrics = _metrics(first, second, dpe, labelled, paired, binned_dpe, debias, readings)
     return Evaluation(
         n_cases=n_cases,
         n_labels=int(second.counts.sum()),
@@ -116,6 +110,39 @@ def _given(disagreement_probs: npt.ArrayLike | None, data: Inputs) -> FloatArray
     return as_vector(given, len(data.probs), "disagreement_probs", 0.0, 1.0)
 
 
+def _metrics(
+    first: Inputs,
+    second: Inputs,
+    dpe: FloatArray,
+    labelled: UsedCases,
+    paired: UsedCases,
+    binned_dpe: Binned,
+    debias: Debias,
+    readings: Readings | None,
+) -> dict[str, Estimate]:
+    """Every metric: those of cases with one label beside those of cases with two."""
+    observed, kept = paired.terms.observed_disagreement, paired.sample.take(dpe)
+    weighted = len(dpe) > 0 and (first.weight is not None or second.weight is not None)
+    (metrics, forms), of_pairs = at_once(
+        lambda: (
+            _class_metrics(labelled, debias),
+            _weighted_forms(first, dpe, labelled, paired, binned_dpe, debias) if weighted else None,
+        ),
+        lambda: (
+            _paired_metrics(paired, debias)
+            | _disagreement_metrics(paired, observed, kept, binned_dpe, debias)
+            | _simple_rules(paired, kept)
+            | {"accuracy": _accuracy(second, paired.terms, readings)}
+        ),
+        first.probs.size,
+    )
+    metrics |= of_pairs
+    if forms is None:
+        return metrics
+    metrics = _with_horvitz_thompson(metrics, forms[0], labelled.sample, paired.sample)
+    return metrics | {name: replace(metrics[name], model_assisted=form) for name, form in forms[1].items()}
+
+
 def _class_metrics(labelled: UsedCases, debias: Debias) -> dict[str, Estimate]:
     sample, binned = labelled.sample, labelled.binned
     loss = mean_replicates(labelled.terms.loss, sample)
@@ -128,7 +155,7 @@ def _class_metrics(labelled: UsedCases, debias: Debias) -> dict[str, Estimate]:
             bounds=SHARE,
             readers=labelled.readers(ReadTerms.agreement),
         ),
-        "L": to_estimate(loss, sample, bounds=SQUARED_LOSS, readers=labelled.readers(ReadTerms.squared)),
+        "L": to_estimate(loss, sample, bounds=SQUARED_LOSS, readers=labelled.readers(lambda reads: reads.squared)),
         "skill": to_estimate(skill_replicates(loss, constant), sample, readers=labelled.readers(ReadTerms.skill)),
         "CL": calibration,
         "CL_plugin": plugin,
@@ -150,7 +177,7 @@ def _accuracy(second: Inputs, paired: CaseTerms, readings: Readings | None) -> E
     reads, error = read_terms(second, many, readings, 3), replicates.standard_error()
     if reads is not None and error is not None:
         left = LeftOut.of(reads.crossed, reads.counts, reads.probs)
-        without = left.means(lambda counts, case: accuracy_terms(counts, left.probs[case]), 3)
+        without = left.means(lambda counts, case: accuracy_terms(counts, left.probs[case]), 3)[:, 0]
         readers = left.part(without, error**2)
     return to_estimate(replicates, many, bounds=SHARE, readers=readers)
 
@@ -165,9 +192,9 @@ def _paired_metrics(paired: UsedCases, debias: Debias) -> dict[str, Estimate]:
     lonely = paired.binned.singleton_mass(debias)
 
     def estimate(replicates: Replicates, form: Debias, lonely: float, *, less: bool) -> Estimate:
-        def without(left: LeftOut) -> FloatArray:
+        def without(_: LeftOut) -> FloatArray:
             calibrated = paired.calibration_without(form)
-            return paired.epistemic_without(left, debias=form is not None) - calibrated if less else calibrated
+            return paired.epistemic_without(debias=form is not None) - calibrated if less else calibrated
 
         return to_estimate(replicates, sample, lonely, readers=paired.without(without, replicates))
 
@@ -227,12 +254,23 @@ def _simple_rules(paired: UsedCases, dpe: FloatArray) -> dict[str, Estimate]:
 _MEANS = {"agreement": 1, "L": 1, "EL": 2, "EL_plugin": 2, "L_D": 2}
 
 
+def _weighted_forms(
+    data: Inputs, dpe: FloatArray, labelled: UsedCases, paired: UsedCases, binned_dpe: Binned, debias: Debias
+) -> tuple[dict[str, float], dict[str, ModelAssisted | None]]:
+    """What there is beside the weighted values: Horvitz–Thompson values by pairs, and model-assisted means."""
+    pairs = _pair_forms(data, dpe, labelled, paired, binned_dpe) if debias == "pair" else {}
+    return pairs, _model_assisted(data, dpe, labelled, paired, debias)
+
+
 def _pair_forms(
-    data: Inputs, dpe: FloatArray, labelled: UsedCases, paired: UsedCases, binned_dpe: Binned, n_bins: int
+    data: Inputs, dpe: FloatArray, labelled: UsedCases, paired: UsedCases, binned_dpe: Binned
 ) -> dict[str, float]:
     """Horvitz–Thompson values of CL and CL_D, by the pairs that all cases would make."""
-    everyone = data.sample(0)
-    by_class = PairCounts.of(everyone.take(data.probs), everyone, n_bins)
+    everyone, n_bins = data.sample(0), len(binned_dpe.slots)
+    if labelled.sample.dropped:
+        by_class = PairCounts.of(everyone.take(data.probs), everyone, n_bins)
+    else:
+        by_class = PairCounts.of_binned(labelled.binned)
     return {
         "CL": labelled.binned.horvitz_thompson(by_class),
         "CL_paired": paired.binned.horvitz_thompson(by_class),
@@ -265,9 +303,9 @@ FIRST_ORDER = ("agreement", "L", "skill", "CL", "CL_plugin", "CE")
 
 
 def _model_assisted(
-    metrics: dict[str, Estimate], data: Inputs, dpe: FloatArray, labelled: UsedCases, paired: UsedCases, debias: Debias
-) -> dict[str, Estimate]:
-    """The means of losses once more, each with its model-assisted form."""
+    data: Inputs, dpe: FloatArray, labelled: UsedCases, paired: UsedCases, debias: Debias
+) -> dict[str, ModelAssisted | None]:
+    """The model-assisted form of each mean of losses; None where there is none."""
     everyone = replace(data, weight=None).sample(0)
     features = prediction_features(data.probs, dpe)
     known = Known(features, everyone, labelled.sample, labelled.terms.loss, paired.sample)
@@ -276,8 +314,7 @@ def _model_assisted(
     disagreement = statistic_terms(second.observed_disagreement, dpe[paired.sample.rows])
     losses = ((epistemic, None), (second.plugin, SQUARED_LOSS), (disagreement, SHARE))
     forms: dict[str, ModelAssisted | None] = {"L": known.of_order_1(first.loss, SQUARED_LOSS)}
-    forms |= zip(("EL", "EL_plugin", "L_D"), known.of_order_2(*losses), strict=True)
-    return {name: replace(metrics[name], model_assisted=form) for name, form in forms.items()}
+    return forms | dict(zip(("EL", "EL_plugin", "L_D"), known.of_order_2(*losses), strict=True))
 
 
 def _finite(value: float) -> float | None:

@@ -32,15 +32,14 @@ def epistemic_terms(label_counts: IntArray, class_probs: FloatArray, debias: boo
     return np.asarray(plugin - freqs * (1 - freqs) / (label_counts.sum(axis=1, keepdims=True) - 1))
 
 
-def epistemic_sums(label_counts: IntArray, class_probs: FloatArray, debias: bool) -> FloatArray:
-    """The same summed over the classes (N,)."""
+def epistemic_sums(label_counts: IntArray, class_probs: FloatArray) -> FloatArray:
+    """The same summed over the classes (N, 2): without the correction and with it."""
     n_labels = np.einsum("nk->n", label_counts)
     freqs = class_frequencies(label_counts, n_labels)
     gap = freqs - class_probs
     plugin: FloatArray = np.einsum("nk,nk->n", gap, gap)
-    if not debias:
-        return plugin
-    return np.asarray(plugin - (1 - np.einsum("nk,nk->n", freqs, freqs)) / (n_labels - 1))
+    correction = (1 - np.einsum("nk,nk->n", freqs, freqs)) / (n_labels - 1)
+    return np.stack([plugin, plugin - correction], axis=1)
 
 
 def observed_disagreement(label_counts: IntArray) -> FloatArray:

@@ -61,20 +61,20 @@ class LeftOut:
         return cls(crossed, counts, probs, n_groups, case, keys % n_groups, left)
 
     def means(self, terms: OfLabels, needed: int) -> FloatArray:
-        """Weighted means (G,) over cases without each group.
+        """Weighted means (G, …) over cases without each group.
 
         Args:
-            terms: (e,) of cases.
+            terms: (e, …) of cases.
             needed: labels that a case needs.
         """
 
         def columns(counts: IntArray, case: npt.NDArray[np.intp]) -> FloatArray:
             values = terms(counts, case)
-            return np.column_stack([values, np.ones(len(values))])
+            return np.column_stack([np.ones(len(values)), values])
 
         sums = self.sums(columns, needed)
         with np.errstate(invalid="ignore", divide="ignore"):
-            return np.asarray(sums[:, 0] / sums[:, 1])
+            return np.asarray(sums[:, 1:] / sums[:, :1])
 
     def sums(self, columns: OfLabels, needed: int) -> FloatArray:
         """Weighted sums (G, P) over cases without each group.

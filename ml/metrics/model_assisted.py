@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray
-from ml.distributions.families import gini
 from ml.metrics.intervals import Bounds
 from ml.metrics.jackknife import ModelAssisted, Replicates, Sample, mean_replicates, ratio_replicates, to_estimate
 
@@ -37,8 +36,9 @@ Loss = tuple[FloatArray, Bounds | None]
 
 def prediction_features(class_probs: FloatArray, disagreement_probs: FloatArray) -> FloatArray:
     """What a prediction says about its own loss (n, 3): φ, 1 − Σf² and φ(1 − φ)."""
-    columns = (disagreement_probs, gini(class_probs), disagreement_probs * (1 - disagreement_probs))
-    return np.stack(columns, axis=1)
+    squares = np.einsum("nk,nk->n", class_probs, class_probs)
+    # column by column in memory, which is how they are gone through
+    return np.stack((disagreement_probs, 1 - squares, disagreement_probs * (1 - disagreement_probs))).T
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Known:
     def of_order_2(self, *losses: Loss) -> list[ModelAssisted]:
         """Means of losses (n,) of cases with two labels for all that were to get one."""
         first = _spread(self.first_loss, self.labelled, len(self.features))
-        features = np.column_stack([self.features, first])
+        features = np.vstack([self.features.T, first]).T
         return self._assisted(losses, self.paired, features, self.labelled)
 
     def _assisted(
@@ -110,7 +110,7 @@ def model_assisted_means(
 ) -> list[ModelAssisted]:
     """The same of several losses (n,) with their ranges, which are known of the same cases: one regression for all."""
     known, is_known = replace(population, weight=weight), weight > 0
-    values = np.stack([np.where(is_known, loss, 0.0) for loss, _ in losses], axis=1)
+    values = np.stack([np.where(is_known, loss, 0.0) for loss, _ in losses]).T
     predicted = cross_fitted(values, np.maximum(weight * (weight - 1), 0.0), features, population)
     columns = zip(losses, np.ascontiguousarray(values.T), np.ascontiguousarray(predicted.T), strict=True)
     return [_assisted_mean(loss, guess, known, population, bounds) for (_, bounds), loss, guess in columns]
@@ -167,17 +167,19 @@ def cross_fitted(values: FloatArray, precision: FloatArray, features: FloatArray
         features: (n, p).
         population: the n cases and their patients.
     """
-    design, rows = _standardised(features, population.weight), np.flatnonzero(precision > 0)
+    design, rows = _Design.of(features, population.weight), np.flatnonzero(precision > 0)
     if rows.size == 0:  # there may be no cases at all
         return np.zeros(values.shape)
     targets = values.reshape(len(values), -1)
     cluster = np.arange(len(values)) if population.cluster is None else population.cluster
-    used, target = design[rows], precision[rows, None] * targets[rows]
+    used, target = design.of_cases(rows), precision[rows, None] * targets[rows]
     scaled = precision[rows, None] * used
     ridge = np.diag([1e-6, *[_RIDGE] * features.shape[1]]) * precision[rows].mean()
     gram, moment = scaled.T @ used + ridge, used.T @ target
-    # right for every patient whom the fit has not seen
-    predicted = np.asarray(design @ np.linalg.solve(gram, moment))
+    slopes, predicted = np.linalg.solve(gram, moment), np.empty(targets.shape)
+    for first in range(0, len(predicted), _CLUSTERS):
+        block = slice(first, first + _CLUSTERS)
+        predicted[block] = design.of_cases(block) @ slopes  # right for every patient whom the fit has not seen
     starts = np.flatnonzero(np.diff(cluster[rows], prepend=-1))
     for first in range(0, starts.size, _CLUSTERS):
         last = starts[first + _CLUSTERS] if first + _CLUSTERS < starts.size else rows.size
@@ -186,7 +188,7 @@ def cross_fitted(values: FloatArray, precision: FloatArray, features: FloatArray
         own_moment = np.add.reduceat(used[part, :, None] * target[part, None, :], at)
         without = np.linalg.solve(gram - own_gram, moment - own_moment)
         cases, patient = _cases_of(cluster[rows[part]][at], cluster)
-        predicted[cases] = np.einsum("np,npt->nt", design[cases], without[patient])
+        predicted[cases] = np.einsum("np,npt->nt", design.of_cases(cases), without[patient])
     return predicted.reshape(values.shape)
 
 
@@ -200,12 +202,31 @@ def _cases_of(
     return np.arange(position.size) + (low - (np.cumsum(sizes) - sizes))[position], position
 
 
-def _standardised(features: FloatArray, weight: npt.NDArray[np.float64]) -> FloatArray:
-    """Intercept and features (n, 1 + p) of mean 0 and variance 1; a constant one is 0."""
-    total = max(float(weight.sum()), _TINY)
-    design = np.ones((len(features), 1 + features.shape[1]))
-    scaled = design[:, 1:]
-    np.subtract(features, weight @ features / total, out=scaled)
-    spread = np.sqrt(weight @ scaled**2 / total)
-    scaled /= np.where(spread > 1e-9, spread, np.inf)
-    return design
+@dataclass(frozen=True)
+class _Design:
+    """Intercept and features of mean 0 and variance 1; a constant one is 0.
+
+    Made for the cases that are looked at: memory for all of them costs more than to make them again.
+
+    Attributes:
+        features: (n, p).
+        mean: (p,).
+        spread: (p,) standard deviations, infinite where a feature is constant.
+    """
+
+    features: FloatArray
+    mean: FloatArray
+    spread: FloatArray
+
+    @classmethod
+    def of(cls, features: FloatArray, weight: FloatArray) -> "_Design":
+        total = max(float(weight.sum()), _TINY)
+        mean = np.array([weight @ feature for feature in features.T]) / total
+        pairs = zip(features.T, mean, strict=True)
+        spread = np.sqrt(np.array([weight @ (feature - centre) ** 2 for feature, centre in pairs]) / total)
+        return cls(features, mean, np.where(spread > 1e-9, spread, np.inf))
+
+    def of_cases(self, rows: slice | npt.NDArray[np.intp]) -> FloatArray:
+        """Rows (m, 1 + p) of some cases."""
+        scaled = [(f[rows] - m) / s for f, m, s in zip(self.features.T, self.mean, self.spread, strict=True)]
+        return np.stack([np.ones(len(scaled[0])), *scaled], axis=1)

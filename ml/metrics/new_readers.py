@@ -7,6 +7,7 @@ in turn (``ml.metrics.left_out_readers``).
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -28,13 +29,14 @@ class ReadTerms:
     counts: IntArray
     probs: FloatArray
 
-    @property
+    @cached_property
     def n_labels(self) -> FloatArray:
         """Labels of each reading's case (m,)."""
         return np.asarray(np.einsum("nk->n", self.counts)[self.crossed.case], dtype=np.float64)
 
+    @cached_property
     def squared(self) -> FloatArray:
-        """Of L: Σ_k (y_k − z_k)² = 1 − 2 z_l + Σz²."""
+        """Of L (m,): Σ_k (y_k − z_k)² = 1 − 2 z_l + Σz²."""
         case, label = self.crossed.case, self.crossed.label
         return np.asarray(1 - 2 * self.probs[case, label] + np.einsum("nk,nk->n", self.probs, self.probs)[case])
 
@@ -44,22 +46,28 @@ class ReadTerms:
         In the plug-in, which is a mean over all of them, a reading's product with itself counts half: it is about one
         reader, and terms of pairs count twice.
         """
-        case, label, n = self.crossed.case, self.crossed.label, self.n_labels
-        rest = self.counts - np.einsum("nk->n", self.counts)[:, None] * self.probs
-        all_ones = rest[case, label] - np.einsum("nk,nk->n", self.probs, rest)[case]
+        n = self.n_labels
         if debias:
-            return np.asarray((all_ones - self.squared()) / np.maximum(n - 1, 1))
-        return np.asarray((all_ones - self.squared() / 2) / n)
+            return np.asarray((self._all_ones - self.squared) / np.maximum(n - 1, 1))
+        return np.asarray((self._all_ones - self.squared / 2) / n)
 
+    @cached_property
+    def _all_ones(self) -> FloatArray:
+        """Σ_k (y_k − z_k)(y′_k − z_k) (m,), sum over all readings of the case, this one too."""
+        case, label = self.crossed.case, self.crossed.label
+        rest = self.counts - np.einsum("nk->n", self.counts)[:, None] * self.probs
+        return np.asarray(rest[case, label] - np.einsum("nk,nk->n", self.probs, rest)[case])
+
+    @cached_property
     def disagreement(self) -> FloatArray:
-        """Share of the case's other readings that say something else."""
+        """Share (m,) of the case's other readings that say something else."""
         case, label, n = self.crossed.case, self.crossed.label, self.n_labels
         return np.asarray((n - self.counts[case, label]) / np.maximum(n - 1, 1))
 
     def statistic(self, dpe: FloatArray) -> FloatArray:
         """Of L_φ for probabilities (n,): (d − φ)², mean over the other readings, d whether two differ."""
         phi = dpe[self.crossed.case]
-        return np.asarray(self.disagreement() * (1 - 2 * phi) + phi**2)
+        return np.asarray(self.disagreement * (1 - 2 * phi) + phi**2)
 
     def agreement(self) -> FloatArray:
         """Whether the reading names the most probable class; equal leaders share."""
@@ -72,7 +80,7 @@ class ReadTerms:
         """Of 1 − L / (1 − Σc²), c the class frequencies, linearised."""
         weight, label = self.crossed.weight, self.crossed.label
         frequencies = np.bincount(label, weight, self.counts.shape[1])
-        constant, squared = float(1 - frequencies @ frequencies), self.squared()
+        constant, squared = float(1 - frequencies @ frequencies), self.squared
         if constant <= 0:
             return np.zeros(weight.size)
         loss = float(weight @ squared)
@@ -80,7 +88,7 @@ class ReadTerms:
 
     def disagreement_skill(self, dpe: FloatArray) -> FloatArray:
         """Of 1 − L_φ / (p(1 − p)), p the rate of disagreement, linearised."""
-        weight, differs, loss = self.crossed.weight, self.disagreement(), self.statistic(dpe)
+        weight, differs, loss = self.crossed.weight, self.disagreement, self.statistic(dpe)
         rate = float(weight @ differs)
         constant = rate * (1 - rate)
         if constant <= 0:

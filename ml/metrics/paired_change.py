@@ -297,14 +297,14 @@ class _Pair:
 
     def loss(self) -> Estimate:
         terms = self._squared_change(self.first_counts, self.labelled)
-        readers = self._readers(lambda reads, _: reads.squared(), 1)
+        readers = self._readers(lambda reads, _: reads.squared, 1)
         estimate = to_estimate(mean_replicates(terms, self.labelled), self.labelled, readers=readers)
         return estimate if self.known is None else replace(estimate, model_assisted=self.known.of_order_1(terms))
 
     def epistemic_loss(self) -> Estimate:
         """L and EL differ by what no prediction can change, so on the same cases their changes are equal."""
         reads = self.reads2
-        readers = None if reads is None else reads[0].crossed.part(reads[1].squared() - reads[0].squared())
+        readers = None if reads is None else reads[0].crossed.part(reads[1].squared - reads[0].squared)
         return self._mean_of_order_2(self._squared_change(self.counts, self.paired), readers)
 
     def calibration_loss(self, n_bins: int) -> Estimate:

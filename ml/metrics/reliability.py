@@ -130,7 +130,7 @@ class Binned:
             low, high = int(cells.cluster.min()), int(cells.cluster.max()) + 1
             place = (cells.cluster - low).astype(np.intp)
             for debias, without in contributions_without(self.bins, cells, slot, forms).items():
-                taken[debias][low:high] = np.bincount(place, full[debias][slot] - without, high - low)
+                taken[debias][low:high] = np.bincount(place, full[debias].take(slot) - without, high - low)
         return {debias: ratio_replicates(float(full[debias].sum()), taken[debias], self.sample) for debias in forms}
 
     @cached_property
@@ -177,8 +177,9 @@ class Binned:
         column = np.repeat(np.arange(n_columns), np.diff(self.slots.first))
         for cells in self.cells:
             low, high = int(cells.cluster[0]), int(cells.cluster[-1]) + 1
-            at = (cells.cluster - low) * n_columns + column[cells.slot]
-            yield sums_by_slot(at, cells.freq, (high - low) * n_columns).reshape(-1, n_columns)
+            labelled = np.flatnonzero(cells.freq != 0)  # few of them
+            at = (cells.cluster.take(labelled) - low) * n_columns + column.take(cells.slot.take(labelled))
+            yield sums_by_slot(at, cells.freq.take(labelled), (high - low) * n_columns).reshape(-1, n_columns)
 
     def singleton_mass(self, debias: Debias) -> float:
         """Share of the weight in bins that the debiased form cannot use alone, whether they join others or not."""
@@ -304,6 +305,15 @@ class PairCounts:
     n_cases: int
     cases: FloatArray
     pairs: FloatArray
+
+    @classmethod
+    def of_binned(cls, binned: Binned) -> "PairCounts":
+        """Count the cases that were binned, which are all."""
+        own = np.zeros(len(binned.slots))
+        for cells in binned.cells:
+            own += np.bincount(cells.slot, cells.cases.astype(np.float64) ** 2, own.size)
+        cases = binned.bins.cases.astype(np.float64)
+        return cls(binned.sample.rows.size, cases, cases**2 - own)
 
     @classmethod
     def of(cls, probs: FloatArray, everyone: Sample, n_bins: int) -> "PairCounts":

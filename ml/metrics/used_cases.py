@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray
+from ml.at_once import at_once
 from ml.metrics.binning import BinSums, Debias, Slots
 from ml.metrics.crossed import Crossed, Readings
 from ml.metrics.histograms import CaseTerms, class_frequencies, epistemic_sums
@@ -27,7 +28,7 @@ class UsedCases:
         sample: the cases.
         binned: label frequencies and probabilities by class.
         terms: of the means over cases.
-        class_terms: (2, K) sums over cases of w(μ̂ − z)² and, of cases with two labels, wμ̂(1 − μ̂)/(n − 1).
+        class_terms: (2, K) sums over cases with two labels of w(μ̂ − z)² and wμ̂(1 − μ̂)/(n − 1).
         calibration: CL in the form that was asked for and as a plug-in, with its leave-one-cluster-out values.
         reads: who gave which label, None where that is not known or fewer than three did.
         order: labels that a case needs.
@@ -42,8 +43,10 @@ class UsedCases:
     order: int
 
     @classmethod
-    def of(cls, data: Inputs, order: int, n_bins: int, debias: Debias, readings: Readings | None) -> "UsedCases":
-        """One pass over the cases with that many labels."""
+    def of(
+        cls, data: Inputs, order: int, n_bins: int, debias: Debias, readings: Readings | None, *, paired: bool
+    ) -> "UsedCases":
+        """One pass over the cases with that many labels; of those that have two ``class_terms`` are summed too."""
         sample = data.sample(order)
         binned = Binned.empty(sample, Slots.of(data.probs[:0], n_bins, "uniform"), debias, joining=True)
         parts, class_terms = [], np.zeros((2, data.probs.shape[1]))
@@ -53,8 +56,9 @@ class UsedCases:
             freqs = class_frequencies(counts, totals)
             gap = binned.add(part, freqs, probs).gap
             terms = CaseTerms.of(counts, probs, freqs, gap, totals)
-            class_terms[0] += weight @ gap**2
-            class_terms[1] += (weight / np.maximum(terms.n_labels - 1, 1)) @ (freqs * (1 - freqs))
+            if paired:
+                class_terms[0] += weight @ gap**2
+                class_terms[1] += (weight / np.maximum(terms.n_labels - 1, 1)) @ (freqs * (1 - freqs))
             parts.append(terms)
         reads = read_terms(data, sample, readings, order)
         calibration = binned.replicates_of({debias, None})
@@ -65,10 +69,14 @@ class UsedCases:
         cls, first: Inputs, second: Inputs, n_bins: int, debias: Debias, readings: Readings | None
     ) -> "tuple[UsedCases, UsedCases]":
         """Those with one label by one table and those with two by another; in one pass where they are the same."""
-        labelled = cls.of(first, 1, n_bins, debias, readings)
         alike = second.counts is first.counts and second.weight is first.weight
-        if not alike or (labelled.terms.n_labels < 2).any():
-            return labelled, cls.of(second, 2, n_bins, debias, readings)
+        if not alike or (first.n_labels == 1).any():
+            return at_once(
+                lambda: cls.of(first, 1, n_bins, debias, readings, paired=False),
+                lambda: cls.of(second, 2, n_bins, debias, readings, paired=True),
+                first.probs.size,
+            )
+        labelled = cls.of(first, 1, n_bins, debias, readings, paired=True)
         return labelled, replace(labelled, reads=read_terms(second, labelled.sample, readings, 2), order=2)
 
     def readers(self, terms: Callable[[ReadTerms], FloatArray], degree: int = 1) -> ReaderPart | None:
@@ -101,9 +109,21 @@ class UsedCases:
             raise ValueError("it is not known who read")
         return calibration_of(self._bins_left, len(self.binned.slots.edges), debias)
 
-    def epistemic_without(self, left: LeftOut, *, debias: bool) -> FloatArray:
-        """EL without each reader."""
-        return left.means(lambda counts, case: epistemic_sums(counts, left.probs[case], debias), 2)
+    def epistemic_without(self, *, debias: bool) -> FloatArray:
+        """EL without each reader.
+
+        Raises:
+            ValueError: it is not known who read.
+        """
+        if self._epistemic_left is None:
+            raise ValueError("it is not known who read")
+        return np.asarray(self._epistemic_left[:, int(debias)])
+
+    @cached_property
+    def _epistemic_left(self) -> FloatArray | None:
+        """EL (G, 2) without each reader, as a plug-in and unbiased."""
+        left = self.left_out
+        return None if left is None else left.means(lambda counts, case: epistemic_sums(counts, left.probs[case]), 2)
 
 
 def read_terms(data: Inputs, sample: Sample, readings: Readings | None, order: int) -> ReadTerms | None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from app.evaluations.columns import Columns
-from app.evaluations.merging import identifiers, merged
+from app.evaluations.merging import identifiers, merged, replaced
 
 
 def cases(patients: dict[str, int], pi: float) -> Columns:
@@ -51,3 +51,27 @@ def test_any_change_gives_the_rows_that_a_dictionary_gives(seed: int) -> None:
     assert {letter: (patient, pi) for letter, patient, pi in told(result)} == expected
     assert len(result) == len(expected)
     assert (np.diff(result.cluster) >= 0).all()
+
+
+def test_labels_are_written_in_place() -> None:
+    old = cases({"A": 1, "B": 4, "C": 4, "D": 9}, 0.25)
+    result = replaced(old, by_id(old), [case(letter) for letter in "DB"], cases({"D": 9, "B": 4}, 0.5))
+    assert result is not None
+    assert told(result) == [("A", 1, 0.25), ("B", 4, 0.5), ("C", 4, 0.25), ("D", 9, 0.5)]
+    assert result.pi is old.pi
+
+
+@pytest.mark.parametrize(
+    ("changed", "now"),
+    [
+        ("BE", {"B": 4, "E": 4}),  # a new case
+        ("BD", {"B": 4}),  # one that is gone
+        ("BE", {"E": 4}),  # both
+        ("BD", {"B": 9, "D": 9}),  # another patient
+    ],
+)
+def test_where_cases_come_go_or_move_nothing_is_written(changed: str, now: dict[str, int]) -> None:
+    there = {"A": 1, "B": 4, "C": 4, "D": 9}
+    old = cases(there, 0.25)
+    assert replaced(old, by_id(old), [case(letter) for letter in changed], cases(now, 0.5)) is None
+    assert told(old) == told(cases(there, 0.25))

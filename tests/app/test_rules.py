@@ -29,6 +29,7 @@ from app.triage.rules import (
 )
 from ml.distributions.decisions import class_intervals, expected_gain, further_labels_expected, majority_prob
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe
+from ml.metrics.class_mix import class_mix_change
 
 RULE = Rule("disagreement", 0.2, 0.1, 0.02, 0.9, 5)
 SURE = DirichletCpe(np.array([[0.98, 0.01, 0.01]]), np.array([2.0]))
@@ -248,6 +249,21 @@ def test_the_feature_shift_is_the_root_of_what_a_moved_mean_adds() -> None:
     assert unknown.feature_shift is None
     older = {name: value for name, value in REFERENCE.items() if "distance" not in name}
     assert drift_of(cases(100, 2), older)[0].feature_shift is None
+
+
+@pytest.mark.parametrize("unlabelled", [False, True])
+def test_the_mix_is_that_of_every_case_once_by_its_first_read_or_by_all_its_labels(unlabelled: bool) -> None:
+    n, rng = 300, np.random.default_rng(8)
+    counts = rng.integers(0, 3, (n, 2)) + (0 if unlabelled else [1, 0])
+    first = np.where((rng.random(n) < 0.6) & (counts.sum(axis=1) > 0), counts.argmax(axis=1), -1)
+    data = cases(n, 9, label_counts=counts, first_class=first, cluster=rng.integers(0, 60, n))
+    labelled = np.flatnonzero(counts.sum(axis=1) > 0)
+    frequencies = counts[labelled] / counts[labelled].sum(axis=1, keepdims=True)
+    read = first[labelled] >= 0
+    frequencies[read] = np.eye(2)[first[labelled][read]]
+    expected = class_mix_change(frequencies, data.cluster[labelled], np.array([0.5, 0.5]), 500)
+    row = drift_of(data, REFERENCE)[0]
+    assert (row.label_shift, row.label_p_value) == pytest.approx((expected.distance, expected.p_value), rel=1e-12)
 
 
 def test_second_labels_of_the_cases_that_triage_selected_are_no_drift_of_the_mix() -> None:

@@ -20,12 +20,13 @@ def submit(context: Context, kind: str, parameters: dict[str, Any]) -> str:
         return str(engine.submit(session, context, kind, parameters, None).id)
 
 
-def work_off(context: Context, functions: Mapping[str, JobFunction] = FUNCTIONS) -> int:
+def work_off(context: Context, functions: Mapping[str, JobFunction] = FUNCTIONS, *, within: float = 300) -> int:
     """Do every waiting job in this process, until the queues are empty.
 
     Args:
         context: parts of the service.
         functions: what each kind of job does, where a test needs another one.
+        within: seconds after which it is given up.
 
     Returns:
         How many were begun.
@@ -34,7 +35,7 @@ def work_off(context: Context, functions: Mapping[str, JobFunction] = FUNCTIONS)
     assert executor.acquire(), "another worker lives"
     executor.start()
     try:
-        wait_until(lambda: _queues_are_empty(context) and executor.idle, 300, "the queues are not empty")
+        wait_until(lambda: _queues_are_empty(context) and executor.idle, within, "the queues are not empty")
     finally:
         executor.stop()
     return executor.begun
