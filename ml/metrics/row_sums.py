@@ -154,7 +154,9 @@ def _bin_of(prob: float, edges: FloatArray) -> int:
 
 
 @_compiled
-def _add_entry(table: FloatArray, slot: int, weight: float, weighted: bool, freq: float, gap: float) -> None:
+def _add_entry(
+    table: FloatArray, slot: int | np.uint64, weight: float, weighted: bool, freq: float, gap: float
+) -> None:
     """Add one probability to its slot."""
     diff = weight * gap
     table[slot, _CASES] += 1.0
@@ -189,7 +191,8 @@ def _add_classes(
         elif at + 1 < n_bins and prob >= edges[at + 1]:
             at += 1
         freq = counts[row, k] * share
-        _add_entry(table, k * n_bins + at, weight, weighted, freq, freq - prob)
+        # unsigned: nothing is asked of a place that cannot be counted from the end
+        _add_entry(table, np.uint64(k * n_bins + at), weight, weighted, freq, freq - prob)
 
 
 @_compiled
