@@ -6,11 +6,12 @@ handing it over, and push each other's data out of the caches; whoever waits her
 
 import asyncio
 import math
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from app.platform.errors import Overloaded
 from app.platform.observability import WAITING
@@ -33,9 +34,11 @@ class Front:
 
     def __init__(self, cores: int, queue: int) -> None:
         self.at_once, self._queue = min(cores, MOST_AT_ONCE), queue
-        # threads take what comes in the order in which it came; none is started before there is work for it
-        self._threads = ThreadPoolExecutor(self.at_once, "front")
+        self._threads = self._new_threads()
+        self._lock = threading.Lock()
         self._under_way, self._seconds = 0, 0.0
+        # when what runs has begun
+        self._begun_at: dict[int, float] = {}
 
     @property
     def waiting(self) -> int:
@@ -46,42 +49,56 @@ class Front:
         """What the work gives, done in a thread once it is its turn.
 
         Args:
-            work: that waits for nothing but a core.
+            work: that takes milliseconds of a core, and waits for little else.
 
         Raises:
             Overloaded: too many wait, or this one waited too long.
         """
         if self.waiting >= self._queue:
             raise Overloaded("too many predictions are waiting; try again shortly", self._seconds_for(self.waiting + 1))
-        self._under_way += 1
-        WAITING.inc()
         turn = _Turn(self._threads.submit(copy_context().run, self._begun, work))
+        WAITING.inc()
+        with self._lock:
+            self._under_way += 1
+        turn.future.add_done_callback(self._ended)
         try:
             return await turn.taken(WAIT_SECONDS) if self.waiting else await asyncio.wrap_future(turn.future)
         except _WaitedTooLongError as exc:
             detail = f"the prediction waited {WAIT_SECONDS:.0f} s; try again shortly"
             raise Overloaded(detail, self._seconds_for(self.waiting)) from exc
-        finally:
-            self._under_way -= 1
-            if turn.future.cancelled():  # it never began
-                WAITING.dec()
 
     def close(self) -> None:
-        """End the threads."""
-        self._threads.shutdown(wait=False)
+        """End the threads, and what waits for one; whoever goes on has others."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads = self._new_threads()
+
+    def _new_threads(self) -> ThreadPoolExecutor:
+        """Threads that take what comes in the order in which it came; none is started before there is work for it."""
+        return ThreadPoolExecutor(self.at_once, "front")
 
     def _begun(self, work: Callable[[], _Made]) -> _Made:
         WAITING.dec()
-        started = time.perf_counter()
+        started, thread = time.perf_counter(), threading.get_ident()
+        self._begun_at[thread] = started
         try:
             return work()
         finally:
+            del self._begun_at[thread]
             seconds = time.perf_counter() - started
             self._seconds += _NEWEST * (seconds - self._seconds) if self._seconds else seconds
 
+    def _ended(self, future: "Future[Any]") -> None:
+        """Free the place once the work has ended: whoever asked for it may be gone before."""
+        with self._lock:
+            self._under_way -= 1
+        if future.cancelled():  # it never began
+            WAITING.dec()
+
     def _seconds_for(self, number: int) -> int | None:
-        """Whole seconds that so many take, by recent ones; None before the first."""
-        return max(1, math.ceil(number * self._seconds / self.at_once)) if self._seconds else None
+        """Whole seconds that so many take, by recent ones and by what still runs; None before the first."""
+        now = time.perf_counter()
+        one = max([self._seconds, *(now - begun for begun in list(self._begun_at.values()))])
+        return max(1, math.ceil(number * one / self.at_once)) if self._seconds or one > 1 else None
 
 
 class _WaitedTooLongError(Exception):

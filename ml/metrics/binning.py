@@ -223,7 +223,9 @@ def contributions_without(
         ValueError: an unknown form.
     """
     needed = {name for debias in forms for name in _form(debias)[1]}
-    twice = {"cases"} & needed if cells.cases is cells.weight else set()
+    # these cells may weigh as much as they have cases where others do not
+    even = cells.cases is cells.weight and np.array_equal(sums.cases, sums.weight)
+    twice = {"cases"} & needed if even else set()
     left = {name: getattr(sums, name).take(slot) - getattr(cells, name) for name in needed - twice}
     left |= {name: left["weight"] for name in twice}
     found = {}

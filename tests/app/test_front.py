@@ -14,6 +14,7 @@ from app.predictions import front
 from app.predictions.front import MOST_AT_ONCE, Front
 from app.predictions.pictures import Pictures
 from ml.images.picture import Picture
+from tests.security.test_hostile_files import tiled
 from tests.security.test_pictures import jpeg_of_scans
 from tests.support.coroutines import run_async
 from tests.support.images import encode, photo
@@ -74,7 +75,7 @@ def test_as_many_run_at_once_as_there_are_cores_in_the_order_of_arrival(cores: i
     run_async(scene())
 
 
-def test_a_full_queue_says_at_once_for_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_queue_says_at_once_for_how_long() -> None:
     async def scene() -> None:
         port, held = Front(1, 2), Held()
         tasks = [asyncio.create_task(port.run(held.work(number))) for number in range(3)]
@@ -90,6 +91,68 @@ def test_a_full_queue_says_at_once_for_how_long(monkeypatch: pytest.MonkeyPatch)
         assert await asyncio.gather(*tasks) == [0, 1, 2]
         port._seconds = 0.001
         assert port._seconds_for(1) == 1
+        port.close()
+
+    run_async(scene())
+
+
+def test_what_has_run_for_long_counts_for_what_whoever_comes_next_is_told() -> None:
+    """Recent ones took milliseconds, and two that took half of a minute held both places: "in two seconds", it said."""
+
+    async def scene() -> None:
+        port, held = Front(2, 1), Held()
+        port._seconds = 0.01
+        tasks = [asyncio.create_task(port.run(held.work(number))) for number in range(3)]
+        await until(lambda: len(held.begun) == 2)
+        port._begun_at = {thread: begun - 20 for thread, begun in port._begun_at.items()}
+        with pytest.raises(Overloaded) as refused:
+            await port.run(held.work(3))
+        assert refused.value.retry_after is not None
+        assert 20 <= refused.value.retry_after < 60
+        held.end(3)
+        await asyncio.gather(*tasks)
+        assert port._seconds_for(1) == 1
+        port.close()
+
+    run_async(scene())
+
+
+def test_work_that_goes_on_keeps_its_place_though_its_caller_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front, "WAIT_SECONDS", 0.1)
+
+    async def scene() -> None:
+        port, held = Front(1, 5), Held()
+        gone = asyncio.create_task(port.run(held.work(0)))
+        await until(lambda: held.begun == [0])
+        gone.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+        with pytest.raises(Overloaded, match="waited"):
+            await port.run(held.work(1))
+        held.end()
+        await until(lambda: port._under_way == 0)
+        held.end()
+        assert await port.run(held.work(2)) == 2
+        port.close()
+
+    run_async(scene())
+
+
+def test_whoever_goes_on_after_the_end_has_threads_and_counts_nothing_twice() -> None:
+    before = waiting()
+
+    async def scene() -> None:
+        port, held = Front(1, 5), Held()
+        first, second = (asyncio.create_task(port.run(held.work(number))) for number in (0, 1))
+        await until(lambda: held.begun == [0])
+        port.close()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        held.end()
+        assert await first == 0
+        held.end()
+        assert await port.run(held.work(2)) == 2
+        assert (held.begun, port.waiting, waiting()) == ([0, 2], 0, before)
         port.close()
 
     run_async(scene())
@@ -157,12 +220,19 @@ def slow_pictures(service: Service, monkeypatch: pytest.MonkeyPatch) -> tuple[th
     return go_on, begun
 
 
-@pytest.mark.parametrize("kind", ["large", "scans"])
+SLOW: dict[str, Callable[[], bytes]] = {
+    "of more than a megapixel": lambda: encode(photo(1, 1010)),
+    "of a hundred scans": lambda: jpeg_of_scans(100),
+    "of ten kilobytes, in tiles that take seconds": lambda: tiled(8192, 122, 16, 2**17),
+}
+
+
+@pytest.mark.parametrize("kind", SLOW)
 def test_small_pictures_pass_those_that_take_long(
     service: Service, slow_pictures: tuple[threading.Event, list[int]], kind: str
 ) -> None:
     go_on, begun = slow_pictures
-    slow = encode(photo(1, 1010)) if kind == "large" else jpeg_of_scans(100)
+    slow = SLOW[kind]()
     at_once = service.context.front.at_once + 1
     service.call("viewer", "POST", "/v1/predictions", content=cell_png(1))  # what is in force is held from here on
     with ThreadPoolExecutor(at_once) as pool:

@@ -1,0 +1,191 @@
+"""Whether a picture's file is put together as programs put files together, found without decoding anything.
+
+What it takes to decode such a file follows from its pixels. Decoders follow whatever a file says, though: ten kilobytes
+may name the same packed tile a thousand times, a marker of two bytes may stand there a million times, and to open such
+a file is as slow as to decode it. So every step here goes forward, there are few of them, and what is out of the
+ordinary in any way is not plain: it may still be a picture, but somebody who can be ended has to find out.
+"""
+
+import struct
+from contextlib import suppress
+from dataclasses import dataclass
+
+_PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
+# 42, or 43 where numbers are longer, and what is read though its bytes are turned round
+_TIFF_ORDERS, _TIFF_VERSIONS = {b"II", b"MM"}, {b"*\0", b"\0*", b"+\0", b"\0+"}
+#: Bytes of a file that are not packed pixels: profiles, previews, notes.
+BESIDE_PIXELS = 512 * 1024
+_PNG_HEAD = 33
+#: Chunks of a PNG; those with pixels have eight kilobytes, as a rule.
+CHUNKS = 2048
+#: Chunks that are unpacked, a megabyte each at most: colour profiles and notes.
+PACKED_CHUNKS = 8
+_PACKED_KINDS = {b"iCCP", b"zTXt", b"iTXt"}
+#: Segments of a JPEG before its pixels; and scans, each of which goes over all blocks and may take 34 bytes.
+SEGMENTS, SCANS = 512, 64
+# markers that are followed by a length: frames, tables and scans, what applications add, remarks
+_SEGMENT_KINDS = ({*range(0xC0, 0xF0)} - {0xC8, *range(0xD0, 0xDA)}) | {0xFE}
+_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
+_SCAN = 0xDA
+#: Entries of a TIFF's directory, and strips or tiles.
+ENTRIES, PARTS = 256, 16_384
+#: Pixels of all tiles together, which may reach beyond the picture: as many times the picture's, or of a large tile.
+TILED, TILE = 4, 2**18
+#: None, LZW, deflate by both of its numbers, runs. Others unpack to whatever they say, or need more memory to do it.
+_PACKINGS = {1, 5, 8, 32946, 32773}
+_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4}
+_WHOLE = {3: "H", 4: "I"}
+_WIDTH, _HEIGHT, _BITS, _PACKING, _SAMPLES, _ROWS, _PLANES, _TILE_WIDTH, _TILE_HEIGHT = (
+    256, 257, 258, 259, 277, 278, 284, 322, 323,
+)  # fmt: skip
+_STRIPS_AT, _STRIP_BYTES, _TILES_AT, _TILE_BYTES = 273, 279, 324, 325
+_DEEP, _MOST_SAMPLES = 8, 5
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """What a picture's file says of itself.
+
+    Attributes:
+        width: in px; 0 where it was not found.
+        height: in px; 0 where it was not found.
+        plain: whether it is put together as usual, of samples of 8 bits or fewer.
+    """
+
+    width: int = 0
+    height: int = 0
+    plain: bool = False
+
+
+def file_facts(data: bytes) -> FileFacts | None:
+    """What a file says of itself; None of a file that begins as none of the formats that are read.
+
+    Args:
+        data: of the file.
+    """
+    if data.startswith(_PNG):
+        return _png_facts(data)
+    if data.startswith(_JPEG):
+        return _jpeg_facts(data)
+    if data[:2] in _TIFF_ORDERS and data[2:4] in _TIFF_VERSIONS:
+        return _tiff_facts(data)
+    return None
+
+
+def _png_facts(data: bytes) -> FileFacts:
+    if len(data) < _PNG_HEAD or data[12:16] != b"IHDR":
+        return FileFacts()
+    width, height, bits = struct.unpack_from(">IIB", data, 16)
+    at, beside, packed, heads = len(_PNG), 0, 0, 0
+    for _ in range(CHUNKS):
+        if at + 8 > len(data):
+            break
+        length, kind = struct.unpack_from(">I4s", data, at)
+        heads += kind == b"IHDR"  # a second one would count
+        packed += kind in _PACKED_KINDS
+        beside += 0 if kind == b"IDAT" else length
+        at += 12 + length
+        if kind == b"IEND":  # nothing behind it is read
+            few = packed <= PACKED_CHUNKS and beside <= BESIDE_PIXELS
+            return FileFacts(width, height, bits <= _DEEP and heads == 1 and few)
+    return FileFacts(width, height)
+
+
+def _jpeg_facts(data: bytes) -> FileFacts:
+    at, width, height = 2, 0, 0
+    for _ in range(SEGMENTS):
+        if at + 9 > len(data):
+            break
+        mark, kind, length = struct.unpack_from(">BBH", data, at)
+        if mark != 0xFF or kind not in _SEGMENT_KINDS:
+            break  # padding, or what has no place here: whoever reads on does so byte by byte
+        if kind in _FRAMES:
+            height, width = struct.unpack_from(">HH", data, at + 5)
+        at += 2 + length
+        if kind == _SCAN:
+            # packed pixels never look like the marker of a scan
+            return FileFacts(width, height, at <= BESIDE_PIXELS and data.count(b"\xff\xda") <= SCANS)
+    return FileFacts(width, height)
+
+
+def _tiff_facts(data: bytes) -> FileFacts:
+    width, height, plain = 0, 0, False
+    # it ends early, lacks what it must have, has other numbers than it may, or tiles of no size
+    with suppress(struct.error, KeyError, ValueError, ZeroDivisionError):
+        directory = _Directory(data)
+        (width,), (height,) = directory.numbers(_WIDTH), directory.numbers(_HEIGHT)
+        plain = directory.is_plain and _is_plain_tiff(directory, width, height)
+    return FileFacts(width, height, plain)
+
+
+def _is_plain_tiff(directory: "_Directory", width: int, height: int) -> bool:
+    """Whether its parts are those of the picture, and none is named twice."""
+    (samples,) = directory.numbers(_SAMPLES, (1,))
+    if samples > _MOST_SAMPLES or max(directory.numbers(_BITS, (1,))) > _DEEP:
+        return False
+    (packing,), (planes,) = directory.numbers(_PACKING, (1,)), directory.numbers(_PLANES, (1,))
+    number = samples if planes == 2 else 1
+    if directory.has(_TILE_WIDTH):
+        (across,), (down,) = directory.numbers(_TILE_WIDTH), directory.numbers(_TILE_HEIGHT)
+        number *= -(-width // across) * -(-height // down)
+        pixels = number * across * down // (samples if planes == 2 else 1)
+        kinds = _TILES_AT, _TILE_BYTES
+    else:
+        (rows,) = directory.numbers(_ROWS, (height,))
+        number *= -(-height // rows)
+        pixels, kinds = width * height, (_STRIPS_AT, _STRIP_BYTES)
+    if packing not in _PACKINGS or number > PARTS or pixels > max(TILED * width * height, TILE):
+        return False
+    places, lengths = (directory.numbers(kind) for kind in kinds)
+    return len(places) == len(lengths) == number and sum(lengths) <= directory.size
+
+
+class _Directory:
+    """The first directory of a TIFF.
+
+    Args:
+        data: of the file.
+
+    Raises:
+        struct.error: it ends before the directory does.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self.size = data, len(data)
+        self._order = "<" if data[:2] == b"II" else ">"
+        version, at = self._unpack("HI", 2)
+        (number,) = self._unpack("H", at)
+        self._entries: dict[int, tuple[int, int, int]] = {}
+        for index in range(min(number, ENTRIES)):
+            place = at + 2 + 12 * index
+            kind, of, count = self._unpack("HHI", place)
+            size = _SIZES.get(of, 1) * count
+            self._entries[kind] = of, count, place + 8 if size <= 4 else self._unpack("I", place + 8)[0]
+        (following,) = self._unpack("I", at + 2 + 12 * min(number, ENTRIES))
+        #: Whether it is the only one, of few entries, each of them once.
+        self.is_plain = version == 42 and len(self._entries) == number and following == 0
+
+    def _unpack(self, form: str, at: int) -> tuple[int, ...]:
+        return struct.unpack_from(self._order + form, self._data, at)
+
+    def has(self, kind: int) -> bool:
+        """Whether there is an entry."""
+        return kind in self._entries
+
+    def numbers(self, kind: int, without: tuple[int, ...] | None = None) -> tuple[int, ...]:
+        """The whole numbers of an entry.
+
+        Args:
+            kind: of the entry.
+            without: what they are where there is none.
+
+        Raises:
+            KeyError: there is none, or it has no whole numbers.
+            ValueError: there are too many.
+        """
+        if without is not None and kind not in self._entries:
+            return without
+        of, count, at = self._entries[kind]
+        if not 0 < count <= PARTS:
+            raise ValueError(count)
+        return self._unpack(f"{count}{_WHOLE[of]}", at)
