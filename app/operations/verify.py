@@ -156,8 +156,12 @@ def _missing_heads(session: Session, context: Context, against: str | None) -> t
 
 def _damaged_images(context: Context, digests: Sequence[str]) -> Iterator[str]:
     for digest in digests:
-        if not context.images.intact(digest):
-            yield f"image {digest} is missing or was changed"
+        try:
+            if not context.images.intact(digest):
+                yield f"image {digest} is missing or was changed"
+        except Unavailable:
+            context.images.store.check()  # else it is this one alone
+            yield f"image {digest} cannot be read"
 
 
 def _damaged_releases(session: Session, context: Context) -> Iterator[str]:
