@@ -171,6 +171,7 @@ def _upgrade(context: "Context") -> None:
         say(f"notes were moved to rows of their own, but their old places were not overwritten: {problem}")
     claim(context.database, context.keys.audit)
     compare_first(context)
+    _mend_pairs(context)
     renumber(context)
     move_into_bucket(context)
     unfinished = finish_erasures(context).problem
@@ -179,6 +180,20 @@ def _upgrade(context: "Context") -> None:
     removed = remove_former_file(context.settings.home)
     if removed is not None:
         say(f"removed {removed}: jobs are in the service's own database now")
+
+
+def _mend_pairs(context: "Context") -> None:
+    """Put right what earlier versions left of pairs, where several stored, compared or erased at the same moment."""
+    from app.operations.twin_pairs import mend_pairs
+    from app.platform.errors import Unavailable
+
+    try:
+        mended = mend_pairs(context, say)
+    except Unavailable as exc:
+        say(f"warning: not every pair of the same picture is put right yet: {exc.detail}")
+        return
+    if mended:
+        say(f"{mended:,} rows of pairs of the same picture were missing, or of somebody erased, and are put right")
 
 
 @contextmanager

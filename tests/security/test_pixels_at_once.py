@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from app.cases import preparing
+from app.cli import serving
 from app.cli.shared import compare_first
 from app.imports.command import import_local
 from app.job_kinds import FUNCTIONS
@@ -18,6 +19,7 @@ from app.operations import earlier_images, erasure, patience
 from app.operations.earlier_images import compare_earlier
 from app.operations.forgetting import forget_patient
 from app.platform.errors import Unavailable
+from app.tables import Case, CaseTwin
 from tests.security.test_same_pixels import Upgrade, faults, forget_pixels, pairs, rows, upgrade_encoder
 from tests.support.service import Service, cell_png
 from tests.support.statements import counted
@@ -251,3 +253,40 @@ def test_an_import_waits_for_all_its_pictures_at_once_and_in_one_order(service: 
     with counted(service.context.database) as statements:
         assert import_local(service.context, FUNCTIONS, tmp_path, "admin", print)["created"] == 5
     assert sum("pg_advisory_xact_lock(number)" in statement for statement in statements) == 1
+
+
+@pytest.mark.both_databases
+def test_pairs_that_are_missing_or_of_somebody_erased_are_named_and_an_upgrade_mends_them(service: Service) -> None:
+    service.add_case("one", cell_png(3), patient="p")
+    service.add_case("two", cell_png(3), patient="q")
+    service.add_case("three", cell_png(4), patient="r")
+    assert faults(service) == []
+    forget_patient(service.context, "admin", "r", "asked to")
+    found = rows(service)
+    one, two, erased = found["one"].id, found["two"].id, tombstone(service)
+    with service.context.database.write() as session:
+        session.delete(session.get_one(CaseTwin, (one, two)))
+        session.add_all([CaseTwin(case_id=erased, twin_id=two), CaseTwin(case_id=two, twin_id=erased)])
+    named = faults(service)
+    assert len(named) == 2
+    assert any(str(one) in fault and str(two) in fault and "same picture" in fault for fault in named)
+    assert any(str(erased) in fault and str(two) in fault and "erased" in fault for fault in named)
+    serving._upgrade(service.context)
+    assert pairs(service) == {("one", "two"), ("two", "one")}
+    assert faults(service) == []
+    with service.context.database.read() as session:
+        assert session.get(Case, erased) is not None
+
+
+def test_a_pair_that_somebody_removed_past_the_service_stays_named(service: Service) -> None:
+    """No event vouches for a row that is not as its last event says."""
+    service.add_case("one", cell_png(3), patient="p")
+    service.add_case("two", cell_png(3), patient="q")
+    service.written_past = True
+    with service.context.database.write() as session:
+        session.execute(text("DELETE FROM case_twins"))
+    before = faults(service)
+    assert len(before) == 3  # two rows that are missing, and what they said
+    serving._upgrade(service.context)
+    assert pairs(service) == set()
+    assert faults(service) == before
