@@ -1,21 +1,22 @@
 """From uploaded bytes to a stored case: what is computed before the transaction begins, and the rows."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from sqlalchemy.orm import Session
 
 from app.cases import queries
-from app.cases.same_pixels import Replacement, take_place
+from app.cases.same_pixels import Replacement, not_erased, take_place
 from app.cases.schemas import CaseIn, CaseOut
 from app.cases.showing import Judging, case_out, show_case, stored_prediction_out
 from app.context import Context
 from app.platform import audit_chain
 from app.platform.errors import BrokenImage, OtherImage, TooLarge, UnsupportedImage
 from app.platform.keys import DerivedKey, Keys
+from app.platform.one_at_a_time import hold_digests
 from app.platform.principal import Principal
 from app.predictions.answer_sets import published_sets
 from app.predictions.inference import Served
@@ -50,6 +51,12 @@ class NewCase:
     field_sha256: str | None = None
     stored_field_sha256: str | None = None
     field_pixels_sha256: str | None = None
+    # files of the case of this external id that were damaged when it was prepared, and what takes their place
+    damaged: Mapping[str, Replacement] = field(default_factory=dict)
+
+    def pixels(self) -> list[str]:
+        """Digests of pixels that others may neither store nor link while this case is stored."""
+        return [self.picture.digest.hex(), *(other.pixels_sha256 for other in self.damaged.values())]
 
 
 def prepare_case(context: Context, fields: CaseIn, data: bytes, field: bytes | None = None) -> NewCase:
@@ -68,21 +75,22 @@ def prepare_case(context: Context, fields: CaseIn, data: bytes, field: bytes | N
         BrokenImage: empty, damaged, too small or with several frames.
         Overloaded: too many pictures are being decoded, or predictions wait.
     """
+    damaged: dict[str, Replacement] = {}
     with _decoded(context, fields, data, field) as (digests, known, served, picture):
         prediction = context.inference.predict(served, picture.pixels)
-        stored = _keep(context, picture, None if known is None else known.stored_sha256)
+        stored = _keep(context, picture, None if known is None else known.stored_sha256, damaged)
     stored_field, field_pixels = None, None
     if field is not None:
         there = None if known is None else known.stored_field_sha256
         stored_field, field_pixels = _read_field(
-            context, served, field, lambda around: (_keep(context, around, there), around.digest.hex())
+            context, served, field, lambda around: (_keep(context, around, there, damaged), around.digest.hex())
         )
     shown = replace(picture, png=b"")
     of_field = (digests.field_sha256, stored_field, field_pixels)
-    return NewCase(fields, digests.image_sha256, shown, stored, served, prediction, *of_field)
+    return NewCase(fields, digests.image_sha256, shown, stored, served, prediction, *of_field, damaged)
 
 
-def _keep(context: Context, picture: Picture, there: str | None) -> str:
+def _keep(context: Context, picture: Picture, there: str | None, damaged: dict[str, Replacement]) -> str:
     """Put a picture into the store; its name there.
 
     Args:
@@ -90,8 +98,14 @@ def _keep(context: Context, picture: Picture, there: str | None) -> str:
         picture: with its PNG.
         there: file of the case that has this picture already, which something else may have encoded; it stays unless
             it is damaged.
+        damaged: gets that file, where it is and has another name.
     """
-    return there if there is not None and context.images.intact(there) else context.images.put(picture.png)
+    if there is not None and context.images.intact(there):
+        return there
+    stored = context.images.put(picture.png)
+    if there not in {None, stored}:
+        damaged[str(there)] = Replacement(stored, picture.digest.hex())
+    return stored
 
 
 def look_at_case(
@@ -179,13 +193,14 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
         201 and the new case, or 200 and the one that was there.
 
     Raises:
-        OtherImage: the external id belongs to another image or field.
+        OtherImage: the external id belongs to another image or field, or to a damaged one that had other pixels.
     """
+    hold_digests(session, new.pixels())  # of two that come at once, the second one sees the first
     picture = (new.picture.digest.hex(), new.stored_sha256)
     known, twin = queries.known_case_and_first_image(session, new.fields.external_id, *picture)
     refuse_other_image(known, UploadDigests(new.sha256, new.field_sha256))
     if known is not None:
-        _heal(session, known, new)
+        _heal(session, new)
         return 200, show_case(session, known.id)
     case = _case_row(context.keys, principal, new, twin)
     release, prediction = new.served.predictor.release, new.prediction
@@ -196,11 +211,12 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
     output = output_values([case.id], release.network_sha256, *made)[0]
     in_force = policy_for_planning(session)
     planned = plan_case(session, case, row, in_force, context.keys.draws)
+    twins = not_erased(session, planned.twins)
     session.add(case)
     session.flush()  # other rows refer to the case
     session.add_all([NetworkOutput(**output), row])
     planned.store(session)
-    for first, other in [(case.id, twin) for twin in planned.twins] + [(twin, case.id) for twin in planned.twins]:
+    for first, other in [(case.id, other) for other in twins] + [(other, case.id) for other in twins]:
         session.add(CaseTwin(case_id=first, twin_id=other))
     details = {"release": str(row.release_id)}  # which image it is, its row's digest says
     audit_chain.record(
@@ -217,14 +233,21 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
     return 201, case_out(case, stored_prediction_out(case, row, judging, planned.decision), 0)
 
 
-def _heal(session: Session, known: Case, new: NewCase) -> None:
-    """Give a case whose files were damaged those that were sent again, which something else may have encoded."""
-    damaged = {known.stored_sha256: Replacement(new.stored_sha256, new.picture.digest.hex())}
-    if known.stored_field_sha256 and new.stored_field_sha256 and new.field_pixels_sha256:
-        damaged[known.stored_field_sha256] = Replacement(new.stored_field_sha256, new.field_pixels_sha256)
-    damaged = {name: other for name, other in damaged.items() if other.stored_sha256 != name}
-    if damaged:
-        take_place(session, damaged)
+def _heal(session: Session, new: NewCase) -> None:
+    """Give a case whose files were damaged those that were sent again, which something else may have encoded.
+
+    Raises:
+        OtherImage: what was sent has other pixels now; nothing is replaced.
+    """
+    refused = take_place(session, new.damaged) if new.damaged else set()
+    if not refused:
+        return
+    of_field = any(new.damaged[name].stored_sha256 == new.stored_field_sha256 for name in refused)
+    what, also = ("field", "; without the field its image may be put right") if of_field else ("image", "")
+    raise OtherImage(
+        f"the stored {what} of this case is damaged, and what was sent has other pixels, as it is decoded now, so that "
+        f"it does not take its place; bring the file back from a backup{also}"
+    )
 
 
 def _partition(key: DerivedKey, fields: CaseIn, twin: Case | None) -> str:

@@ -1,14 +1,15 @@
 """Digests of pixels that become known later than their case: of images of earlier versions, and of damaged ones."""
 
 import uuid
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
-from sqlalchemy import or_, select, update
+from sqlalchemy import or_, select, text, update
 from sqlalchemy.orm import Session
 
-from app.tables import UNKNOWN_PIXELS, Case, CaseTwin
+from app.tables import Case, CaseTwin
 
 
 @dataclass(frozen=True)
@@ -19,17 +20,48 @@ class Pixels:
     field: str | None
 
 
-def any_unknown(session: Session) -> bool:
-    """Whether the pixels of any image or field are not known."""
-    return session.execute(select(Case.id).where(UNKNOWN_PIXELS).limit(1)).first() is not None
-
-
 @dataclass(frozen=True)
 class Replacement:
     """A file that takes the place of a damaged one, with the digest of its pixels."""
 
     stored_sha256: str
     pixels_sha256: str
+
+
+# PostgreSQL guesses that each digest is that of many cases, and would go through all of them
+_ALIKE = text(
+    "SELECT alike.id FROM unnest(CAST(:digests AS varchar[])) AS digest, "
+    "LATERAL (SELECT id FROM cases WHERE pixels_sha256 = digest OFFSET 0) AS alike"
+).columns(Case.id)
+
+
+def locked_cases(session: Session, case_ids: Collection[uuid.UUID], digests: Collection[str]) -> Sequence[Case]:
+    """Some cases, and those with some pixels, which nobody changes or erases before this transaction ends.
+
+    All are locked by one statement in the order of their ids, in which an erasure locks them too: else each could wait
+    for the other. Whoever was erased meanwhile is not among them.
+
+    Args:
+        session: writing session, which holds the digests: nobody else stores another case with these pixels.
+        case_ids: of cases.
+        digests: of pixels.
+    """
+    if session.get_bind().dialect.name == "postgresql":
+        alike = session.execute(_ALIKE, {"digests": sorted(digests)}).scalars()
+    else:
+        alike = session.execute(select(Case.id).where(Case.pixels_sha256.in_(digests))).scalars()
+    statement = select(Case).where(Case.id.in_({*case_ids, *alike}), Case.erased_at.is_(None)).order_by(Case.id)
+    # rows that refer to these cases may come meanwhile: no key changes
+    locking = statement.with_for_update(key_share=True).execution_options(populate_existing=True)
+    return session.execute(locking).scalars().all()
+
+
+def not_erased(session: Session, case_ids: Collection[uuid.UUID]) -> list[uuid.UUID]:
+    """Those of some cases that nobody has erased, nor will before this transaction ends."""
+    if not case_ids or session.get_bind().dialect.name != "postgresql":  # SQLite has one writer
+        return list(case_ids)
+    statement = select(Case.id).where(Case.id.in_(case_ids), Case.erased_at.is_(None)).order_by(Case.id)
+    return list(session.execute(statement.with_for_update(read=True, key_share=True)).scalars())
 
 
 def know_pixels(
@@ -44,20 +76,25 @@ def know_pixels(
 
     Args:
         session: writing session.
-        cases: locked.
-        known: of each of them.
+        cases: locked, with all others that have the pixels of one of them.
+        known: of some of them.
         unproven: those that are not as their audit events say; none vouches for them now, so that they stay named.
 
     Returns:
         Number of cases of which something new is known.
     """
-    told: dict[uuid.UUID, str | None] = {}
+    told, pictured = 0, {case.id: case.pixels_sha256 for case in cases}
+    new = set()
     for case in cases:
-        image = case.pixels_sha256 or known[case.id].image
-        field = case.field_pixels_sha256 or (None if case.stored_field_sha256 is None else known[case.id].field)
+        found = known.get(case.id, Pixels(None, None))
+        image = case.pixels_sha256 or found.image
+        field = case.field_pixels_sha256 or (None if case.stored_field_sha256 is None else found.field)
         if (image, field) == (case.pixels_sha256, case.field_pixels_sha256):
             continue
-        told[case.id] = image
+        told += 1
+        if image != case.pixels_sha256:
+            pictured[case.id] = image
+            new.add(case.id)
         if case.id in unproven:  # past the unit of work, which would tell the next event
             values = {"pixels_sha256": image, "field_pixels_sha256": field}
             unseen = update(Case).where(Case.id == case.id).values(values)
@@ -65,33 +102,53 @@ def know_pixels(
         else:
             case.pixels_sha256, case.field_pixels_sha256 = image, field
     session.flush()
-    _link_twins(session, told)
-    return len(told)
+    _link_twins(session, pictured, new)
+    return told
 
 
-def _link_twins(session: Session, told: Mapping[uuid.UUID, str | None]) -> None:
-    """Store the pairs of these cases with others of the same pixels, as far as they are not stored."""
-    digests = {digest for digest in told.values() if digest is not None}
-    alike: dict[str, list[uuid.UUID]] = {}
-    wanted = select(Case.pixels_sha256, Case.id).where(Case.pixels_sha256.in_(digests), Case.erased_at.is_(None))
-    for digest, case_id in session.execute(wanted.order_by(Case.id)):
-        alike.setdefault(str(digest), []).append(case_id)
-    known = select(CaseTwin.case_id, CaseTwin.twin_id).where(CaseTwin.case_id.in_(told))
-    stored = {pair for first, other in session.execute(known) for pair in ((first, other), (other, first))}
-    new = [pair for cases in alike.values() for pair in permutations(cases, 2) if pair[0] in told or pair[1] in told]
-    session.add_all([CaseTwin(case_id=pair[0], twin_id=pair[1]) for pair in new if pair not in stored])
-    session.flush()
-
-
-def take_place(session: Session, damaged: Mapping[str, Replacement]) -> None:
-    """Give every case with a damaged file another file of the same picture, which something else has encoded.
+def _link_twins(session: Session, pictured: Mapping[uuid.UUID, str | None], new: Collection[uuid.UUID]) -> None:
+    """Store the pairs of some cases with others of the same pixels, as far as they are not stored.
 
     Args:
         session: writing session.
-        damaged: names of files in the store, with what takes the place of each.
+        pictured: digests of these and of all others with the same pixels.
+        new: cases whose pairs may be missing.
     """
-    own, field = Case.stored_sha256.in_(damaged), Case.stored_field_sha256.in_(damaged)
-    cases = session.execute(select(Case).where(or_(own, field)).order_by(Case.id).with_for_update()).scalars().all()
+    if not new:
+        return
+    alike = defaultdict(list)
+    for case_id, digest in pictured.items():
+        if digest is not None:
+            alike[digest].append(case_id)
+    known = select(CaseTwin.case_id, CaseTwin.twin_id).where(CaseTwin.case_id.in_(new))
+    stored = {pair for first, other in session.execute(known) for pair in ((first, other), (other, first))}
+    pairs = {pair for cases in alike.values() for pair in permutations(cases, 2) if pair[0] in new or pair[1] in new}
+    session.add_all([CaseTwin(case_id=first, twin_id=other) for first, other in sorted(pairs - stored)])
+    session.flush()
+
+
+def take_place(session: Session, damaged: Mapping[str, Replacement]) -> set[str]:
+    """Give every case with a damaged file another file of the same picture, which something else has encoded.
+
+    A picture with other pixels takes nobody's place: another version of a decoder may have made it of the same upload.
+
+    Args:
+        session: writing session, which holds the digests of these pixels.
+        damaged: names of files in the store, with what takes the place of each.
+
+    Returns:
+        Names of those files whose pixels are known to be others; where there are any, nothing is replaced.
+    """
+    named = or_(Case.stored_sha256.in_(damaged), Case.stored_field_sha256.in_(damaged))
+    case_ids = session.execute(select(Case.id).where(named)).scalars().all()
+    cases = locked_cases(session, case_ids, {other.pixels_sha256 for other in damaged.values()})
+    shown = defaultdict(set)
+    for case in cases:
+        shown[case.stored_sha256].add(case.pixels_sha256)
+        shown[case.stored_field_sha256 or ""].add(case.field_pixels_sha256)
+    refused = {name for name, other in damaged.items() if shown[name] - {None, other.pixels_sha256}}
+    if refused:
+        return refused
     known = {}
     for case in cases:
         image, around = damaged.get(case.stored_sha256), damaged.get(case.stored_field_sha256 or "")
@@ -103,3 +160,4 @@ def take_place(session: Session, damaged: Mapping[str, Replacement]) -> None:
         if around is not None:
             case.stored_field_sha256 = around.stored_sha256
     know_pixels(session, cases, known)
+    return set()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.shared import keep_private, loading, parts, warn_of_open_home
+from app.cli.shared import compare_first, keep_private, loading, parts, warn_of_open_home
 from ml.cli.shared import Json, emit, say
 
 if TYPE_CHECKING:
@@ -65,7 +65,6 @@ def _prepare(application: "FastAPI") -> None:
 
     That is a new database, erasures that a backup undid, and images that an interrupted upgrade has not compared.
     """
-    from app.operations.earlier_images import compare_earlier
     from app.operations.forgetting import erase_again_as_listed
     from app.platform.installation import claim
     from app.platform.migrate import create_if_new
@@ -73,7 +72,7 @@ def _prepare(application: "FastAPI") -> None:
     create_if_new(application.state.database.engine)
     claim(application.state.database, application.state.context.keys.audit)
     erase_again_as_listed(application.state.context)
-    compare_earlier(application.state.context, say)
+    compare_first(application.state.context)
     _say_where(application.state.context)
     _check_backend(application.state.context)
     late = application.state.reports.check_at_start(application.state.database)
@@ -159,7 +158,6 @@ def db_upgrade() -> None:
 def _upgrade(context: "Context") -> None:
     """Run the migrations that the database lacks, then remove what 0.1.0 left next to it."""
     from app.evaluations.freezing import move_into_bucket
-    from app.operations.earlier_images import compare_earlier
     from app.operations.forgetting import finish_erasures
     from app.operations.frozen_names import renumber
     from app.platform.durable import remove_former_file
@@ -172,9 +170,8 @@ def _upgrade(context: "Context") -> None:
     if problem is not None:
         say(f"notes were moved to rows of their own, but their old places were not overwritten: {problem}")
     claim(context.database, context.keys.audit)
-    _, unreadable = compare_earlier(context, say)
-    if unreadable:
-        say(f"{unreadable:,} earlier images cannot be read, so they are compared with no other ones; run `db verify`")
+    compare_first(context)
+    _mend_pairs(context)
     renumber(context)
     move_into_bucket(context)
     unfinished = finish_erasures(context).problem
@@ -183,6 +180,20 @@ def _upgrade(context: "Context") -> None:
     removed = remove_former_file(context.settings.home)
     if removed is not None:
         say(f"removed {removed}: jobs are in the service's own database now")
+
+
+def _mend_pairs(context: "Context") -> None:
+    """Put right what earlier versions left of pairs, where several stored, compared or erased at the same moment."""
+    from app.operations.twin_pairs import mend_pairs
+    from app.platform.errors import Unavailable
+
+    try:
+        mended = mend_pairs(context, say)
+    except Unavailable as exc:
+        say(f"warning: not every pair of the same picture is put right yet: {exc.detail}")
+        return
+    if mended:
+        say(f"{mended:,} rows of pairs of the same picture were missing, or of somebody erased, and are put right")
 
 
 @contextmanager

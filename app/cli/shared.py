@@ -104,23 +104,28 @@ def parts(*, check_schema: bool = True, direct: bool = False, ring: "KeyRing | N
             create_if_new(context.database.engine)
             claim(context.database, context.keys.audit)
             _erase_again(context)
-            _compare_earlier(context)
         yield context
     finally:
         context.inference.close()
         context.database.engine.dispose()
 
 
-def _compare_earlier(context: "Context") -> None:
-    """Nothing is stored before it is known which pictures there are, also where an upgrade was interrupted."""
-    from app.cases.same_pixels import any_unknown
+def compare_first(context: "Context") -> None:
+    """Compare the images of earlier versions, where an upgrade was interrupted, before anything else is stored.
 
-    with context.database.read() as session:
-        if not any_unknown(session):
-            return
+    Neither a store that is away nor others who use the rows stop what comes after: it is put off, and a worker or the
+    next start goes on.
+    """
     from app.operations.earlier_images import compare_earlier
+    from app.platform.errors import Unavailable
 
-    compare_earlier(context, say)
+    try:
+        _, unreadable = compare_earlier(context, say)
+    except Unavailable as exc:
+        say(f"warning: earlier images are not compared yet, a worker or the next start goes on: {exc.detail}")
+        return
+    if unreadable:
+        say(f"{unreadable:,} earlier images cannot be read, so they are compared with no other ones; run `db verify`")
 
 
 def _erase_again(context: "Context") -> None:

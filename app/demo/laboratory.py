@@ -16,6 +16,7 @@ from app.cases.schemas import CaseIn
 from app.context import Context
 from app.demo.people import ROBOT, Say
 from app.demo.progress import progress_bar
+from app.platform.one_at_a_time import hold_digests
 from app.platform.principal import Principal
 from app.reads.schemas import LabelIn
 from app.reads.service import submit_label
@@ -108,6 +109,7 @@ class Laboratory:
 
     def _store_together(self, cells: list[tuple[NewCase, list[LabelIn]]]) -> None:
         with self.context.database.write() as session:
+            hold_digests(session, [digest for new, _ in cells for digest in new.pixels()])
             for new, labels in cells:
                 status, case = store_case(session, self.context, self.robot, new)
                 for label in labels if status == 201 else []:  # another filling was faster, with the labels

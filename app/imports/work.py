@@ -19,6 +19,7 @@ from app.jobs import engine
 from app.jobs.queries import OPEN, JobView, jobs_where
 from app.jobs.running import RunningJob
 from app.platform.errors import Problem
+from app.platform.one_at_a_time import hold_digests
 from app.platform.principal import Principal
 from app.tables import Account, ImportRow, Job, now
 
@@ -123,6 +124,7 @@ def import_cases(job: RunningJob) -> ImportResult:
             prepared = [_prepare(job, archive, row) for row in waiting[start : start + BATCH]]
             count = len(done) + start + len(prepared)
             with job.write() as session:  # only this worker writes, so a row is either done or not
+                hold_digests(session, [digest for item in prepared if item.new for digest in item.new.pixels()])
                 for item in prepared:
                     session.add(_store(session, job, principal, item))
                     session.flush()

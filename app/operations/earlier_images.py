@@ -5,13 +5,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Row, Select, func, select
 from sqlalchemy.orm import Session
 
-from app.cases.same_pixels import Pixels, know_pixels
+from app.cases.same_pixels import Pixels, know_pixels, locked_cases
 from app.context import Context
+from app.operations.patience import write_patiently
 from app.operations.proven import expected_rows
-from app.platform.one_at_a_time import Turn, take_turn
+from app.platform.one_at_a_time import hold_digests
 from app.platform.plain_rows import table_of
 from app.platform.row_digests import row_digest, row_key
 from app.tables import UNKNOWN_PIXELS, Case
@@ -20,56 +21,69 @@ from ml.images.pixel_digest import pixel_digest
 from ml.images.preprocess import ImageRejectedError, decode_image
 
 _BATCH = 500
+_Say = Callable[[str], object]
+_Unknown = tuple[uuid.UUID, str, str | None, str | None, str | None]
 
 
-def unknown_pixels(after: uuid.UUID) -> Select[uuid.UUID, str, str | None]:
-    """Cases of which the digest of image or field is not known, behind one of them, with the files of both."""
-    columns = (Case.id, Case.stored_sha256, Case.stored_field_sha256)
+def unknown_pixels(after: uuid.UUID) -> Select[uuid.UUID, str, str | None, str | None, str | None]:
+    """Cases of which the digest of image or field is not known, behind one of them: the files of both, and digests."""
+    columns = (Case.id, Case.stored_sha256, Case.stored_field_sha256, Case.pixels_sha256, Case.field_pixels_sha256)
     return select(*columns).where(UNKNOWN_PIXELS, Case.id > after).order_by(Case.id)
 
 
-def compare_earlier(
-    context: Context, say: Callable[[str], None] = lambda _: None, batch: int = _BATCH
-) -> tuple[int, int]:
+def compare_earlier(context: Context, say: _Say = lambda _: None, batch: int = _BATCH) -> tuple[int, int]:
     """Decode every stored image whose pixels no row knows, and link the twins that this shows.
 
     To be called before anything is served; what was interrupted goes on where it stopped. An image that is missing or
-    damaged stays unknown: ``db verify`` names it, and the same file, sent again, is found by its name in the store.
+    damaged, or that alone cannot be read, stays unknown: ``db verify`` names it, and the same file, sent again, is
+    found by its name in the store.
 
     Args:
         context: parts of the service.
-        say: told how far it is, after each batch, once something new is known.
+        say: told how far it is, after each batch, and whenever it waits.
         batch: cases of one transaction.
 
     Returns:
         Cases of which something new is known, and those of which image or field cannot be read.
 
     Raises:
-        Unavailable: the store does not answer.
+        Unavailable: the store does not answer, or others do not let go of rows.
     """
     with context.database.read() as session:
         total = session.execute(select(func.count()).select_from(Case).where(UNKNOWN_PIXELS)).scalar_one()
+    if not total:
+        return 0, 0
+    context.images.store.check()  # without the patience that each image would get
     after, seen, told, unreadable = uuid.UUID(int=0), 0, 0, 0
     unproven: set[uuid.UUID] | None = None
-    while total:
+    while True:
         with context.database.read() as session:
             rows = session.execute(unknown_pixels(after).limit(batch)).all()
         if not rows:
-            break
-        # no transaction is open meanwhile
-        names = sorted({name for row in rows for name in row[1:] if name is not None})
-        with ThreadPoolExecutor(cores()) as pool:
-            digests = dict(zip(names, pool.map(partial(_digest, context), names), strict=True))
-        known = {row[0]: Pixels(digests[row[1]], row[2] and digests[row[2]]) for row in rows}
+            return told, unreadable
+        digests = _decoded(context, rows)  # no transaction is open meanwhile
+        known = {row[0]: Pixels(digests.get(row[1]), row[2] and digests.get(row[2])) for row in rows}
         if any(digests.values()):
             unproven = _unproven(context) if unproven is None else unproven
-            with context.database.write() as session:  # of what it writes its end makes an event
-                told += _write(session, known, unproven)
-        unreadable += sum(any(name is not None and digests[name] is None for name in row[1:]) for row in rows)
+            told += write_patiently(context, partial(_write, known=known, unproven=unproven), say)
+        unreadable += sum(any(digests[name] is None for name in _lacking(row)) for row in rows)
         after, seen = rows[-1][0], seen + len(rows)
-        if told:
-            say(f"{seen:,} of {max(total, seen):,} earlier images are compared")
-    return told, unreadable
+        rest = f", {unreadable:,} cannot be read" if unreadable else ""
+        say(f"{seen:,} of {max(total, seen):,} earlier images are compared{rest}")
+
+
+def _lacking(row: Row[*_Unknown]) -> list[str]:
+    """Files of a case whose pixels its row does not know."""
+    _, image, field, image_pixels, field_pixels = row
+    files = ((image, image_pixels), (field, field_pixels))
+    return [name for name, digest in files if name is not None and digest is None]
+
+
+def _decoded(context: Context, rows: Sequence[Row[*_Unknown]]) -> dict[str, str | None]:
+    """Digests of the pixels that rows lack, by file; None where it cannot be read."""
+    names = sorted({name for row in rows for name in _lacking(row)})
+    with ThreadPoolExecutor(cores()) as pool:
+        return dict(zip(names, pool.map(partial(_digest, context), names), strict=True))
 
 
 def _digest(context: Context, name: str) -> str | None:
@@ -98,7 +112,6 @@ def _unproven(context: Context) -> set[uuid.UUID]:
 
 def _write(session: Session, known: dict[uuid.UUID, Pixels], unproven: set[uuid.UUID]) -> int:
     """Write digests down, unless somebody else has, or the patient was erased, while the images were decoded."""
-    take_turn(session, Turn.PIXELS)  # two at once would each miss the twins that the other one finds
-    still = select(Case).where(Case.id.in_(known), UNKNOWN_PIXELS).order_by(Case.id).with_for_update()
-    cases: Sequence[Case] = session.execute(still).scalars().all()
-    return know_pixels(session, cases, known, unproven)
+    digests = {pixels.image for pixels in known.values() if pixels.image is not None}
+    hold_digests(session, digests)  # nobody stores or links the same picture meanwhile
+    return know_pixels(session, locked_cases(session, known, digests), known, unproven)

@@ -18,6 +18,7 @@ from app.operations.anchor import missing_heads, restores, rewrites, split_head
 from app.operations.derived import wrong_columns
 from app.operations.explained import unexplained_rows
 from app.operations.proven import guarded, unproven_rows
+from app.operations.twin_pairs import wrong_pairs
 from app.platform import audit_chain, chain_check
 from app.platform.covered_rows import COVERED, NOT_COVERED
 from app.platform.errors import NotFound, Unavailable
@@ -94,6 +95,7 @@ def verify_all(session: Session, context: Context, against: str | None = None) -
     faults += guarded("audit events and their rows", lambda: _unexplained(session, cases))
     session.expunge_all()
     faults += guarded("cases", lambda: wrong_columns(session, context, cases))
+    faults += guarded("pairs of the same picture", lambda: wrong_pairs(session))
     digests = sorted(named_images(session))
     faults += guarded("images", lambda: _damaged_images(context, digests))
     n_releases = session.execute(select(func.count()).select_from(ReleaseRow)).scalar_one()
@@ -156,8 +158,12 @@ def _missing_heads(session: Session, context: Context, against: str | None) -> t
 
 def _damaged_images(context: Context, digests: Sequence[str]) -> Iterator[str]:
     for digest in digests:
-        if not context.images.intact(digest):
-            yield f"image {digest} is missing or was changed"
+        try:
+            if not context.images.intact(digest):
+                yield f"image {digest} is missing or was changed"
+        except Unavailable:
+            context.images.store.check()  # else it is this one alone
+            yield f"image {digest} cannot be read"
 
 
 def _damaged_releases(session: Session, context: Context) -> Iterator[str]:

@@ -49,7 +49,7 @@ class ImageStore:
             raise Unavailable("the stored image is damaged; the same image, uploaded again, takes its place") from exc
 
     def find(self, digest: str) -> bytes | None:
-        """Content of an image; None where it is missing or was damaged.
+        """Content of an image; None where it is missing or was damaged, or where it alone cannot be read.
 
         Raises:
             Unavailable: the store does not answer.
@@ -57,6 +57,9 @@ class ImageStore:
         try:
             return self.store.get(self.key(digest))
         except (NotFound, Damaged):
+            return None
+        except Unavailable:
+            self.store.check()
             return None
 
     def remove(self, digest: str) -> None:

@@ -4,9 +4,10 @@ On PostgreSQL each is an advisory lock that ends with the transaction, so it wor
 transaction writes at a time anyway.
 """
 
+from collections.abc import Iterable
 from enum import IntEnum
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, func, select, text
 from sqlalchemy.orm import Session
 
 # first key of these advisory locks, to distinguish them from others
@@ -21,14 +22,12 @@ class Turn(IntEnum):
         GATE: counting the attempts on a champion.
         READER_MODEL: numbering the models of annotators.
         RECALIBRATION: asking for the recalibration that is due.
-        PIXELS: comparing the images of earlier versions.
     """
 
     KEY = 1
     GATE = 2
     READER_MODEL = 3
     RECALIBRATION = 4
-    PIXELS = 5
 
 
 #: Option of a connection that says which turn with the key its transactions take as they begin.
@@ -64,3 +63,28 @@ def take_turn(session: Session, turn: Turn, *, shared: bool = False) -> None:
     if begun not in _LOCKS:
         lock = func.pg_advisory_xact_lock_shared if shared else func.pg_advisory_xact_lock
         session.execute(select(lock(_LOCK_CLASS, int(turn))))
+
+
+# one key of 64 bits: never equal to one of the pairs above
+_HOLD = text("SELECT pg_advisory_xact_lock(number) FROM unnest(CAST(:numbers AS bigint[])) AS number")
+_HELD = "digests that are held"
+
+
+def hold_digests(session: Session, digests: Iterable[str]) -> None:
+    """Wait until nobody else holds any of these digests, and hold them until the end of the transaction.
+
+    In one statement and one order, so that of two that want the same ones none waits for the other for ever: whoever
+    will need several asks for all of them at once, before anything else that others wait for. Those that are held are
+    not asked for again.
+
+    Args:
+        session: writing session, of one transaction.
+        digests: of SHA-256, in hexadecimal digits.
+    """
+    if session.get_bind().dialect.name != "postgresql":
+        return
+    held: set[int] = session.info.setdefault(_HELD, set())
+    wanted = {int.from_bytes(bytes.fromhex(digest)[:8], signed=True) for digest in digests} - held
+    if wanted:
+        session.execute(_HOLD, {"numbers": sorted(wanted)})
+        held |= wanted

@@ -24,7 +24,7 @@ AT_MOST = {
     ("sqlite", "case"): 19,
     ("postgresql", "lease"): 13,
     ("postgresql", "label"): 18,
-    ("postgresql", "case"): 22,
+    ("postgresql", "case"): 23,  # one of them holds the digest of the picture, so that no twin is missed
 }
 
 

@@ -15,7 +15,6 @@ from sqlalchemy import select, text
 from app import worker
 from app.cases.queries import same_images
 from app.cli import serving
-from app.cli.shared import parts
 from app.operations.earlier_images import compare_earlier, unknown_pixels
 from app.operations.forgetting import forget_patient
 from app.operations.verify import verify_all
@@ -25,6 +24,7 @@ from tests.app.test_dry_run import checked
 from tests.app.test_fields import around
 from tests.app.test_leases import all_once, classes_of, commit, lease, set_policy
 from tests.security.test_blind_by_image import judging, show
+from tests.support.command import run_here
 from tests.support.images import encode
 from tests.support.service import Service, cell_png, pixels_of, stored_image
 
@@ -244,7 +244,9 @@ def test_a_store_that_does_not_answer_is_no_damaged_image(service: Service, monk
 
 
 @pytest.mark.both_databases
-def test_two_that_compare_at_once_do_it_once(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_erased_or_compared_while_images_are_decoded_stays_so(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
     service.add_case("old", cell_png(3), patient="p")
     service.add_case("erased", cell_png(4), patient="q")
     forget_pixels(service, "old", "erased")
@@ -313,8 +315,10 @@ def test_what_somebody_changed_before_stays_named(service: Service) -> None:
     assert re.fullmatch(rf"cases {found['old'].id}: not as audit event \d+ wrote it", fault)
 
 
-@pytest.mark.parametrize("by", ["upgrade", "server", "worker", "another command"])
-def test_whoever_begins_compares_first(service: Service, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+@pytest.mark.parametrize("by", ["upgrade", "server", "worker", "import", "check of an import"])
+def test_whoever_begins_compares_first(
+    service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, by: str
+) -> None:
     """Also after an upgrade that was interrupted, and before anything is served or stored."""
     service.add_case("old", cell_png(3))
     forget_pixels(service, "old")
@@ -330,7 +334,8 @@ def test_whoever_begins_compares_first(service: Service, monkeypatch: pytest.Mon
         monkeypatch.setattr("app.context.build_context", lambda *_: service.context)
         monkeypatch.setattr("app.settings.read_settings", lambda: service.context.settings)
         monkeypatch.setattr(service.context.inference, "close", lambda: None)
-        with parts():
-            pass
+        (tmp_path / "new.png").write_bytes(cell_png(4))
+        done = run_here("import", tmp_path, *(["--dry-run"] if by != "import" else []))
+        assert done.returncode == 0, done.stderr
     assert rows(service)["old"].pixels_sha256 is not None
     assert faults(service) == []

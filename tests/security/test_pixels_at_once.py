@@ -1,0 +1,292 @@
+"""Twins are linked, and pairs of the erased are gone, whoever stores, compares or erases at the same moment."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import text
+
+from app.cases import preparing
+from app.cli import serving
+from app.cli.shared import compare_first
+from app.imports.command import import_local
+from app.job_kinds import FUNCTIONS
+from app.operations import earlier_images, erasure, patience
+from app.operations.earlier_images import compare_earlier
+from app.operations.forgetting import forget_patient
+from app.platform.errors import Unavailable
+from app.tables import Case, CaseTwin
+from tests.security.test_same_pixels import Upgrade, faults, forget_pixels, pairs, rows, upgrade_encoder
+from tests.support.service import Service, cell_png
+from tests.support.statements import counted
+from tests.support.waiting import patient, wait_until
+
+__all__ = ["upgrade_encoder"]
+
+
+class Paused:
+    """A function that stops before it returns, until it is let go.
+
+    Args:
+        function: what it does.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.reached, self.go = threading.Event(), threading.Event()
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        answer = self.function(*arguments, **options)
+        if not self.reached.is_set():  # the first one only
+            self.reached.set()
+            self.go.wait(patient(30))
+        return answer
+
+
+@pytest.fixture
+def paused(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str], Paused]:
+    """A function of a module is paused from now on."""
+
+    def replace(module: Any, name: str) -> Paused:
+        pause = Paused(getattr(module, name))
+        monkeypatch.setattr(module, name, pause)
+        return pause
+
+    return replace
+
+
+class Running(threading.Thread):
+    """Something that is done meanwhile, with its result or its error.
+
+    Args:
+        work: what is done.
+    """
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        super().__init__()
+        self.work, self.result, self.error = work, None, None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.result = self.work()
+        except BaseException as exc:
+            self.error = exc
+
+    def ended(self) -> Any:
+        """Its result.
+
+        Raises:
+            BaseException: its error.
+        """
+        self.join(patient(60))
+        assert not self.is_alive()
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+@contextmanager
+def meanwhile(
+    service: Service, pause: Paused, first: Callable[[], Any]
+) -> Iterator[Callable[[Callable[[], Any]], Any]]:
+    """One thing stops in its transaction until another one has ended, or waits for it; both end with the block."""
+    running = Running(first)
+    assert pause.reached.wait(patient(30)), running.error
+
+    def beside(second: Callable[[], Any]) -> Running:
+        other = Running(second)
+        wait_until(lambda: not other.is_alive() or somebody_waits(service))
+        pause.go.set()
+        return other
+
+    try:
+        yield beside
+    finally:
+        pause.go.set()
+        running.ended()
+
+
+def somebody_waits(service: Service) -> bool:
+    """Whether a transaction waits for another one's lock; on SQLite for its turn to write."""
+    if service.context.database.engine.dialect.name == "sqlite":
+        queue = service.context.database._queue
+        assert queue is not None
+        return bool(queue._waiting)
+    with service.context.database.read() as session:
+        waiting = text(
+            "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid IN (SELECT pid FROM pg_stat_activity "
+            "WHERE datname = current_database())"
+        )
+        return bool(session.execute(waiting).scalar_one())
+
+
+def tombstone(service: Service) -> UUID:
+    (erased,) = [case.id for case in rows(service).values() if case.erased_at is not None]
+    return erased
+
+
+@pytest.mark.both_databases
+def test_two_uploads_of_one_picture_at_once_are_twins(service: Service, paused: Callable[[Any, str], Paused]) -> None:
+    pause = paused(preparing, "plan_case")
+    with meanwhile(service, pause, lambda: service.add_case("one", cell_png(3), patient="p")) as beside:
+        other = beside(lambda: service.add_case("two", cell_png(3), patient="q"))
+        assert other.ended()["same_image_as"] == str(rows(service)["one"].id)
+    assert pairs(service) == {("one", "two"), ("two", "one")}
+    assert faults(service) == []
+
+
+@pytest.mark.both_databases
+def test_uploads_of_different_pictures_do_not_wait_for_each_other(
+    service: Service, database_kind: str, paused: Callable[[Any, str], Paused]
+) -> None:
+    pause = paused(preparing, "plan_case")
+    with meanwhile(service, pause, lambda: service.add_case("one", cell_png(3), patient="p")):
+        other = Running(lambda: service.add_case("two", cell_png(4), patient="q"))
+        if database_kind == "postgresql":  # SQLite has one writer
+            other.ended()
+        pause.go.set()
+        other.ended()
+    assert set(rows(service)) == {"one", "two"}
+    assert pairs(service) == set()
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("first", ["upload", "comparison"])
+def test_an_upload_while_earlier_images_are_compared_is_a_twin(
+    service: Service, upgrade_encoder: Upgrade, paused: Callable[[Any, str], Paused], first: str
+) -> None:
+    service.add_case("old", cell_png(3), patient="p")
+    forget_pixels(service, "old")
+    upgrade_encoder()
+    work = [lambda: service.add_case("new", cell_png(3), patient="q"), lambda: compare_earlier(service.context)]
+    pause = paused(preparing, "plan_case") if first == "upload" else paused(earlier_images, "know_pixels")
+    if first == "comparison":
+        work.reverse()
+    with meanwhile(service, pause, work[0]) as beside:
+        beside(work[1]).ended()
+    assert pairs(service) == {("old", "new"), ("new", "old")}
+    assert faults(service) == []
+
+
+@pytest.mark.both_databases
+def test_two_that_compare_at_once_link_what_only_both_know(
+    service: Service, upgrade_encoder: Upgrade, paused: Callable[[Any, str], Paused], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one cannot read an image that the first one has just read, and does the next one before it ends."""
+    service.add_case("old", cell_png(3))
+    upgrade_encoder()
+    service.add_case("older", cell_png(3))
+    forget_pixels(service, "old", "older")
+    stored, find = rows(service)["old"].stored_sha256, service.context.images.find
+    pause = paused(earlier_images, "know_pixels")
+    with meanwhile(service, pause, lambda: compare_earlier(service.context, batch=1)) as beside:
+        monkeypatch.setattr(service.context.images, "find", lambda name: None if name == stored else find(name))
+        beside(lambda: compare_earlier(service.context, batch=1)).ended()
+    assert compare_earlier(service.context) == (0, 0)
+    assert pairs(service) == {("old", "older"), ("older", "old")}
+    assert faults(service) == []
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("by", ["comparison", "upload"])
+def test_a_twin_that_is_erased_meanwhile_is_in_no_pair(
+    service: Service, upgrade_encoder: Upgrade, paused: Callable[[Any, str], Paused], by: str
+) -> None:
+    service.add_case("twin", cell_png(3), patient="q")
+    upgrade_encoder()
+    if by == "comparison":
+        service.add_case("other", cell_png(3), patient="p")
+        forget_pixels(service, "other")
+    work = {
+        "comparison": lambda: compare_earlier(service.context),
+        "upload": lambda: service.add_case("other", cell_png(3), patient="p"),
+    }
+    pause = paused(erasure, "_record")
+    with meanwhile(service, pause, lambda: forget_patient(service.context, "admin", "q", "asked to")) as beside:
+        beside(work[by]).ended()
+    assert tombstone(service)
+    assert pairs(service) == set()
+    assert rows(service)["other"].pixels_sha256 is not None
+    assert faults(service) == []
+
+
+@pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
+def test_an_erasure_that_takes_longer_than_a_lock_is_waited_for_delays_the_comparison(
+    service: Service, upgrade_encoder: Upgrade, paused: Callable[[Any, str], Paused], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.add_case("old", cell_png(3), patient="p")
+    upgrade_encoder()
+    service.add_case("twin", cell_png(3), patient="q")
+    forget_pixels(service, "old")
+    told: list[str] = []
+    pause = paused(erasure, "_record")
+    erasing = Running(lambda: forget_patient(service.context, "admin", "q", "asked to"))
+    assert pause.reached.wait(patient(30))
+    monkeypatch.setattr(patience, "_PATIENCE", 0.0)
+    monkeypatch.setattr("app.platform.database.POSTGRES_SETTINGS", {"lock_timeout": "100"})
+    with pytest.raises(Unavailable, match="earlier"):
+        compare_earlier(service.context)
+    compare_first(service.context)  # is told and put off, and stops no start
+
+    def wait_and_go(line: str) -> None:
+        told.append(line)
+        pause.go.set()
+
+    monkeypatch.setattr(patience, "_PATIENCE", patient(30))
+    assert compare_earlier(service.context, wait_and_go) == (1, 0)
+    erasing.ended()
+    assert "wait" in told[0]
+    assert pairs(service) == set()
+    assert faults(service) == []
+
+
+@pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
+def test_an_import_waits_for_all_its_pictures_at_once_and_in_one_order(service: Service, tmp_path: Path) -> None:
+    """Of two that store the same pictures in another order each would else wait for the other one."""
+    for number in range(5):
+        (tmp_path / f"case-{number}.png").write_bytes(cell_png(number))
+    with counted(service.context.database) as statements:
+        assert import_local(service.context, FUNCTIONS, tmp_path, "admin", print)["created"] == 5
+    assert sum("pg_advisory_xact_lock(number)" in statement for statement in statements) == 1
+
+
+@pytest.mark.both_databases
+def test_pairs_that_are_missing_or_of_somebody_erased_are_named_and_an_upgrade_mends_them(service: Service) -> None:
+    service.add_case("one", cell_png(3), patient="p")
+    service.add_case("two", cell_png(3), patient="q")
+    service.add_case("three", cell_png(4), patient="r")
+    assert faults(service) == []
+    forget_patient(service.context, "admin", "r", "asked to")
+    found = rows(service)
+    one, two, erased = found["one"].id, found["two"].id, tombstone(service)
+    with service.context.database.write() as session:
+        session.delete(session.get_one(CaseTwin, (one, two)))
+        session.add_all([CaseTwin(case_id=erased, twin_id=two), CaseTwin(case_id=two, twin_id=erased)])
+    named = faults(service)
+    assert len(named) == 2
+    assert any(str(one) in fault and str(two) in fault and "same picture" in fault for fault in named)
+    assert any(str(erased) in fault and str(two) in fault and "erased" in fault for fault in named)
+    serving._upgrade(service.context)
+    assert pairs(service) == {("one", "two"), ("two", "one")}
+    assert faults(service) == []
+    with service.context.database.read() as session:
+        assert session.get(Case, erased) is not None
+
+
+def test_a_pair_that_somebody_removed_past_the_service_stays_named(service: Service) -> None:
+    """No event vouches for a row that is not as its last event says."""
+    service.add_case("one", cell_png(3), patient="p")
+    service.add_case("two", cell_png(3), patient="q")
+    service.written_past = True
+    with service.context.database.write() as session:
+        session.execute(text("DELETE FROM case_twins"))
+    before = faults(service)
+    assert len(before) == 3  # two rows that are missing, and what they said
+    serving._upgrade(service.context)
+    assert pairs(service) == set()
+    assert faults(service) == before
