@@ -7,9 +7,9 @@ RUNTIME ?= cpu
 UV ?= uv
 # a Python with PyTorch for CUDA: another one than that of .venv where nothing can be installed
 GPU_PYTHON ?= $(VENV)/bin/python
-# a process per core and one more, since some tests wait for servers and browsers; one thread of linear algebra each: more
+# a process per core and two more, since some tests wait for servers and browsers; one thread of linear algebra each: more
 # threads than cores only wait for each other; bytecode is kept, since some tests start the command line anew
-PROCESSES ?= $(shell n=$$(($$(getconf _NPROCESSORS_ONLN) + 1)); echo $$((n < 8 ? n : 8)))
+PROCESSES ?= $(shell n=$$(($$(getconf _NPROCESSORS_ONLN) + 2)); echo $$((n < 8 ? n : 8)))
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q -n $(PROCESSES) --dist worksteal
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 

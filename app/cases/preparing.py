@@ -242,11 +242,14 @@ def _heal(session: Session, new: NewCase) -> None:
     refused = take_place(session, new.damaged) if new.damaged else set()
     if not refused:
         return
-    of_field = any(new.damaged[name].stored_sha256 == new.stored_field_sha256 for name in refused)
-    what, also = ("field", "; without the field its image may be put right") if of_field else ("image", "")
+    if any(new.damaged[name].stored_sha256 == new.stored_field_sha256 for name in refused):
+        raise OtherImage(
+            "the stored field of this case is damaged, and the one that was sent has other pixels as it is decoded now, "
+            "so that it does not take its place: bring the file back from a backup, or send the image without the field"
+        )
     raise OtherImage(
-        f"the stored {what} of this case is damaged, and what was sent has other pixels, as it is decoded now, so that "
-        f"it does not take its place; bring the file back from a backup{also}"
+        "the stored image of this case is damaged, and the one that was sent has other pixels as it is decoded now, so "
+        "that it does not take its place: bring the file back from a backup"
     )
 
 
