@@ -57,16 +57,21 @@ def as_class_probs(class_probs: npt.ArrayLike, name: str = "class_probs") -> Flo
     totals, ones = np.empty(len(rows)), np.ones(rows.shape[1])
     for start in range(0, len(rows), _BLOCK):  # which stays in the processor's cache
         block = rows[start : start + _BLOCK]
-        # minimum and maximum are NaN where any value is, and then no comparison is true
-        if not (block.min() >= 0 and block.max() <= 1 + ROW_SUM_TOLERANCE):
-            bad = ~((rows >= 0) & (rows <= 1 + ROW_SUM_TOLERANCE)).all(axis=1)
-            raise ValueError(f"{name} must lie in [0, 1]: {first_offender(bad)}")
+        if not block.min() >= 0:  # nor where any value is NaN
+            raise ValueError(_outside(rows, name))
         # a product with ones adds up short rows several times faster than a sum along the axis
         totals[start : start + _BLOCK] = block @ ones
     bad = np.abs(totals - 1) > ROW_SUM_TOLERANCE
     if bad.any():
+        if rows.max() > 1 + ROW_SUM_TOLERANCE:  # which no row that sums to one has
+            raise ValueError(_outside(rows, name))
         raise ValueError(f"rows of {name} must sum to 1 within {ROW_SUM_TOLERANCE:g}: {first_offender(bad)}")
     return probs
+
+
+def _outside(rows: FloatArray, name: str) -> str:
+    bad = ~((rows >= 0) & (rows <= 1 + ROW_SUM_TOLERANCE)).all(axis=1)
+    return f"{name} must lie in [0, 1]: {first_offender(bad)}"
 
 
 def as_vector(values: npt.ArrayLike, length: int, name: str, low: float, high: float) -> FloatArray:

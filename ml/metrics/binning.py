@@ -20,7 +20,7 @@ Strategy = Literal["uniform", "quantile"]
 
 # (case, slot) pairs of a chunk whose cells are kept: small arrays come from memory that the process has, larger ones
 # are asked for, and cleared, anew each time
-_CHUNK = 2**19
+_CHUNK = 2**20
 #: The same where only sums are kept: of fewer, calling NumPy takes as long as what it does.
 SUMMED = 2**21
 

@@ -206,8 +206,8 @@ def _add_terms(
     counts: IntArray, probs: FloatArray, row: int, total: int, weight: float, given: float, sums: FloatArray
 ) -> tuple[float, float]:
     """Add the terms of a case to the sums; return its φ̂ and its DPE, 1 − Σf² where none was given (below zero)."""
-    plugin, frequencies, squares = _squares(counts, probs, row, 1.0 / total)
-    largest, agreed, hit = _leaders(counts, probs, row)
+    plugin, frequencies, squares, largest, most = _squares(counts, probs, row, 1.0 / total)
+    agreed, hit = _leaders(counts, probs, row, largest, most)
     spread = 1 - frequencies
     sums[_USED_END] += total
     for order in range(min(total, 3)):
@@ -231,23 +231,22 @@ def _add_terms(
 
 
 @_compiled
-def _squares(counts: IntArray, probs: FloatArray, row: int, share: float) -> tuple[float, float, float]:
-    """Σ(μ̂ − z)², Σμ̂² and Σz² of a case."""
-    plugin, frequencies, squares = 0.0, 0.0, 0.0
+def _squares(counts: IntArray, probs: FloatArray, row: int, share: float) -> tuple[float, float, float, float, int]:
+    """Σ(μ̂ − z)², Σμ̂² and Σz² of a case, its largest probability, and most labels of a class."""
+    plugin, frequencies, squares, largest, most = 0.0, 0.0, 0.0, probs[row, 0], counts[row, 0]
     for k in range(probs.shape[1]):
-        freq = counts[row, k] * share
-        plugin += (freq - probs[row, k]) ** 2
+        prob, count = probs[row, k], counts[row, k]
+        freq = count * share
+        plugin += (freq - prob) ** 2
         frequencies += freq * freq
-        squares += probs[row, k] * probs[row, k]
-    return plugin, frequencies, squares
+        squares += prob * prob
+        largest, most = max(largest, prob), max(most, count)
+    return plugin, frequencies, squares, largest, most
 
 
 @_compiled
-def _leaders(counts: IntArray, probs: FloatArray, row: int) -> tuple[float, float, float]:
-    """Largest probability of a case, labels that name its class, and whether that has most; equal leaders share."""
-    largest, most = probs[row, 0], counts[row, 0]
-    for k in range(1, probs.shape[1]):
-        largest, most = max(largest, probs[row, k]), max(most, counts[row, k])
+def _leaders(counts: IntArray, probs: FloatArray, row: int, largest: float, most: int) -> tuple[float, float]:
+    """Labels of a case that name the most probable class, and whether that has most; equal leaders share."""
     leading, labels, frequent, both = 0, 0, 0, 0
     for k in range(probs.shape[1]):
         leads, is_frequent = probs[row, k] == largest, counts[row, k] == most
@@ -255,7 +254,7 @@ def _leaders(counts: IntArray, probs: FloatArray, row: int) -> tuple[float, floa
         labels += counts[row, k] if leads else 0
         frequent += is_frequent
         both += leads & is_frequent
-    return largest, labels / leading, both / (leading * frequent)
+    return labels / leading, both / (leading * frequent)
 
 
 @_compiled

@@ -263,6 +263,9 @@ def test_order_two_weights_apply_to_order_two_metrics_only() -> None:
     [
         ([[1, 0]], [[0.5, 0.6]], "sum to 1"),
         ([[1, 0]], [[np.nan, 1.0]], r"lie in \[0, 1\]"),
+        ([[1, 0]], [[1.5, 0.5]], r"lie in \[0, 1\]"),
+        ([[1, 0], [1, 0]], [[0.5, 0.5], [1.5, -0.5]], r"lie in \[0, 1\]: first at row 1"),
+        ([[1, 0]], [[np.inf, 0.0]], r"lie in \[0, 1\]"),
         ([[1, 0]], [[0.5, 0.25, 0.25]], "one shape"),
         ([[-1, 2]], [[0.5, 0.5]], "negative"),
         ([[0.5, 0.5]], [[0.5, 0.5]], "whole numbers"),
