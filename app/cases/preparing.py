@@ -14,7 +14,7 @@ from app.cases.schemas import CaseIn, CaseOut
 from app.cases.showing import Judging, case_out, show_case, stored_prediction_out
 from app.context import Context
 from app.platform import audit_chain
-from app.platform.errors import BrokenImage, OtherImage, TooLarge, UnsupportedImage
+from app.platform.errors import BrokenImage, OtherImage, TooLarge, Unavailable, UnsupportedImage
 from app.platform.keys import DerivedKey, Keys
 from app.platform.one_at_a_time import hold_digests
 from app.platform.principal import Principal
@@ -53,10 +53,13 @@ class NewCase:
     field_pixels_sha256: str | None = None
     # files of the case of this external id that were damaged when it was prepared, and what takes their place
     damaged: Mapping[str, Replacement] = field(default_factory=dict)
+    # files that were there before, of others, who may be erased meanwhile
+    reused: frozenset[str] = frozenset()
 
-    def pixels(self) -> list[str]:
-        """Digests of pixels that others may neither store nor link while this case is stored."""
-        return [self.picture.digest.hex(), *(other.pixels_sha256 for other in self.damaged.values())]
+    def held(self) -> list[str]:
+        """Digests of pixels that others may neither store nor link while this case is stored, and files to be kept."""
+        pixels = [self.picture.digest.hex(), *(other.pixels_sha256 for other in self.damaged.values())]
+        return [*pixels, *self.reused]
 
 
 def prepare_case(context: Context, fields: CaseIn, data: bytes, field: bytes | None = None) -> NewCase:
@@ -75,37 +78,52 @@ def prepare_case(context: Context, fields: CaseIn, data: bytes, field: bytes | N
         BrokenImage: empty, damaged, too small or with several frames.
         Overloaded: too many pictures are being decoded, or predictions wait.
     """
-    damaged: dict[str, Replacement] = {}
+    files = _Files(context)
     with _decoded(context, fields, data, field) as (digests, known, served, picture):
         prediction = context.inference.predict(served, picture.pixels)
-        stored = _keep(context, picture, None if known is None else known.stored_sha256, damaged)
+        stored = files.keep(picture, None if known is None else known.stored_sha256)
     stored_field, field_pixels = None, None
     if field is not None:
         there = None if known is None else known.stored_field_sha256
         stored_field, field_pixels = _read_field(
-            context, served, field, lambda around: (_keep(context, around, there, damaged), around.digest.hex())
+            context, served, field, lambda around: (files.keep(around, there), around.digest.hex())
         )
     shown = replace(picture, png=b"")
     of_field = (digests.field_sha256, stored_field, field_pixels)
-    return NewCase(fields, digests.image_sha256, shown, stored, served, prediction, *of_field, damaged)
+    computed = (fields, digests.image_sha256, shown, stored, served, prediction)
+    return NewCase(*computed, *of_field, files.damaged, frozenset(files.reused))
 
 
-def _keep(context: Context, picture: Picture, there: str | None, damaged: dict[str, Replacement]) -> str:
-    """Put a picture into the store; its name there.
+class _Files:
+    """Files of a case that is prepared.
 
     Args:
         context: parts of the service.
-        picture: with its PNG.
-        there: file of the case that has this picture already, which something else may have encoded; it stays unless
-            it is damaged.
-        damaged: gets that file, where it is and has another name.
     """
-    if there is not None and context.images.intact(there):
-        return there
-    stored = context.images.put(picture.png)
-    if there not in {None, stored}:
-        damaged[str(there)] = Replacement(stored, picture.digest.hex())
-    return stored
+
+    def __init__(self, context: Context) -> None:
+        self._images = context.images
+        # damaged files, and what takes the place of each; and files that others have stored
+        self.damaged: dict[str, Replacement] = {}
+        self.reused: set[str] = set()
+
+    def keep(self, picture: Picture, there: str | None) -> str:
+        """Put a picture into the store; its name there.
+
+        Args:
+            picture: with its PNG.
+            there: file of the case that has this picture already, which something else may have encoded; it stays
+                unless it is damaged.
+        """
+        if there is not None and self._images.intact(there):
+            self.reused.add(there)
+            return there
+        stored, written = self._images.keep(picture.png)
+        if not written:
+            self.reused.add(stored)
+        if there not in {None, stored}:
+            self.damaged[str(there)] = Replacement(stored, picture.digest.hex())
+        return stored
 
 
 def look_at_case(
@@ -194,11 +212,14 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
 
     Raises:
         OtherImage: the external id belongs to another image or field, or to a damaged one that had other pixels.
+        Unavailable: whoever had the same file was erased meanwhile, and the file with them.
     """
-    hold_digests(session, new.pixels())  # of two that come at once, the second one sees the first
+    hold_digests(session, new.held())  # of two that come at once, the second one sees the first
     picture = (new.picture.digest.hex(), new.stored_sha256)
     known, twin = queries.known_case_and_first_image(session, new.fields.external_id, *picture)
     refuse_other_image(known, UploadDigests(new.sha256, new.field_sha256))
+    if known is None or new.damaged:
+        _require_files(context, new)
     if known is not None:
         _heal(session, new)
         return 200, show_case(session, known.id)
@@ -233,6 +254,16 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
     return 201, case_out(case, stored_prediction_out(case, row, judging, planned.decision), 0)
 
 
+def _require_files(context: Context, new: NewCase) -> None:
+    """See that files which were there before still are: from here on nobody removes them.
+
+    Raises:
+        Unavailable: one was removed; sent again, the picture is stored anew.
+    """
+    if not all(context.images.intact(name) for name in new.reused):
+        raise Unavailable("the same picture was erased a moment ago with whom it belonged to; send it again")
+
+
 def _heal(session: Session, new: NewCase) -> None:
     """Give a case whose files were damaged those that were sent again, which something else may have encoded.
 
@@ -244,8 +275,9 @@ def _heal(session: Session, new: NewCase) -> None:
         return
     if any(new.damaged[name].stored_sha256 == new.stored_field_sha256 for name in refused):
         raise OtherImage(
-            "the stored field of this case is damaged, and the one that was sent has other pixels as it is decoded now, "
-            "so that it does not take its place: bring the file back from a backup, or send the image without the field"
+            "the stored field of this case is damaged, and the one that was sent has other pixels as it is decoded now,"
+            " so that it does not take its place: bring the file back from a backup, or send the image without the "
+            "field"
         )
     raise OtherImage(
         "the stored image of this case is damaged, and the one that was sent has other pixels as it is decoded now, so "

@@ -109,7 +109,7 @@ class Laboratory:
 
     def _store_together(self, cells: list[tuple[NewCase, list[LabelIn]]]) -> None:
         with self.context.database.write() as session:
-            hold_digests(session, [digest for new, _ in cells for digest in new.pixels()])
+            hold_digests(session, [digest for new, _ in cells for digest in new.held()])
             for new, labels in cells:
                 status, case = store_case(session, self.context, self.robot, new)
                 for label in labels if status == 201 else []:  # another filling was faster, with the labels

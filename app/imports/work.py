@@ -124,7 +124,7 @@ def import_cases(job: RunningJob) -> ImportResult:
             prepared = [_prepare(job, archive, row) for row in waiting[start : start + BATCH]]
             count = len(done) + start + len(prepared)
             with job.write() as session:  # only this worker writes, so a row is either done or not
-                hold_digests(session, [digest for item in prepared if item.new for digest in item.new.pixels()])
+                hold_digests(session, [digest for item in prepared if item.new for digest in item.new.held()])
                 for item in prepared:
                     session.add(_store(session, job, principal, item))
                     session.flush()

@@ -6,6 +6,7 @@ import structlog
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from app.cases.queries import cases_with_images
 from app.context import Context
 from app.evaluations.snapshots import discard_all
 from app.imports.archive import ArchiveError
@@ -17,6 +18,7 @@ from app.operations.erasure_list import ErasureListError, add_missing, is_begun,
 from app.operations.unused_files import sweep_files
 from app.platform.errors import Conflict
 from app.platform.freed_space import overwrite
+from app.platform.one_at_a_time import hold_digests
 from app.tables import AuditEvent, Case, Erasure, Job, now
 
 #: Action of the event that says that a backup was made.
@@ -90,14 +92,13 @@ def forget_patient(
     _require_no_import(context, whom)
     with context.database.write() as session:
         erased = erase_patient(session, context, actor, whom, reason)
-    for digest in erased.images:
-        context.images.remove(digest)
+    removed = sum(_removed(context, digest) for digest in erased.images)
     finished = finish_erasures(context)
     with context.database.read() as session:
         backups = _backups(session)
     return ErasureReport(
         cases=len(erased.cases),
-        images=len(erased.images),
+        images=removed,
         remarks=erased.n_remarks,
         answers=erased.n_answers,
         import_rows=len(erased.import_rows),
@@ -107,6 +108,19 @@ def forget_patient(
         unfinished=finished.problem,
         backups=backups,
     )
+
+
+def _removed(context: Context, digest: str) -> bool:
+    """Remove an image, unless another case with the same file was stored since; whether it was removed.
+
+    Whoever stores one holds the digest until the row is there, and looks whether the file still is.
+    """
+    with context.database.write(key="unused") as session:
+        hold_digests(session, [digest])
+        free = not cases_with_images(session, {digest})
+        if free:
+            context.images.remove(digest)
+    return free
 
 
 def _require_no_import(context: Context, whom: Whom) -> None:
@@ -205,7 +219,7 @@ def erase_again_as_listed(context: Context) -> int:
         with context.database.write() as session:
             erased = erase_again(session, context, line)
         for digest in () if erased is None else erased.images:
-            context.images.remove(digest)
+            _removed(context, digest)
     if waiting:
         _log.warning("erased again, since a backup was brought back", erasures=len(waiting))
         finish_erasures(context)

@@ -39,8 +39,12 @@ class Stored:
 class BlobStore(Protocol):
     """What a store does; every method may raise Unavailable where the store does not answer."""
 
-    def put(self, key: str, content: bytes | Path) -> None:
-        """Store bytes, or those of a file, durably; what is there already stays, unless it is damaged."""
+    def put(self, key: str, content: bytes | Path) -> bool:
+        """Store bytes, or those of a file, durably; what is there already stays, unless it is damaged.
+
+        Returns:
+            Whether they were written.
+        """
 
     def get(self, key: str) -> bytes:
         """Content of an object; raises NotFound, or Damaged."""
@@ -117,8 +121,11 @@ class FolderStore:
         digest_of(key)
         return self.root / key
 
-    def put(self, key: str, content: bytes | Path) -> None:
+    def put(self, key: str, content: bytes | Path) -> bool:
         """Store bytes, or those of a file, durably; what is there already stays, unless it is damaged.
+
+        Returns:
+            Whether they were written.
 
         Raises:
             StorageFull: too little space is left, or the folder cannot be written.
@@ -127,7 +134,7 @@ class FolderStore:
         try:
             if self.intact(key):
                 os.utime(target)  # a sweep of what nobody uses must not take it before its row is there
-                return
+                return False
         except OSError:
             pass  # it was swept just now
         size = content.stat().st_size if isinstance(content, Path) else len(content)
@@ -149,6 +156,7 @@ class FolderStore:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise StorageFull("the image could not be stored; labels are still accepted") from exc
+        return True
 
     def get(self, key: str) -> bytes:
         """Content of an object.

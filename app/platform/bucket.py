@@ -75,22 +75,29 @@ class Bucket:
             _log.warning("the object store does not answer, or refuses", reason=str(exc).splitlines()[0])
             raise Unavailable("the object store does not answer, or refuses; try again shortly") from exc
 
-    def put(self, key: str, content: bytes | Path) -> None:
-        """Store bytes, or those of a file; what is there already stays, unless it is damaged."""
+    def put(self, key: str, content: bytes | Path) -> bool:
+        """Store bytes, or those of a file; what is there already stays, unless it is damaged.
+
+        Returns:
+            Whether they were written.
+        """
         digest_of(key)
         if isinstance(content, Path) and content.stat().st_size > _IN_ONE_PIECE:
-            if not self.intact(key):
-                with self._asking():
-                    self._api.put(self._store, key, content)
-            return
+            if self.intact(key):
+                return False
+            with self._asking():
+                self._api.put(self._store, key, content)
+            return True
         data = content.read_bytes() if isinstance(content, Path) else content
         try:
             with self._asking():
                 self._api.put(self._store, key, data, mode="create")
         except self._api.exceptions.AlreadyExistsError:
-            if not self.intact(key):
-                with self._asking():
-                    self._api.put(self._store, key, data)
+            if self.intact(key):
+                return False
+            with self._asking():
+                self._api.put(self._store, key, data)
+        return True
 
     def get(self, key: str) -> bytes:
         """Content of an object, also of one that a sweep has just taken for unused.

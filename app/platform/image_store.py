@@ -30,9 +30,12 @@ class ImageStore:
 
     def put(self, data: bytes) -> str:
         """Store bytes durably and return their SHA-256; a damaged image of this name is replaced."""
+        return self.keep(data)[0]
+
+    def keep(self, data: bytes) -> tuple[str, bool]:
+        """The same, and whether they were written; else they were there, of somebody who may be erased."""
         digest = hashlib.sha256(data).hexdigest()
-        self.store.put(self.key(digest), data)
-        return digest
+        return digest, self.store.put(self.key(digest), data)
 
     def get(self, digest: str) -> bytes:
         """Content of an image.

@@ -11,11 +11,12 @@ import pytest
 from sqlalchemy import text
 
 from app.cases import preparing
+from app.cases import service as cases
 from app.cli import serving
 from app.cli.shared import compare_first
 from app.imports.command import import_local
 from app.job_kinds import FUNCTIONS
-from app.operations import earlier_images, erasure, patience
+from app.operations import earlier_images, erasure, forgetting, patience
 from app.operations.earlier_images import compare_earlier
 from app.operations.forgetting import forget_patient
 from app.platform.errors import Unavailable
@@ -290,3 +291,37 @@ def test_a_pair_that_somebody_removed_past_the_service_stays_named(service: Serv
     serving._upgrade(service.context)
     assert pairs(service) == set()
     assert faults(service) == before
+
+
+@pytest.mark.both_databases
+def test_a_picture_that_was_erased_while_it_was_prepared_again_is_asked_for_once_more(
+    service: Service, paused: Callable[[Any, str], Paused]
+) -> None:
+    """Its file had been there when it was to be stored, so that nothing was written, and went with the other one."""
+    service.add_case("one", cell_png(3), patient="p")
+    uploaded: list[Any] = []
+    with meanwhile(service, paused(cases, "prepare_case"), lambda: uploaded.append(service.upload("two", cell_png(3)))):
+        assert forget_patient(service.context, "lead", "p", "asked").images == 1
+    (answer,) = uploaded
+    assert (answer.status_code, answer.headers.get("retry-after")) == (503, "5"), answer.text
+    assert "send it again" in answer.text
+    case = service.add_case("two", cell_png(3))
+    assert service.get("viewer", f"/v1/cases/{case['id']}/image").status_code == 200
+    assert faults(service) == []
+
+
+@pytest.mark.both_databases
+def test_a_picture_that_is_stored_again_before_the_erased_file_is_removed_keeps_it(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.add_case("one", cell_png(3), patient="p")
+    removed, stored = forgetting._removed, []
+
+    def late(context: Any, digest: str) -> bool:
+        stored.append(service.add_case("two", cell_png(3)))
+        return removed(context, digest)
+
+    monkeypatch.setattr(forgetting, "_removed", late)
+    assert forget_patient(service.context, "lead", "p", "asked").images == 0
+    assert service.get("viewer", f"/v1/cases/{stored[0]['id']}/image").status_code == 200
+    assert faults(service) == []
