@@ -120,6 +120,7 @@ BENCHMARKS = (
     Benchmark("serving", quick=("--no-peers", "--rounds", "1", "--seconds", "0.4")),
     Benchmark("predicting", ("--network", "vgg16", "--rounds", "5", "--save"), ("--rounds", "1", "--seconds", "0.4")),
     Benchmark("labels", quick=("--quick",)),
+    Benchmark("label_studio"),  # not in the quick run, which installs no peers
     Benchmark("answering", quick=("--reads", "5")),
     Benchmark("evaluation", quick=("--quick",)),
     Benchmark("calibration", quick=("--quick",)),
@@ -250,6 +251,13 @@ ROWS = (
             limit="1",
         )
         for processes in ("", PER_CORE)
+    ),
+    Row(
+        "next case and label, 8 annotators, SQLite: of Label Studio",
+        "label_studio",
+        1.0,
+        _at("figures", "of Label Studio"),
+        peer=lambda found: f"Label Studio {found['figures']['Label Studio, labels per second']:.0f} per second",
     ),
     Row("an answer in the browser (ms of the server)", "answering", 20.0, _at("figures", "an answer (ms)"), most=True),
     *(
