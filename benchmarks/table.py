@@ -253,7 +253,7 @@ ROWS = (
         for processes in ("", PER_CORE)
     ),
     Row(
-        "next case and label, 8 annotators, SQLite: of Label Studio",
+        "next case and label, one annotator, SQLite: of Label Studio",
         "label_studio",
         1.0,
         _at("figures", "of Label Studio"),
