@@ -5,6 +5,7 @@ import os
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -39,6 +40,8 @@ _log = structlog.get_logger("secondread")
 
 def configure_logging() -> None:
     """One JSON line per event on stderr."""
+    # Pillow's, of which a picture may be worth 65,000
+    warnings.filterwarnings("ignore", module=r"PIL\.")
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

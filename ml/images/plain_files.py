@@ -137,7 +137,9 @@ def _is_plain_tiff(directory: "_Directory", width: int, height: int) -> bool:
     if packing not in _PACKINGS or number > PARTS or pixels > max(TILED * width * height, TILE):
         return False
     places, lengths = (directory.numbers(kind) for kind in kinds)
-    return len(places) == len(lengths) == number and sum(lengths) <= directory.size
+    # whatever else there is may be directories of thousands of entries, which turning the picture goes through
+    beside = directory.size - sum(lengths)
+    return len(places) == len(lengths) == number and 0 <= beside <= BESIDE_PIXELS
 
 
 class _Directory:

@@ -2,6 +2,8 @@
 
 import io
 import struct
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable
 
@@ -105,6 +107,7 @@ HOSTILE = {
     "a strip that is named a thousand times": strips(1000),
     "strips without number": strips(100_000),
     "two pages": with_two_pages(),
+    "much beside the pixels": encode(CELL, "TIFF") + bytes(BESIDE_PIXELS),
     "a TIFF of large numbers": b"II+\0" + encode(CELL, "TIFF")[4:],
     "a directory behind the end": b"MM\0*\x7f\xff\xff\xff" + bytes(100),
     # each is unpacked: a kilobyte of the file to a megabyte
@@ -200,6 +203,23 @@ def test_what_programs_write_is_plain(name: str, opened_here: list[object]) -> N
     assert (found.width, found.height, found.plain) == (500, 500, True)
     assert cost_of(data).cheap
     assert opened_here == []
+
+
+def test_what_a_decoder_thinks_of_a_picture_is_not_written_to_the_log() -> None:
+    """Of tags that reach beyond the file Pillow warns one by one."""
+    picture = bytearray(encode(CELL, "TIFF"))
+    at = struct.unpack_from("<I", picture, 4)[0]
+    (entries,) = struct.unpack_from("<H", picture, at)
+    struct.pack_into("<HHII", picture, at + 2 + 12 * (entries - 1), 65000, 7, 10**9, 0)
+    code = "import sys; from app.platform.observability import configure_logging; from ml.images import preprocess\n"
+    for said, first in ((True, ""), (False, "configure_logging()\n")):
+        done = subprocess.run(
+            [sys.executable, "-c", f"{code}{first}preprocess.decode_image(sys.stdin.buffer.read())"],
+            input=bytes(picture),
+            capture_output=True,
+            check=True,
+        )
+        assert (b"UserWarning" in done.stderr) == said, done.stderr
 
 
 @pytest.mark.parametrize(
