@@ -114,7 +114,7 @@ def _start(context: Context, stop: threading.Event, compared: threading.Event | 
         executor = None
         try:
             require_head(context.database.engine)
-            claim(context.database, context.keys.audit)
+            claim(context.database, context.keys.audit, partial(_say_alive, context))
             erase_again_as_listed(context)
             if not compared.is_set() and _compare(context, partial(_say_alive, context)):
                 compared.set()
@@ -123,7 +123,7 @@ def _start(context: Context, stop: threading.Event, compared: threading.Event | 
                 executor.start()
                 return executor
             _log.info("another worker lives; waiting for its end")
-        except (SQLAlchemyError, psycopg.Error) as exc:
+        except (SQLAlchemyError, psycopg.Error, Unavailable) as exc:
             _log.warning("the database does not answer", error=type(exc).__name__)
         if executor is not None:
             executor.stop()

@@ -70,7 +70,7 @@ def _prepare(application: "FastAPI") -> None:
     from app.platform.migrate import create_if_new
 
     create_if_new(application.state.database.engine)
-    claim(application.state.database, application.state.context.keys.audit)
+    claim(application.state.database, application.state.context.keys.audit, say)
     erase_again_as_listed(application.state.context)
     compare_first(application.state.context)
     _say_where(application.state.context)
@@ -169,7 +169,7 @@ def _upgrade(context: "Context") -> None:
     problem = overwrite_moved(context.settings.owner_sqlalchemy_url) if moved else None
     if problem is not None:
         say(f"notes were moved to rows of their own, but their old places were not overwritten: {problem}")
-    claim(context.database, context.keys.audit)
+    claim(context.database, context.keys.audit, say)
     compare_first(context)
     _mend_pairs(context)
     renumber(context)

@@ -102,7 +102,7 @@ def parts(*, check_schema: bool = True, direct: bool = False, ring: "KeyRing | N
     try:
         if check_schema:
             create_if_new(context.database.engine)
-            claim(context.database, context.keys.audit)
+            claim(context.database, context.keys.audit, say)
             _erase_again(context)
         yield context
     finally:

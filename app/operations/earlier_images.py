@@ -10,9 +10,9 @@ from sqlalchemy.orm import Session
 
 from app.cases.same_pixels import Pixels, know_pixels, locked_cases
 from app.context import Context
-from app.operations.patience import write_patiently
 from app.operations.proven import expected_rows
 from app.platform.one_at_a_time import hold_digests
+from app.platform.patience import write_patiently
 from app.platform.plain_rows import table_of
 from app.platform.row_digests import row_digest, row_key
 from app.tables import UNKNOWN_PIXELS, Case
@@ -65,7 +65,8 @@ def compare_earlier(context: Context, say: _Say = lambda _: None, batch: int = _
         known = {row[0]: Pixels(digests.get(row[1]), row[2] and digests.get(row[2])) for row in rows}
         if any(digests.values()):
             unproven = _unproven(context) if unproven is None else unproven
-            told += write_patiently(context, partial(_write, known=known, unproven=unproven), say)
+            write = partial(_write, known=known, unproven=unproven)
+            told += write_patiently(context.database, write, "others are using the rows of earlier images", say)
         unreadable += sum(any(digests[name] is None for name in _lacking(row)) for row in rows)
         after, seen = rows[-1][0], seen + len(rows)
         rest = f", {unreadable:,} cannot be read" if unreadable else ""

@@ -2,9 +2,11 @@
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from app.context import Context
 from app.operations.anchor import append
@@ -13,6 +15,7 @@ from app.platform.installation import claim, require_first_key
 from app.platform.keys import KeyRing, derive
 from app.platform.migrate import create_if_new
 from app.platform.one_at_a_time import Turn, take_turn
+from app.platform.patience import write_patiently
 from app.platform.sealing import seal, seal_all
 from app.settings import write_beside
 from app.tables import AuditHead, Installation
@@ -68,30 +71,36 @@ def bring_in(context: Context, ring: KeyRing, reason: str) -> Rotation:
     n_known = max(require_first_key(context.database, keys), 1)
     claim(context.database, derive(ring.oldest(n_known)).audit)
     seal_all(context.database, derive(ring.oldest(n_known)).audit)  # so that nobody waits long for what follows
-    with context.database.write(key="alone") as session:
-        take_turn(session, Turn.KEY)  # nobody else writes an event, with whichever key
-        for n_keys in range(n_known, len(ring.secrets)):
-            before, new = derive(ring.oldest(n_keys)).audit, keys.signers[n_keys]
-            while seal(session, before):  # so that the event of the rotation comes next
-                pass
-            # as it is: events move it past the unit of work
-            locked = select(AuditHead).where(AuditHead.id == 1).with_for_update()
-            head = session.execute(locked.execution_options(populate_existing=True)).scalar_one()
-            text = audit_chain.rotation_text(before.public_key, f"{head.sequence}:{head.digest}", new.public)
-            session.add(Installation(id=n_keys + 1, key_check=new.check))
-            audit_chain.record(
-                session,
-                before,
-                actor="command line",
-                action=audit_chain.ROTATION,
-                object_id=f"key {n_keys + 1}",
-                details={"public_key": new.public, "signature": new.sign(text)},
-                reason=reason,
-            )
-            seal(session, before)
-            head.n_keys = n_keys + 1
-            session.flush()
+    learn = partial(_learn, ring=ring, n_known=n_known, reason=reason)
+    write_patiently(context.database, learn, "others are writing to the database", key="alone")
     return Rotation(len(ring.secrets), keys.public_key)
+
+
+def _learn(session: Session, ring: KeyRing, n_known: int, reason: str) -> None:
+    """Let the database learn the keys of a ring behind the first ``n_known``, while nobody else writes an event."""
+    take_turn(session, Turn.KEY)
+    signers = derive(ring).audit.signers
+    for n_keys in range(n_known, len(ring.secrets)):
+        before, new = derive(ring.oldest(n_keys)).audit, signers[n_keys]
+        while seal(session, before):  # so that the event of the rotation comes next
+            pass
+        # as it is: events move it past the unit of work
+        locked = select(AuditHead).where(AuditHead.id == 1).with_for_update()
+        head = session.execute(locked.execution_options(populate_existing=True)).scalar_one()
+        text = audit_chain.rotation_text(before.public_key, f"{head.sequence}:{head.digest}", new.public)
+        session.add(Installation(id=n_keys + 1, key_check=new.check))
+        audit_chain.record(
+            session,
+            before,
+            actor="command line",
+            action=audit_chain.ROTATION,
+            object_id=f"key {n_keys + 1}",
+            details={"public_key": new.public, "signature": new.sign(text)},
+            reason=reason,
+        )
+        seal(session, before)
+        head.n_keys = n_keys + 1
+        session.flush()
 
 
 def write_ring(context: Context, out: Path) -> None:

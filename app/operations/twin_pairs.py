@@ -9,9 +9,9 @@ from sqlalchemy.orm import Session, aliased
 
 from app.cases.same_pixels import locked_cases
 from app.context import Context
-from app.operations.patience import write_patiently
 from app.operations.proven import expected_rows
 from app.platform.one_at_a_time import hold_digests
+from app.platform.patience import write_patiently
 from app.platform.plain_rows import table_of
 from app.platform.row_digests import row_digest, row_key
 from app.platform.written_rows import note_deleted
@@ -65,7 +65,8 @@ def mend_pairs(context: Context, say: Callable[[str], None] = lambda _: None) ->
             if said.get(row_key(table, pair), ("", None))[1] == there:
                 proven.append(row)
     for start in range(0, len(proven), _BATCH):
-        write_patiently(context, partial(_mend, wrong=proven[start : start + _BATCH]), say)
+        mend = partial(_mend, wrong=proven[start : start + _BATCH])
+        write_patiently(context.database, mend, "others are using the rows of these cases", say)
     return len(proven)
 
 

@@ -5,16 +5,21 @@ toss other coins for the same cases and break the chain, and nothing would show 
 of each key, from which the key cannot be computed.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 from sqlalchemy import inspect, select
 from sqlalchemy.orm import Session
 
 from app.platform import audit_chain, baseline
 from app.platform.database import Database, insert_if_absent
 from app.platform.keys import AuditKeys
+from app.platform.patience import write_patiently
 from app.tables import Installation, now
 
 # the oldest events, which were written with the key that the coins and partitions follow from
 _OLDEST = 1000
+_OTHERS_SIGN = "another process, which starts too perhaps, is writing to the database"
 
 
 class WrongKeyError(ValueError):
@@ -75,30 +80,35 @@ def require_keys(database: Database, keys: AuditKeys) -> bool:
     return n_known > 0
 
 
-def claim(database: Database, keys: AuditKeys) -> None:
+def claim(database: Database, keys: AuditKeys, say: Callable[[str], object] = lambda _: None) -> None:
     """Refuse keys that are not those of this database; one without check values gets them now.
 
-    Rows from before events carried the digests of rows get a baseline, so that they are covered from now on.
+    Rows from before events carried the digests of rows get a baseline, so that they are covered from now on. Of
+    several processes that start at once one writes it, which takes a while where there are many rows; the others wait.
 
     Args:
         database: with the current schema.
         keys: the keys in use.
+        say: told whenever it waits.
 
     Raises:
         WrongKeyError: they are another installation's.
+        Unavailable: others do not let go of the key.
     """
+
+    def begin(session: Session) -> None:
+        check = keys.signers[0].check
+        insert_if_absent(session, Installation, {"id": 1, "key_check": check, "created_at": now()})
+        baseline.write_if_missing(session, keys)
+
     if not require_keys(database, keys):
-        with database.write(key="alone") as session:
-            check = keys.signers[0].check
-            insert_if_absent(session, Installation, {"id": 1, "key_check": check, "created_at": now()})
-            baseline.write_if_missing(session, keys)
+        write_patiently(database, begin, _OTHERS_SIGN, say, key="alone")
         require_keys(database, keys)  # a process with another key may have been faster
         return
     with database.read() as session:
         covered = baseline.is_there(session)
     if not covered:
-        with database.write(key="alone") as session:
-            baseline.write_if_missing(session, keys)
+        write_patiently(database, partial(baseline.write_if_missing, keys=keys), _OTHERS_SIGN, say, key="alone")
 
 
 def _check_values(session: Session) -> list[str]:

@@ -2,21 +2,26 @@
 
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from sqlalchemy import event, func, select, text
 from sqlalchemy.exc import OperationalError
 
+from app.platform import baseline, patience
 from app.platform import database as database_module
 from app.platform.database import Database
+from app.platform.errors import Unavailable
 from app.platform.installation import claim
-from app.platform.keys import KeyRing, derive
+from app.platform.keys import AuditKeys, KeyRing, derive
 from app.platform.migrate import upgrade
 from app.platform.one_at_a_time import Turn, take_turn
+from app.platform.patience import write_patiently
 from app.platform.writer_queue import Place, WriterQueue
 from app.tables import AuditEvent, Installation
 from tests.support.postgres import PostgresServer
+from tests.support.process import free_port
 from tests.support.waiting import patient
 
 
@@ -56,9 +61,26 @@ def test_who_waits_too_long_leaves_and_the_next_one_is_let_in() -> None:
     assert late.take()
 
 
+_Open = Callable[..., Database]
+
+
 @pytest.fixture
-def on_disk(tmp_path: Path) -> Database:
-    database = Database(f"sqlite:///{tmp_path / 'some.db'}")
+def opened() -> Iterator[_Open]:
+    """Makes databases, and closes their connections when the test has ended, as a failed one does too."""
+    made: list[Database] = []
+
+    def make(url: str, keys: AuditKeys | None = None) -> Database:
+        made.append(Database(url, keys))
+        return made[-1]
+
+    yield make
+    for database in made:
+        database.engine.dispose()
+
+
+@pytest.fixture
+def on_disk(tmp_path: Path, opened: _Open) -> Database:
+    database = opened(f"sqlite:///{tmp_path / 'some.db'}")
     upgrade(database.engine)
     return database
 
@@ -86,7 +108,6 @@ def test_writers_wait_for_each_other_before_they_ask_the_database(on_disk: Datab
         thread.join()
     assert failed == []
     assert head_keys(on_disk) == before + 20
-    on_disk.engine.dispose()
 
 
 def head_keys(database: Database) -> int:
@@ -107,12 +128,13 @@ def test_a_turn_ends_with_the_transaction_and_not_with_the_session(on_disk: Data
     with on_disk.write() as session:
         session.execute(text("UPDATE audit_head SET n_keys = n_keys + 1"))
     assert head_keys(on_disk) == before + 3
-    on_disk.engine.dispose()
 
 
-def test_a_writer_who_never_ends_is_told_of_as_a_lock_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_who_never_ends_is_told_of_as_a_lock_is(
+    tmp_path: Path, opened: _Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(database_module, "BUSY_SECONDS", 0.05)
-    database = Database(f"sqlite:///{tmp_path / 'some.db'}")
+    database = opened(f"sqlite:///{tmp_path / 'some.db'}")
     upgrade(database.engine)
     before = head_keys(database)
     with database.write() as session:
@@ -120,17 +142,16 @@ def test_a_writer_who_never_ends_is_told_of_as_a_lock_is(tmp_path: Path, monkeyp
         with pytest.raises(OperationalError, match="database is locked"), database.write() as other:
             other.execute(text("UPDATE audit_head SET n_keys = n_keys + 1"))
     assert head_keys(database) == before + 1
-    database.engine.dispose()
 
 
-def test_two_starts_at_once_write_one_baseline(postgres: PostgresServer) -> None:
+def test_two_starts_at_once_write_one_baseline(postgres: PostgresServer, opened: _Open) -> None:
     """Each asks for the key alone: had both begun by sharing it, each would wait for the other one."""
     keys = derive(KeyRing.parse(b"the same key in each of these processes")).audit
     url = postgres.url(postgres.create())
-    empty = Database(url)
+    empty = opened(url)
     upgrade(empty.engine)
     empty.engine.dispose()
-    databases, together, failed = [Database(url, keys) for _ in range(2)], threading.Barrier(2), list[Exception]()
+    databases, together, failed = [opened(url, keys) for _ in range(2)], threading.Barrier(2), list[Exception]()
 
     def start(database: Database) -> None:
         together.wait(patient(20))
@@ -151,5 +172,55 @@ def test_two_starts_at_once_write_one_baseline(postgres: PostgresServer) -> None
         assert session.execute(written).scalar_one() == 1
     with pytest.raises(RuntimeError, match="alone"), databases[0].write() as session:
         take_turn(session, Turn.KEY)
-    for database in databases:
-        database.engine.dispose()
+
+
+@pytest.mark.both_databases
+def test_a_start_waits_for_one_that_writes_for_longer_than_a_lock_is_waited_for(
+    database_url: str, opened: _Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the baseline of an old database has millions of rows, or a machine is busy."""
+    monkeypatch.setattr(database_module, "BUSY_SECONDS", 0.1)
+    monkeypatch.setitem(database_module.POSTGRES_SETTINGS, "lock_timeout", "100")
+    keys = derive(KeyRing.parse(b"the same key in each of these processes")).audit
+    first, second = opened(database_url, keys), opened(database_url, keys)
+    upgrade(first.engine)
+    waits, told, failed = threading.Event(), list[str](), list[Exception]()
+
+    def say(line: str) -> None:
+        told.append(line)
+        waits.set()
+
+    def start() -> None:
+        try:
+            claim(second, keys, say)
+        except Exception as exc:  # reported below
+            failed.append(exc)
+        waits.set()
+
+    thread = threading.Thread(target=start)
+    with first.write(key="alone") as session:
+        session.execute(text("UPDATE audit_head SET n_keys = n_keys"))
+        thread.start()
+        assert waits.wait(patient(20))
+    thread.join()
+    assert failed == []
+    assert told[0] == "waiting: another process, which starts too perhaps, is writing to the database"
+    with second.read() as reading:
+        assert baseline.is_there(reading)
+
+
+def test_a_database_that_is_away_is_waited_for_by_nobody(opened: _Open) -> None:
+    away, told = opened(f"postgresql+psycopg://nobody@127.0.0.1:{free_port()}/none"), list[str]()
+    with pytest.raises(OperationalError, match="connection failed"):
+        write_patiently(away, lambda session: session.execute(text("SELECT 1")), "others are writing", told.append)
+    assert told == []
+
+
+def test_patience_ends(on_disk: Database, opened: _Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "_PATIENCE", 0.0)
+    monkeypatch.setattr(database_module, "BUSY_SECONDS", 0.05)
+    other = opened(str(on_disk.engine.url))
+    with on_disk.write() as session:
+        session.execute(text("UPDATE audit_head SET n_keys = n_keys"))
+        with pytest.raises(Unavailable, match="others are writing; try again shortly"):
+            write_patiently(other, lambda writing: writing.execute(text("SELECT 1")), "others are writing")

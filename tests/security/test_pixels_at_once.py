@@ -16,9 +16,10 @@ from app.cli import serving
 from app.cli.shared import compare_first
 from app.imports.command import import_local
 from app.job_kinds import FUNCTIONS
-from app.operations import earlier_images, erasure, forgetting, patience
+from app.operations import earlier_images, erasure, forgetting
 from app.operations.earlier_images import compare_earlier
 from app.operations.forgetting import forget_patient
+from app.platform import patience
 from app.platform.errors import Unavailable
 from app.tables import Case, CaseTwin
 from tests.security.test_same_pixels import Upgrade, faults, forget_pixels, pairs, rows, upgrade_encoder
