@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer
 from sqlalchemy import event, select, update
-from sqlalchemy.exc import OperationalError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.context import Context
@@ -43,7 +43,7 @@ from app.platform.durable import (
     trace_of,
     workflow_table,
 )
-from app.platform.errors import Problem
+from app.platform.errors import Problem, may_be_tried_again
 from app.tables import Job, now
 
 #: How often a workflow whose process keeps dying is begun again before it is given up.
@@ -208,7 +208,9 @@ class Executor:
                 raise WorkerStoppingError from None
             except (Problem, ValueError, OSError) as exc:
                 raise JobFailedError(exc.detail if isinstance(exc, Problem) else str(exc)) from None
-            except OperationalError as exc:
+            except DBAPIError as exc:
+                if not may_be_tried_again(exc):
+                    raise _defect(job, exc) from None
                 self.require_worker()
                 tries += 1
                 _log.warning("the database refused a job", job=str(job.job_id), error=str(exc.orig))
@@ -217,8 +219,7 @@ class Executor:
                     raise JobFailedError(f"the database refused: {exc.orig}") from None
                 self._stopping.wait(0.25 * 2**tries)
             except Exception as exc:
-                _log.exception("job failed", job=str(job.job_id))
-                raise JobFailedError(f"a defect ({type(exc).__name__}); the worker's log says more") from None
+                raise _defect(job, exc) from None
 
     def _wait_until_writable(self, job: RunningJob) -> None:
         """Wait for the database to take a sentence, so that it will take the failure too: a disk may be full."""
@@ -328,6 +329,11 @@ def _register_workflows(kinds: list[str], schedules: list[str]) -> None:
         name = f"{_UPKEEP}-{schedule}"
         if name not in _registered:
             _registered[name] = DBOS.workflow(name=name)(look_after)
+
+
+def _defect(job: RunningJob, exc: Exception) -> JobFailedError:
+    _log.error("job failed", job=str(job.job_id), exc_info=exc)
+    return JobFailedError(f"a defect ({type(exc).__name__}); the worker's log says more")
 
 
 def _reported_elsewhere(record: logging.LogRecord) -> bool:

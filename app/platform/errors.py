@@ -351,11 +351,17 @@ def _allowed(request: Request) -> list[str]:
     return sorted(methods)
 
 
+def may_be_tried_again(exc: DBAPIError) -> bool:
+    """Whether the database was away, locked or full, or has ended the connection, as it does where a thread was kept
+    from the processor for too long within a transaction."""
+    return isinstance(exc, OperationalError) or exc.connection_invalidated
+
+
 def _on_database(request: Request, exc: DBAPIError) -> Response:
     """A database that is away, locked or full, or a collision, is a reason to try again; the rest is a defect."""
     if isinstance(exc, IntegrityError):
         return answer_to(request, Unavailable("another request stored the same at this moment; send yours again"))
-    if isinstance(exc, OperationalError) or exc.connection_invalidated:
+    if may_be_tried_again(exc):
         return answer_to(request, Unavailable("the database cannot answer just now; try again"))
     raise exc
 

@@ -3,6 +3,7 @@
 import errno
 import json
 import threading
+import time
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -10,7 +11,7 @@ from uuid import UUID
 import numpy as np
 import pytest
 from PIL import Image, ImageEnhance
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 from sqlalchemy.exc import OperationalError
 
 from app import job_kinds
@@ -279,6 +280,26 @@ def test_a_database_that_is_busy_for_a_moment_fails_no_job(service: Service) -> 
 
     work_off(service.context, {"evaluation": work})
     assert job(service, job_id)["state"] == "succeeded"
+
+
+@pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
+def test_a_worker_that_is_kept_from_the_processor_within_a_transaction_does_its_job_again(service: Service) -> None:
+    """PostgreSQL ends the connection of whoever is silent for too long, and calls it an internal error."""
+    job_id = submit(service.context, "evaluation", {})
+    tries: list[int] = []
+
+    def work(running: RunningJob) -> dict[str, Any]:
+        tries.append(1)
+        with running.write() as session:
+            if len(tries) == 1:
+                session.execute(text("SET LOCAL idle_in_transaction_session_timeout = 50"))
+                time.sleep(0.5)
+            running.report_in(session, 0.5, "as far as this")
+        return {}
+
+    work_off(service.context, {"evaluation": work})
+    shown = job(service, job_id)
+    assert (shown["state"], len(tries)) == ("succeeded", 2), shown["error"]
 
 
 @pytest.mark.parametrize("bad", ["abc", '"-1"', '""', '"1e3"'])
