@@ -16,9 +16,9 @@ import httpx2
 import pytest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from app.cli.server import DRAIN_SECONDS
+from app.cli.server import DRAIN_SECONDS, listening
 from app.platform.observability import COUNTED_TOGETHER
-from tests.support.process import METRICS_TOKEN, Installation
+from tests.support.process import METRICS_TOKEN, Installation, free_port
 from tests.support.service import cell_png
 from tests.support.waiting import patient, wait_until
 
@@ -217,6 +217,29 @@ def test_processes_store_each_case_once_in_one_file(together: Installation) -> N
     found = json.loads(asked(together, "/v1/cases?limit=200", together.keys["lead"]))
     assert sorted(case["external_id"] for case in found["items"]) == sorted(f"case-{number}" for number in range(20))
     assert together.run("db", "verify").returncode == 0
+
+
+def test_every_address_of_a_name_is_listened_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here ``localhost`` may have one address; elsewhere it has these, or one of a family that is switched off."""
+    port = free_port()
+    here = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "127.0.0.2"), (socket.AF_INET, "127.0.0.1")]
+    absent = (socket.AF_INET, "192.0.2.1")  # kept for documents: nobody's
+
+    def known(*names: tuple[socket.AddressFamily, str]) -> None:
+        entries = [(family, socket.SOCK_STREAM, 6, "", (address, port)) for family, address in names]
+        monkeypatch.setattr("app.cli.server.socket.getaddrinfo", lambda *_, **__: entries)
+
+    known(*here, absent)
+    with listening("some.name", port) as sockets:
+        assert [one.getsockname() for one in sockets] == [("127.0.0.1", port), ("127.0.0.2", port)]
+        for _, address in here:
+            with socket.create_connection((address, port), patient(20)):
+                pass
+        with pytest.raises(OSError, match="in use"), listening("some.name", port):
+            pass
+    known(absent)
+    with pytest.raises(OSError, match="assign"), listening("some.name", port):
+        pass
 
 
 @pytest.mark.parametrize("processes", ["0", "65", "two"])

@@ -3,7 +3,7 @@
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -23,14 +23,14 @@ class Kept:
         name: what it is called in the log.
         command: that starts it.
         environment: of it; None: that of this process.
-        descriptor: of a file or socket that it inherits; None for none.
+        descriptors: of files and sockets that it inherits.
         patience: seconds that it may take to end once it is asked to, before it is killed; None for any time.
     """
 
     name: str
     command: list[str]
     environment: Mapping[str, str] | None = None
-    descriptor: int | None = None
+    descriptors: Sequence[int] = ()
     patience: float | None = None
 
 
@@ -55,10 +55,10 @@ def kept_alive(kept: Kept, number: int = 1) -> Iterator[None]:
 
 
 def _keep(kept: Kept, stop: threading.Event) -> None:
-    wait, inherited = _FIRST_WAIT, () if kept.descriptor is None else (kept.descriptor,)
+    wait = _FIRST_WAIT
     while not stop.is_set():
         started = time.monotonic()
-        process = subprocess.Popen(kept.command, env=kept.environment, pass_fds=inherited)  # noqa: S603
+        process = subprocess.Popen(kept.command, env=kept.environment, pass_fds=kept.descriptors)  # noqa: S603
         while process.poll() is None:
             if stop.wait(0.1):
                 _end(process, kept.patience)

@@ -4,6 +4,7 @@ An interpreter runs one thread at a time: one process predicts with one core and
 them. The one that was started then serves nothing itself: it has the port, and keeps the others alive.
 """
 
+import errno
 import os
 import shutil
 import signal
@@ -11,7 +12,8 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -108,12 +110,12 @@ def _run_several(address: str, port: int, processes: int) -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with (
-        socket.create_server((address, port), family=family, backlog=_BACKLOG) as listening,
+        listening(address, port) as sockets,
         tempfile.TemporaryDirectory(prefix="secondread-counted-") as folder,
     ):
-        command = f"from app.cli.server import serve_one; serve_one({listening.fileno()}, {os.getpid()})"
+        descriptors = [one.fileno() for one in sockets]
+        command = f"from app.cli.server import serve_one; serve_one({descriptors}, {os.getpid()})"
         environment = os.environ | {
             "SECONDREAD_PROCESSES": str(processes),
             COUNTED_TOGETHER: folder,
@@ -124,19 +126,46 @@ def _run_several(address: str, port: int, processes: int) -> None:
             "a server process",
             [sys.executable, "-c", command],
             environment,
-            listening.fileno(),
+            descriptors,
             DRAIN_SECONDS + _LONGER_SECONDS,
         )
         with kept_alive(kept, processes):
             stop.wait()
-            listening.close()  # else who comes now would wait for an answer that nobody gives
+            for one in sockets:  # else who comes now would wait for an answer that nobody gives
+                one.close()
 
 
-def serve_one(descriptor: int, parent: int) -> None:
+@contextmanager
+def listening(address: str, port: int) -> Iterator[list[socket.socket]]:
+    """Sockets that listen at every address of a name, as uvicorn's does: ``localhost`` is often 127.0.0.1 and ::1.
+
+    Args:
+        address: to listen on, or its name.
+        port: to listen on.
+
+    Raises:
+        OSError: the port is not free at one of them, or this machine has none of them.
+    """
+    found = socket.getaddrinfo(address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    with ExitStack() as opened:
+        sockets, absent = list[socket.socket](), None
+        for family, _, _, _, place in dict.fromkeys(found):
+            try:
+                sockets.append(opened.enter_context(socket.create_server(place, family=family, backlog=_BACKLOG)))
+            except OSError as exc:
+                if exc.errno not in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}:
+                    raise
+                absent = exc  # a name may have an address of a family that is switched off
+        if not sockets and absent is not None:
+            raise absent
+        yield sockets
+
+
+def serve_one(descriptors: Sequence[int], parent: int) -> None:
     """Serve as one of several processes.
 
     Args:
-        descriptor: of the socket that listens.
+        descriptors: of the sockets that listen.
         parent: process that keeps this one alive; it may be gone already.
 
     Raises:
@@ -155,7 +184,7 @@ def serve_one(descriptor: int, parent: int) -> None:
     count_with_others(folder)
     give_back_freed_memory()
     server = uvicorn.Server(_with_limits(uvicorn.Config, settings)(application))
-    server.run(sockets=[socket.socket(fileno=descriptor)])
+    server.run(sockets=[socket.socket(fileno=descriptor) for descriptor in descriptors])
     raise SystemExit(0 if server.started else 1)
 
 

@@ -210,7 +210,7 @@ class Executor:
                 raise JobFailedError(exc.detail if isinstance(exc, Problem) else str(exc)) from None
             except DBAPIError as exc:
                 if not may_be_tried_again(exc):
-                    raise _defect(job, exc) from None
+                    raise JobFailedError(_defect(job, exc)) from None
                 self.require_worker()
                 tries += 1
                 _log.warning("the database refused a job", job=str(job.job_id), error=str(exc.orig))
@@ -219,7 +219,7 @@ class Executor:
                     raise JobFailedError(f"the database refused: {exc.orig}") from None
                 self._stopping.wait(0.25 * 2**tries)
             except Exception as exc:
-                raise _defect(job, exc) from None
+                raise JobFailedError(_defect(job, exc)) from None
 
     def _wait_until_writable(self, job: RunningJob) -> None:
         """Wait for the database to take a sentence, so that it will take the failure too: a disk may be full."""
@@ -331,9 +331,10 @@ def _register_workflows(kinds: list[str], schedules: list[str]) -> None:
             _registered[name] = DBOS.workflow(name=name)(look_after)
 
 
-def _defect(job: RunningJob, exc: Exception) -> JobFailedError:
+def _defect(job: RunningJob, exc: Exception) -> str:
+    """Log what nobody expected; a sentence for whoever asked for the job."""
     _log.error("job failed", job=str(job.job_id), exc_info=exc)
-    return JobFailedError(f"a defect ({type(exc).__name__}); the worker's log says more")
+    return f"a defect ({type(exc).__name__}); the worker's log says more"
 
 
 def _reported_elsewhere(record: logging.LogRecord) -> bool:

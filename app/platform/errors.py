@@ -352,8 +352,10 @@ def _allowed(request: Request) -> list[str]:
 
 
 def may_be_tried_again(exc: DBAPIError) -> bool:
-    """Whether the database was away, locked or full, or has ended the connection, as it does where a thread was kept
-    from the processor for too long within a transaction."""
+    """Whether the database was away, locked or full, or has ended the connection.
+
+    PostgreSQL ends it where a thread was kept from the processor for too long within a transaction.
+    """
     return isinstance(exc, OperationalError) or exc.connection_invalidated
 
 
