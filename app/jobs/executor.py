@@ -34,6 +34,7 @@ from app.jobs.running import (
     WorkerStoppingError,
 )
 from app.platform import audit_chain, tracing
+from app.platform.database_errors import may_be_tried_again
 from app.platform.durable import (
     APPLICATION,
     APPLICATION_VERSION,
@@ -43,7 +44,7 @@ from app.platform.durable import (
     trace_of,
     workflow_table,
 )
-from app.platform.errors import Problem, may_be_tried_again
+from app.platform.errors import Problem
 from app.tables import Job, now
 
 #: How often a workflow whose process keeps dying is begun again before it is given up.

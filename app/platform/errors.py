@@ -41,11 +41,12 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
+from app.platform.database_errors import may_be_tried_again
 from app.platform.faults import NOTHING_HERE, sentence_on_page
 from app.platform.observability import log_defect
 from app.platform.routing import walk_routes
@@ -344,19 +345,8 @@ def _on_http(request: Request, exc: HTTPException) -> Response:
 def _allowed(request: Request) -> list[str]:
     """Methods of every route of a request's path; the framework names those of the first one only."""
     scope = dict(request.scope) | {"method": "GET"}
-    methods: set[str] = set()
-    for route in walk_routes(request.app):
-        if route.matches(scope)[0] is not Match.NONE:
-            methods |= route.methods or set()
-    return sorted(methods)
-
-
-def may_be_tried_again(exc: DBAPIError) -> bool:
-    """Whether the database was away, locked or full, or has ended the connection.
-
-    PostgreSQL ends it where a thread was kept from the processor for too long within a transaction.
-    """
-    return isinstance(exc, OperationalError) or exc.connection_invalidated
+    met = (route.methods or () for route in walk_routes(request.app) if route.matches(scope)[0] is not Match.NONE)
+    return sorted(set().union(*met))
 
 
 def _on_database(request: Request, exc: DBAPIError) -> Response:

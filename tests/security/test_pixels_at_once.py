@@ -231,7 +231,7 @@ def test_an_erasure_that_takes_longer_than_a_lock_is_waited_for_delays_the_compa
     assert pause.reached.wait(patient(30))
     monkeypatch.setattr(patience, "_PATIENCE", 0.0)
     monkeypatch.setattr("app.platform.database.POSTGRES_SETTINGS", {"lock_timeout": "100"})
-    with pytest.raises(Unavailable, match="earlier"):
+    with pytest.raises(Unavailable, match="others have been using what this needs"):
         compare_earlier(service.context)
     compare_first(service.context)  # is told and put off, and stops no start
 
