@@ -73,6 +73,51 @@ def test_columns_in_another_order_of_memory_are_the_same(monkeypatch: pytest.Mon
     assert_same(accumulated(True, monkeypatch, part), accumulated(False, monkeypatch, (counts, probs, dpe)))
 
 
+@pytest.mark.parametrize("row", [0, 30, 59])
+@pytest.mark.parametrize(
+    ("count", "probs", "said"),
+    [
+        (-1, [0.25, 0.25, 0.25, 0.25], "label_counts must not be negative"),
+        (1, [np.nan, 0.5, 0.25, 0.25], "class_probs must lie in"),
+        (1, [np.nan] * K, "class_probs must lie in"),
+        (1, [np.inf, 0.0, 0.0, 0.0], "class_probs must lie in"),
+        (1, [np.inf, -np.inf, 0.5, 0.5], "class_probs must lie in"),
+        (1, [1e300, 0.0, 0.0, 0.0], "class_probs must lie in"),
+        (1, [-0.25, 0.5, 0.5, 0.25], "class_probs must lie in"),
+        (1, [1.5, -0.5, 0.0, 0.0], "class_probs must lie in"),
+        (1, [0.25, 0.25, 0.25, 0.250002], "rows of class_probs must sum to 1"),
+        (1, [0.0, 0.0, 0.0, 0.0], "rows of class_probs must sum to 1"),
+    ],
+)
+def test_what_is_refused_is_named_as_ever_and_nothing_is_added(
+    row: int, count: int, probs: list[float], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ml.metrics import row_sums
+
+    monkeypatch.setattr(row_sums, "_BLOCK", 7)
+    counted, predicted, dpe = cases(60)
+    counted[row, 1], predicted[row] = count, probs
+    for compiled in (True, False):
+        acc = accumulated(compiled, monkeypatch, cases(9))
+        with pytest.raises(ValueError, match=f"{said}.*first at row {row}, 1 in all"):
+            acc.update(counted, predicted, dpe)
+        assert_same(acc, accumulated(compiled, monkeypatch, cases(9)))
+
+
+def test_a_row_that_only_the_compiled_pass_doubts_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its sum may round to the other side of the tolerance."""
+    monkeypatch.setattr("ml.metrics.row_sums.row_sums", lambda *_: None)
+    found = accumulated(True, monkeypatch, cases(40))
+    assert_same(found, accumulated(False, monkeypatch, cases(40)))
+
+
+def test_minus_zero_is_a_probability(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts, probs, dpe = cases(8)
+    probs[3] = [-0.0, 1.0, 0.0, -0.0]
+    part = (counts, probs, dpe)
+    assert_same(accumulated(True, monkeypatch, part), accumulated(False, monkeypatch, part))
+
+
 def test_cases_with_patients_and_few_cases_load_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: Any) -> None:
         raise AssertionError("the compiler was loaded")
