@@ -114,7 +114,7 @@ def _start(context: Context, stop: threading.Event, compared: threading.Event | 
         executor = None
         try:
             require_head(context.database.engine)
-            claim(context.database, context.keys.audit, partial(_say_alive, context))
+            claim(context.database, context.keys.audit, seconds=0)  # tried again below, unless asked to stop
             erase_again_as_listed(context)
             if not compared.is_set() and _compare(context, partial(_say_alive, context)):
                 compared.set()
@@ -123,8 +123,10 @@ def _start(context: Context, stop: threading.Event, compared: threading.Event | 
                 executor.start()
                 return executor
             _log.info("another worker lives; waiting for its end")
-        except (SQLAlchemyError, psycopg.Error, Unavailable) as exc:
+        except (SQLAlchemyError, psycopg.Error) as exc:
             _log.warning("the database does not answer", error=type(exc).__name__)
+        except Unavailable as exc:
+            _log.warning("the worker cannot begin yet", error=exc.detail)
         if executor is not None:
             executor.stop()
         stop.wait(wait)

@@ -150,8 +150,9 @@ def listening(address: str, port: int) -> Iterator[list[socket.socket]]:
     with ExitStack() as opened:
         sockets, absent = list[socket.socket](), None
         for family, _, _, _, place in dict.fromkeys(found):
+            chosen = (place[0], sockets[0].getsockname()[1] if sockets else port, *place[2:])  # one, where any will do
             try:
-                sockets.append(opened.enter_context(socket.create_server(place, family=family, backlog=_BACKLOG)))
+                sockets.append(opened.enter_context(socket.create_server(chosen, family=family, backlog=_BACKLOG)))
             except OSError as exc:
                 if exc.errno not in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}:
                     raise

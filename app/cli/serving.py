@@ -337,7 +337,7 @@ def db_rotate_key(
             write_ring(context, out)
             say(f"{out}: the key ring with a new key; put it in place of the present one, then run this command again")
             return
-        rotation = rotate(context, reason)
+        rotation = rotate(context, reason, say)
     say(f"the audit is signed with key {rotation.n_keys} now; its public key: {rotation.public_key}")
     say("give the public key to whoever checks proofs, and make a backup: older ones lack the new key")
     say("start every server again with the same key ring: until then it refuses to write (503); workers begin anew by")
@@ -376,7 +376,7 @@ def db_restore(
         with _owners_database(context) as owner, owner.read() as session:
             head = audit_chain.newest(session)
         _bring_up_to_date(context)
-        bring_in(context, ring or of_backup, "the backup was made before the key was rotated")
+        bring_in(context, ring or of_backup, "the backup was made before the key was rotated", say)
     with parts() as context:  # erases again what the list names
         note_restore(context, head)
         n_jobs = cancel_all(context)

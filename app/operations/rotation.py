@@ -1,6 +1,7 @@
 """Rotating the key: the ring gets one key more, the database learns it, and an event signed by old and new says so."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,10 +17,13 @@ from app.platform.keys import KeyRing, derive
 from app.platform.migrate import create_if_new
 from app.platform.one_at_a_time import Turn, take_turn
 from app.platform.patience import write_patiently
-from app.platform.sealing import seal, seal_all
+from app.platform.sealing import seal
 from app.settings import write_beside
 from app.tables import AuditHead, Installation
 from ml.files import sync_folder
+
+_OTHERS_WRITE = "others are writing to the database"
+_Say = Callable[[str], object]
 
 
 @dataclass(frozen=True)
@@ -35,23 +39,26 @@ class Rotation:
     public_key: str
 
 
-def rotate(context: Context, reason: str) -> Rotation:
+def rotate(context: Context, reason: str, say: _Say = lambda _: None) -> Rotation:
     """Add a key to the file of the ring, then to the database; one that was interrupted in between is finished.
 
     Args:
         context: parts of the service.
         reason: why; kept in the audit.
+        say: told whenever it waits for others.
 
     Raises:
         ValueError: the key is set in the environment, or its file cannot be written.
+        Unavailable: others do not let go of the key.
     """
     ring = context.settings.key_ring()
     create_if_new(context.database.engine)
     n_known = require_first_key(context.database, derive(ring).audit)
     if len(ring.secrets) <= max(n_known, 1):
+        _link_all(context, ring, say)  # with the key in use by others for long, its file stays as it is
         ring = ring.rotated()
         _replace(context, ring)
-    rotation = bring_in(context, ring, reason)
+    rotation = bring_in(context, ring, reason, say)
     path = context.settings.audit_anchor
     if path is not None:
         with context.database.read() as session:
@@ -59,27 +66,37 @@ def rotate(context: Context, reason: str) -> Rotation:
     return rotation
 
 
-def bring_in(context: Context, ring: KeyRing, reason: str) -> Rotation:
+def bring_in(context: Context, ring: KeyRing, reason: str, say: _Say = lambda _: None) -> Rotation:
     """Let the database learn each key of the ring that it does not know yet.
 
     Args:
         context: parts of the service.
         ring: begins with the keys that the database knows.
         reason: why; kept in the audit.
+        say: told whenever it waits for others.
+
+    Raises:
+        Unavailable: others do not let go of the key.
     """
     keys = derive(ring).audit
     n_known = max(require_first_key(context.database, keys), 1)
-    claim(context.database, derive(ring.oldest(n_known)).audit)
-    seal_all(context.database, derive(ring.oldest(n_known)).audit)  # so that nobody waits long for what follows
-    learn = partial(_learn, ring=ring, n_known=n_known, reason=reason)
-    write_patiently(context.database, learn, "others are writing to the database", key="alone")
+    _link_all(context, ring.oldest(n_known), say)  # so that nobody waits long for what follows
+    write_patiently(context.database, partial(_learn, ring=ring, reason=reason), _OTHERS_WRITE, say, key="alone")
     return Rotation(len(ring.secrets), keys.public_key)
 
 
-def _learn(session: Session, ring: KeyRing, n_known: int, reason: str) -> None:
-    """Let the database learn the keys of a ring behind the first ``n_known``, while nobody else writes an event."""
+def _link_all(context: Context, ring: KeyRing, say: _Say) -> None:
+    """Claim the database, if nobody has yet, and link every event that waits."""
+    keys = derive(ring).audit
+    claim(context.database, keys, say)
+    while write_patiently(context.database, partial(seal, keys=keys), _OTHERS_WRITE, say):
+        pass
+
+
+def _learn(session: Session, ring: KeyRing, reason: str) -> None:
+    """Let the database learn the keys of a ring that it does not know yet, while nobody else writes an event."""
     take_turn(session, Turn.KEY)
-    signers = derive(ring).audit.signers
+    n_known, signers = audit_chain.n_keys(session), derive(ring).audit.signers  # another rotation may have been faster
     for n_keys in range(n_known, len(ring.secrets)):
         before, new = derive(ring.oldest(n_keys)).audit, signers[n_keys]
         while seal(session, before):  # so that the event of the rotation comes next

@@ -80,7 +80,9 @@ def require_keys(database: Database, keys: AuditKeys) -> bool:
     return n_known > 0
 
 
-def claim(database: Database, keys: AuditKeys, say: Callable[[str], object] = lambda _: None) -> None:
+def claim(
+    database: Database, keys: AuditKeys, say: Callable[[str], object] = lambda _: None, seconds: float | None = None
+) -> None:
     """Refuse keys that are not those of this database; one without check values gets them now.
 
     Rows from before events carried the digests of rows get a baseline, so that they are covered from now on. Of
@@ -90,6 +92,7 @@ def claim(database: Database, keys: AuditKeys, say: Callable[[str], object] = la
         database: with the current schema.
         keys: the keys in use.
         say: told whenever it waits.
+        seconds: as of ``write_patiently``.
 
     Raises:
         WrongKeyError: they are another installation's.
@@ -102,13 +105,15 @@ def claim(database: Database, keys: AuditKeys, say: Callable[[str], object] = la
         baseline.write_if_missing(session, keys)
 
     if not require_keys(database, keys):
-        write_patiently(database, begin, _OTHERS_SIGN, say, key="alone")
+        write_patiently(database, begin, _OTHERS_SIGN, say, key="alone", seconds=seconds)
         require_keys(database, keys)  # a process with another key may have been faster
         return
     with database.read() as session:
         covered = baseline.is_there(session)
     if not covered:
-        write_patiently(database, partial(baseline.write_if_missing, keys=keys), _OTHERS_SIGN, say, key="alone")
+        write_patiently(
+            database, partial(baseline.write_if_missing, keys=keys), _OTHERS_SIGN, say, key="alone", seconds=seconds
+        )
 
 
 def _check_values(session: Session) -> list[str]:

@@ -8,7 +8,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from app.platform.database import Database
-from app.platform.database_errors import others_were_busy
+from app.platform.database_errors import others_were_busy, took_too_long
 from app.platform.errors import Unavailable
 
 # how long somebody waits for others who have the rows, an erasure say, and how long between two tries
@@ -23,6 +23,7 @@ def write_patiently(
     say: Callable[[str], object] = lambda _: None,
     *,
     key: Literal["shared", "alone"] = "shared",
+    seconds: float | None = None,
 ) -> _Result:
     """Write in a transaction of its own, as soon as nobody else has what it needs.
 
@@ -32,20 +33,22 @@ def write_patiently(
         busy: what others are doing then, as "others are using the rows of earlier cases".
         say: told so whenever it waits.
         key: as of ``Database.write``.
+        seconds: how long it waits; a minute where left out, and 0 to try once.
 
     Raises:
         Unavailable: others have had it for too long.
         OperationalError: the database is away.
     """
-    until = time.monotonic() + _PATIENCE
+    until = time.monotonic() + (_PATIENCE if seconds is None else seconds)
     while True:
         try:
             with database.write(key) as session:  # of what it writes its end makes an event
                 return work(session)
         except OperationalError as exc:
-            if not others_were_busy(exc):
+            # who has the key alone waits for nobody else: what takes them too long is their own work
+            if not (others_were_busy(exc) or (key == "shared" and took_too_long(exc))):
                 raise
-            if time.monotonic() > until:
+            if time.monotonic() >= until:
                 raise Unavailable("others have been using what this needs for too long; try again shortly") from exc
         say(f"waiting: {busy}")
         time.sleep(_PAUSE)

@@ -36,7 +36,7 @@ def _compiled(function: _F) -> _F:
 
 
 def _compiled_for_any_number(function: _F) -> _F:
-    """A function that may meet NaN, compiled by itself: as part of another one it would assume what that assumes."""
+    """A function that may meet NaN: its comparisons assume nothing, whatever calls it."""
     return _compile(function, inline="never", fastmath=_LOOKED_AT)
 
 
@@ -101,6 +101,8 @@ def row_sums(
         nothing if disagreement_probs is None else np.ascontiguousarray(disagreement_probs),
         nothing if weight is None else np.ascontiguousarray(weight),
         edges,
+        ROW_SUM_TOLERANCE,  # given, as the next one: constants would be compiled in, and kept when they change
+        _BLOCK,
         classes,
         disagreement,
         sums,
@@ -129,16 +131,18 @@ def _add_rows(
     dpe: FloatArray,
     weights: FloatArray,
     edges: FloatArray,
+    tolerance: float,
+    block: int,
     classes: FloatArray,
     disagreement: FloatArray,
     sums: FloatArray,
 ) -> bool:
     """Add cases to the tables (2, K · B, 7) and (B, 7) and to the sums; whether all of them are sound."""
     of_classes, of_disagreement, of_sums = np.zeros_like(classes), np.zeros_like(disagreement), np.zeros_like(sums)
-    for start in range(0, len(counts), _BLOCK):
+    for start in range(0, len(counts), block):
         of_classes[:], of_disagreement[:], of_sums[:] = 0.0, 0.0, 0.0
-        for row in range(start, min(start + _BLOCK, len(counts))):
-            total = _labels_if_sound(counts, probs, row)
+        for row in range(start, min(start + block, len(counts))):
+            total = _labels_if_sound(counts, probs, row, tolerance)
             if total < 0:
                 return False
             if total > 0:
@@ -159,7 +163,7 @@ def _add_rows(
 
 
 @_compiled_for_any_number
-def _labels_if_sound(counts: IntArray, probs: FloatArray, row: int) -> int:
+def _labels_if_sound(counts: IntArray, probs: FloatArray, row: int, tolerance: float) -> int:
     """Labels of a case, −1 where ``as_label_counts`` or ``as_class_probs`` would refuse it."""
     total, refused, mass = 0, 0, 0.0
     for k in range(probs.shape[1]):
@@ -168,7 +172,7 @@ def _labels_if_sound(counts: IntArray, probs: FloatArray, row: int) -> int:
         mass += prob
         # not "or", which is a branch; and NaN is not at least zero
         refused += (not prob >= 0.0) | (count < 0)
-    return total if refused == 0 and abs(mass - 1.0) <= ROW_SUM_TOLERANCE else -1
+    return total if refused == 0 and abs(mass - 1.0) <= tolerance else -1
 
 
 @_compiled

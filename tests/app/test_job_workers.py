@@ -2,6 +2,9 @@
 
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -10,7 +13,8 @@ from dbos import EnqueueOptions
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
-from app.context import Context
+from app import worker
+from app.context import Context, build_context
 from app.job_kinds import FUNCTIONS, ask_for_recalibration
 from app.jobs import engine
 from app.jobs.executor import Executor, Schedule
@@ -18,7 +22,11 @@ from app.jobs.foreground import do_here
 from app.jobs.locks import _LOCK_CLASS, living_workers
 from app.jobs.queries import JobView
 from app.jobs.running import RunningJob
+from app.platform.database import POSTGRES_SETTINGS
 from app.platform.durable import workflow_table
+from app.platform.errors import Unavailable
+from app.platform.installation import claim
+from app.settings import Settings
 from app.tables import AuditHead, now
 from tests.support.service import Service, cell_png, store
 from tests.support.waiting import PATIENCE, wait_until
@@ -39,6 +47,32 @@ def test_a_workers_lock_goes_past_a_transaction_pooler(service: Service) -> None
             assert session.execute(text(who)).scalars().all() == ["direct"]
     finally:
         executor.stop()
+
+
+@_on_postgresql
+def test_a_worker_that_cannot_begin_ends_when_it_is_asked_to(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While another process has the key: a start that waited for it would outlive the grace that containers have."""
+    monkeypatch.setitem(POSTGRES_SETTINGS, "lock_timeout", "100")
+    context, stop, tried = build_context(settings), threading.Event(), threading.Event()
+    monkeypatch.setattr("app.worker.claim", partial(_tell_of_failure, tried, claim))
+    with ThreadPoolExecutor(1) as pool, context.database.write(key="alone") as session:
+        session.execute(text("SELECT 1"))
+        starting = pool.submit(worker._start, context, stop)
+        assert tried.wait(30 * PATIENCE)
+        stop.set()
+        assert starting.result(30 * PATIENCE) is None
+    context.inference.close()
+    context.database.engine.dispose()
+
+
+def _tell_of_failure(tried: threading.Event, work: Callable[..., None], *arguments: Any, **of: Any) -> None:
+    try:
+        work(*arguments, **of)
+    except Unavailable:
+        tried.set()
+        raise
 
 
 @pytest.mark.slow_on_second_database

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event, func, select, text
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
 
 from app.platform import baseline, patience
 from app.platform import database as database_module
@@ -214,6 +215,23 @@ def test_a_database_that_is_away_is_waited_for_by_nobody(opened: _Open) -> None:
     with pytest.raises(OperationalError, match="connection failed"):
         write_patiently(away, lambda session: session.execute(text("SELECT 1")), "others are writing", told.append)
     assert told == []
+
+
+def test_own_work_that_takes_too_long_is_no_waiting_for_others(
+    postgres: PostgresServer, opened: _Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has the key alone waits for nobody; done again and again, it would keep all writers waiting."""
+    monkeypatch.setitem(database_module.POSTGRES_SETTINGS, "statement_timeout", "100")
+    database, told = opened(postgres.url(postgres.create())), list[str]()
+
+    def work(session: Session) -> None:
+        session.execute(text("SELECT pg_sleep(30)"))
+
+    with pytest.raises(OperationalError, match="statement timeout"):
+        write_patiently(database, work, "others are writing", told.append, key="alone")
+    assert told == []
+    with pytest.raises(Unavailable):  # of rows that others have a statement may have waited for several
+        write_patiently(database, work, "others are writing", told.append, seconds=0)
 
 
 def test_patience_ends(on_disk: Database, opened: _Open, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,9 @@
 """The key rotates: a new one signs, the old ones still verify, and what follows from the first one does not move."""
 
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +16,17 @@ from app.auth import oidc
 from app.cases.preparing import partition_of
 from app.cli import serving
 from app.context import Context, build_context
+from app.operations import rotation
 from app.operations.anchor import append
 from app.operations.proven import unproven_rows
 from app.operations.rotation import bring_in, rotate, write_ring
 from app.operations.verify import verify_all
-from app.platform import audit_chain, chain_check
+from app.platform import audit_chain, chain_check, patience
+from app.platform.database import POSTGRES_SETTINGS, Database
 from app.platform.errors import Unavailable
 from app.platform.installation import WrongKeyError, claim
 from app.platform.keys import KeyRing, Secret, derive
+from app.platform.patience import write_patiently
 from app.settings import Settings
 from app.tables import AuditEvent, Case
 from app.triage.planning import coin
@@ -30,6 +35,7 @@ from tests.security.test_proof import check, exported
 from tests.support.command import run_here
 from tests.support.service import KEY, Service, cell_png, collect
 from tests.support.version_0_1_0 import write_database
+from tests.support.waiting import patient
 
 FIRST = KeyRing.parse(KEY.encode())
 
@@ -177,6 +183,69 @@ def test_a_key_that_is_set_is_rotated_by_a_file(
     assert rotate(context, "x").n_keys == 2
     assert verified(context) == []
     context.database.engine.dispose()
+
+
+@pytest.fixture
+def by_file(service: Service, tmp_path: Path) -> Iterator[tuple[Context, Path]]:
+    """The service's parts with the key in a file, which a rotation replaces."""
+    path = tmp_path / "ring"
+    path.write_bytes(FIRST.to_bytes())
+    context = build_context(service.context.settings.model_copy(update={"secret_key": None, "secret_key_file": path}))
+    yield context, path
+    context.database.engine.dispose()
+
+
+@pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
+def test_a_rotation_waits_for_whoever_has_the_key_and_replaces_no_file_before(
+    service: Service, by_file: tuple[Context, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else every command would be refused, for a key that the database does not know, until it is run again."""
+    context, path = by_file
+    monkeypatch.setitem(POSTGRES_SETTINGS, "lock_timeout", "100")
+    waits, told = threading.Event(), list[str]()
+
+    def say(line: str) -> None:
+        told.append(line)
+        waits.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        with service.context.database.write(key="alone") as session:
+            session.execute(text("SELECT 1"))
+            with monkeypatch.context() as patch:
+                patch.setattr(patience, "_PATIENCE", 0.0)
+                with pytest.raises(Unavailable, match="for too long"):
+                    rotate(context, "x")
+            assert path.read_bytes() == FIRST.to_bytes()
+            rotating = pool.submit(rotate, context, "x", say)
+            assert waits.wait(patient(30))
+            assert path.read_bytes() == FIRST.to_bytes()
+        assert rotating.result(patient(60)).n_keys == 2
+    assert told[0] == "waiting: others are writing to the database"
+    assert len(KeyRing.parse(path.read_bytes()).secrets) == 2
+    rotated = with_ring(context, KeyRing.parse(path.read_bytes()))
+    assert verified(rotated) == []
+    rotated.database.engine.dispose()
+
+
+@pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
+def test_of_two_who_bring_in_the_same_ring_the_second_finds_it_done(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring = FIRST.rotated()
+
+    def the_first_goes_between(database: Database, work: Any, *rest: Any, **of: Any) -> Any:
+        if of:  # what writes the new key, after it was asked which ones there are
+            monkeypatch.setattr(rotation, "write_patiently", write_patiently)
+            bring_in(service.context, ring, "the first")
+        return write_patiently(database, work, *rest, **of)
+
+    monkeypatch.setattr(rotation, "write_patiently", the_first_goes_between)
+    assert bring_in(service.context, ring, "the second").n_keys == 2
+    new = with_ring(service.context, ring)
+    with new.database.read() as session:
+        events = session.execute(select(AuditEvent.reason).where(AuditEvent.action == audit_chain.ROTATION)).scalars()
+        assert list(events) == ["the first"]
+    new.database.engine.dispose()
 
 
 @pytest.mark.slow
