@@ -19,7 +19,7 @@ from app.tables import Installation, now
 
 # the oldest events, which were written with the key that the coins and partitions follow from
 _OLDEST = 1000
-_OTHERS_SIGN = "another process, which starts too perhaps, is writing to the database"
+_OTHERS_SIGN = "another process, perhaps one that is starting too, is writing to the database"
 
 
 class WrongKeyError(ValueError):

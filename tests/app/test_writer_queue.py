@@ -205,7 +205,7 @@ def test_a_start_waits_for_one_that_writes_for_longer_than_a_lock_is_waited_for(
         assert waits.wait(patient(20))
     thread.join()
     assert failed == []
-    assert told[0] == "waiting: another process, which starts too perhaps, is writing to the database"
+    assert told[0] == "waiting: another process, perhaps one that is starting too, is writing to the database"
     with second.read() as reading:
         assert baseline.is_there(reading)
 
