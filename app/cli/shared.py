@@ -116,13 +116,16 @@ def compare_first(context: "Context") -> None:
     Neither a store that is away nor others who use the rows stop what comes after: it is put off, and a worker or the
     next start goes on.
     """
+    from sqlalchemy.exc import OperationalError
+
     from app.operations.earlier_images import compare_earlier
     from app.platform.errors import Unavailable
 
     try:
         _, unreadable = compare_earlier(context, say)
-    except Unavailable as exc:
-        say(f"warning: earlier images are not compared yet, a worker or the next start goes on: {exc.detail}")
+    except (Unavailable, OperationalError) as exc:  # as where the disk is full
+        why = exc.detail if isinstance(exc, Unavailable) else exc.orig
+        say(f"warning: earlier images are not compared yet, a worker or the next start goes on: {why}")
         return
     if unreadable:
         say(f"{unreadable:,} earlier images cannot be read, so they are compared with no other ones; run `db verify`")

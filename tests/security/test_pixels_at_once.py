@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 
 from app.cases import preparing
 from app.cases import service as cases
@@ -326,3 +327,14 @@ def test_a_picture_that_is_stored_again_before_the_erased_file_is_removed_keeps_
     assert forget_patient(service.context, "lead", "p", "asked").images == 0
     assert service.get("viewer", f"/v1/cases/{stored[0]['id']}/image").status_code == 200
     assert faults(service) == []
+
+
+def test_a_full_disk_puts_the_comparison_off_and_stops_no_start(
+    service: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: Any) -> None:
+        raise OperationalError("INSERT", None, Exception("database or disk is full"))
+
+    monkeypatch.setattr(earlier_images, "compare_earlier", full)
+    compare_first(service.context)
+    assert "the next start goes on: database or disk is full" in capsys.readouterr().err
