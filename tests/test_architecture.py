@@ -244,7 +244,6 @@ OPEN_DOCUMENTS = {
     "app.predictions.remote": "what another server says: every value is checked where it is read",
     "app.platform.tensors": "messages as they came: every value is checked where it is read",
     "ml.files.read_json": "JSON of any kind: whoever reads it says of which",
-    "ml.metrics.evaluation.Evaluation": "also the mapping that it was in version 0.1.0",
     "ml.named_columns._named_rows": "arguments of a caller by name, tables of any library",
     "ml.release.card.RecalibrationDocument.gate": "the service's own (app.releases.gate), which ml does not know",
     "ml.reproduce.report.reproduce": "each reproduction has its own rows and entries, typed where they are made",

@@ -29,8 +29,6 @@ MEANS = {
     "L_D_minus_gini": 2,
     "accuracy": 3,
 }
-# what documents written before version 2 do not have, or had by another definition
-_SINCE_2 = ("agreement", "L_D_minus_max", "L_D_minus_gini", "accuracy")
 _VERSION = 2
 #: Whether the compiler is installed (extra ``[fast]``).
 COMPILED = find_spec("numba") is not None
@@ -284,19 +282,20 @@ class Accumulator:
 
     @classmethod
     def from_dict(cls, document: dict[str, Any]) -> "Accumulator":
-        """Read back what ``to_dict`` wrote, or what the version before wrote: agreement and accuracy are NaN then.
+        """Read back what ``to_dict`` wrote.
 
         Raises:
-            ValueError: a field is missing or has another shape, or a later version wrote it.
+            ValueError: a field is missing or has another shape, or another version wrote it.
         """
         try:
             acc = cls(document["n_classes"], document["n_bins"])
-            acc.classes = document.get("classes")  # absent where version 0.1.0 wrote it
+            if document["version"] != _VERSION:
+                raise ValueError(f"version {document['version']} is not {_VERSION}, which this code reads")
+            acc.classes = document["classes"]
             acc.n_cases, acc.n_labels = document["n_cases"], document["n_labels"]
-            version = document.get("version", 1)
-            if version not in {1, _VERSION}:
-                raise ValueError(f"version {version} is not {_VERSION}, which this code reads")
-            acc._read_sums(document["used"], document["weight"], document["sums"], complete=version == _VERSION)
+            acc.used = dict(zip((1, 2, 3), document["used"], strict=True))
+            acc.weight = {n: _number(value) for n, value in zip((1, 2, 3), document["weight"], strict=True)}
+            acc.sums = {name: _number(document["sums"][name]) for name in MEANS}
             for name, empty in acc.tables.items():
                 acc.tables[name] = _read_table(document["tables"][name], empty)
             if document["cells"] is not None:
@@ -307,17 +306,6 @@ class Accumulator:
         except (KeyError, TypeError) as exc:
             raise ValueError(f"not an accumulator document: {exc!r}") from exc
         return acc
-
-    def _read_sums(
-        self, used: list[int], weight: list[float | None], sums: dict[str, float | None], *, complete: bool
-    ) -> None:
-        """Numbers of cases, weights and sums; what version 1 did not write is unknown where it saw cases."""
-        if not complete:
-            unknown = None if self.n_cases else 0.0
-            used, weight, sums = [*used, 0], [*weight, unknown], sums | dict.fromkeys(_SINCE_2, unknown)
-        self.used = dict(zip((1, 2, 3), used, strict=True))
-        self.weight = {n: _number(value) for n, value in zip((1, 2, 3), weight, strict=True)}
-        self.sums = {name: _number(sums[name]) for name in MEANS}
 
 
 def values_of_cases(terms: CaseTerms, disagreement_probs: FloatArray | None) -> dict[str, FloatArray]:

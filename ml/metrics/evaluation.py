@@ -1,9 +1,7 @@
 """What an evaluation says, as a typed result: every metric, each class, reliability tables, warnings."""
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from ml.metrics.jackknife import Estimate, EstimateDocument
 
@@ -103,11 +101,8 @@ class ClassEvaluation:
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation(Mapping[str, Any]):
+class Evaluation:
     """Every metric over one set of predictions.
-
-    It is also a read-only mapping, the JSON document, as programs for version 0.1.0 expect: ``evaluation["n_labels"]``,
-    ``"metrics" in evaluation``, ``dict(evaluation)``. It equals every mapping with the same entries and has no hash.
 
     Attributes:
         n_cases: cases, with labels or without.
@@ -152,19 +147,3 @@ class Evaluation(Mapping[str, Any]):
             "disagreement_bins": [row.to_dict() for row in self.disagreement_bins],
             "warnings": list(self.warnings),
         }
-
-    @cached_property
-    def _document(self) -> Mapping[str, object]:
-        return self.to_dict()
-
-    def __getitem__(self, name: str) -> Any:
-        """Read one entry of the JSON document."""
-        return self._document[name]
-
-    def __iter__(self) -> Iterator[str]:
-        """Go through the names of the entries."""
-        return iter(self._document)
-
-    def __len__(self) -> int:
-        """Count the entries."""
-        return len(self._document)

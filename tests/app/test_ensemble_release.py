@@ -95,7 +95,7 @@ def test_metrics_use_the_mixtures_disagreement(service: Service, dropout_release
         counts.append(row)
     probs = np.concatenate([prior.class_probs for prior in priors])
     dpe = np.concatenate([prior.disagreement_probs for prior in priors])
-    expected = evaluate(counts, probs, dpe)["metrics"]["L_D"]["value"]
+    expected = evaluate(counts, probs, dpe).to_dict()["metrics"]["L_D"]["value"]
     found = service.get("admin", "/v1/metrics", params={"partition": "all", "weighting": "none"}).json()["metrics"][
         "L_D"
     ]["value"]

@@ -50,7 +50,7 @@ def test_the_suite_tells_what_the_release_says_of_each_shift(predictor: Predicto
     for row, images in ((plain, pixels), (by_name["noise", "standard"], noisy)):
         prediction = predictor.predict(list(images))
         distribution = prediction.distribution
-        metrics = evaluate(counts, distribution.class_probs, distribution.disagreement_probs)["metrics"]
+        metrics = evaluate(counts, distribution.class_probs, distribution.disagreement_probs).to_dict()["metrics"]
         assert row["agreement"] == pytest.approx(metrics["agreement"]["value"])
         assert row["loss"] == pytest.approx(metrics["L"]["value"])
         assert row["flagged"] == prediction.out_of_distribution.mean()

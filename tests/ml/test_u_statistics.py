@@ -70,10 +70,10 @@ def test_a_statistic_of_no_labels_is_refused() -> None:
 def test_horvitz_thompson_equals_hajek_where_everybody_is_labelled_alike() -> None:
     y, f = draw(3, low=2)
     ones = np.ones(len(y))
-    for row in evaluate(y, f, weights=ones)["metrics"].values():
+    for row in evaluate(y, f, weights=ones).to_dict()["metrics"].values():
         if row["horvitz_thompson"] is not None:
             assert row["horvitz_thompson"] == pytest.approx(row["value"], abs=1e-13)
-    assert evaluate(y, f)["metrics"]["L"]["horvitz_thompson"] is None
+    assert evaluate(y, f).to_dict()["metrics"]["L"]["horvitz_thompson"] is None
 
 
 @pytest.mark.parametrize("clustered", [False, True])
@@ -91,10 +91,10 @@ def test_horvitz_thompson_is_unbiased_under_triage(clustered: bool) -> None:
         if chance == 0:
             continue
         seen = np.where(take[:, None], y, 0)
-        metrics = evaluate(seen, f, weights=1 / pi, cluster=patient, n_bins=3)["metrics"]
+        metrics = evaluate(seen, f, weights=1 / pi, cluster=patient, n_bins=3).to_dict()["metrics"]
         for name in expected:
             value = metrics[name]["horvitz_thompson"]
             expected[name] += chance * (0.0 if value is None else value)
-    full = evaluate(y, f, cluster=patient, n_bins=3)["metrics"]
+    full = evaluate(y, f, cluster=patient, n_bins=3).to_dict()["metrics"]
     for name, value in expected.items():
         assert value == pytest.approx(full[name]["value"], abs=1e-12), name

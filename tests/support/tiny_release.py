@@ -59,7 +59,7 @@ def write_tiny_release(path: Path, name: str = "tiny cells") -> Path:
     distance = fit_feature_distance(features[FITTED], features[HELD_OUT])
     assert distance is not None
     predicted = fit.calibration.apply(logits[HELD_OUT], features[HELD_OUT])
-    measured = evaluate(counts[HELD_OUT], predicted.class_probs, predicted.disagreement_probs)["metrics"]
+    measured = evaluate(counts[HELD_OUT], predicted.class_probs, predicted.disagreement_probs).to_dict()["metrics"]
     card = _card(name, preprocessing, fit.report, {metric: measured[metric] for metric in METRICS})
     squared = np.square(distance(features[HELD_OUT]))
     card["reference"] = _reference(cells, counts) | {
