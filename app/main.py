@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 
 from asgi_correlation_id import CorrelationIdMiddleware
 from fastapi import FastAPI
@@ -55,6 +54,7 @@ from app.releases.queries import champion
 from app.releases.routes import router as releases
 from app.settings import Settings
 from app.triage.routes import router as policies
+from secondread import __version__
 
 _DESCRIPTION = "Calibrated class and disagreement probabilities for cell images. For research, not a medical device."
 
@@ -135,7 +135,7 @@ def create_app(settings: Settings | None = None, *, sharing: int = 1) -> FastAPI
     settings = settings or Settings()
     app = FastAPI(
         title="secondread",
-        version=version("secondread"),
+        version=__version__,
         description=_DESCRIPTION,
         lifespan=_lifespan,
         docs_url=None,

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     )
     from ml.tables import TableError, evaluate
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 _HOMES = {
     "ml": ("agreement", "calibration", "distributions", "metrics", "tables"),
