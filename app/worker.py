@@ -8,9 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from types import FrameType
 
 import psycopg
@@ -21,7 +19,6 @@ from app.context import Context
 from app.job_kinds import FUNCTIONS, SCHEDULES
 from app.jobs.executor import Executor
 from app.operations.copies import renewing_copies
-from app.operations.earlier_images import compare_earlier
 from app.operations.forgetting import erase_again_as_listed
 from app.platform.errors import Unavailable
 from app.platform.installation import claim
@@ -30,8 +27,6 @@ from app.platform.sealing import Sealer
 
 _TEND_SECONDS = 1.0
 _LONGEST_WAIT = 8.0
-# how soon what was put off is tried again
-_AGAIN_SECONDS = 60.0
 # a job that does not reach its next batch in this time is cut off, and continues with the next worker
 STOP_SECONDS = 7
 #: File in HOME that a worker touches every second, so that others can see that it does not hang.
@@ -45,12 +40,9 @@ def run(context: Context, stop: threading.Event) -> bool:
     Returns:
         Whether every job has stopped.
     """
-    compared = threading.Event()
-    executor = _start(context, stop, compared)
+    executor = _start(context, stop)
     if executor is None:
         return True
-    if not compared.is_set():
-        threading.Thread(target=_compare_later, args=(context, stop), daemon=True).start()
     sealer = Sealer(context.settings.direct_sqlalchemy_url, context.keys.audit)
     sealer.start()
     _log.info("worker started", worker=executor.id, kinds=sorted(FUNCTIONS))
@@ -74,41 +66,17 @@ def _beat(context: Context) -> None:
         (context.settings.home / BEAT).touch()
 
 
-def _say_alive(context: Context, line: str) -> None:
-    _beat(context)
-    _log.info(line)
-
-
-def _compare(context: Context, tell: Callable[[str], object]) -> bool:
-    """Compare the images of earlier versions; whether that was done, not put off."""
-    try:
-        compare_earlier(context, tell)
-    except Unavailable as exc:
-        _log.warning("earlier images are not compared yet", error=exc.detail)
-        return False
-    return True
-
-
-def _compare_later(context: Context, stop: threading.Event) -> None:
-    """Compare what was put off as the worker began, as soon as that can be done."""
-    while not stop.wait(_AGAIN_SECONDS):
-        with suppress(SQLAlchemyError, psycopg.Error):  # whoever does jobs says so
-            if _compare(context, _log.info):
-                return
-
-
-def _start(context: Context, stop: threading.Event, compared: threading.Event | None = None) -> Executor | None:
+def _start(context: Context, stop: threading.Event) -> Executor | None:
     """Become a worker as soon as the database answers and, on SQLite, no other one lives; None when asked to stop.
 
     Args:
         context: parts of the service.
         stop: asks to stop.
-        compared: set once earlier images are compared, which a store that is away puts off.
 
     Raises:
         ValueError: the database lacks migrations, or belongs to another key.
     """
-    wait, compared = 0.25, compared or threading.Event()
+    wait = 0.25
     while not stop.is_set():
         _beat(context)
         executor = None
@@ -116,8 +84,6 @@ def _start(context: Context, stop: threading.Event, compared: threading.Event | 
             require_head(context.database.engine)
             claim(context.database, context.keys.audit, seconds=0)  # tried again below, unless asked to stop
             erase_again_as_listed(context)
-            if not compared.is_set() and _compare(context, partial(_say_alive, context)):
-                compared.set()
             executor = Executor(context, FUNCTIONS, SCHEDULES)
             if executor.acquire():
                 executor.start()

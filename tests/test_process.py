@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from app.platform.database import Database
-from app.platform.migrate import downgrade
 from tests.support.postgres import PostgresServer
 from tests.support.process import Installation
 from tests.support.service import cell_png
@@ -109,16 +107,6 @@ def test_failures_are_one_line_and_status_1(arguments: tuple[str, ...], words: s
     last = done.stderr.strip().splitlines()[-1]
     assert words in last
     assert "Traceback" not in done.stderr
-
-
-def test_serve_refuses_a_database_of_an_older_version(tmp_path: Path) -> None:
-    made = Installation(tmp_path / "home")
-    made.run("db", "upgrade")
-    database = Database(made.sqlalchemy_url)
-    downgrade(database.engine, "0004")
-    database.engine.dispose()
-    done = made.run("serve", check=False)
-    assert (done.returncode, "secondread db upgrade" in done.stderr) == (1, True)
 
 
 def test_predict_and_score_from_the_command_line(small_release: Path, tmp_path: Path) -> None:

@@ -161,8 +161,8 @@ def _seen(*, has_patient: bool) -> Prepared:
     )
     seen = shown.union_all(not_blind, reference)
     pixels: BindParameter[Any] = bindparam("pixels_sha256")
-    twin = may_be_twin(pixels, bindparam("stored_sha256"), bindparam("patient") if has_patient else None)
-    columns = (Case.id, Case.pixels_sha256, Case.stored_sha256, Case.patient, Case.image_hash)
+    twin = may_be_twin(pixels, bindparam("patient") if has_patient else None)
+    columns = (Case.id, Case.pixels_sha256, Case.patient, Case.image_hash)
     return Prepared(
         select(Account.role, ApiKey.scopes, *columns)
         .select_from(Annotator)
@@ -178,7 +178,6 @@ class _Picture(NamedTuple):
 
     id: uuid.UUID
     pixels_sha256: str | None
-    stored_sha256: str
     patient: str | None
     image_hash: int | None
 
@@ -195,7 +194,7 @@ def was_exposed(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -
 
 def was_exposed_to(session: Session, annotator_id: uuid.UUID, case: Pictured) -> bool:
     """The same of a case that the caller has at hand."""
-    of_case = {"pixels_sha256": case.pixels_sha256, "stored_sha256": case.stored_sha256}
+    of_case = {"pixels_sha256": case.pixels_sha256}
     of_case |= {} if case.patient is None else {"patient": case.patient}
     statement = _seen(has_patient=case.patient is not None)
     return any(

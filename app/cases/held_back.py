@@ -25,7 +25,7 @@ def lot() -> float:
 
 def wants_repeats(policy: PolicyRow) -> bool:
     """Whether a policy has hidden repeats; where it shows each case at once, nobody could read one blind again."""
-    return bool(policy.repeat_rate) and policy.reveal != "after_commit"
+    return policy.repeat_rate > 0 and policy.reveal != "after_commit"
 
 
 def hold_some_back(session: Session, label: Label, policy: PolicyRow) -> None:
@@ -36,7 +36,7 @@ def hold_some_back(session: Session, label: Label, policy: PolicyRow) -> None:
         label: the first of its chain.
         policy: the newest that has asked for a read of the case.
     """
-    if wants_repeats(policy) and lot() < HELD_PER_REPEAT * (policy.repeat_rate or 0.0):
+    if wants_repeats(policy) and lot() < HELD_PER_REPEAT * policy.repeat_rate:
         session.add(HeldBack(annotator_id=label.annotator_id, case_id=label.case_id))
 
 

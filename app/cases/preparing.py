@@ -128,17 +128,17 @@ class _Files:
 
 def look_at_case(
     context: Context, fields: CaseIn, data: bytes, field: bytes | None = None
-) -> tuple["UploadDigests", str, str]:
+) -> tuple["UploadDigests", str]:
     """Decode what would become a case, as ``prepare_case`` does; nothing is predicted, and nothing is stored.
 
     Returns:
-        Digests of the bytes, of the pixels, and of the image as it would be stored.
+        Digests of the bytes, and of the pixels.
     """
     with _decoded(context, fields, data, field) as (digests, _, served, picture):
-        pixels, stored = picture.digest.hex(), hashlib.sha256(picture.png).hexdigest()
+        pixels = picture.digest.hex()
     if field is not None:
         _read_field(context, served, field, lambda _: None)
-    return digests, pixels, stored
+    return digests, pixels
 
 
 @contextmanager
@@ -215,8 +215,7 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
         Unavailable: whoever had the same file was erased meanwhile, and the file with them.
     """
     hold_digests(session, new.held())  # of two that come at once, the second one sees the first
-    picture = (new.picture.digest.hex(), new.stored_sha256)
-    known, twin = queries.known_case_and_first_image(session, new.fields.external_id, *picture)
+    known, twin = queries.known_case_and_first_image(session, new.fields.external_id, new.picture.digest.hex())
     refuse_other_image(known, UploadDigests(new.sha256, new.field_sha256))
     if known is None or new.damaged:
         _require_files(context, new)

@@ -11,7 +11,6 @@ from sqlalchemy.orm import Session, aliased
 from app.platform.errors import NotFound
 from app.predictions.queries import shown_first
 from app.tables import Annotator, Case, CasePrediction, CaseTwin, Label, Read, ReaderDraw, ReadRequest, Repeat
-from app.triage.twins import has_picture, same_picture
 
 
 def case_by_id(session: Session, case_id: uuid.UUID, *, lock: bool = False) -> Case:
@@ -32,7 +31,7 @@ def case_by_external_id(session: Session, external_id: str) -> Case | None:
 
 
 def known_case_and_first_image(
-    session: Session, external_id: str, pixels_sha256: str, stored_sha256: str
+    session: Session, external_id: str, pixels_sha256: str
 ) -> tuple[Case | None, Case | None]:
     """The case of an external id, and the earliest case with the same picture; None where there is none.
 
@@ -40,16 +39,15 @@ def known_case_and_first_image(
         session: for reading.
         external_id: as it was sent.
         pixels_sha256: of the picture that was sent.
-        stored_sha256: name that it gets in the store.
     """
     # found first and put in order then: PostgreSQL would go through all cases in their order until it meets the first
-    same = select(Case.id).where(has_picture(pixels_sha256, stored_sha256)).cte("same").prefix_with("MATERIALIZED")
+    same = select(Case.id).where(Case.pixels_sha256 == pixels_sha256).cte("same").prefix_with("MATERIALIZED")
     earliest = select(same.c.id).order_by(same.c.id).limit(1).scalar_subquery()
     cases = session.execute(select(Case).where(or_(Case.external_id == external_id, Case.id == earliest))).scalars()
     known = first = None
     for case in cases:
         known = case if case.external_id == external_id else known
-        if same_picture(case, pixels_sha256, stored_sha256) and (first is None or case.id < first.id):
+        if case.pixels_sha256 == pixels_sha256 and (first is None or case.id < first.id):
             first = case
     return known, first
 
@@ -190,7 +188,7 @@ def sites(session: Session) -> list[str]:
 def same_images(session: Session, case_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, list[tuple[uuid.UUID, str]]]:
     """Of each of the cases the others with the same picture, id and external id; cases without any are left out."""
     own, other = aliased(Case), aliased(Case)
-    same = or_(own.pixels_sha256 == other.pixels_sha256, own.stored_sha256 == other.stored_sha256)
+    same = own.pixels_sha256 == other.pixels_sha256
     pairs = select(own.id, other.id, other.external_id).join(CaseTwin, CaseTwin.case_id == own.id)
     of_cases = pairs.join(other, other.id == CaseTwin.twin_id).where(own.id.in_(case_ids), same)
     found: dict[uuid.UUID, list[tuple[uuid.UUID, str]]] = {}

@@ -42,7 +42,7 @@ class CaseOut(Out):
     created_at: datetime
     n_labels: int
     prediction: PredictionOut | None
-    # a wider field around the cell is at /v1/cases/{id}/field; absent from answers of earlier versions
+    # a wider field around the cell is at /v1/cases/{id}/field
     has_field: bool = False
 
 

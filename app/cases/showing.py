@@ -17,7 +17,6 @@ from app.triage.planning import judge
 from app.triage.queries import current_rule
 from app.triage.rules import Rule, Triage, shown
 from ml.distributions.families import PredictiveDistribution
-from ml.release.familiarity import FEATURES
 
 
 @dataclass(frozen=True)
@@ -53,9 +52,8 @@ class Likeness:
 
 
 def likeness_of(row: CasePrediction) -> Likeness:
-    """Likeness of a stored prediction; what earlier versions flagged, they flagged by the network's features."""
-    reasons = row.unlike_reasons or ([FEATURES] if row.out_of_distribution else [])
-    return Likeness(row.out_of_distribution, reasons, row.unlike_distance, row.unlike_percentile)
+    """Likeness of a stored prediction."""
+    return Likeness(row.out_of_distribution, row.unlike_reasons or [], row.unlike_distance, row.unlike_percentile)
 
 
 def judging_of(session: Session, predictions: Iterable[CasePrediction]) -> Judging:

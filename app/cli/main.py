@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from app.cli import people, serving
-from app.cli.shared import compare_first, parts
+from app.cli.shared import parts
 from ml.cli import adapting, quantizing, results, scoring, stages
 from ml.cli.shared import Json, emit, run_command, say
 
@@ -30,16 +30,17 @@ report = typer.Typer(no_args_is_help=True, help="Reports about what was collecte
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from secondread import __version__
+        from ml.cli.version import version_line
 
-        emit(None, False, f"secondread {__version__}")
+        emit(None, False, version_line())
         raise typer.Exit
 
 
 @secondread.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print version and commit."),
     ] = False,
 ) -> None:
     """Take the options that come before any command."""
@@ -69,7 +70,6 @@ def import_command(
     if part is not None and dry_run:
         raise ValueError("--dry-run looks at every row: leave --shard out")
     with parts() as context:
-        compare_first(context)
         if dry_run:
             check = check_local(context, source, say)
             twins = f", {check['twins']:,} with the image of another case; nothing was stored"
@@ -147,7 +147,6 @@ def release_judge(
     from app.recalibration.command import judge_here
 
     with parts() as context:
-        compare_first(context)  # meanwhile this process does imports too
         report = judge_here(context, FUNCTIONS, release_id)
     lines = [f"release {report.release}: {report.gate.headline()}", *report.gate.reasons, *report.gate.findings]
     emit(report.to_dict(), as_json, "\n".join(lines))
@@ -200,7 +199,6 @@ def recalibrate(
     from ml.release.card import adaptation_sentence
 
     with parts() as context:
-        compare_first(context)  # meanwhile this process does imports too
         report = recalibrate_here(context, FUNCTIONS, method, None if since is None else since.replace(tzinfo=UTC))
     lines = [f"candidate {report.release}: {report.gate.headline()}", *report.gate.reasons, *report.gate.findings]
     if report.n_kept_for_sets:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.shared import compare_first, keep_private, loading, parts, warn_of_open_home
+from app.cli.shared import keep_private, loading, parts, warn_of_open_home
 from ml.cli.shared import Json, emit, say
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def serve(
 def _prepare(application: "FastAPI") -> None:
     """See that the application may serve, and do what comes before.
 
-    That is a new database, erasures that a backup undid, and images that an interrupted upgrade has not compared.
+    That is a new database, and erasures that a backup undid.
     """
     from app.operations.forgetting import erase_again_as_listed
     from app.platform.installation import claim
@@ -72,7 +72,6 @@ def _prepare(application: "FastAPI") -> None:
     create_if_new(application.state.database.engine)
     claim(application.state.database, application.state.context.keys.audit, say)
     erase_again_as_listed(application.state.context)
-    compare_first(application.state.context)
     _say_where(application.state.context)
     _check_backend(application.state.context)
     late = application.state.reports.check_at_start(application.state.database)
@@ -151,49 +150,22 @@ def demo(
 def db_upgrade() -> None:
     """Bring the database to the current schema."""
     with parts(check_schema=False) as context:
-        planned = _bring_up_to_date(context)
-    say("the database is up to date" + (f"; reads of {planned:,} earlier cases are planned" if planned else ""))
+        _upgrade(context)
+    say("the database is up to date")
 
 
 def _upgrade(context: "Context") -> None:
-    """Run the migrations that the database lacks, then remove what 0.1.0 left next to it."""
+    """Run the migrations that the database lacks, and finish what a restored backup left to be done."""
     from app.evaluations.freezing import move_into_bucket
     from app.operations.forgetting import finish_erasures
-    from app.operations.frozen_names import renumber
-    from app.platform.durable import remove_former_file
-    from app.platform.freed_space import overwrite_moved, text_is_to_move
     from app.platform.installation import claim
 
-    moved = text_is_to_move(context.database.engine)
     _migrate(context)
-    problem = overwrite_moved(context.settings.owner_sqlalchemy_url) if moved else None
-    if problem is not None:
-        say(f"notes were moved to rows of their own, but their old places were not overwritten: {problem}")
     claim(context.database, context.keys.audit, say)
-    compare_first(context)
-    _mend_pairs(context)
-    renumber(context)
     move_into_bucket(context)
     unfinished = finish_erasures(context).problem
     if unfinished is not None:
         say(f"the files of the database still contain what was erased: {unfinished}")
-    removed = remove_former_file(context.settings.home)
-    if removed is not None:
-        say(f"removed {removed}: jobs are in the service's own database now")
-
-
-def _mend_pairs(context: "Context") -> None:
-    """Put right what earlier versions left of pairs, where several stored, compared or erased at the same moment."""
-    from app.operations.twin_pairs import mend_pairs
-    from app.platform.errors import Unavailable
-
-    try:
-        mended = mend_pairs(context, say)
-    except Unavailable as exc:
-        say(f"warning: not every pair of the same picture is put right yet: {exc.detail}")
-        return
-    if mended:
-        say(f"{mended:,} rows of pairs of the same picture were missing, or of somebody erased, and are put right")
 
 
 @contextmanager
@@ -210,54 +182,25 @@ def _owners_database(context: "Context") -> "Iterator[Database]":
 
 def _migrate(context: "Context") -> None:
     """Run migrations as the role that owns the tables, once the key is known to be right."""
-    from app.operations.restating import restated
     from app.platform import roles
     from app.platform.installation import require_keys
-    from app.platform.migrate import upgrade
+    from app.platform.migrate import require_known, upgrade
 
     serving = context.database.engine
     separate = context.settings.database_owner_url is not None
     with _owners_database(context) as owner:
+        require_known(owner.engine)
         if separate:
             roles.require_owner(owner.engine)
         require_keys(owner, context.keys.audit)
-        with restated(owner, context.database, context.keys.audit):
-            upgrade(owner.engine)
-            if separate:
-                roles.grant(owner.engine, str(serving.url.username))
-            _link_former_events(context, owner)
+        upgrade(owner.engine)
+        if separate:
+            roles.grant(owner.engine, str(serving.url.username))
     if roles.owns_tables(serving):
         say(
             f"the role {serving.url.username} of DATABASE_URL owns the tables, so that it could take the triggers off "
             "append-only ones; with DATABASE_OWNER_URL another role owns them"
         )
-
-
-def _link_former_events(context: "Context", owner: "Database") -> None:
-    """Write the audit chain anew where an earlier version wrote it, once."""
-    from app.operations.anchor import append
-    from app.operations.former_events import forgetting
-    from app.operations.rewriting import has_former_events, rewrite
-
-    with owner.read() as session:
-        if not has_former_events(session):
-            return
-    with owner.write(key="alone") as session:
-        if not has_former_events(session):  # another start was faster
-            return
-        forget = forgetting(session, context.keys.audit)
-        rewrite(session, context.keys.audit, "events get signatures of their own, and forget whom they named", forget)
-    if context.settings.audit_anchor is not None:
-        with context.database.read() as session:
-            append(context.settings.audit_anchor, session, context.keys.audit, 0, "rewrite")
-
-
-def _bring_up_to_date(context: "Context") -> int:
-    """Upgrade the database and plan the reads of cases that have no plan yet; the number of these cases."""
-    from app.triage.planning import plan_missing
-
-    _upgrade(context)
-    return plan_missing(context.database, context.keys.draws)
 
 
 @db.command("verify")
@@ -372,10 +315,10 @@ def db_restore(
     bucket = None if settings.bucket_url is None else Bucket(settings.bucket_url)
     url = settings.owner_sqlalchemy_url
     n_files, of_backup = restore(source, settings.home, settings.images_folder, url, ring, bucket)
-    with parts(check_schema=False, ring=of_backup) as context:  # a backup may have an older schema
+    with parts(check_schema=False, ring=of_backup) as context:  # a backup may lack migrations
         with _owners_database(context) as owner, owner.read() as session:
             head = audit_chain.newest(session)
-        _bring_up_to_date(context)
+        _upgrade(context)
         bring_in(context, ring or of_backup, "the backup was made before the key was rotated", say)
     with parts() as context:  # erases again what the list names
         note_restore(context, head)

@@ -110,27 +110,6 @@ def parts(*, check_schema: bool = True, direct: bool = False, ring: "KeyRing | N
         context.database.engine.dispose()
 
 
-def compare_first(context: "Context") -> None:
-    """Compare the images of earlier versions, where an upgrade was interrupted, before anything else is stored.
-
-    Neither a store that is away nor others who use the rows stop what comes after: it is put off, and a worker or the
-    next start goes on.
-    """
-    from sqlalchemy.exc import OperationalError
-
-    from app.operations.earlier_images import compare_earlier
-    from app.platform.errors import Unavailable
-
-    try:
-        _, unreadable = compare_earlier(context, say)
-    except (Unavailable, OperationalError) as exc:  # as where the disk is full
-        why = exc.detail if isinstance(exc, Unavailable) else exc.orig
-        say(f"warning: earlier images are not compared yet, a worker or the next start goes on: {why}")
-        return
-    if unreadable:
-        say(f"{unreadable:,} earlier images cannot be read, so they are compared with no other ones; run `db verify`")
-
-
 def _erase_again(context: "Context") -> None:
     """Nothing is done with a backup that was brought back before those are erased again who were erased after it."""
     if not context.settings.erasure_list.is_file():

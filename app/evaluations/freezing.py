@@ -155,7 +155,7 @@ def evaluate_frozen(folder: Path, *, weighted: bool = True) -> EvaluationDocumen
 
 
 def move_into_bucket(context: Context) -> int:
-    """Bring evaluations that a backup, or an earlier version, left in HOME into the bucket, if there is one.
+    """Bring evaluations that a backup left in HOME into the bucket, if there is one.
 
     Returns:
         Number of evaluations; a damaged one stays where it is, and is named by `db verify`.

@@ -186,7 +186,7 @@ class MetricsBody(EvaluationDocument):
     score_monitor: list[ScoreMonitorOut] = Field(default_factory=list)
     groups: list[GroupOut]
     trained_on: TrainedOnOut | None = None
-    # of the release, whatever the question is; absent from what earlier versions stored
+    # of the release, whatever the question is
     answer_sets: PublishedSets | None = None
 
 

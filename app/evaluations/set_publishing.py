@@ -22,14 +22,9 @@ from app.releases.queries import champion, class_codes, existing_release
 from app.tables import AnswerSets, ReleaseRow, now
 from ml.arrays import FloatArray, IntArray
 from ml.conformal import answer_scores, answer_sets, calibrate, judge_sets, patient_masses
-from ml.release.card import CardContents
 
 #: Patients of a site from which on it has thresholds of its own, and cells from which on a group is reported.
 ENOUGH = 100
-_SEEN = (
-    "this release was recalibrated by a version that kept no patients for sets, so that its fit has seen their "
-    "answers; recalibrate once more"
-)
 _OUTSIDE = "nobody but outside systems has answered: sets are for annotators like theirs, and cells as they select them"
 _UNKNOWN = "which cells the release was trained on is unknown; cells among them would make sets too small"
 
@@ -67,15 +62,8 @@ def _store(session: Session, release_id: uuid.UUID, document: PublishedSets, bas
     )
 
 
-def _seen_by_a_fit(card: CardContents) -> bool:
-    made = card.get("recalibration")
-    return made is not None and "kept_for_sets" not in made
-
-
 def sets_of(session: Session, context: Context, release: ReleaseRow) -> PublishedSets:
     """Thresholds of a release from the patients who are kept for them, judged on the evaluation partition."""
-    if _seen_by_a_fit(release.card):
-        return PublishedSets(reason=_SEEN)
     classes, key = class_codes(release), context.keys.sets
     kept = read_cells(session, release.id, classes, "calibration", key)
     answers_of: AnswersOf = "annotators" if (kept.first >= 0).any() or not len(kept.outside) else "outside"

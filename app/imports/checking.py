@@ -78,12 +78,9 @@ class _Check:
         except ValueError as exc:
             return "failed", str(exc)
 
-    def _compared(
-        self, number: int, fields: CaseIn, sent: UploadDigests, pixels_sha256: str, stored_sha256: str
-    ) -> tuple[_Status, str]:
+    def _compared(self, number: int, fields: CaseIn, sent: UploadDigests, pixels_sha256: str) -> tuple[_Status, str]:
         with self._context.database.read() as session:
-            digests = (pixels_sha256, stored_sha256)
-            case, twin = queries.known_case_and_first_image(session, fields.external_id, *digests)
+            case, twin = queries.known_case_and_first_image(session, fields.external_id, pixels_sha256)
             known = self._rows.get(fields.external_id)
             if case is not None:
                 said = case.patient, case.site, dict(case.case_metadata)

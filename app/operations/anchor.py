@@ -34,16 +34,15 @@ class Anchor:
     """One line of the file.
 
     Attributes:
-        kind: ``head``, or ``restore`` for the head right after a backup was brought back, ``rewrite`` for the one right
-            after `db upgrade` wrote the chain anew.
+        kind: ``head``, or ``restore`` for the head right after a backup was brought back.
         head: number of an event, a colon and its digest.
         signature: of the head, in hexadecimal.
         written_at: UTC.
-        restored_from: of a restore, the last event that the backup had; of a rewrite, 0.
+        restored_from: of a restore, the last event that the backup had.
         erasures: patients erased so far, so that a list of erasures which is older shows.
     """
 
-    kind: Literal["head", "restore", "rewrite"]
+    kind: Literal["head", "restore"]
     head: str
     signature: str
     written_at: str
@@ -73,7 +72,7 @@ def append(
     session: Session,
     keys: AuditKeys,
     restored_from: int | None = None,
-    kind: Literal["head", "restore", "rewrite"] = "head",
+    kind: Literal["head", "restore"] = "head",
 ) -> bool:
     """Add the present head to the file, unless it is its last one.
 
@@ -81,7 +80,7 @@ def append(
         path: of the file; made where it is missing.
         session: for reading.
         keys: of the audit.
-        restored_from: right after a backup was brought back, the last event that it had; 0 after a rewrite.
+        restored_from: right after a backup was brought back, the last event that it had.
         kind: of the line.
 
     Returns:
@@ -124,8 +123,7 @@ def _parsed(line: str) -> Anchor:
 def missing_heads(path: Path, session: Session, keys: AuditKeys) -> Iterator[str]:
     """A sentence for each head of the file that the chain has lost, and for each that this installation has not signed.
 
-    A head may be gone after a backup was brought back, or the chain written anew: then a later line says so, which only
-    `db restore` and `db upgrade` write.
+    A head may be gone after a backup was brought back: then a later line says so, which only `db restore` writes.
     """
     if not path.is_file():
         yield f"{path}: the anchor file is missing"
@@ -213,9 +211,3 @@ def restored_at(session: Session) -> list[tuple[datetime, int]]:
     heads = dict(restores(session))
     events = session.execute(statement.order_by(AuditEvent.stamp)).scalars()
     return [(event.created_at, heads[event.number]) for event in events if event.number in heads]
-
-
-def rewrites(session: Session) -> list[tuple[str, str]]:
-    """Number of each event that says that the chain was written anew, and the head that the chain had before."""
-    statement = select(AuditEvent).where(AuditEvent.action == audit_chain.REWRITE).order_by(AuditEvent.stamp)
-    return [(event.number, str(event.details.get("old_head"))) for event in session.execute(statement).scalars()]

@@ -70,11 +70,8 @@ WORDS: Mapping[str, str] = {
     "annotator.renewed": "allowed {annotator} further attempts",
     "db.backup": "made a backup",
     "db.restore": "restored a backup",
-    "chain.rewrite": "wrote the audit chain anew",
-    "rows.baseline": "recorded the digests of rows from before",
-    "rows.migrate": "recorded the digests of rows that an upgrade changed",
+    "rows.baseline": "recorded the digests of the first rows",
     "rows.write": "recorded the digests of rows",
-    "evaluation.renumber": "gave the cases of a frozen evaluation other names",
 }
 
 

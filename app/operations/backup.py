@@ -9,9 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict
 
-from sqlalchemy import Engine, func, inspect, make_url, select
+from sqlalchemy import Engine, func, make_url, select
 from sqlalchemy.orm import Session
 
+import migrations
 from app.context import Context
 from app.evaluations.frozen_files import EVALUATIONS, folder_of, frozen_name
 from app.operations.anchor import known_erasures
@@ -21,6 +22,7 @@ from app.platform.blob_store import BlobStore, Damaged
 from app.platform.database import make_engine
 from app.platform.errors import NotFound
 from app.platform.keys import KeyRing, derive
+from app.platform.migrate import require_known_revision
 from app.platform.shared_folders import SharedFolders
 from app.tables import Erasure, Evaluation
 from ml.files import file_sha256, read_json, sync_file, sync_folder, write_json
@@ -76,9 +78,7 @@ def backup(context: Context, out: Path) -> BackupReport:
 
 
 def _n_erasures(session: Session) -> int:
-    """Patients who were erased; a database of an older schema does not count them."""
-    if not inspect(session.connection()).has_table(Erasure.__tablename__):
-        return 0
+    """How many patients were erased."""
     return session.execute(select(func.count()).select_from(Erasure)).scalar_one()
 
 
@@ -97,7 +97,7 @@ def require_list(source: Path, path: Path, anchor: Path | None) -> int:
         ErasureListError: it is missing, of another installation, or older than the backup or the anchor.
     """
     lines = read_list(path, derive(KeyRing.parse((source / _SECRET).read_bytes())).erasures)
-    wanted = max(read_json(source / "manifest.json").get("erasures", 0), known_erasures(anchor))
+    wanted = max(read_json(source / "manifest.json")["erasures"], known_erasures(anchor))
     if len(lines) < wanted:
         raise ErasureListError(
             f"{path}: the list has {len(lines)} erasures, and there were {wanted}: take a newer copy"
@@ -133,7 +133,8 @@ def _write(context: Context, out: Path, head: str, erasures: int) -> dict[str, s
         "signature": context.keys.audit.sign(head),
         "public_key": context.keys.audit.public_key,
     }
-    write_json(out / "manifest.json", {"files": files, "audit": signed, "erasures": erasures})
+    manifest = {"revision": migrations.HEAD, "files": files, "audit": signed, "erasures": erasures}
+    write_json(out / "manifest.json", manifest)
     return files
 
 
@@ -221,11 +222,13 @@ def check_backup(source: Path) -> dict[str, str]:
     """Verify every file of a backup against its manifest.
 
     Raises:
-        ValueError: a file is missing or was changed; the first one is named.
+        ValueError: a file is missing or was changed, and the first one is named; or a development version made it.
     """
     if not (source / "manifest.json").is_file():
         raise ValueError(f"{source}: not a backup (no manifest.json)")
-    files: dict[str, str] = read_json(source / "manifest.json")["files"]
+    manifest = read_json(source / "manifest.json")
+    require_known_revision(manifest.get("revision"), f"the backup {source}")
+    files: dict[str, str] = manifest["files"]
     for name, digest in files.items():
         path = source / name
         if not path.is_file() or file_sha256(path) != digest:

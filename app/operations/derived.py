@@ -2,7 +2,7 @@
 
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 from sqlalchemy import select
@@ -24,13 +24,12 @@ _NEAR = 4
 _ROWS = 500
 
 
-def wrong_columns(session: Session, context: Context, cases: Mapping[uuid.UUID, bool]) -> Iterator[str]:
+def wrong_columns(session: Session, context: Context) -> Iterator[str]:
     """Compare what follows from the key, from the plan and from the picture with what the rows say.
 
     Args:
         session: for reading.
         context: for the key and the image store.
-        cases: that an audit event explains, with whether the coin follows from the key for sure.
     """
     rules = _Rules(session)
     after = uuid.UUID(int=0)
@@ -48,7 +47,7 @@ def wrong_columns(session: Session, context: Context, cases: Mapping[uuid.UUID, 
         for case in rows:
             if case.erased_at is None:
                 twins = None if case.same_image_as is None else inherited.get(case.same_image_as)
-                yield from _from_key(context.keys, case, twins, keyed=cases.get(case.id, True))
+                yield from _from_key(context.keys, case, twins)
                 yield from _from_picture(context, case)
             yield from _from_plan(case, looks[case.id], requests[case.id], rules)
         after = ids[-1]
@@ -90,12 +89,12 @@ class _Rules:
         )
 
 
-def _from_key(keys: Keys, case: Case, inherited: str | None, *, keyed: bool) -> Iterator[str]:
+def _from_key(keys: Keys, case: Case, inherited: str | None) -> Iterator[str]:
     own = partition_of(keys.partition, case.patient, case.external_id)
-    # without a patient a case is where the first one with its pixels is; before version 0.2.0 it went by its own name
+    # without a patient a case is where the first one with its pixels is
     if case.partition != own and (case.patient is not None or case.partition != inherited):
         yield f"case {case.id}: partition is not that of its patient"
-    if keyed and case.u != coin(keys.coin, case.external_id):
+    if case.u != coin(keys.coin, case.external_id):
         yield f"case {case.id}: its coin u is not that of its external id"
 
 
@@ -139,8 +138,6 @@ def _from_picture(context: Context, case: Case) -> Iterator[str]:
     """Whether the pictures that the row points to are those that were stored."""
     data = context.images.find(case.stored_sha256)
     if data is None:  # the missing or changed file is named elsewhere
-        if case.pixels_sha256 is None:
-            yield f"case {case.id}: which picture it is nobody knows; sent again, it is found only as the same file"
         return
     try:
         picture = decode_image(data)
@@ -149,10 +146,7 @@ def _from_picture(context: Context, case: Case) -> Iterator[str]:
     except ImageRejectedError:
         yield f"case {case.id}: its image cannot be read"
         return
-    if case.pixels_sha256 is None or (around is not None and case.field_pixels_sha256 is None):
-        yield f"case {case.id}: its pixels are compared with no other ones; run `secondread db upgrade`"
     near = case.image_hash is None or hash_distance(case.image_hash, difference_hash(picture)) <= _NEAR
-    same = case.pixels_sha256 in {None, pixel_digest(picture).hex()}
-    same = same and (around is None or case.field_pixels_sha256 in {None, around})
+    same = case.pixels_sha256 == pixel_digest(picture).hex() and around in {None, case.field_pixels_sha256}
     if picture.size != (case.width, case.height) or not near or not same:
         yield f"case {case.id}: points to another picture than the one that was stored"

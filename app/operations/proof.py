@@ -47,8 +47,7 @@ def _lines(session: Session, context: Context) -> Iterator[dict[str, Json]]:
         "head": audit_chain.newest(session),
     }
     for event in audit_chain.all_events(session):
-        leaves = event.row_digests
-        rows: Json = None if leaves is None else {table: {**digests} for table, digests in leaves.items()}
+        rows: Json = {table: {**digests} for table, digests in (event.row_digests or {}).items()}
         signed: dict[str, Json] = {
             "stamp": event.stamp,
             "sequence": event.sequence,

@@ -32,15 +32,14 @@ class Expected:
 
 def expected_rows(session: Session) -> Expected:
     """Replay the chain, and what waits to be linked to it: which rows there must be."""
-    expected, replay = Expected(), baseline.Replay()
-    for event in audit_chain.all_events(session):
-        expected.faults += replay.take(event)
+    expected = Expected()
+    for place, event in enumerate(audit_chain.all_events(session)):
+        if event.action == baseline.ACTION and place > 0:
+            expected.faults.append(f"audit event {event.number} is a baseline, and not the first event")
         for table, leaves in (event.row_digests or {}).items():
             rows = expected.rows.setdefault(table, {})
             for key, digest in leaves.items():
                 rows[key or str(event.stamp)] = (event.number, digest)
-    if not replay.has_baseline:
-        expected.faults.append("no baseline: rows from before events carried digests are not covered")
     return expected
 
 

@@ -1,6 +1,5 @@
 """Integrity of everything that is kept: audit chain, rows, images, releases, evaluations."""
 
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,9 +13,8 @@ from app.context import Context
 from app.evaluations.frozen_files import frozen_name, snapshot_sha256
 from app.evaluations.snapshots import damaged_snapshots
 from app.jobs.locks import living_workers
-from app.operations.anchor import missing_heads, restores, rewrites, split_head
+from app.operations.anchor import missing_heads, restores, split_head
 from app.operations.derived import wrong_columns
-from app.operations.explained import unexplained_rows
 from app.operations.proven import guarded, unproven_rows
 from app.operations.twin_pairs import wrong_pairs
 from app.platform import audit_chain, chain_check
@@ -91,10 +89,8 @@ def verify_all(session: Session, context: Context, against: str | None = None) -
     outside, lost = _missing_heads(session, context, against)
     faults += outside
     faults += guarded("audit events", lambda: unproven_rows(session, context.keys.audit.rows))
-    cases: dict[uuid.UUID, bool] = {}
-    faults += guarded("audit events and their rows", lambda: _unexplained(session, cases))
     session.expunge_all()
-    faults += guarded("cases", lambda: wrong_columns(session, context, cases))
+    faults += guarded("cases", lambda: wrong_columns(session, context))
     faults += guarded("pairs of the same picture", lambda: wrong_pairs(session))
     digests = sorted(named_images(session))
     faults += guarded("images", lambda: _damaged_images(context, digests))
@@ -121,13 +117,6 @@ def verify_all(session: Session, context: Context, against: str | None = None) -
     )
 
 
-def _unexplained(session: Session, cases: dict[uuid.UUID, bool]) -> list[str]:
-    """Compare events with rows; adds the cases that an event explains, for what is checked next."""
-    faults, explained = unexplained_rows(session)
-    cases.update(explained)
-    return faults
-
-
 def _missing_heads(session: Session, context: Context, against: str | None) -> tuple[list[str], list[str]]:
     """Faults by what was kept outside, and a sentence about a given head that went when a backup was brought back.
 
@@ -143,12 +132,9 @@ def _missing_heads(session: Session, context: Context, against: str | None) -> t
         sequence, digest = split_head(against)
         if not audit_chain.holds(session, sequence, digest):
             by = [event for event, last in restores(session) if last < sequence]
-            anew = [event for event, old in rewrites(session) if old == against]
             sentence = f"the audit chain does not contain the head {sequence}: "
             if by:
                 lost.append(f"{sentence}audit event {by[0]} says that an older backup was brought back")
-            elif anew:
-                lost.append(f"{sentence}audit event {anew[0]} says that the chain was written anew after it")
             else:
                 faults.append(f"{sentence}it was cut or written anew")
     for path in paths:

@@ -15,13 +15,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from asgi_correlation_id import correlation_id
-from sqlalchemy import ColumnElement, bindparam, inspect, null, or_, select, update
+from sqlalchemy import ColumnElement, bindparam, null, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.platform import signing
 from app.platform.covered_rows import Row
 from app.platform.errors import Unavailable
-from app.platform.keys import AuditKeys, DerivedKey, Signer
+from app.platform.keys import AuditKeys, Signer
 from app.platform.one_at_a_time import Turn, take_turn
 from app.platform.plain_rows import insertion
 from app.platform.prepared import Prepared
@@ -36,8 +36,6 @@ CASE_CHANGES = "case_changes"
 OWN = ""
 #: Action of an event after which the next key of the ring signs.
 ROTATION = "key.rotate"
-#: Action of an event that says that the chain was written anew.
-REWRITE = "chain.rewrite"
 _CHUNK = 200
 
 
@@ -58,16 +56,15 @@ def document_of(event: AuditEvent) -> dict[str, Json]:
     }
 
 
-def digest_of(event: AuditEvent, *, stamped: bool = True) -> str:
+def digest_of(event: AuditEvent) -> str:
     """Digest of an event: of what it says, of the rows that it wrote and of its stamp, and of nothing else.
 
     Args:
         event: with its stamp, without which it could be written down once more, later, to bring rows of then back.
-        stamped: whether the stamp is covered, as it is since there are stamps.
     """
-    root = None if event.row_digests is None else merkle_root(event.row_digests)
-    stamp: dict[str, Json] = {"stamp": event.stamp} if stamped else {}
-    return hashlib.sha256(canonical(document_of(event) | {"rows": root} | stamp)).hexdigest()
+    root = merkle_root(event.row_digests or {})  # nothing in an event that somebody has changed
+    covered: dict[str, Json] = document_of(event) | {"rows": root, "stamp": event.stamp}
+    return hashlib.sha256(canonical(covered)).hexdigest()
 
 
 def sign_event(event: AuditEvent, signer: Signer) -> None:
@@ -90,11 +87,6 @@ def link(event: AuditEvent, sequence: int, previous: str, signer: Signer) -> Non
     event.link_signature = signer.sign(head_text(event))
 
 
-def keyed_digest(links: DerivedKey, previous: str, event: AuditEvent) -> str:
-    """Link of an event of 0.1.0, which had no digest of its own."""
-    return links.digest(previous.encode() + canonical(document_of(event) | {"sequence": event.sequence})).hex()
-
-
 def is_authentic(public: str, previous: str, event: AuditEvent) -> bool:
     """Whether an event is as it was written and linked after the previous one, while this public key was in force."""
     return (
@@ -106,10 +98,7 @@ def is_authentic(public: str, previous: str, event: AuditEvent) -> bool:
 
 def is_whole(public: str, event: AuditEvent) -> bool:
     """Whether an event is as it was written while this public key was in force, wherever it stands in the chain."""
-    right = event.event_sha256 == digest_of(event)
-    if not right and event.sequence is not None and event.sequence == event.stamp:  # linked before there were stamps
-        right = event.event_sha256 == digest_of(event, stamped=False)
-    return right and signing.is_signed(public, event_text(event), event.signature)
+    return event.event_sha256 == digest_of(event) and signing.is_signed(public, event_text(event), event.signature)
 
 
 def is_as_signed_by(signer: Signer, event: AuditEvent) -> bool:
@@ -316,33 +305,8 @@ def changed_cases(session: Session, after: int) -> list[uuid.UUID]:
     return list(session.execute(changed.where(later).distinct()).scalars())
 
 
-def confirmed(session: Session, keys: AuditKeys, limit: int) -> tuple[int, int]:
-    """How many of the oldest events there are, at most ``limit``, and how many of them were written with the first key.
-
-    The database may be of an older schema.
-    """
-    previous, n_events, n_confirmed = GENESIS, 0, 0
-    for event in events(session, limit=limit):
-        n_events += 1
-        n_confirmed += is_authentic(keys.signers[0].public, previous, event) or was_authentic(keys, previous, event)
-        previous = str(event.digest)
-    return n_events, n_confirmed
-
-
-def was_authentic(keys: AuditKeys, previous: str, event: AuditEvent) -> bool:
-    """Whether an event is as a version before digests of events wrote it after the previous one.
-
-    0.1.0 linked by a secret key; early versions of 0.2.0 had one digest and one signature for event and link.
-    """
-    if event.row_digests is None:
-        return hmac.compare_digest(str(event.digest), keyed_digest(keys.links, previous, event))
-    document = document_of(event) | {"sequence": event.sequence, "rows": merkle_root(event.row_digests)}
-    right = event.digest == hashlib.sha256(previous.encode() + canonical(document)).hexdigest()
-    return right and any(signing.is_signed(key.public, head_text(event), event.signature) for key in keys.signers)
-
-
 def events(session: Session, after: int = 0, limit: int | None = None) -> Iterator[AuditEvent]:
-    """Every linked event with all its columns, in order; those that an older schema lacks are null.
+    """Every linked event with all its columns, in order.
 
     Args:
         session: for reading.
@@ -354,8 +318,7 @@ def events(session: Session, after: int = 0, limit: int | None = None) -> Iterat
 
 def waiting_events(session: Session) -> Iterator[AuditEvent]:
     """Every event that waits to be linked, in the order in which it will be, if no other one commits meanwhile."""
-    if "stamp" in _columns(session):  # else of an older schema, which linked each event at once
-        yield from _events(session, AuditEvent.sequence.is_(None), AuditEvent.stamp, None)
+    yield from _events(session, AuditEvent.sequence.is_(None), AuditEvent.stamp, None)
 
 
 def all_events(session: Session) -> Iterator[AuditEvent]:
@@ -364,20 +327,10 @@ def all_events(session: Session) -> Iterator[AuditEvent]:
     yield from waiting_events(session)
 
 
-def _columns(session: Session) -> set[str]:
-    return {column["name"] for column in inspect(session.connection()).get_columns(AuditEvent.__tablename__)}
-
-
 def _events(
     session: Session, which: ColumnElement[bool], order: InstrumentedAttribute[Any], limit: int | None
 ) -> Iterator[AuditEvent]:
-    columns, present = AuditEvent.__table__.columns, _columns(session)
-    # before there were stamps, the number in the chain was what rows of other tables named an event by
-    former = {"stamp": columns["sequence"].label("stamp")}
-    wanted = [
-        column if column.name in present else former.get(column.name, null().label(column.name)) for column in columns
-    ]
-    statement = select(*wanted).where(which).order_by(order).limit(limit)
+    statement = select(*AuditEvent.__table__.columns).where(which).order_by(order).limit(limit)
     with session.execute(statement.execution_options(yield_per=_CHUNK)) as rows:
         yield from map(loaded, rows.mappings())
 

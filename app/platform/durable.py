@@ -8,15 +8,13 @@ begins transactions where DBOS begins them itself. Everything private of DBOS th
 
 import threading
 import time
-from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import JSON, ColumnClause, Engine, NullPool, TableClause, column, select, table, update
 from sqlalchemy.orm import Session
 
 from app.platform import tracing
-from app.platform.database import postgres_engine, sqlite_engine, sqlite_module
+from app.platform.database import postgres_engine, sqlite_engine
 
 if TYPE_CHECKING:
     from dbos import DBOSClient, EnqueueOptions
@@ -118,30 +116,6 @@ def create_tables(url: str) -> None:
         _client(engine)._sys_db.run_migrations()
     finally:
         engine.dispose()
-
-
-def remove_former_file(home: Path) -> Path | None:
-    """Remove ``HOME/jobs.db``, where DBOS had its tables on SQLite in 0.1.0; they are in the service's database now.
-
-    Args:
-        home: HOME of a service whose database is up to date.
-
-    Returns:
-        What was removed; None where there is no such file, or it is something else.
-    """
-    path = home / "jobs.db"
-    if not path.is_file():
-        return None
-    try:
-        with closing(sqlite_module().connect(path)) as connection:
-            names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-    except sqlite_module().DatabaseError:
-        return None
-    if ("workflow_status",) not in names or ("jobs",) in names:
-        return None
-    for suffix in ("-wal", "-shm", "-journal", ""):  # the file last, so that an interrupted removal is finished later
-        Path(f"{path}{suffix}").unlink(missing_ok=True)
-    return path
 
 
 def recover(executor_id: str) -> int:

@@ -4,20 +4,16 @@ A deleted row stays readable in its file until something else takes its place. S
 (``secure_delete``), but pages that were split keep copies, and the write-ahead log its own; PostgreSQL only marks it.
 """
 
-from sqlalchemy import Connection, Engine, NullPool, create_engine, inspect, make_url, text
+from sqlalchemy import Connection, Engine, NullPool, create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
 from app.platform.database import sqlite_engine
 from app.tables import (
-    AuditEvent,
     Case,
     CaseTwin,
     IdempotencyRecord,
     ImportRow,
-    Job,
-    Label,
     NetworkOutput,
-    Read,
     ReadRequest,
     Remark,
 )
@@ -41,14 +37,11 @@ _LOCK_MS = 2000
 _SQLITE_SECONDS = 1.0
 
 
-def overwrite(url: str, tables: tuple[str, ...] = ERASED_FROM, *, statistics: bool = False) -> str | None:
+def overwrite(url: str) -> str | None:
     """Write the tables anew, so that the files contain nothing but the rows that there are; no transaction may be open.
 
     Args:
         url: SQLAlchemy URL, on PostgreSQL of the role that owns the tables.
-        tables: which; SQLite writes all of them.
-        statistics: whether to write the planner's statistics anew too; whoever owns the tables and not the database
-            gets a warning of the server for that, and they stay.
 
     Returns:
         None, or why it could not be done now.
@@ -57,26 +50,7 @@ def overwrite(url: str, tables: tuple[str, ...] = ERASED_FROM, *, statistics: bo
         return _sqlite(url)
     engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
-        return _postgres(connection, tables, ["pg_catalog.pg_statistic"] if statistics else [])
-
-
-def text_is_to_move(engine: Engine) -> bool:
-    """Whether free text still stands in labels and reads, of an older schema."""
-    schema = inspect(engine)
-    return schema.has_table(Label.__tablename__) and not schema.has_table(Remark.__tablename__)
-
-
-def overwrite_moved(url: str) -> str | None:
-    """Write the tables anew from which free text has moved, or whose rows have forgotten something.
-
-    Args:
-        url: SQLAlchemy URL, on PostgreSQL of the role that owns the tables.
-
-    Returns:
-        None, or why it could not be done.
-    """
-    moved = (table.__tablename__ for table in (AuditEvent, Job, Label, Read))
-    return overwrite(url, (*ERASED_FROM, *moved), statistics=True)
+        return _postgres(connection)
 
 
 def _sqlite(url: str) -> str | None:
@@ -92,8 +66,8 @@ def _sqlite(url: str) -> str | None:
     return None
 
 
-def _postgres(connection: Connection, tables: tuple[str, ...], catalogues: list[str]) -> str | None:
-    if not connection.execute(text(_OWNED), {"tables": list(tables)}).scalar_one():
+def _postgres(connection: Connection) -> str | None:
+    if not connection.execute(text(_OWNED), {"tables": list(ERASED_FROM)}).scalar_one():
         return f"the role {connection.engine.url.username} does not own the tables; set DATABASE_OWNER_URL"
     number = connection.execute(text("SELECT CAST(CAST(pg_current_xact_id() AS xid) AS text)")).scalar_one()
     if connection.execute(text(_OLDER), {"number": number}).scalar_one():
@@ -101,10 +75,8 @@ def _postgres(connection: Connection, tables: tuple[str, ...], catalogues: list[
     quote = connection.dialect.identifier_preparer.quote
     try:
         connection.execute(text(f"SET lock_timeout = {_LOCK_MS}"))
-        for table in tables:
+        for table in ERASED_FROM:
             connection.execute(text(f"VACUUM (FULL, ANALYZE) {quote(table)}"))
-        for catalogue in catalogues:
-            connection.execute(text(f"VACUUM (FULL) {catalogue}"))
     except OperationalError as exc:
         return f"the database is in use ({str(exc.orig).splitlines()[0]})"
     return None

@@ -6,19 +6,17 @@ of each key, from which the key cannot be computed.
 """
 
 from collections.abc import Callable
-from functools import partial
 
-from sqlalchemy import inspect, select
+from sqlalchemy import exists, inspect, select
 from sqlalchemy.orm import Session
 
-from app.platform import audit_chain, baseline
+from app.platform.baseline import write_baseline
 from app.platform.database import Database, insert_if_absent
 from app.platform.keys import AuditKeys
+from app.platform.one_at_a_time import Turn, take_turn
 from app.platform.patience import write_patiently
-from app.tables import Installation, now
+from app.tables import AuditEvent, Installation, now
 
-# the oldest events, which were written with the key that the coins and partitions follow from
-_OLDEST = 1000
 _OTHERS_SIGN = "another process, perhaps one that is starting too, is writing to the database"
 
 
@@ -28,9 +26,6 @@ class WrongKeyError(ValueError):
 
 def require_first_key(database: Database, keys: AuditKeys) -> int:
     """Refuse a key ring that does not begin with the keys of this database; nothing is written.
-
-    A database from before there were check values knows its key by its audit chain: most of its oldest events must
-    have been written with the first key.
 
     Args:
         database: with or without tables.
@@ -45,7 +40,7 @@ def require_first_key(database: Database, keys: AuditKeys) -> int:
     with database.read() as session:
         known = _check_values(session)
         own = [signer.check for signer in keys.signers[: len(known)]]
-        if known == own and (known or _wrote_the_chain(session, keys)):
+        if known == own and (known or not _has_events(session)):
             return len(known)
     if known[: len(own)] == own and own:
         raise WrongKeyError(
@@ -85,8 +80,8 @@ def claim(
 ) -> None:
     """Refuse keys that are not those of this database; one without check values gets them now.
 
-    Rows from before events carried the digests of rows get a baseline, so that they are covered from now on. Of
-    several processes that start at once one writes it, which takes a while where there are many rows; the others wait.
+    The rows that came with the tables get a baseline then. Of several processes that start at once one writes it, and
+    the others wait.
 
     Args:
         database: with the current schema.
@@ -100,20 +95,14 @@ def claim(
     """
 
     def begin(session: Session) -> None:
+        take_turn(session, Turn.KEY)  # nobody writes an event before the baseline
         check = keys.signers[0].check
-        insert_if_absent(session, Installation, {"id": 1, "key_check": check, "created_at": now()})
-        baseline.write_if_missing(session, keys)
+        if insert_if_absent(session, Installation, {"id": 1, "key_check": check, "created_at": now()}):
+            write_baseline(session, keys)
 
     if not require_keys(database, keys):
         write_patiently(database, begin, _OTHERS_SIGN, say, key="alone", seconds=seconds)
         require_keys(database, keys)  # a process with another key may have been faster
-        return
-    with database.read() as session:
-        covered = baseline.is_there(session)
-    if not covered:
-        write_patiently(
-            database, partial(baseline.write_if_missing, keys=keys), _OTHERS_SIGN, say, key="alone", seconds=seconds
-        )
 
 
 def _check_values(session: Session) -> list[str]:
@@ -122,8 +111,7 @@ def _check_values(session: Session) -> list[str]:
     return list(session.execute(select(Installation.key_check).order_by(Installation.id)).scalars())
 
 
-def _wrote_the_chain(session: Session, keys: AuditKeys) -> bool:
-    if not inspect(session.connection()).has_table("audit_events"):
-        return True
-    n_events, n_confirmed = audit_chain.confirmed(session, keys, _OLDEST)
-    return n_events == 0 or 2 * n_confirmed > n_events
+def _has_events(session: Session) -> bool:
+    if not inspect(session.connection()).has_table(AuditEvent.__tablename__):
+        return False
+    return bool(session.execute(select(exists(select(AuditEvent.stamp)))).scalar())

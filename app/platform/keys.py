@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 MIN_SECRET_BYTES = 32
 _KNOWN_SECRETS = {"secret", "changeme", "password", "default"}
-# begins a ring: a key of 0.1.0 is any text, with spaces and ends of lines of its own
+# begins a ring: one key alone is any text, with spaces and ends of lines of its own
 _RING = b"secondread-keys"
 
 
@@ -74,7 +74,7 @@ class KeyRing:
     """Secrets of an installation, the first one first.
 
     As text it is ``secondread-keys`` and, newest first, ``seconds:hexadecimal`` for each; one secret alone is written
-    as it is, which is what 0.1.0 wrote.
+    as it is.
     """
 
     secrets: tuple[Secret, ...]
@@ -143,12 +143,10 @@ class AuditKeys:
     Attributes:
         signers: one per secret of the ring, the first one first; the last one signs.
         rows: for the digests of columns that name a person or open a door.
-        links: for the links of events of 0.1.0.
     """
 
     signers: tuple[Signer, ...]
     rows: DerivedKey
-    links: DerivedKey
 
     @property
     def public_key(self) -> str:
@@ -222,7 +220,7 @@ def derive(ring: KeyRing) -> Keys:
     cookies = [DerivedKey(value, b"signing key of cookies").digest(b"") for value in values]
     rows = DerivedKey(first, b"private columns of covered rows").digest(b"")
     return Keys(
-        audit=AuditKeys(tuple(map(Signer, values)), DerivedKey(rows, b""), DerivedKey(first, b"")),
+        audit=AuditKeys(tuple(map(Signer, values)), DerivedKey(rows, b"")),
         coin=DerivedKey(first, b"coin:"),
         partition=DerivedKey(first, b"partition:"),
         sets=DerivedKey(first, b"answer sets:"),

@@ -33,11 +33,11 @@ def upgrade(engine: Engine, revision: str = "head") -> None:
     """Run the migrations that this database lacks; first those of DBOS, on which the service's build.
 
     Raises:
-        ValueError: the schema is newer than this program.
+        ValueError: a development version made the database.
     """
     from alembic import command
 
-    _require_known(engine)
+    require_known(engine)
     durable.create_tables(engine.url.render_as_string(hide_password=False))
     _run(engine, lambda config: command.upgrade(config, revision))
 
@@ -66,18 +66,9 @@ def require_head(engine: Engine) -> None:
         current = _stored(connection)
     if current == migrations.HEAD:
         return
-    _require_known(engine)
+    require_known(engine)
     state = "has no tables yet" if current is None else f"is at revision {current}, not {migrations.HEAD}"
     raise ValueError(f"the database {state}; run `secondread db upgrade` first")
-
-
-def revisions(engine: Engine) -> tuple[str | None, str]:
-    """Revision of a database, None for an empty one, and that of this program.
-
-    Raises:
-        ValueError: this program does not know that of the database.
-    """
-    return _require_known(engine), migrations.HEAD
 
 
 def _stored(connection: Connection) -> str | None:
@@ -88,22 +79,35 @@ def _stored(connection: Connection) -> str | None:
     return found
 
 
-def _require_known(engine: Engine) -> str | None:
-    """Revision of a database, None for an empty one.
+def require_known(engine: Engine) -> None:
+    """Refuse a database at a revision that this program does not know; nothing is written.
 
     Raises:
-        ValueError: this program does not know it.
+        ValueError: a development version made it.
+    """
+    with engine.connect() as connection:
+        current = _stored(connection)
+    if current is not None:
+        require_known_revision(current, "the database")
+
+
+def require_known_revision(revision: str | None, what: str) -> None:
+    """Refuse a revision that this program does not know.
+
+    Args:
+        revision: of a database, or of a backup; None where a backup does not name it.
+        what: has it.
+
+    Raises:
+        ValueError: a development version made it.
     """
     from alembic.script import ScriptDirectory
 
-    with engine.connect() as connection:
-        current = _stored(connection)
     known = {script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()}
-    if current is not None and current not in known:
+    if revision not in known:
         raise ValueError(
-            f"the database is at revision {current}, newer than this program: install the version that upgraded it"
+            f"{what} (revision {revision or 'unknown'}) was made by a development version: export it, start a new HOME"
         )
-    return current
 
 
 def create_if_new(engine: Engine) -> None:

@@ -99,7 +99,6 @@ class MetricOut(Out):
     singleton_mass: float
     horvitz_thompson: float | None
     largest_weight: float | None
-    # absent from what earlier versions stored
     model_assisted: ModelAssistedOut | None = None
     # for new readers like these; null where they are fewer than three, or not known
     low_new: float | None = None
@@ -188,7 +187,6 @@ class DistributionOut(Out):
     disagreement_calibrated: bool
     disagreement_constant: bool
     class_intervals: dict[str, tuple[_Low, _High]] | None
-    # absent from answers of earlier versions
     answer_set: AnswerSetOut | None = None
 
 

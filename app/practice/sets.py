@@ -172,7 +172,7 @@ def list_qualified(session: Session) -> QualifiedListOut:
     )
     by = _account_names(session)
     items = [_qualified(session, row[0].name, row[1], by) for row in session.execute(statement)]
-    return QualifiedListOut(required=bool(policy.require_qualification), items=items)
+    return QualifiedListOut(required=policy.require_qualification, items=items)
 
 
 def _account_names(session: Session) -> dict[uuid.UUID, str]:

@@ -40,7 +40,7 @@ def plan_a_repeat(session: Session, annotator_id: uuid.UUID, policy: PolicyRow) 
         annotator_id: who has just leased a case.
         policy: in force.
     """
-    if not held_back.wants_repeats(policy) or held_back.lot() >= (policy.repeat_rate or 0.0):
+    if not held_back.wants_repeats(policy) or held_back.lot() >= policy.repeat_rate:
         return
     seat, label = _seat(session, annotator_id), _candidate(session, annotator_id)
     if seat is None or label is None:

@@ -30,7 +30,6 @@ from app.recalibration.outputs import vectors
 from app.releases.queries import class_codes, existing_release, served_release_id
 from app.releases.training import Known, uses_of
 from app.tables import Case, CasePrediction, NetworkOutput
-from ml.images.pixel_digest import pixel_digest
 from ml.images.preprocess import decode_image
 from ml.release.artifact import Release, read_release
 from ml.release.predictor import BATCH, prediction_of
@@ -243,14 +242,11 @@ def _appearances(blobs: list[bytes | None]) -> npt.NDArray[np.float32] | None:
 
 
 def _trained_on(session: Session, context: Context, release: Release, case_ids: list[uuid.UUID]) -> list[str | None]:
-    """What the release used each case for; the image of a case of an earlier version is decoded to find out."""
+    """What the release used each case for."""
     if release.training is None:
         return [None] * len(case_ids)
-    wanted = select(Case.id, Case.patient, Case.pixels_sha256, Case.stored_sha256)
+    wanted = select(Case.id, Case.patient, Case.pixels_sha256)
     # in order: they lie between the first and the last, and to name each would take longer than to read it
     rows = {row[0]: row for row in session.execute(wanted.where(Case.id.between(case_ids[0], case_ids[-1])))}
-    known = []
-    for case_id, patient, digest, stored in (rows[case_id] for case_id in case_ids):
-        image = _image(context, stored) if digest is None else None
-        known.append(Known(case_id, patient, digest if image is None else pixel_digest(image).hex()))
+    known = [Known(*rows[case_id]) for case_id in case_ids]
     return uses_of(release.training, context.keys.training, known)

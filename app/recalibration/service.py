@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TypedDict
 
 import numpy as np
 from sqlalchemy.orm import Session
@@ -281,23 +280,9 @@ def _card(parent: Release, parent_id: uuid.UUID, made: Fitted, findings: Finding
             "change_plan_sha256": findings.change_plan_sha256,
             "gate": findings.gate.to_dict(),
             "method": findings.method,
-            **_kept_for_sets(parent, findings),
+            "kept_for_sets": findings.n_kept_for_sets,
         },
     }
-
-
-class _KeptForSets(TypedDict, total=False):
-    """What the card's part on recalibration says of answer sets."""
-
-    kept_for_sets: int
-
-
-def _kept_for_sets(parent: Release, findings: Findings) -> _KeptForSets:
-    """How many cases no fit has seen; nothing where an adapted parent's fit, by an earlier version, saw them all."""
-    before = parent.card.get("recalibration")
-    if findings.method == "adapt" and before is not None and "kept_for_sets" not in before:
-        return {}
-    return {"kept_for_sets": findings.n_kept_for_sets}
 
 
 def _verdict(made: Fitted, findings: Findings) -> Verdict:

@@ -69,7 +69,7 @@ class SinceFirst(Out):
 
 
 class Gate(Out):
-    """What the gate found; cards of earlier versions have the first five parts alone.
+    """What the gate found.
 
     Attributes:
         passed: whether the candidate may become champion.

@@ -78,7 +78,6 @@ class OverlapOut(Out):
 
     n_cases: int
     n_trained_on: int
-    n_unchecked: int
     images: Literal["known", "unknown"]
     patients: Literal["known", "unknown"]
 
@@ -90,8 +89,6 @@ class OverlapOut(Out):
         text = f"{of} stored cases were trained on, and are left out where it is judged"
         if self.patients == "unknown":
             text += "; whether it was trained on other cells of the same patients is unknown"
-        if self.n_unchecked:
-            text += f"; {self.n_unchecked:,} cases of an earlier version are compared when it predicts them"
         return text
 
 
@@ -116,12 +113,9 @@ def overlap_with(session: Session, key: DerivedKey, card: CardContents, index: T
     """
     images, patients = what_is_known(card, key)
     wanted = select(Case.id, Case.patient, Case.pixels_sha256).where(Case.erased_at.is_(None))
-    n_cases = n_trained_on = n_unchecked = 0
+    n_cases = n_trained_on = 0
     for rows in session.execute(wanted.execution_options(yield_per=_BLOCK)).partitions():
         known = [Known(*row) for row in rows]
         uses = uses_of(index, key, known)
         n_cases, n_trained_on = n_cases + len(known), n_trained_on + sum(use is not None for use in uses)
-        n_unchecked += sum(case.pixels_sha256 is None and use is None for case, use in zip(known, uses, strict=True))
-    return OverlapOut(
-        n_cases=n_cases, n_trained_on=n_trained_on, n_unchecked=n_unchecked, images=images, patients=patients
-    )
+    return OverlapOut(n_cases=n_cases, n_trained_on=n_trained_on, images=images, patients=patients)

@@ -3,7 +3,7 @@
 from app.tables.access import Account, ApiKey, BrowserSession
 from app.tables.append_only import APPEND_ONLY, create_triggers, drop_triggers
 from app.tables.base import Forgettable, Table, new_digest_key, new_id, now
-from app.tables.cases import UNKNOWN_PIXELS, Case, CasePrediction, CaseTwin, NetworkOutput
+from app.tables.cases import Case, CasePrediction, CaseTwin, NetworkOutput
 from app.tables.draws import ReaderDraw
 from app.tables.jobs import Evaluation, ImportRow, Job, JobBatch, JobCancellation
 from app.tables.labels import Annotator, Label, ProvisionalLabel, Remark
@@ -28,7 +28,6 @@ __all__ = [
     "LEASED",
     "SHOWN_KINDS",
     "STAMPS",
-    "UNKNOWN_PIXELS",
     "Account",
     "Alias",
     "Annotator",

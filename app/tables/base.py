@@ -72,5 +72,4 @@ def new_digest_key() -> bytes:
 class Forgettable:
     """A row about a patient: what it says enters digests only as HMACs under a key that goes with the row."""
 
-    # None in rows of older schemas alone
-    digest_key: Mapped[bytes | None] = mapped_column(LargeBinary(32), default=new_digest_key)
+    digest_key: Mapped[bytes] = mapped_column(LargeBinary(32), default=new_digest_key)

@@ -16,19 +16,11 @@ from sqlalchemy import (
     String,
     UniqueConstraint,
     false,
-    text,
     true,
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.tables.base import Forgettable, Identified, Table, UtcDateTime
-
-#: That the pixels of a case's image or field are not known, in the words of the index; a condition without CASE SQLite
-#: would look for in other indexes, in which it is that of most cases.
-UNKNOWN_PIXELS = text(
-    "CASE WHEN erased_at IS NULL THEN pixels_sha256 IS NULL "
-    "OR stored_field_sha256 IS NOT NULL AND field_pixels_sha256 IS NULL ELSE false END"
-)
 
 
 class Case(Identified, Forgettable, Table):
@@ -41,8 +33,6 @@ class Case(Identified, Forgettable, Table):
         Index("ix_cases_site_id", "site", "id"),
         Index("ix_cases_partition_id", "partition", "id"),
         Index("ix_cases_worklist", "waiting", "need", "id"),
-        # of earlier versions, until their images are decoded: none or few, and asked for at every start
-        Index("ix_cases_unknown_pixels", "id", sqlite_where=UNKNOWN_PIXELS, postgresql_where=UNKNOWN_PIXELS),
     )
 
     external_id: Mapped[str] = mapped_column(String(200), unique=True)
@@ -56,8 +46,8 @@ class Case(Identified, Forgettable, Table):
     # the same of the wider field around the cell, where there is one: for people alone, never for a prediction
     field_sha256: Mapped[str | None] = mapped_column(String(64))
     stored_field_sha256: Mapped[str | None] = mapped_column(String(64), index=True)
-    # of the decoded pixels, of image and field: what is the same picture, and what a release was trained on; null where
-    # an earlier version stored it and its image cannot be read
+    # of the decoded pixels, of image and field: what is the same picture, and what a release was trained on; null once
+    # the patient is erased
     pixels_sha256: Mapped[str | None] = mapped_column(String(64), index=True)
     field_pixels_sha256: Mapped[str | None] = mapped_column(String(64), index=True)
     width: Mapped[int] = mapped_column(Integer)

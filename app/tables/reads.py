@@ -14,7 +14,6 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     Uuid,
-    false,
     literal_column,
     text,
 )
@@ -52,12 +51,12 @@ class PolicyRow(Identified, Table):
     reveal: Mapped[str] = mapped_column(String(20))
     lease_seconds: Mapped[int] = mapped_column(Integer)
     due_days: Mapped[int] = mapped_column(Integer)
-    # share of an annotator's reads that are hidden repeats; None: no repeats, and no case is held back for them
-    repeat_rate: Mapped[float | None] = mapped_column(Float(53))
+    # share of an annotator's reads that are hidden repeats; 0: no repeats, and no case is held back for them
+    repeat_rate: Mapped[float] = mapped_column(Float(53), default=0.0)
     # whether planned reads are asked of annotators who are drawn at random
-    draw_readers: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
-    # new annotators are given no read before they are qualified; None: nobody has to be
-    require_qualification: Mapped[bool | None] = mapped_column(Boolean)
+    draw_readers: Mapped[bool] = mapped_column(Boolean, default=False)
+    # new annotators are given no read before they are qualified
+    require_qualification: Mapped[bool] = mapped_column(Boolean, default=False)
     reason: Mapped[str] = mapped_column(Text)
     # None: the version that set-up made
     created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("accounts.id"))

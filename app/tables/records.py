@@ -38,12 +38,12 @@ class AuditEvent(Table):
     reason: Mapped[str | None] = mapped_column(Text)
     request_id: Mapped[str | None] = mapped_column(String(100))
     digest: Mapped[str | None] = mapped_column(String(64))
-    # digests of the rows that were written (app.platform.row_digests.Leaves), of which ``digest`` covers the root;
-    # None in events from before there were any. Of a batch they are many: read only where they are asked for
-    row_digests: Mapped[dict[str, dict[str, str | None]] | None] = mapped_column(JSON(none_as_null=True), deferred=True)
+    # digests of the rows that were written (app.platform.row_digests.Leaves), of which ``digest`` covers the root. Of a
+    # batch they are many: read only where they are asked for
+    row_digests: Mapped[dict[str, dict[str, str | None]]] = mapped_column(JSON, deferred=True)
     # of the event by itself, which ``digest``, its link, covers; Ed25519 of «event event_sha256», of «sequence:digest»
-    event_sha256: Mapped[str | None] = mapped_column(String(64), deferred=True)
-    signature: Mapped[str | None] = mapped_column(String(128), deferred=True)
+    event_sha256: Mapped[str] = mapped_column(String(64), deferred=True)
+    signature: Mapped[str] = mapped_column(String(128), deferred=True)
     link_signature: Mapped[str | None] = mapped_column(String(128), deferred=True)
 
     @property

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
-from sqlalchemy import exists, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.platform.database import Database
 from app.platform.keys import DerivedKey
-from app.predictions.queries import shown_first
 from app.predictions.stored import stored_prediction
-from app.tables import Case, CasePrediction, Label, Look, PolicyRow, ReaderDraw, ReadRequest, new_id, now
+from app.tables import Case, CasePrediction, Look, PolicyRow, ReaderDraw, ReadRequest, new_id, now
 from app.triage.drawing import draw_planned
 from app.triage.queries import current_policy, rule_of, set_threshold
 from app.triage.rules import Arm, Rule, Triage, plan, triage
@@ -50,7 +48,7 @@ class Twins:
 
 def twins_of(session: Session, case: Case) -> Twins:
     """Other cases with the image of a case."""
-    columns = (Case.id, Case.pixels_sha256, Case.stored_sha256, Case.patient, Case.image_hash, Case.pi)
+    columns = (Case.id, Case.pixels_sha256, Case.patient, Case.image_hash, Case.pi)
     statement = select(*columns).where(Case.id != case.id, may_be_twin_of(case)).order_by(Case.id)
     twins = [row for row in session.execute(statement) if are_twins(case, row)]
     near = [row.pi for row in twins if row.id < case.id and are_near(case, row)]
@@ -181,54 +179,8 @@ def new_request(
     )
 
 
-def plan_missing(database: Database, draws: DerivedKey) -> int:
-    """Plan the reads of cases that arrived before there were plans; running it again finds none.
-
-    Args:
-        database: to write to.
-        draws: key by which annotators are drawn.
-
-    Returns:
-        Number of cases planned.
-    """
-    done = 0
-    while True:
-        with database.write() as session:
-            rows = cases_without_plan(session, _BATCH)
-            in_force = policy_for_planning(session)
-            for case, prediction in rows:
-                plan_case(session, case, prediction, in_force, draws).store(session)
-                session.flush()  # the next case of the patient sees what was decided about this one
-        if not rows:
-            return done
-        done += len(rows)
-
-
 def refresh_waiting(session: Session, case: Case) -> None:
     """Record whether a read of the case is still wanted; to be called whenever a request is made or ends."""
     session.flush()
     wanted = select(ReadRequest.id).where(ReadRequest.case_id == case.id, ReadRequest.state.in_(("open", "leased")))
     case.waiting = session.execute(wanted.limit(1)).first() is not None
-
-
-def cases_without_plan(session: Session, limit: int) -> list[tuple[Case, CasePrediction]]:
-    """Cases with a prediction, without labels, for which nothing was ever asked, oldest first.
-
-    A case that was labelled before there were plans is left alone: it was selected in another way.
-    """
-    rows = session.execute(
-        select(Case, CasePrediction)
-        .join(CasePrediction, CasePrediction.case_id == Case.id)
-        .where(
-            Case.erased_at.is_(None),
-            ~exists().where(ReadRequest.case_id == Case.id),
-            ~exists().where(Label.case_id == Case.id),
-        )
-        .order_by(Case.id, *shown_first())
-        .limit(limit)
-        .with_for_update(of=Case)
-    )
-    shown: dict[uuid.UUID, tuple[Case, CasePrediction]] = {}
-    for case, prediction in rows:
-        shown.setdefault(case.id, (case, prediction))
-    return list(shown.values())

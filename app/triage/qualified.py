@@ -78,7 +78,7 @@ def newest_decision(session: Session, annotator_id: uuid.UUID) -> Qualification 
 
 def _required_since(session: Session, policy: PolicyRow) -> datetime:
     """When the policies began to ask for a qualification, as they have without a break since."""
-    before = select(func.max(PolicyRow.version)).where(PolicyRow.require_qualification.is_not(True)).scalar_subquery()
+    before = select(func.max(PolicyRow.version)).where(PolicyRow.require_qualification.is_(False)).scalar_subquery()
     since = select(func.min(PolicyRow.created_at)).where(PolicyRow.version > func.coalesce(before, 0))
     return session.execute(since).scalar_one_or_none() or policy.created_at
 

@@ -17,8 +17,6 @@ from app.triage.schemas import DrawsOut, PoliciesOut, PolicyIn, PolicyOut
 def policy_out(row: PolicyRow, current: int) -> PolicyOut:
     """A version as the API shows it."""
     fields = {name: getattr(row, name) for name in PolicyOut.model_fields if name != "current"}
-    fields["repeat_rate"] = row.repeat_rate or 0.0
-    fields["require_qualification"] = bool(row.require_qualification)
     return PolicyOut(**fields, current=row.version == current)
 
 
@@ -62,8 +60,6 @@ def add_policy(session: Session, keys: AuditKeys, principal: Principal, body: Po
     """
     before = current_policy(session)
     wanted = body.model_dump()
-    wanted["repeat_rate"] = body.repeat_rate or None
-    wanted["require_qualification"] = body.require_qualification or None
     if all(getattr(before, name) == value for name, value in wanted.items() if name != "reason"):
         raise Conflict("this is the policy in force already")
     row = PolicyRow(version=before.version + 1, created_by=principal.account_id, **wanted)

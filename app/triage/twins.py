@@ -1,7 +1,6 @@
 """Twins: cases with one image, by the digest of their pixels, or by the perceptual hash among a patient's cases.
 
-Pixels are what stays the same of a picture that is encoded anew. The same file, which has the same pixels, tells it of
-an image that nobody could read since an earlier version stored it without their digest.
+Pixels are what stays the same of a picture that is encoded anew.
 """
 
 import uuid
@@ -29,10 +28,6 @@ class Pictured(Protocol):
         """Of the pixels."""
 
     @property
-    def stored_sha256(self) -> str:
-        """Of the stored file."""
-
-    @property
     def patient(self) -> str | None:
         """Whose image it is."""
 
@@ -43,19 +38,18 @@ class Pictured(Protocol):
 
 def may_be_twin_of(case: Case) -> ColumnElement[bool]:
     """Condition of the cases among which twins of a case are, the case itself included; a database cannot say more."""
-    return may_be_twin(case.pixels_sha256, case.stored_sha256, case.patient)
+    return may_be_twin(case.pixels_sha256, case.patient)
 
 
-def has_picture(pixels_sha256: Any, stored_sha256: Any) -> ColumnElement[bool]:
-    """Condition of the cases with the same picture, by values or parameters."""
-    # a parameter in any case: nothing is like pixels that nobody knows
-    pixels = literal(None, String) if pixels_sha256 is None else pixels_sha256
-    return or_(Case.pixels_sha256 == pixels, Case.stored_sha256 == stored_sha256)
+def _has_pixels(pixels_sha256: Any) -> ColumnElement[bool]:
+    """Condition of the cases with these pixels, a value or a parameter."""
+    # a parameter in any case: an erased case has no pixels, and nothing is like it
+    return Case.pixels_sha256 == (literal(None, String) if pixels_sha256 is None else pixels_sha256)
 
 
-def may_be_twin(pixels_sha256: Any, stored_sha256: Any, patient: Any) -> ColumnElement[bool]:
+def may_be_twin(pixels_sha256: Any, patient: Any) -> ColumnElement[bool]:
     """The same by what it follows from, values or parameters; without a patient where the case has none."""
-    same = has_picture(pixels_sha256, stored_sha256)
+    same = _has_pixels(pixels_sha256)
     of_patient = and_(Case.patient == patient, Case.image_hash.is_not(None))
     return and_(Case.erased_at.is_(None), same if patient is None else or_(same, of_patient))
 
@@ -69,14 +63,7 @@ def are_near(case: Pictured, other: Pictured) -> bool:
     return hash_distance(case.image_hash, other.image_hash) <= NEAR_DUPLICATE_BITS
 
 
-def same_picture(case: Pictured, pixels_sha256: str | None, stored_sha256: str) -> bool:
-    """Whether a case has this picture."""
-    known = case.pixels_sha256 is not None and case.pixels_sha256 == pixels_sha256
-    return known or case.stored_sha256 == stored_sha256
-
-
 def are_twins(case: Pictured, other: Pictured) -> bool:
     """Whether two cases show the same image, or are one case."""
-    if case.id == other.id or same_picture(case, other.pixels_sha256, other.stored_sha256):
-        return True
-    return are_near(case, other)
+    same = case.pixels_sha256 is not None and case.pixels_sha256 == other.pixels_sha256
+    return case.id == other.id or same or are_near(case, other)

@@ -104,15 +104,14 @@ class ReferenceDocument(TypedDict):
 class RecalibrationDocument(TypedDict):
     """How a candidate was recalibrated; what the gate found is the service's document (``app.releases.gate``).
 
-    ``kept_for_sets``: cases of the calibration partition that neither this fit nor an earlier one has seen; missing
-    where one has, and on cards of earlier versions.
+    ``kept_for_sets``: cases of the calibration partition that neither this fit nor an earlier one has seen.
     """
 
     label_snapshot: str
     change_plan_sha256: str
     gate: Mapping[str, object]
     method: str
-    kept_for_sets: NotRequired[int]
+    kept_for_sets: int
 
 
 class CardContents(TypedDict):

@@ -48,7 +48,7 @@ def draws_of(service: Service, case_id: str) -> list[ReaderDraw]:
 
 def faults(service: Service) -> list[str]:
     with service.context.database.read() as session:
-        return list(wrong_columns(session, service.context, {}))
+        return list(wrong_columns(session, service.context))
 
 
 def let_pass(service: Service, time: timedelta) -> None:

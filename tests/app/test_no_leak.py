@@ -138,7 +138,7 @@ def test_what_a_release_was_trained_on_is_found_under_any_name_and_judges_nothin
     with context.database.read() as session:
         overlap = overlap_with(session, context.keys.training, release.card, read_release(source).training)
     found = network | calibration | {"same patient"}
-    assert (overlap.n_trained_on, overlap.n_unchecked, overlap.patients) == (
+    assert (overlap.n_trained_on, overlap.patients) == (
         len(found),
         1 + len(unlabelled(service)),
         "known",

@@ -21,14 +21,14 @@ from app.operations.erasure import Whom, erase_patient
 from app.operations.export import export_dataset
 from app.operations.verify import verify_all
 from app.platform.errors import NotFound
-from app.platform.migrate import downgrade, upgrade
 from app.settings import Settings
-from app.tables import Case, NetworkOutput, now
+from app.tables import Case, NetworkOutput
 from ml.agreement import measure_agreement
+from ml.files import read_json, write_json
 from ml.tables.evaluate import evaluate_tables
 from tests.support.jobs import work_off
-from tests.support.legacy_chain import make_legacy
 from tests.support.postgres import PostgresServer
+from tests.support.process import Installation
 from tests.support.service import Service, cell_png
 
 pytestmark = [pytest.mark.both_databases, pytest.mark.slow_on_second_database]
@@ -95,22 +95,11 @@ def test_what_was_under_way_when_a_backup_was_made_is_cancelled_after_it_came_ba
     assert service.get("viewer", f"/v1/jobs/{asked['id']}").json()["state"] == "queued"  # the original goes on
 
 
-_RUNNING_IN_0004 = (
-    "INSERT INTO jobs (id, created_at, kind, parameters, state, progress, message, attempts, cancel_requested) "
-    "VALUES ('01890000000070008000000000000001', :now, 'evaluation', '{}', 'running', 0.5, '', 1, false)"
-)
-
-
-def test_the_command_brings_a_backup_of_an_older_schema_back_and_cancels_its_jobs(
+def test_the_command_brings_a_backup_back_and_cancels_its_jobs(
     service: Service, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service.written_past = True
-    make_legacy(service.context)
-    downgrade(service.context.database.engine, "0004")
-    with service.context.database.write() as session:
-        session.execute(text(_RUNNING_IN_0004), {"now": now()})
+    assert service.post("admin", "/v1/evaluations", json={}).status_code == 202
     backup(service.context, tmp_path / "backup")
-    upgrade(service.context.database.engine)
     home = tmp_path / "elsewhere"
     monkeypatch.setenv("SECONDREAD_HOME", str(home))
     if service.context.database.engine.dialect.name == "postgresql":
@@ -123,6 +112,18 @@ def test_the_command_brings_a_backup_of_an_older_schema_back_and_cancels_its_job
     with context.database.read() as session:
         assert [job.state for job in newest_jobs(session, 10)] == ["cancelled"]
     context.database.engine.dispose()
+
+
+def test_a_backup_of_a_development_version_is_refused_before_anything_is_restored(
+    service: Service, tmp_path: Path
+) -> None:
+    backup(service.context, tmp_path / "backup")
+    manifest = tmp_path / "backup" / "manifest.json"
+    write_json(manifest, {name: value for name, value in read_json(manifest).items() if name != "revision"})
+    made = Installation(tmp_path / "home")
+    done = made.run("db", "restore", "--without-list", tmp_path / "backup", check=False)
+    assert (done.returncode, "development version" in done.stderr, done.stderr.count("\n")) == (1, True, 1)
+    assert not made.home.exists()
 
 
 def test_a_damaged_backup_and_a_used_home_are_refused(service: Service, tmp_path: Path) -> None:

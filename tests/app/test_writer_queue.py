@@ -179,7 +179,7 @@ def test_two_starts_at_once_write_one_baseline(postgres: PostgresServer, opened:
 def test_a_start_waits_for_one_that_writes_for_longer_than_a_lock_is_waited_for(
     database_url: str, opened: _Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where the baseline of an old database has millions of rows, or a machine is busy."""
+    """As where a machine is busy."""
     monkeypatch.setattr(database_module, "BUSY_SECONDS", 0.1)
     monkeypatch.setitem(database_module.POSTGRES_SETTINGS, "lock_timeout", "100")
     keys = derive(KeyRing.parse(b"the same key in each of these processes")).audit

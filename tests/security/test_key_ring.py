@@ -14,11 +14,9 @@ from sqlalchemy import select, text
 
 from app.auth import oidc
 from app.cases.preparing import partition_of
-from app.cli import serving
 from app.context import Context, build_context
 from app.operations import rotation
 from app.operations.anchor import append
-from app.operations.proven import unproven_rows
 from app.operations.rotation import bring_in, rotate, write_ring
 from app.operations.verify import verify_all
 from app.platform import audit_chain, chain_check, patience
@@ -28,13 +26,12 @@ from app.platform.installation import WrongKeyError, claim
 from app.platform.keys import KeyRing, Secret, derive
 from app.platform.patience import write_patiently
 from app.settings import Settings
-from app.tables import AuditEvent, Case
+from app.tables import AuditEvent
 from app.triage.planning import coin
 from tests.security.test_one_key import coins_and_partitions
 from tests.security.test_proof import check, exported
 from tests.support.command import run_here
 from tests.support.service import KEY, Service, cell_png, collect
-from tests.support.version_0_1_0 import write_database
 from tests.support.waiting import patient
 
 FIRST = KeyRing.parse(KEY.encode())
@@ -308,26 +305,3 @@ def test_no_key_gives_what_the_key_of_another_purpose_gives() -> None:
     keys = derive(FIRST)
     derived = [keys.coin, keys.partition, keys.readers.cases, keys.readers.pages, keys.readers.order, keys.audit.rows]
     assert len({key.digest(b"x") for key in derived} | {key.value for key in keys.cookies}) == len(derived) + 1
-
-
-def test_a_database_that_0_1_0_filled_keeps_every_coin_and_partition(tmp_path: Path) -> None:
-    (tmp_path / "home").mkdir()
-    write_database(tmp_path / "home" / "secondread.db")
-    context = build_context(Settings(home=tmp_path / "home", secret_key=SecretStr(KEY)))
-    columns = "SELECT id, u, partition FROM cases ORDER BY id"
-    with context.database.read() as session:
-        before = session.execute(text(columns)).all()
-    assert len(before) == 6
-    serving._upgrade(context)
-    ring = FIRST.rotated()
-    bring_in(context, ring, "after the upgrade")
-    new = with_ring(context, ring)
-    with new.database.read() as session:
-        assert session.execute(text(columns)).all() == before
-        for case in session.execute(select(Case).where(Case.erased_at.is_(None))).scalars():
-            assert case.u == coin(new.keys.coin, case.external_id)
-            assert case.partition == partition_of(new.keys.partition, case.patient, case.external_id)
-        assert chain_check.verify(session, new.keys.audit)[1] == []
-        assert list(unproven_rows(session, new.keys.audit.rows)) == []
-    for parts in (context, new):
-        parts.database.engine.dispose()

@@ -1,28 +1,20 @@
 """One installation, one key: whoever comes with another one is refused before the first write."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
-from sqlalchemy import MetaData, inspect, select, text
+from sqlalchemy import MetaData, select
 
 from app.cases.preparing import partition_of
-from app.cli import serving
-from app.context import Context, build_context
+from app.context import Context
 from app.operations.backup import backup, restore
-from app.platform import audit_chain
-from app.platform.audit_chain import confirmed
 from app.platform.database import Database
-from app.platform.installation import WrongKeyError, claim, require_keys
 from app.platform.keys import KeyRing, derive
-from app.platform.migrate import downgrade, upgrade
 from app.settings import Settings
-from app.tables import AuditEvent, Case
-from app.tables import Installation as InstallationRow
+from app.tables import Case
 from app.triage.planning import coin
-from tests.support.legacy_chain import make_legacy
 from tests.support.postgres import PostgresServer
 from tests.support.process import Installation
 from tests.support.service import Service, cell_png, collect
@@ -53,15 +45,6 @@ def contents(database: Database) -> dict[str, list[tuple[Any, ...]]]:
 
 COINS = [0.6961641958968792, 0.30279549747923895, 0.1919679594478232]
 PARTITIONS = ["calibration", "evaluation", "calibration", "evaluation", "calibration"]
-EVENT = AuditEvent(
-    sequence=7,
-    created_at=datetime(2026, 1, 1, tzinfo=UTC),
-    actor="lead",
-    action="label.add",
-    object="x",
-    details={"b": 1, "a": ["é"]},
-)
-LINK = "5f9b4e660b71b81700d55bd57dd099757097e190ca1f83fef7690fb406f7e4d2"
 CHECK = "a7221a5c28f01ee6f3bc49753083ac98ad4c421ea873372e58a7f674669319da"
 
 
@@ -90,53 +73,9 @@ def test_a_second_installation_with_a_key_of_its_own_is_refused_before_it_writes
     database.engine.dispose()
 
 
-@pytest.mark.both_databases
-@pytest.mark.slow_on_second_database
-def test_a_database_from_before_there_were_check_values_takes_only_the_key_of_its_chain(service: Service) -> None:
-    collect(service, [cell_png(number) for number in range(3)], patients=True)
-    database, keys = service.context.database, service.context.keys.audit
-    before = coins_and_partitions(service.context)
-    make_legacy(service.context)
-    downgrade(database.engine, "0004")
-    wrong = _with_key(service.context, OTHER)
-    with pytest.raises(WrongKeyError, match=REFUSED):
-        serving._upgrade(wrong)
-    wrong.database.engine.dispose()
-    assert not inspect(database.engine).has_table("job_batches"), "it was refused before its first migration"
-    upgrade(database.engine)
-    with pytest.raises(WrongKeyError):
-        claim(database, derive(KeyRing.parse(OTHER)).audit)
-    with database.read() as session:
-        assert session.execute(select(InstallationRow.key_check)).all() == []
-    serving._upgrade(service.context)
-    with database.read() as session:
-        assert session.execute(select(InstallationRow.key_check)).scalars().all() == [keys.signers[0].check]
-    assert require_keys(database, keys)
-    with pytest.raises(WrongKeyError):
-        require_keys(database, derive(KeyRing.parse(OTHER)).audit)
-    assert coins_and_partitions(service.context) == before
-
-
-def test_most_of_the_oldest_events_decide_whose_key_it_is(service: Service) -> None:
-    """One damaged event neither locks the right key out nor lets another one in."""
-    make_legacy(service.context)
-    service.written_past = True
-    with service.context.database.write() as session:
-        session.execute(text("DROP TRIGGER audit_events_no_update"))
-        session.execute(text("UPDATE audit_events SET actor = 'somebody' WHERE sequence = 1"))
-        n_events, n_confirmed = confirmed(session, service.context.keys.audit, 1000)
-        assert n_confirmed == n_events - 1
-        assert confirmed(session, derive(KeyRing.parse(OTHER)).audit, 1000) == (n_events, 0)
-
-
 def coins_and_partitions(context: Context) -> dict[str, tuple[float, str]]:
     with context.database.read() as session:
         return {row[0]: (row[1], row[2]) for row in session.execute(select(Case.external_id, Case.u, Case.partition))}
-
-
-def _with_key(context: Context, key: bytes) -> Context:
-    settings = context.settings.model_copy(update={"secret_key": SecretStr(key.decode())})
-    return build_context(settings)
 
 
 @pytest.mark.both_databases
@@ -149,11 +88,10 @@ def test_coins_and_partitions_follow_from_the_key_and_nothing_else(service: Serv
 
 
 def test_what_a_key_decides_never_moves() -> None:
-    """Values of 0.1.0: whatever is derived from the key in a new way would move them."""
+    """Whatever is derived from the key in a new way would move them."""
     keys = derive(KeyRing.parse(b"the same coins and partitions in every run"))
     assert [coin(keys.coin, name) for name in ("case-1", "case-2", "a b")] == COINS
     assert [partition_of(keys.partition, patient, "case-1") for patient in (None, "p1", "p2", "p3", "p4")] == PARTITIONS
-    assert audit_chain.keyed_digest(keys.audit.links, audit_chain.GENESIS, EVENT) == LINK
     assert keys.audit.signers[0].check == CHECK
 
 

@@ -9,21 +9,15 @@ from uuid import UUID
 
 import pytest
 from sqlalchemy import text
-from sqlalchemy.exc import OperationalError
 
 from app.cases import preparing
 from app.cases import service as cases
-from app.cli import serving
-from app.cli.shared import compare_first
 from app.imports.command import import_local
 from app.job_kinds import FUNCTIONS
-from app.operations import earlier_images, erasure, forgetting
-from app.operations.earlier_images import compare_earlier
+from app.operations import erasure, forgetting
 from app.operations.forgetting import forget_patient
-from app.platform import patience
-from app.platform.errors import Unavailable
-from app.tables import Case, CaseTwin
-from tests.security.test_same_pixels import Upgrade, faults, forget_pixels, pairs, rows, upgrade_encoder
+from app.tables import CaseTwin
+from tests.security.test_same_pixels import Upgrade, faults, pairs, rows, upgrade_encoder
 from tests.support.service import Service, cell_png
 from tests.support.statements import counted
 from tests.support.waiting import patient, wait_until
@@ -159,92 +153,17 @@ def test_uploads_of_different_pictures_do_not_wait_for_each_other(
 
 
 @pytest.mark.both_databases
-@pytest.mark.parametrize("first", ["upload", "comparison"])
-def test_an_upload_while_earlier_images_are_compared_is_a_twin(
-    service: Service, upgrade_encoder: Upgrade, paused: Callable[[Any, str], Paused], first: str
-) -> None:
-    service.add_case("old", cell_png(3), patient="p")
-    forget_pixels(service, "old")
-    upgrade_encoder()
-    work = [lambda: service.add_case("new", cell_png(3), patient="q"), lambda: compare_earlier(service.context)]
-    pause = paused(preparing, "plan_case") if first == "upload" else paused(earlier_images, "know_pixels")
-    if first == "comparison":
-        work.reverse()
-    with meanwhile(service, pause, work[0]) as beside:
-        beside(work[1]).ended()
-    assert pairs(service) == {("old", "new"), ("new", "old")}
-    assert faults(service) == []
-
-
-@pytest.mark.both_databases
-def test_two_that_compare_at_once_link_what_only_both_know(
-    service: Service, upgrade_encoder: Upgrade, paused: Callable[[Any, str], Paused], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The second one cannot read an image that the first one has just read, and does the next one before it ends."""
-    service.add_case("old", cell_png(3))
-    upgrade_encoder()
-    service.add_case("older", cell_png(3))
-    forget_pixels(service, "old", "older")
-    stored, find = rows(service)["old"].stored_sha256, service.context.images.find
-    pause = paused(earlier_images, "know_pixels")
-    with meanwhile(service, pause, lambda: compare_earlier(service.context, batch=1)) as beside:
-        monkeypatch.setattr(service.context.images, "find", lambda name: None if name == stored else find(name))
-        beside(lambda: compare_earlier(service.context, batch=1)).ended()
-    assert compare_earlier(service.context) == (0, 0)
-    assert pairs(service) == {("old", "older"), ("older", "old")}
-    assert faults(service) == []
-
-
-@pytest.mark.both_databases
-@pytest.mark.parametrize("by", ["comparison", "upload"])
 def test_a_twin_that_is_erased_meanwhile_is_in_no_pair(
-    service: Service, upgrade_encoder: Upgrade, paused: Callable[[Any, str], Paused], by: str
+    service: Service, upgrade_encoder: Upgrade, paused: Callable[[Any, str], Paused]
 ) -> None:
     service.add_case("twin", cell_png(3), patient="q")
     upgrade_encoder()
-    if by == "comparison":
-        service.add_case("other", cell_png(3), patient="p")
-        forget_pixels(service, "other")
-    work = {
-        "comparison": lambda: compare_earlier(service.context),
-        "upload": lambda: service.add_case("other", cell_png(3), patient="p"),
-    }
     pause = paused(erasure, "_record")
     with meanwhile(service, pause, lambda: forget_patient(service.context, "admin", "q", "asked to")) as beside:
-        beside(work[by]).ended()
+        beside(lambda: service.add_case("other", cell_png(3), patient="p")).ended()
     assert tombstone(service)
     assert pairs(service) == set()
     assert rows(service)["other"].pixels_sha256 is not None
-    assert faults(service) == []
-
-
-@pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
-def test_an_erasure_that_takes_longer_than_a_lock_is_waited_for_delays_the_comparison(
-    service: Service, upgrade_encoder: Upgrade, paused: Callable[[Any, str], Paused], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    service.add_case("old", cell_png(3), patient="p")
-    upgrade_encoder()
-    service.add_case("twin", cell_png(3), patient="q")
-    forget_pixels(service, "old")
-    told: list[str] = []
-    pause = paused(erasure, "_record")
-    erasing = Running(lambda: forget_patient(service.context, "admin", "q", "asked to"))
-    assert pause.reached.wait(patient(30))
-    monkeypatch.setattr(patience, "_PATIENCE", 0.0)
-    monkeypatch.setattr("app.platform.database.POSTGRES_SETTINGS", {"lock_timeout": "100"})
-    with pytest.raises(Unavailable, match="others have been using what this needs"):
-        compare_earlier(service.context)
-    compare_first(service.context)  # is told and put off, and stops no start
-
-    def wait_and_go(line: str) -> None:
-        told.append(line)
-        pause.go.set()
-
-    monkeypatch.setattr(patience, "_PATIENCE", patient(30))
-    assert compare_earlier(service.context, wait_and_go) == (1, 0)
-    erasing.ended()
-    assert "wait" in told[0]
-    assert pairs(service) == set()
     assert faults(service) == []
 
 
@@ -259,7 +178,7 @@ def test_an_import_waits_for_all_its_pictures_at_once_and_in_one_order(service: 
 
 
 @pytest.mark.both_databases
-def test_pairs_that_are_missing_or_of_somebody_erased_are_named_and_an_upgrade_mends_them(service: Service) -> None:
+def test_pairs_that_are_missing_or_of_somebody_erased_are_named(service: Service) -> None:
     service.add_case("one", cell_png(3), patient="p")
     service.add_case("two", cell_png(3), patient="q")
     service.add_case("three", cell_png(4), patient="r")
@@ -274,25 +193,7 @@ def test_pairs_that_are_missing_or_of_somebody_erased_are_named_and_an_upgrade_m
     assert len(named) == 2
     assert any(str(one) in fault and str(two) in fault and "same picture" in fault for fault in named)
     assert any(str(erased) in fault and str(two) in fault and "erased" in fault for fault in named)
-    serving._upgrade(service.context)
-    assert pairs(service) == {("one", "two"), ("two", "one")}
-    assert faults(service) == []
-    with service.context.database.read() as session:
-        assert session.get(Case, erased) is not None
-
-
-def test_a_pair_that_somebody_removed_past_the_service_stays_named(service: Service) -> None:
-    """No event vouches for a row that is not as its last event says."""
-    service.add_case("one", cell_png(3), patient="p")
-    service.add_case("two", cell_png(3), patient="q")
     service.written_past = True
-    with service.context.database.write() as session:
-        session.execute(text("DELETE FROM case_twins"))
-    before = faults(service)
-    assert len(before) == 3  # two rows that are missing, and what they said
-    serving._upgrade(service.context)
-    assert pairs(service) == set()
-    assert faults(service) == before
 
 
 @pytest.mark.both_databases
@@ -327,14 +228,3 @@ def test_a_picture_that_is_stored_again_before_the_erased_file_is_removed_keeps_
     assert forget_patient(service.context, "lead", "p", "asked").images == 0
     assert service.get("viewer", f"/v1/cases/{stored[0]['id']}/image").status_code == 200
     assert faults(service) == []
-
-
-def test_a_full_disk_puts_the_comparison_off_and_stops_no_start(
-    service: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def full(*_: Any) -> None:
-        raise OperationalError("INSERT", None, Exception("database or disk is full"))
-
-    monkeypatch.setattr(earlier_images, "compare_earlier", full)
-    compare_first(service.context)
-    assert "the next start goes on: database or disk is full" in capsys.readouterr().err

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from app.cli import serving
 from app.operations import proven, verify_proof
 from app.operations.anchor import append
 from app.operations.export import export_dataset
@@ -17,7 +16,6 @@ from app.operations.verify import verify_all
 from app.platform.keys import KeyRing, derive
 from app.platform.row_digests import covered_tables, merkle_root
 from tests.security.test_tampering import populate
-from tests.support.legacy_chain import make_legacy
 from tests.support.service import KEY, Service, cell_png
 
 Line = dict[str, Any]
@@ -68,9 +66,6 @@ def test_the_verifier_is_one_short_file() -> None:
 
 def test_a_proof_is_checked_with_the_public_key_alone(service: Service, tmp_path: Path) -> None:
     populate(service)
-    make_legacy(service.context)
-    serving._upgrade(service.context)
-    service.add_case("later", cell_png(30))
     public_key, anchor = service.context.keys.audit.public_key, tmp_path / "heads"
     with service.context.database.read() as session:
         append(anchor, session, service.context.keys.audit)

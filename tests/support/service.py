@@ -78,7 +78,7 @@ def cell_png(index: int = 0, size: int = 32) -> bytes:
 
 
 def show_at_once(database: Database) -> None:
-    """Let the policy that came with the tables show a case after each commit, as that of a database of 0.1.0 does."""
+    """Let the policy that came with the tables show a case after each commit."""
     dialect = database.engine.dialect.name
     with database.write() as session:
         for statement in drop_triggers(dialect, "policies"):
