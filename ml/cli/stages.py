@@ -182,9 +182,7 @@ def _report(best: "EpochMetrics", out: Path, as_json: bool) -> None:
     from ml.training.run_folder import RunFolder
 
     text = f"best epoch {best['epoch'] + 1}: validation loss {best['valid_loss']:.4f} nats per label, "
-    if "valid_agreement" in best:  # not in the best epoch of a run that an earlier version began
-        text += f"agreement {best['valid_agreement']:.4f}"
-    text = text.removesuffix(", ") + "\n"
+    text += f"agreement {best['valid_agreement']:.4f}\n"
     baseline = trained_beside_baseline(RunFolder(out))
     if baseline is not None:
         text += f"before calibration: {baseline_verdict(baseline)}\n"

@@ -27,16 +27,16 @@ class ClassDocument(TypedDict):
 class DataDocument(TypedDict):
     """Where a release's cells come from: cases of each partition, and whether these were split by patient or case.
 
-    Cells of each class (in the order of the classes) by partition, and who labelled them, are missing on earlier cards;
-    annotators are null where their names are not known.
+    ``class_counts``: cells of each class (in the order of the classes) by partition. ``annotators``: who labelled them,
+    null where their names are not known.
     """
 
     name: str
     source: str
     partitions: dict[str, int]
     split_by: str
-    class_counts: NotRequired[dict[str, list[int]]]
-    annotators: NotRequired[list[str] | None]
+    class_counts: dict[str, list[int]]
+    annotators: list[str] | None
 
 
 RecallDocument = TypedDict("RecallDocument", {"class": str, "recall": float | None, "n_cells": int, "n_labels": int})
@@ -87,7 +87,7 @@ class ReferenceDocument(TypedDict):
     """What familiar data look like: stain by colour, shares of the classes, squared distances of the features.
 
     ``false_alarm_rate``: expected share of such images that are flagged as unlike the release's.
-    Releases of before there were distances have none, others None where there were too few cells.
+    Distances are None where there were too few cells.
     """
 
     stain_mean: list[float]
@@ -118,7 +118,7 @@ class CardContents(TypedDict):
     """A release's card before its files are listed.
 
     ``held_out`` has metrics by name, for each step of the calibration, or for champion and candidate. Keys that may be
-    missing came after the first releases, or belong to recalibrated ones.
+    missing belong to some releases only.
     """
 
     name: str
@@ -259,7 +259,7 @@ def _metrics_table(card: CardContents) -> str:
     for name, meaning in _WORDS.items():
         figures = [card["held_out"][step].get(name) for step in steps]
         if not any(figures) and any(card["held_out"].values()):
-            continue  # a card of before this was measured
+            continue  # no step has it
         cells = ["–" if figure is None else _figure(figure) for figure in figures]
         lines.append(f"| {name}: {meaning} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -279,7 +279,7 @@ def _training_paragraph(card: CardContents) -> str:
 
 
 def _annotators_sentence(card: CardContents) -> str:
-    names = card["data"].get("annotators")
+    names = card["data"]["annotators"]
     if names is None:
         return "Who labelled them is not known."
     return f"Labelled by {len(names)} annotators: {', '.join(names)}."
@@ -287,9 +287,7 @@ def _annotators_sentence(card: CardContents) -> str:
 
 def _classes_table(card: CardContents) -> str:
     """Classes with the cells of each partition, and recall where cells were held out."""
-    counts, recall = card["data"].get("class_counts"), {row["class"]: row for row in card.get("recall", [])}
-    if counts is None:
-        return "\n".join(f"- {info['name']} (`{info['code']}`)" for info in card["classes"])
+    counts, recall = card["data"]["class_counts"], {row["class"]: row for row in card.get("recall", [])}
     parts = [name for name in ("train", "valid", "calibration", "test") if name in counts]
     heads = [*parts, *(["recall", "of held-out cells"] if recall else [])]
     lines = ["| class | " + " | ".join(heads) + " |", "|---|" + "---|" * len(heads)]

@@ -27,7 +27,7 @@ def unlikeness_of(
 ) -> Unlikeness:
     """How far N images are from those that a release was made from.
 
-    A release of before there were several checks judges the features' distance alone; one without that nothing.
+    A release without checks of familiarity judges the features' distance alone; one without that nothing.
 
     Args:
         release: which judges.

@@ -2,7 +2,7 @@
 
 import warnings
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from ml.training.fused import Fused, output_names
 from ml.training.known_images import add_checks
 from ml.training.networks import Network
 from ml.training.own_figures import figures_of
-from ml.training.run_folder import CalibrationReport, DatasetDocument, RunDocument, RunFolder
+from ml.training.run_folder import CalibrationReport, RunDocument, RunFolder
 from ml.training.shift_trial import ShiftTrial, tried_shifts
 from ml.training.train import load_trained
 
@@ -183,9 +183,8 @@ def export_run(
     card["reference"] = add_checks(folder, preprocessing, files)
     head_of = DropoutHead.from_bytes(files[HEAD_FILE]) if HEAD_FILE in files else None
     card["recall"], card["baseline"] = figures_of(folder, calibration, head_of)
-    if folder.training_index.is_file():  # runs of earlier versions have none
-        files[INDEX_FILE] = folder.training_index.read_bytes()
-        card["training"] = TrainingIndex.read(folder.training_index).document()
+    files[INDEX_FILE] = folder.training_index.read_bytes()
+    card["training"] = TrainingIndex.read(folder.training_index).document()
     if shifts is not None:
         card["shifts"] = tried_shifts(folder, files, calibration, card, shifts)
     return write_release(out, files, calibration, card, readme_text(card))
@@ -197,7 +196,7 @@ def _card(name: str, config: RunDocument, report: CalibrationReport, parity: Par
         "name": name,
         "classes": data["classes"],
         "preprocessing": data["preprocessing"],
-        "orientation": data.get("orientation", "fixed"),
+        "orientation": data["orientation"],
         "network": config["train"]["network"],
         "seed": config["train"]["seed"],
         "data": {
@@ -205,13 +204,14 @@ def _card(name: str, config: RunDocument, report: CalibrationReport, parity: Par
             "source": data["source"],
             "partitions": data["partitions"],
             "split_by": data["split_by"],
-            **_who_and_what(data),
+            "class_counts": data["class_counts"],
+            "annotators": data["annotators"],
         },
         "licence": data["licence"],
         "calibration": report["fit"],
-        "mc_dropout": report.get("mc_dropout"),
+        "mc_dropout": report["mc_dropout"],
         "disagreement_calibrated": report["disagreement_calibrated"],
-        "disagreement": report.get("disagreement"),
+        "disagreement": report["disagreement"],
         "held_out": report["held_out"],
         "n_held_out": report["n_held_out"],
         "parity": parity,
@@ -219,19 +219,6 @@ def _card(name: str, config: RunDocument, report: CalibrationReport, parity: Par
         "versions": config["versions"],
         "limits_of_use": LIMITS_OF_USE,
     }
-
-
-class _Labelled(TypedDict, total=False):
-    """Cells of each class by partition, and who labelled them; nothing of runs of earlier versions."""
-
-    class_counts: dict[str, list[int]]
-    annotators: list[str] | None
-
-
-def _who_and_what(data: DatasetDocument) -> _Labelled:
-    if "class_counts" not in data:
-        return {}
-    return {"class_counts": data["class_counts"], "annotators": data.get("annotators")}
 
 
 LIMITS_OF_USE = (

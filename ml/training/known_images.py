@@ -34,8 +34,7 @@ def add_checks(folder: RunFolder, preprocessing: Preprocessing, files: dict[str,
     Returns:
         What familiar data look like, for telling later whether stain or case mix drift away.
     """
-    outputs, images = folder.read_outputs(), folder.read_held_out()
-    appearance = None if images is None else images.appearance  # a run of an earlier version has none
+    outputs, appearance = folder.read_outputs(), folder.read_held_out().appearance
     seen = _stain_and_labels(folder, outputs.take(outputs.partition == "test"))
     return with_checks(seen, outputs, appearance, preprocessing, files)
 

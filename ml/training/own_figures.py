@@ -49,7 +49,7 @@ def figures_of(
         head: dropout head in between, or None.
 
     Returns:
-        The baseline's document is None in a run of an earlier version, or where fewer than two cells can judge it.
+        The baseline's document is None where fewer than two cells can judge it.
     """
     outputs = folder.read_outputs()
     classes = [info["code"] for info in folder.read_config()["dataset"]["classes"]]
@@ -60,7 +60,7 @@ def figures_of(
         return [], None
     probs = calibration.apply(*member_outputs(part, head)).class_probs
     recall = recalls(part.label_counts, probs, classes) if judged_on == "test" else []
-    if len(rows) < 2 or not folder.baseline.is_file():
+    if len(rows) < 2:
         return recall, None
     baseline = np.load(folder.baseline, allow_pickle=False)[rows]
     return recall, beside_baseline(part.label_counts, baseline, probs, judged_on, part.groups.tolist())

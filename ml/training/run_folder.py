@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict, cast
+from typing import Any, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ DataOptions = dict[str, int]
 
 
 class TrainDocument(TypedDict):
-    """A ``TrainConfig`` as JSON values; runs of earlier versions lack the last ones."""
+    """A ``TrainConfig`` as JSON values."""
 
     data: str
     data_options: DataOptions
@@ -40,23 +40,23 @@ class TrainDocument(TypedDict):
     precision: str
     compiled: bool
     backbone_weights: str | None
-    weight_averaging: NotRequired[float]
-    shift: NotRequired[int]
-    passes: NotRequired[int]
-    class_balance: NotRequired[float]
-    augmentation: NotRequired[str]
+    weight_averaging: float
+    shift: int
+    passes: int
+    class_balance: float
+    augmentation: str
 
 
 class DatasetDocument(TypedDict):
-    """What a run keeps of its data set; runs of earlier versions lack what may be missing."""
+    """What a run keeps of its data set."""
 
     name: str
     classes: list[ClassDocument]
     preprocessing: PreprocessingDocument
-    orientation: NotRequired[Orientation]
+    orientation: Orientation
     partitions: dict[str, int]
-    class_counts: NotRequired[dict[str, list[int]]]
-    annotators: NotRequired[list[str] | None]
+    class_counts: dict[str, list[int]]
+    annotators: list[str] | None
     calibration_partition: str
     split_by: str
     source: str
@@ -79,9 +79,9 @@ class CalibrationReport(TypedDict):
     split_by: str
     n_held_out: int
     held_out: dict[str, dict[str, EstimateDocument]]
-    mc_dropout: NotRequired[DropoutDocument | None]
+    mc_dropout: DropoutDocument | None
     disagreement_calibrated: bool
-    disagreement: NotRequired[DisagreementDocument | None]
+    disagreement: DisagreementDocument | None
 
 
 @dataclass(frozen=True)
@@ -260,8 +260,7 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         if self.config.is_file():
             held = self.read_config()
-            defaults = {f.name: f.default for f in fields(TrainConfig)}  # runs from before a setting existed
-            before = {**defaults, **held.get("train", {})}
+            before = held.get("train", {})  # none where something else wrote the file
             differing = [key for key, value in document["train"].items() if before.get(key) != value]
             if differing:
                 raise ValueError(
@@ -330,10 +329,8 @@ class RunFolder:
         columns: dict[str, npt.NDArray[Any]] = {f.name: getattr(images, f.name) for f in fields(images)}
         np.savez_compressed(self.held_out, allow_pickle=False, **columns)
 
-    def read_held_out(self) -> HeldOutImages | None:
-        """What ``write_held_out`` kept; None of a run of an earlier version."""
-        if not self.held_out.is_file():
-            return None
+    def read_held_out(self) -> HeldOutImages:
+        """Read what ``write_held_out`` kept."""
         with np.load(self.held_out, allow_pickle=False) as data:
             return HeldOutImages(*(cast(Any, data[f.name]) for f in fields(HeldOutImages)))
 

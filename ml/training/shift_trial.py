@@ -44,10 +44,10 @@ def tried_shifts(
         trial: what is tried.
 
     Returns:
-        Rows of the card; none in a run of an earlier version, or where no case was held out.
+        Rows of the card; none where no case was held out.
     """
     images = folder.read_held_out()
-    if images is None or not len(images.pixels):
+    if not len(images.pixels):
         return []
     counts = folder.read_outputs().label_counts[images.rows]
     with TemporaryDirectory() as temporary:

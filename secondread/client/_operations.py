@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document 7c9968cb041abff6.
+"""Operations of the API. Made from the OpenAPI document 6f76616e36364e12.
 
 ``python -m tests.support.api_files`` makes it again; nobody edits it.
 """

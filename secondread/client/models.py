@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document 7c9968cb041abff6.
+"""What the API takes and answers. Made from the OpenAPI document 6f76616e36364e12.
 
 ``python -m tests.support.api_files`` makes it again; nobody edits it.
 """
@@ -494,7 +494,7 @@ class FeedbackOut(BaseModel):
 
 class Gate(BaseModel):
     """
-    What the gate found; cards of earlier versions have the first five parts alone.
+    What the gate found.
 
     Attributes: passed: whether the candidate may become champion. reasons: why not, a sentence each; none where it passed. L: change of L from the champion to the candidate; negative is better. L_D: change of L_φ. without_annotator: the same without each annotator in turn. findings: what else was found or could not be checked, a sentence each. champion: release against which it was judged. attempt: number, level and limits. since_first: changes from the first champion.
     """

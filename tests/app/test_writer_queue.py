@@ -10,11 +10,11 @@ from sqlalchemy import event, func, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from app.platform import baseline, patience
 from app.platform import database as database_module
+from app.platform import patience
 from app.platform.database import Database
 from app.platform.errors import Unavailable
-from app.platform.installation import claim
+from app.platform.installation import claim, require_keys
 from app.platform.keys import AuditKeys, KeyRing, derive
 from app.platform.migrate import upgrade
 from app.platform.one_at_a_time import Turn, take_turn
@@ -206,8 +206,7 @@ def test_a_start_waits_for_one_that_writes_for_longer_than_a_lock_is_waited_for(
     thread.join()
     assert failed == []
     assert told[0] == "waiting: another process, perhaps one that is starting too, is writing to the database"
-    with second.read() as reading:
-        assert baseline.is_there(reading)
+    assert require_keys(second, keys)
 
 
 def test_a_database_that_is_away_is_waited_for_by_nobody(opened: _Open) -> None:

@@ -1505,7 +1505,7 @@ export interface components {
             sentences: string[];
         };
         /**
-         * @description What the gate found; cards of earlier versions have the first five parts alone.
+         * @description What the gate found.
          *
          *     Attributes: passed: whether the candidate may become champion. reasons: why not, a sentence each; none where it passed. L: change of L from the champion to the candidate; negative is better. L_D: change of L_φ. without_annotator: the same without each annotator in turn. findings: what else was found or could not be checked, a sentence each. champion: release against which it was judged. attempt: number, level and limits. since_first: changes from the first champion.
          */
