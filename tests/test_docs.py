@@ -302,7 +302,7 @@ def test_the_worked_example_of_the_tables_is_true(tmp_path: Path) -> None:
     shown = re.findall(r"^```\n(5 cases.*?)```", text, re.MULTILINE | re.DOTALL)[0].splitlines()
     for labels in ("labels.csv", "wide.csv"):
         document = evaluate_tables(tmp_path / labels, tmp_path / "predictions.csv", cluster="patient")
-        printed = metrics_table(document).splitlines()
+        printed = metrics_table(document.to_dict()).splitlines()
         assert [line for line in shown if line not in printed] == []
     for kind, arguments in (("one_column", []), ("findings", ["--level", "ordinal"])):
         predictions = tmp_path / ("one_column.csv" if kind == "one_column" else "findings_predictions.csv")
@@ -313,7 +313,7 @@ def test_the_worked_example_of_the_tables_is_true(tmp_path: Path) -> None:
         assert found.get("n_labels", 0) == 3 or list(found["findings"]) == ["fluid", "mass"]
 
 
-def test_a_new_home_needs_no_upgrade_and_an_old_one_says_so(tmp_path: Path) -> None:
+def test_a_new_home_needs_no_upgrade_and_one_of_a_development_version_says_so(tmp_path: Path) -> None:
     new = Installation(tmp_path / "new" / "home")
     new.home.parent.mkdir()
     assert new.run("release", "list").stdout == "no releases\n"
@@ -325,7 +325,7 @@ def test_a_new_home_needs_no_upgrade_and_an_old_one_says_so(tmp_path: Path) -> N
     engine.dispose()
     refused = new.run("release", "list", check=False)
     assert refused.returncode == 1
-    assert "run `secondread db upgrade` first" in refused.stderr
+    assert "export it, start a new HOME" in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
 
 

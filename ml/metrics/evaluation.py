@@ -100,7 +100,7 @@ class ClassEvaluation:
         }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Evaluation:
     """Every metric over one set of predictions.
 

@@ -46,14 +46,14 @@ def test_metrics_equal_evaluate_on_the_exported_tables(service: Service, patient
         export_dataset(session, service.context, tmp_path / "out", "all")
     tables = tmp_path / "out" / "labels.csv", tmp_path / "out" / "predictions.csv"
     expected = evaluate_tables(*tables, cluster="patient")
-    assert document["n_cases"] == expected["n_cases"] == 24
-    for name, row in expected["metrics"].items():
+    assert document["n_cases"] == expected.to_dict()["n_cases"] == 24
+    for name, row in expected.to_dict()["metrics"].items():
         for part, value in row.items():
             assert document["metrics"][name][part] == pytest.approx(value, abs=1e-9), (name, part)
-    same(document["classes"], expected["classes"])
+    same(document["classes"], expected.to_dict()["classes"])
     if not patients:  # each case is its own patient
         plain = evaluate_tables(*tables)
-        for name, row in plain["metrics"].items():
+        for name, row in plain.to_dict()["metrics"].items():
             assert document["metrics"][name]["value"] == pytest.approx(row["value"], abs=1e-9)
 
 
@@ -162,7 +162,7 @@ def test_fifty_real_cells_read_by_three(service: Service, datasets: Path, tmp_pa
         export_dataset(session, service.context, tmp_path / "out", "all")
     expected = evaluate_tables(tmp_path / "out" / "labels.csv", tmp_path / "out" / "predictions.csv")
     assert (document["n_cases"], document["n_labels"]) == (50, 150)
-    for name, row in expected["metrics"].items():
+    for name, row in expected.to_dict()["metrics"].items():
         assert document["metrics"][name]["value"] == pytest.approx(row["value"], abs=1e-9)
 
 
@@ -212,7 +212,7 @@ def test_weighted_metrics_equal_evaluate_with_the_exported_weights(service: Serv
         weights2="weight2",
         cluster="patient",
     )
-    same(document["metrics"], expected["metrics"])
+    same(document["metrics"], expected.to_dict()["metrics"])
     for name in ("L", "CL", "CE"):  # the first reads were in, and second ones change nothing of order 1
         assert half["metrics"][name]["value"] == pytest.approx(document["metrics"][name]["value"], abs=1e-12)
     assert max(tables.weight2) == pytest.approx(1 / 0.4)

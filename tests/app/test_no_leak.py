@@ -196,7 +196,7 @@ def test_new_cases_are_compared_as_they_come_and_recalibration_leaves_them_out(
     assert (material.n_left_out_of_fit, material.n_left_out_of_judgement) == (len(network), 1)
     tables = tmp_path / "later"
     exported(service, tables, "all")
-    evaluation = evaluate_tables(tables / "labels.csv", tables / "predictions.csv", cluster="patient")
+    evaluation = evaluate_tables(tables / "labels.csv", tables / "predictions.csv", cluster="patient").to_dict()
     everything = service.get("viewer", "/v1/metrics", params=EVERYTHING).json()
     assert evaluation["n_cases"] == everything["n_cases"]
     assert evaluation["metrics"]["L"]["value"] == pytest.approx(everything["metrics"]["L"]["value"], abs=1e-12)

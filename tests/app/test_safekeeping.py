@@ -120,7 +120,8 @@ def test_a_backup_of_a_development_version_is_refused_before_anything_is_restore
     backup(service.context, tmp_path / "backup")
     manifest = tmp_path / "backup" / "manifest.json"
     write_json(manifest, {name: value for name, value in read_json(manifest).items() if name != "revision"})
-    made = Installation(tmp_path / "home")
+    (tmp_path / "new").mkdir()
+    made = Installation(tmp_path / "new" / "home")
     done = made.run("db", "restore", "--without-list", tmp_path / "backup", check=False)
     assert (done.returncode, "development version" in done.stderr, done.stderr.count("\n")) == (1, True, 1)
     assert not made.home.exists()
@@ -188,7 +189,7 @@ def test_exports_are_read_by_evaluate_and_agreement(service: Service, tmp_path: 
         export_dataset(session, service.context, tmp_path / "out", "all", kind=kind, images=False)
     service.seal()
     labels, predictions = (tmp_path / "out" / f"{name}.{kind}" for name in ("labels", "predictions"))
-    assert evaluate_tables(labels, predictions, cluster="patient")["n_labels"] == 12
+    assert evaluate_tables(labels, predictions, cluster="patient").n_labels == 12
     assert measure_agreement(labels, cluster="patient").n_annotators == 2
     assert not list((tmp_path / "out" / "images").iterdir())
     if kind == "parquet":

@@ -32,8 +32,11 @@ def columns(values: Any, prefix: str = "", order: tuple[int, ...] = (0, 1, 2)) -
 
 
 def numbers(result: Any) -> dict[str, float | None]:
-    metrics = {f"{name} {part}": row[part] for name, row in result["metrics"].items() for part in ("value", "se", "n")}
-    return metrics | {f"CL of {row['class']}": row["CL"] for row in result["classes"]}
+    document = result.to_dict()
+    metrics = {
+        f"{name} {part}": row[part] for name, row in document["metrics"].items() for part in ("value", "se", "n")
+    }
+    return metrics | {f"CL of {row['class']}": row["CL"] for row in document["classes"]}
 
 
 def same(found: Any, expected: Any) -> None:

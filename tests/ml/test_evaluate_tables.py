@@ -68,7 +68,7 @@ def test_tables_and_arrays_give_the_same_numbers(tables: tuple[Path, Path]) -> N
     labels, predictions = read_labels(tables[0], CLASSES), read_predictions(tables[1])
     counts = np.zeros((60, 3), dtype=int)
     counts[[int(c[1:]) for c in labels.case_ids]] = labels.counts
-    document = evaluate_tables(*tables, weights="w", weights2="w2", cluster="patient")
+    document = evaluate_tables(*tables, weights="w", weights2="w2", cluster="patient").to_dict()
     weights = 1 + np.arange(60) % 3
     expected = evaluate(
         counts,
@@ -78,7 +78,7 @@ def test_tables_and_arrays_give_the_same_numbers(tables: tuple[Path, Path]) -> N
         cluster=np.arange(60) // 4,
         classes=CLASSES,
     )
-    for name, row in expected["metrics"].items():
+    for name, row in expected.to_dict()["metrics"].items():
         assert document["metrics"][name]["value"] == pytest.approx(row["value"], abs=1e-14)
         assert document["metrics"][name]["se"] == pytest.approx(row["se"], rel=1e-10)
 
@@ -161,7 +161,7 @@ def test_weights_must_be_positive_numbers(weights: str, tmp_path: Path) -> None:
 def test_a_table_without_labels_gives_empty_metrics(tmp_path: Path) -> None:
     (tmp_path / "labels.csv").write_text("case_id,annotator,label,patient\n")
     (tmp_path / "predictions.csv").write_text(GOOD_PREDICTIONS)
-    document = evaluate_tables(tmp_path / "labels.csv", tmp_path / "predictions.csv", cluster="patient")
+    document = evaluate_tables(tmp_path / "labels.csv", tmp_path / "predictions.csv", cluster="patient").to_dict()
     assert (document["n_cases"], document["metrics"]["L"]["value"]) == (2, None)
     assert "no case has a label" in document["warnings"][0]
 
@@ -228,6 +228,4 @@ def test_a_case_without_labels_keeps_its_patient_in_the_horvitz_thompson_form(tm
     found = evaluate_tables(tmp_path / "labels.csv", tmp_path / "predictions.csv", weights="w", cluster="patient")
     expected = evaluate(counts, probs, weights=weights, cluster=patients)
     for name in ("CL", "CL_paired", "CL_D"):
-        assert found["metrics"][name]["horvitz_thompson"] == pytest.approx(
-            expected["metrics"][name]["horvitz_thompson"], abs=1e-12
-        )
+        assert found.metrics[name].horvitz_thompson == pytest.approx(expected.metrics[name].horvitz_thompson, abs=1e-12)

@@ -154,9 +154,9 @@ def test_own_cluster_for_each_case_changes_nothing() -> None:
     y, f = draw(7)
     names = [f"case {i}" for i in range(len(y))]
     plain, clustered = evaluate(y, f), evaluate(y, f, cluster=names)
-    for name, row in plain["metrics"].items():
-        assert clustered["metrics"][name]["value"] == pytest.approx(row["value"], abs=1e-13)
-        assert clustered["metrics"][name]["se"] == pytest.approx(row["se"], rel=1e-9)
+    for name, row in plain.to_dict()["metrics"].items():
+        assert clustered.to_dict()["metrics"][name]["value"] == pytest.approx(row["value"], abs=1e-13)
+        assert clustered.to_dict()["metrics"][name]["se"] == pytest.approx(row["se"], rel=1e-9)
 
 
 def test_a_weight_of_two_equals_the_case_twice_for_means() -> None:
@@ -182,7 +182,7 @@ def test_unusable_cases_are_dropped_and_counted() -> None:
 
 def test_bins_open_at_their_edge_and_the_last_is_closed() -> None:
     f = np.array([[0.2, 0.8], [0.6, 0.4], [1.0, 0.0]])
-    bins = evaluate(np.array([[1, 0], [1, 0], [1, 0]]), f, n_bins=5)["classes"][0]["bins"]
+    bins = evaluate(np.array([[1, 0], [1, 0], [1, 0]]), f, n_bins=5).to_dict()["classes"][0]["bins"]
     assert [row["n"] for row in bins] == [0, 1, 0, 1, 1]
 
 
@@ -214,7 +214,7 @@ def test_accumulators_merge_into_the_whole_and_survive_json(debias: Debias) -> N
         acc.update(y[part], f[part], phi[part], w[part])
         parts.append(Accumulator.from_dict(json.loads(json.dumps(acc.to_dict()))))
     merged = parts[0].merge(parts[1]).merge(parts[2]).compute(debias)
-    whole = evaluate(y, f, phi, n_bins=7, debias=debias, weights=w, weights2=w).to_dict()["metrics"]
+    whole = evaluate(y, f, phi, n_bins=7, debias=debias, weights=w, weights2=w).to_dict().to_dict()["metrics"]
     for name, row in whole.items():
         assert merged[name] == pytest.approx(row["value"], rel=1e-11, abs=1e-13), name
 
@@ -240,7 +240,7 @@ def test_debiased_estimators_are_unbiased_and_the_plugin_is_not() -> None:
         p = rng.uniform(0, 1, 200)
         q = np.stack([p, 1 - p], axis=1)
         y = np.array([rng.multinomial(2, row) for row in q])
-        metrics = evaluate(y, q).to_dict()["metrics"]
+        metrics = evaluate(y, q).to_dict().to_dict()["metrics"]
         for name in names:
             found[name].append(metrics[name]["value"])
     for name, values in found.items():
@@ -252,7 +252,7 @@ def test_debiased_estimators_are_unbiased_and_the_plugin_is_not() -> None:
 def test_order_two_weights_apply_to_order_two_metrics_only() -> None:
     y, f = draw(10)
     w2 = np.random.default_rng(10).uniform(1, 4, len(y))
-    both = evaluate(y, f, weights=np.ones(len(y)), weights2=w2).to_dict()["metrics"]
+    both = evaluate(y, f, weights=np.ones(len(y)), weights2=w2).to_dict().to_dict()["metrics"]
     assert both["L"]["value"] == pytest.approx(expected_squared_loss(y, f).value, abs=1e-14)
     assert both["EL"]["value"] == pytest.approx(epistemic_loss(y, f, sample_weight=w2).value, abs=1e-14)
     assert any("order-1" in text for text in evaluate(y, f, weights=w2).to_dict()["warnings"])
@@ -288,7 +288,7 @@ def test_an_accumulator_with_clusters_equals_the_clustered_estimators_and_merges
     for part, rows in ((left, slice(0, 90)), (left, slice(90, 130)), (right, slice(130, 300))):
         part.update(y[rows], f[rows], weight=None if w is None else w[rows], cluster=patient[rows])
     merged = Accumulator.from_dict(json.loads(json.dumps(left.to_dict()))).merge(right)
-    document = evaluate(y, f, weights=w, weights2=w, cluster=patient).to_dict()["metrics"]
+    document = evaluate(y, f, weights=w, weights2=w, cluster=patient).to_dict().to_dict()["metrics"]
     for acc in (whole, merged):
         computed = acc.compute()
         for name in ("L", "EL", "CL", "CL_paired", "DL", "CL_D", "L_D", "agreement", "accuracy", "skill_D"):
@@ -372,7 +372,7 @@ def test_an_interval_of_members_that_are_alike_covers_the_truth() -> None:
     f = np.full((n_cases, 2), [0.03, 0.97])
     for _ in range(runs):
         hits = rng.binomial(2, truth, n_cases)
-        cell = evaluate(np.stack([hits, 2 - hits], axis=1), f)["classes"][0]["bins"][0]
+        cell = evaluate(np.stack([hits, 2 - hits], axis=1), f).to_dict()["classes"][0]["bins"][0]
         covered += cell["freq_low"] <= truth <= cell["freq_high"]
         if not hits.any():
             assert (cell["freq_low"], cell["freq_high"]) == (0, pytest.approx(1 - 0.025 ** (1 / n_cases)))

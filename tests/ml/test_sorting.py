@@ -52,10 +52,10 @@ def test_shards_of_sorted_tables_say_what_memory_says(tmp_path: Path, kind: str,
         assert done.returncode == 0, done.stderr
     found = json.loads(run_here("evaluate-finish", tmp_path / "parts", "--json").stdout)
     expected = evaluate_tables(*given)
-    assert (found["n_cases"], found["n_labels"]) == (expected["n_cases"], expected["n_labels"])
+    assert (found["n_cases"], found["n_labels"]) == (expected.to_dict()["n_cases"], expected.to_dict()["n_labels"])
     assert len(found["metrics"]) > 10
     for name, row in found["metrics"].items():
-        value = expected["metrics"][name]["value"]
+        value = expected.to_dict()["metrics"][name]["value"]
         assert row["value"] == (value if value is None else pytest.approx(value, rel=1e-9, abs=1e-12)), name
 
 

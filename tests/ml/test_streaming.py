@@ -52,7 +52,7 @@ def test_streaming_equals_memory(tmp_path: Path, suffix: str, wide: bool, column
     """To the end of intervals where groups of patients are the clusters in memory too."""
     labels, predictions = tables(tmp_path, suffix, wide=wide)
     in_memory = columns | ({"cluster": "group"} if columns else {})
-    whole = evaluate_tables(labels, predictions, **in_memory)  # type: ignore[arg-type]
+    whole = evaluate_tables(labels, predictions, **in_memory).to_dict()  # type: ignore[arg-type]
     for rows in (37, 100_000):
         seen: list[int] = []
         found = evaluate_stream(labels, predictions, batch_rows=rows, observer=seen.append, **columns)  # type: ignore[arg-type]
@@ -101,7 +101,7 @@ def test_streaming_from_the_command_line(tmp_path: Path) -> None:
     command += ["--labels", str(labels), "--predictions", str(predictions)]
     done = run_here(*command, "--json")
     assert done.returncode == 0, done.stderr
-    expected = evaluate_tables(labels, predictions)["metrics"]["EL"]["value"]
+    expected = evaluate_tables(labels, predictions).to_dict()["metrics"]["EL"]["value"]
     assert json.loads(done.stdout)["metrics"]["EL"]["value"] == pytest.approx(expected, abs=1e-12)
     refused = run_here(*command, "--plots", tmp_path)
     assert refused.returncode == 2

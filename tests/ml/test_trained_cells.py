@@ -52,17 +52,17 @@ def test_leaving_them_out_is_evaluating_the_others(seed: int, wide: bool, data: 
     if not wide and not kept(labels)["case_id"]:
         return
     expected = evaluate_tables(kept(labels), kept(predictions))
-    assert found["metrics"] == expected["metrics"]
+    assert found.to_dict()["metrics"] == expected.to_dict()["metrics"]
     n_left_out = answers.count("yes")
-    said = [text for text in found["warnings"] if text not in expected["warnings"]]
+    said = [text for text in found.to_dict()["warnings"] if text not in expected.to_dict()["warnings"]]
     assert [text.split(" of ")[0] for text in said] == ([str(n_left_out)] if n_left_out else [])
 
 
 def test_what_is_unknown_is_said_and_other_words_are_refused() -> None:
     labels, predictions = tables(0, 5, wide=True)
     unknown = evaluate_tables(labels, predictions | {"trained_on": ["unknown"] * 5})
-    assert unknown["metrics"] == evaluate_tables(labels, predictions)["metrics"]
-    assert any("5 of 5 cells is unknown" in text for text in unknown["warnings"])
+    assert unknown.to_dict()["metrics"] == evaluate_tables(labels, predictions).to_dict()["metrics"]
+    assert any("5 of 5 cells is unknown" in text for text in unknown.to_dict()["warnings"])
     with pytest.raises(TableError, match="row 1, column trained_on: must be yes, no or unknown, not 'maybe', 1 in all"):
         evaluate_tables(labels, predictions | {"trained_on": ["no", "maybe", "no", "no", "no"]})
     with pytest.raises(TableError, match="all 5 cells"):

@@ -1,5 +1,6 @@
 """`db verify` compares rows with the events that wrote them, and names each row that no event explains."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -61,11 +62,14 @@ def test_what_the_service_wrote_is_explained_by_its_events(service: Service) -> 
 
 
 TAMPERS = {
-    "classes": ("UPDATE labels SET class_code = 'monocyte' WHERE class_code <> 'monocyte'", "label not as audit event"),
-    "blind": ("UPDATE labels SET blind = NOT blind", "blind not as audit event"),
-    "round": ("UPDATE labels SET round = 'adjudication'", "round"),
-    "late": ("UPDATE labels SET late = NOT late", "late not as audit event"),
-    "a label removed": ("DELETE FROM labels WHERE kind = 'revision'", "is missing"),
+    "classes": (
+        "UPDATE labels SET class_code = 'monocyte' WHERE class_code <> 'monocyte'",
+        r"^labels \S+: not as audit event",
+    ),
+    "blind": ("UPDATE labels SET blind = NOT blind", r"^labels \S+: not as audit event"),
+    "round": ("UPDATE labels SET round = 'adjudication'", r"^labels \S+: not as audit event"),
+    "late": ("UPDATE labels SET late = NOT late", r"^labels \S+: not as audit event"),
+    "a label removed": ("DELETE FROM labels WHERE kind = 'revision'", r"^labels \S+: missing, although"),
     "partition": (
         "UPDATE cases SET partition = CASE partition WHEN 'calibration' THEN 'evaluation' ELSE 'calibration' END",
         "partition is not that of its patient",
@@ -75,23 +79,38 @@ TAMPERS = {
         "UPDATE cases SET stored_sha256 = (SELECT stored_sha256 FROM cases WHERE external_id = 'case-0')",
         "points to another picture",
     ),
-    "another digest": ("UPDATE cases SET image_sha256 = stored_sha256", "not as audit event"),
-    "role": ("UPDATE accounts SET role = 'admin' WHERE name = 'anna'", "account anna: is admin"),
-    "enabled": ("UPDATE accounts SET disabled_at = NULL", "account ben: disabled or enabled without"),
-    "key restored": ("UPDATE api_keys SET revoked_at = NULL", "revoked or restored without"),
-    "scopes": ("UPDATE api_keys SET scopes = '[\"manage\"]'", "scopes not as"),
-    "alias": ("UPDATE aliases SET revision = revision + 1 WHERE name = 'challenger'", "alias challenger"),
-    "alias removed": ("DELETE FROM aliases WHERE name = 'challenger'", "alias challenger"),
-    "card": ("UPDATE releases SET card_sha256 = 'x'", "card_sha256 not as its event says"),
+    "another digest": (
+        "UPDATE cases SET image_sha256 = stored_sha256",
+        r"^cases \S+: not as audit event",
+    ),
+    "role": (
+        "UPDATE accounts SET role = 'admin' WHERE name = 'anna'",
+        r"^accounts \S+: not as audit event",
+    ),
+    "enabled": ("UPDATE accounts SET disabled_at = NULL", r"^accounts \S+: not as audit event"),
+    "key restored": ("UPDATE api_keys SET revoked_at = NULL", r"^api_keys \S+: not as audit event"),
+    "scopes": ("UPDATE api_keys SET scopes = '[\"manage\"]'", r"^api_keys \S+: not as audit event"),
+    "alias": (
+        "UPDATE aliases SET revision = revision + 1 WHERE name = 'challenger'",
+        r"^aliases \S+: not as audit event",
+    ),
+    "alias removed": ("DELETE FROM aliases WHERE name = 'challenger'", r"^aliases challenger: missing, although"),
+    "card": ("UPDATE releases SET card_sha256 = 'x'", r"^releases \S+: not as audit event"),
     "a prediction removed": (
         "DELETE FROM predictions WHERE case_id = (SELECT id FROM cases WHERE external_id = 'case-1')",
-        "predictions, its audit events say",
+        r"^predictions \S+: missing, although",
     ),
     "arm": ("UPDATE read_requests SET arm = 'audit', pi = 0.1", "has another u, π or arm than its plan"),
     "π of a case": ("UPDATE cases SET pi = 1.0 WHERE pi < 1", "π is not that of its looks"),
     "π of a look": ("UPDATE looks SET pi = 0.9", "π of a look is not that of its policy"),
-    "policy": ("UPDATE policies SET audit_rate = 0.4 WHERE version = 2", "policy 2: audit_rate not as"),
-    "erased": ("UPDATE cases SET erased_at = created_at WHERE external_id = 'case-0'", "erased without an audit event"),
+    "policy": (
+        "UPDATE policies SET audit_rate = 0.4 WHERE version = 2",
+        r"^policies \S+: not as audit event",
+    ),
+    "erased": (
+        "UPDATE cases SET erased_at = created_at WHERE external_id = 'case-0'",
+        r"^cases \S+: not as audit event",
+    ),
 }
 
 
@@ -118,7 +137,7 @@ def test_a_change_past_the_service_is_named(open_service: Service) -> None:
             changed = session.execute(text(statement))
             assert changed.rowcount > 0, how  # type: ignore[attr-defined]
             report = verify_all(session, open_service.context)
-        assert any(expected in fault for fault in report.faults), (how, report.faults)
+        assert any(re.search(expected, fault) for fault in report.faults), (how, report.faults)
         assert report.verdict.startswith("not consistent")
     assert verify(open_service).faults == []
 
@@ -143,8 +162,6 @@ def test_rows_of_nobody_are_named(open_service: Service) -> None:
     assert verify(open_service).faults == [
         "accounts 01890000-0000-7000-8000-00000000fffe: no audit event wrote it",
         "labels 01890000-0000-7000-8000-00000000ffff: no audit event wrote it",
-        "label 01890000-0000-7000-8000-00000000ffff has no audit event",
-        "account mallory: no audit event",
     ]
 
 

@@ -104,9 +104,9 @@ def live(seed: int, n: int) -> Outcome:
     everybody = columns_of(lab, np.ones(n), np.full(n, 2, dtype=np.int64))
     triaged = columns_of(lab, pi, reads)
     documents = {
-        "complete": evaluate_cohort(cohort_of(everybody, Question(weighting="none"), 0.0)),
-        "weighted": evaluate_cohort(cohort_of(triaged, Question(), 0.0)),
-        "unweighted": evaluate_cohort(cohort_of(triaged, Question(weighting="none"), 0.0)),
+        "complete": evaluate_cohort(cohort_of(everybody, Question(weighting="none"), 0.0)).to_dict(),
+        "weighted": evaluate_cohort(cohort_of(triaged, Question(), 0.0)).to_dict(),
+        "unweighted": evaluate_cohort(cohort_of(triaged, Question(weighting="none"), 0.0)).to_dict(),
     }
     values = {kind: {q: found["metrics"][_name(q)]["value"] for q in QUANTITIES} for kind, found in documents.items()}
     rows = {q: documents["weighted"]["metrics"][_name(q)] for q in QUANTITIES}
