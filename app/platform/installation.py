@@ -15,7 +15,7 @@ from app.platform import audit_chain, baseline
 from app.platform.database import Database, insert_if_absent
 from app.platform.keys import AuditKeys
 from app.platform.patience import write_patiently
-from app.tables import Installation, now
+from app.tables import Installation, time_of
 
 # the oldest events, which were written with the key that the coins and partitions follow from
 _OLDEST = 1000
@@ -101,7 +101,7 @@ def claim(
 
     def begin(session: Session) -> None:
         check = keys.signers[0].check
-        insert_if_absent(session, Installation, {"id": 1, "key_check": check, "created_at": now()})
+        insert_if_absent(session, Installation, {"id": 1, "key_check": check, "created_at": time_of(session)})
         baseline.write_if_missing(session, keys)
 
     if not require_keys(database, keys):

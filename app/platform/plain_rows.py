@@ -136,7 +136,7 @@ def insert_row(session: Session, table: type[_Mapped], **values: object) -> _Map
     """
     for name, make in _defaults(table):
         if name not in values:
-            values[name] = make(None)
+            values[name] = make(session.connection())
     insertion(table, tuple(values)).change(session, values)
     row = dict.fromkeys(_names(table)) | values
     note_new(session, table, row)
