@@ -68,12 +68,8 @@ def cases_ahead(session: Session, context: Context, principal: Principal) -> Ahe
     n_held = len(list_leases(session, principal))
     while n_held < MAX_LEASES and lease_next(session, context, principal) is not None:
         n_held += 1
-    keys, day, time, reads = (
-        context.keys.readers,
-        progress(session, principal, context.settings.zone),
-        context.clock(),
-        [],
-    )
+    keys, time, reads = context.keys.readers, context.clock(), []
+    day = progress(session, principal, context.settings.zone)
     for held in list_leases(session, principal):
         named = uuid.UUID(held.case_id)
         handle = case_handle(keys, principal, named)

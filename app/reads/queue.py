@@ -100,7 +100,7 @@ def waiting_for(
     Args:
         session: of the request.
         annotator_id: who.
-        at: the time; now where left out.
+        at: the time; by the session's clock where left out.
         never_given: leave out as well what was given to them and given back.
         together: how many requests are looked at in the first place.
     """
@@ -278,7 +278,7 @@ def next_request(
         session: of the request, writing.
         key: from which each annotator's own order follows.
         annotator_id: who.
-        at: the time; now where left out.
+        at: the time; by the session's clock where left out.
     """
     queue = waiting_for(session, annotator_id, at)
     first = list(itertools.islice(queue, 2 * _NEXT_FEW))

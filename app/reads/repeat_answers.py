@@ -50,9 +50,8 @@ def store_first(
     """
     require_classes(known.classes, body)
     read = lease.read
-    answer = _Next(repeat, known.case, None, reading_seconds=_seconds_until(time_of(session), read)).store(
-        session, body
-    )
+    seconds = _seconds_until(time_of(session), read)
+    answer = _Next(repeat, known.case, None, reading_seconds=seconds).store(session, body)
     change_row(
         session,
         repeat,
