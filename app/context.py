@@ -20,6 +20,7 @@ from app.predictions.inference import Inference
 from app.predictions.pictures import Pictures
 from app.predictions.remote import Backend
 from app.settings import Settings
+from app.tables import Clock, now
 from ml.cores import cores
 from ml.release.artifact import ReleaseError
 
@@ -52,14 +53,20 @@ class Context:
     pictures: Pictures
     keys: Keys
 
+    @property
+    def clock(self) -> Clock:
+        """The clock, which every session of the database has too."""
+        return self.database.clock
 
-def build_context(settings: Settings, ring: KeyRing | None = None, *, sharing: int = 1) -> Context:
+
+def build_context(settings: Settings, ring: KeyRing | None = None, *, sharing: int = 1, clock: Clock = now) -> Context:
     """Parts of the service.
 
     Args:
         settings: what the environment decides.
         ring: the keys; those of the settings where left out.
         sharing: processes that share the cores of the machine.
+        clock: by which everything is timed that is stored or decided.
     """
     keys = derive(ring or settings.key_ring())
     bucket: CachedBucket | None = None
@@ -78,7 +85,7 @@ def build_context(settings: Settings, ring: KeyRing | None = None, *, sharing: i
 
     return Context(
         settings=settings,
-        database=Database(settings.sqlalchemy_url, keys.audit),
+        database=Database(settings.sqlalchemy_url, keys.audit, clock=clock),
         jobs=JobQueue(settings.sqlalchemy_url),
         bucket=bucket,
         images=images,

@@ -18,7 +18,7 @@ from app.operations.upkeep import tidy
 from app.platform.one_at_a_time import Turn, take_turn
 from app.releases.queries import aliases, class_codes, existing_release
 from app.releases.schemas import RecalibrationIn
-from app.tables import Job, Label, now
+from app.tables import Job, Label, time_of
 
 # a worker lies idle for most of its life: what a kind of job needs is loaded with the first job of that kind
 
@@ -112,7 +112,7 @@ def ask_for_recalibration(context: Context) -> None:
 def _recalibration_is_due(session: Session, days: int) -> bool:
     """Whether the last one was asked for so many days ago, and labels came since: each try costs the gate's level."""
     last = session.execute(select(func.max(Job.created_at)).where(Job.kind == "recalibration")).scalar_one()
-    if last is not None and now() - last < timedelta(days=days):
+    if last is not None and time_of(session) - last < timedelta(days=days):
         return False
     newest = session.execute(select(func.max(Label.created_at))).scalar_one()
     return newest is not None and (last is None or newest > last)

@@ -53,6 +53,7 @@ from app.reads.routes import router as reads
 from app.releases.queries import champion
 from app.releases.routes import router as releases
 from app.settings import Settings
+from app.tables import Clock, now
 from app.triage.routes import router as policies
 from secondread import __version__
 
@@ -112,12 +113,12 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     context.database.engine.dispose()
 
 
-def attach(app: FastAPI, settings: Settings, sharing: int = 1) -> None:
+def attach(app: FastAPI, settings: Settings, sharing: int = 1, clock: Clock = now) -> None:
     """Give an application the parts that settings describe: all that differs between two services."""
-    app.state.context = build_context(settings, sharing=sharing)
+    app.state.context = build_context(settings, sharing=sharing, clock=clock)
     app.state.database = app.state.context.database
     app.state.in_force = HeldInForce(app.state.context.inference)
-    app.state.reports = Reports(settings.replica_sqlalchemy_url)
+    app.state.reports = Reports(settings.replica_sqlalchemy_url, clock)
     app.state.rate_limit = RateLimit(settings.rate_limit)
     app.state.sign_in_throttle = SignInThrottle()
 

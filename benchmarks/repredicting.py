@@ -33,7 +33,7 @@ from app.platform.row_digests import row_digest
 from app.predictions.stored import prediction_values
 from app.recalibration import predict_old_cases
 from app.settings import Settings
-from app.tables import CasePrediction, new_id
+from app.tables import CasePrediction, new_id, now
 from benchmarks.service import Bench
 from benchmarks.unit_costs import processor_seconds
 from ml.release.artifact import read_release
@@ -121,7 +121,7 @@ def without_database(bench: Bench, n: int) -> dict[str, float]:
         begun = time.process_time()
         prediction = prediction_of(release, logits, features)
         predicted = time.process_time()
-        rows = prediction_values(ids, bench.release.id, prediction, unused)
+        rows = prediction_values(ids, bench.release.id, prediction, unused, now())
         made = time.process_time()
         for row in rows:
             row_digest(key.rows, table, row)

@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -289,6 +290,51 @@ def test_an_open_document_is_seen() -> None:
     code = "class A:\n    rows: list[dict[str, Any]]\n    def f(self) -> Mapping[str, object] | None:\n        pass\n"
     assert _open_documents(ast.parse(code), "m") == ["m.A.rows", "m.A.f"]
     assert _open_documents(ast.parse("class A(TypedDict):\n    rows: dict[str, int]\n"), "m") == []
+
+
+#: Where the service looks at the machine's clock, and why; everything else asks the context or its session, or is given
+#: the time.
+CLOCKS = {
+    "app.auth.oidc": "the library that signs cookies dates them by it",
+    "app.context": "the clock of a service that is given no other",
+    "app.imports.archives": "the file system dates files by it",
+    "app.main": "the clock of a service that is given no other",
+    "app.operations.unused_files": "the file system dates files by it",
+    "app.platform.blob_store": "the file system dates files by it",
+    "app.platform.bucket": "the object store dates objects by it",
+    "app.platform.database": "the clock of a database that is given no other",
+    "app.platform.durable": "the job engine dates its rows by it",
+    "app.platform.idempotency": "the age of an answer is the only use of its time",
+    "app.platform.keys": "a key is made by a command that has no service",
+    "app.platform.replica": "the clock of a database that is given no other",
+    "app.tables": "the name by which others import it",
+    "app.tables.base": "the clock itself",
+}
+_LOOKS = {"datetime.now", "datetime.utcnow", "datetime.today", "date.today", "time.time", "time.time_ns"}
+
+
+def _looks_at_the_clock(code: str) -> bool:
+    """Whether code names what gives the time of day; clocks that only count seconds are another matter."""
+    for node in ast.walk(ast.parse(code)):
+        names = {f"{node.module}.{alias.name}" for alias in node.names} if isinstance(node, ast.ImportFrom) else set()
+        if names & {"app.tables.now", "app.tables.base.now", "time.time", "time.time_ns"}:
+            return True
+        if isinstance(node, ast.Attribute) and ".".join(ast.unparse(node).split(".")[-2:]) in _LOOKS:
+            return True
+    return False
+
+
+def test_a_clock_is_an_argument() -> None:
+    looking = {_name(path) for path in (ROOT / "app").rglob("*.py") if _looks_at_the_clock(path.read_text())}
+    assert looking == CLOCKS.keys()
+    replaced = re.compile(r"setattr\([^)\n]*\bnow\"")
+    assert [path for path in (ROOT / "tests").rglob("*.py") if replaced.search(path.read_text())] == []
+
+
+def test_a_look_at_the_clock_is_seen() -> None:
+    assert _looks_at_the_clock("from app.tables import Case, now")
+    assert _looks_at_the_clock("import datetime\nx = datetime.datetime.now()")
+    assert not _looks_at_the_clock("from app.tables import time_of\nx = context.clock(), time.monotonic()")
 
 
 def test_no_pickle_and_no_assert_in_the_sources() -> None:

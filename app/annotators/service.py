@@ -20,7 +20,7 @@ from app.annotators.words import sentences
 from app.auth.annotators import annotator_of_account
 from app.platform.errors import NotFound
 from app.platform.principal import READING, Principal
-from app.tables import Annotator, now
+from app.tables import Annotator, time_of
 
 #: Name that stands for the caller.
 ME = "me"
@@ -59,7 +59,7 @@ def own_reading(session: Session, principal: Principal, name: str = ME) -> OwnRe
         annotator = history.annotator_named(session, name) if "manage" in principal.scopes else None
     if annotator is None:
         raise NotFound("there is no such annotator, or nothing was read yet")
-    return _reading(session, annotator, last_monday(now()), every_case="manage" in principal.scopes)
+    return _reading(session, annotator, last_monday(time_of(session)), every_case="manage" in principal.scopes)
 
 
 def _reading(session: Session, annotator: Annotator, until: datetime, *, every_case: bool) -> OwnReadingOut:
@@ -95,7 +95,7 @@ def agreements(session: Session) -> dict[uuid.UUID, PulledOut]:
     Raises:
         NoRelease: there is no reading task yet.
     """
-    names, cases = history.class_names(session), history.closed_cases(session, last_monday(now()))
+    names, cases = history.class_names(session), history.closed_cases(session, last_monday(time_of(session)))
     compared = _compared(session, cases, names, None)
     everybody = compared.take([row for row, key in enumerate(compared.keys) if cases[key[0]].all_in])
     everybody = everybody.take(range(in_steps(len(everybody.keys))))

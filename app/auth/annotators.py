@@ -11,7 +11,7 @@ from app.platform.errors import Forbidden
 from app.platform.plain_rows import Joined, table_of
 from app.platform.prepared import Prepared
 from app.platform.principal import ROLE_SCOPES, Principal, sees_more
-from app.tables import Account, Annotator, ApiKey, new_id, now
+from app.tables import Account, Annotator, ApiKey, new_id, time_of
 
 
 def annotator_of_account(session: Session, account_id: uuid.UUID) -> Annotator | None:
@@ -87,7 +87,7 @@ def new_annotator(session: Session, name: str, account_id: uuid.UUID | None) -> 
     Raises:
         Forbidden: the name belongs to another annotator.
     """
-    values = {"id": new_id(), "created_at": now(), "name": name, "account_id": account_id}
+    values = {"id": new_id(), "created_at": time_of(session), "name": name, "account_id": account_id}
     insert_if_absent(session, Annotator, values)
     annotator = session.execute(select(Annotator).where(Annotator.name == name)).scalar_one()
     if annotator.account_id != account_id:

@@ -19,7 +19,7 @@ from app.platform.errors import Conflict, Forbidden, Invalid, NotFound, Unauthen
 from app.platform.keys import AuditKeys
 from app.platform.prepared import Prepared
 from app.platform.principal import READING, ROLE_SCOPES, SCOPES, Principal, sees_more
-from app.tables import Account, ApiKey, BrowserSession, now
+from app.tables import Account, ApiKey, BrowserSession, time_of
 
 SESSION_IDLE = timedelta(minutes=30)
 SESSION_LIFETIME = timedelta(hours=12)
@@ -56,7 +56,7 @@ def looking_up_keys(also: Sequence[ColumnElement[Any]] = ()) -> Prepared:
     """The statement that finds the caller behind a key.
 
     Args:
-        also: what else it is to ask for, whoever is calling.
+        also: what else it is to ask for, whoever is calling; its parameter ``today`` is the day, in UTC.
     """
     return Prepared(_KEY.add_columns(*also))
 
@@ -83,13 +83,14 @@ def principal_of_key(database: Database, token: str, statement: Prepared) -> tup
         key_id = uuid.UUID(hex=parts[1])
     except ValueError as exc:
         raise refused from exc
-    row = database.look(statement, key_id=key_id)
+    time = database.clock()
+    row = database.look(statement, key_id=key_id, today=time.date().isoformat())
     if row is None:
         raise refused
     secret, key_scopes, expires_at, *ended, account_id, name, role, language = row[:_KEY_COLUMNS]
     if not hmac.compare_digest(secret, digest_of(parts[2])) or any(ended):
         raise refused
-    if expires_at is not None and expires_at <= now():
+    if expires_at is not None and expires_at <= time:
         raise refused
     scopes = ROLE_SCOPES[role] | frozenset(key_scopes)
     return Principal(account_id, name, role, scopes, language=language), row[_KEY_COLUMNS:]
@@ -107,7 +108,7 @@ def principal_of_cookie(session: Session, token: str) -> tuple[Principal, uuid.U
         .join(Account, Account.id == BrowserSession.account_id)
         .where(BrowserSession.token_sha256 == digest_of(token))
     )
-    row, time = session.execute(statement).first(), now()
+    row, time = session.execute(statement).first(), time_of(session)
     if row is None or row[0].ended_at is not None:
         raise Unauthenticated("sign in first")
     signed_in, account = row
@@ -127,7 +128,7 @@ def choose_language(session: Session, principal: Principal, language: str | None
 
 def touch_session(session: Session, session_id: uuid.UUID) -> None:
     """Write back that a browser session is in use."""
-    session.get_one(BrowserSession, session_id).seen_at = now()
+    session.get_one(BrowserSession, session_id).seen_at = time_of(session)
 
 
 def normal_name(name: str) -> str:
@@ -200,7 +201,7 @@ def issue_one_time_password(session: Session, keys: AuditKeys, name: str, *, act
 def begin_session(session: Session, keys: AuditKeys, account: Account) -> str:
     """New browser session of an account; returns its token."""
     token = secrets.token_urlsafe(32)
-    session.add(BrowserSession(account_id=account.id, token_sha256=digest_of(token), seen_at=now()))
+    session.add(BrowserSession(account_id=account.id, token_sha256=digest_of(token), seen_at=time_of(session)))
     audit_chain.record(session, keys, actor=account.name, action="session.start", object_id=account.id)
     return token
 
@@ -240,7 +241,7 @@ def _end_sessions(session: Session, account: Account, kept: uuid.UUID | None = N
     going_on = BrowserSession.account_id == account.id, BrowserSession.ended_at.is_(None)
     for signed_in in session.execute(select(BrowserSession).where(*going_on)).scalars():
         if signed_in.id != kept:
-            signed_in.ended_at = now()
+            signed_in.ended_at = time_of(session)
 
 
 def _stored_hash(session: Session, principal: Principal) -> str | None:
@@ -275,7 +276,7 @@ def set_disabled(session: Session, keys: AuditKeys, name: str, *, disabled: bool
     account = _account(session, name)
     if account is None:
         raise NotFound(f"there is no account {name!r}")
-    account.disabled_at = now() if disabled else None
+    account.disabled_at = time_of(session) if disabled else None
     if disabled:
         _end_sessions(session, account)
     action = "account.disable" if disabled else "account.enable"
@@ -287,7 +288,7 @@ def sign_out(session: Session, token: str) -> None:
     statement = select(BrowserSession).where(BrowserSession.token_sha256 == digest_of(token))
     signed_in = session.execute(statement).scalar_one_or_none()
     if signed_in is not None:
-        signed_in.ended_at = now()
+        signed_in.ended_at = time_of(session)
 
 
 def add_key(
@@ -346,5 +347,5 @@ def revoke_key(session: Session, keys: AuditKeys, key_id: uuid.UUID, *, actor: s
     if key is None:
         raise NotFound("there is no such key")
     if key.revoked_at is None:
-        key.revoked_at = now()
+        key.revoked_at = time_of(session)
         audit_chain.record(session, keys, actor=actor, action="key.revoke", object_id=key.id)

@@ -32,7 +32,7 @@ from app.tables import (
     ReferenceCell,
     Repeat,
     new_id,
-    now,
+    time_of,
 )
 from app.triage.queries import current_policy, policy_of_version
 from app.triage.twins import Pictured, are_twins, may_be_twin
@@ -103,7 +103,7 @@ def hidden_after_commit(
     hidden = hidden_before_final(session, requests, in_force)
     if hidden == "never":
         return hidden
-    time = now()
+    time = time_of(session)
     pending = any(
         request.round == "planned" and request.state in {"open", "leased"} and request.due_at > time
         for request in requests
@@ -235,7 +235,7 @@ def expose(
     """
     values = {
         "id": new_id(),
-        "created_at": now(),
+        "created_at": time_of(session),
         "case_id": case_id,
         "annotator_id": annotator_id,
         "release_id": release_id,

@@ -11,7 +11,7 @@ from app.platform.database import Database
 from app.predictions.answer_sets import PublishedSets, published_sets
 from app.predictions.inference import Inference, Served
 from app.releases.queries import champion
-from app.tables import Alias, AnswerSets, DailyThreshold, PolicyRow, now
+from app.tables import Alias, AnswerSets, DailyThreshold, PolicyRow, time_of
 from app.triage.queries import DAILY, current_policy, rule_of, threshold_of
 from app.triage.rules import Rule
 
@@ -23,8 +23,7 @@ def _revision() -> tuple[ColumnElement[Any], ...]:
     policy = select(func.max(PolicyRow.version)).scalar_subquery()
     # its identifier too: where an older database was brought back, another one may have come to the same number
     which = select(PolicyRow.id).where(PolicyRow.version == policy).scalar_subquery()
-    # of whatever day it is when the statement is sent
-    today = DailyThreshold.day == bindparam("today", callable_=lambda: now().date().isoformat())
+    today = DailyThreshold.day == bindparam("today")
     of_today = [
         select(column).where(DailyThreshold.policy_version == policy, today).scalar_subquery()
         for column in (DailyThreshold.n_cases, DailyThreshold.threshold)
@@ -37,7 +36,8 @@ def _revision() -> tuple[ColumnElement[Any], ...]:
     return tuple(part.label(f"in_force_{number}") for number, part in enumerate(parts))
 
 
-#: What tells whether that which is held is still in force: columns for the statement that finds a caller.
+#: What tells whether that which is held is still in force: columns for the statement that finds a caller. Their
+#: parameter ``today`` is the day on which it is sent.
 REVISION = _revision()
 _REVISION = select(*REVISION)
 
@@ -93,7 +93,7 @@ class HeldInForce:
             return held[1]
         with database.read() as session:
             # what is read after a revision is that revision's, or newer
-            revision = tuple(session.execute(_REVISION).one())
+            revision = tuple(session.execute(_REVISION, {"today": time_of(session).date().isoformat()}).one())
             if held is not None and held[0] == revision:
                 return held[1]
             found, lasting = self._read(session)
@@ -105,7 +105,7 @@ class HeldInForce:
         policy, alias = current_policy(session), champion(session)
         served = self._inference.served(alias)
         sets = published_sets(session, [served.release_id]).get(served.release_id)
-        at = now()
+        at = time_of(session)
         found = InForce(served, rule_of(policy, threshold_of(session, policy, at)), sets)
         # a threshold that is not stored yet follows the cases; a release that cannot be loaded is tried again
         day = (policy.version, at.date().isoformat())

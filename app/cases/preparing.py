@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Protocol, TypeVar
 
 from sqlalchemy.orm import Session
@@ -23,7 +24,7 @@ from app.predictions.inference import Served
 from app.predictions.stored import output_values, prediction_values
 from app.releases.queries import champion
 from app.releases.training import Known, uses_of
-from app.tables import Case, CasePrediction, CaseTwin, NetworkOutput, new_id, now
+from app.tables import Case, CasePrediction, CaseTwin, NetworkOutput, new_id
 from app.triage.planning import coin, plan_case, policy_for_planning
 from ml.images.image_statistics import optical_density
 from ml.images.picture import Picture
@@ -222,13 +223,14 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
     if known is not None:
         _heal(session, new)
         return 200, show_case(session, known.id)
-    case = _case_row(context.keys, principal, new, twin)
+    at = context.clock()
+    case = _case_row(context.keys, principal, new, twin, at)
     release, prediction = new.served.predictor.release, new.prediction
     looked_up = Known(case.id, case.patient, case.pixels_sha256)
     trained_on = uses_of(release.training, context.keys.training, [looked_up])
-    row = CasePrediction(**prediction_values([case.id], new.served.release_id, prediction, trained_on)[0])
+    row = CasePrediction(**prediction_values([case.id], new.served.release_id, prediction, trained_on, at)[0])
     made = (prediction.logits, prediction.features, prediction.appearance)
-    output = output_values([case.id], release.network_sha256, *made)[0]
+    output = output_values([case.id], release.network_sha256, *made, at)[0]
     in_force = policy_for_planning(session)
     planned = plan_case(session, case, row, in_force, context.keys.draws)
     twins = not_erased(session, planned.twins)
@@ -291,12 +293,12 @@ def _partition(key: DerivedKey, fields: CaseIn, twin: Case | None) -> str:
     return partition_of(key, fields.patient, fields.external_id)
 
 
-def _case_row(keys: Keys, principal: Principal, new: NewCase, twin: Case | None) -> Case:
+def _case_row(keys: Keys, principal: Principal, new: NewCase, twin: Case | None, at: datetime) -> Case:
     """The row of a new case, without its plan."""
     fields, picture = new.fields, new.picture
     return Case(
         id=new_id(),
-        created_at=now(),
+        created_at=at,
         external_id=fields.external_id,
         patient=fields.patient,
         site=fields.site,

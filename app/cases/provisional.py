@@ -6,14 +6,14 @@ the row away once that time has come, and draws the conclusions.
 """
 
 import uuid
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, Update, Uuid, bindparam, case, exists, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.platform.plain_rows import insert_row
 from app.platform.prepared import Prepared
-from app.tables import Annotator, Exposure, Label, ProvisionalLabel, Repeat, now
+from app.tables import Annotator, Exposure, Label, ProvisionalLabel, Repeat, time_of
 from app.tables.base import UtcDateTime
 
 #: For how long a label may be corrected at most.
@@ -60,26 +60,27 @@ def is_provisional(
     return exists().where(ProvisionalLabel.case_id == case_id, ProvisionalLabel.annotator_id == annotator_id)
 
 
-def is_over() -> ColumnElement[bool]:
-    """Condition on a row of provisional labels: it is final, and not corrected any more."""
+def is_over(at: datetime) -> ColumnElement[bool]:
+    """Condition on a row of provisional labels: at a time it is final, and not corrected any more."""
     shown = exists().where(
         Exposure.case_id == ProvisionalLabel.case_id, Exposure.annotator_id == ProvisionalLabel.annotator_id
     )
-    return or_(ProvisionalLabel.final_at <= now(), shown)
+    return or_(ProvisionalLabel.final_at <= at, shown)
 
 
 def leave_case(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -> None:
     """Count that an annotator has answered or declined a case: their earlier labels come closer to their end."""
     for statement in _LEAVE:
-        statement.change(session, {"annotator": annotator_id, "left": case_id, "time": now()})
+        statement.change(session, {"annotator": annotator_id, "left": case_id, "time": time_of(session)})
 
 
 def signed_out(session: Session, account_id: uuid.UUID) -> None:
     """End corrections of everything that somebody has answered."""
     annotator = select(Annotator.id).where(Annotator.account_id == account_id).scalar_subquery()
-    given = (ProvisionalLabel.annotator_id == annotator, ProvisionalLabel.final_at > now())
-    session.execute(_change(*given, final_at=now()))
-    session.execute(_change_repeats(Repeat.annotator_id == annotator, Repeat.final_at > now(), final_at=now()))
+    time = time_of(session)
+    given = (ProvisionalLabel.annotator_id == annotator, ProvisionalLabel.final_at > time)
+    session.execute(_change(*given, final_at=time))
+    session.execute(_change_repeats(Repeat.annotator_id == annotator, Repeat.final_at > time, final_at=time))
 
 
 def _change(*which: ColumnElement[bool], **values: object) -> Update:

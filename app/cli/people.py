@@ -1,7 +1,7 @@
 """Commands about people: accounts, keys, patients."""
 
 import uuid
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Annotated
 
 import typer
@@ -111,8 +111,8 @@ def key_add(
     """Make an API key and print it, this once."""
     from app.auth.service import add_key
 
-    expires = None if days is None else datetime.now(UTC) + timedelta(days=days)
     with parts() as context, context.database.write() as session:
+        expires = None if days is None else context.clock() + timedelta(days=days)
         row, token = add_key(session, context.keys.audit, name, scope or [], expires)
     emit({"id": str(row.id), "account": name, "scopes": row.scopes, "token": token}, as_json, token)
 

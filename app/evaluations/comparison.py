@@ -16,7 +16,6 @@ from app.evaluations.schemas import ComparedOut, ComparisonOut
 from app.evaluations.snapshots import current_columns
 from app.platform.values import MetricOut
 from app.releases.queries import class_codes, existing_release, served_release_id
-from app.tables import now
 from ml.metrics.paired_change import paired_changes
 
 
@@ -42,7 +41,7 @@ def compare(session: Session, context: Context, release_id: uuid.UUID, question:
     after = current_columns(session, home, release_id, classes)
     row_of = {case_id.tobytes(): row for row, case_id in enumerate(after.case_id)}
     trained_on = columns.trained_on | _trained_on(columns, after, row_of)
-    cohort = cohort_of(held_out(columns, trained_on), question, now().timestamp())
+    cohort = cohort_of(held_out(columns, trained_on), question, context.clock().timestamp())
     rows = np.array([row_of.get(case_id.tobytes(), -1) for case_id in cohort.columns.case_id], dtype=np.intp)
     labelled = cohort.columns.n_labels > 0
     before = cohort.take(rows >= 0)

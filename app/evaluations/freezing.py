@@ -28,7 +28,7 @@ from app.evaluations.service import agreement_of, judged_cohort, metrics_of, ref
 from app.evaluations.tables import CohortTables, cohort_tables
 from app.evaluations.targets import current_targets
 from app.jobs.running import RunningJob
-from app.tables import Evaluation, now
+from app.tables import Evaluation
 from ml.files import write_bytes_atomically
 
 # share of the job that is done when a step begins
@@ -49,7 +49,7 @@ def freeze_evaluation(job: RunningJob) -> FreezingResult:
             return {"evaluation": str(done.id)}
     asked = EvaluationIn.model_validate(job.parameters)
     job.report(_READING, "reading labels and predictions")
-    question, at = _question(asked), now()
+    question, at = _question(asked), job.context.clock()
     with job.context.database.read_moment() as session:
         judged = judged_cohort(session, job.context, asked.release, question)
         release_id, cohort = judged.release_id, judged.cohort

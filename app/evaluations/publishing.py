@@ -18,7 +18,7 @@ from app.evaluations.snapshots import current_columns
 from app.platform import audit_chain
 from app.platform.database import insert_if_absent
 from app.releases.queries import champion, class_codes, existing_release
-from app.tables import Alias, PublishedEstimates, ReadRequest, now
+from app.tables import Alias, PublishedEstimates, ReadRequest, time_of
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def publish_estimates(context: Context) -> None:
             return
         classes = class_codes(existing_release(session, release_id))
         columns = current_columns(session, context.settings.home, release_id, classes)
-        cohort = cohort_of(held_out(columns), Question(), now().timestamp())
+        cohort = cohort_of(held_out(columns), Question(), context.clock().timestamp())
         metrics = evaluate_cohort(cohort, new_readers=False).metrics
     values = {name: estimate.to_dict()["value"] for name, estimate in metrics.items()}
     known = {name: value for name, value in values.items() if value is not None}
@@ -63,14 +63,16 @@ def _basis(session: Session) -> str:
     as closed, how many are.
     """
     due = select(func.count()).where(
-        ReadRequest.round == "planned", ReadRequest.state.in_(("open", "leased")), ReadRequest.due_at <= now()
+        ReadRequest.round == "planned",
+        ReadRequest.state.in_(("open", "leased")),
+        ReadRequest.due_at <= time_of(session),
     )
     return f"{version('secondread')} {audit_chain.last_change(session)} {session.execute(due).scalar_one()}"
 
 
 def _store(session: Session, release_id: uuid.UUID, estimates: dict[str, float], basis: str) -> None:
     """Insert or replace the estimates of a release, the only ones; of two workers that race, the last one's stay."""
-    values = {"estimates": estimates, "computed_at": now(), "basis": basis}
+    values = {"estimates": estimates, "computed_at": time_of(session), "basis": basis}
     insert_if_absent(session, PublishedEstimates, {"release_id": release_id} | values)
     session.execute(
         update(PublishedEstimates)

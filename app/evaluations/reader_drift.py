@@ -19,7 +19,7 @@ from app.evaluations.held_out import held_out
 from app.evaluations.reader_drift_schemas import ReaderDriftOut, ReaderWeekOut
 from app.evaluations.snapshots import current_columns
 from app.releases.queries import champion_since, class_codes, existing_release, served_release_id
-from app.tables import Annotator, now
+from app.tables import Annotator, time_of
 from ml.arrays import FloatArray, IntArray
 from ml.metrics.score_monitor import LEVEL, TOLERANCE, CapitalPath
 from ml.readers.drift import drift_paths, excess_log_loss, weekly_bands
@@ -58,7 +58,7 @@ def reader_drift(session: Session, home: Path) -> list[ReaderDriftOut]:
     classes = class_codes(existing_release(session, release_id))
     columns, since = held_out(current_columns(session, home, release_id, classes)), champion_since(session)
     names = session.execute(select(Annotator.name).order_by(Annotator.name)).scalars().all()
-    return [] if since is None else drift_of_readers(columns, names, since, now())
+    return [] if since is None else drift_of_readers(columns, names, since, time_of(session))
 
 
 def drift_of_readers(columns: Columns, names: Sequence[str], since: datetime, at: datetime) -> list[ReaderDriftOut]:

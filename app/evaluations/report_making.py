@@ -17,7 +17,6 @@ from app.evaluations.study_facts import study_facts
 from app.evaluations.study_items import Standard
 from app.evaluations.workload import workload_of
 from app.platform.errors import NoRelease
-from app.tables import now
 from app.triage.queries import current_policy
 
 
@@ -77,7 +76,7 @@ def study_here(context: Context, standard: Standard) -> Study:
     Raises:
         NoRelease: there is no champion.
     """
-    at = now()
+    at = context.clock()
     with context.database.read_moment() as session:
         facts = study_facts(session)
         if facts is None:

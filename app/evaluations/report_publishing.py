@@ -30,7 +30,7 @@ from app.platform.database import insert_if_absent
 from app.platform.errors import Invalid
 from app.platform.principal import Principal
 from app.releases.queries import champion
-from app.tables import Case, Job, PolicyRow, PublishedReportRow, ReadRequest, now
+from app.tables import Case, Job, PolicyRow, PublishedReportRow, ReadRequest, time_of
 
 KIND = "report"
 #: A report stays for this long at least, and for this many times as long as it took to make.
@@ -96,14 +96,16 @@ def ask_for_report(context: Context, principal: Principal, question: Question) -
             raise Invalid(f"no case is of the site {question.site}")
     with context.database.write() as session:
         key = key_of(question)
-        insert_if_absent(session, PublishedReportRow, {"key": key, "question": _asked(question), "asked_at": now()})
+        insert_if_absent(
+            session, PublishedReportRow, {"key": key, "question": _asked(question), "asked_at": context.clock()}
+        )
         # of two who ask, the second waits here, and then sees the job of the first
         row = session.execute(
             select(PublishedReportRow).where(PublishedReportRow.key == key).with_for_update()
         ).scalar_one()
         if _wanted(session, question):
             row.job_id = engine.submit(session, context, KIND, {"key": key}, principal).id
-            row.asked_at = now()
+            row.asked_at = context.clock()
             _forget_others(session, row)
 
 
@@ -118,9 +120,10 @@ def _wanted(session: Session, question: Question) -> bool:
     job = _job(session, row)
     if job is not None and job.state in OPEN:
         return False
+    at = time_of(session)
     if row.as_of is None or row.release_id != alias.release_id:  # unless the last one failed, or was cancelled
-        return job is None or row.asked_at + PAUSE <= now()
-    return max(row.as_of + _pause(row), row.asked_at + PAUSE) <= now() and row.basis != _basis(session)
+        return job is None or row.asked_at + PAUSE <= at
+    return max(row.as_of + _pause(row), row.asked_at + PAUSE) <= at and row.basis != _basis(session)
 
 
 def _job(session: Session, row: PublishedReportRow) -> JobView | None:
@@ -140,7 +143,9 @@ def _basis(session: Session) -> str:
     alias = champion(session)
     policy = session.execute(select(func.max(PolicyRow.version))).scalar_one()
     due = select(func.count()).where(
-        ReadRequest.round == "planned", ReadRequest.state.in_(("open", "leased")), ReadRequest.due_at <= now()
+        ReadRequest.round == "planned",
+        ReadRequest.state.in_(("open", "leased")),
+        ReadRequest.due_at <= time_of(session),
     )
     served = None if alias is None else alias.release_id
     n_due, last = session.execute(due).scalar_one(), audit_chain.last_change(session)
@@ -187,7 +192,7 @@ def renew_report(context: Context, key: str, write: Callable[[], AbstractContext
         row = session.get(PublishedReportRow, key)
         if row is None:  # forgotten meanwhile
             return 0
-        as_of, basis = now(), _basis(session)
+        as_of, basis = context.clock(), _basis(session)
         body = report_on(session, context, _question(row), as_of)
     values = {
         "document": body.model_dump(mode="json", by_alias=True),

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -45,7 +46,7 @@ from app.evaluations.tables import CohortTables, LabelColumns, cohort_tables, la
 from app.platform.values import MetricOut
 from app.predictions.answer_sets import PublishedSets, published_sets
 from app.releases.queries import champion, champion_since, class_codes, existing_release, served_release_id
-from app.tables import now
+from app.tables import time_of
 from ml.agreement.coefficients import excess_disagreement_test
 from ml.at_once import at_once
 from ml.release.card import ReferenceDocument
@@ -68,7 +69,7 @@ def release_or_champion(session: Session, release_id: uuid.UUID | None) -> tuple
 def cohort_for(session: Session, release_id: uuid.UUID | None, question: Question) -> tuple[uuid.UUID, Cohort]:
     """Cohort of a release, the champion where none is named, from all rows and in the order of the cases."""
     release_id, classes = release_or_champion(session, release_id)
-    return release_id, cohort_of(read_columns(session, release_id, classes), question, now().timestamp())
+    return release_id, cohort_of(read_columns(session, release_id, classes), question, time_of(session).timestamp())
 
 
 class Judged(NamedTuple):
@@ -87,15 +88,15 @@ def judged_cohort(session: Session, context: Context, release_id: uuid.UUID | No
     columns = read_columns(session, release_id, classes)
     card = existing_release(session, release_id).card
     trained_on = trained_on_out(left_out(columns, question), context.keys.training, card)
-    judged = held_out(columns)
-    cohort = cohort_of(judged, question, now().timestamp())
+    judged, time = held_out(columns), context.clock()
+    cohort = cohort_of(judged, question, time.timestamp())
     sets = published_sets(session, [release_id]).get(release_id)
-    return Judged(release_id, cohort, trained_on, _monitors(session, release_id, judged), sets)
+    return Judged(release_id, cohort, trained_on, _monitors(session, release_id, judged, time), sets)
 
 
 def _recent_cohort(session: Session, home: Path, release_id: uuid.UUID, classes: list[str], asked: Question) -> Cohort:
     """The same from the release's snapshot, and from the database where cases have changed since."""
-    return cohort_of(current_columns(session, home, release_id, classes), asked, now().timestamp())
+    return cohort_of(current_columns(session, home, release_id, classes), asked, time_of(session).timestamp())
 
 
 def collected_tables(session: Session, question: Question) -> CohortTables:
@@ -199,12 +200,12 @@ def groups_of(cohort: Cohort, group_by: GroupBy) -> list[GroupOut]:
     return groups
 
 
-def _monitors(session: Session, release_id: uuid.UUID, columns: Columns) -> list[ScoreMonitorOut]:
+def _monitors(session: Session, release_id: uuid.UUID, columns: Columns, at: datetime) -> list[ScoreMonitorOut]:
     """The alarm on the champion's log score; nothing for another release."""
     alias, since = champion(session), champion_since(session)
     if alias is None or since is None or alias.release_id != release_id:
         return []
-    return score_monitors(columns, since, now())
+    return score_monitors(columns, since, at)
 
 
 def metrics(
@@ -218,7 +219,8 @@ def metrics(
     release_id, classes = release_or_champion(session, release_id)
     columns = current_columns(session, context.settings.home, release_id, classes)
     judged = held_out(columns)
-    cohort, monitors = cohort_of(judged, question, now().timestamp()), _monitors(session, release_id, judged)
+    time = context.clock()
+    cohort, monitors = cohort_of(judged, question, time.timestamp()), _monitors(session, release_id, judged, time)
     card = existing_release(session, release_id).card
     trained_on = trained_on_out(left_out(columns, question), context.keys.training, card)
     sets = published_sets(session, [release_id]).get(release_id)

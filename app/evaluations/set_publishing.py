@@ -5,6 +5,7 @@ Thresholds that moved with each label would tell, through the sets of other case
 
 import uuid
 from collections.abc import Iterator
+from datetime import datetime
 from importlib.metadata import version
 
 import numpy as np
@@ -19,7 +20,7 @@ from app.platform.database import insert_if_absent
 from app.platform.values import AnswersOf, MetricOut
 from app.predictions.answer_sets import PublishedSets, SetQualityOut, SiteThresholds
 from app.releases.queries import champion, class_codes, existing_release
-from app.tables import AnswerSets, ReleaseRow, now
+from app.tables import AnswerSets, ReleaseRow, time_of
 from ml.arrays import FloatArray, IntArray
 from ml.conformal import answer_scores, answer_sets, calibrate, judge_sets, patient_masses
 
@@ -37,7 +38,7 @@ def publish_answer_sets(context: Context) -> None:
             return
         basis = f"{version('secondread')} {audit_chain.last_change(session)}"
         known = session.get(AnswerSets, alias.release_id)
-        if known is not None and not _due(known, basis):
+        if known is not None and not _due(known, basis, context.clock()):
             return
         release = existing_release(session, alias.release_id)
         document = sets_of(session, context, release)
@@ -45,14 +46,14 @@ def publish_answer_sets(context: Context) -> None:
         _store(session, release.id, document, basis)
 
 
-def _due(known: AnswerSets, basis: str) -> bool:
+def _due(known: AnswerSets, basis: str, at: datetime) -> bool:
     """Whether anything has changed, on an earlier day or before there was a threshold."""
     missing = not any(part["steps"] for part in known.document["prior"])
-    return known.basis != basis and (missing or known.computed_at.date() < now().date())
+    return known.basis != basis and (missing or known.computed_at.date() < at.date())
 
 
 def _store(session: Session, release_id: uuid.UUID, document: PublishedSets, basis: str) -> None:
-    values = {"document": document.model_dump(mode="json"), "computed_at": now(), "basis": basis}
+    values = {"document": document.model_dump(mode="json"), "computed_at": time_of(session), "basis": basis}
     insert_if_absent(session, AnswerSets, {"release_id": release_id} | values)
     session.execute(
         update(AnswerSets)

@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TypedDict, TypeVar
 
 from sqlalchemy import ColumnElement, func, select
@@ -21,7 +21,7 @@ from app.jobs.running import RunningJob
 from app.platform.errors import Problem
 from app.platform.one_at_a_time import hold_digests
 from app.platform.principal import Principal
-from app.tables import Account, ImportRow, Job, now
+from app.tables import Account, ImportRow, Job
 
 #: What a row that is about another patient than its case begins to say.
 DIFFERS = "differs from what is stored"
@@ -183,20 +183,21 @@ def delete_archives(context: Context, kept: timedelta | None = KEPT_FOR_RETRIES)
         jobs = {job.id: job for job in jobs_where(session, Job.id.in_(ids))}
         # what was checked and is imported is the import's
         jobs |= {uuid.UUID(job.parameters["check"]): job for job in jobs_where(session, Job.kind == "import", followed)}
-    unneeded = [archive for archive in archives if not _is_needed(jobs.get(archive.job_id), archive.age, kept)]
+    time = context.clock()
+    unneeded = [archive for archive in archives if not _is_needed(jobs.get(archive.job_id), archive.age, kept, time)]
     for archive in unneeded:
         archive.remove()
     return len(unneeded)
 
 
-def _is_needed(job: JobView | None, age: float, kept: timedelta | None) -> bool:
+def _is_needed(job: JobView | None, age: float, kept: timedelta | None, at: datetime) -> bool:
     if job is None:
         return age < (_ORPHANED_SECONDS if kept else _COMMITTED_SECONDS)
     if job.state in OPEN:
         return True
     if job.kind == CHECK and job.state == "succeeded":
-        return kept is not None and (job.ended_at is None or now() - job.ended_at < KEPT_AFTER_CHECK)
-    return job.state != "succeeded" and kept is not None and (job.ended_at is None or now() - job.ended_at < kept)
+        return kept is not None and (job.ended_at is None or at - job.ended_at < KEPT_AFTER_CHECK)
+    return job.state != "succeeded" and kept is not None and (job.ended_at is None or at - job.ended_at < kept)
 
 
 def counts_of(session: Session, job_id: uuid.UUID) -> RowCounts:

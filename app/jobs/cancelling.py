@@ -12,7 +12,7 @@ from app.context import Context
 from app.platform import audit_chain
 from app.platform.database import insert_if_absent
 from app.platform.durable import cancel_workflows
-from app.tables import Job, JobCancellation, now
+from app.tables import Job, JobCancellation
 
 # how long whoever asks waits for a row that a batch may have locked
 _PATIENCE_MS = 200
@@ -27,7 +27,7 @@ def request_cancellation(context: Context, workflow_id: str, requested_by: str) 
         requested_by: who, for the audit.
     """
     with context.database.write() as session:
-        values = {"workflow_id": workflow_id, "requested_by": requested_by, "requested_at": now()}
+        values = {"workflow_id": workflow_id, "requested_by": requested_by, "requested_at": context.clock()}
         insert_if_absent(session, JobCancellation, values)
 
 

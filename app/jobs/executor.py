@@ -45,7 +45,7 @@ from app.platform.durable import (
     workflow_table,
 )
 from app.platform.errors import Problem
-from app.tables import Job, now
+from app.tables import Job
 
 #: How often a workflow whose process keeps dying is begun again before it is given up.
 MAX_RECOVERIES = 20
@@ -346,7 +346,7 @@ def _reported_elsewhere(record: logging.LogRecord) -> bool:
 def forget_upkeep(context: Context) -> None:
     """Remove what DBOS remembers of schedules that ran more than a day ago; jobs are never forgotten."""
     client = context.jobs.client
-    before = (now() - timedelta(days=1)).isoformat()
+    before = (context.clock() - timedelta(days=1)).isoformat()
     while True:
         old = client.list_workflows(
             queue_name=_UPKEEP, completed_before=before, limit=500, load_input=False, load_output=False

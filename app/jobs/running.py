@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from app.context import Context
 from app.jobs.cancelling import honour
 from app.platform.durable import workflow_table
-from app.tables import Job, JobBatch, JobCancellation, now
+from app.tables import Job, JobBatch, JobCancellation, time_of
 
 #: What a job ends with: JSON values, declared by each kind of job.
 JobResult = Mapping[str, object]
@@ -101,7 +101,9 @@ class RunningJob:
     def begin(self) -> None:
         """Say that the first attempt begins; later ones change nothing."""
         with self.write() as session:
-            session.execute(update(Job).where(Job.id == self.job_id, Job.started_at.is_(None)).values(started_at=now()))
+            session.execute(
+                update(Job).where(Job.id == self.job_id, Job.started_at.is_(None)).values(started_at=time_of(session))
+            )
 
     def end(self) -> None:
         """Make sure that nobody asked to cancel the job while its last batch was written.

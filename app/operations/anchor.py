@@ -19,7 +19,7 @@ from app.operations.locked_file import add_lines, open_locked
 from app.platform import audit_chain, signing
 from app.platform.keys import AuditKeys
 from app.platform.sealing import seal_all
-from app.tables import AuditEvent, Erasure, now
+from app.tables import AuditEvent, Erasure, time_of
 
 #: Action of the event that says that a backup was brought back.
 RESTORE = "db.restore"
@@ -101,7 +101,7 @@ def append(
                     f"{path}: the audit chain has lost the head {last.sequence}; run `secondread db verify`"
                 )
         erasures = session.execute(select(func.count()).select_from(Erasure)).scalar_one()
-        line = Anchor(kind, head, keys.sign(head), now().isoformat(), restored_from, erasures)
+        line = Anchor(kind, head, keys.sign(head), time_of(session).isoformat(), restored_from, erasures)
         add_lines(stream, [json.dumps(asdict(line))])
     return True
 

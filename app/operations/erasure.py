@@ -34,7 +34,7 @@ from app.tables import (
     Remark,
     new_digest_key,
     new_id,
-    now,
+    time_of,
 )
 from app.triage.repeats import withdraw_repeats
 
@@ -118,7 +118,7 @@ def erase_again(session: Session, context: Context, line: Line) -> Erased | None
         None where another process was faster.
     """
     listed = [str(case_id) for case_id in line.cases]
-    values = {"id": line.erasure, "cases": listed, "import_rows": line.import_rows, "created_at": now()}
+    values = {"id": line.erasure, "cases": listed, "import_rows": line.import_rows, "created_at": context.clock()}
     if not insert_if_absent(session, Erasure, values):
         return None
     cases = _locked_cases(session, Case.id.in_(line.cases), Case.erased_at.is_(None))
@@ -206,7 +206,7 @@ def _make_tombstone(session: Session, case: Case, word: str) -> None:
     case.field_sha256 = case.stored_field_sha256 = None
     case.external_id, case.patient, case.case_metadata = f"erased-{case.id}", word, {}
     case.image_sha256 = case.stored_sha256 = _GONE
-    case.image_hash, case.stain, case.waiting, case.erased_at = None, None, False, now()
+    case.image_hash, case.stain, case.waiting, case.erased_at = None, None, False, time_of(session)
     case.digest_key = new_digest_key()
     session.execute(update(ReadRequest).where(ReadRequest.case_id == case.id).values(u=case.u))
 
@@ -225,7 +225,9 @@ def _erase_rows_of_cases(session: Session, ids: Sequence[uuid.UUID]) -> int:
     note_deleted(session, CaseTwin, session.execute(twins.returning(*CaseTwin.__table__.columns)).mappings().all())
     withdraw_repeats(session, ids)
     wanted = (ReadRequest.case_id.in_(ids), ReadRequest.state.in_(("open", "leased")))
-    closed = update(ReadRequest).where(*wanted).values(state="closed", closed_at=now(), lease_expires_at=None)
+    closed = (
+        update(ReadRequest).where(*wanted).values(state="closed", closed_at=time_of(session), lease_expires_at=None)
+    )
     note_rows(session, ReadRequest, session.execute(closed.returning(*ReadRequest.__table__.columns)).mappings().all())
     return len(remarks)
 

@@ -19,7 +19,7 @@ from app.operations.unused_files import sweep_files
 from app.platform.errors import Conflict
 from app.platform.freed_space import overwrite
 from app.platform.one_at_a_time import hold_digests
-from app.tables import AuditEvent, Case, Erasure, Job, now
+from app.tables import AuditEvent, Case, Erasure, Job
 
 #: Action of the event that says that a backup was made.
 BACKUP = "db.backup"
@@ -184,7 +184,7 @@ def finish_erasures(context: Context) -> Finished:
         _log.warning("the files of the database still contain erased rows", reason=problem)
         return Finished(archives, snapshots, problem)
     with context.database.write() as session:
-        session.execute(update(Erasure).where(Erasure.id.in_(waiting)).values(finished_at=now()))
+        session.execute(update(Erasure).where(Erasure.id.in_(waiting)).values(finished_at=context.clock()))
     return Finished(archives, snapshots)
 
 

@@ -23,4 +23,4 @@ def tidy(context: Context) -> None:
     deleted = SWEEP_ROWS
     while deleted == SWEEP_ROWS:
         with context.database.write() as session:
-            deleted = sweep(session)
+            deleted = sweep(session, context.clock())

@@ -21,7 +21,7 @@ from app.platform.errors import Conflict, Forbidden
 from app.platform.languages import gettext
 from app.platform.principal import ROLE_SCOPES, SCOPES, Principal
 from app.platform.values import PageText
-from app.tables import Account, now
+from app.tables import Account
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _Manager = Annotated[Principal, Depends(Policy("manage"))]
@@ -53,7 +53,7 @@ def _person(
 ) -> Response:
     """One person with their keys."""
     found = people_views.person(session, context, account_id, compute=request.method == "GET")
-    values = {"person": found, "scopes": SCOPES, "now": now()}
+    values = {"person": found, "scopes": SCOPES, "now": context.clock()}
     return page(request, "person.html", principal, 422 if shown.faults else 200, shown=shown, **values)
 
 
@@ -143,7 +143,7 @@ def add_key(
     """Make an API key, shown this once."""
     name = existing_account(session, account_id).name
     try:
-        expires = _expiry(days.strip())
+        expires = _expiry(days.strip(), context.clock())
         token = auth.add_key(session, context.keys.audit, name, scopes or [], expires, actor=principal.name)[1]
     except ValueError as exc:
         session.rollback()
@@ -154,15 +154,15 @@ def add_key(
     )
 
 
-def _expiry(days: str) -> datetime | None:
-    """When a key ends, None for never.
+def _expiry(days: str, at: datetime) -> datetime | None:
+    """When a key that is made at a time ends, None for never.
 
     Raises:
         ValueError: no whole number of days.
     """
     if days and (not days.isascii() or not days.isdigit() or int(days) == 0):
         raise ValueError("a whole number of days, or nothing for a key without end")
-    return now() + timedelta(days=int(days)) if days else None
+    return at + timedelta(days=int(days)) if days else None
 
 
 @router.post("/keys/{key_id}/revoke")

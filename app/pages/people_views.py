@@ -13,7 +13,7 @@ from app.annotators.service import agreements, last_monday
 from app.auth.queries import all_accounts, existing_account, keys_by_account, last_sign_ins
 from app.context import Context
 from app.platform.errors import NoRelease
-from app.tables import Account, ApiKey, now
+from app.tables import Account, ApiKey
 
 #: Agreements change on Mondays; an erasure in between is seen after so many seconds.
 _SECONDS = 600.0
@@ -42,7 +42,7 @@ class Person:
 
 def _agreements(session: Session, context: Context, *, compute: bool) -> Mapping[uuid.UUID, PulledOut] | None:
     """Agreement of annotators by account, as it was on the last Monday; None where it would have to be computed now."""
-    key, moment = (str(context.settings.home), last_monday(now())), time.monotonic()
+    key, moment = (str(context.settings.home), last_monday(context.clock())), time.monotonic()
     known = _recent.get(key)
     if known is not None and moment - known[0] < _SECONDS:
         return known[1]

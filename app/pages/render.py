@@ -1,5 +1,6 @@
 """Rendering pages: one environment, with the sections that pages share with reports that open offline."""
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from app.platform import languages
 from app.platform.errors import Problem, Unauthenticated
 from app.platform.formats import templates_in
 from app.platform.principal import Principal
-from app.tables import now
 
 SEE_OTHER = 303
 _FAILED = 500
@@ -41,15 +41,15 @@ def page(request: Request, name: str, principal: Principal | None, status: int =
     values |= {"principal": principal, "path": request.url.path}
     if principal is not None:
         values["account"] = account_handle(request.app.state.context.keys.readers, principal.account_id)
-        values |= _session_times(principal)
+        values |= _session_times(principal, request.app.state.context.clock())
     return _templates.TemplateResponse(request, name, values, status)
 
 
-def _session_times(principal: Principal) -> dict[str, int | None]:
+def _session_times(principal: Principal, at: datetime) -> dict[str, int | None]:
     """Seconds for which the session lasts at least, without a request and at the longest; None for a key."""
     if principal.session_ends is None:
         return {"session_idle": None, "session_rest": None}
-    idle, rest = SESSION_IDLE - SEEN_EVERY, principal.session_ends - now() - SEEN_EVERY
+    idle, rest = SESSION_IDLE - SEEN_EVERY, principal.session_ends - at - SEEN_EVERY
     return {"session_idle": int(idle.total_seconds()), "session_rest": int(rest.total_seconds())}
 
 

@@ -14,7 +14,6 @@ from app.platform.principal import Principal
 from app.platform.values import Out
 from app.reads.leases import MAX_LEASES, give_back_overdue, lease_next, list_leases
 from app.reads.progress import progress
-from app.tables import now
 from app.triage.queries import current_policy
 
 
@@ -69,7 +68,8 @@ def cases_ahead(session: Session, context: Context, principal: Principal) -> Ahe
     n_held = len(list_leases(session, principal))
     while n_held < MAX_LEASES and lease_next(session, context, principal) is not None:
         n_held += 1
-    keys, day, time, reads = context.keys.readers, progress(session, principal, context.settings.zone), now(), []
+    keys, time, reads = context.keys.readers, context.clock(), []
+    day = progress(session, principal, context.settings.zone)
     for held in list_leases(session, principal):
         named = uuid.UUID(held.case_id)
         handle = case_handle(keys, principal, named)

@@ -27,7 +27,7 @@ from app.platform.plain_rows import insertion
 from app.platform.prepared import Prepared
 from app.platform.row_digests import Json, Leaves, canonical, cases_digest, merkle_root
 from app.platform.written_rows import name_cases, take_leaves
-from app.tables import STAMPS, AuditEvent, AuditHead, CaseChange, now
+from app.tables import STAMPS, AuditEvent, AuditHead, CaseChange, time_of
 
 GENESIS = "0" * 64
 #: In the digests of an event: the digest of the cases that it changed.
@@ -164,7 +164,7 @@ def record(
         rows[CASE_CHANGES] = {OWN: cases_digest(cases)}
     stamp, before = _next_place(session, keys)
     said = {"actor": actor, "action": action, "object": str(object_id), "details": details or {}, "reason": reason}
-    of_request = {"created_at": now(), "request_id": correlation_id.get()}
+    of_request = {"created_at": time_of(session), "request_id": correlation_id.get()}
     event = loaded(dict.fromkeys(_COLUMNS) | said | of_request | {"stamp": stamp, "row_digests": rows})
     sign_event(event, keys.signers[-1])
     if before is not None:

@@ -45,6 +45,7 @@ from app.platform.prepared import Prepared
 from app.platform.sqlite_statements import keep_plans
 from app.platform.writer_queue import Place, WriterQueue
 from app.platform.written_rows import RecordedSession, note_rows
+from app.tables import CLOCK, Clock, now
 
 # versions in which a write-ahead log can lose a reset and corrupt the database, and those with the fix
 _WAL_BUG = ((3, 7, 0), (3, 51, 3))
@@ -263,10 +264,12 @@ class Database:
     Args:
         url: SQLAlchemy URL of SQLite or PostgreSQL.
         keys: of the audit; without them, as in migrations, rows are written that no event carries.
+        clock: of its sessions.
     """
 
-    def __init__(self, url: str, keys: AuditKeys | None = None) -> None:
-        self.engine, self._keys = make_engine(url), keys
+    def __init__(self, url: str, keys: AuditKeys | None = None, *, clock: Clock = now) -> None:
+        self.engine, self._keys, self.clock = make_engine(url), keys, clock
+        self.engine.update_execution_options(**{CLOCK: clock})
         self._queue = WriterQueue(BUSY_SECONDS) if self.engine.dialect.name == "sqlite" else None
         self._looking = self.engine.execution_options(sqlite_begin=None)
 

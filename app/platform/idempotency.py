@@ -131,18 +131,18 @@ def _case_of(session: Session) -> uuid.UUID | None:
     return cases.pop() if len(cases) == 1 else None
 
 
-def sweep(session: Session, at: datetime | None = None) -> int:
+def sweep(session: Session, at: datetime) -> int:
     """Delete answers that nobody will ask for again.
 
     Args:
         session: writing session.
-        at: the time, now where left out.
+        at: the time.
 
     Returns:
         How many were deleted, at most ``SWEEP_ROWS``; call again where there were as many.
     """
     keys = (IdempotencyRecord.account_id, IdempotencyRecord.key)
-    old = select(*keys).where(IdempotencyRecord.created_at < (at or now()) - KEPT).limit(SWEEP_ROWS)
+    old = select(*keys).where(IdempotencyRecord.created_at < at - KEPT).limit(SWEEP_ROWS)
     deleted = session.execute(delete(IdempotencyRecord).where(tuple_(*keys).in_(old)).returning(*keys))
     return len(deleted.all())
 

@@ -15,7 +15,7 @@ from app.platform.database import Database, insert_if_absent
 from app.platform.keys import AuditKeys
 from app.platform.one_at_a_time import Turn, take_turn
 from app.platform.patience import write_patiently
-from app.tables import AuditEvent, Installation, now
+from app.tables import AuditEvent, Installation, time_of
 
 _OTHERS_SIGN = "another process, perhaps one that is starting too, is writing to the database"
 
@@ -97,7 +97,7 @@ def claim(
     def begin(session: Session) -> None:
         take_turn(session, Turn.KEY)  # nobody writes an event before the baseline
         check = keys.signers[0].check
-        if insert_if_absent(session, Installation, {"id": 1, "key_check": check, "created_at": now()}):
+        if insert_if_absent(session, Installation, {"id": 1, "key_check": check, "created_at": time_of(session)}):
             write_baseline(session, keys)
 
     if not require_keys(database, keys):

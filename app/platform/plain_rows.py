@@ -134,9 +134,10 @@ def insert_row(session: Session, table: type[_Mapped], **values: object) -> _Map
     Returns:
         The row as it is stored.
     """
+    connection = session.connection()
     for name, make in _defaults(table):
         if name not in values:
-            values[name] = make(None)
+            values[name] = make(connection)
     insertion(table, tuple(values)).change(session, values)
     row = dict.fromkeys(_names(table)) | values
     note_new(session, table, row)

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from app.platform import audit_chain
 from app.platform.database import Database
-from app.tables import Installation
+from app.tables import Clock, Installation, now
 
 READS = Counter("secondread_report_reads", "Reads for reports, by the database that answered.", ["database"])
 #: How long a read waits for the replica to come so far, and how long one that did not is left alone.
@@ -37,10 +37,11 @@ class Reports:
 
     Args:
         replica_url: SQLAlchemy URL of the replica; None: there is none.
+        clock: of its sessions.
     """
 
-    def __init__(self, replica_url: str | None) -> None:
-        self._replica = None if replica_url is None else Database(_hasty(replica_url))
+    def __init__(self, replica_url: str | None, clock: Clock = now) -> None:
+        self._replica = None if replica_url is None else Database(_hasty(replica_url), clock=clock)
         self._pause_until, self._places = 0.0, threading.BoundedSemaphore(AT_ONCE)
 
     @contextmanager

@@ -10,7 +10,6 @@ event comes when it is committed, after everything that did not wait for it.
 
 import threading
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import islice
 
 import structlog
@@ -21,7 +20,7 @@ from sqlalchemy.orm import Session
 from app.platform import audit_chain
 from app.platform.database import Database
 from app.platform.keys import AuditKeys
-from app.tables import AuditEvent, now
+from app.tables import AuditEvent, time_of
 
 #: How often the sealer looks.
 SECONDS = 0.2
@@ -124,11 +123,7 @@ def waiting(session: Session) -> Waiting:
     ).scalar_one_or_none()
     some = select(AuditEvent.stamp).where(them).limit(_COUNTED).subquery()
     n_events = session.execute(select(func.count()).select_from(some)).scalar_one()
-    return Waiting(n_events, 0.0 if oldest is None else _seconds_since(oldest))
-
-
-def _seconds_since(moment: datetime) -> float:
-    return max((now() - moment).total_seconds(), 0.0)
+    return Waiting(n_events, 0.0 if oldest is None else max((time_of(session) - oldest).total_seconds(), 0.0))
 
 
 def held_up(session: Session, n_workers: int) -> str | None:

@@ -5,7 +5,7 @@ from datetime import timedelta
 from sqlalchemy.orm import Session
 
 from app.practice.runs import attempts_of, decisions_on
-from app.tables import Annotator, now
+from app.tables import Annotator, time_of
 from app.triage.qualified import standing_of
 
 #: Attempts until an admin renews them.
@@ -37,6 +37,6 @@ def refusal(session: Session, annotator: Annotator) -> str | None:
     if len(counted) >= ATTEMPTS:
         return f"{ATTEMPTS} attempts are over; ask an admin for further ones"
     ends = [run.finished_at + WAIT for run in counted if run.finished_at is not None]
-    if ends and max(ends) > now():
+    if ends and max(ends) > time_of(session):
         return f"the next attempt is possible from {max(ends):%Y-%m-%d %H:%M} UTC on"
     return None

@@ -24,7 +24,7 @@ from app.tables import (
     ReadRequest,
     ReferenceCell,
     Repeat,
-    now,
+    time_of,
 )
 from app.triage.queries import current_policy
 from ml.agreement.qualification import LEAST_SLIPS, slip_rate
@@ -61,7 +61,7 @@ def outcomes_of(session: Session, case_ids: list[uuid.UUID]) -> Outcomes:
     """What the labels of all annotators say of some cells, in their order; those without a prediction are left out."""
     codes = [info.code for info in reading_classes(session)]
     ids = select(Case.id.label("case_id")).where(Case.id.in_(case_ids)).subquery()
-    opinions = opinions_until(session, ids, now())
+    opinions = opinions_until(session, ids, time_of(session))
     asked = [(case_id, opinions[case_id], _NOBODY) for case_id in case_ids if case_id in opinions]
     probs = others_posteriors(session, asked, codes)
     kept = np.flatnonzero(~np.isnan(probs).any(axis=1)).tolist()

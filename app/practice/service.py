@@ -36,7 +36,6 @@ from app.tables import (
     PracticeRun,
     PracticeSet,
     Qualification,
-    now,
 )
 from app.triage.qualified import standing_of
 from ml.agreement.qualification import balanced_choice, judge
@@ -238,7 +237,7 @@ def _store(session: Session, context: Context, principal: Principal, own: runs.O
 
 def _finish(session: Session, context: Context, principal: Principal, run: PracticeRun, chosen: PracticeSet) -> None:
     """End a run; of a qualification, with its result, and with the decision where it is passed."""
-    run.state, run.finished_at = "finished", now()
+    run.state, run.finished_at = "finished", context.clock()
     if chosen.purpose == "qualification":
         _judge(session, run)
     session.flush()

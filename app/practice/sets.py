@@ -28,7 +28,7 @@ from app.practice.schemas import (
 from app.practice.service import result_out
 from app.practice.words import set_sentences
 from app.releases.queries import reading_classes
-from app.tables import Account, Annotator, PracticeCell, PracticeRun, PracticeSet, Qualification, now
+from app.tables import Account, Annotator, PracticeCell, PracticeRun, PracticeSet, Qualification
 from app.triage.qualified import standing_of
 from app.triage.queries import current_policy
 from ml.agreement.qualification import CLEAR_FROM, balanced_choice, pass_rates
@@ -152,7 +152,7 @@ def retire(session: Session, context: Context, principal: Principal, set_id: uui
     """
     row = runs.set_of(session, set_id)
     if row.retired_at is None:
-        row.retired_at = now()
+        row.retired_at = context.clock()
         session.flush()
         audit_chain.record(
             session, context.keys.audit, actor=principal.name, action="practice.retire", object_id=row.id

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from app.tables import CasePrediction, new_digest_key, new_id, now
+from app.tables import CasePrediction, new_digest_key, new_id
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe, PredictiveDistribution
 from ml.release.predictor import Prediction
 
@@ -65,7 +65,11 @@ class OutputValues(TypedDict):
 
 
 def prediction_values(
-    case_ids: list[uuid.UUID], release_id: uuid.UUID, prediction: Prediction, trained_on: Sequence[str | None]
+    case_ids: list[uuid.UUID],
+    release_id: uuid.UUID,
+    prediction: Prediction,
+    trained_on: Sequence[str | None],
+    at: datetime,
 ) -> list[PredictionValues]:
     """Rows of the table of predictions for N cases, in their order.
 
@@ -74,15 +78,15 @@ def prediction_values(
         release_id: of the release.
         prediction: of the N images.
         trained_on: what the release used each case for, None for nothing.
+        at: when they are stored.
     """
     distribution, unlike = prediction.distribution, prediction.unlikeness
     probs, dpe = distribution.class_probs, distribution.disagreement_probs
     a = distribution.log_concentration if isinstance(distribution, DirichletCpe) else None
-    time = now()
     return [
         {
             "id": new_id(),
-            "created_at": time,
+            "created_at": at,
             "case_id": case_id,
             "release_id": release_id,
             "class_probs": probs[row].tolist(),
@@ -111,13 +115,13 @@ def output_values(
     logits: npt.NDArray[np.float32],
     features: npt.NDArray[np.float32],
     appearance: npt.NDArray[np.float32] | None,
+    at: datetime,
 ) -> list[OutputValues]:
     """Rows of the table of what a network made of N images, and of what their pixels look like, where that is known."""
-    time = now()
     return [
         {
             "id": new_id(),
-            "created_at": time,
+            "created_at": at,
             "case_id": case_id,
             "network_sha256": network_sha256,
             "logits": np.asarray(logits[row], dtype="<f4").tobytes(),

@@ -9,7 +9,7 @@ from app.platform.plain_rows import change_row, insert_new_row
 from app.reads.asking import prefer
 from app.reads.at_hand import CaseAtHand
 from app.reads.posterior import CasePosterior
-from app.tables import ReadRequest
+from app.tables import ReadRequest, time_of
 from app.triage.planning import new_request
 from app.triage.queries import rule_of
 from app.triage.rules import another_annotator
@@ -47,7 +47,7 @@ def adjudicate_if_undecided(
     closed = requests and not waiting and not unsettled
     if closed and another_annotator(posterior.distribution, posterior.n_labels, rule):
         ordinal = requests[-1].ordinal + 1
-        adjudication = new_request(case, policy, posterior.release_id, "adjudication", ordinal)
+        adjudication = new_request(case, policy, posterior.release_id, "adjudication", ordinal, time_of(session))
         # chosen before it is stored: to write it twice would lock a request after the case
         chosen = prefer(session, at_hand, adjudication, labelled.opinions)
         requests.append(insert_new_row(session, adjudication))

@@ -29,7 +29,7 @@ from app.tables import (
     ReadRequest,
     Repeat,
     RepeatRead,
-    now,
+    time_of,
 )
 
 
@@ -238,7 +238,7 @@ _FACTS = Prepared(
 
 def facts_of_case(session: Session, case_id: uuid.UUID, annotator_id: uuid.UUID) -> FactsOfCase:
     """What a label by an annotator follows, and what its consequences depend on; the case is locked."""
-    rows = _FACTS.all(session, {"case_id": case_id, "annotator_id": annotator_id, "time": now()})
+    rows = _FACTS.all(session, {"case_id": case_id, "annotator_id": annotator_id, "time": time_of(session)})
     requests: dict[uuid.UUID, ReadRequest] = {}
     history: dict[uuid.UUID, NamedLabel] = {}
     for row in rows:

@@ -23,7 +23,7 @@ from app.reads.label_rows import head_of_chain, label_out, place_of, record, sto
 from app.reads.posterior import posterior_of
 from app.reads.schemas import OwnLabelIn, SubmittedOut
 from app.reads.service import require_classes
-from app.tables import Annotator, Case, Label, ProvisionalLabel, RepeatRead, now
+from app.tables import Annotator, Case, Label, ProvisionalLabel, RepeatRead, time_of
 
 _BATCH = 100
 
@@ -111,7 +111,7 @@ def correct_once(
 def _may_correct(session: Session, annotator: Annotator, head: Label) -> bool:
     """Whether an annotator's chain is open, whichever of their reads of the case it ended: a lease may be renewed."""
     chain = (ProvisionalLabel.case_id == head.case_id, ProvisionalLabel.annotator_id == annotator.id)
-    wanted = select(ProvisionalLabel.label_id).where(*chain, ~is_over())
+    wanted = select(ProvisionalLabel.label_id).where(*chain, ~is_over(time_of(session)))
     in_time = head.kind != "retraction" and session.execute(wanted).first() is not None
     return in_time and not was_exposed(session, annotator.id, head.case_id)
 
@@ -140,8 +140,9 @@ def correctable(session: Session, principal: Principal) -> list[Correctable]:
     annotator = annotator_of_account(session, principal.account_id)
     if annotator is None:
         return []
+    time = time_of(session)
     wanted = select(ProvisionalLabel.read_id, ProvisionalLabel.case_id, ProvisionalLabel.label_id).where(
-        ProvisionalLabel.annotator_id == annotator.id, ~is_over()
+        ProvisionalLabel.annotator_id == annotator.id, ~is_over(time)
     )
     reads = session.execute(wanted).all()
     of_cases = (Label.annotator_id == annotator.id, Label.case_id.in_([row.case_id for row in reads]))
@@ -153,7 +154,7 @@ def correctable(session: Session, principal: Principal) -> list[Correctable]:
         for row in reads
         if (label := newest[row.case_id]).kind != "retraction"
     ]
-    for read_id, chain in repeat_answers.correctable(session, annotator.id, now()):
+    for read_id, chain in repeat_answers.correctable(session, annotator.id, time):
         last = chain[-1]
         answers.append(Correctable(read_id, last.repeat_id, last.position, last.class_code, chain[0].id))
     return sorted(answers, key=lambda answer: answer.first, reverse=True)
@@ -173,7 +174,7 @@ def settle(context: Context) -> int:
 
 def _settle_some(context: Context) -> int:
     """A transaction's worth of them; cases that a request is labelling come next time."""
-    over = is_over()
+    over = is_over(context.clock())
     with context.database.write() as session:
         # cases before rows of labels, like requests that answer
         with_some = select(ProvisionalLabel.case_id).where(over).order_by(ProvisionalLabel.final_at).limit(_BATCH)

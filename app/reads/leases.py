@@ -20,10 +20,10 @@ from app.reads import queries
 from app.reads.at_hand import LockedLease, locked_lease
 from app.reads.queries import AnyRead, AnyRequest
 from app.reads.queue import next_request
-from app.reads.repeats import may_be_given, plan_a_repeat, some_hours_from_now
+from app.reads.repeats import may_be_given, plan_a_repeat, some_hours_after
 from app.reads.schemas import DeclineIn, ReadOut
 from app.releases.queries import known_classes, reading_classes
-from app.tables import Annotator, Case, Read, ReadRequest, Remark, Repeat, RepeatRead, now
+from app.tables import Annotator, Case, Read, ReadRequest, Remark, Repeat, RepeatRead, time_of
 from app.triage.planning import refresh_waiting
 from app.triage.qualified import require_qualified
 from app.triage.queries import current_policy
@@ -97,16 +97,18 @@ def _reading_annotator(session: Session, principal: Principal) -> Annotator:
 
 def give_back_overdue(session: Session) -> None:
     """Let go of every lease that has run out, whosever it was."""
-    queries.expire_overdue(session, now())
-    queries.expire_repeats(session, now())
+    time = time_of(session)
+    queries.expire_overdue(session, time)
+    queries.expire_repeats(session, time)
 
 
 def take(session: Session, request: AnyRequest, annotator_id: uuid.UUID, seconds: int) -> AnyRead:
     """Lease an open request to an annotator for some seconds."""
-    expires = now() + timedelta(seconds=seconds)
+    time = time_of(session)
+    expires = time + timedelta(seconds=seconds)
     reads: type[AnyRead] = Read
     if isinstance(request, Repeat):
-        reads, back_at = RepeatRead, request.back_at or some_hours_from_now()
+        reads, back_at = RepeatRead, request.back_at or some_hours_after(time)
         change_row(session, request, state="leased", lease_expires_at=expires, back_at=back_at)
     else:
         change_row(session, request, state="leased", lease_expires_at=expires)
@@ -149,7 +151,7 @@ def heartbeat(session: Session, principal: Principal, read_id: uuid.UUID) -> Rea
     """Extend a lease from now on, up to its longest time."""
     lease = own_lease(session, principal, read_id)
     once = timedelta(seconds=current_policy(session).lease_seconds)
-    until = min(now() + once, lease.read.created_at + LONGEST_IN_LEASES * once)
+    until = min(time_of(session) + once, lease.read.created_at + LONGEST_IN_LEASES * once)
     read = change_row(session, lease.read, expires_at=until)
     change_row(session, lease.request, lease_expires_at=until)
     return read_out(session, read, reading_classes(session))
@@ -168,7 +170,7 @@ def note_display(database: Database, session: Session, read_id: uuid.UUID, secon
     read = session.get(Read, read_id) or session.get_one(RepeatRead, read_id)
     if read.displayed_at is not None:
         return
-    reads, displayed_at = type(read), max(read.created_at, now() - timedelta(seconds=seconds_ago))
+    reads, displayed_at = type(read), max(read.created_at, time_of(session) - timedelta(seconds=seconds_ago))
     session.rollback()  # SQLite: the reading transaction must not wait for the writing one
     with database.write(key="unused") as writing:
         first = update(reads).where(reads.id == read_id, reads.displayed_at.is_(None))
@@ -178,7 +180,7 @@ def note_display(database: Database, session: Session, read_id: uuid.UUID, secon
 def release(session: Session, principal: Principal, read_id: uuid.UUID) -> None:
     """Give a lease back; the case may come to this annotator again."""
     lease = own_lease(session, principal, read_id)
-    change_row(session, lease.read, state="released", ended_at=now())
+    change_row(session, lease.read, state="released", ended_at=time_of(session))
     change_row(session, lease.request, state="open", lease_expires_at=None)
 
 
@@ -186,7 +188,7 @@ def decline(
     session: Session, context: Context, principal: Principal, read_id: uuid.UUID, body: DeclineIn
 ) -> tuple[int, ReadOut]:
     """Decline a read: a record, never a label. ``cannot_tell`` closes the request, else somebody else may read it."""
-    lease, time = own_lease(session, principal, read_id), now()
+    lease, time = own_lease(session, principal, read_id), context.clock()
     read = change_row(session, lease.read, state="declined", ended_at=time, decline_reason=body.reason)
     if body.note is not None:
         insert_row(session, Remark, id=read.id, case_id=read.case_id, note=body.note)

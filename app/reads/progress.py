@@ -12,7 +12,7 @@ from app.platform.days import day_began
 from app.platform.principal import Principal
 from app.reads.queries import leases_of
 from app.reads.queue import count_waiting
-from app.tables import Annotator, Label, Read, Repeat, RepeatAnswer, RepeatRead, now
+from app.tables import Annotator, Label, Read, Repeat, RepeatAnswer, RepeatRead, time_of
 
 #: Cases that the page of an annotator's day lists among those they have read.
 LISTED = 120
@@ -29,7 +29,7 @@ class Progress:
 
 def progress(session: Session, principal: Principal, zone: tzinfo = UTC) -> Progress:
     """How far an annotator is today, from midnight of the laboratory's time zone on."""
-    midnight = day_began(now(), zone)
+    midnight = day_began(time_of(session), zone)
     ended = [
         select(reads.id)
         .join(Annotator, Annotator.id == reads.annotator_id)

@@ -25,7 +25,7 @@ from app.tables import (
     Repeat,
     RepeatAnswer,
     RepeatRead,
-    now,
+    time_of,
 )
 
 _SWEEP = 200
@@ -85,7 +85,7 @@ _BEFORE_LEASE = Prepared(
 
 def before_lease(session: Session, annotator_id: uuid.UUID) -> BeforeLease:
     """What a lease depends on."""
-    row = _BEFORE_LEASE.all(session, {"annotator_id": annotator_id, "time": now()})[0]
+    row = _BEFORE_LEASE.all(session, {"annotator_id": annotator_id, "time": time_of(session)})[0]
     (policy,), (release_id, overdue, n_leases) = _POLICY.rows(row), row[_POLICY.end :]
     return BeforeLease(policy, release_id, bool(overdue), int(n_leases))
 

@@ -49,7 +49,7 @@ from app.tables import (
     ReadRequest,
     ReferenceCell,
     Repeat,
-    now,
+    time_of,
 )
 from app.triage.drawing import GRACE
 
@@ -100,11 +100,11 @@ def waiting_for(
     Args:
         session: of the request.
         annotator_id: who.
-        at: the time; now where left out.
+        at: the time; by the session's clock where left out.
         never_given: leave out as well what was given to them and given back.
         together: how many requests are looked at in the first place.
     """
-    time, after = at or now(), ("", -1)
+    time, after = at or time_of(session), ("", -1)
     while True:
         of_whom = {"annotator_id": annotator_id, "asked_until": time - GRACE}
         found = _OPEN.all(session, {**of_whom, "due_on": after[0], "shuffle": after[1], "n": together})
@@ -250,7 +250,7 @@ _N_CASES = _counting()
 def count_waiting(session: Session, principal: Principal) -> int:
     """Cases that an annotator could be given: repeats, and those of the first thousand requests."""
     annotator = session.execute(select(Annotator.id).where(Annotator.account_id == principal.account_id))
-    annotator_id, time = annotator.scalar_one_or_none() or uuid.UUID(int=0), now()
+    annotator_id, time = annotator.scalar_one_or_none() or uuid.UUID(int=0), time_of(session)
     open_repeats = select(func.count()).where(Repeat.annotator_id == annotator_id, Repeat.state == "open")
     asking = {"annotator_id": annotator_id, "at": time, "asked_until": time - GRACE}
     n_cases: int = session.execute(_N_CASES, asking).scalar_one()
@@ -278,7 +278,7 @@ def next_request(
         session: of the request, writing.
         key: from which each annotator's own order follows.
         annotator_id: who.
-        at: the time; now where left out.
+        at: the time; by the session's clock where left out.
     """
     queue = waiting_for(session, annotator_id, at)
     first = list(itertools.islice(queue, 2 * _NEXT_FEW))

@@ -22,7 +22,7 @@ from app.reads.at_hand import LockedCase, LockedLease, case_at_hand, facts_of_ca
 from app.reads.queries import AnyRead
 from app.reads.schemas import LabelOut, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
 from app.reads.service import require_classes
-from app.tables import Annotator, Case, Remark, Repeat, RepeatAnswer, RepeatRead, now
+from app.tables import Annotator, Case, Remark, Repeat, RepeatAnswer, RepeatRead, time_of
 
 
 def store_first(
@@ -50,7 +50,8 @@ def store_first(
     """
     require_classes(known.classes, body)
     read = lease.read
-    answer = _Next(repeat, known.case, None, reading_seconds=_seconds_since(read)).store(session, body)
+    seconds = _seconds_until(time_of(session), read)
+    answer = _Next(repeat, known.case, None, reading_seconds=seconds).store(session, body)
     change_row(
         session,
         repeat,
@@ -65,8 +66,8 @@ def store_first(
     return _conclude(session, context, principal, repeat, answer, "repeat.answer")
 
 
-def _seconds_since(read: AnyRead) -> float:
-    return (now() - (read.displayed_at or read.created_at)).total_seconds()
+def _seconds_until(at: datetime, read: AnyRead) -> float:
+    return (at - (read.displayed_at or read.created_at)).total_seconds()
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,7 @@ def correct(
 
 
 def _in_time(session: Session, repeat: Repeat) -> bool:
-    over = repeat.final_at is None or repeat.final_at <= now()
+    over = repeat.final_at is None or repeat.final_at <= time_of(session)
     return not over and not was_exposed(session, repeat.annotator_id, repeat.case_id)
 
 
@@ -235,7 +236,7 @@ def revise(
     repeat, before = _own(session, answer_id, principal.account_id)
     at_hand = case_at_hand(session, repeat.case_id)
     require_classes(at_hand.classes, body)
-    final = repeat.final_at is None or repeat.final_at <= now()
+    final = repeat.final_at is None or repeat.final_at <= context.clock()
     blind = before.blind and not (final and hidden_of_repeat(session, repeat) == "until-case-closed")
     answer = _Next(repeat, at_hand.case, before, "revision", blind, body.reason).store(session, body)
     return _conclude(session, context, principal, repeat, answer, "repeat.revise")

@@ -17,7 +17,7 @@ from app.cases.provisional import is_provisional
 from app.platform.plain_rows import change_row
 from app.reads.progress import LISTED, listed_since
 from app.reads.queue import Waiting, waiting_for
-from app.tables import Case, Exposure, HeldBack, Label, PolicyRow, Repeat, now
+from app.tables import Case, Exposure, HeldBack, Label, PolicyRow, Repeat, time_of
 
 #: Time between the two visits, at least.
 APART = timedelta(days=14)
@@ -73,13 +73,13 @@ def _seat(session: Session, annotator_id: uuid.UUID) -> Waiting | None:
 
 def _candidate(session: Session, annotator_id: uuid.UUID) -> Label | None:
     """The blind answer that a repeat is to be compared with: of a case held back, long enough ago; None without one."""
-    listed = listed_since(session, annotator_id, BEHIND) if BEHIND else now()
+    listed = listed_since(session, annotator_id, BEHIND) if BEHIND else time_of(session)
     if listed is None:
         return None
     other = aliased(Label)
     mine = (other.annotator_id == annotator_id, other.case_id == HeldBack.case_id)
     newest = select(func.max(other.position)).where(*mine).correlate(HeldBack).scalar_subquery()
-    recent = exists().where(*mine, other.created_at >= min(now() - APART, listed))
+    recent = exists().where(*mine, other.created_at >= min(time_of(session) - APART, listed))
     repeated = exists().where(Repeat.annotator_id == annotator_id, Repeat.case_id == HeldBack.case_id)
     shown = exists().where(Exposure.annotator_id == annotator_id, Exposure.case_id == HeldBack.case_id)
     statement = (
@@ -108,11 +108,12 @@ def may_be_given(session: Session, repeat: Repeat) -> bool:
     """Whether a planned repeat is still blind; one that is not is withdrawn, and its seat is given back."""
     if not was_exposed(session, repeat.annotator_id, repeat.case_id):
         return True
-    change_row(session, repeat, state="closed", closed_at=now(), back_at=now())
+    time = time_of(session)
+    change_row(session, repeat, state="closed", closed_at=time, back_at=time)
     return False
 
 
-def some_hours_from_now() -> datetime:
-    """When the case whose seat a repeat has taken comes back."""
+def some_hours_after(at: datetime) -> datetime:
+    """When the case comes back whose seat a repeat took at a time."""
     first, last = (after.total_seconds() for after in _BACK_AFTER)
-    return now() + timedelta(seconds=_random.uniform(first, last))
+    return at + timedelta(seconds=_random.uniform(first, last))

@@ -2,6 +2,7 @@
 
 import uuid
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from sqlalchemy.orm import Session
 
@@ -28,7 +29,7 @@ from app.reads.at_hand import CaseAtHand, FactsOfCase, case_at_hand, facts_of_ca
 from app.reads.label_rows import head_of_chain, label_out, place_of, record, store_label
 from app.reads.posterior import posterior_of, posterior_out, set_for_next
 from app.reads.schemas import LabelIn, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
-from app.tables import Annotator, Case, Label, Read, ReadRequest, now
+from app.tables import Annotator, Case, Label, Read, ReadRequest, time_of
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def store_first(
         post_reveal=exposed,
         round=author.round,
         late=author.late,
-        reading_seconds=_reading_seconds(author),
+        reading_seconds=_reading_seconds(author, time_of(session)),
         created_by=principal.account_id,
     )
     given = _given(author.annotator, label, facts, _answer(session, author, label))
@@ -131,11 +132,11 @@ def store_first(
     return _conclude(session, context, principal, at_hand, given, "label.add")
 
 
-def _reading_seconds(author: Author) -> float | None:
-    """Seconds from the first display, else from the lease, to now; None where nothing says how long it was read."""
+def _reading_seconds(author: Author, at: datetime) -> float | None:
+    """Seconds from the first display, else from the lease, to a time; None where nothing says how long it was read."""
     if author.read is None or author.late:
         return None
-    return (now() - (author.read.displayed_at or author.read.created_at)).total_seconds()
+    return (at - (author.read.displayed_at or author.read.created_at)).total_seconds()
 
 
 def require_classes(classes: list[str], body: OwnLabelIn) -> None:

@@ -33,7 +33,7 @@ from app.releases.gate import Gate
 from app.releases.history import record_judgement, standing_gate
 from app.releases.queries import class_codes, existing_release, served_release_id
 from app.releases.training import what_is_known
-from app.tables import now
+from app.tables import time_of
 from ml.metrics.paired_change import Change
 from ml.release.card import CardContents
 
@@ -125,7 +125,7 @@ def _gather(session: Session, release_id: uuid.UUID, key: DerivedKey) -> _Materi
     rows = _rows_in(after, columns)
     trained_on = columns.trained_on.copy()
     trained_on[rows >= 0] |= after.trained_on[rows[rows >= 0]]
-    cohort = cohort_of(held_out(columns, trained_on), question, now().timestamp())
+    cohort = cohort_of(held_out(columns, trained_on), question, time_of(session).timestamp())
     rows = _rows_in(after, cohort.columns)
     n_not_predicted = int(((rows < 0) & (cohort.columns.n_labels > 0)).sum())
     known = cohort.take(rows >= 0)

@@ -162,7 +162,7 @@ def _show_images(job: RunningJob, release: Release, span: _Span) -> int:
         if images:
             pixels = predictor.pixels(list(images.values()))
             appearance = appearance_of(release, np.stack(pixels))
-            outputs = output_values(list(images), sha256, *predictor.outputs(pixels), appearance)
+            outputs = output_values(list(images), sha256, *predictor.outputs(pixels), appearance, context.clock())
             with job.write() as session:
                 # a patient may have been erased, and another job may have been quicker, while the network ran
                 still = select(Case.id).where(Case.id.in_(images), *lacking).order_by(Case.id).with_for_update()
@@ -219,7 +219,7 @@ def _predict(
     logits, features = (vectors([row[column] for row in new]) for column in (1, 2))
     prediction = prediction_of(release, logits, features, _appearances([row[3] for row in new]))
     trained_on = _trained_on(session, context, release, [row[0] for row in new])
-    values = prediction_values([row[0] for row in new], release_id, prediction, trained_on)
+    values = prediction_values([row[0] for row in new], release_id, prediction, trained_on, context.clock())
     # another job for the same release may have been quicker with some of them
     inserted = insert_predictions(session, values)
     return [row["case_id"] for row in values if row["id"] in inserted]

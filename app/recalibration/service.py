@@ -50,7 +50,7 @@ from app.releases.adding import UNFINISHED, register_release
 from app.releases.gate import Gate
 from app.releases.queries import served_release_id
 from app.releases.schemas import RecalibrationIn, RecalibrationMethod
-from app.tables import new_id, now
+from app.tables import new_id
 from ml.calibration.calibrators import Calibration
 from ml.distributions.families import PredictiveDistribution
 from ml.metrics.paired_change import Change
@@ -104,7 +104,7 @@ def gather(session: Session, context: Context, since: datetime | None = None) ->
     parent_id = served_release_id(session)
     parent = read_release(context.folders.path(f"releases/{parent_id}"))
     columns, question = read_columns(session, parent_id, list(parent.classes)), Question(since=since)
-    cohort = cohort_of(held_out(columns), question, now().timestamp())
+    cohort = cohort_of(held_out(columns), question, context.clock().timestamp())
     outputs = stored_outputs(session, parent.network_sha256, "evaluation", since)
     position = {case_id: row for row, case_id in enumerate(outputs.case_ids)}
     ids = cohort.columns.ids()

@@ -11,7 +11,7 @@ from app.annotators.history import opinions_until
 from app.platform.keys import DerivedKey
 from app.practice.cells import MOST_CANDIDATES, never_shown, one_of_twins, settled, with_twins
 from app.references.selecting import MIN_READERS, Candidate, candidate_of
-from app.tables import Case, HeldBack, Label, PracticeCell, PracticeSet, Repeat, now
+from app.tables import Case, HeldBack, Label, PracticeCell, PracticeSet, Repeat, time_of
 
 
 def candidates(
@@ -55,7 +55,7 @@ def candidates(
 
 def _by_class(session: Session, order: DerivedKey, case_ids: list[uuid.UUID]) -> dict[str, list[Candidate]]:
     ids = select(Case.id.label("case_id")).where(Case.id.in_(case_ids)).subquery()
-    opinions = opinions_until(session, ids, now())
+    opinions = opinions_until(session, ids, time_of(session))
     of_cases = select(Case.id, Case.patient).where(Case.id.in_(case_ids))
     patients = {row.id: row.patient for row in session.execute(of_cases)}
     by_class: dict[str, list[Candidate]] = defaultdict(list)

@@ -2,7 +2,7 @@
 
 from app.tables.access import Account, ApiKey, BrowserSession
 from app.tables.append_only import APPEND_ONLY, create_triggers, drop_triggers
-from app.tables.base import Forgettable, Table, new_digest_key, new_id, now
+from app.tables.base import CLOCK, Clock, Forgettable, Table, new_digest_key, new_id, now, time_of
 from app.tables.cases import Case, CasePrediction, CaseTwin, NetworkOutput
 from app.tables.draws import ReaderDraw
 from app.tables.jobs import Evaluation, ImportRow, Job, JobBatch, JobCancellation
@@ -25,6 +25,7 @@ from app.tables.reports import PublishedReportRow, ReportTargets
 
 __all__ = [
     "APPEND_ONLY",
+    "CLOCK",
     "LEASED",
     "SHOWN_KINDS",
     "STAMPS",
@@ -41,6 +42,7 @@ __all__ = [
     "CasePrediction",
     "CaseTwin",
     "ClassDefinition",
+    "Clock",
     "DailyThreshold",
     "Erasure",
     "Evaluation",
@@ -84,4 +86,5 @@ __all__ = [
     "new_digest_key",
     "new_id",
     "now",
+    "time_of",
 ]

@@ -2,10 +2,13 @@
 
 import os
 import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import TypeAlias
 
-from sqlalchemy import DateTime, Dialect, LargeBinary, MetaData, Uuid
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy import Connection, DateTime, Dialect, Engine, LargeBinary, MetaData, Uuid
+from sqlalchemy.engine.interfaces import ExecutionContext
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.types import TypeDecorator
 from uuid_utils import compat
 
@@ -23,9 +26,30 @@ def new_id() -> uuid.UUID:
     return compat.uuid7()
 
 
+#: Gives the time, in UTC.
+Clock: TypeAlias = Callable[[], datetime]
+#: Execution option of an engine: the clock of its database.
+CLOCK = "clock"
+
+
 def now() -> datetime:
-    """Return the time, in UTC."""
+    """Return the time by the machine's clock, in UTC."""
     return datetime.now(UTC)
+
+
+def time_of(session: Session) -> datetime:
+    """Return the time by the clock of a session's database, in UTC."""
+    return _time_at(session.get_bind())
+
+
+def time_of_row(insertion: ExecutionContext | Connection) -> datetime:
+    """Return the time at which a row is inserted: the default of columns."""
+    return _time_at(insertion.engine)
+
+
+def _time_at(bind: Engine | Connection) -> datetime:
+    clock: Clock = bind.get_execution_options().get(CLOCK, now)
+    return clock()
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -61,7 +85,7 @@ class Identified:
     """A row with an identifier and the time it was made."""
 
     id: Mapped[uuid.UUID] = mapped_column(Uuid, primary_key=True, default=new_id)
-    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=time_of_row)
 
 
 def new_digest_key() -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import JSON, CheckConstraint, Float, ForeignKey, Integer, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.tables.base import Forgettable, Identified, Table, UtcDateTime, now
+from app.tables.base import Forgettable, Identified, Table, UtcDateTime, time_of_row
 
 
 class Job(Identified, Table):
@@ -37,7 +37,7 @@ class JobCancellation(Table):
 
     workflow_id: Mapped[str] = mapped_column(String(100), primary_key=True)
     requested_by: Mapped[str] = mapped_column(String(200))
-    requested_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+    requested_at: Mapped[datetime] = mapped_column(UtcDateTime, default=time_of_row)
 
 
 class JobBatch(Table):

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, Sequence, String, Text, Uuid, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.tables.base import Table, UtcDateTime, now
+from app.tables.base import Table, UtcDateTime, time_of_row
 
 #: A counter of events: a number of 64 bits, which on SQLite is the row's own.
 _Stamp = BigInteger().with_variant(Integer, "sqlite")
@@ -72,7 +72,7 @@ class Installation(Table):
     id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     # the key cannot be computed from it
     key_check: Mapped[str] = mapped_column(String(64))
-    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=time_of_row)
 
 
 class CaseChange(Table):
@@ -99,7 +99,7 @@ class IdempotencyRecord(Table):
     status: Mapped[int] = mapped_column(Integer)
     body: Mapped[Any] = mapped_column(JSON)
     # old answers are swept
-    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now, index=True)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=time_of_row, index=True)
     # which case the body shows, so that the answer goes when the patient is erased
     case_id: Mapped[uuid.UUID | None] = mapped_column(index=True)
 
@@ -110,7 +110,7 @@ class Erasure(Table):
     __tablename__ = "erasures"
 
     id: Mapped[uuid.UUID] = mapped_column(Uuid, primary_key=True)
-    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=time_of_row)
     cases: Mapped[list[str]] = mapped_column(JSON)
     # «job/row»
     import_rows: Mapped[list[str]] = mapped_column(JSON)

@@ -22,7 +22,7 @@ from app.tables import (
     ReaderDraw,
     ReadRequest,
     ReferenceCell,
-    now,
+    time_of,
 )
 from app.triage.qualified import who_may_read
 
@@ -59,7 +59,9 @@ def drawn(key: DerivedKey, case_id: uuid.UUID, ordinal: int, position: int, amon
     return among[int.from_bytes(digest[:7], "big") * len(among) >> 56]
 
 
-def draw(key: DerivedKey, request: ReadRequest, position: int, left: Sequence[uuid.UUID]) -> ReaderDraw | None:
+def draw(
+    key: DerivedKey, request: ReadRequest, position: int, left: Sequence[uuid.UUID], at: datetime
+) -> ReaderDraw | None:
     """Draw of whom a request is asked, and write it on the request; None where nobody is left: anybody may take it.
 
     Args:
@@ -67,8 +69,9 @@ def draw(key: DerivedKey, request: ReadRequest, position: int, left: Sequence[uu
         request: with its identifier, stored or not.
         position: number of the draw.
         left: annotators of whom it can be asked, ordered.
+        at: the time.
     """
-    among = [str(annotator) for annotator in panel(key, now(), left)]
+    among = [str(annotator) for annotator in panel(key, at, left)]
     request.annotator_id = None
     if not among:
         return None
@@ -94,10 +97,10 @@ def draw_planned(
         requests: of the case, not stored yet.
         twins: cases with its image.
     """
-    left = candidates(session, requests[0], twins)
+    left, time = candidates(session, requests[0], twins), time_of(session)
     draws = []
     for request in requests:
-        found = draw(key, request, 0, left)
+        found = draw(key, request, 0, left, time)
         if found is not None:
             draws.append(found)
             left.remove(found.annotator_id)
@@ -107,7 +110,7 @@ def draw_planned(
 def draw_again(session: Session, key: DerivedKey, request: ReadRequest) -> None:
     """Draw a stored request among the rest, after the one who was drawn has declined or may not read any more."""
     left = candidates(session, request, twins_of_case(session, request.case_id))
-    again = draw(key, request, next_position(session, request.id), left)
+    again = draw(key, request, next_position(session, request.id), left, time_of(session))
     if again is not None:
         session.add(again)
     session.flush()

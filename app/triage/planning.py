@@ -3,7 +3,7 @@
 import hashlib
 import uuid
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Literal
 
 from sqlalchemy import select
@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from app.platform.keys import DerivedKey
 from app.predictions.stored import stored_prediction
-from app.tables import Case, CasePrediction, Look, PolicyRow, ReaderDraw, ReadRequest, new_id, now
+from app.tables import Case, CasePrediction, Look, PolicyRow, ReaderDraw, ReadRequest, new_id, time_of
 from app.triage.drawing import draw_planned
 from app.triage.queries import current_policy, rule_of, set_threshold
 from app.triage.rules import Arm, Rule, Triage, plan, triage
@@ -79,7 +79,7 @@ class InForce:
 def policy_for_planning(session: Session) -> InForce:
     """The policy in force, for a writing session: the first case of a day sets the day's threshold."""
     policy = current_policy(session)
-    return InForce(policy, rule_of(policy, set_threshold(session, policy, now())))
+    return InForce(policy, rule_of(policy, set_threshold(session, policy, time_of(session))))
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,8 @@ def plan_case(
         reason=decision.reason,
     )
     arms: list[RequestArm] = ["first"] if planned.arm is None else ["first", planned.arm]
-    requests = [new_request(case, policy, prediction.release_id, arm, place) for place, arm in enumerate(arms, start=1)]
+    release_id, time = prediction.release_id, time_of(session)
+    requests = [new_request(case, policy, release_id, arm, place, time) for place, arm in enumerate(arms, start=1)]
     asked = draw_planned(session, draws, requests, twins.ids) if policy.draw_readers else []
     return Planned(decision, [look, *requests], asked, twins.ids)
 
@@ -150,7 +151,7 @@ def place_of(case_id: uuid.UUID) -> int:
 
 
 def new_request(
-    case: Case, policy: PolicyRow, release_id: uuid.UUID | None, arm: RequestArm, ordinal: int
+    case: Case, policy: PolicyRow, release_id: uuid.UUID | None, arm: RequestArm, ordinal: int, at: datetime
 ) -> ReadRequest:
     """A request that nobody has taken yet.
 
@@ -160,8 +161,9 @@ def new_request(
         release_id: whose prediction made it ask.
         arm: why.
         ordinal: number of the request among those of the case, 1 for the first.
+        at: when it asks.
     """
-    due = now() + timedelta(days=policy.due_days)
+    due = at + timedelta(days=policy.due_days)
     return ReadRequest(
         id=new_id(),
         case_id=case.id,

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from app.platform.database import insert_if_absent
 from app.predictions.queries import shown_first
-from app.tables import Case, CasePrediction, DailyThreshold, PolicyRow, now
+from app.tables import Case, CasePrediction, DailyThreshold, PolicyRow, time_of
 from app.triage.rules import Rule, Score, capacity_scale, capacity_threshold
 
 #: Rules that spend a number of second reads per day: the cases of earlier days set their threshold, or scale.
@@ -56,7 +56,7 @@ def rule_of(policy: PolicyRow, threshold: float | None) -> Rule:
 def current_rule(session: Session) -> Rule:
     """The rule in force now."""
     policy = current_policy(session)
-    return rule_of(policy, threshold_of(session, policy, now()))
+    return rule_of(policy, threshold_of(session, policy, time_of(session)))
 
 
 def threshold_of(session: Session, policy: PolicyRow, at: datetime) -> float | None:

@@ -7,7 +7,7 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from app.platform.written_rows import note_rows
-from app.tables import Repeat, now
+from app.tables import Repeat, time_of
 
 
 def withdraw_repeats(session: Session, case_ids: Collection[uuid.UUID] | None = None) -> None:
@@ -20,6 +20,7 @@ def withdraw_repeats(session: Session, case_ids: Collection[uuid.UUID] | None = 
     which = [Repeat.state == "open"] if case_ids is None else [Repeat.state.in_(("open", "leased"))]
     if case_ids is not None:
         which.append(Repeat.case_id.in_(case_ids))
-    ended = update(Repeat).where(*which).values(state="closed", closed_at=now(), back_at=now(), lease_expires_at=None)
+    time = time_of(session)
+    ended = update(Repeat).where(*which).values(state="closed", closed_at=time, back_at=time, lease_expires_at=None)
     rows = session.execute(ended.returning(*Repeat.__table__.columns)).mappings().all()
     note_rows(session, Repeat, rows)

@@ -7,7 +7,7 @@ from app.platform import audit_chain
 from app.platform.errors import Conflict
 from app.platform.keys import AuditKeys
 from app.platform.principal import Principal
-from app.tables import Label, PolicyRow, ReaderDraw, ReadRequest, now
+from app.tables import Label, PolicyRow, ReaderDraw, ReadRequest, time_of
 from app.triage.drawing import GRACE
 from app.triage.queries import all_policies, current_policy
 from app.triage.repeats import withdraw_repeats
@@ -33,7 +33,7 @@ def draws_so_far(session: Session) -> DrawsOut | None:
         select(
             func.count(ReadRequest.label_id),
             func.count().filter(Label.annotator_id == ReadRequest.annotator_id),
-            func.count().filter(ReadRequest.state == "open", ReadRequest.due_at < now() - GRACE),
+            func.count().filter(ReadRequest.state == "open", ReadRequest.due_at < time_of(session) - GRACE),
             func.count(),
         )
         .select_from(ReaderDraw)

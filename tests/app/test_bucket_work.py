@@ -25,7 +25,7 @@ from app.platform.bucket import Bucket
 from app.platform.errors import Unavailable
 from app.platform.shared_folders import SharedFolders
 from app.settings import Settings
-from app.tables import Evaluation, new_id, now
+from app.tables import Evaluation, new_id
 from tests.app.test_check_only import check
 from tests.app.test_imports import packed, send
 from tests.support.bucket import BucketServer
@@ -101,7 +101,7 @@ def test_what_was_checked_here_is_imported_there(two: Two) -> None:
 
 
 def test_an_archive_damaged_in_the_bucket_fails_its_import_and_is_kept_for_a_week(
-    two: Two, bucket: str, buckets: BucketServer, monkeypatch: pytest.MonkeyPatch
+    two: Two, bucket: str, buckets: BucketServer
 ) -> None:
     one, other = two
     damaged, gone = (send(one, packed({"a.png": cell_png()})).json()["id"] for _ in range(2))
@@ -115,8 +115,7 @@ def test_an_archive_damaged_in_the_bucket_fails_its_import_and_is_kept_for_a_wee
     assert "damaged after it had been sent; send it again" in said[0]
     assert "the archive was deleted" in said[1]
     assert delete_archives(one.context) == 0
-    later = now() + KEPT_FOR_RETRIES + timedelta(minutes=1)
-    monkeypatch.setattr(work, "now", lambda: later)
+    one.clock.ahead = KEPT_FOR_RETRIES + timedelta(minutes=1)
     assert delete_archives(one.context) == 1
     assert archives(one, other) == []
 

@@ -1,11 +1,7 @@
 """A clock that is a day off (F10): sessions are not extended, and the order of what was stored stays."""
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Any
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
@@ -24,20 +20,6 @@ from tests.support.service import Service
 DAY = timedelta(days=1)
 
 
-@contextmanager
-def clock_off_by(shift: timedelta) -> Iterator[None]:
-    """The service's clock is wrong while the block runs."""
-
-    class Wrong(datetime):
-        @classmethod
-        def now(cls, tz: tzinfo | None = None) -> Any:
-            return datetime.now(tz) + shift
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("app.tables.base.datetime", Wrong)
-        yield
-
-
 @pytest.mark.parametrize("shift", [DAY, -DAY])
 def test_a_session_is_not_extended_by_a_clock_that_is_set(service: Service, shift: timedelta) -> None:
     cookie = first_password(service, "anna")
@@ -46,33 +28,33 @@ def test_a_session_is_not_extended_by_a_clock_that_is_set(service: Service, shif
         return int(service.client.get("/worklist", headers=cookie, follow_redirects=False).status_code)
 
     assert status() == 200
-    with clock_off_by(timedelta(seconds=-30)):
+    with service.clock.off_by(timedelta(seconds=-30)):
         assert status() == 200  # a clock that is corrected a little
-    with clock_off_by(shift):
+    with service.clock.off_by(shift):
         assert status() in {303, 401}
 
 
-def test_a_clock_that_is_set_back_while_a_release_is_judged_changes_no_case() -> None:
+def test_a_clock_that_is_a_day_behind_while_a_release_is_judged_changes_no_case() -> None:
     """Without an annotator the same cases are judged with the same weights, but for what that annotator answered."""
     n, rng = 40, np.random.default_rng(0)
     ids = rng.integers(0, 255, (n, 16)).astype(np.uint8)
     columns = replace(
         Columns.empty(["a", "b"], n), case_id=ids, cluster=np.arange(n), evaluation=np.ones(n, dtype=bool)
     )
-    due = time.time() - 1
+    at = (datetime.now(UTC) + DAY).timestamp()
+    due = at - 1
     columns.pi[:], columns.n_planned[:] = 1.0, 2
     columns.disagreement_probs[:] = rng.random(n)
     columns.first_class[1:], columns.label_counts[1:, 0] = 0, 2
     columns.first_open_until[:], columns.open_until[:] = -np.inf, -np.inf
     columns.first_class[0], columns.first_open_until[0], columns.open_until[0] = -1, due, due
-    whole = cohort_of(columns, Question(), time.time())
+    whole = cohort_of(columns, Question(), at)
     rows = [
         LabelRow(case_id, annotator, "a", False, 1 + second, "planned", datetime.now(UTC))
         for case_id in whole.columns.ids()[1:]
         for second, annotator in enumerate(("anna", "ben"))
     ]
-    with clock_off_by(-DAY):
-        less = without_annotator(whole, rows, "nobody")
+    less = without_annotator(whole, rows, "nobody")
     assert whole.columns.ids() == less.columns.ids()
     np.testing.assert_array_equal(whole.columns.label_counts, less.columns.label_counts)
     assert whole.weight is not None
@@ -84,9 +66,9 @@ def test_a_clock_that_is_set_back_while_a_release_is_judged_changes_no_case() ->
 @pytest.mark.both_databases
 def test_labels_and_audit_keep_their_order(service: Service) -> None:
     case = service.add_case()["id"]
-    with clock_off_by(DAY):
+    with service.clock.off_by(DAY):
         first = service.outside_label(case, "reader", "blast")
-    with clock_off_by(-DAY):
+    with service.clock.off_by(-DAY):
         body = {"label": "lymphocyte", "blind": True, "reason": "a slip"}
         path = f"/v1/labels/{first['label']['id']}/revisions"
         revised = service.post("outside", path, json=body)

@@ -7,7 +7,6 @@ from pydantic import ValidationError
 
 from app.platform.days import day_began, zone_named
 from app.settings import Settings, read_settings
-from tests.app.test_clock import clock_off_by
 from tests.app.test_leases import classes_of, commit, lease
 from tests.support.service import Service, cell_png
 
@@ -69,11 +68,11 @@ def test_cases_of_today_are_those_since_the_laboratorys_midnight(
     service.context.settings.timezone = zone
     for number in range(2):
         service.add_case(f"case {number}", cell_png(number))
-    with clock_off_by(moment(read_at) - datetime.now(UTC)):
+    with service.clock.off_by(moment(read_at) - datetime.now(UTC)):
         held = lease(service, "anna")
         assert held is not None
         assert commit(service, "anna", held, classes_of(service)[0]).status_code == 201
-    with clock_off_by(moment(asked_at) - datetime.now(UTC)):
+    with service.clock.off_by(moment(asked_at) - datetime.now(UTC)):
         page = service.get("anna", "/worklist", headers={"Accept": "text/html"}).text
     assert f"{n} of {n + 1} today" in page
 

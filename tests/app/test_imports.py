@@ -22,7 +22,7 @@ from app.imports.work import KEPT_FOR_RETRIES
 from app.job_kinds import FUNCTIONS
 from app.operations.upkeep import tidy
 from app.platform.errors import Invalid, StorageFull, TooLarge
-from app.tables import Case, ImportRow, now
+from app.tables import Case, ImportRow
 from tests.support.jobs import work_off
 from tests.support.service import Service, cell_png
 
@@ -292,8 +292,7 @@ def test_an_archive_of_a_failed_import_is_kept_for_a_week(service: Service, monk
     tidy(service.context)
     assert path.exists()
     assert orphan.exists()
-    later = now() + KEPT_FOR_RETRIES + timedelta(minutes=1)
-    monkeypatch.setattr(work, "now", lambda: later)
+    service.clock.ahead = KEPT_FOR_RETRIES + timedelta(minutes=1)
     monkeypatch.setattr(archives, "_age", lambda _: 100_000.0)
     tidy(service.context)
     assert not path.exists()

@@ -14,7 +14,6 @@ from PIL import Image, ImageEnhance
 from sqlalchemy import func, select, text
 from sqlalchemy.exc import OperationalError
 
-from app import job_kinds
 from app.evaluations.freezing import evaluate_frozen
 from app.evaluations.frozen_files import folder_of
 from app.job_kinds import FUNCTIONS, ask_for_recalibration
@@ -23,7 +22,6 @@ from app.jobs.executor import Executor
 from app.jobs.running import RunningJob, WorkerStoppingError
 from app.platform.durable import workflow_table
 from app.platform.errors import StorageFull
-from app.tables import now
 from ml.datasets.annotators import AnnotatorPool
 from ml.datasets.cells import simulate_cell
 from tests.app.test_evaluations import same
@@ -311,12 +309,12 @@ def test_if_match_must_be_a_revision(service: Service, bad: str) -> None:
 
 @pytest.mark.slow
 def test_a_schedule_asks_for_a_recalibration_when_the_last_one_is_old_and_labels_came_since(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+    service: Service,
 ) -> None:
     def asked(after_days: float = 0) -> int:
-        monkeypatch.setattr(job_kinds, "now", lambda: now() + timedelta(days=after_days))
-        for _ in range(3):
-            ask_for_recalibration(service.context)
+        with service.clock.off_by(timedelta(days=after_days)):
+            for _ in range(3):
+                ask_for_recalibration(service.context)
         found = service.get("viewer", "/v1/jobs").json()["items"]
         return sum(row["kind"] == "recalibration" for row in found)
 

@@ -15,7 +15,6 @@ from app.context import Context
 from app.evaluations import service as evaluations
 from app.evaluations.columns import Columns, number_of
 from app.evaluations.monitoring import Units, score_monitors, series_of
-from app.platform import audit_chain
 from app.releases.queries import all_releases, champion_since, class_codes, served_release_id
 from app.releases.service import move_alias
 from app.tables import Account, Annotator, Case, CasePrediction, Label, PolicyRow, ReadRequest
@@ -188,19 +187,17 @@ def begin(service: Service) -> datetime:
     return tomorrow
 
 
-def looked_at(service: Service, at: datetime, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def looked_at(service: Service, at: datetime) -> dict[str, Any]:
     """Metrics at a time, asked about another partition: the alarm is about all cases."""
-    monkeypatch.setattr(evaluations, "now", lambda: at)
+    service.clock.stopped_at = at
     document: dict[str, Any] = service.get("viewer", "/v1/metrics", params={"partition": "calibration"}).json()
     return document
 
 
 @pytest.mark.both_databases
 @pytest.mark.slow_on_second_database
-def test_a_champion_that_became_worse_is_said_first(
-    service: Service, begin: datetime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    early, late = (looked_at(service, begin + timedelta(days=days, hours=2), monkeypatch) for days in (24, 37))
+def test_a_champion_that_became_worse_is_said_first(service: Service, begin: datetime) -> None:
+    early, late = (looked_at(service, begin + timedelta(days=days, hours=2)) for days in (24, 37))
     (before,), (after,) = early["score_monitor"], late["score_monitor"]
     assert (before["alarm_on"], before["n_units"], after["n_units"]) == (None, 24 * 12, 36 * 12)
     assert before["warnings"] == []
@@ -221,9 +218,9 @@ def test_a_champion_that_became_worse_is_said_first(
 @pytest.mark.slow
 @pytest.mark.both_databases
 def test_the_alarm_is_shown_and_frozen_and_stays_until_a_champion_is_promoted(
-    service: Service, begin: datetime, monkeypatch: pytest.MonkeyPatch
+    service: Service, begin: datetime
 ) -> None:
-    (after,) = looked_at(service, begin + timedelta(days=37, hours=2), monkeypatch)["score_monitor"]
+    (after,) = looked_at(service, begin + timedelta(days=37, hours=2))["score_monitor"]
     shown = report_page(service, partition="calibration")
     assert "Alarm on the log score" in shown
     assert shown.index("The champion&#39;s log score has become worse") < shown.index('class="findings"')
@@ -235,19 +232,19 @@ def test_the_alarm_is_shown_and_frozen_and_stays_until_a_champion_is_promoted(
     frozen = service.get("viewer", f"/v1/evaluations/{asked['id']}").json()
     assert frozen["error"] is None
     assert frozen["document"]["score_monitor"] == [after]
-    promote_again(service.context, begin + timedelta(days=30), monkeypatch)
-    again = looked_at(service, begin + timedelta(days=37, hours=2), monkeypatch)
+    promote_again(service, begin + timedelta(days=30))
+    again = looked_at(service, begin + timedelta(days=37, hours=2))
     assert [row["alarm_on"] for row in again["score_monitor"]] == [None]
     assert again["score_monitor"][0]["n_units"] == 6 * 12
     assert not any("has become worse" in text for text in again["warnings"])
 
 
-def promote_again(context: Context, at: datetime, monkeypatch: pytest.MonkeyPatch) -> None:
+def promote_again(service: Service, at: datetime) -> None:
     """The same champion with a reason, which acknowledges the alarm and begins a reference period."""
+    context, service.clock.stopped_at = service.context, at
     with context.database.write() as session:
         release_id: uuid.UUID = all_releases(session)[0].id
         earlier = champion_since(session)
-        monkeypatch.setattr(audit_chain, "now", lambda: at)
         move_alias(session, context, "admin", "champion", release_id, "a new reader, seen", None)
     with context.database.read() as session:
         assert champion_since(session) == at
@@ -259,5 +256,5 @@ def test_of_a_release_that_is_not_the_champion_nothing_is_said(populated: Servic
     release = populated.get("viewer", "/v1/metrics").json()["release"]
     with populated.context.database.read() as session:
         other = uuid.uuid4()
-        assert evaluations._monitors(session, other, Columns.empty(["a"], 0)) == []
+        assert evaluations._monitors(session, other, Columns.empty(["a"], 0), datetime.now(UTC)) == []
         assert str(served_release_id(session)) == release

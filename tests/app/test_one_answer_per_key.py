@@ -175,7 +175,7 @@ def test_old_answers_are_swept_in_portions(
     time = now()
     send(database, people[0], "young", "d", Counter())
     with database.write() as session:
-        assert sweep(session) == 0
+        assert sweep(session, time) == 0
         assert sweep(session, time + idempotency.KEPT - timedelta(hours=1)) == 0
         later = session.execute(select(func.max(IdempotencyRecord.created_at)).where(IdempotencyRecord.key != "young"))
         bound = later.scalar_one() + idempotency.KEPT  # of the last: it is not older than what is kept

@@ -19,11 +19,11 @@ Clock = Callable[[], None]
 
 
 @pytest.fixture
-def next_week(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def next_week(service: Service) -> Clock:
     """Lets the page be of the Monday after next, when everything of today is final."""
 
     def passes() -> None:
-        monkeypatch.setattr(annotators, "now", lambda: now() + timedelta(weeks=2))
+        service.clock.ahead = timedelta(weeks=2)
 
     return passes
 

@@ -11,7 +11,7 @@ from app.evaluations import publishing
 from app.evaluations.cohort import evaluate_cohort
 from app.evaluations.publishing import publish_estimates
 from app.releases.queries import champion
-from app.tables import Alias, PublishedEstimates, ReleaseRow, now
+from app.tables import Alias, PublishedEstimates, ReleaseRow
 from tests.support.service import Service, cell_png, collect, store
 
 
@@ -35,7 +35,7 @@ def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_estimates_are_computed_again_only_when_what_they_follow_from_changed(
-    service: Service, evaluations: list[Any], monkeypatch: pytest.MonkeyPatch
+    service: Service, evaluations: list[Any]
 ) -> None:
     for number in range(4):
         store(service, f"case-{number}", cell_png(number), {})
@@ -62,7 +62,7 @@ def test_estimates_are_computed_again_only_when_what_they_follow_from_changed(
     publish_estimates(service.context)
     assert len(evaluations) == 3
     # a planned read that is due counts as closed
-    monkeypatch.setattr(publishing, "now", lambda: now() + timedelta(days=400))
+    service.clock.ahead = timedelta(days=400)
     for _ in range(2):
         publish_estimates(service.context)
     assert len(evaluations) == 4

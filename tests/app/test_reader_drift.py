@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.evaluations import reader_drift as drifting
 from app.evaluations.columns import Columns, number_of
 from app.evaluations.reader_drift import answers_of, drift_of_readers
 from ml.readers.drift import excess_log_loss
@@ -98,9 +97,7 @@ def test_the_week_that_has_not_ended_is_not_looked_at() -> None:
 
 @pytest.mark.both_databases
 @pytest.mark.slow_on_second_database
-def test_an_annotator_who_changed_is_told_to_those_who_manage(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_annotator_who_changed_is_told_to_those_who_manage(service: Service) -> None:
     """Twelve patients per day; from day 24 on half of the answers are of another class than the predicted one.
 
     Days are counted from the next Monday: the last week has six of them whatever day the test runs on.
@@ -109,7 +106,7 @@ def test_an_annotator_who_changed_is_told_to_those_who_manage(
     monday = today + timedelta(days=7 - today.weekday())
     fill(service.context, 12, 48, 24, monday)
     service.written_past = True
-    monkeypatch.setattr(drifting, "now", lambda: monday + timedelta(days=60))
+    service.clock.stopped_at = monday + timedelta(days=60)
     assert service.get("viewer", "/v1/reader-drift").status_code == 403
     assert service.get("anna", "/v1/reader-drift").status_code == 403
     (found,) = service.get("admin", "/v1/reader-drift").json()["items"]

@@ -15,7 +15,7 @@ from app.evaluations import report_making, report_publishing
 from app.evaluations.durations import duration_of
 from app.evaluations.report_charts import reliability
 from app.evaluations.schemas import BinOut
-from app.tables import Job, PublishedReportRow, ReportTargets, now
+from app.tables import Job, PublishedReportRow, ReportTargets
 from tests.support.jobs import work_off
 from tests.support.reports import make_reports, report_page
 from tests.support.service import Service, cell_png, collect
@@ -81,14 +81,11 @@ def test_a_page_request_never_computes_a_report(service: Service, monkeypatch: p
 
 @pytest.mark.both_databases
 @pytest.mark.slow_on_second_database
-def test_a_report_is_made_anew_once_something_has_changed_and_not_too_often(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_is_made_anew_once_something_has_changed_and_not_too_often(service: Service) -> None:
     collect(service, [cell_png(number) for number in range(8)], patients=True)
     page = report_page(service, **ALL)
     assert "newer labels" not in page
-    later = now() + timedelta(hours=1)
-    monkeypatch.setattr(report_publishing, "now", lambda: later)
+    service.clock.ahead = timedelta(hours=1)
     service.get("viewer", "/report", params=ALL)
     with service.context.database.write() as session:
         session.execute(update(PublishedReportRow).values(job_id=None))
@@ -98,10 +95,10 @@ def test_a_report_is_made_anew_once_something_has_changed_and_not_too_often(
     case = service.get("viewer", "/v1/cases").json()["items"][0]
     service.outside_label(case["id"], "somebody else", case["prediction"]["classes"][0])
     service.seal()
-    monkeypatch.undo()
+    service.clock.ahead = timedelta()
     assert "newer labels" in service.get("viewer", "/report", params=ALL).text
     assert n_jobs(service) == before  # changed, too early
-    monkeypatch.setattr(report_publishing, "now", lambda: later)
+    service.clock.ahead = timedelta(hours=1)
     for _ in range(3):
         service.get("viewer", "/report", params=ALL)
     assert n_jobs(service) == before + 1
@@ -123,8 +120,7 @@ def test_a_report_that_fails_says_so_and_is_tried_again(service: Service, monkey
     work_off(service.context)
     assert "could not be made" in service.get("viewer", "/report").text
     assert n_jobs(service) == 1
-    later = now() + timedelta(minutes=5)
-    monkeypatch.setattr(report_publishing, "now", lambda: later)
+    service.clock.ahead = timedelta(minutes=5)
     service.get("viewer", "/report")
     assert n_jobs(service) == 2
     monkeypatch.undo()

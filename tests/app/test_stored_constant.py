@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from app.predictions.stored import prediction_values, stored_predictions
-from app.tables import CasePrediction
+from app.tables import CasePrediction, now
 from app.triage.rules import summarise
 from ml.distributions import DirichletCpe, DirichletMixtureCpe, PointCpe
 from ml.release.familiarity import Unlikeness
@@ -32,7 +32,7 @@ def test_what_was_served_is_what_is_stored_and_shown(family: str, constant: floa
     unlike = Unlikeness(np.zeros(4, dtype=bool), unknown, unknown, [[]] * 4)
     prediction = Prediction(served, plain, plain, unknown, unlike)
     ids = [uuid.uuid4() for _ in PROBS]
-    rows = [CasePrediction(**row) for row in prediction_values(ids, uuid.uuid4(), prediction, [None] * 4)]
+    rows = [CasePrediction(**row) for row in prediction_values(ids, uuid.uuid4(), prediction, [None] * 4, now())]
     back = stored_predictions(rows)
     np.testing.assert_array_equal(back.disagreement_probs, served.disagreement_probs)
     np.testing.assert_array_equal(back.class_probs, served.class_probs)

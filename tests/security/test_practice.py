@@ -24,6 +24,7 @@ from app.tables import (
     PracticeCell,
     PracticeItem,
     ReadRequest,
+    now,
 )
 from app.triage.planning import new_request
 from app.triage.queries import current_policy
@@ -50,7 +51,7 @@ def ask_again(service: Service, cases: list[str]) -> None:
         policy = current_policy(session)
         for case_id in map(UUID, cases):
             case = session.get_one(Case, case_id)
-            session.add(new_request(case, policy, None, "adjudication", 9))
+            session.add(new_request(case, policy, None, "adjudication", 9, now()))
             case.waiting = True
         session.flush()
         keys = service.context.keys.audit

@@ -57,6 +57,7 @@ from app.tables import (
 )
 from ml.datasets.cells import simulate_cell
 from ml.release.artifact import copy_release, read_release
+from tests.support.clock import SettableClock
 from tests.support.images import encode
 from tests.support.process import METRICS_TOKEN
 
@@ -116,6 +117,12 @@ class Service:
         self.written_past = False
         self._changes = 0
         self._frozen = False
+
+    @property
+    def clock(self) -> SettableClock:
+        """The service's clock, for a test to set."""
+        assert isinstance(self.context.clock, SettableClock)
+        return self.context.clock
 
     @contextmanager
     def read_only(self) -> Iterator[None]:

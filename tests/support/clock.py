@@ -1,0 +1,30 @@
+"""The clock of a service under test."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+
+from app.tables import now
+
+
+class SettableClock:
+    """A clock that is right until a test sets it.
+
+    Attributes:
+        stopped_at: the time that it shows; None: it runs.
+        ahead: by how much it is wrong while it runs.
+    """
+
+    def __init__(self) -> None:
+        self.stopped_at: datetime | None = None
+        self.ahead = timedelta()
+
+    def __call__(self) -> datetime:
+        return now() + self.ahead if self.stopped_at is None else self.stopped_at
+
+    @contextmanager
+    def off_by(self, shift: timedelta) -> Iterator[None]:
+        """Let the clock be wrong until the end of the block."""
+        self.ahead = shift
+        yield
+        self.ahead = timedelta()
