@@ -64,7 +64,7 @@ def test_names_of_modules_that_became_folders_are_where_they_were() -> None:
     names = "gini dirichlet_multinomial_nll has_concentration moment_matched softmax_probs"
     assert set(names.split()) <= set(secondread.distributions.__all__)
     agreement = "as_label_matrix count_matrix krippendorff_alpha fleiss_kappa cohen_kappa DependenceTest"
-    agreement += " rater_marginal_test excess_disagreement_test"
+    agreement += " marginal_homogeneity_test excess_disagreement_test"
     assert set(agreement.split()) <= set(secondread.agreement.__all__)
 
 
