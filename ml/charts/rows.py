@@ -89,14 +89,6 @@ class TriagePoint(TypedDict):
     high: float | None
 
 
-class CapitalPoint(TypedDict):
-    """What the bets against a champion were worth when so many patients of a series had been counted."""
-
-    series: str
-    n_units: int
-    log10_capital: float
-
-
 class MethodPoint(TypedDict):
     """A measure of a method by ours or the paper's account, with its range over seeds."""
 
