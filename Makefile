@@ -105,7 +105,7 @@ bench: $(VENV)/.installed-dev
 bench-quick: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks.table --quick
 
-# make gpu   what needs a CUDA device, nine minutes at most: the same call goes on from there; ARGS=--list shows the steps
+# make gpu   train and score on a CUDA device, beside the CPU
 gpu: $(if $(filter $(VENV)/bin/python,$(GPU_PYTHON)),$(VENV)/.installed-dev)
 	$(GPU_PYTHON) -m benchmarks.gpu $(ARGS)
 

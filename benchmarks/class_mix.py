@@ -14,7 +14,7 @@ from scipy.stats import chi2_contingency
 
 from app.evaluations.drift import MIX_LIMIT, MIX_P_LIMIT, P_LIMIT
 from ml.arrays import FloatArray, IntArray
-from ml.metrics.class_mix import class_mix_change
+from ml.metrics.class_mix import mix_change_of_patients
 
 SHARE = 1 / np.arange(1, 9) ** 1.3
 N_REFERENCE, SPREAD, READ_TWICE = 2000, 3.0, 0.28
@@ -38,7 +38,8 @@ def alarms(
 ) -> tuple[bool, bool]:
     labels, cluster, twice = cells(rng, n, per_patient, share)
     k = len(share)
-    change = class_mix_change(np.eye(k)[labels[:, 0]], cluster, before, N_REFERENCE)
+    patients = np.stack([np.bincount(cluster, labels[:, 0] == class_) for class_ in range(k)], axis=1)
+    change = mix_change_of_patients(patients, before, N_REFERENCE)
     now = change.p_value is not None and change.p_value < MIX_P_LIMIT and change.distance > MIX_LIMIT
     counts = np.bincount(np.concatenate([labels[:, 0], labels[twice, 1]]), minlength=k)
     table = np.stack([counts, np.rint(before * N_REFERENCE)])

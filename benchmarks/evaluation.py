@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ml.metrics import accumulator, evaluate
+from ml.metrics import evaluate
 from ml.metrics.accumulator import Accumulator
 
 K, ROUNDS = 22, 7
@@ -78,12 +78,6 @@ def binned(freq: np.ndarray, prob: np.ndarray, bins: int = 15) -> float:
             f, z = freq[inside], prob[inside]
             total += size * ((f.mean() - z.mean()) ** 2 - f.var() / (size - 1))
     return total / len(prob)
-
-
-def by_numpy(counts: np.ndarray, probs: np.ndarray, dpe: np.ndarray) -> None:
-    accumulator.COMPILED = False
-    accumulate(counts, probs, dpe)
-    accumulator.COMPILED = True
 
 
 def by_patient(counts: np.ndarray, probs: np.ndarray, dpe: np.ndarray) -> None:
@@ -151,15 +145,13 @@ def with_sklearn(counts: np.ndarray, probs: np.ndarray, dpe: np.ndarray) -> None
 
 
 def all_rivals(theirs: Callable[..., object] | None) -> dict[str, Callable[..., object]]:
-    """What is timed: ours in three ways, and whatever of the others is at hand."""
+    """What is timed: ours in two ways, and whatever of the others is at hand."""
     import ml.torchvision_ops  # noqa: F401  torchmetrics imports torchvision, whose CUDA build lacks operators here
 
     rivals: dict[str, Callable[..., object]] = {"secondread, all metrics": accumulate}
     rivals["every interval, by patients of four cases"] = by_patient
     if theirs is not None:
         rivals["the authors' code"] = theirs
-    if accumulator.COMPILED:
-        rivals["secondread without [fast]"] = by_numpy
     for name, package, run in (
         ("the paper's formulas", "numpy", with_formulas),
         ("torchmetrics, ECE and accuracy", "torchmetrics", with_torchmetrics),
@@ -186,7 +178,6 @@ def main() -> None:
     for n in sizes:
         data = problem(n)
         seconds: dict[str, list[float]] = {name: [] for name in rivals}
-        accumulate(*data)  # the first time compiles
         for _ in range(1 if options.quick else ROUNDS):
             for name, run in rivals.items():
                 started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Whether training waits for its images: decoding with and without what is kept, input of a step, feed of a GPU.
+"""Whether training waits for its images: decoding with and without what is kept, input of a step.
 
     python -m benchmarks.input_pipeline --save
 
@@ -15,12 +15,11 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import date
-from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from benchmarks.serving import cell_jpeg
@@ -31,15 +30,12 @@ from ml.images.decoded import decoded
 from ml.images.packs import PackStore
 from ml.images.preprocess import Preprocessing
 from ml.training.device_data import DeviceData
-from ml.training.epoch_plan import EpochPlan, Step
 from ml.training.learner import Learner
-from ml.training.processes import ALONE
 from ml.training.run_folder import TrainConfig
 from ml.training.train import choose_precision
 
 CPU = torch.device("cpu")
 BATCH, SIZE = 128, 96
-SIDES = (32, 48, 224)
 
 
 def _seconds(work: Callable[[], object]) -> float:
@@ -84,9 +80,9 @@ class _Timed(Learner):
 
     waited = 0.0
 
-    def _augmented(self, step: Step) -> torch.Tensor:
+    def _augmented(self, rows: npt.NDArray[np.intp]) -> torch.Tensor:
         started = time.perf_counter()
-        images = super()._augmented(step)
+        images = super()._augmented(rows)
         self.waited += time.perf_counter() - started
         return images
 
@@ -97,40 +93,16 @@ def share_of_steps(dataset: ImageDataset, augmentation: str, epochs: int) -> dic
     shares, rates = [], []
     for epoch in range(epochs):
         learner.waited = 0.0
-        plan = _seconds(lambda: EpochPlan(learner.data, learner.config, ALONE, rows, torch.Generator()))
         began = time.perf_counter()
         learner.train_epoch(epoch, rows, lambda report: None)
         seconds = time.perf_counter() - began
-        shares.append((learner.waited + plan) / seconds)
-        rates.append(len(rows) / (learner.waited + plan))
+        shares.append(learner.waited / seconds)
+        rates.append(len(rows) / learner.waited)
     return {
         "first epoch": shares[0],
         "later epochs": statistics.median(shares[1:]),
         "input, images per second": statistics.median(rates),
     }
-
-
-def feed(dataset: ImageDataset, batches: int) -> dict[str, float]:
-    """Images per second that the host can send to a device that has not got them: gathered, as bytes."""
-    rates = {}
-    rng = np.random.default_rng(0)
-    for side in SIDES:
-        pixels = np.zeros((min(4096, 600_000_000 // side**2 // 3), side, side, 3), dtype=np.uint8)
-        pixels[...] = rng.integers(0, 256, (1, side, side, 3), dtype=np.uint8)
-        counts = np.ones((len(pixels), 8), dtype=np.int64)
-        data = DeviceData(replace(dataset, pixels=pixels, label_counts=counts), CPU)
-        rows = [rng.integers(0, len(pixels), BATCH) for _ in range(batches)]
-        times = [_seconds(partial(data._gathered, chosen)) for chosen in rows]
-        rates[f"{side} px"] = BATCH / statistics.median(times)
-    return rates
-
-
-def planned(dataset: ImageDataset, images: int) -> float:
-    """Images per second whose order and augmentation are drawn: all that a device with the images is sent."""
-    many = replace(dataset, orientation="upright")
-    rows = np.resize(dataset.rows("train"), images)
-    config, data = _config("light"), DeviceData(many, CPU)
-    return images / min(_seconds(lambda: EpochPlan(data, config, ALONE, rows, torch.Generator())) for _ in range(3))
 
 
 def main() -> None:
@@ -145,10 +117,6 @@ def main() -> None:
     found = {
         "decoding, images per second": decoding(options.images, options.rounds),
         "share of a step": {way: share_of_steps(dataset, way, options.epochs) for way in ("light", "wide")},
-        "feed of a device, images per second": {
-            **feed(dataset, 50),
-            "resident: order and augmentation": planned(dataset, 30_000),
-        },
     }
     rates = found["decoding, images per second"]
     found["kept of decoded"] = rates["kept"] / max(rates["one thread"], rates[f"{cores()} threads"])

@@ -26,17 +26,6 @@ def as_label_counts(label_counts: npt.ArrayLike) -> IntArray:
     Raises:
         ValueError: not two-dimensional, not whole numbers, negative, or a table with named columns.
     """
-    counts = whole_counts(label_counts)
-    check_label_counts(counts)
-    return counts
-
-
-def whole_counts(label_counts: npt.ArrayLike) -> IntArray:
-    """Label counts (N, K) as int64, for whoever checks later that none is negative.
-
-    Raises:
-        ValueError: not two-dimensional, not whole numbers, or a table with named columns.
-    """
     refuse_names(label_counts, "label_counts")
     counts = np.asarray(label_counts)
     if counts.ndim != 2 or counts.shape[1] < 2:
@@ -47,17 +36,10 @@ def whole_counts(label_counts: npt.ArrayLike) -> IntArray:
         bad = ~((values == np.floor(values)) & (np.abs(values) < 2**53)).all(axis=1)
         if bad.any():
             raise ValueError(f"label_counts must be whole numbers: {first_offender(bad)}")
-    return counts.astype(np.int64, copy=False)
-
-
-def check_label_counts(counts: IntArray) -> None:
-    """Check that none of the label counts (N, K) is negative.
-
-    Raises:
-        ValueError: one is.
-    """
+    counts = counts.astype(np.int64, copy=False)
     if counts.size and counts.min() < 0:
         raise ValueError(f"label_counts must not be negative: {first_offender((counts < 0).any(axis=1))}")
+    return counts
 
 
 def as_class_probs(class_probs: npt.ArrayLike, name: str = "class_probs") -> FloatArray:
@@ -67,30 +49,10 @@ def as_class_probs(class_probs: npt.ArrayLike, name: str = "class_probs") -> Flo
         ValueError: fewer than two axes or classes, a value outside [0, 1] or NaN, or a row whose sum is
             further than 1e-6 from one, or a table with named columns.
     """
-    probs = float_probs(class_probs, name)
-    check_class_probs(probs, name)
-    return probs
-
-
-def float_probs(class_probs: npt.ArrayLike, name: str = "class_probs") -> FloatArray:
-    """Class probabilities (..., N, K) as float64, for whoever checks their values later.
-
-    Raises:
-        ValueError: fewer than two axes or classes, or a table with named columns.
-    """
     refuse_names(class_probs, name)
     probs = np.asarray(class_probs, dtype=np.float64)
     if probs.ndim < 2 or probs.shape[-1] < 2:
         raise ValueError(f"{name} must have shape (..., N, K) with K >= 2, got {probs.shape}")
-    return probs
-
-
-def check_class_probs(probs: FloatArray, name: str = "class_probs") -> None:
-    """Check class probabilities (..., N, K).
-
-    Raises:
-        ValueError: a value outside [0, 1] or NaN, or a row whose sum is further than 1e-6 from one.
-    """
     rows = probs.reshape(-1, probs.shape[-1])
     totals, ones = np.empty(len(rows)), np.ones(rows.shape[1])
     for start in range(0, len(rows), _BLOCK):  # which stays in the processor's cache
@@ -104,6 +66,7 @@ def check_class_probs(probs: FloatArray, name: str = "class_probs") -> None:
         if rows.max() > 1 + ROW_SUM_TOLERANCE:  # which no row that sums to one has
             raise ValueError(_outside(rows, name))
         raise ValueError(f"rows of {name} must sum to 1 within {ROW_SUM_TOLERANCE:g}: {first_offender(bad)}")
+    return probs
 
 
 def _outside(rows: FloatArray, name: str) -> str:

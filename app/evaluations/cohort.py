@@ -13,8 +13,8 @@ from app.evaluations.schemas import CannotTellOut, CapacityOut, CellOut, Selecti
 from app.platform.values import MetricOut
 from ml.arrays import FloatArray, IntArray
 from ml.metrics import Evaluation, Readings, evaluate
+from ml.metrics.homogeneity_test import reader_warnings
 from ml.metrics.jackknife import mean_replicates, select, to_estimate
-from ml.metrics.reader_test import reader_warnings
 from ml.metrics.selection_weights import QUINTILES, SelectionWeights, quintiles, selection_weights
 from ml.metrics.triage_curves import triage_recall
 

@@ -66,7 +66,7 @@ def freeze_evaluation(job: RunningJob) -> FreezingResult:
         job.report(_COMPUTING, "computing every metric")
         body = metrics_of(
             cohort,
-            lambda: _evaluated(folder, tables, cohort),
+            _evaluated(folder, tables, cohort),
             "site",
             reference,
             judged.trained_on,

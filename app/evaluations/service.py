@@ -1,7 +1,7 @@
 """Metrics and agreement over collected labels, computed at each call."""
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -48,7 +48,6 @@ from app.predictions.answer_sets import PublishedSets, published_sets
 from app.releases.queries import champion, champion_since, class_codes, existing_release, served_release_id
 from app.tables import time_of
 from ml.agreement.coefficients import excess_disagreement_test
-from ml.at_once import at_once
 from ml.release.card import ReferenceDocument
 
 GroupBy = Literal["site", "month"]
@@ -122,7 +121,7 @@ class _Beside(NamedTuple):
 
 def metrics_of(
     cohort: Cohort,
-    evaluate: Callable[[], EvaluationDocument],
+    evaluated: EvaluationDocument,
     group_by: GroupBy | None = None,
     reference: ReferenceDocument | None = None,
     trained_on: TrainedOnOut | None = None,
@@ -133,15 +132,14 @@ def metrics_of(
 
     Args:
         cohort: cases with weights.
-        evaluate: gives their evaluation, while the rest is worked out.
+        evaluated: their evaluation.
         group_by: by what the headline metrics are grouped too.
         reference: of the release's card.
         trained_on: cases that were left out before.
         monitors: of the champion's log score, whatever the cohort is.
         sets: what is published of the release's sets for the next answer, whatever the cohort is.
     """
-    size = cohort.columns.class_probs.size
-    evaluated, beside = at_once(evaluate, lambda: _Beside.of(cohort, reference), size)
+    beside = _Beside.of(cohort, reference)
     warnings = [text for monitor in monitors for text in monitor.warnings]
     warnings += [*evaluated.warnings, *beside.warnings]
     warnings += [] if trained_on is None else left_out_warnings(trained_on)
@@ -224,11 +222,8 @@ def metrics(
     card = existing_release(session, release_id).card
     trained_on = trained_on_out(left_out(columns, question), context.keys.training, card)
     sets = published_sets(session, [release_id]).get(release_id)
-
-    def evaluated() -> EvaluationDocument:
-        document = EvaluationDocument.of(evaluate_cohort(cohort))
-        return document.model_copy(update={"warnings": [*document.warnings, *differing_annotators(cohort)]})
-
+    document = EvaluationDocument.of(evaluate_cohort(cohort))
+    evaluated = document.model_copy(update={"warnings": [*document.warnings, *differing_annotators(cohort)]})
     body = metrics_of(cohort, evaluated, group_by, card.get("reference"), trained_on, monitors, sets)
     head = MetricsHead(release=str(release_id), partition=question.partition, weighting=question.weighting)
     return MetricsOut(**dict(head), **dict(body))

@@ -14,7 +14,6 @@ from ml.agreement.coefficients import (
     excess_disagreement_test,
     fleiss_kappa,
     krippendorff_alpha,
-    rater_marginal_test,
 )
 from ml.agreement.dawid_skene import DawidSkene, dawid_skene
 from ml.agreement.report import (
@@ -24,6 +23,7 @@ from ml.agreement.report import (
     PairAgreement,
     SiteAgreement,
 )
+from ml.metrics.homogeneity_test import HomogeneityTest, marginal_homogeneity_test
 
 if TYPE_CHECKING:
     from ml.agreement.tables import AgreementOptions, agreement_by_finding, measure_agreement
@@ -35,6 +35,7 @@ __all__ = [
     "ClassAgreement",
     "DawidSkene",
     "DependenceTest",
+    "HomogeneityTest",
     "PairAgreement",
     "SiteAgreement",
     "agreement_by_finding",
@@ -45,8 +46,8 @@ __all__ = [
     "excess_disagreement_test",
     "fleiss_kappa",
     "krippendorff_alpha",
+    "marginal_homogeneity_test",
     "measure_agreement",
-    "rater_marginal_test",
 ]
 _OF_TABLES = ("AgreementOptions", "agreement_by_finding", "measure_agreement")
 

@@ -258,50 +258,6 @@ class DependenceTest:
     n: int
 
 
-def rater_marginal_test(
-    labels: npt.ArrayLike, n_classes: int, *, permutations: int = 999, seed: int = 0
-) -> DependenceTest:
-    """Test whether annotators use the classes alike, by permuting their identities within cases.
-
-    Args:
-        labels: (N, A) label matrix.
-        n_classes: K.
-        permutations: number of random permutations.
-        seed: of the permutations.
-
-    Returns:
-        χ² of the annotator × class table against what the cases' histograms lead to expect.
-    """
-    matrix = as_label_matrix(labels, n_classes)
-    matrix = matrix[(matrix >= 0).sum(axis=1) >= 2]
-    present = matrix >= 0
-    counts = count_matrix(matrix, n_classes)
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    expected = present.T.astype(np.float64) @ shares
-    rng = np.random.default_rng(seed)
-    observed = _marginal_chi2(matrix, expected, n_classes)
-    shuffled = [_marginal_chi2(permute_within_cases(matrix, rng), expected, n_classes) for _ in range(permutations)]
-    larger = int((np.array(shuffled) >= observed - 1e-9).sum())
-    return DependenceTest(observed, (1 + larger) / (1 + permutations), len(matrix))
-
-
-def _marginal_chi2(matrix: IntArray, expected: FloatArray, n_classes: int) -> float:
-    table = np.stack([np.bincount(column[column >= 0], minlength=n_classes) for column in matrix.T])
-    usable = expected > 0
-    return float((((table - expected) ** 2)[usable] / expected[usable]).sum())
-
-
-def permute_within_cases(matrix: IntArray, rng: np.random.Generator) -> IntArray:
-    """Shuffle each case's labels among the annotators who labelled it."""
-    absent = matrix < 0
-    # absent labels sort last, so that a row's labels meet its annotators in random order
-    order = np.argsort(np.where(absent, 2.0, rng.random(matrix.shape)), axis=1)
-    places = np.argsort(absent, axis=1, kind="stable")
-    result = np.empty_like(matrix)
-    np.put_along_axis(result, places, np.take_along_axis(matrix, order, axis=1), axis=1)
-    return result
-
-
 def excess_disagreement_test(
     label_counts: npt.ArrayLike,
     class_probs: npt.ArrayLike,

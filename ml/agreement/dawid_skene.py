@@ -140,9 +140,3 @@ def _expect(one_hot: csr_array, shares: FloatArray, confusion: FloatArray) -> tu
     logs = np.log(shares) + one_hot @ np.log(confusion).transpose(0, 2, 1).reshape(-1, len(shares))
     total = logsumexp(logs, axis=1, keepdims=True)
     return np.exp(logs - total), total[:, 0]
-
-
-def expected_classes(matrix: IntArray, shares: FloatArray, confusion: FloatArray) -> tuple[FloatArray, float]:
-    """Class probabilities (N, K) of cases, and the log-likelihood of all labels."""
-    probs, log_likelihoods = _expect(LongLabels.of_matrix(matrix, len(shares)).one_hot, shares, confusion)
-    return probs, float(log_likelihoods.sum())

@@ -15,9 +15,9 @@ from ml.agreement.dawid_skene import fit_long
 from ml.agreement.long_labels import LongLabels
 from ml.agreement.report import AgreementReport, AnnotatorAgreement, ClassAgreement, PairAgreement, SiteAgreement
 from ml.arrays import FloatArray, IntArray
+from ml.metrics.homogeneity_test import differ, marginal_homogeneity_test
 from ml.metrics.intervals import SHARE
 from ml.metrics.jackknife import Estimate, Sample, mean_replicates, select, to_estimate
-from ml.metrics.reader_test import differ, reader_test
 from ml.tables.files import (
     Labels,
     Place,
@@ -185,7 +185,7 @@ def _with_annotators(
     long, names = LongLabels.of_names(
         labelled.rows, labelled.annotators, labelled.numbers, len(labelled.case_ids), n_classes
     )
-    test = reader_test(
+    test = marginal_homogeneity_test(
         long.case,
         long.annotator,
         long.label,

@@ -13,8 +13,8 @@ from ml.audit.answers import Answer
 from ml.audit.ends import Ends
 from ml.audit.words import LARGER_IS_BETTER, symbol
 from ml.metrics.evaluation import ReliabilityBin
+from ml.metrics.homogeneity_test import differ
 from ml.metrics.jackknife import Estimate
-from ml.metrics.reader_test import differ
 from ml.shown_numbers import change, count, probability, share
 from ml.tables.comparison import Comparison
 

@@ -12,7 +12,6 @@ from altair.typing import ChartType
 
 from ml.charts.reliability import GREY, styled
 from ml.charts.rows import (
-    CapitalPoint,
     ConcentrationPoint,
     CoverageRow,
     MethodLosses,
@@ -120,29 +119,6 @@ def triage_chart(rows: Sequence[TriagePoint]) -> ChartType:
     chance = alt.Chart(alt.Data(values=[{"x": 0, "y": 0}, {"x": 1, "y": 1}]))
     line = chance.mark_line(color=GREY, strokeDash=[4, 4]).encode(x="x:Q", y="y:Q")
     return styled((line + band + lines).properties(width=380, height=320))
-
-
-def capital_chart(rows: Sequence[CapitalPoint], *, log10_threshold: float) -> ChartType:
-    """What bets on a score that has become worse are worth, over the patients counted, with the alarm's threshold.
-
-    Args:
-        rows: points of every series.
-        log10_threshold: where the alarm goes off.
-    """
-    names = list(dict.fromkeys(row["series"] for row in rows))
-    top = max(log10_threshold, *(row["log10_capital"] for row in rows)) + 0.7
-    y = alt.Y("log10_capital:Q", title="log₁₀ of the bets' worth", scale=alt.Scale(domain=[-4, top]))
-    x = alt.X("n_units:Q", title="patients counted", axis=alt.Axis(tickCount=5, labelOverlap="parity"))
-    base = alt.Chart(alt.Data(values=rows)).encode(x=x, y=y)
-    dash = alt.StrokeDash("series:N", sort=names, legend=None)
-    lines = base.mark_line(clip=True).encode(color=_colour("series", names).legend(orient="bottom"), strokeDash=dash)
-    if len(names) > len(SERIES):  # the lines of the sites tell each other apart no longer
-        lines = base.mark_line(clip=True, color=GREY).encode(detail="series:N")
-    limit = alt.Chart(alt.Data(values=[{"log10_capital": log10_threshold, "text": "alarm"}])).encode(y=y)
-    rule = limit.mark_rule(strokeDash=[4, 4]) + limit.mark_text(align="left", dx=4, dy=-7).encode(
-        x=alt.value(0), text="text:N"
-    )
-    return styled((lines + rule).properties(width=440, height=260))
 
 
 def method_chart(rows: Sequence[MethodPoint], *, measure: str) -> ChartType:

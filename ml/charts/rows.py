@@ -8,7 +8,7 @@ class EpochMetrics(TypedDict):
     """One epoch of a training: a line of ``metrics.jsonl``; losses in nats per label.
 
     Rows of before have ``valid_accuracy`` in place of ``valid_agreement``. ``seconds`` have passed since the epoch
-    before: for its checkpoint, the steps and the validation. ``recorded`` is there where a GPU replayed steps.
+    before: for its checkpoint, the steps and the validation.
     ``processes`` is there where several trained, ``batch_norm`` where the network has any as well: of which part of a
     batch its statistics were.
     """
@@ -20,7 +20,6 @@ class EpochMetrics(TypedDict):
     valid_agreement: float
     images_per_second: float
     seconds: NotRequired[float]
-    recorded: NotRequired[bool]
     processes: NotRequired[int]
     batch_norm: NotRequired[str]
 
@@ -88,14 +87,6 @@ class TriagePoint(TypedDict):
     value: float | None
     low: float | None
     high: float | None
-
-
-class CapitalPoint(TypedDict):
-    """What the bets against a champion were worth when so many patients of a series had been counted."""
-
-    series: str
-    n_units: int
-    log10_capital: float
 
 
 class MethodPoint(TypedDict):

@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass, fields
 from functools import cached_property
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray, IntArray, as_vector, check_class_probs, check_label_counts, float_probs, whole_counts
+from ml.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
 from ml.distributions.families import gini
 from ml.metrics.binning import SUMMED, BinSums, Debias, Slots, contributions, merge_map, usable_bins
 from ml.metrics.cells import Batch
@@ -30,10 +29,6 @@ MEANS = {
     "accuracy": 3,
 }
 _VERSION = 2
-#: Whether the compiler is installed (extra ``[fast]``).
-COMPILED = find_spec("numba") is not None
-#: Probabilities from which on it is loaded: that takes as long as NumPy takes for these
-WORTH_COMPILING = 2**24
 #: Binned tables: classes of cases with one label, with several, and their disagreement.
 TABLES = ("single", "several", "disagreement")
 
@@ -98,7 +93,7 @@ class Accumulator:
         counted, predicted, classes = by_class(label_counts, class_probs)
         if self.n_cases and classes != self.classes:
             raise ValueError(f"the classes are {classes}, and those of the cases before are {self.classes}")
-        counts, probs = whole_counts(counted), float_probs(predicted)
+        counts, probs = as_label_counts(counted), as_class_probs(predicted)
         if counts.shape != probs.shape or counts.shape[1] != self.n_classes:
             shapes = f"label_counts {counts.shape} and class_probs {probs.shape}"
             raise ValueError(f"{shapes} must both be (N, {self.n_classes})")
@@ -112,39 +107,11 @@ class Accumulator:
         )
         if self.n_cases and (data.names is None) != (self.cells is None):
             raise ValueError("either all cases come with a cluster or none does")
-        many = data.names is None and COMPILED and (self.n_cases + size) * self.n_classes >= WORTH_COMPILING
-        if many and self._add_compiled(data):
-            self.classes = classes
-            return
-        check_label_counts(counts)
-        check_class_probs(probs)
         self.classes = classes
         if data.names is not None and self.cells is None:
             self.cells = {name: ClusterCells(len(self.slots[name])) for name in TABLES}
         for part in self.slots["single"].chunks(size, None, SUMMED):
             self._add(data.take(part))
-
-    def _add_compiled(self, cases: "_Cases") -> bool:
-        """Add cases without clusters in one compiled pass, which equals ``_add`` up to rounding.
-
-        Returns:
-            Whether that was done; the pass checks what it goes through and leaves out what it doubts: all of it.
-        """
-        from ml.metrics.row_sums import row_sums  # loading it is loading a compiler
-
-        found = row_sums(cases.counts, cases.probs, cases.dpe, cases.weight, self.slots["disagreement"].edges[0])
-        if found is None:
-            return False
-        self.n_cases += len(cases.counts)
-        self.n_labels += found.n_labels
-        for order, used, weight in zip((1, 2, 3), found.used, found.weight, strict=True):
-            self.used[order] += used
-            self.weight[order] += weight
-        for name, total in zip(MEANS, found.means, strict=True):
-            self.sums[name] += total
-        for name, table in zip(TABLES, found.tables, strict=True):
-            self.tables[name] = self.tables[name] + table
-        return True
 
     def _add(self, cases: "_Cases") -> None:
         totals = cases.n_labels

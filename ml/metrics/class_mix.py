@@ -11,11 +11,9 @@ survey data", Annals of Statistics 12 (1984), second-order correction; F in plac
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import fdtrc
 
 from ml.arrays import FloatArray
-from ml.metrics.jackknife import numbers_of
 
 
 @dataclass(frozen=True)
@@ -35,33 +33,18 @@ class ClassMixChange:
     design_effect: float | None
 
 
-def class_mix_change(
-    class_frequencies: FloatArray, cluster: npt.NDArray[np.generic], reference_share: FloatArray, n_reference: float
-) -> ClassMixChange:
+def mix_change_of_patients(sums: FloatArray, reference_share: FloatArray, n_reference: float) -> ClassMixChange:
     """Compare the mix of classes of some cases with a reference, clustered by patient.
 
     Args:
-        class_frequencies: (N, K) label frequencies μ̂ of each case, rows summing to one: every case counts once, however
-            often it was read.
-        cluster: (N,) patients.
+        sums: (G, K) sums over each patient's cases of the label frequencies μ̂, which sum to one: every case counts
+            once, however often it was read. Each patient has one case at least.
         reference_share: (K,) shares of the classes, summing to one.
         n_reference: labels that they were counted from; taken to be as clustered as these cases are.
 
     Returns:
         The change. Classes that neither has are left out of it.
-
-    Raises:
-        ValueError: no case.
     """
-    if len(class_frequencies) == 0:
-        raise ValueError("there is no case to compare")
-    numbers = numbers_of(cluster)
-    sums = [np.bincount(numbers, column) for column in class_frequencies.T]
-    return mix_change_of_patients(np.stack(sums, axis=1), reference_share, n_reference)
-
-
-def mix_change_of_patients(sums: FloatArray, reference_share: FloatArray, n_reference: float) -> ClassMixChange:
-    """The same from each patient's sums (G, K) of the frequencies of their cases, of which each has one at least."""
     n_clusters, n_cases = len(sums), sums @ np.ones(sums.shape[1])
     n = float(n_cases.sum())
     share = np.ones(n_clusters) @ sums / n

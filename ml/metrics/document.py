@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray, as_vector
-from ml.at_once import at_once
 from ml.distributions.families import gini
 from ml.metrics.binning import BinSums, Debias
 from ml.metrics.cautions import cautions
@@ -123,22 +122,16 @@ def _metrics(
     """Every metric: those of cases with one label beside those of cases with two."""
     observed, kept = paired.terms.observed_disagreement, paired.sample.take(dpe)
     weighted = len(dpe) > 0 and (first.weight is not None or second.weight is not None)
-    (metrics, forms), of_pairs = at_once(
-        lambda: (
-            _class_metrics(labelled, debias),
-            _weighted_forms(first, dpe, labelled, paired, binned_dpe, debias) if weighted else None,
-        ),
-        lambda: (
-            _paired_metrics(paired, debias)
-            | _disagreement_metrics(paired, observed, kept, binned_dpe, debias)
-            | _simple_rules(paired, kept)
-            | {"accuracy": _accuracy(second, paired.terms, readings)}
-        ),
-        first.probs.size,
+    metrics = (
+        _class_metrics(labelled, debias)
+        | _paired_metrics(paired, debias)
+        | _disagreement_metrics(paired, observed, kept, binned_dpe, debias)
+        | _simple_rules(paired, kept)
+        | {"accuracy": _accuracy(second, paired.terms, readings)}
     )
-    metrics |= of_pairs
-    if forms is None:
+    if not weighted:
         return metrics
+    forms = _weighted_forms(first, dpe, labelled, paired, binned_dpe, debias)
     metrics = _with_horvitz_thompson(metrics, forms[0], labelled.sample, paired.sample)
     return metrics | {name: replace(metrics[name], model_assisted=form) for name, form in forms[1].items()}
 

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray
-from ml.at_once import at_once
 from ml.metrics.binning import BinSums, Debias, Slots
 from ml.metrics.crossed import Crossed, Readings
 from ml.metrics.histograms import CaseTerms, class_frequencies, epistemic_sums
@@ -71,10 +70,9 @@ class UsedCases:
         """Those with one label by one table and those with two by another; in one pass where they are the same."""
         alike = second.counts is first.counts and second.weight is first.weight
         if not alike or (first.n_labels == 1).any():
-            return at_once(
-                lambda: cls.of(first, 1, n_bins, debias, readings, paired=False),
-                lambda: cls.of(second, 2, n_bins, debias, readings, paired=True),
-                first.probs.size,
+            return (
+                cls.of(first, 1, n_bins, debias, readings, paired=False),
+                cls.of(second, 2, n_bins, debias, readings, paired=True),
             )
         labelled = cls.of(first, 1, n_bins, debias, readings, paired=True)
         return labelled, replace(labelled, reads=read_terms(second, labelled.sample, readings, 2), order=2)

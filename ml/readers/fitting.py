@@ -174,12 +174,6 @@ def log_prior(confusions: FloatArray, pseudo_counts: FloatArray) -> float:
         return float((pseudo_counts[used] * np.log(confusions[used])).sum())
 
 
-def penalised_log_likelihood(material: Material, confusions: FloatArray, anchor: Anchor) -> float:
-    """What the fit maximises, at given matrices (A, K, K), opinions as they are."""
-    prior = log_prior(confusions, anchor.pseudo_counts(len(confusions)))
-    return float(case_log_likelihoods(material, confusions).sum()) + prior
-
-
 def em_step(material: Material, confusions: FloatArray, anchor: Anchor) -> FloatArray:
     """Matrices (A, K, K) after a step of expectation–maximisation, opinions as they are."""
     counts = opinion_counts(material, confusions, left_out(material, confusions)[0])

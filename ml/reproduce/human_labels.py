@@ -59,7 +59,7 @@ def _outputs(setting: Setting, seed: int, labels: int) -> CachedOutputs:
 
     if not folder.finished:
         dataset = load_cifar10h(**chosen.data_options)
-        train(dataset, chosen, folder, device=device, observer=training, deadline=setting.deadline)
+        train(dataset, chosen, folder, device=device, observer=training)
     return folder.read_outputs()
 
 

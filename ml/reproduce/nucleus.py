@@ -66,7 +66,6 @@ def _outputs(setting: Setting) -> tuple[CachedOutputs, DropoutHead]:
         folder,
         device=device,
         observer=training,
-        deadline=setting.deadline,
     )
     head = DropoutHead.draw(folder.read_head_layers(), samples=SAMPLES, seed=setting.seeds[0])
     return folder.read_outputs(), head

@@ -7,8 +7,6 @@ from typing import Literal
 
 from altair.typing import ChartType
 
-from ml.training.deadline import Deadline
-
 Truth = Literal["exact", "counts"]
 #: Called with what is being done, steps done and steps in all.
 Observer = Callable[[str, int, int], None]
@@ -31,7 +29,6 @@ class Setting:
         device: where networks run.
         network: another network than the full run's, where a smaller machine must do.
         observer: shows progress.
-        deadline: by which a training has stopped, so that the same call goes on from there; None: none.
     """
 
     name: str
@@ -42,7 +39,6 @@ class Setting:
     device: str = "auto"
     network: str | None = None
     observer: Observer = _silent
-    deadline: Deadline | None = None
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ def seed_outputs(setting: Setting, seed: int) -> "SeedOutputs":
         done = report.epoch * report.steps + report.step
         setting.observer(f"seed {seed}: training, at most {chosen.epochs} epochs", done, chosen.epochs * report.steps)
 
-    train(dataset, chosen, folder, device=device, observer=training, deadline=setting.deadline)
+    train(dataset, chosen, folder, device=device, observer=training)
     network = load_trained(folder)
     rows = dataset.rows("valid", "test")
     kinds = ("Raw", "MCDO") if setting.name == "mix-mnist" else ("Raw", "MCDO", "TTA")

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from ml.metrics import Evaluation
 from ml.metrics import evaluate as evaluate_arrays
 from ml.metrics.binning import Debias
+from ml.metrics.homogeneity_test import reader_warnings
 from ml.metrics.ordinal import ordinal_metrics
-from ml.metrics.reader_test import reader_warnings
 from ml.named_columns import column_names
 from ml.tables.files import TableError, TableSource, case_column
 from ml.tables.matching import Cases, Level, Missing, Options, match_tables

@@ -1,13 +1,9 @@
 """Augmentation of a whole batch at once, on the device that trains.
 
-What chance decides is drawn on the CPU, so that a seed means the same on every device, and for many batches at once, so
-that no step waits for a device (``Draws``). What is done with it runs where the images are, and never asks them
-anything.
+Random numbers are drawn on the CPU, so that a seed means the same on every device.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Generator, Tensor
@@ -17,97 +13,6 @@ from ml.images.augmented_views import COLOUR_GAIN, COLOUR_OFFSET, UPRIGHT_SHIFT,
 from ml.images.preprocess import Orientation
 
 
-@dataclass(frozen=True)
-class Draws:
-    """What chance decides of N images; each part is None where nothing is drawn.
-
-    Attributes:
-        corner: (N, 2) pixels by which an image is moved down and right, from 0.
-        turn: (N,) which of the eight symmetries of the square.
-        matrix: (N, 2, 3) affine map of an upright image.
-        gain: (N, C, 1, 1) factor of the colours.
-        offset: (N, C, 1, 1) added to the colours.
-    """
-
-    corner: Tensor | None = None
-    turn: Tensor | None = None
-    matrix: Tensor | None = None
-    gain: Tensor | None = None
-    offset: Tensor | None = None
-
-    def tensors(self) -> dict[str, Tensor]:
-        """What was drawn, by name."""
-        drawn = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: tensor for name, tensor in drawn.items() if tensor is not None}
-
-    def rows(self, start: int, stop: int) -> "Draws":
-        """Those of some images."""
-        return Draws(**{name: tensor[start:stop] for name, tensor in self.tensors().items()})
-
-    def to(self, device: torch.device) -> "Draws":
-        """The same on a device, sent while the host goes on."""
-        return Draws(**{name: sent(tensor, device) for name, tensor in self.tensors().items()})
-
-
-def sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the host on a device; the host goes on before it has arrived."""
-    if device.type == "cpu":
-        return tensor
-    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
-
-
-def joined(draws: Sequence[Draws]) -> Draws:
-    """Draws of several batches, one after the other."""
-    names = draws[0].tensors() if draws else {}
-    return Draws(**{name: torch.cat([each.tensors()[name] for each in draws]) for name in names})
-
-
-def draw(count: int, channels: int, orientation: Orientation, pixels: int, generator: Generator) -> Draws:
-    """Draw what is done to a batch.
-
-    Args:
-        count: N.
-        channels: C.
-        orientation: as in ``augment``.
-        pixels: as in ``shift``.
-        generator: CPU generator.
-    """
-    drawn = Draws()
-    if pixels:
-        drawn = Draws(corner=_corners(count, pixels, generator))
-    if orientation == "fixed":
-        return drawn
-    if orientation == "any":
-        drawn = replace(drawn, turn=torch.randint(0, 8, (count,), generator=generator))
-    else:
-        drawn = replace(drawn, matrix=_matrices(count, generator))
-    if channels != 3:
-        return drawn
-    shape = (count, channels, 1, 1)
-    gain = 1 + COLOUR_GAIN * torch.randn(shape, generator=generator)
-    return replace(drawn, gain=gain, offset=COLOUR_OFFSET * torch.randn(shape, generator=generator))
-
-
-def changed(images: Tensor, draws: Draws, pixels: int = 0) -> Tensor:
-    """Images (N, C, H, W) as chance has decided, without a word from the device to the host.
-
-    Args:
-        images: network inputs.
-        draws: of these images, on their device.
-        pixels: by which an image is moved at most.
-    """
-    if draws.corner is not None:
-        images = _shifted(images, pixels, draws.corner)
-    if draws.turn is not None:
-        images = _turned(images, draws.turn)
-    if draws.matrix is not None:
-        grid = functional.affine_grid(draws.matrix.to(images.dtype), list(images.shape), align_corners=False)
-        images = functional.grid_sample(images, grid, padding_mode="border", align_corners=False)
-    if draws.gain is not None and draws.offset is not None:
-        images = images * draws.gain.to(images.dtype) + draws.offset.to(images.dtype)
-    return images
-
-
 def augment(images: Tensor, orientation: Orientation, generator: Generator) -> Tensor:
     """Augment normalised images (N, C, H, W).
 
@@ -115,9 +20,23 @@ def augment(images: Tensor, orientation: Orientation, generator: Generator) -> T
         images: network inputs.
         orientation: ``any``: mirrored and turned by quarters; ``upright``: mirrored, small turns and shifts;
             ``fixed``: unchanged.
-        generator: CPU generator, so that a seed means the same on every device.
+        generator: CPU generator.
     """
-    return changed(images, draw(len(images), images.shape[1], orientation, 0, generator).to(images.device))
+    if orientation == "fixed":
+        return images
+    count, channels = images.shape[:2]
+    if orientation == "any":
+        images = _turned(images, torch.randint(0, 8, (count,), generator=generator).to(images.device))
+    else:
+        matrix = _matrices(count, generator).to(images)
+        grid = functional.affine_grid(matrix, list(images.shape), align_corners=False)
+        images = functional.grid_sample(images, grid, padding_mode="border", align_corners=False)
+    if channels != 3:
+        return images
+    shape = (count, channels, 1, 1)
+    gain = 1 + COLOUR_GAIN * torch.randn(shape, generator=generator)
+    offset = COLOUR_OFFSET * torch.randn(shape, generator=generator)
+    return images * gain.to(images) + offset.to(images)
 
 
 def shift(images: Tensor, pixels: int, generator: Generator) -> Tensor:
@@ -132,14 +51,7 @@ def shift(images: Tensor, pixels: int, generator: Generator) -> Tensor:
     """
     if pixels == 0:
         return images
-    return changed(images, Draws(corner=_corners(len(images), pixels, generator)).to(images.device), pixels)
-
-
-def _corners(count: int, pixels: int, generator: Generator) -> Tensor:
-    return torch.randint(0, 2 * pixels + 1, (2, count, 1), generator=generator)[..., 0].T
-
-
-def _shifted(images: Tensor, pixels: int, corner: Tensor) -> Tensor:
+    corner = torch.randint(0, 2 * pixels + 1, (2, len(images), 1), generator=generator)[..., 0].T.to(images.device)
     height, width = images.shape[2:]
     padded = functional.pad(images, (pixels,) * 4, mode="replicate").permute(0, 2, 3, 1)
     down = corner[:, :1] + torch.arange(height, device=images.device)

@@ -43,9 +43,8 @@ def batch_outputs(
 ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """Logits, features, pooled vectors and label counts of cases, batch by batch."""
     network.eval()
-    located = data.located(rows)
     for start in range(0, max(len(rows), 1), BATCH):
-        batch = located[start : start + BATCH]
+        batch = rows[start : start + BATCH]
         with torch.inference_mode():
             pooled = network.pooled(data.inputs(batch))
             logits, features = network.apply_head(pooled)

@@ -24,7 +24,6 @@ from ml.images.pixel_digest import pixel_digest
 from ml.release.training_index import TrainingIndex
 from ml.training.baseline import fit_baseline
 from ml.training.checkpoint import Progress, load_checkpoint, save_checkpoint
-from ml.training.deadline import Deadline, OutOfTimeError
 from ml.training.device_data import DeviceData
 from ml.training.evaluation import cached_outputs, validate
 from ml.training.learner import Learner, Observer
@@ -80,7 +79,6 @@ def train(
     device: torch.device,
     observer: Observer = lambda report: None,
     processes: Processes = ALONE,
-    deadline: Deadline | None = None,
 ) -> EpochMetrics:
     """Train a network, or resume where an interrupted run of the same config stopped.
 
@@ -91,13 +89,11 @@ def train(
         device: where to train.
         observer: called after each step.
         processes: that train it together, each on a device of its own; their number may be another in each attempt.
-        deadline: by which it has stopped after a whole epoch, with a checkpoint; None: it goes on to its end.
 
     Returns:
         The metrics of the best epoch.
 
     Raises:
-        OutOfTimeError: the next epoch would end after the deadline; the same call resumes.
         ValueError: the folder contains a run of another config, a partition is empty, or processes were given
             different configs or data.
     """
@@ -110,7 +106,7 @@ def train(
     data = DeviceData(dataset, device)
     learner = Learner(data, config, processes)
     progress = load_checkpoint(folder, learner)
-    _run_epochs(learner, progress, folder, observer, deadline)
+    _run_epochs(learner, progress, folder, observer)
     if processes.first:
         learner.judged.load_state_dict(progress.best)
         write_chart(learning_curves(progress.history), folder.curves)
@@ -166,43 +162,24 @@ def index_of(dataset: ImageDataset) -> TrainingIndex:
     return TrainingIndex.of(digests, uses, dataset.patient_hmacs)
 
 
-#: How much longer than the slowest one so far an epoch may take.
-_SLOWER = 1.2
-
-
-def _run_epochs(
-    learner: Learner, progress: Progress, folder: RunFolder, observer: Observer, deadline: Deadline | None
-) -> None:
-    """Train epoch by epoch, each with the time since the one before.
-
-    Raises:
-        OutOfTimeError: the next epoch would end too late.
-    """
-    config, processes, began, slowest = learner.config, learner.processes, time.perf_counter(), 0.0
+def _run_epochs(learner: Learner, progress: Progress, folder: RunFolder, observer: Observer) -> None:
+    """Train epoch by epoch, each with the time since the one before."""
+    config, processes, began = learner.config, learner.processes, time.perf_counter()
 
     def write() -> None:
         if processes.first and progress.written != progress.epoch:
             save_checkpoint(folder, learner, progress)
 
     while progress.epoch < config.epochs and progress.epoch - progress.best_epoch <= config.patience:
-        if deadline is not None and not _all_allow(deadline, _SLOWER * slowest, processes):
-            write()
-            raise OutOfTimeError(f"training stopped after {progress.epoch} of at most {config.epochs} epochs")
         loss = _run_epoch(learner, progress, observer)
         if loss < progress.best_loss:
             progress.keep(loss, learner)
         progress.epoch += 1
         ended = time.perf_counter()
-        seconds, began = ended - began, ended
-        progress.history[-1]["seconds"], slowest = round(seconds, 4), max(slowest, seconds)
+        progress.history[-1]["seconds"], began = round(ended - began, 4), ended
         if progress.worth_writing:
             write()
     write()
-
-
-def _all_allow(deadline: Deadline, seconds: float, processes: Processes) -> bool:
-    """Whether there is time for an epoch, by the clock of the first process, so that all stop after the same one."""
-    return processes.from_first(lambda: b"yes" if deadline.allows(seconds) else b"") == b"yes"
 
 
 def _run_epoch(learner: Learner, progress: Progress, observer: Observer) -> float:
@@ -225,8 +202,6 @@ def _run_epoch(learner: Learner, progress: Progress, observer: Observer) -> floa
         "valid_agreement": validation["valid_agreement"],
         "images_per_second": round(len(training) / seconds, 1),
     }
-    if learner.recorded:
-        row["recorded"] = True
     if learner.processes.size > 1:
         row["processes"] = learner.processes.size
         norm = learner.processes.batch_norm_of(learner.network)

@@ -29,7 +29,7 @@ from app.triage.rules import (
 )
 from ml.distributions.decisions import class_intervals, expected_gain, further_labels_expected, majority_prob
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe
-from ml.metrics.class_mix import class_mix_change
+from ml.metrics.class_mix import mix_change_of_patients
 
 RULE = Rule("disagreement", 0.2, 0.1, 0.02, 0.9, 5)
 SURE = DirichletCpe(np.array([[0.98, 0.01, 0.01]]), np.array([2.0]))
@@ -261,7 +261,9 @@ def test_the_mix_is_that_of_every_case_once_by_its_first_read_or_by_all_its_labe
     frequencies = counts[labelled] / counts[labelled].sum(axis=1, keepdims=True)
     read = first[labelled] >= 0
     frequencies[read] = np.eye(2)[first[labelled][read]]
-    expected = class_mix_change(frequencies, data.cluster[labelled], np.array([0.5, 0.5]), 500)
+    patient = np.unique(data.cluster[labelled], return_inverse=True)[1]
+    sums = np.stack([np.bincount(patient, column) for column in frequencies.T], axis=1)
+    expected = mix_change_of_patients(sums, np.array([0.5, 0.5]), 500)
     row = drift_of(data, REFERENCE)[0]
     assert (row.label_shift, row.label_p_value) == pytest.approx((expected.distance, expected.p_value), rel=1e-12)
 

@@ -101,7 +101,6 @@ _ALLOWED = {
     "ml/cli/stages.py": {"train"},
     "ml/datasets": {"train"},
     "ml/images": {"cpu", "train"},
-    "ml/metrics/row_sums.py": {"fast"},
     "ml/release": {"cpu"},
     "ml/reproduce": {"train", "charts"},
     "ml/scoring": {"cpu", "ray"},

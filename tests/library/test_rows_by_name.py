@@ -35,7 +35,9 @@ SHUFFLED = np.roll(np.arange(N), 7)
 #: Arguments with a row per case.
 BY_ROW: dict[str, Any] = {
     "after": (OTHER_F, OTHER_DPE),
+    "annotator": np.arange(N) % 2,
     "before": (F, DPE),
+    "case": np.arange(N) // 2,
     "class_probs": F,
     "cluster": PATIENTS,
     "counts": Y,
@@ -47,6 +49,7 @@ BY_ROW: dict[str, Any] = {
     "fit": np.arange(N) % 5 != 0,
     "groups": PATIENTS,
     "label_counts": Y,
+    "label": Y.argmax(axis=1),
     "labels": Y,
     "log_class_probs": np.log(F),
     "log_concentration": A,
@@ -152,6 +155,7 @@ EXEMPT = {
     "agreement.SiteAgreement": "a result",
     "agreement.DawidSkene": "a result",
     "agreement.DependenceTest": "a result",
+    "agreement.HomogeneityTest": "a result",
     "calibration.FitReport": "a result",
     "calibration.HeadKind": "two numbers",
     "calibration.FitError": "an error",

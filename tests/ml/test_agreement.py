@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from statsmodels.stats import inter_rater
 
-from ml.agreement import measure_agreement
+from ml.agreement import marginal_homogeneity_test, measure_agreement
 from ml.agreement.coefficients import (
     as_label_matrix,
     cohen_kappa,
@@ -17,8 +17,6 @@ from ml.agreement.coefficients import (
     excess_disagreement_test,
     fleiss_kappa,
     krippendorff_alpha,
-    permute_within_cases,
-    rater_marginal_test,
 )
 from ml.datasets.annotators import AnnotatorPool
 from ml.tables.files import write_table
@@ -105,30 +103,30 @@ def test_relabelling_classes_changes_nothing_nominal() -> None:
     assert first == pytest.approx(second, abs=1e-14)
 
 
-def _matrix(people: Any, given: Any, annotators: int) -> Any:
-    matrix = np.full((len(given), annotators), -1)
-    np.put_along_axis(matrix, people, given, axis=1)
-    return matrix
+def _long(people: Any, given: Any) -> tuple[Any, Any, Any]:
+    """Case, annotator and label of each reading."""
+    return np.repeat(np.arange(len(given)), given.shape[1]), np.asarray(people).ravel(), np.asarray(given).ravel()
 
 
 def test_like_annotators_pass_the_marginal_test_and_a_biased_one_fails() -> None:
     rng = np.random.default_rng(0)
     q = rng.dirichlet([4, 1, 1], 400)  # a class that leads, so that moving labels to the next shows in the shares
-    biased = _matrix(*AnnotatorPool(4, biased=2, bias=0.5).read(q, 2, rng), 4)
-    assert rater_marginal_test(biased, 3, permutations=199).p_value <= 0.01
+    biased = _long(*AnnotatorPool(4, biased=2, bias=0.5).read(q, 2, rng))
+    assert marginal_homogeneity_test(*biased, permutations=199).p_value <= 0.01
     rejected = 0
     for seed in range(60):
-        fair = _matrix(*AnnotatorPool(4).read(q[:120], 2, np.random.default_rng(seed)), 4)
-        rejected += rater_marginal_test(fair, 3, permutations=99, seed=seed).p_value <= 0.05
+        fair = _long(*AnnotatorPool(4).read(q[:120], 2, np.random.default_rng(seed)))
+        rejected += marginal_homogeneity_test(*fair, permutations=99, seed=seed).p_value <= 0.05
     assert rejected <= 9, "at level 0.05 more than 9 of 60 happen once in a thousand"
 
 
-def test_permuting_keeps_every_case_and_every_absence() -> None:
-    matrix = labels(4)
-    shuffled = permute_within_cases(matrix, np.random.default_rng(0))
-    np.testing.assert_array_equal(shuffled < 0, matrix < 0)
-    np.testing.assert_array_equal(count_matrix(shuffled, 4), count_matrix(matrix, 4))
-    assert (shuffled != matrix).any()
+@pytest.mark.parametrize(
+    ("case", "annotator", "label"),
+    [([0, 0], [0, 1], [0]), ([0, -1], [0, 1], [0, 1]), ([0, 0], [0, 1], [0.5, 1.0]), ([[0, 0]], [[0, 1]], [[0, 1]])],
+)
+def test_the_marginal_test_refuses_what_are_no_numbers(case: Any, annotator: Any, label: Any) -> None:
+    with pytest.raises(ValueError, match=r"one length|whole numbers from 0"):
+        marginal_homogeneity_test(case, annotator, label)
 
 
 def test_more_disagreement_than_the_probabilities_allow_is_found() -> None:

@@ -21,7 +21,7 @@ from ml.readers.fitting import (
     fit_rates,
     fit_readers,
     left_out,
-    penalised_log_likelihood,
+    log_prior,
 )
 from ml.readers.gate import held_out_gain, next_label_losses
 from ml.readers.posterior import Opinions, named_posterior
@@ -44,6 +44,12 @@ def material_of(drawn: World, prior: PredictiveDistribution | None = None) -> Ma
 def some_matrices(n_readers: int, seed: int) -> FloatArray:
     rng = np.random.default_rng(seed)
     return 0.7 * IDENTITY + 0.3 * rng.dirichlet(np.ones(N_CLASSES), size=(n_readers, N_CLASSES))
+
+
+def penalised_log_likelihood(material: Material, confusions: FloatArray, anchor: Anchor) -> float:
+    """The fit's objective at given matrices (A, K, K)."""
+    prior = log_prior(confusions, anchor.pseudo_counts(len(confusions)))
+    return float(case_log_likelihoods(material, confusions).sum()) + prior
 
 
 @pytest.mark.parametrize("members", [1, 3])

@@ -41,7 +41,7 @@ _FUNCTIONS = {
     "ml/agreement/tables.py": {"agreement_of", "_without_names", "_with_annotators", "_pairs"},
     "ml/metrics/document.py": {"_warnings", "_too_few_readers"},
     "ml/metrics/selection_weights.py": {"warnings"},
-    "ml/metrics/reader_test.py": {"reader_warnings"},
+    "ml/metrics/homogeneity_test.py": {"reader_warnings"},
     "app/evaluations/monitoring.py": {"_warning"},
     "app/evaluations/service.py": {"_dependence"},
     "app/evaluations/cohort.py": {"cohort_warnings"},

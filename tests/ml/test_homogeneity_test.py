@@ -6,11 +6,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from ml.agreement import excess_disagreement_test, measure_agreement, rater_marginal_test
+from ml.agreement import excess_disagreement_test, marginal_homogeneity_test, measure_agreement
 from ml.audit.answers import answer
 from ml.audit.ends import end_bins
 from ml.audit.sentences import summary
-from ml.metrics.reader_test import DIFFERENT, reader_test
+from ml.metrics.homogeneity_test import DIFFERENT
 from ml.tables.evaluate import evaluate_tables
 from ml.tables.matching import Options
 
@@ -42,16 +42,14 @@ def long(labels: Ints, patient: Ints) -> dict[str, Ints]:
 
 
 def rejected(runs: int, clustered: bool, **world: Any) -> int:
-    """How often the test rejects at 5 %, permuting case by case or turning whole patients."""
+    """How often the test rejects at 5 %, flipping the signs of cases or of whole patients."""
     count = 0
     for seed in range(runs):
         labels, patient = readings(seed, **world)
-        found: Any = (
-            reader_test(**long(labels, patient), permutations=99, seed=seed)
-            if clustered
-            else rater_marginal_test(labels, 2, permutations=99, seed=seed)
-        )
-        count += found.p_value <= 0.05
+        rows = long(labels, patient)
+        if not clustered:
+            del rows["cluster"]
+        count += marginal_homogeneity_test(**rows, permutations=99, seed=seed).p_value <= 0.05
     return count
 
 
@@ -72,20 +70,38 @@ def test_the_level_and_the_power_over_many_worlds() -> None:
 def test_an_annotator_who_differs_is_found_with_patients_and_without() -> None:
     labels, patient = readings(0, lean=0.1, moved=0.25)
     rows = long(labels, patient)
-    assert reader_test(**rows).p_value <= 0.01
-    assert reader_test(rows["case"], rows["annotator"], rows["label"]).p_value <= 0.01
+    assert marginal_homogeneity_test(**rows).p_value <= 0.01
+    assert marginal_homogeneity_test(rows["case"], rows["annotator"], rows["label"]).p_value <= 0.01
+
+
+def by_permuting(labels: Ints, permutations: int) -> tuple[float, float]:
+    """χ² and p value of labels (N, 3), two a case, by exchanging the two of each case at random."""
+    rng, (case, place) = np.random.default_rng(1), np.nonzero(labels >= 0)
+    pairs, people = labels[case, place].reshape(-1, 2), place.reshape(-1, 2)
+    expected = np.zeros((3, 2))
+    np.add.at(expected, (people, pairs), 0.5)
+    np.add.at(expected, (people, pairs[:, ::-1]), 0.5)
+
+    def statistic(given: Ints) -> float:
+        table = np.zeros((3, 2))
+        np.add.at(table, (people, given), 1)
+        return float(((table - expected) ** 2 / expected).sum())
+
+    observed = statistic(pairs)
+    drawn = [statistic(np.where(rng.random((len(pairs), 1)) < 0.5, pairs, pairs[:, ::-1])) for _ in range(permutations)]
+    return observed, (1 + sum(value >= observed - 1e-9 for value in drawn)) / (1 + permutations)
 
 
 def test_the_statistic_is_that_of_the_table_and_two_annotators_are_permuted() -> None:
-    """With two labels a case and no patients, turning signs is permuting within cases: both find the same."""
+    """With two labels a case and no patients, flipping signs is permuting within cases: both find the same."""
     labels, patient = readings(3, lean=0.0, moved=0.1)
     labels[np.arange(len(labels)), np.random.default_rng(0).integers(0, 3, len(labels))] = -1
     rows = long(labels, patient)
-    found = reader_test(rows["case"], rows["annotator"], rows["label"], permutations=1999)
-    permuted = rater_marginal_test(labels, 2, permutations=1999)
-    assert found.statistic == pytest.approx(permuted.statistic, rel=1e-9)
-    assert found.p_value == pytest.approx(permuted.p_value, abs=0.05)
-    assert found.n == permuted.n == len(labels)
+    found = marginal_homogeneity_test(rows["case"], rows["annotator"], rows["label"], permutations=1999)
+    statistic, p_value = by_permuting(labels, 1999)
+    assert found.statistic == pytest.approx(statistic, rel=1e-9)
+    assert found.p_value == pytest.approx(p_value, abs=0.05)
+    assert found.n == len(labels)
 
 
 def test_renaming_changes_nothing_and_lone_labels_count_for_nothing() -> None:
@@ -94,10 +110,12 @@ def test_renaming_changes_nothing_and_lone_labels_count_for_nothing() -> None:
     order = np.random.default_rng(0).permutation(rows["case"].size)
     shuffled = {name: values[order] for name, values in rows.items()}
     renamed = shuffled | {"case": 7 * shuffled["case"] + 3, "annotator": 5 - shuffled["annotator"]}
-    assert reader_test(**renamed).statistic == pytest.approx(reader_test(**rows).statistic, rel=1e-9)
+    assert marginal_homogeneity_test(**renamed).statistic == pytest.approx(
+        marginal_homogeneity_test(**rows).statistic, rel=1e-9
+    )
     lonely = {name: np.append(values, [9999, 1, 1, 9999][i]) for i, (name, values) in enumerate(rows.items())}
-    assert reader_test(**lonely) == reader_test(**rows)
-    alone = reader_test(np.arange(5), np.zeros(5, int), np.ones(5, int))
+    assert marginal_homogeneity_test(**lonely) == marginal_homogeneity_test(**rows)
+    alone = marginal_homogeneity_test(np.arange(5), np.zeros(5, int), np.ones(5, int))
     assert (alone.p_value, alone.n) == (1.0, 0)
 
 
@@ -113,8 +131,9 @@ def test_an_evaluation_and_the_agreement_warn_where_annotators_differ_and_only_t
 
     def misleads(seed: int) -> bool:
         labels, patient = readings(seed, lean=0.2, patients=12)
-        by_case = rater_marginal_test(labels, 2, permutations=99).p_value
-        return by_case <= 0.01 and reader_test(**long(labels, patient), permutations=99).p_value > 0.1
+        rows = long(labels, patient)
+        by_case = marginal_homogeneity_test(rows["case"], rows["annotator"], rows["label"], permutations=99).p_value
+        return by_case <= 0.01 and marginal_homogeneity_test(**rows, permutations=99).p_value > 0.1
 
     unlucky = next(seed for seed in range(100) if misleads(seed))
     for seed, lean, moved in ((unlucky, 0.2, 0.0), (0, 0.0, 0.3)):
@@ -133,7 +152,7 @@ def test_one_limit_decides_wherever_annotators_are_called_different() -> None:
     different = "use the classes differently"
     for seed, moved, above in ((11, 0.12, False), (0, 0.3, True)):
         labels, patient = readings(seed, lean=0.0, moved=moved, patients=12, cells=6)
-        assert (DIFFERENT < reader_test(**long(labels, patient)).p_value < 0.05) == (not above)
+        assert (DIFFERENT < marginal_homogeneity_test(**long(labels, patient)).p_value < 0.05) == (not above)
         given = table(labels, patient)
         halves = {f"prob:label {k}": np.full(len(labels), 0.5) for k in range(2)}
         predictions = {"case_id": [f"case_id {i}" for i in range(len(labels))], **halves}

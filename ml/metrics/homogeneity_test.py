@@ -1,0 +1,149 @@
+"""Test of marginal homogeneity: do annotators use the classes alike, with readings correlated within patients."""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_array
+
+from ml.arrays import FloatArray, IntArray
+from ml.metrics.binning import sums_by_slot
+from ml.metrics.inputs import check_clusters
+from ml.named_columns import same_rows
+
+# random sign vectors computed together
+_BLOCK = 64
+#: p value at or below which annotators are called different, wherever that is said. Reports are looked at every day and
+#: of every site: at .05 one laboratory in twenty whose annotators are alike would read that they are not.
+DIFFERENT = 0.01
+
+
+class HomogeneityTest(NamedTuple):
+    """Result of ``marginal_homogeneity_test``.
+
+    Attributes:
+        statistic: χ² of the annotator × class table.
+        p_value: share of random signs with a statistic as large or larger.
+        n: number of cases with two labels or more.
+    """
+
+    statistic: float
+    p_value: float
+    n: int
+
+
+def marginal_homogeneity_test(
+    case: npt.ArrayLike,
+    annotator: npt.ArrayLike,
+    label: npt.ArrayLike,
+    cluster: npt.ArrayLike | None = None,
+    *,
+    permutations: int = 999,
+    seed: int = 0,
+    up_to: float = 1.0,
+) -> HomogeneityTest:
+    """Test H0: annotators use the classes alike on the cases that they share, so that their labels are exchangeable.
+
+    The statistic is χ² of the annotator × class table against its expectation, in which each annotator of a case has
+    the case's label frequencies: Σ (observed − expected)² / expected. The null distribution flips the sign of the
+    differences (observed − expected) of whole patients at random, or of single cases where no patients are given. The
+    test therefore holds its level where readings are correlated within patients; permuting labels case by case does
+    not.
+
+    Args:
+        case: (M,) case number of each label, from 0.
+        annotator: (M,) annotator number of each label, from 0.
+        label: (M,) class number of each label, from 0.
+        cluster: (M,) patient of each label's case.
+        permutations: number of random sign vectors.
+        seed: of the signs.
+        up_to: p value beyond which no more signs are drawn.
+
+    Returns:
+        The test. p is 1 where no case has two labels; beyond ``up_to`` it is a lower bound.
+
+    Raises:
+        ValueError: arrays of different lengths, or numbers that are not whole or negative.
+
+    Source: wild cluster bootstrap with Rademacher weights, Cameron, Gelbach and Miller 2008; stopping rule, Besag and
+    Clifford 1991.
+
+    >>> marginal_homogeneity_test([0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 1, 0]).statistic
+    0.0
+    """
+    same_rows(case=case, annotator=annotator, label=label, cluster=cluster)
+    numbers = {"case": case, "annotator": annotator, "label": label}
+    cases, annotators, labels = (_whole_numbers(values, name) for name, values in numbers.items())
+    if not cases.shape == annotators.shape == labels.shape:
+        shapes = ", ".join(str(values.shape) for values in (cases, annotators, labels))
+        raise ValueError(f"case, annotator and label must have one length, got shapes {shapes}")
+    patients = check_clusters(cluster, len(cases))
+    several = np.bincount(cases)[cases] >= 2
+    cases, annotators, labels = cases[several], annotators[several], labels[several]
+    n_cases = np.unique(cases).size
+    if n_cases == 0:
+        return HomogeneityTest(0.0, 1.0, 0)
+    groups = cases if patients is None else patients[several]
+    differences, expected = _differences(cases, annotators, labels, _as_they_come(groups))
+    observed = float((differences.sum(axis=0) ** 2 / expected).sum())
+    rng, larger = np.random.default_rng(seed), 0
+    for start in range(0, permutations, _BLOCK):
+        signs = rng.choice((-1.0, 1.0), (min(_BLOCK, permutations - start), differences.shape[0]))
+        sums = np.asarray(signs @ differences)
+        larger += int((np.einsum("bc,bc,c->b", sums, sums, 1 / expected) >= observed * (1 - 1e-9)).sum())
+        if 1 + larger > up_to * (1 + permutations):
+            break
+    return HomogeneityTest(observed, (1 + larger) / (1 + permutations), n_cases)
+
+
+def _whole_numbers(values: npt.ArrayLike, name: str) -> IntArray:
+    """Numbers (M,) from 0 as int64.
+
+    Raises:
+        ValueError: another shape, or a number that is not whole or is negative.
+    """
+    numbers = np.asarray(values)
+    if numbers.ndim != 1 or (numbers.size and (numbers.dtype.kind not in "iu" or numbers.min() < 0)):
+        raise ValueError(f"{name} must be (M,) whole numbers from 0, got {numbers.dtype} of shape {numbers.shape}")
+    return numbers.astype(np.int64, copy=False)
+
+
+def differ(p_value: float) -> bool:
+    """Whether annotators are called different.
+
+    >>> differ(0.01), differ(0.011)
+    (True, False)
+    """
+    return p_value <= DIFFERENT
+
+
+def reader_warnings(case: IntArray, annotator: IntArray, label: IntArray, cluster: IntArray | None) -> list[str]:
+    """A warning where annotators use the classes differently; arguments as in ``marginal_homogeneity_test``."""
+    test = marginal_homogeneity_test(case, annotator, label, cluster, up_to=DIFFERENT)
+    if not differ(test.p_value):
+        return []
+    return [
+        f"annotators use the classes differently (p = {test.p_value:.3f}): the intervals, which leave out cases, speak "
+        "for these annotators, not for others"
+    ]
+
+
+def _as_they_come(groups: npt.NDArray[np.generic]) -> npt.NDArray[np.intp]:
+    """Number groups (M,) by their first rows, so that the signs do not depend on what patients are called."""
+    _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
+    return np.asarray(np.argsort(np.argsort(first))[inverse])
+
+
+def _differences(
+    case: IntArray, annotator: IntArray, label: IntArray, group: npt.NDArray[np.intp]
+) -> tuple[csr_array, FloatArray]:
+    """Counts less expectation (G, C) of each group, and expectations (C,), for each annotator and class that occur."""
+    shape = (int(case.max()) + 1, int(label.max()) + 1)
+    # each annotator of a case is expected to say what all labels of the case say on average
+    shares = csr_array((1 / np.bincount(case)[case], (case, label)), shape=shape)[case].tocoo()
+    row, class_number = shares.coords
+    cell = np.concatenate([annotator * shape[1] + label, annotator[row] * shape[1] + class_number])
+    cells, column = np.unique(cell, return_inverse=True)
+    values = np.concatenate([np.ones(case.size), -shares.data])
+    table = csr_array((values, (np.concatenate([group, group[row]]), column)), shape=(int(group.max()) + 1, cells.size))
+    return table, sums_by_slot(column[case.size :], shares.data, cells.size)
