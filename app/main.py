@@ -46,7 +46,6 @@ from app.platform.defects import Defects
 from app.platform.installation import claim
 from app.platform.languages import Languages
 from app.platform.rate_limit import RateLimit
-from app.platform.replica import Reports
 from app.practice.routes import router as practice
 from app.readers.routes import router as readers
 from app.reads.routes import router as reads
@@ -109,7 +108,6 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     tracing.end()
     context.front.close()
     context.inference.close()
-    app.state.reports.close()
     context.database.engine.dispose()
 
 
@@ -118,7 +116,6 @@ def attach(app: FastAPI, settings: Settings, sharing: int = 1, clock: Clock = no
     app.state.context = build_context(settings, sharing=sharing, clock=clock)
     app.state.database = app.state.context.database
     app.state.in_force = HeldInForce(app.state.context.inference)
-    app.state.reports = Reports(settings.replica_sqlalchemy_url, clock)
     app.state.rate_limit = RateLimit(settings.rate_limit)
     app.state.sign_in_throttle = SignInThrottle()
 

@@ -41,9 +41,6 @@ class Settings(BaseSettings):
     database_owner_url: str | None = Field(
         None, description="the same database by a role that owns its tables, for `db upgrade`; unset: DATABASE_URL"
     )
-    database_read_url: str | None = Field(
-        None, description="a streaming replica of DATABASE_URL, for metrics, evaluations and audit; unset: DATABASE_URL"
-    )
     storage_url: str | None = Field(
         None,
         description="folder for images, or a bucket for all that processes share: s3://bucket/prefix, gs://… or "
@@ -190,13 +187,6 @@ class Settings(BaseSettings):
             raise ValueError("OIDC_ISSUER must be an https address")
         return self
 
-    @model_validator(mode="after")
-    def _replica_of_postgresql(self) -> Self:
-        urls = [url for url in (self.database_url, self.database_read_url) if (url or "").startswith("postgresql")]
-        if self.database_read_url is not None and len(urls) < 2:
-            raise ValueError("DATABASE_READ_URL needs PostgreSQL there and in DATABASE_URL")
-        return self
-
     @field_validator("inference_url")
     @classmethod
     def _web_address(cls, value: str | None) -> str | None:
@@ -235,11 +225,6 @@ class Settings(BaseSettings):
     def owner_sqlalchemy_url(self) -> str:
         """The same database by the role that owns its tables."""
         return self._with_driver(self.database_owner_url or self.database_direct_url or self.database_url)
-
-    @property
-    def replica_sqlalchemy_url(self) -> str | None:
-        """The replica that reports are read from, if there is one."""
-        return None if self.database_read_url is None else self._with_driver(self.database_read_url)
 
     def _with_driver(self, url: str | None) -> str:
         if url is None:

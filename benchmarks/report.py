@@ -28,7 +28,7 @@ from benchmarks.snapshot import fill
 from tests.support.postgres import PostgresServer, find_binaries
 from tests.support.service import put_release
 
-PAGES = ("/report", "/policy", "/report/study", "/report/numbers/triage.csv")
+PAGES = ("/report", "/policy", "/report/numbers/triage.csv")
 
 
 def cpu_seconds(call: Callable[[], Any]) -> float:

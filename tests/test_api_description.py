@@ -1,8 +1,6 @@
 """What the API says about itself is true: ids, access, words, examples."""
 
 import json
-import re
-import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,9 +11,7 @@ from jsonschema import Draft202012Validator, FormatChecker
 from app.auth.policy import monitoring, policy_of
 from app.auth.sites import COOKIE
 from app.description.examples import EXAMPLES
-from app.description.view import curl
 from app.main import create_app
-from app.pages.api_page import api_page
 from app.platform.errors import PROBLEM_JSON, TYPE_PREFIX
 from app.platform.routing import walk_routes
 from app.settings import Settings
@@ -114,23 +110,3 @@ def test_every_operation_has_an_example_of_what_is_sent_and_answered(document: d
         if operation["operationId"] not in WITHOUT_JSON:
             shown = [a.get("content", {}).get("application/json", {}) for a in operation["responses"].values()]
             assert any("example" in media for media in shown), path
-
-
-def test_the_page_shows_every_operation_and_shape_and_needs_no_script(document: dict[str, Any]) -> None:
-    page = api_page(document, alone=True)
-    anchors = set(re.findall(r'id="([^"]+)"', page))
-    names = [operation["operationId"] for _, _, operation in operations(document)]
-    assert {*names, *document["components"]["schemas"], *(tag["name"] for tag in document["tags"])} <= anchors
-    assert set(re.findall(r'href="#([^"]+)"', page)) <= anchors
-    assert page.count('<pre tabindex="0">curl') == len(names)
-    assert not re.search(r"<script|https?://|<link", page)
-
-
-def test_a_command_sends_what_the_example_sent(document: dict[str, Any]) -> None:
-    for method, path, operation in operations(document):
-        words = shlex.split(curl(method.upper(), path, operation))
-        assert words[0] == "curl"
-        assert words[-1].startswith("$URL/")
-        example = EXAMPLES.get(operation["operationId"])
-        if example is not None and example.request is not None:
-            assert json.loads(words[words.index("-d") + 1]) == example.request

@@ -222,8 +222,6 @@ OPEN_DOCUMENTS = {
     "app.cases.uploads.upload_schema": "OpenAPI, as FastAPI takes it",
     "app.platform.errors.responses": "OpenAPI, as FastAPI takes it",
     "app.description.document": "OpenAPI, as FastAPI makes it",
-    "app.description.view": "the same, read",
-    "app.pages.api_page.api_page": "the same",
     "app.evaluations.report.chart_csv": "rows of any chart",
     "app.pages.report_views._Rows": "rows of any chart",
     "app.pages.report_views._estimate": "columns are named after what is estimated",

@@ -25,7 +25,6 @@ secondread = typer.Typer(
 )
 release = typer.Typer(no_args_is_help=True, help="Releases: add, list, judge, promote.")
 dataset = typer.Typer(no_args_is_help=True, help="Collected images and labels.")
-report = typer.Typer(no_args_is_help=True, help="Reports about what was collected.")
 
 
 def _print_version(wanted: bool) -> None:
@@ -152,34 +151,6 @@ def release_judge(
     emit(report.to_dict(), as_json, "\n".join(lines))
 
 
-@report.callback()
-def _report() -> None:
-    """Keep ``study`` a command of its own, though it is the only one."""
-
-
-@report.command("study")
-def report_study(
-    standard: Annotated[Literal["stard-ai", "claim"], typer.Option(help="The checklist whose order it takes.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="HTML file that opens offline.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Fill the report of a study from what is stored; items that need a person stay visibly open."""
-    from app.evaluations.report_making import study_here
-    from app.evaluations.study import html_study
-
-    with parts() as context:
-        study = study_here(context, standard)
-    if out is not None:
-        out.write_text(html_study(study), encoding="utf-8")
-    lines = [
-        f"{one.item.number:>3}  {one.item.asks}" + "".join(f"\n       {text}" for text in one.filled)
-        + (f"\n       OPEN: {one.open}" if one.open else "")
-        for one in study.items
-    ]  # fmt: skip
-    lines.append(f"{study.n_open} of {len(study.items)} items are open: a person has to write there")
-    emit(study.to_dict(), as_json, "\n".join(lines) if out is None else lines[-1])
-
-
 @secondread.command()
 def recalibrate(
     method: Annotated[
@@ -250,7 +221,6 @@ for commands in (
 for name, group in (
     ("release", release),
     ("dataset", dataset),
-    ("report", report),
     ("user", people.user),
     ("key", people.key),
     ("patient", people.patient),

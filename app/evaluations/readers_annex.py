@@ -1,12 +1,11 @@
 """Cases by annotators: who read how much, how far each agrees, and intervals for these annotators and for new ones.
 
-The numbers are those of the report; nothing is computed here. The annex fills what checklists ask for of studies with
-several readers and many cases (MRMC).
+The numbers are those of the report; nothing is computed here. The annex is for studies with several readers and many
+cases (MRMC).
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypedDict
 
 from app.evaluations.report import headline
 from app.evaluations.schemas import AgreementOut, AnnotatorAgreementOut, MetricsBody
@@ -15,36 +14,6 @@ from ml.shown_numbers import count
 
 #: As many annotators as it takes to say where others like them would be.
 ENOUGH = 3
-
-
-class ReaderDocument(TypedDict):
-    """An annotator of the annex as JSON values."""
-
-    annotator: str
-    n_cases: int
-    agreement: float | None
-    low: float | None
-    high: float | None
-
-
-class AnnexMetricDocument(TypedDict):
-    """A metric of the annex as JSON values: with the interval for these annotators, and for new ones."""
-
-    metric: str
-    value: float | None
-    low: float | None
-    high: float | None
-    low_new: float | None
-    high_new: float | None
-    n: int
-
-
-class ReadersAnnexDocument(TypedDict):
-    """The annex as JSON values."""
-
-    sentences: list[str]
-    annotators: list[ReaderDocument]
-    metrics: list[AnnexMetricDocument]
 
 
 @dataclass(frozen=True)
@@ -93,34 +62,6 @@ class ReadersAnnex:
             yield f"There {only} only: intervals for new annotators need three, and are left out."
         else:
             yield "Fewer than three annotators read cases of two patients: intervals for new annotators are left out."
-
-    def to_dict(self) -> ReadersAnnexDocument:
-        """Return it as JSON values."""
-        return {
-            "sentences": self.sentences,
-            "annotators": [
-                {
-                    "annotator": row.annotator,
-                    "n_cases": row.n_labels,
-                    "agreement": row.agreement_with_others.value,
-                    "low": row.agreement_with_others.low,
-                    "high": row.agreement_with_others.high,
-                }
-                for row in self.readers
-            ],
-            "metrics": [
-                {
-                    "metric": name,
-                    "value": found.value,
-                    "low": found.low,
-                    "high": found.high,
-                    "low_new": found.low_new,
-                    "high_new": found.high_new,
-                    "n": found.n,
-                }
-                for name, found in self.metrics
-            ],
-        }
 
 
 def annex_of(document: MetricsBody, agreement: AgreementOut) -> ReadersAnnex:

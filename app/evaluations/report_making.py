@@ -12,11 +12,7 @@ from app.evaluations.held_out import held_out
 from app.evaluations.report_schemas import ReportBody, ReportParts
 from app.evaluations.service import agreement, groups_of, metrics, release_or_champion
 from app.evaluations.snapshots import current_columns
-from app.evaluations.study import Study, study_of
-from app.evaluations.study_facts import study_facts
-from app.evaluations.study_items import Standard
 from app.evaluations.workload import workload_of
-from app.platform.errors import NoRelease
 from app.triage.queries import current_policy
 
 
@@ -64,21 +60,3 @@ def parts_of(session: Session, cohort: Cohort, question: Question, at: datetime)
         designs=designs_of(cohort, current_policy(session).audit_rate),
         quantiles=quantiles,
     )
-
-
-def study_here(context: Context, standard: Standard) -> Study:
-    """The report of a study, with every number computed now.
-
-    Args:
-        context: parts of the service.
-        standard: the checklist whose order it takes.
-
-    Raises:
-        NoRelease: there is no champion.
-    """
-    at = context.clock()
-    with context.database.read_moment() as session:
-        facts = study_facts(session)
-        if facts is None:
-            raise NoRelease("no release is served yet")
-        return study_of(facts, report_on(session, context, Question(), at), at, standard)

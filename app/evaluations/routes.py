@@ -34,7 +34,6 @@ from app.platform.errors import (
 )
 from app.platform.idempotency import once, request_digest, required_key
 from app.platform.principal import Principal
-from app.platform.replica import ReportReader
 from app.platform.revisions import Revision
 from app.platform.values import Line, Moment
 
@@ -63,7 +62,7 @@ def _question(
 @router.get("/v1/metrics", responses=responses(NotFound), dependencies=_VIEWING)
 def get_metrics(
     context: Parts,
-    session: ReportReader,
+    session: Reader,
     question: Annotated[Question, Depends(_question)],
     release: Annotated[uuid.UUID | None, Query(description="The champion where left out.")] = None,
     group_by: Annotated[Literal["site", "month"] | None, Query(description="Headline metrics of each group.")] = None,
@@ -73,14 +72,14 @@ def get_metrics(
 
 
 @router.get("/v1/reader-drift", responses=responses(), dependencies=[Depends(Policy("manage"))])
-def get_reader_drift(context: Parts, session: ReportReader) -> ReadersDriftOut:
+def get_reader_drift(context: Parts, session: Reader) -> ReadersDriftOut:
     """Whether annotators answer less as foreseen than they did, by week, until last Monday."""
     return ReadersDriftOut(items=reader_drift(session, context.settings.home))
 
 
 @router.get("/v1/releases/{release_id}/comparison", responses=responses(NotFound), dependencies=_VIEWING)
 def get_comparison(
-    release_id: uuid.UUID, context: Parts, session: ReportReader, question: Annotated[Question, Depends(_question)]
+    release_id: uuid.UUID, context: Parts, session: Reader, question: Annotated[Question, Depends(_question)]
 ) -> ComparisonOut:
     """A release compared with the champion on the cases that both predicted, with the interval of each difference."""
     return compare(session, context, release_id, question)
@@ -89,7 +88,7 @@ def get_comparison(
 @router.get("/v1/agreement", responses=responses(), response_model_exclude_unset=True, dependencies=_VIEWING)
 def get_agreement(
     context: Parts,
-    session: ReportReader,
+    session: Reader,
     question: Annotated[Question, Depends(_question)],
     group_by: Annotated[Literal["annotator", "class", "site"] | None, Query(description="Only this grouping.")] = None,
 ) -> AgreementOut:
@@ -113,7 +112,7 @@ def freeze_evaluation(
 
 
 @router.get("/v1/evaluations", responses=responses(), dependencies=_VIEWING)
-def list_evaluations(session: ReportReader) -> EvaluationsOut:
+def list_evaluations(session: Reader) -> EvaluationsOut:
     """Frozen evaluations, newest first, without their documents."""
     return frozen.list_evaluations(session)
 
@@ -130,7 +129,7 @@ def list_evaluations(session: ReportReader) -> EvaluationsOut:
 def get_evaluation(
     evaluation_id: uuid.UUID,
     context: Parts,
-    session: ReportReader,
+    session: Reader,
     accept: Annotated[str, Header(description="application/json, text/html or text/csv")] = "application/json",
 ) -> Response:
     """A frozen evaluation: its state, and once it is done its document, report or table."""

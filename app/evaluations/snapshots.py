@@ -3,7 +3,7 @@
 The snapshot of a release lies in ``HOME/snapshots/RELEASE/SEQUENCE``, one array file per column, cases of one patient
 together. It is right for the event of its watermark; cases that later events changed are read from the database and
 take the place of their old rows. It may show more than the watermark, what changed while it was read, so whoever does
-not see everything that it may show (an older backup was restored; a replica is behind) does not use it; nor a damaged
+not see everything that it may show (an older backup was restored) does not use it; nor a damaged
 one, in whose place the worker writes another. With a bucket a snapshot is there, packed, before it is
 in the HOME of the worker that wrote it; every other process brings the newest one into its own HOME, and removes what
 is not in the bucket any more.

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Depends, Query
 
 from app.auth.policy import GuardedRoute, Policy
 from app.operations.audit_events import AuditEventsOut, page_of_events
+from app.platform.database import Reader
 from app.platform.errors import responses
-from app.platform.replica import ReportReader
 from app.platform.values import Line
 
 router = APIRouter(tags=["audit"], dependencies=[Depends(Policy("manage"))], route_class=GuardedRoute)
@@ -15,7 +15,7 @@ router = APIRouter(tags=["audit"], dependencies=[Depends(Policy("manage"))], rou
 
 @router.get("/v1/audit-events", responses=responses())
 def list_audit_events(
-    session: ReportReader,
+    session: Reader,
     cursor: Annotated[int | None, Query(ge=1, le=2**63 - 1, description="`next_cursor` of the page before.")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     object_id: Annotated[Line | None, Query(description="Events of one object.")] = None,

@@ -21,7 +21,8 @@ _OF_REPORTS = STYLE.parent
 def _version() -> str:
     """Digest of all of them: one for the folder, since scripts name each other by the place beside them."""
     digest = hashlib.sha256()
-    for file in sorted([*FOLDER.iterdir(), *_OF_REPORTS.iterdir()]):
+    files = [file for folder in (FOLDER, _OF_REPORTS) for file in folder.rglob("*") if file.is_file()]
+    for file in sorted(files):
         digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()[:12]
 

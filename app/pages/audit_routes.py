@@ -18,8 +18,8 @@ from app.operations.audit_words import WORDS, Part, Say, plain, sentences, short
 from app.pages.render import page
 from app.pages.tables import csv_file
 from app.platform import audit_chain, languages
+from app.platform.database import Reader
 from app.platform.principal import Principal
-from app.platform.replica import ReportReader
 from app.platform.values import PageText
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
@@ -82,7 +82,7 @@ def _events(session: Session, asked: Asked, say: Say = str) -> tuple[AuditEvents
 
 
 @router.get("/audit")
-def audit(request: Request, context: Parts, principal: _Manager, session: ReportReader, asked: _Asked) -> Response:
+def audit(request: Request, context: Parts, principal: _Manager, session: Reader, asked: _Asked) -> Response:
     """Who did what, newest first."""
     events, said = _events(session, asked, _say)
     details = {event.stamp: json.dumps(event.details, ensure_ascii=False) for event in events.items}
@@ -104,7 +104,7 @@ def audit(request: Request, context: Parts, principal: _Manager, session: Report
 
 
 @router.get("/audit.csv", dependencies=[Depends(Policy("manage"))])
-def audit_file(session: ReportReader, asked: _Asked) -> Response:
+def audit_file(session: Reader, asked: _Asked) -> Response:
     """The events that the page shows."""
     events, said = _events(session, asked)
     header = ("number", "time", "who", "what", "why", "action", "object")

@@ -7,12 +7,13 @@ from app.auth.sites import is_secure
 
 #: Browsers that have come by TLS once come by nothing else for a year.
 _HSTS = (b"strict-transport-security", b"max-age=31536000")
+#: What a page may load and do, unless its route has another policy.
+POLICY = (
+    "default-src 'none'; img-src 'self'; style-src 'self'; script-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
 _HEADERS = (
-    (
-        b"content-security-policy",
-        b"default-src 'none'; img-src 'self'; style-src 'self'; script-src 'self'; connect-src 'self'; "
-        b"form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
-    ),
+    (b"content-security-policy", POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
     # not "no-referrer": browsers then send the Origin of forms as "null"
     (b"referrer-policy", b"same-origin"),

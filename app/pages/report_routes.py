@@ -13,8 +13,6 @@ from app.auth.policy import GuardedRoute, Policy
 from app.context import Parts
 from app.evaluations import frozen
 from app.evaluations.schemas import EvaluationIn
-from app.evaluations.study import html_study
-from app.evaluations.study_items import STANDARDS, Standard
 from app.evaluations.targets import set_targets
 from app.pages import report_views
 from app.pages.forms import PolicyForm, TargetsForm, WrongFields, checked
@@ -64,31 +62,6 @@ def report_numbers(name: str, context: Parts, principal: _Viewer, chosen: _Filte
     table, as_of = found
     headers = {"Content-Disposition": f'attachment; filename="{name}-{as_of}.csv"'}
     return Response(table, media_type="text/csv; charset=utf-8", headers=headers)
-
-
-_Standard = Annotated[Standard, Query()]
-
-
-@router.get("/report/study")
-def study(request: Request, context: Parts, principal: _Viewer, standard: _Standard = "stard-ai") -> Response:
-    """The report of a study in the order of a checklist."""
-    published, found = report_views.study(context, principal, standard)
-    values = {"published": published, "study": found}
-    return page(request, "study.html", principal, **values, standard=standard, called=STANDARDS[standard][0])  # type: ignore[arg-type]
-
-
-@router.get("/report/study.html")
-def study_file(context: Parts, principal: _Viewer, standard: _Standard = "stard-ai") -> Response:
-    """The same as one file that opens offline.
-
-    Raises:
-        NotFound: no report has been made yet.
-    """
-    found = report_views.study(context, principal, standard)[1]
-    if found is None:
-        raise NotFound("there is no report yet")
-    headers = {"Content-Disposition": f'attachment; filename="study-{standard}-{found.as_of:%Y-%m-%d}.html"'}
-    return Response(html_study(found), media_type="text/html; charset=utf-8", headers=headers)
 
 
 @router.post("/report/targets")

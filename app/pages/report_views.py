@@ -12,9 +12,6 @@ from app.evaluations.report_drawing import Report, drawn_report, share_today
 from app.evaluations.report_publishing import ask_for_report, published_report
 from app.evaluations.report_schemas import PublishedReport, ReportBody, TrendOut, WhatIfOut
 from app.evaluations.schemas import BinOut, DesignOut, EvaluationOut
-from app.evaluations.study import Study, study_of
-from app.evaluations.study_facts import study_facts
-from app.evaluations.study_items import Standard
 from app.evaluations.targets import TargetsOut, current_targets
 from app.platform.principal import Principal
 from app.platform.values import MetricOut
@@ -105,16 +102,6 @@ def what_if(context: Context, principal: Principal | None, share: int) -> WhatIf
     asked = next((row for row in rows if round(100 * row.share) == share), None)
     plot = report_charts.operating_curve(rows, now)
     return WhatIf(published, rows, asked, nearest, now, body.document.n_cases, plot, body.designs)
-
-
-def study(context: Context, principal: Principal, standard: Standard) -> tuple[PublishedReport, Study | None]:
-    """The latest report, and from it the report of a study in the order of a checklist; None where there is none."""
-    published = latest(context, principal, ReportFilter())
-    with context.database.read() as session:
-        facts = study_facts(session)
-    if facts is None or published.body is None or published.as_of is None:
-        return published, None
-    return published, study_of(facts, published.body, published.as_of, standard)
 
 
 def numbers(context: Context, principal: Principal, chosen: ReportFilter, name: str) -> tuple[str, str] | None:

@@ -29,7 +29,7 @@ from tests.support.reports import report_page
 from tests.support.service import PEOPLE, Service, cell_png, collect
 
 #: Names and codes that are the same in every language.
-SAME = {"secondread", "UTC", "API", "JSON", "HTML", "CSV", "STARD-AI", "CLAIM", "Enter", "EL", "CL", "DL"}
+SAME = {"secondread", "UTC", "API", "JSON", "HTML", "CSV", "Enter", "EL", "CL", "DL"}
 #: Attributes that a person reads or hears.
 _READ = {"alt", "title", "placeholder", "aria-label", "data-name", "data-called", "data-opens", "data-closes"}
 #: Elements whose text is no sentence: code, keys, and what a machine reads.

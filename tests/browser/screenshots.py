@@ -98,7 +98,7 @@ def lead(page: Page, made: Installation, folder: Path) -> None:
     page.click(f"li.tile:has-text('{disputed(page)}') a")
     keep(page, folder, "case")
     pages = ("report", "policy", "releases", "jobs", "imports", "people", "audit", "readers", "flagged")
-    for name, path in (*((name, f"/{name}") for name in pages), ("study", "/report/study"), ("api", "/v1/docs")):
+    for name, path in (*((name, f"/{name}") for name in pages), ("api", "/v1/docs")):
         page.goto(made.address + path)
         keep(page, folder, name)
     page.goto(f"{made.address}/imports")

@@ -10,7 +10,6 @@ LEAD_PAGES = (
     "/worklist",
     "/report",
     "/policy",
-    "/report/study",
     "/releases",
     "/jobs",
     "/imports",

@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from app.main import create_app
-from app.pages.api_page import api_page
 from app.settings import Settings
 from tests.support.python_client import python_client
 from tests.support.typescript_client import SCHEMA, is_present, typescript_types
 
 ROOT = Path(__file__).parents[2]
 OPENAPI = ROOT / "docs" / "reference" / "openapi.json"
-PAGE = ROOT / "docs" / "reference" / "api.html"
 
 
 def openapi() -> dict[str, Any]:
@@ -31,7 +29,6 @@ def made(document: dict[str, Any]) -> dict[Path, str]:
     """Every file with its content, but for the types of TypeScript, which take Node."""
     return {
         OPENAPI: json.dumps(document, indent=1, ensure_ascii=False) + "\n",
-        PAGE: api_page(document, alone=True),
         **python_client(document),
     }
 

@@ -24,7 +24,7 @@ from tests.support.said import said_in_domains
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "app" / "pages"
 #: The page about the API speaks English, as the API does; reports that are frozen are files for anybody.
-ENGLISH = {"api.html", "frozen_report.html", "study_file.html"}
+ENGLISH = {"api.html", "frozen_report.html"}
 _PYTHON = {"gettext", "ngettext", "noted"}
 _SCRIPT = re.compile(r'\bt\(\s*"((?:[^"\\]|\\.)*)"')
 
