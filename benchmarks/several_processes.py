@@ -51,7 +51,7 @@ def worker(job: Job) -> None:
         device = processes.device(torch.device(job.device))
         dataset = load_cells(job.cells, seed=0)
         config = TrainConfig("cells", {}, job.network, 1, job.batch, 2e-3, 0, (), 10, 0, "float32", False, None)
-        learner = Learner(DeviceData(dataset, device), config, processes.normalising(None, device))
+        learner = Learner(DeviceData(dataset, device), config, processes)
         rows, times, losses = dataset.rows("train"), [], []
         for epoch in range(1 + EPOCHS):
             started, used = time.perf_counter(), time.process_time()

@@ -78,13 +78,6 @@ def train(
     precision: Annotated[str, typer.Option(help="auto, float32 or bf16.")] = "auto",
     compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Use torch.compile.")] = False,
     threads: Annotated[int | None, typer.Option(help="CPU threads; fix them for identical results.")] = None,
-    batch_norm: Annotated[
-        Literal["synchronised", "per-process"] | None,
-        typer.Option(
-            help="With several processes (torchrun): statistics of the whole batch, on GPUs only, or of each one's "
-            "part. Left out: synchronised on GPUs."
-        ),
-    ] = None,
     backbone_weights: Annotated[str | None, typer.Option(help="vgg16: file with pretrained weights.")] = None,
     cases: Annotated[int | None, typer.Option(help="cells: number of simulated cells.")] = None,
     valid_labels: Annotated[int | None, typer.Option(help="mix_…: labels per validation image, 1, 2 or 5.")] = None,
@@ -129,7 +122,7 @@ def train(
             class_balance=class_balance,
             augmentation=wide_or_light,
         )
-        _train(dataset, config, out, where, processes.normalising(batch_norm, where), as_json)
+        _train(dataset, config, out, where, processes, as_json)
 
 
 def _loaded(data: str, options: dict[str, int], processes: "Processes") -> "ImageDataset":

@@ -5,17 +5,13 @@ from typing import TypedDict
 
 from ml.charts.rows import EpochMetrics
 
-_BATCH_NORM = {
-    "synchronised": ", with batch normalisation over the whole batch",
-    "per-process": ", with batch normalisation over each process's part of it",
-}
+_BATCH_NORM = {"per-process": ", with batch normalisation over each process's part of it"}
 
 
 class ProcessesDocument(TypedDict):
     """How many epochs so many processes trained together, and of what their batch normalisation took its statistics.
 
-    ``batch_norm`` is ``synchronised`` (the whole batch), ``per-process`` (each one's part), or None: one process, or a
-    network without any.
+    ``batch_norm`` is ``per-process`` (each one's part of a batch), or None: one process, or a network without any.
     """
 
     processes: int

@@ -81,7 +81,6 @@ class Learner:
         weights = read_backbone_weights(config.backbone_weights) if config.backbone_weights else None
         dataset = data.dataset
         network = build_network(config.network, dataset.preprocessing.channels, len(dataset.classes), weights)
-        network = cast(Network, processes.converted(network))
         self.network: Network = network.to(data.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         shared = processes.averaging(self.network)
         self._forward: Callable[[Tensor], tuple[Tensor, Tensor]] = torch.compile(shared) if config.compiled else shared

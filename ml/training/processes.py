@@ -13,9 +13,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +28,6 @@ from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
-BatchNorm = Literal["synchronised", "per-process"]
 #: Set by ``torchrun`` and by whatever else starts several processes.
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 #: Longer than any process has to wait for another: for one that loads its data from a slow disk, for example.
@@ -38,7 +36,7 @@ _TIMEOUT = timedelta(minutes=10)
 _PARENT_SECONDS = 1.0
 #: Between the seeds of two processes; far more than there are epochs.
 _SEEDS_APART = 1_000_000_007
-_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _ENDED = (
     "a process of this training ended before its time; all of them stop. The same command resumes after the last "
     "whole epoch"
@@ -52,12 +50,10 @@ class Processes:
     Attributes:
         rank: number of this one, from 0.
         size: how many there are.
-        synchronised: whether batch normalisation takes its statistics from the whole batch, else from each one's part.
     """
 
     rank: int = 0
     size: int = 1
-    synchronised: bool = False
 
     @property
     def first(self) -> bool:
@@ -80,26 +76,11 @@ class Processes:
         torch.cuda.set_device(number)
         return torch.device("cuda", number)
 
-    def normalising(self, wanted: BatchNorm | None, device: torch.device) -> "Processes":
-        """The same processes with their batch normalisation chosen: synchronised where nobody asks and it is possible.
-
-        Raises:
-            ValueError: it cannot be synchronised there.
-        """
-        if self.size == 1:
-            return self
-        if wanted == "synchronised" and device.type != "cuda":
-            raise ValueError(
-                "batch normalisation of several processes can only be synchronised on GPUs: "
-                "use --batch-norm per-process"
-            )
-        return replace(self, synchronised=device.type == "cuda" and wanted != "per-process")
-
-    def batch_norm_of(self, network: nn.Module) -> BatchNorm | None:
+    def batch_norm_of(self, network: nn.Module) -> str | None:
         """How a network's batch normalisation is shared; None where it has none, or where one process is alone."""
         if self.size == 1 or not any(isinstance(module, _NORMS) for module in network.modules()):
             return None
-        return "synchronised" if self.synchronised else "per-process"
+        return "per-process"  # statistics of each process's part of a batch
 
     def part(self, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
         """Part of some rows that this process takes: sizes differ by one at most, and only the first is never empty."""
@@ -108,10 +89,6 @@ class Processes:
     def seed(self, seed: int, epoch: int) -> int:
         """Seed of augmentation and dropout in an epoch: the first process has that of a process alone."""
         return seed * 100_003 + epoch + self.rank * _SEEDS_APART
-
-    def converted(self, network: nn.Module) -> nn.Module:
-        """A network with the batch normalisation that was chosen; names of its weights stay as they are."""
-        return nn.SyncBatchNorm.convert_sync_batchnorm(network) if self.synchronised else network
 
     def averaging(self, network: nn.Module) -> nn.Module:
         """What to call in place of a network, so that backward passes leave the mean of all processes' gradients."""

@@ -24,7 +24,7 @@ from ml.training.networks import build_network
 from ml.training.processes import ALONE, Processes, started_processes
 from ml.training.run_folder import RunFolder
 from tests.support.process import free_port
-from tests.support.trains_together import CPU, train_together
+from tests.support.trains_together import train_together
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -229,20 +229,11 @@ def test_each_process_draws_for_itself_and_the_first_as_one_alone() -> None:
     assert Processes(0, 64).seed(3, 7) == ALONE.seed(3, 7)
 
 
-def test_batch_normalisation_is_chosen_where_it_can_be() -> None:
-    two, gpu = Processes(1, 2), torch.device("cuda", 1)
-    assert [two.normalising(None, device).synchronised for device in (CPU, gpu)] == [False, True]
-    assert not two.normalising("per-process", gpu).synchronised
-    with pytest.raises(ValueError, match="only be synchronised on GPUs: use --batch-norm per-process"):
-        two.normalising("synchronised", CPU)
-    assert ALONE.normalising("synchronised", CPU) == ALONE
+def test_batch_normalisation_is_recorded_where_several_processes_have_any() -> None:
+    two = Processes(1, 2)
     compact, cnn3 = (build_network(name, 3, 4) for name in ("compact", "cnn3"))
     assert two.batch_norm_of(compact) == "per-process"
     assert (two.batch_norm_of(cnn3), ALONE.batch_norm_of(compact)) == (None, None)
-    both = two.normalising(None, gpu)
-    converted = both.converted(compact)
-    assert both.batch_norm_of(converted) == "synchronised"
-    assert converted.state_dict().keys() == build_network("compact", 3, 4).state_dict().keys()
 
 
 def test_one_process_of_torchrun_is_a_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,8 +269,8 @@ def test_the_card_names_who_trained_which_epochs() -> None:
         return {"epoch": 0, **more}  # type: ignore[typeddict-item]
 
     assert processes_of([row(), row()]) == []
-    both: dict[str, Any] = {"processes": 2, "batch_norm": "synchronised"}
+    both: dict[str, Any] = {"processes": 2, "batch_norm": "per-process"}
     assert processes_of([row(**both), row(**both), row()]) == [
-        {"processes": 2, "batch_norm": "synchronised", "epochs": 2},
+        {"processes": 2, "batch_norm": "per-process", "epochs": 2},
         {"processes": 1, "batch_norm": None, "epochs": 1},
     ]

@@ -87,7 +87,7 @@ def main() -> None:
     torch.set_num_threads(1)
     changes, killed = (json.loads(text) for text in sys.argv[2:])
     with started_processes() as processes:
-        train_together(Path(sys.argv[1]), changes, killed, processes.normalising(None, CPU))
+        train_together(Path(sys.argv[1]), changes, killed, processes)
     # one that is left may abort the process when Python ends
     wait_until(lambda: not any(name.startswith("pt_gloo") for name in _threads()), 10)
 
