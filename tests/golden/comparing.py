@@ -1,0 +1,98 @@
+"""Comparison of golden files with what is computed now, and how their numbers stand in files."""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+#: Numbers may differ by this share, or by ``NOTHING`` near zero.
+RELATIVE, NOTHING = 1e-12, 1e-15
+#: What a fit, a root finder or a quadrature ends with may differ by this share.
+FITTED_RELATIVE = 1e-6
+#: Section of the numbers to which ``FITTED_RELATIVE`` belongs.
+FITTED = "fitted"
+#: Path, expected value and value now.
+Difference = tuple[str, Any, Any]
+_MISSING = "nothing"
+# numbers with more digits than people are shown
+_LONG = re.compile(r"-?\d+\.\d{9,}(?:e[-+]?\d+)?|-?\d+(?:\.\d+)?e[-+]?\d+")
+
+
+def differences(expected: Any, actual: Any, path: str = "") -> list[Difference]:
+    """Paths where two trees of JSON values differ, with both values."""
+    ours, theirs = dict(leaves(expected, path)), dict(leaves(actual, path))
+    pairs = ((name, ours.get(name, _MISSING), theirs.get(name, _MISSING)) for name in ours | theirs)
+    return [(name, first, second) for name, first, second in pairs if not same(name, first, second)]
+
+
+def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Values of a tree with their paths."""
+    if isinstance(tree, Mapping):
+        for name, part in tree.items():
+            yield from leaves(part, f"{path}/{name}" if path else str(name))
+    elif isinstance(tree, list | tuple):
+        for number, part in enumerate(tree):
+            yield from leaves(part, f"{path}/{number}")
+        if not tree:
+            yield f"{path}/empty", True
+    else:
+        yield path, tree
+
+
+def same(path: str, first: Any, second: Any) -> bool:
+    """Whether two values are the same: of numbers that are not whole up to rounding, of anything else entirely."""
+    if type(first) is type(second) and not isinstance(first, float):
+        return bool(first == second)
+    if {type(first), type(second)} - {int, float}:
+        return False
+    relative = FITTED_RELATIVE if path.startswith(f"{FITTED}/") else RELATIVE
+    both_nan = math.isnan(first) and math.isnan(second)
+    return both_nan or math.isclose(first, second, rel_tol=relative, abs_tol=NOTHING)
+
+
+def differing_texts(expected: str, actual: str) -> list[Difference]:
+    """Lines where two texts differ; numbers with many digits may differ up to rounding."""
+    ours, theirs = expected.splitlines(), actual.splitlines()
+    longest = max(len(ours), len(theirs))
+    ours, theirs = (lines + [_MISSING] * (longest - len(lines)) for lines in (ours, theirs))
+    return [
+        (f"line {number}", *_around(first, second))
+        for number, (first, second) in enumerate(zip(ours, theirs, strict=True), 1)
+        if not _same_line(first, second)
+    ]
+
+
+def _same_line(first: str, second: str) -> bool:
+    if first == second:
+        return True
+    numbers = [[float(number) for number in _LONG.findall(line)] for line in (first, second)]
+    if _LONG.sub("", first) != _LONG.sub("", second) or len(numbers[0]) != len(numbers[1]):
+        return False
+    return all(same("", a, b) for a, b in zip(*numbers, strict=True))
+
+
+def _around(first: str, second: str, width: int = 60) -> tuple[str, str]:
+    """The parts of two lines where they begin to differ."""
+    place = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), 0)
+    start = max(0, place - width)
+    return first[start : place + width], second[start : place + width]
+
+
+def in_lines(tree: Any) -> str:
+    """JSON with one line for each list, and each mapping that holds values only, so that a change is read in a diff."""
+    rows = (f"{json.dumps(path)}: {json.dumps(part, separators=(',', ':'))}" for path, part in _flat_parts(tree, ""))
+    return "{\n" + ",\n".join(rows) + "\n}\n"
+
+
+def from_lines(text: str) -> dict[str, Any]:
+    """Values by their paths, as ``in_lines`` wrote them."""
+    return json.loads(text)
+
+
+def _flat_parts(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(tree, Mapping) and any(isinstance(part, Mapping | list | tuple) for part in tree.values()):
+        for name, part in tree.items():
+            yield from _flat_parts(part, f"{path}/{name}" if path else str(name))
+    else:
+        yield path, tree
