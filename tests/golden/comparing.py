@@ -14,7 +14,8 @@ FITTED_RELATIVE = 1e-6
 FITTED = "fitted"
 #: Path, expected value and value now.
 Difference = tuple[str, Any, Any]
-_MISSING = "nothing"
+#: Stands for a value that is missing.
+NOTHING_THERE = "nothing"
 # numbers with more digits than people are shown
 _LONG = re.compile(r"-?\d+\.\d{9,}(?:e[-+]?\d+)?|-?\d+(?:\.\d+)?e[-+]?\d+")
 
@@ -22,7 +23,7 @@ _LONG = re.compile(r"-?\d+\.\d{9,}(?:e[-+]?\d+)?|-?\d+(?:\.\d+)?e[-+]?\d+")
 def differences(expected: Any, actual: Any, path: str = "") -> list[Difference]:
     """Paths where two trees of JSON values differ, with both values."""
     ours, theirs = dict(leaves(expected, path)), dict(leaves(actual, path))
-    pairs = ((name, ours.get(name, _MISSING), theirs.get(name, _MISSING)) for name in ours | theirs)
+    pairs = ((name, ours.get(name, NOTHING_THERE), theirs.get(name, NOTHING_THERE)) for name in ours | theirs)
     return [(name, first, second) for name, first, second in pairs if not same(name, first, second)]
 
 
@@ -55,7 +56,7 @@ def differing_texts(expected: str, actual: str) -> list[Difference]:
     """Lines where two texts differ; numbers with many digits may differ up to rounding."""
     ours, theirs = expected.splitlines(), actual.splitlines()
     longest = max(len(ours), len(theirs))
-    ours, theirs = (lines + [_MISSING] * (longest - len(lines)) for lines in (ours, theirs))
+    ours, theirs = (lines + [NOTHING_THERE] * (longest - len(lines)) for lines in (ours, theirs))
     return [
         (f"line {number}", *_around(first, second))
         for number, (first, second) in enumerate(zip(ours, theirs, strict=True), 1)

@@ -59,7 +59,7 @@ from tests.golden.comparing import FITTED, differences
 from tests.golden.worlds import FEATURES, World, write_csv
 
 #: Numbers of an array that are kept as they are.
-_WHOLE = 4
+_WHOLE = 3
 
 
 def numbers_of(world: World) -> dict[str, Any]:
@@ -301,7 +301,7 @@ def triage(world: World) -> dict[str, Any]:
     """What a second read of the most uncertain cases finds."""
     scores = {"DPE": world.distribution.disagreement_probs, **uncertainty_scores(world.probs)}
     weights = {"sample_weight": world.weights[1], "cluster": world.patients}
-    pair = (scores["DPE"], scores["entropy"] / np.log(world.n_classes))
+    pair = (scores["DPE"], world.rival[1])
     found: dict[str, Any] = {
         name: attempt(lambda score=score: triage_recall(world.counts, score, [0.1, 0.3, 0.7], **weights))
         for name, score in scores.items()
@@ -330,12 +330,15 @@ def agreement(world: World) -> dict[str, Any]:
     found = plain(measure_agreement(world.labels_table, cluster=world.columns["cluster"], level=level, classes=classes))
     found["n warnings"] = len(found.pop("warnings"))
     first, second = world.matrix[:, 0], world.matrix[:, min(1, world.matrix.shape[1] - 1)]
+    alike = world.totals == world.totals.max()
     both = (first >= 0) & (second >= 0)
     return {
         "report": found,
         "alpha": attempt(lambda: krippendorff_alpha(world.counts, cluster=cluster)),
         "ordinal alpha": attempt(lambda: krippendorff_alpha(world.counts, level="ordinal", cluster=cluster)),
-        "Fleiss": attempt(lambda: fleiss_kappa(world.counts, cluster=cluster)),
+        "Fleiss": attempt(
+            lambda: fleiss_kappa(world.counts[alike], cluster=None if cluster is None else cluster[alike])
+        ),
         "Cohen": attempt(lambda: cohen_kappa(first[both], second[both], world.n_classes)),
         "excess": attempt(
             lambda: excess_disagreement_test(
@@ -362,9 +365,7 @@ def calibrations(world: World) -> dict[str, Calibration]:
     refined = {"weight": [*head["weight"], 0.1, -0.05, 0.2, 0.15], "bias": 0.4}
     vector = {"weight": [1.0 + k / 8 for k in range(world.n_classes)], "bias": [k / 16 for k in range(world.n_classes)]}
     documents: dict[str, dict[str, Any]] = {
-        "temperature": scaling | {"concentration": None},
         "vector": scaling | {"method": "vector", "log_temperature": 0.0, "concentration": head} | vector,
-        "head": scaling | {"concentration": head},
         "constant": scaling | {"version": 2, "concentration": head, "constant_disagreement": 0.25},
         "refined": scaling
         | {"version": 3, "concentration": refined, "constant_disagreement": None, "refinement": refinement},

@@ -4,10 +4,13 @@ A change of structure changes no number and no document, so it passes here as it
 the files may be renewed.
 """
 
+from pathlib import Path
+
 import pytest
 
-from tests.golden.comparing import Difference
-from tests.golden.files import HOW_TO_RENEW, compare_document, compare_numbers, listed
+from tests.golden.comparing import Difference, differing_texts, same
+from tests.golden.documents import GROUPS
+from tests.golden.files import HOW_TO_RENEW, compare_documents, compare_numbers, listed
 from tests.golden.numbers import numbers_of
 from tests.golden.worlds import WORLDS, World
 
@@ -20,3 +23,23 @@ def _same(what: str, found: list[Difference]) -> None:
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
 def test_every_number_of_a_world_is_as_it_was(world: World) -> None:
     _same(f"world {world.name}", compare_numbers(world, numbers_of(world)))
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_document_is_as_it_was(group: str, tmp_path: Path) -> None:
+    _same(f"the folder documents/{group}", compare_documents(group, dict(GROUPS[group](tmp_path))))
+
+
+def test_numbers_are_compared_up_to_rounding_and_anything_else_entirely() -> None:
+    assert same("evaluate/L", 0.25, 0.25 * (1 + 1e-13))
+    assert not same("evaluate/L", 0.25, 0.25 * (1 + 1e-11))
+    assert same("fitted/majority", 0.25, 0.25 * (1 + 1e-7))
+    assert same("evaluate/L", 0.0, 1e-16)
+    assert same("evaluate/L", float("nan"), float("nan"))
+    assert not same("evaluate/L", 0.0, float("nan"))
+    assert not same("evaluate/n", 3, 4)
+    assert not same("evaluate/clipped", True, 1)
+    assert not differing_texts('"L": 0.12345678901234567', '"L": 0.12345678901234569')
+    assert len(differing_texts('"L": 0.12345678901234567', '"L": 0.12345678909234567')) == 1
+    assert len(differing_texts("0.25 of 3", "0.26 of 3")) == 1
+    assert len(differing_texts("one\ntwo", "one")) == 1
