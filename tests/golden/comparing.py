@@ -12,6 +12,17 @@ RELATIVE, NOTHING = 1e-12, 1e-15
 FITTED_RELATIVE = 1e-6
 #: Section of the numbers to which ``FITTED_RELATIVE`` belongs.
 FITTED = "fitted"
+# parts of an estimate
+_ENDS = ("value", "se", "low", "high", "low_new", "high_new")
+#: Path, expected value and value now.
+Difference = tuple[str, Any, Any]
+#: Stands for a value that is missing.
+NOTHING_THERE = "nothing"
+# numbers of a text that are not whole; with so many decimals nobody has rounded them
+_NUMBER = re.compile(r"-?\d+(?:\.\d+(?:e[-+]?\d+)?|e[-+]?\d+)")
+_UNROUNDED = 9
+# parts of an estimate
+_ENDS = ("value", "se", "low", "high", "low_new", "high_new")
 #: Path, expected value and value now.
 Difference = tuple[str, Any, Any]
 #: Stands for a value that is missing.
@@ -23,8 +34,19 @@ _LONG = re.compile(r"-?\d+\.\d{9,}(?:e[-+]?\d+)?|-?\d+(?:\.\d+)?e[-+]?\d+")
 def differences(expected: Any, actual: Any, path: str = "") -> list[Difference]:
     """Paths where two trees of JSON values differ, with both values."""
     ours, theirs = dict(leaves(expected, path)), dict(leaves(actual, path))
+    scales = _scales(ours)
     pairs = ((name, ours.get(name, NOTHING_THERE), theirs.get(name, NOTHING_THERE)) for name in ours | theirs)
-    return [(name, first, second) for name, first, second in pairs if not same(name, first, second)]
+    return [row for row in pairs if not same(*row, scale=scales.get(row[0].rpartition("/")[0], 0.0))]
+
+
+def _scales(values: Mapping[str, Any]) -> dict[str, float]:
+    """The largest part of each estimate: an end near zero is a difference of numbers that are not."""
+    scales: dict[str, float] = {}
+    for path, value in values.items():
+        parent, _, name = path.rpartition("/")
+        if name in _ENDS and isinstance(value, float) and math.isfinite(value):
+            scales[parent] = max(scales.get(parent, 0.0), abs(value))
+    return scales
 
 
 def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -41,15 +63,22 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, tree
 
 
-def same(path: str, first: Any, second: Any) -> bool:
-    """Whether two values are the same: of numbers that are not whole up to rounding, of anything else entirely."""
+def same(path: str, first: Any, second: Any, scale: float = 0.0) -> bool:
+    """Whether two values are the same: of numbers that are not whole up to rounding, of anything else entirely.
+
+    Args:
+        path: of the values.
+        first: one of them.
+        second: the other.
+        scale: of the numbers that they were worked out from, where it is larger than they are.
+    """
     if type(first) is type(second) and not isinstance(first, float):
         return bool(first == second)
     if {type(first), type(second)} - {int, float}:
         return False
     relative = FITTED_RELATIVE if path.startswith(f"{FITTED}/") else RELATIVE
     both_nan = math.isnan(first) and math.isnan(second)
-    return both_nan or math.isclose(first, second, rel_tol=relative, abs_tol=NOTHING)
+    return both_nan or math.isclose(first, second, rel_tol=relative, abs_tol=max(NOTHING, relative * scale))
 
 
 def differing_texts(expected: str, actual: str) -> list[Difference]:
@@ -64,13 +93,23 @@ def differing_texts(expected: str, actual: str) -> list[Difference]:
     ]
 
 
+def differing_json(expected: str, actual: str) -> list[Difference]:
+    """Lines where two JSON documents differ in more than numbers, and paths of numbers that differ."""
+    texts = (_NUMBER.sub("a number", text) for text in (expected, actual))
+    return differing_texts(*texts) or differences(json.loads(expected), json.loads(actual))
+
+
 def _same_line(first: str, second: str) -> bool:
     if first == second:
         return True
-    numbers = [[float(number) for number in _LONG.findall(line)] for line in (first, second)]
-    if _LONG.sub("", first) != _LONG.sub("", second) or len(numbers[0]) != len(numbers[1]):
+    if _NUMBER.sub("", first) != _NUMBER.sub("", second):
         return False
-    return all(same("", a, b) for a, b in zip(*numbers, strict=True))
+    return all(map(_same_number, _NUMBER.findall(first), _NUMBER.findall(second)))
+
+
+def _same_number(first: str, second: str) -> bool:
+    unrounded = any("e" in text or len(text.partition(".")[2]) >= _UNROUNDED for text in (first, second))
+    return first == second or (unrounded and same("", float(first), float(second)))
 
 
 def _around(first: str, second: str, width: int = 60) -> tuple[str, str]:

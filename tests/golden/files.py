@@ -5,7 +5,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.golden.comparing import NOTHING_THERE, Difference, differences, differing_texts, from_lines, in_lines
+from tests.golden.comparing import (
+    NOTHING_THERE,
+    Difference,
+    differences,
+    differing_json,
+    differing_texts,
+    from_lines,
+    in_lines,
+)
 from tests.golden.worlds import World
 
 _FOLDER = Path(__file__).parent
@@ -73,7 +81,8 @@ def _compare(name: str, content: bytes) -> list[Difference]:
         return [("", NOTHING_THERE, f"{len(content)} bytes")]
     expected = path.read_text()
     if _is_kept(content):
-        return differing_texts(expected, content.decode())
+        differing = differing_json if name.endswith(".json") else differing_texts
+        return differing(expected, content.decode())
     return [] if expected == _digest(content) else [("sha256", expected.strip(), _digest(content).strip())]
 
 

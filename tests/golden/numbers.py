@@ -382,7 +382,7 @@ def card(world: World) -> dict[str, Any]:
         metrics = evaluate(*judged, cluster=world.patients).metrics
         found[name] = {
             "metrics": {
-                metric: [metrics[metric].value, metrics[metric].low, metrics[metric].high, metrics[metric].n]
+                metric: {name: getattr(metrics[metric], name) for name in ("value", "low", "high", "n")}
                 for metric in CARD_METRICS
             },
             "class probs": array(distribution.class_probs),
