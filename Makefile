@@ -14,7 +14,7 @@ PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help lock run clients languages test test-slow test-all test-under-load sabotage coverage mutation lint bench bench-quick gpu sbom screenshots clean
+.PHONY: help lock run clients golden languages test test-slow test-all test-under-load sabotage coverage mutation lint bench bench-quick gpu sbom screenshots clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -49,6 +49,10 @@ test: $(VENV)/.installed-dev
 # make clients   what is made from the OpenAPI document: openapi.json, the page about the API, the clients
 clients: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m tests.support.api_files
+
+# make golden   renew the golden files; legitimate only when an issue names the number or the document that changes
+golden: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m tests.golden
 
 # make languages   find the sentences of the pages anew, say which have no translation yet, and compile the catalogues
 languages: $(VENV)/.installed-dev
