@@ -40,6 +40,8 @@ HELD_OUT = slice(180, CELLS)
 FADED = 0.6
 METRICS = ("agreement", "L", "skill", "EL", "CE", "L_D", "skill_D", "CE_D")
 
+PARTITIONS = {"train": 120, "calibration": 60, "test": 60}
+
 
 def write_tiny_release(path: Path, name: str = "tiny cells") -> Path:
     """Write the release; the same bytes every time."""
@@ -140,7 +142,9 @@ def _card(name: str, preprocessing: Preprocessing, fit: dict[str, Any], held_out
         "data": {
             "name": "cells",
             "source": f"{CELLS} simulated cells",
-            "partitions": {"train": 120, "calibration": 60, "test": 60},
+            "partitions": PARTITIONS,
+            "class_counts": {part: [count // len(CLASSES)] * len(CLASSES) for part, count in PARTITIONS.items()},
+            "annotators": None,
             "split_by": "patient",
         },
         "licence": "Apache-2.0, simulated by this project",
