@@ -121,7 +121,14 @@ def _card(name: str) -> Any:
         "preprocessing": Preprocessing(3, None, SIDE, (0.0,) * 3, (1.0,) * 3).to_dict(),
         "network": "picked pixels",
         "seed": 5,
-        "data": {"name": "cells", "source": "no cells", "partitions": {"train": 1200, "test": 60}, "split_by": "case"},
+        "data": {
+            "name": "cells",
+            "source": "no cells",
+            "partitions": {"train": 1200, "test": 60},
+            "split_by": "case",
+            "class_counts": {"train": [500, 400, 300], "test": [20, 25, 15]},
+            "annotators": None,
+        },
         "licence": "Apache-2.0",
         "calibration": {"n_fit": 48, "n_cv": 12},
         "disagreement_calibrated": True,
@@ -145,7 +152,7 @@ def _more() -> dict[str, Any]:
     return {
         "orientation": "any",
         "processes": [
-            {"processes": 2, "batch_norm": "synchronised", "epochs": 3},
+            {"processes": 2, "batch_norm": "per-process", "epochs": 3},
             {"processes": 1, "batch_norm": None, "epochs": 2},
         ],
         "data": {
