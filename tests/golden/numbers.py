@@ -1,13 +1,12 @@
 """Every number of a world, by the library's public functions, as nested mappings with names for keys."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ml.agreement import (
     cohen_kappa,
@@ -56,10 +55,8 @@ from ml.release.card import CARD_METRICS
 from ml.tables import evaluate as evaluate_tables
 from ml.tables.streaming import evaluate_stream
 from tests.golden.comparing import FITTED, differences
+from tests.golden.plain import array, attempt, is_usual, plain, totals
 from tests.golden.worlds import FEATURES, World, write_csv
-
-#: Numbers of an array that are kept as they are.
-_WHOLE = 3
 
 
 def numbers_of(world: World) -> dict[str, Any]:
@@ -87,46 +84,6 @@ def _numbers_of(world: World) -> dict[str, Any]:
         "card": card(world),
         FITTED: fitted(world, confusion),
     }
-
-
-def plain(value: Any) -> Any:
-    """Results as JSON values: a dataclass without fields that are None or as they are by default, an array in short."""
-    if is_dataclass(value):
-        kept = {field.name: getattr(value, field.name) for field in fields(value)}
-        return {name: plain(part) for name, part in kept.items() if part is not None and not _usual(name, part)}
-    if isinstance(value, Mapping):
-        return {str(name): plain(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
-    if isinstance(value, np.ndarray):
-        return array(value)
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _usual(name: str, value: Any) -> bool:
-    """Whether a field of an estimate is as it nearly always is, or means something for changes only."""
-    return name == "p_of_fall" or (name in {"clipped", "singleton_mass"} and not value)
-
-
-def array(values: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """A long array: its first numbers, its sum, and one in which every place weighs another number."""
-    flat = np.asarray(values, dtype=np.float64).ravel()
-    whole = {"shape": list(values.shape), "first": flat[:_WHOLE].tolist()}
-    return whole | {"sums": _totals(flat)}
-
-
-def _totals(values: npt.ArrayLike) -> list[float]:
-    """The sum of values, and one in which every place weighs another number, no larger than two."""
-    flat = np.asarray(values, dtype=np.float64)
-    return [float(flat.sum()), float(flat @ (1 + np.arange(flat.size) % 97 / 97))]
-
-
-def attempt(function: Callable[[], Any]) -> Any:
-    """What a function gives, or that it refuses."""
-    try:
-        return plain(function())
-    except ValueError:
-        return "refused"
 
 
 def evaluation(found: Evaluation) -> dict[str, Any]:
@@ -198,7 +155,7 @@ def streamed(world: World) -> Any:
         options: dict[str, Any] = {"n_bins": world.n_bins, "debias": world.debias, "batch_rows": 17, **world.columns}
         document = dict(evaluate_stream(labels, predictions, **options))
     metrics = {
-        metric: {name: value for name, value in estimate.items() if value is not None and not _usual(name, value)}
+        metric: {name: value for name, value in estimate.items() if value is not None and not is_usual(name, value)}
         for metric, estimate in document["metrics"].items()
     }
     sizes = [document[name] for name in ("n_cases", "n_labels", "n_classes", "n_bins", "debias")]
@@ -218,7 +175,7 @@ def accumulated(world: World) -> dict[str, Any]:
     document = whole.to_dict()
     tables = document["tables"]
     if not world.all_sums:
-        tables = {name: {field: _totals(v) for field, v in table.items()} for name, table in tables.items()}
+        tables = {name: {field: totals(v) for field, v in table.items()} for name, table in tables.items()}
     cells = document["cells"]
     return {
         "values": {str(form): plain(whole.compute(form)) for form in ("pair", "paper", None)},
