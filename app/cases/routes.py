@@ -26,7 +26,7 @@ from app.platform.errors import (
     UnsupportedImage,
     responses,
 )
-from app.platform.idempotency import once, required_key
+from app.platform.idempotency import Idempotent
 from app.platform.principal import Principal
 from app.platform.values import Line, Moment, PredictionOut
 
@@ -63,16 +63,14 @@ async def predict(request: Request, context: Parts, data: Annotated[bytes, Depen
 def add_case(
     context: Parts,
     principal: Annotated[Principal, Depends(Policy("cases:write"))],
-    key: Annotated[str, Depends(required_key)],
+    once: Idempotent,
     form: Annotated[CaseForm, Depends(case_form)],
     session: Writer,
 ) -> Response:
     """Store an image as a case, with its prediction; ``field`` is the wider field around the cell, for people alone."""
-    new = service.prepare_unless_answered(context, principal, key, form)  # before the session's transaction begins
+    new = service.prepare_unless_answered(context, once, form)  # before the session's transaction begins
     return once(
         session,
-        principal,
-        key,
         service.upload_digest(form),
         lambda: service.add_case(session, context, principal, new),
         case_id_of=lambda case: uuid.UUID(case.id),

@@ -18,7 +18,7 @@ from app.cases.showing import Likeness, cases_out, judging_of, prediction_out, s
 from app.cases.uploads import CaseForm
 from app.context import Context
 from app.platform.errors import Unavailable
-from app.platform.idempotency import answered, request_digest
+from app.platform.idempotency import Once, request_digest
 from app.platform.principal import Principal
 from app.platform.values import PredictionOut
 from app.predictions.stored import finite_or_none
@@ -100,20 +100,20 @@ def stateless_prediction(context: Context, in_force: InForce, data: bytes, cost:
 
 
 def upload_digest(form: CaseForm) -> str:
-    """Digest of a request to store a case, for its Idempotency-Key."""
+    """Digest of what is sent to store a case."""
     files = [form.image] if form.field is None else [form.image, form.field]
     digests = [hashlib.sha256(data).hexdigest() for data in files]
-    return request_digest("POST /v1/cases", form.fields.model_dump(), *digests)
+    return request_digest(form.fields, *digests)
 
 
-def prepare_unless_answered(context: Context, principal: Principal, key: str, form: CaseForm) -> NewCase | None:
+def prepare_unless_answered(context: Context, once: Once, form: CaseForm) -> NewCase | None:
     """Decode, predict and store the image before the writing transaction begins; a retry costs none of that.
 
     Returns:
         What is to be stored; None where the key has its answer already.
     """
     with context.database.read() as session:
-        if answered(session, principal, key):
+        if once.answered(session):
             return None
     return prepare_case(context, form.fields, form.image, form.field)
 

@@ -32,7 +32,7 @@ from app.platform.errors import (
     PreconditionRequired,
     responses,
 )
-from app.platform.idempotency import once, request_digest, required_key
+from app.platform.idempotency import Idempotent
 from app.platform.principal import Principal
 from app.platform.revisions import Revision
 from app.platform.values import Line, Moment
@@ -103,12 +103,11 @@ def freeze_evaluation(
     body: EvaluationIn,
     context: Parts,
     principal: Annotated[Principal, Depends(Policy("manage"))],
-    key: Annotated[str, Depends(required_key)],
+    once: Idempotent,
     session: Writer,
 ) -> Response:
     """Freeze current labels and predictions, and evaluate them in a job."""
-    digest = request_digest("POST /v1/evaluations", body.model_dump())
-    return once(session, principal, key, digest, lambda: frozen.ask(session, context, principal, body))
+    return once(session, body, lambda: frozen.ask(session, context, principal, body))
 
 
 @router.get("/v1/evaluations", responses=responses(), dependencies=_VIEWING)

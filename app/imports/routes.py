@@ -16,7 +16,7 @@ from app.imports.work import begin_import
 from app.jobs.schemas import JobOut, job_out
 from app.platform.database import Reader, Writer
 from app.platform.errors import KeyMissing, NotFound, StorageFull, TooLarge, UnsupportedImage, responses
-from app.platform.idempotency import once, request_digest, required_key
+from app.platform.idempotency import Idempotent
 from app.platform.principal import Principal
 
 router = APIRouter(tags=["imports"], route_class=GuardedRoute)
@@ -51,7 +51,7 @@ async def _received(request: Request, context: Parts) -> AsyncIterator[ReceivedA
 def start_import(
     context: Parts,
     principal: Annotated[Principal, Depends(Policy("cases:write"))],
-    key: Annotated[str, Depends(required_key)],
+    once: Idempotent,
     archive: Annotated[ReceivedArchive, Depends(_received)],  # after the guard: nobody else may fill the disk
     session: Writer,
 ) -> Response:
@@ -59,11 +59,7 @@ def start_import(
 
     ``manifest.csv``, which may be left out, has the columns file, external_id, patient, site, metadata, field.
     """
-
-    def start() -> tuple[int, JobOut]:
-        return 202, job_out(begin_import(session, context, principal, archive))
-
-    return once(session, principal, key, request_digest("POST /v1/imports", archive.sha256), start)
+    return once(session, archive.sha256, lambda: (202, job_out(begin_import(session, context, principal, archive))))
 
 
 @router.get(

@@ -12,7 +12,7 @@ from app.jobs.queries import job_by_id, newest_jobs
 from app.jobs.schemas import JobOut, JobsOut, job_out
 from app.platform.database import Reader, Writer
 from app.platform.errors import Conflict, KeyMissing, NotFound, responses
-from app.platform.idempotency import once, request_digest, required_key
+from app.platform.idempotency import Idempotent
 from app.platform.principal import Principal
 
 router = APIRouter(tags=["jobs"], route_class=GuardedRoute)
@@ -48,12 +48,8 @@ def retry_job(
     job_id: uuid.UUID,
     context: Parts,
     principal: _Managing,
-    key: Annotated[str, Depends(required_key)],
+    once: Idempotent,
     session: Writer,
 ) -> Response:
     """Queue a failed or cancelled job again; it resumes where it stopped."""
-
-    def again() -> tuple[int, JobOut]:
-        return 202, job_out(engine.retry(session, context, principal, job_id))
-
-    return once(session, principal, key, request_digest("POST retry", job_id), again)
+    return once(session, None, lambda: (202, job_out(engine.retry(session, context, principal, job_id))))

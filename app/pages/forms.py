@@ -1,12 +1,14 @@
 """From what a form sends to what the services take."""
 
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
+from fastapi import Depends, Form, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from app.evaluations.targets import TargetsIn
 from app.platform.errors import Invalid
 from app.platform.faults import in_words
+from app.platform.idempotency import Once
 from app.platform.languages import said
 from app.platform.values import PageText
 from app.triage.schemas import PolicyIn, PolicyOut
@@ -37,6 +39,21 @@ class MoveForm(BaseModel):
     despite_gate: bool = False
     reason: PageText = Field("", max_length=2000)
     password: PageText = Field("", max_length=300, repr=False)
+
+
+async def _once_by_form(request: Request, form_key: Annotated[PageText, Form(max_length=64)] = "") -> Once:
+    """A form with the key that its page gave it.
+
+    Raises:
+        Invalid: a form that was not made here.
+    """
+    if not form_key:
+        raise Invalid("open the page again: the form was not complete")
+    return Once.of(request, form_key)
+
+
+#: Of a route that does what a form asks for once, however often a browser sends it.
+IdempotentForm = Annotated[Once, Depends(_once_by_form)]
 
 
 def checked(model: type[_Model], **values: Any) -> _Model:

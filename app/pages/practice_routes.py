@@ -9,11 +9,10 @@ from app.annotators.history import class_names
 from app.auth.policy import GuardedRoute, Policy
 from app.cases.blindness import note_exposure
 from app.context import Parts
-from app.pages.forms import as_number, checked
+from app.pages.forms import IdempotentForm, as_number, checked
 from app.pages.render import go, page
 from app.platform.database import Reader, Writer
 from app.platform.errors import Invalid
-from app.platform.idempotency import once, request_digest
 from app.platform.principal import Principal
 from app.platform.values import PageText
 from app.practice import service, sets
@@ -118,20 +117,13 @@ def retire(set_id: uuid.UUID, context: Parts, principal: _Manager, session: Writ
 def decide(
     context: Parts,
     principal: _Manager,
+    once: IdempotentForm,
     session: Writer,
     name: Annotated[PageText, Form(max_length=200)] = "",
     kind: _Short = "",
     reason: Annotated[PageText, Form(max_length=2000)] = "",
-    form_key: Annotated[PageText, Form(max_length=64)] = "",
 ) -> Response:
-    """Qualify an annotator by hand, withdraw it, or allow further attempts; sending the form twice decides once.
-
-    Raises:
-        Invalid: a form that was not made here.
-    """
-    if not form_key:
-        raise Invalid("open the page again: the form was not complete")
+    """Qualify an annotator by hand, withdraw it, or allow further attempts; sending the form twice decides once."""
     body: DecisionIn = checked(DecisionIn, kind=kind, reason=reason)
-    digest = request_digest("page decision", name, body.model_dump())
-    once(session, principal, form_key, digest, lambda: sets.decide(session, context, principal, name, body))
+    once(session, (name, body), lambda: sets.decide(session, context, principal, name, body))
     return go("/practice")

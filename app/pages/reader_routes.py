@@ -1,12 +1,10 @@
 """HTML routes of an annotator's day, and of cases: lists, one case, labels, declines."""
 
 import uuid
-from collections.abc import Callable
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from pydantic import BaseModel
-from sqlalchemy.orm import Session
 
 from app.auth.policy import GuardedRoute, Policy
 from app.cases.blindness import hidden_because, note_exposure
@@ -15,14 +13,13 @@ from app.cases.queries import CaseFilter, has_field
 from app.context import Parts
 from app.pages import reader_views
 from app.pages.first_steps import first_steps
-from app.pages.forms import checked
+from app.pages.forms import IdempotentForm, checked
 from app.pages.handles import answer_of_handle, read_of_handle
 from app.pages.render import go, page
 from app.platform.database import Reader, Writer
 from app.platform.errors import Invalid
-from app.platform.idempotency import once, request_digest
 from app.platform.principal import Principal
-from app.platform.values import In, Out, PageText
+from app.platform.values import PageText
 from app.reads.answering import answer_read
 from app.reads.changes import retract, revise
 from app.reads.corrections import correct_once
@@ -35,27 +32,10 @@ router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _People = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]
 _Annotator = Annotated[Principal, Depends(Policy("reads:own"))]
 _Text = Annotated[PageText, Form(max_length=2000)]
-_Action = Callable[[], tuple[int, Out]]
 
 
 class _CaseId(BaseModel):
     id: uuid.UUID
-
-
-_FormKey = Annotated[PageText, Form(max_length=64)]
-
-
-def _once(
-    session: Session, principal: Principal, form_key: str, what: tuple[str, uuid.UUID], body: In, action: _Action
-) -> None:
-    """Do what a form asks for, once, however often it is sent.
-
-    Raises:
-        Invalid: a form that was not made here.
-    """
-    if not form_key or "\x00" in form_key:
-        raise Invalid("open the page again: the form was not complete")
-    once(session, principal, form_key, request_digest(*what, body.model_dump()), action)
 
 
 @router.get("/worklist")
@@ -188,16 +168,15 @@ def decline_read(
     request: Request,
     context: Parts,
     principal: _Annotator,
+    once: IdempotentForm,
     session: Writer,
     reason: Annotated[PageText, Form(max_length=40)] = "",
     note: _Text = "",
-    form_key: _FormKey = "",
 ) -> Response:
     """Decline a read, with a reason, and continue."""
     read_id = read_of_handle(context.keys.readers, principal, handle)
     body: DeclineIn = checked(DeclineIn, reason=reason, note=note or None)
-    what = ("page decline", read_id)
-    _once(session, principal, form_key, what, body, lambda: decline(session, context, principal, read_id, body))
+    once(session, body, lambda: decline(session, context, principal, read_id, body))
     return _done(request, "/worklist")
 
 
@@ -213,16 +192,15 @@ def revise_label(
     label_id: uuid.UUID,
     context: Parts,
     principal: _Annotator,
+    once: IdempotentForm,
     session: Writer,
     label: Annotated[PageText, Form(max_length=200)] = "",
     reason: _Text = "",
     case_id: Annotated[PageText, Form(max_length=40)] = "",
-    form_key: _FormKey = "",
 ) -> Response:
     """Correct one's own label: both stay."""
     body: RevisionIn = checked(RevisionIn, label=label, reason=reason)
-    what = ("page revision", label_id)
-    _once(session, principal, form_key, what, body, lambda: revise(session, context, principal, label_id, body))
+    once(session, body, lambda: revise(session, context, principal, label_id, body))
     return go(f"/cases/{checked(_CaseId, id=case_id).id}")
 
 
@@ -231,12 +209,11 @@ def retract_label(
     label_id: uuid.UUID,
     context: Parts,
     principal: _Annotator,
+    once: IdempotentForm,
     session: Writer,
     reason: _Text = "",
-    form_key: _FormKey = "",
 ) -> Response:
     """Take one's own label back: both stay."""
     body: RetractionIn = checked(RetractionIn, reason=reason)
-    what = ("page retraction", label_id)
-    _once(session, principal, form_key, what, body, lambda: retract(session, context, principal, label_id, body))
+    once(session, body, lambda: retract(session, context, principal, label_id, body))
     return go("/worklist")

@@ -8,19 +8,20 @@ import hashlib
 import json
 import uuid
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any, TypeVar
 
-from fastapi import Header
+from fastapi import Depends, Header, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
-from sqlalchemy import ColumnElement, bindparam, delete, select, tuple_, update
+from pydantic_core import to_jsonable_python
+from sqlalchemy import bindparam, delete, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from app.platform.database import insert_if_absent
 from app.platform.errors import KeyMissing, KeyReused, Unavailable
 from app.platform.prepared import Prepared
-from app.platform.principal import Principal
 from app.platform.written_rows import noted_cases
 from app.tables import IdempotencyRecord, now
 
@@ -33,88 +34,105 @@ _PENDING = 0
 Body = TypeVar("Body", bound=BaseModel)
 
 
-async def required_key(
+def request_digest(*parts: Any) -> str:
+    """SHA-256 of what a request asks for, independent of how its body was encoded."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=to_jsonable_python).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Once:
+    """A request with a key: it is done once, however often it is sent.
+
+    Attributes:
+        account_id: whose key it is.
+        key: chosen by the caller.
+        request: method and path.
+    """
+
+    account_id: uuid.UUID
+    key: str
+    request: str
+
+    @classmethod
+    def of(cls, request: Request, key: str) -> "Once":
+        """A request whose guard has let its caller through."""
+        return cls(request.state.caller.account_id, key, f"{request.method} {request.scope['path']}")
+
+    def answered(self, session: Session) -> bool:
+        """Whether this key has an answer already, so that nothing costly needs to be prepared for it."""
+        return session.get(IdempotencyRecord, (self.account_id, self.key)) is not None
+
+    def __call__(
+        self,
+        session: Session,
+        body: Any,
+        action: Callable[[], tuple[int, Body | None]],
+        *,
+        case_id_of: Callable[[Body], uuid.UUID] | None = None,
+    ) -> Response:
+        """Do the action, or give the answer that the same key got before.
+
+        Args:
+            session: the request's writing session.
+            body: what the request asks for besides its method and path, as parsed; None where that is all.
+            action: stores something and returns status and body; without a body nothing is remembered and the key
+                stays free, so that the same request may be answered otherwise later.
+            case_id_of: which case the body shows, so that the answer goes when the patient is erased; where left out,
+                the case that the action's audit event names.
+
+        Returns:
+            The answer, with ``Idempotent-Replayed: true`` where it is repeated.
+
+        Raises:
+            KeyReused: the key was used for another request.
+            Unavailable: the answer expired at this moment.
+        """
+        digest = request_digest(self.request, body)
+        mine = IdempotencyRecord.account_id == self.account_id, IdempotencyRecord.key == self.key
+        values = {
+            "account_id": self.account_id,
+            "key": self.key,
+            "request_sha256": digest,
+            "status": _PENDING,
+            "body": None,
+            "created_at": now(),
+        }
+        if not insert_if_absent(session, IdempotencyRecord, values):
+            record = session.execute(select(IdempotencyRecord).where(*mine)).scalar_one_or_none()
+            if record is None:  # swept between the two statements
+                raise Unavailable("the answer to this Idempotency-Key has just expired; send the request again")
+            if record.request_sha256 != digest:
+                raise KeyReused("this Idempotency-Key was sent with another request; choose a new one")
+            return JSONResponse(record.body, record.status, {"Idempotent-Replayed": "true"})
+        status, answer = action()
+        if answer is None:
+            session.execute(delete(IdempotencyRecord).where(*mine))
+            return Response(status_code=status)
+        content = answer.model_dump(mode="json")
+        case_id = _case_of(session) if case_id_of is None else case_id_of(answer)
+        kept = {"status": status, "body": content, "case_id": case_id}
+        _ANSWER.change(session, {"account": self.account_id, "request_key": self.key, **kept})
+        return JSONResponse(content, status)
+
+
+async def once_by_header(
+    request: Request,
     idempotency_key: Annotated[
         str | None, Header(max_length=MAX_KEY_LENGTH, description="Chosen by the caller, one for each new request.")
     ] = None,
-) -> str:
-    """The request's Idempotency-Key.
+) -> Once:
+    """The request with its Idempotency-Key.
 
     Raises:
         KeyMissing: there is none, or an empty one.
     """
     if not idempotency_key:
         raise KeyMissing("send a header Idempotency-Key with a new value for each new request, and the same on retry")
-    return idempotency_key
+    return Once.of(request, idempotency_key)
 
 
-def request_digest(*parts: Any) -> str:
-    """SHA-256 of what a request asks for, independent of how its body was encoded."""
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def answered(session: Session, principal: Principal, key: str) -> bool:
-    """Whether this key has an answer already, so that nothing costly needs to be prepared for it."""
-    return session.get(IdempotencyRecord, (principal.account_id, key)) is not None
-
-
-def once(
-    session: Session,
-    principal: Principal,
-    key: str,
-    digest: str,
-    action: Callable[[], tuple[int, Body | None]],
-    *,
-    case_id_of: Callable[[Body], uuid.UUID] | None = None,
-) -> Response:
-    """Do the action, or give the answer that the same key got before.
-
-    Args:
-        session: the request's writing session.
-        principal: whose key it is.
-        key: Idempotency-Key.
-        digest: of the request, by ``request_digest``.
-        action: stores something and returns status and body; without a body nothing is remembered and the key stays
-            free, so that the same request may be answered otherwise later.
-        case_id_of: which case the body shows, so that the answer goes when the patient is erased; where left out, the
-            case that the action's audit event names.
-
-    Returns:
-        The answer, with ``Idempotent-Replayed: true`` where it is repeated.
-
-    Raises:
-        KeyReused: the key was used for another request.
-        Unavailable: the answer expired at this moment.
-    """
-    values = {
-        "account_id": principal.account_id,
-        "key": key,
-        "request_sha256": digest,
-        "status": _PENDING,
-        "body": None,
-        "created_at": now(),
-    }
-    if not insert_if_absent(session, IdempotencyRecord, values):
-        record = session.execute(select(IdempotencyRecord).where(*_of(principal, key))).scalar_one_or_none()
-        if record is None:  # swept between the two statements
-            raise Unavailable("the answer to this Idempotency-Key has just expired; send the request again")
-        if record.request_sha256 != digest:
-            raise KeyReused("this Idempotency-Key was sent with another request; choose a new one")
-        return JSONResponse(record.body, record.status, {"Idempotent-Replayed": "true"})
-    status, body = action()
-    if body is None:
-        session.execute(delete(IdempotencyRecord).where(*_of(principal, key)))
-        return Response(status_code=status)
-    content = body.model_dump(mode="json")
-    case_id = _case_of(session) if case_id_of is None else case_id_of(body)
-    answer = {"status": status, "body": content, "case_id": case_id}
-    _ANSWER.change(session, {"account": principal.account_id, "request_key": key, **answer})
-    return JSONResponse(content, status)
-
-
-def _of(principal: Principal, key: str) -> tuple[ColumnElement[bool], ...]:
-    """Condition of the answer to a caller's key."""
-    return IdempotencyRecord.account_id == principal.account_id, IdempotencyRecord.key == key
+#: Of a route that stores something: ``return once(session, body, lambda: …)``.
+Idempotent = Annotated[Once, Depends(once_by_header)]
 
 
 # past the unit of work, and made once: every request that writes ends with it

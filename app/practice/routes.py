@@ -12,7 +12,7 @@ from app.cases.queries import case_by_id
 from app.context import Parts
 from app.platform.database import Reader, Writer
 from app.platform.errors import AlreadyLabelled, Conflict, KeyMissing, NotFound, responses
-from app.platform.idempotency import once, request_digest, required_key
+from app.platform.idempotency import Idempotent
 from app.platform.principal import Principal
 from app.platform.values import Line
 from app.practice import service, sets
@@ -34,7 +34,6 @@ from app.practice.schemas import (
 router = APIRouter(tags=["practice"], route_class=GuardedRoute)
 _Annotator = Annotated[Principal, Depends(Policy("reads:own"))]
 _Manager = Annotated[Principal, Depends(Policy("manage"))]
-_Key = Annotated[str, Depends(required_key)]
 
 
 @router.get("/v1/practice", responses=responses())
@@ -46,10 +45,11 @@ def get_practice(principal: _Annotator, session: Reader) -> OwnPracticeOut:
 @router.post(
     "/v1/practice/runs", status_code=201, response_model=RunOut, responses=responses(KeyMissing, NotFound, Conflict)
 )
-def begin_practice_run(body: RunIn, context: Parts, principal: _Annotator, key: _Key, session: Writer) -> Response:
+def begin_practice_run(
+    body: RunIn, context: Parts, principal: _Annotator, once: Idempotent, session: Writer
+) -> Response:
     """Begin a run of a set, or go on with the one that is open; its cells come to the caller in no read any more."""
-    digest = request_digest("POST practice run", body.model_dump(mode="json"))
-    return once(session, principal, key, digest, lambda: service.begin(session, context, principal, body))
+    return once(session, body, lambda: service.begin(session, context, principal, body))
 
 
 @router.get("/v1/practice/runs/{run_id}", responses=responses(NotFound))
@@ -89,15 +89,12 @@ def get_practice_image(item_id: uuid.UUID, context: Parts, principal: _Annotator
     responses=responses(KeyMissing, NotFound, AlreadyLabelled),
 )
 def answer_practice_item(
-    item_id: uuid.UUID, body: PracticeAnswerIn, context: Parts, principal: _Annotator, key: _Key, session: Writer
+    item_id: uuid.UUID, body: PracticeAnswerIn, context: Parts, principal: _Annotator, once: Idempotent, session: Writer
 ) -> Response:
     """Answer the next cell of a run; in training how others answered comes back, else nothing until the end."""
-    digest = request_digest("POST practice answer", item_id, body.model_dump())
     return once(
         session,
-        principal,
-        key,
-        digest,
+        body,
         lambda: service.answer(session, context, principal, item_id, body),
         case_id_of=lambda _: service.case_of_own_item(session, principal, item_id),
     )
@@ -115,10 +112,11 @@ def list_practice_sets(session: Reader) -> PracticeSetsOut:
     response_model=PracticeSetOut,
     responses=responses(KeyMissing, Conflict),
 )
-def add_practice_set(body: PracticeSetIn, context: Parts, principal: _Manager, key: _Key, session: Writer) -> Response:
+def add_practice_set(
+    body: PracticeSetIn, context: Parts, principal: _Manager, once: Idempotent, session: Writer
+) -> Response:
     """Choose settled cells for training, or for qualification; never for both."""
-    digest = request_digest("POST practice set", body.model_dump())
-    return once(session, principal, key, digest, lambda: sets.add_set(session, context, principal, body))
+    return once(session, body, lambda: sets.add_set(session, context, principal, body))
 
 
 @router.post("/v1/practice/sets/{set_id}/retirement", responses=responses(NotFound))
@@ -140,8 +138,7 @@ def list_qualifications(session: Reader) -> QualifiedListOut:
     responses=responses(KeyMissing, NotFound),
 )
 def decide_qualification(
-    name: Line, body: DecisionIn, context: Parts, principal: _Manager, key: _Key, session: Writer
+    name: Line, body: DecisionIn, context: Parts, principal: _Manager, once: Idempotent, session: Writer
 ) -> Response:
     """Qualify an annotator by hand, withdraw it, or allow further attempts, with a reason."""
-    digest = request_digest("POST practice decision", name, body.model_dump())
-    return once(session, principal, key, digest, lambda: sets.decide(session, context, principal, name, body))
+    return once(session, body, lambda: sets.decide(session, context, principal, name, body))

@@ -18,7 +18,7 @@ from app.platform.errors import (
     PreconditionRequired,
     responses,
 )
-from app.platform.idempotency import once, request_digest, required_key
+from app.platform.idempotency import Idempotent
 from app.platform.principal import Principal
 from app.platform.revisions import Revision
 from app.readers import service
@@ -56,12 +56,11 @@ def fit_reader_model(
     body: ReaderFitIn,
     context: Parts,
     principal: _Managing,
-    key: Annotated[str, Depends(required_key)],
+    once: Idempotent,
     session: Writer,
 ) -> Response:
     """Fit a model of the annotators on all labels so far, beside the champion or a candidate, and judge it."""
-    digest = request_digest("POST /v1/reader-models", body.model_dump())
-    return once(session, principal, key, digest, lambda: service.ask_fit(session, context, principal, body))
+    return once(session, body, lambda: service.ask_fit(session, context, principal, body))
 
 
 @router.put(

@@ -22,7 +22,7 @@ from app.platform.errors import (
     TooManyLeases,
     responses,
 )
-from app.platform.idempotency import once, request_digest, required_key
+from app.platform.idempotency import Idempotent
 from app.platform.principal import Principal
 from app.platform.values import PosteriorOut
 from app.reads import answering, changes, corrections, leases, service
@@ -46,7 +46,6 @@ _Reading = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]
 _Annotating = Annotated[Principal, Depends(Policy("reads:own"))]
 _Outside = Annotated[Principal, Depends(Policy("labels:write"))]
 _Labelling = Annotated[Principal, Depends(Policy("reads:own", "labels:write"))]
-_Key = Annotated[str, Depends(required_key)]
 
 
 @router.post(
@@ -55,14 +54,14 @@ _Key = Annotated[str, Depends(required_key)]
     response_model=ReadOut,
     responses={204: {"description": "Nothing to read now."}, **responses(KeyMissing, TooManyLeases)},
 )
-def lease_read(context: Parts, principal: _Annotating, key: _Key, session: Writer) -> Response:
+def lease_read(context: Parts, principal: _Annotating, once: Idempotent, session: Writer) -> Response:
     """Lease the next case for the caller: by due date, then in an order of their own; three at most at a time."""
 
     def take() -> tuple[int, ReadOut | None]:
         read = leases.lease_next(session, context, principal)
         return (204, None) if read is None else (201, read_for(context.keys.readers, principal, read))
 
-    return once(session, principal, key, request_digest("POST /v1/reads"), take)
+    return once(session, None, take)
 
 
 @router.get("/v1/reads", responses=responses())
@@ -94,16 +93,15 @@ def release_read(read_id: uuid.UUID, principal: _Annotating, session: Writer) ->
     "/v1/reads/{read_id}/decline", response_model=ReadOut, responses=responses(KeyMissing, NotFound, LeaseLost)
 )
 def decline_read(
-    read_id: uuid.UUID, body: DeclineIn, context: Parts, principal: _Annotating, key: _Key, session: Writer
+    read_id: uuid.UUID, body: DeclineIn, context: Parts, principal: _Annotating, once: Idempotent, session: Writer
 ) -> Response:
     """Decline a read, with a reason; ``cannot_tell`` closes it for everybody."""
-    digest = request_digest("POST decline", read_id, body.model_dump())
 
     def end() -> tuple[int, ReadOut]:
         status, read = leases.decline(session, context, principal, read_id, body)
         return status, read_for(context.keys.readers, principal, read)
 
-    return once(session, principal, key, digest, end)
+    return once(session, body, end)
 
 
 @router.post(
@@ -113,19 +111,15 @@ def decline_read(
     responses=responses(KeyMissing, NotFound, LeaseLost, AlreadyLabelled),
 )
 def commit_read(
-    read_id: uuid.UUID, body: OwnLabelIn, context: Parts, principal: _Annotating, key: _Key, session: Writer
+    read_id: uuid.UUID, body: OwnLabelIn, context: Parts, principal: _Annotating, once: Idempotent, session: Writer
 ) -> Response:
     """End a read by a label; the answer reveals the posterior where the policy allows."""
-    digest = request_digest("POST read label", read_id, body.model_dump())
-    return once(
-        session,
-        principal,
-        key,
-        digest,
-        lambda: submitted_for(
-            context.keys.readers, principal, answering.commit_read(session, context, principal, read_id, body)
-        ),
-    )
+
+    def store() -> tuple[int, SubmittedOut]:
+        stored = answering.commit_read(session, context, principal, read_id, body)
+        return submitted_for(context.keys.readers, principal, stored)
+
+    return once(session, body, store)
 
 
 @router.post(
@@ -135,19 +129,15 @@ def commit_read(
     responses=responses(KeyMissing, NotFound, LabelFinal, Superseded),
 )
 def correct_read(
-    read_id: uuid.UUID, body: OwnLabelIn, context: Parts, principal: _Annotating, key: _Key, session: Writer
+    read_id: uuid.UUID, body: OwnLabelIn, context: Parts, principal: _Annotating, once: Idempotent, session: Writer
 ) -> Response:
     """Correct a slip, still blind: until the case was shown, ten cases later, a sign-out or 15 minutes."""
-    digest = request_digest("POST read correction", read_id, body.model_dump())
-    return once(
-        session,
-        principal,
-        key,
-        digest,
-        lambda: submitted_for(
-            context.keys.readers, principal, corrections.correct(session, context, principal, read_id, body)
-        ),
-    )
+
+    def store() -> tuple[int, SubmittedOut]:
+        stored = corrections.correct(session, context, principal, read_id, body)
+        return submitted_for(context.keys.readers, principal, stored)
+
+    return once(session, body, store)
 
 
 @router.post(
@@ -157,13 +147,10 @@ def correct_read(
     responses=responses(KeyMissing, NotFound, AlreadyLabelled),
 )
 def submit_label(
-    case_id: uuid.UUID, body: LabelIn, context: Parts, principal: _Outside, key: _Key, session: Writer
+    case_id: uuid.UUID, body: LabelIn, context: Parts, principal: _Outside, once: Idempotent, session: Writer
 ) -> Response:
     """Store a label of an outside annotator system; people with accounts answer reads that they hold."""
-    digest = request_digest("POST labels", case_id, body.model_dump())
-    return once(
-        session, principal, key, digest, lambda: service.submit_label(session, context, principal, case_id, body)
-    )
+    return once(session, body, lambda: service.submit_label(session, context, principal, case_id, body))
 
 
 @router.post(
@@ -173,19 +160,15 @@ def submit_label(
     responses=responses(KeyMissing, NotFound, Superseded),
 )
 def revise_label(
-    label_id: uuid.UUID, body: RevisionIn, context: Parts, principal: _Labelling, key: _Key, session: Writer
+    label_id: uuid.UUID, body: RevisionIn, context: Parts, principal: _Labelling, once: Idempotent, session: Writer
 ) -> Response:
     """Correct one's own label, or label again after a retraction; every row stays."""
-    digest = request_digest("POST revisions", label_id, body.model_dump())
-    return once(
-        session,
-        principal,
-        key,
-        digest,
-        lambda: submitted_for(
-            context.keys.readers, principal, changes.revise(session, context, principal, label_id, body)
-        ),
-    )
+
+    def store() -> tuple[int, SubmittedOut]:
+        stored = changes.revise(session, context, principal, label_id, body)
+        return submitted_for(context.keys.readers, principal, stored)
+
+    return once(session, body, store)
 
 
 @router.post(
@@ -195,19 +178,15 @@ def revise_label(
     responses=responses(KeyMissing, NotFound, Superseded),
 )
 def retract_label(
-    label_id: uuid.UUID, body: RetractionIn, context: Parts, principal: _Labelling, key: _Key, session: Writer
+    label_id: uuid.UUID, body: RetractionIn, context: Parts, principal: _Labelling, once: Idempotent, session: Writer
 ) -> Response:
     """Take one's own label back; both rows stay."""
-    digest = request_digest("POST retraction", label_id, body.model_dump())
-    return once(
-        session,
-        principal,
-        key,
-        digest,
-        lambda: submitted_for(
-            context.keys.readers, principal, changes.retract(session, context, principal, label_id, body)
-        ),
-    )
+
+    def store() -> tuple[int, SubmittedOut]:
+        stored = changes.retract(session, context, principal, label_id, body)
+        return submitted_for(context.keys.readers, principal, stored)
+
+    return once(session, body, store)
 
 
 @router.get("/v1/cases/{case_id}/labels", responses=responses(NotFound, BlindReadPending))

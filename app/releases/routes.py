@@ -20,7 +20,7 @@ from app.platform.errors import (
     PreconditionRequired,
     responses,
 )
-from app.platform.idempotency import once, request_digest, required_key
+from app.platform.idempotency import Idempotent
 from app.platform.principal import Principal
 from app.platform.revisions import Revision
 from app.releases import service
@@ -88,12 +88,11 @@ def judge_release(
     release_id: uuid.UUID,
     context: Parts,
     principal: _Managing,
-    key: Annotated[str, Depends(required_key)],
+    once: Idempotent,
     session: Writer,
 ) -> Response:
     """Judge a release that was trained elsewhere against the champion, in a job; one attempt on that champion."""
-    digest = request_digest(f"POST /v1/releases/{release_id}/judgements", {})
-    return once(session, principal, key, digest, lambda: service.ask_judgement(session, context, principal, release_id))
+    return once(session, None, lambda: service.ask_judgement(session, context, principal, release_id))
 
 
 @router.post("/v1/recalibrations", status_code=202, response_model=JobOut, responses=responses(KeyMissing))
@@ -101,9 +100,8 @@ def recalibrate(
     body: RecalibrationIn,
     context: Parts,
     principal: _Managing,
-    key: Annotated[str, Depends(required_key)],
+    once: Idempotent,
     session: Writer,
 ) -> Response:
     """Fit a candidate on the labels collected so far and judge it against the champion, in a job."""
-    digest = request_digest("POST /v1/recalibrations", body.model_dump())
-    return once(session, principal, key, digest, lambda: service.ask_recalibration(session, context, principal, body))
+    return once(session, body, lambda: service.ask_recalibration(session, context, principal, body))

@@ -8,7 +8,7 @@ from app.auth.policy import GuardedRoute, Policy
 from app.context import Parts
 from app.platform.database import Reader, Writer
 from app.platform.errors import Conflict, KeyMissing, responses
-from app.platform.idempotency import once, request_digest, required_key
+from app.platform.idempotency import Idempotent
 from app.platform.principal import Principal
 from app.triage import service
 from app.triage.schemas import PoliciesOut, PolicyIn, PolicyOut
@@ -27,11 +27,8 @@ def add_policy(
     body: PolicyIn,
     context: Parts,
     principal: Annotated[Principal, Depends(Policy("manage"))],
-    key: Annotated[str, Depends(required_key)],
+    once: Idempotent,
     session: Writer,
 ) -> Response:
     """Change the policy by a new version; cases planned before keep their coin."""
-    digest = request_digest("POST /v1/policies", body.model_dump())
-    return once(
-        session, principal, key, digest, lambda: service.add_policy(session, context.keys.audit, principal, body)
-    )
+    return once(session, body, lambda: service.add_policy(session, context.keys.audit, principal, body))

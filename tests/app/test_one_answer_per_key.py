@@ -6,16 +6,17 @@ import threading
 import uuid
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
-from fastapi import Response
+from fastapi import Request, Response
 from pydantic import BaseModel
 from sqlalchemy import func, select
 
 from app.platform import idempotency
 from app.platform.database import Database
 from app.platform.errors import KeyMissing, KeyReused, Unavailable
-from app.platform.idempotency import answered, forget_cases, once, request_digest, required_key, sweep
+from app.platform.idempotency import Once, forget_cases, once_by_header, request_digest, sweep
 from app.platform.principal import Principal
 from app.tables import Account, IdempotencyRecord, now
 from tests.support.waiting import patient
@@ -56,16 +57,22 @@ class Counter:
         return 201, Stored(number=self.done)
 
 
-def send(database: Database, who: Principal, key: str, digest: str, action: Counter) -> Response:
+def once(who: Principal, key: str, request: str = "POST /v1/things") -> Once:
+    return Once(who.account_id, key, request)
+
+
+def send(database: Database, who: Principal, key: str, body: Any, action: Counter) -> Response:
     with database.write() as session:
-        return once(session, who, key, digest, action)
+        return once(who, key)(session, body, action)
 
 
 def test_a_key_is_required_and_not_empty() -> None:
-    assert asyncio.run(required_key("k")) == "k"
+    who = Principal(uuid.uuid4(), "a", "admin", frozenset())
+    request = Request({"type": "http", "method": "POST", "path": "/v1/things", "state": {"caller": who}})
+    assert asyncio.run(once_by_header(request, "k")) == once(who, "k")
     for missing in (None, ""):
         with pytest.raises(KeyMissing) as refused:
-            asyncio.run(required_key(missing))
+            asyncio.run(once_by_header(request, missing))
         assert str(refused.value) == (
             "send a header Idempotency-Key with a new value for each new request, and the same on retry"
         )
@@ -74,6 +81,7 @@ def test_a_key_is_required_and_not_empty() -> None:
 def test_the_digest_is_of_the_content_and_not_of_its_order() -> None:
     assert request_digest({"a": 1, "b": 2}) == request_digest({"b": 2, "a": 1})
     assert len({request_digest(*parts) for parts in ((1,), (2,), (1, 2), ("1",), ([1, 2],), ())}) == 6
+    assert request_digest(Stored(number=1)) == request_digest({"number": 1})
     identifier = uuid.uuid4()
     assert request_digest(identifier) == request_digest(str(identifier))
 
@@ -93,6 +101,8 @@ def test_a_key_is_of_one_request_and_one_account(database: Database, people: lis
     send(database, people[0], "k", "d", action)
     with pytest.raises(KeyReused, match=r"^this Idempotency-Key was sent with another request; choose a new one$"):
         send(database, people[0], "k", "another", action)
+    with pytest.raises(KeyReused), database.write() as session:
+        once(people[0], "k", "POST /v1/things/1")(session, "d", action)
     assert action.done == 1
     assert json.loads(send(database, people[1], "k", "another", action).body) == {"number": 2}
     assert json.loads(send(database, people[0], "l", "d", action).body) == {"number": 3}
@@ -110,7 +120,7 @@ def test_an_answer_that_is_swept_in_between_is_asked_for_again(
 def test_whether_a_key_was_answered_is_known_before_the_work(database: Database, people: list[Principal]) -> None:
     send(database, people[0], "k", "d", Counter())
     with database.read() as session:
-        known = [answered(session, who, key) for who in people for key in ("k", "l")]
+        known = [once(who, key).answered(session) for who in people for key in ("k", "l")]
     assert known == [True, False, False, False]
 
 
@@ -119,7 +129,8 @@ def test_the_record_keeps_what_was_asked_and_answered(database: Database, people
     send(database, people[0], "k", "d", Counter())
     with database.read() as session:
         record = session.execute(select(IdempotencyRecord)).scalar_one()
-    assert (record.account_id, record.key, record.request_sha256) == (people[0].account_id, "k", "d")
+    assert (record.account_id, record.key) == (people[0].account_id, "k")
+    assert record.request_sha256 == request_digest("POST /v1/things", "d")
     assert (record.status, record.body) == (201, {"number": 1})
     assert before <= record.created_at <= now()
 
@@ -129,7 +140,7 @@ def test_an_action_that_fails_leaves_its_key_free(database: Database, people: li
         raise RuntimeError("no room")
 
     with pytest.raises(RuntimeError, match="no room"), database.write() as session:
-        once(session, people[0], "k", "d", fails)
+        once(people[0], "k")(session, "d", fails)
     assert json.loads(send(database, people[0], "k", "d", Counter()).body) == {"number": 1}
 
 
@@ -139,11 +150,11 @@ def test_an_answer_without_a_body_is_not_remembered(database: Database, people: 
 
     for _ in range(2):
         with database.write() as session:
-            answer = once(session, people[0], "k", "d", nothing)
+            answer = once(people[0], "k")(session, "d", nothing)
         assert (answer.status_code, answer.body, "Idempotent-Replayed" in answer.headers) == (204, b"", False)
     send(database, people[0], "other", "d", Counter())
     with database.write() as session:
-        once(session, people[0], "k", "d", nothing)
+        once(people[0], "k")(session, "d", nothing)
     assert [key for key, _ in records(database)] == ["other"]
 
 
@@ -158,7 +169,7 @@ def test_answers_that_show_a_case_are_forgotten_with_it(database: Database, peop
     gone, stays = uuid.uuid4(), uuid.uuid4()
     for key, case_id in (("gone", gone), ("stays", stays)):
         with database.write() as session:
-            once(session, people[0], key, "d", Counter(), case_id_of=lambda _, shown=case_id: shown)
+            once(people[0], key)(session, "d", Counter(), case_id_of=lambda _, shown=case_id: shown)
     send(database, people[0], "none", "d", Counter())
     assert records(database) == [("gone", gone), ("none", None), ("stays", stays)]
     with database.write() as session:
