@@ -10,6 +10,7 @@ from scipy.special import bdtrc, ndtr
 from app.evaluations.columns import Columns
 from app.evaluations.schemas import DriftOut
 from ml.arrays import FloatArray, IntArray
+from ml.messages import Message
 from ml.metrics.class_mix import ClassMixChange, mix_change_of_patients
 from ml.metrics.histograms import class_frequencies
 from ml.metrics.jackknife import numbers_of
@@ -92,22 +93,43 @@ def _row(site: str | None, data: Columns, rows: _Rows, labels: _Labels, referenc
     expected = reference.get("false_alarm_rate") or 1 - FAMILIAR_SHARE  # of releases before there were several checks
     chance = float(bdtrc(unfamiliar - 1, n_cases, expected)) if unfamiliar else 1.0
     mix = _label_shift(labels, data, rows, reference)
-    where = "" if site is None else f" at site {site}"
+    where = "" if site is None else Message(" at site {site}", site=site)
     moved, p_moved = _feature_shift(data.feature_distance[rows], reference)
     warnings = []
     if moved is not None and moved > FEATURE_LIMIT and p_moved < P_LIMIT:
-        warnings.append(f"the network's features{where} have moved by {moved:.1f} standard deviations of the reference")
+        warnings.append(
+            Message(
+                "the network's features{where} have moved by {moved:.1f} standard deviations of the reference",
+                where=where,
+                moved=moved,
+            )
+        )
     if stain is not None and max(abs(value) for value in stain) > STAIN_LIMIT:
         warnings.append(
-            f"the stain{where} has moved by {max(stain, key=abs):+.1f} standard deviations of the reference"
+            Message(
+                "the stain{where} has moved by {abs:+.1f} standard deviations of the reference",
+                where=where,
+                abs=max(stain, key=abs),
+            )
         )
     if chance < P_LIMIT:
         warnings.append(
-            f"{unfamiliar / n_cases:.1%} of the images{where} are unlike the training cells, "
-            f"where {expected:.1%} would be expected"
+            Message(
+                "{n_cases:.1%} of the images{where} are unlike the training cells, where {expected:.1%} "
+                "would be expected",
+                n_cases=unfamiliar / n_cases,
+                where=where,
+                expected=expected,
+            )
         )
     if mix is not None and _notable(mix):
-        warnings.append(f"the mix of labels{where} differs from the reference by {mix.distance:.0%} (total variation)")
+        warnings.append(
+            Message(
+                "the mix of labels{where} differs from the reference by {distance:.0%} (total variation)",
+                where=where,
+                distance=mix.distance,
+            )
+        )
     return DriftOut(
         site=site,
         n_cases=n_cases,

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from app.platform.keys import DerivedKey
 from app.platform.values import Out
 from app.tables import Case
+from ml.messages import Message, joined
 from ml.release.card import CardContents
 from ml.release.training_index import TrainingIndex, as_digests
 
@@ -85,14 +86,19 @@ class OverlapOut(Out):
     def sentence(self) -> str:
         """The same for people."""
         if self.images == "unknown":
-            return "which cells it was trained on is unknown: it carries no digests of them"
-        of = f"{self.n_trained_on:,} of {self.n_cases:,}"
-        text = f"{of} stored cases were trained on, and are left out where it is judged"
+            return Message("which cells it was trained on is unknown: it carries no digests of them")
+        of = Message("{n_trained_on:,} of {n_cases:,}", n_trained_on=self.n_trained_on, n_cases=self.n_cases)
+        parts = [Message("{of} stored cases were trained on, and are left out where it is judged", of=of)]
         if self.patients == "unknown":
-            text += "; whether it was trained on other cells of the same patients is unknown"
+            parts.append(Message("; whether it was trained on other cells of the same patients is unknown"))
         if self.n_unchecked:
-            text += f"; {self.n_unchecked:,} cases of an earlier version are compared when it predicts them"
-        return text
+            parts.append(
+                Message(
+                    "; {n_unchecked:,} cases of an earlier version are compared when it predicts them",
+                    n_unchecked=self.n_unchecked,
+                )
+            )
+        return joined("", parts)
 
 
 def what_is_known(
