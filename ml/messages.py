@@ -119,11 +119,11 @@ def listed(parts: Sequence[str]) -> str:
     return Message("{parts} and {parts2}", parts=first, parts2=parts[-1])
 
 
-_Texts = TypeVar("_Texts", bound=Mapping[Any, str])
+_Texts = TypeVar("_Texts", bound=Mapping[Any, str] | tuple[str, ...])
 
 
 def messages(texts: _Texts) -> _Texts:
-    """Codes by a key, from which messages are made elsewhere; here they are only marked for the catalogues."""
+    """Codes, in a tuple or by a key, from which messages are made elsewhere; here the catalogues find them."""
     return texts
 
 
@@ -144,7 +144,7 @@ def _packed(value: str) -> Any:
     return {_CODE: value, "values": None} if isinstance(value, Term) else value
 
 
-def unpacked(found: dict[str, Any]) -> Any:
+def unpacked(found: Any) -> Any:
     """The message that a JSON object stands for, or the object: an ``object_hook``."""
     code, values = found.get(_CODE), found.get("values", "")
     if len(found) != 2 or not isinstance(code, str) or not (values is None or isinstance(values, dict)):

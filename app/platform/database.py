@@ -76,8 +76,6 @@ def wal_is_safe(version: tuple[int, ...]) -> bool:
 #: How long a connection to SQLite waits for another one's lock, and a writer for its turn.
 BUSY_SECONDS = 5.0
 _PLACE = "place in the queue of writers"
-#: Messages in JSON columns keep their codes and values.
-_JSON: dict[str, Any] = {"json_serializer": to_json, "json_deserializer": from_json}
 
 
 def sqlite_engine(
@@ -97,7 +95,14 @@ def sqlite_engine(
     """
     module = sqlite_module()
     options = {"timeout": busy_seconds, "check_same_thread": False}
-    engine = create_engine(url, module=module, connect_args=options, poolclass=poolclass, **_JSON)
+    engine = create_engine(
+        url,
+        module=module,
+        connect_args=options,
+        poolclass=poolclass,
+        json_serializer=to_json,
+        json_deserializer=from_json,
+    )
     mode = "WAL" if wal_is_safe(module.sqlite_version_info) else "DELETE"
     busy = f"busy_timeout={round(1000 * busy_seconds)}"
 
@@ -145,7 +150,13 @@ def postgres_engine(url: str, *, overflow: int = MAX_OVERFLOW, poolclass: type[P
     sizes = {"pool_size": POOL_SIZE, "max_overflow": overflow} if poolclass is None else {}
     # a prepared statement stays with the server's connection, which a pooler gives to somebody else
     engine = create_engine(
-        url, poolclass=poolclass, pool_pre_ping=True, connect_args={"prepare_threshold": None}, **sizes, **_JSON
+        url,
+        poolclass=poolclass,
+        pool_pre_ping=True,
+        connect_args={"prepare_threshold": None},
+        **sizes,
+        json_serializer=to_json,
+        json_deserializer=from_json,
     )
     event.listen(engine, "begin", _begin_postgres)
     return engine

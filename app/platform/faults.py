@@ -51,7 +51,7 @@ def in_words(fault: ErrorDetails) -> str:
     >>> in_words({"type": "literal_error", "msg": "", "ctx": {"expected": "'ipw' or 'none'"}})
     'must be ipw or none'
     """
-    values: dict[str, object] = {**fault.get("ctx", {})}
+    values = {**fault.get("ctx", {})}
     if fault["type"] == "value_error" and isinstance(values.get("error"), ValueError):
         return str(values["error"])
     if "expected" in values:

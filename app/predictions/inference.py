@@ -323,12 +323,8 @@ class Inference:
                 seconds = self._seconds_for(len(self._wanted), mine)
                 self._wanted.remove(mine)
                 self._wake_those_who_may_run()  # who waited behind may run beside those that do
-                raise Overloaded(
-                    Message(
-                        "the prediction waited {queue_seconds:.0f} s; try again shortly", queue_seconds=QUEUE_SECONDS
-                    ),
-                    seconds,
-                )
+                why = Message("the prediction waited {seconds:.0f} s; try again shortly", seconds=QUEUE_SECONDS)
+                raise Overloaded(why, seconds)
         mine.turn.wait()  # its turn has come just now, or it is being run with others
 
     def _with_others(self, mine: "_Wanted") -> list["_Wanted"]:

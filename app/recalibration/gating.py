@@ -18,7 +18,7 @@ from scipy.special import ndtr
 
 from app.recalibration.needs import what_it_needs
 from app.recalibration.stability import Stability
-from ml.messages import Message, joined, listed
+from ml.messages import Message, joined, listed, messages
 from ml.metrics.harm import harm, harms, is_estimated, losses_of
 from ml.metrics.jackknife import Estimate, ModelAssisted
 from ml.metrics.paired_change import Change
@@ -27,6 +27,12 @@ from ml.metrics.paired_change import Change
 ERROR_RATE = 0.05
 #: Annotators below which it cannot be seen whether a candidate leans on one of them.
 FEWEST_ANNOTATORS = 3
+(_RULE,) = messages(
+    (
+        "this is attempt {attempt} on this champion, in which one of the two must fall with p ≤ {each:.2g} (half of "
+        "the attempt's {attempt2:.2g})",
+    )
+)
 
 
 def level_of(attempt: int) -> float:
@@ -101,44 +107,22 @@ def _improvement(whole: Change, attempt: int) -> Decision:
     each = level_of(attempt) / 2
     found = changes_with_p(whole)
     better = [name for name, _, p in found if p is not None and p <= each]
-    told = joined(
-        "; ",
-        (
-            Message("{name} changes by {value:+.4f} ± {se:.4f} ({p})", name=name, value=loss.value, se=loss.se, p=_p(p))
-            for name, loss, p in found
-            if loss.se is not None and p is not None
-        ),
-    )
-    rule = Message(
-        "this is attempt {attempt} on this champion, in which one of the two must fall with p ≤ "
-        "{each:.2g} (half of the attempt's {attempt2:.2g})",
-        attempt=attempt,
-        each=each,
-        attempt2=level_of(attempt),
-    )
+    told = joined("; ", filter(None, map(_told, found))) or Message("no loss can be estimated")
+    rule = Message(_RULE, attempt=attempt, each=each, attempt2=level_of(attempt))
     if better:
-        return Decision(
-            [],
-            [
-                Message(
-                    "It is better in {better}: {told}; {rule}.",
-                    better=listed(better),
-                    told=told or Message("no loss can be estimated"),
-                    rule=rule,
-                )
-            ],
-        )
+        is_better = Message("It is better in {better}: {told}; {rule}.", better=listed(better), told=told, rule=rule)
+        return Decision([], [is_better])
     needed = what_it_needs([(name, loss) for name, loss, _ in found], level_of(attempt + 1) / 2)
-    return Decision(
-        [
-            Message(
-                "it is not surely better than the champion: {told}; {rule}",
-                told=told or Message("no loss can be estimated"),
-                rule=rule,
-            )
-        ],
-        [needed],
-    )
+    reason = Message("it is not surely better than the champion: {told}; {rule}", told=told, rule=rule)
+    return Decision([reason], [needed])
+
+
+def _told(found: tuple[str, Estimate | ModelAssisted, float | None]) -> Message | None:
+    """How a loss changes; None where that cannot be estimated."""
+    name, loss, p = found
+    if loss.se is None or p is None:
+        return None
+    return Message("{name} changes by {value:+.4f} ± {se:.4f} ({p})", name=name, value=loss.value, se=loss.se, p=_p(p))
 
 
 def changes_with_p(change: Change) -> list[tuple[str, Estimate | ModelAssisted, float | None]]:

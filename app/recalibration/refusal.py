@@ -42,7 +42,8 @@ def what_is_refused(error: str) -> list[str]:
         error: of the job.
     """
     refused, *sentences = separated(error, "\n")
-    return [separated(refused, "")[-1].removeprefix(REFUSED), *sentences]
+    parts = separated(refused, "")
+    return [refused.removeprefix(REFUSED) if len(parts) == 1 else parts[1], *sentences]
 
 
 def _further(missing: int, what: str) -> str:

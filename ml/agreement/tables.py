@@ -40,6 +40,12 @@ MIN_SHARED = 5
 MAX_PAIRS = 1_000
 #: Confusion matrices are left out beyond this many numbers, or this many labels times classes.
 MAX_CONFUSION = 10_000_000
+_DIFFER, _TOO_LARGE = messages(
+    (
+        "annotators use the classes differently (p = {p_value:.3f}): labels are not exchangeable",
+        "confusion matrices of {names:,} annotators and {n_classes:,} classes are left out",
+    )
+)
 #: Of pairs that are left out, by whether it is one.
 _FEW = messages(
     {
@@ -205,25 +211,10 @@ def _with_annotators(
         seed=options.seed,
     )
     pairs, skipped = _pairs(long, names, groups, options)
-    texts = (
-        [
-            Message(
-                "annotators use the classes differently (p = {p_value:.3f}): labels are not exchangeable",
-                p_value=test.p_value,
-            )
-        ]
-        if differ(test.p_value)
-        else []
-    )
+    texts = [Message(_DIFFER, p_value=test.p_value)] if differ(test.p_value) else []
     confusion = _confusion(long)
     if confusion is None:
-        texts.append(
-            Message(
-                "confusion matrices of {names:,} annotators and {n_classes:,} classes are left out",
-                names=len(names),
-                n_classes=n_classes,
-            )
-        )
+        texts.append(Message(_TOO_LARGE, names=len(names), n_classes=n_classes))
     agreeing = _agreement_with_others(long, labelled.counts, groups)
     n_labels = np.bincount(long.annotator, minlength=len(names)).tolist()
     return replace(

@@ -24,7 +24,7 @@ from app.reads.schemas import DeclineReason
 from app.releases.queries import reading_classes
 from app.tables import Case, ReleaseRow
 from app.triage.rules import Arm
-from ml.messages import Message, Term, joined
+from ml import messages
 from tests.support import languages as sources
 from tests.support.reports import report_page
 from tests.support.service import PEOPLE, Service, cell_png, collect
@@ -291,8 +291,8 @@ def test_scripts_find_their_words_in_the_page(service: Service, language: str) -
 
 def test_names_stay_as_they_are_where_a_code_is_called_alike() -> None:
     german = languages.catalogue("de")
-    read = Message("this read is {state}; lease the next one", state=Term("open"))
-    account = Message("there is no account {name}", name="open")
+    read = messages.Message("this read is {state}; lease the next one", state=messages.Term("open"))
+    account = messages.Message("there is no account {name}", name="open")
     assert languages.translated(read, german).startswith("diese Befundung ist offen;")
     assert languages.translated(account, german) == "es gibt kein Konto open"
 
@@ -300,8 +300,8 @@ def test_names_stay_as_they_are_where_a_code_is_called_alike() -> None:
 def test_what_a_domain_says_is_found_with_its_values() -> None:
     german = languages.catalogue("de")
     code = "{max_leases} cases are leased to you; answer, decline or give one back first"
-    found = languages.translated(Message(code, max_leases=7), german)
+    found = languages.translated(messages.Message(code, max_leases=7), german)
     assert found == german.pgettext(languages.SAID, code).format(max_leases=7)
     assert languages.translated("at most 12 cases are leased", german) == "at most 12 cases are leased"
-    both = joined("; ", [Message("sign in first"), Message("no release is served yet")])
+    both = messages.joined("; ", [messages.Message("sign in first"), messages.Message("no release is served yet")])
     assert languages.translated(both, german).startswith("melden Sie sich erst an; ")

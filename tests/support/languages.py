@@ -90,8 +90,9 @@ def _of_domains() -> Iterator[Sentence]:
                 first = node.args[0]
                 if node.func.id in made:
                     found = _texts(first)
-                elif node.func.id == "messages" and isinstance(first, ast.Dict):
-                    found = (text for value in first.values for text in _texts(value))
+                elif node.func.id == "messages" and isinstance(first, ast.Dict | ast.Tuple):
+                    values = first.values if isinstance(first, ast.Dict) else first.elts
+                    found = (text for value in values for text in _texts(value))
                 else:
                     continue
                 yield from ((path.name, languages.SAID, text, None) for text in found)
